@@ -1,0 +1,90 @@
+// Counters: one for every rare event, and the traffic totals. Written by the lane thread only, read
+// by any thread at any time (relaxed atomics without a locked instruction). Values are cumulative
+// since the group was made.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mcast {
+
+// name, help. Bytes of datagrams include the 32-byte header, not IP/UDP headers; bytes of frames
+// include the frame header, not TCP/IP.
+#define MCAST_COUNTERS(X)                                                                         \
+  X(datagrams_sent, "multicast datagrams sent")                                                   \
+  X(datagram_bytes_sent, "bytes of multicast datagrams sent, headers included")                   \
+  X(datagrams_received, "datagrams received for this group")                                      \
+  X(datagram_bytes_received, "bytes of datagrams received for this group")                        \
+  X(frames_sent, "stream frames sent")                                                            \
+  X(frame_bytes_sent, "bytes of stream frames sent")                                              \
+  X(frames_received, "stream frames received")                                                    \
+  X(frame_bytes_received, "bytes of stream frames received")                                      \
+  X(ops_posted, "operations posted")                                                              \
+  X(ops_completed, "operations completed without error")                                          \
+  X(ops_failed, "operations that ended with an error")                                            \
+  X(chunks_placed, "chunks verified and placed in their region")                                  \
+  X(chunks_staged, "early chunks kept in staging")                                                \
+  X(staging_drops, "early chunks dropped because staging was full or too far ahead")              \
+  X(duplicates, "chunks that had arrived before")                                                 \
+  X(own_echo, "own datagrams looped back by the network")                                         \
+  X(stale, "datagrams or frames of an operation that is over")                                    \
+  X(foreign, "datagrams of another group on the same address")                                    \
+  X(malformed, "datagrams or frames that do not parse")                                           \
+  X(corrupt, "datagrams or frames whose checksum is wrong")                                       \
+  X(mismatched, "datagrams whose operation descriptor differs from ours")                         \
+  X(gaps, "chunks found missing behind later ones")                                               \
+  X(cutoffs, "times the cutoff timer found chunks missing")                                       \
+  X(fetches_sent, "fetch requests sent")                                                          \
+  X(fetches_received, "fetch requests received")                                                  \
+  X(fetch_timeouts, "fetch requests that were not answered in time")                              \
+  X(not_have_sent, "fetch requests (or parts) answered with NotHave")                             \
+  X(not_have_received, "NotHave answers received")                                                \
+  X(repair_chunks_sent, "chunks sent to another rank as repair")                                  \
+  X(repair_bytes_sent, "payload bytes of those")                                                  \
+  X(repair_chunks_received, "chunks placed from a repair")                                        \
+  X(remulticast_chunks, "chunks multicast again because several ranks asked")                     \
+  X(positions_sent, "Position announcements sent")                                                \
+  X(positions_received, "Position announcements received")                                        \
+  X(credit_stalls, "times a sender stopped at its credit limit")                                  \
+  X(congestion_cuts, "times a sender reduced its window after loss")                              \
+  X(budget_overcommits, "streams granted a minimum window beyond the receive budget")             \
+  X(retransmit_waits, "small operations that waited for retransmit memory")                       \
+  X(would_block, "sends that the transport could not take at once")                               \
+  X(pings_sent, "liveness probes sent")                                                           \
+  X(aborts_sent, "abort notices sent")                                                            \
+  X(aborts_received, "abort notices received")                                                    \
+  X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")                        \
+  X(probes_sent, "reach probes sent at group creation")
+
+enum class Counter : uint16_t {
+#define MCAST_COUNTER_ENUM(name, help) name,
+  MCAST_COUNTERS(MCAST_COUNTER_ENUM)
+#undef MCAST_COUNTER_ENUM
+      kCount
+};
+
+inline constexpr size_t kCounterCount = static_cast<size_t>(Counter::kCount);
+
+// Stable names and help texts, indexed by Counter.
+const char* counter_name(Counter counter) noexcept;
+const char* counter_help(Counter counter) noexcept;
+
+class Counters {
+ public:
+  // Lane thread only.
+  void add(Counter counter, uint64_t n = 1) noexcept {
+    auto& v = values_[static_cast<size_t>(counter)];
+    v.store(v.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  // Any thread.
+  uint64_t get(Counter counter) const noexcept {
+    return values_[static_cast<size_t>(counter)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kCounterCount> values_{};
+};
+
+}  // namespace mcast

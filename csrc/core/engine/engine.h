@@ -1,0 +1,136 @@
+// The public face of mcast_core: one Engine per process, groups made through it, operations posted
+// to groups. Used by csrc/torch, the daemons and the benchmarks.
+//
+// Threads: everything here may be called from any thread, also at once. post_*() never blocks on the
+// network. No call throws across a thread; errors are Status.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "base/counters.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "engine/region.h"
+
+namespace mcast {
+
+// Rendezvous: what the engine needs of the c10d Store. Keys are already scoped to the group and its
+// incarnation. Calls may block up to `timeout` and are made from the thread that creates the group.
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+  virtual Status set(const std::string& key, const std::string& value) = 0;
+  // Waits until every key exists; values in the order of `keys`.
+  virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                                     Nanos timeout) = 0;
+};
+
+enum class OpKind : uint8_t { kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
+const char* op_kind_name(OpKind kind) noexcept;  // "broadcast", "allgather", "barrier"
+
+// What all ranks must agree on besides kind, sizes and root: shown in mismatch errors.
+struct OpLabel {
+  uint8_t element = 0;      // the caller's code of the element type (c10::ScalarType)
+  const char* name = "";    // static; name of the public op, for messages
+};
+
+// Runs exactly once, on the lane thread or in the posting call, when the engine holds no pointer into
+// the regions any more. Must not block.
+using Completion = std::function<void(const Status&)>;
+
+struct PostOptions {
+  Nanos timeout = 1800 * kSecond;  // from now; then every rank gets kTimeout naming the late ranks
+  OpLabel label;
+  Completion done;
+};
+
+struct GroupStats {
+  std::string name;
+  Member rank = 0, size = 0;
+  std::string path;       // "multicast", "ring", "local" (one rank)
+  std::string reason;     // why that path
+  std::string transport;  // one line: interface, addresses, MTU, buffers, offloads
+  size_t chunk = 0;       // payload bytes per datagram
+  size_t window = 0;      // payload bytes in flight per root when the group is alone
+  size_t eager = 0;       // bytes
+  uint64_t next_sequence = 0;
+  std::string failure;    // empty, or why the group is poisoned
+  std::vector<std::pair<const char*, uint64_t>> counters;  // in table order
+  // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
+  std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual Member rank() const = 0;
+  virtual Member size() const = 0;
+
+  // Each returns the op's sequence number, taken in call order: the order of calls must be the same
+  // on all ranks. On bad arguments, a closed or a poisoned group no sequence is taken and `done` is
+  // not called: the Status is the answer.
+  //
+  // broadcast: `data` is read on the root, written elsewhere; same length everywhere.
+  virtual Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) = 0;
+  // allgather: `outputs[i]` receives rank i's input; all lengths equal input.length on every rank.
+  // In place: input.data() == outputs[rank].data(). Outputs must not overlap otherwise.
+  virtual Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
+                                          PostOptions options) = 0;
+  // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
+  virtual Result<Sequence> post_barrier(PostOptions options) = 0;
+
+  // Fails everything in flight on all ranks, and every later post. Idempotent.
+  virtual void abort(const std::string& reason) = 0;
+  // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the group.
+  // Idempotent; the destructor does the same with the configured linger.
+  virtual Status close(Nanos limit) = 0;
+
+  virtual GroupStats stats() const = 0;
+};
+
+struct GroupSpec {
+  std::string name;  // shown in errors and stats
+  Member rank = 0;
+  uint32_t size = 1;  // 1..65534
+  Config config;
+  Nanos timeout = 1800 * kSecond;  // for the creation
+};
+
+class Engine {
+ public:
+  // The process's engine, made at first use and never destroyed. After fork() the child gets a fresh
+  // one; groups of the parent are dead there (every call: kClosed).
+  static Engine& instance();
+
+  // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
+  Result<std::shared_ptr<Group>> create_group(const GroupSpec& spec, KeyValueStore& store);
+
+  // Aborts nothing, waits for confirmed ends of all groups up to their linger, stops the lanes. For
+  // atexit. create_group() after it is kClosed.
+  void shutdown();
+
+  std::vector<std::shared_ptr<Group>> groups() const;
+
+  struct Impl;
+
+ private:
+  Engine();
+  ~Engine() = delete;
+  Impl* impl_;
+};
+
+// Where log lines go: level 1 error, 2 warning, 3 info, 4 trace. Default: stderr. Set once, early.
+using LogSink = void (*)(int level, const char* line);
+void set_log_sink(LogSink sink) noexcept;
+
+// "0.1.0"; part of the rendezvous record.
+const char* version() noexcept;
+
+}  // namespace mcast

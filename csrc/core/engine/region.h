@@ -1,0 +1,46 @@
+// Regions: memory that operations read or write, lent to the engine by its owner. Operations name
+// {region, offset, length}, never raw pointers, so that device staging and offload can advance a
+// region piece by piece with the same calls.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+#include "base/types.h"
+
+namespace mcast {
+
+// The engine holds a reference from post() until the operation's result is delivered; `keepalive`
+// (for example a tensor) is destroyed with the last reference, possibly on the lane thread.
+class Region {
+ public:
+  Region(std::byte* data, size_t size, std::shared_ptr<void> keepalive)
+      : data_(data), size_(size), ready_(size), keepalive_(std::move(keepalive)) {}
+
+  std::byte* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+
+  // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
+  // post() and then only raises it.
+  uint64_t ready() const noexcept { return ready_.load(std::memory_order_acquire); }
+  void set_ready(uint64_t bytes) noexcept { ready_.store(bytes, std::memory_order_release); }
+
+ private:
+  std::byte* data_;
+  size_t size_;
+  std::atomic<uint64_t> ready_;
+  std::shared_ptr<void> keepalive_;
+};
+
+// Part of a region. Empty slices may have no region.
+struct Slice {
+  std::shared_ptr<Region> region;
+  size_t offset = 0;
+  size_t length = 0;
+
+  std::byte* data() const noexcept { return region ? region->data() + offset : nullptr; }
+  ConstBytes bytes() const noexcept { return {data(), length}; }
+};
+
+}  // namespace mcast

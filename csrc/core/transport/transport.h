@@ -1,0 +1,136 @@
+// The transport contract. A transport gives one lane two endpoints with different promises (SC24
+// paper section III; docs/architecture.md):
+//
+//   Datagram  multicast to a group: unreliable, unordered, bounded size, sent and received in batches
+//   Stream    to one peer: reliable, in order, framed messages
+//
+// Threads: every call is made by the thread that drives the lane, except wake(). Nothing here blocks
+// but wait(). Time is an argument. Errors that concern one peer arrive by StreamSink::on_peer_down;
+// anything else is a Status or a counted drop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// A multicast group in transport-neutral form. udp: 239.0.0.0/8 | (group & 0xffffff), `port`; verbs:
+// an MGID made of both; sim: compared as is.
+struct MulticastAddress {
+  uint32_t group = 0;     // low 24 bits used
+  uint16_t port = 0;      // 0 is invalid
+  bool loopback = false;  // all members share one host: use the loopback interface
+  auto operator<=>(const MulticastAddress&) const = default;
+};
+
+// Where a peer's stream endpoint can be reached, as its own transport printed it; opaque above.
+// `uid` tells incarnations of a process apart and is checked when a connection is made.
+struct StreamAddress {
+  uint64_t uid = 0;
+  std::string host;  // udp: numeric IPv4 address
+  uint16_t port = 0;
+  auto operator<=>(const StreamAddress&) const = default;
+};
+
+// Index of a peer at this endpoint, dense and stable while the peer is added.
+using PeerId = uint32_t;
+inline constexpr PeerId kNoPeer = 0xffffffff;
+
+// Streams to one peer are separate per channel, so that bulk repair never delays control.
+enum class Channel : uint8_t { kControl = 0, kRepair = 1, kReduce = 2 };
+inline constexpr size_t kChannels = 3;
+// Largest frame per channel, header included.
+inline constexpr size_t kMaxControlFrame = 64 * 1024;
+inline constexpr size_t kMaxBulkFrame = 64 * 1024 + 256;
+
+class DatagramSink {
+ public:
+  virtual ~DatagramSink() = default;
+  // `datagram` is the transport's memory, valid during the call only. Not yet verified.
+  virtual void on_datagram(ConstBytes datagram) = 0;
+};
+
+class Datagram {
+ public:
+  virtual ~Datagram() = default;
+
+  // Largest datagram (header + payload, bytes) that `address` carries without fragmentation.
+  virtual size_t max_datagram(const MulticastAddress& address) const = 0;
+  // Payload bytes that one receive socket can be relied on to queue (bookkeeping overhead taken off).
+  virtual size_t receive_budget() const = 0;
+
+  // Starts to receive what is sent to `address`. Counted: join twice, leave twice.
+  virtual Status join(const MulticastAddress& address) = 0;
+  virtual void leave(const MulticastAddress& address) = 0;
+
+  // Sending. lend() gives the memory of the next datagram of at most `size` bytes to `address`, or an
+  // empty span when the transport cannot take one now (try again after the next poll). commit()
+  // queues the lent memory, `size` <= lent. Several commits form a batch that leaves when it is full,
+  // when `address` or the size changes, or at flush(). A datagram may be sent before flush().
+  virtual Bytes lend(const MulticastAddress& address, size_t size) = 0;
+  virtual void commit(size_t size) = 0;
+  // Pushes what is queued; false: something is still queued, the medium is full.
+  virtual bool flush() = 0;
+
+  // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number handed
+  // over; 0 means that the socket was seen empty.
+  virtual size_t receive(DatagramSink& sink, size_t max_bytes) = 0;
+};
+
+class StreamSink {
+ public:
+  virtual ~StreamSink() = default;
+  // `frame` is the transport's memory, valid during the call only. Framing is intact; content is not
+  // verified.
+  virtual void on_frame(PeerId peer, Channel channel, ConstBytes frame) = 0;
+  // The peer's process is gone, refused us, or broke the protocol. Once per peer; sends to it are
+  // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
+  virtual void on_peer_down(PeerId peer, const Status& why, bool graceful) = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // What peers must be given to reach this endpoint. `loopback`: for peers on the same host.
+  virtual StreamAddress address(bool loopback) const = 0;
+  // The id of this address; adds it if new. Connections are made lazily, by the first send.
+  virtual PeerId add_peer(const StreamAddress& address) = 0;
+
+  // Queues one frame made of `parts`, copied unless the medium takes them at once. Never fails
+  // visibly: a broken peer is reported by on_peer_down. Callers bound bulk by queued().
+  virtual void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) = 0;
+  // Bytes accepted by send() and not yet by the medium.
+  virtual size_t queued(PeerId peer, Channel channel) const = 0;
+
+  // Moves bytes both ways, hands over what arrived. Returns the number of events (0: idle).
+  virtual size_t poll(StreamSink& sink, Nanos now) = 0;
+
+  // Says goodbye on all connections and flushes; returns true when nothing is left to send. Call it
+  // with time passing until true or the caller's patience ends.
+  virtual bool close_peers(Nanos now) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual const char* name() const = 0;
+  virtual Datagram& datagram() = 0;
+  virtual Stream& stream() = 0;
+  // Sleeps until something can be received or sent again, wake() is called, or `timeout` passes.
+  virtual void wait(Nanos timeout) = 0;
+  // Ends a wait() now or the next one at once. Any thread, async-signal-safe.
+  virtual void wake() noexcept = 0;
+  // In the child of a fork: closes every descriptor without a word to the peers.
+  virtual void abandon_after_fork() noexcept = 0;
+  // One line for the log: interface, addresses, MTU, buffers granted, offloads.
+  virtual std::string describe() const = 0;
+};
+
+}  // namespace mcast
