@@ -16,7 +16,7 @@
 #include "base/counters.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "engine/region.h"
+#include "base/region.h"
 
 namespace mcast {
 
