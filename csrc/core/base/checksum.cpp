@@ -1,7 +1,7 @@
 // CRC-32C by Intel ISA-L, which picks the fastest kernel for the CPU at run time (crc32
-// instructions and carry-less multiplication, about ten bytes per nanosecond). ISA-L works on the
-// bare register: the inversions before and after that the standard asks for are made here, which is
-// also what makes checksums chain. Its length is an int, so longer inputs are cut.
+// instructions, carry-less multiplication, vectors). ISA-L works on the bare register: the
+// inversions before and after that the standard asks for are made here, which is also what makes
+// checksums chain. Its length is an int, so longer inputs are cut.
 #include "base/checksum.h"
 
 #include <isa-l/crc.h>

@@ -7,8 +7,10 @@
 
 #include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "base/log.h"
+#include "base/rng.h"
 
 namespace mcast {
 namespace {
@@ -185,6 +187,30 @@ TEST(Config, GetOfAnUnknownNameIsEmpty) { EXPECT_EQ(good({}).get("nothing"), "")
 TEST(Config, ValuesCanBeGivenBack) {
   const Config config = good({{"eager", "5K"}, {"cutoff", "0.75"}, {"faults", "drop:rate=0.1"}});
   EXPECT_EQ(good(config.values()).values(), config.values());
+}
+
+TEST(Config, AnyTextIsEitherRefusedOrPrintedBackTheSame) {
+  constexpr std::string_view kAlphabet = "0123456789.eE+-kKmMgG \t\"x\0%";
+  Rng rng(1);
+  int accepted = 0;
+  for (int run = 0; run < 20000; ++run) {
+    const auto& table = setting_table();
+    const SettingInfo& info = table[rng.below(table.size())];
+    std::string text;
+    for (uint64_t length = rng.below(6); text.size() < length;) {
+      text += kAlphabet[rng.below(kAlphabet.size())];
+    }
+    const auto config = Config::resolve({{info.name, text}}, {});
+    if (!config.ok()) continue;
+    ++accepted;
+    const std::string printed = config.value().get(info.name);
+    ASSERT_EQ(good({{info.name, printed}}).get(info.name), printed) << info.name << " " << text;
+    if (info.kind == 'U') {
+      ASSERT_GE(std::stod(printed), info.min);
+      ASSERT_LE(std::stod(printed), info.max);
+    }
+  }
+  EXPECT_GT(accepted, 1000);
 }
 
 TEST(Config, AgreedTextHoldsExactlyTheAgreedSettings) {

@@ -1,13 +1,23 @@
-// Seeded numbers are the same everywhere; secure ones differ everywhere.
+// Seeded numbers are the same everywhere; secure ones differ everywhere, also in a process that is
+// forbidden (by a seccomp filter) to call getrandom() or to open files.
 #include "base/random.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <set>
+#include <vector>
 
+#include "base/log.h"
 #include "base/rng.h"
 
 namespace mcast {
@@ -97,6 +107,51 @@ TEST(Random, TheFallbackDiffersInAForkedChild) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_NE(mine, theirs);
+}
+
+// From now on these system calls of this process fail with ENOSYS.
+bool forbid(const std::vector<long>& calls) {
+  std::vector<sock_filter> program;
+  program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
+  for (const long call : calls) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+int g_warnings = 0;
+
+// What a child under such a filter found: 0 good, else the step that failed.
+int restricted_child(const std::vector<long>& calls, int expected_warnings) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    set_log_sink([](int level, const char* line) {
+      g_warnings += level == 2 && std::strstr(line, "can be guessed") != nullptr;
+    });
+    if (!forbid(calls)) ::_exit(1);
+    uint64_t probe = 0;
+    if (::getrandom(&probe, sizeof(probe), 0) >= 0 || errno != ENOSYS) ::_exit(2);
+    std::set<uint64_t> seen;
+    for (int i = 0; i < 100; ++i) {
+      if (!seen.insert(secure_random64()).second) ::_exit(3);
+    }
+    ::_exit(g_warnings == expected_warnings ? 0 : 4);
+  }
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 5;
+  return WEXITSTATUS(status);
+}
+
+TEST(Random, WithoutGetrandomTheDeviceIsUsed) {
+  EXPECT_EQ(restricted_child({SYS_getrandom}, 0), 0);
+}
+
+TEST(Random, WithoutBothOneWarningSaysSo) {
+  EXPECT_EQ(restricted_child({SYS_getrandom, SYS_openat}, 1), 0);
 }
 
 }  // namespace
