@@ -84,12 +84,11 @@ class Bitmap {
 
   uint64_t size_ = 0;
   uint64_t count_ = 0;
-  std::vector<uint64_t> words_;  // bits at and above size_ stay clear
+  std::vector<uint64_t> words_;  // bits at and above size_ mean nothing: scan() never answers them
 };
 
 inline void Bitmap::set_all() noexcept {
   for (uint64_t& word : words_) word = ~uint64_t{0};
-  if (size_ % 64 != 0) words_.back() = (uint64_t{1} << (size_ % 64)) - 1;
   count_ = size_;
 }
 
