@@ -39,12 +39,13 @@ enum class FrameType : uint8_t {
   kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
   kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
   kRingData = 16,     // to the ring successor: root (u16), offset (u64), payload
-  kLeave = 17,        // I leave the group after op `sequence` - 1
+  kLeave = 17,        // flooded: member `argument` posts nothing from op `sequence` on
   kLate = 18,         // to member 0: op `sequence` passed its deadline here
   kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
   kWhere = 20,        // answer to member 0: argument = my next sequence
+  kComing = 21,       // like NotHave, but the root multicasts these chunks again
 };
-inline constexpr uint8_t kFrameTypeMax = 20;
+inline constexpr uint8_t kFrameTypeMax = 21;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
