@@ -1,0 +1,206 @@
+// Each joined address has a socket bound to exactly that group and port, with IP_MULTICAST_ALL off
+// and the interface given by index, so it sees neither the groups of other sockets nor other
+// interfaces. receive() takes one super-packet per socket in turn until all are empty or the
+// caller's limit is reached, and cuts each at the segment size the kernel reports.
+#include "transport/udp/datagram_receiver.h"
+
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/udp/datagram_sender.h"
+
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+namespace mcast {
+namespace {
+
+constexpr size_t kBufferSize = 64 * 1024 + 64;
+
+}  // namespace
+
+DatagramReceiver::~DatagramReceiver() {
+  for (const auto& socket : sockets_) {
+    if (socket->fd.valid()) poller_.remove(socket->fd.get());
+  }
+}
+
+Status DatagramReceiver::open(const UdpTransportOptions& options, const Interface& chosen,
+                              const Interface& loopback) {
+  options_ = options;
+  chosen_ = chosen;
+  loopback_ = loopback;
+  buffer_ = std::make_unique<std::byte[]>(kBufferSize);
+  auto scratch = open_socket(SOCK_DGRAM);
+  if (!scratch.ok()) return scratch.status();
+  scratch_granted_ = configure(scratch->get());
+  int on = 0;
+  socklen_t length = sizeof on;
+  stats_.gro = options.gro &&
+               ::getsockopt(scratch->get(), IPPROTO_UDP, UDP_GRO, &on, &length) == 0 && on != 0;
+  return {};
+}
+
+size_t DatagramReceiver::configure(int fd) const {
+  if (options_.gro) {
+    const int on = 1;  // not there: single datagrams arrive, nothing else changes
+    (void)::setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
+  }
+  return set_buffer(fd, true, options_.rcvbuf);
+}
+
+MulticastAddress DatagramReceiver::normalized(MulticastAddress address) const noexcept {
+  address.group &= 0xffffff;
+  // On one interface both kinds are the same traffic; two sockets would deliver it twice.
+  if (chosen_.index == loopback_.index) address.loopback = true;
+  return address;
+}
+
+Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const {
+  auto socket = open_socket(SOCK_DGRAM);
+  if (!socket.ok()) return socket;
+  const int fd = socket->get();
+  Status status = set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+  if (status.ok()) status = set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL");
+  if (!status.ok()) return status;
+  const sockaddr_in bound = multicast_sockaddr(address);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&bound), sizeof bound) != 0) {
+    return Status::system(errno, "bind " + to_text(bound));
+  }
+  const Interface& interface = address.loopback ? loopback_ : chosen_;
+  ip_mreqn request{};
+  request.imr_multiaddr = bound.sin_addr;
+  request.imr_address = interface.address;
+  request.imr_ifindex = interface.index;
+  if (::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0) {
+    return Status::system(errno, "join " + to_text(bound) + " on " + interface.name);
+  }
+  return socket;
+}
+
+Status DatagramReceiver::join(const MulticastAddress& wanted) {
+  const MulticastAddress address = normalized(wanted);
+  if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
+  for (auto& socket : sockets_) {
+    if (socket->address == address) {
+      ++socket->joins;
+      return {};
+    }
+  }
+  if (sockets_.size() >= kMaxJoined) {
+    return Status(Code::kResourceExhausted,
+                  "already receiving from " + std::to_string(kMaxJoined) + " multicast addresses");
+  }
+  auto fd = open_joined(address);
+  if (!fd.ok()) return fd.status();
+  auto socket = std::make_unique<Socket>();
+  socket->address = address;
+  socket->granted = configure(fd->get());
+  if (Status status = poller_.add(fd->get(), EPOLLIN, this); !status.ok()) return status;
+  socket->fd = std::move(fd.value());
+  sockets_.push_back(std::move(socket));
+  return {};
+}
+
+void DatagramReceiver::leave(const MulticastAddress& wanted) {
+  const MulticastAddress address = normalized(wanted);
+  const auto it = std::find_if(sockets_.begin(), sockets_.end(),
+                               [&](const auto& s) { return s->address == address; });
+  if (it == sockets_.end() || --(*it)->joins > 0) return;
+  poller_.remove((*it)->fd.get());
+  sockets_.erase(it);
+}
+
+size_t DatagramReceiver::granted() const noexcept {
+  if (sockets_.empty()) return scratch_granted_;
+  size_t least = SIZE_MAX;
+  for (const auto& socket : sockets_) least = std::min(least, socket->granted);
+  return least;
+}
+
+size_t DatagramReceiver::receive(DatagramSink& sink, size_t max_bytes) {
+  ++call_;
+  size_t datagrams = 0, bytes = 0, dry = 0;
+  // The list may change under a sink: nothing of it is kept across read_one().
+  while (dry < sockets_.size() && bytes < max_bytes) {
+    next_ = next_ + 1 < sockets_.size() ? next_ + 1 : 0;
+    Socket& socket = *sockets_[next_];
+    if (socket.dry_in == call_) {
+      ++dry;
+      continue;
+    }
+    socket.dry_in = call_;
+    const int fd = socket.fd.get();
+    // Marked dry first, because `socket` may be gone after the sink has run.
+    if (read_one(fd, sink, datagrams, bytes)) {
+      dry = 0;
+      for (auto& s : sockets_) {
+        if (s->fd.get() == fd) s->dry_in = 0;
+      }
+    } else {
+      ++dry;
+    }
+  }
+  return datagrams;
+}
+
+bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, size_t& bytes) {
+  iovec piece{buffer_.get(), kBufferSize};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = -1;
+  do {
+    got = ::recvmsg(fd, &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) {
+    // A pending error was cleared by reporting it; the socket counts as empty until the next call.
+    if (errno != EAGAIN && errno != EWOULDBLOCK) ++stats_.receive_errors;
+    return false;
+  }
+  ++stats_.receive_calls;
+  const auto length = static_cast<size_t>(got);
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    ++stats_.truncated;
+    bytes += length;
+    return true;
+  }
+  size_t segment = length;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+      int size = 0;
+      std::memcpy(&size, CMSG_DATA(c), sizeof size);
+      if (size > 0) segment = static_cast<size_t>(size);
+    }
+  }
+  bytes += std::max<size_t>(length, 1);  // empty datagrams use up the limit too
+  size_t at = 0;
+  do {
+    const size_t size = std::min(segment, length - at);
+    ++datagrams;
+    ++stats_.datagrams_received;
+    sink.on_datagram({buffer_.get() + at, size});
+    at += size;
+  } while (at < length);
+  return true;
+}
+
+void DatagramReceiver::clear_errors() {
+  for (auto& socket : sockets_) {
+    if (pending_error(socket->fd.get()) != 0) ++stats_.receive_errors;
+  }
+}
+
+void DatagramReceiver::abandon() noexcept {
+  for (auto& socket : sockets_) socket->fd.reset();
+}
+
+}  // namespace mcast

@@ -1,0 +1,244 @@
+// A batch is a run of datagrams to one address, all of the size of the first, laid end to end; a
+// shorter one is allowed once, as the last, because that is what UDP_SEGMENT can express. The batch
+// leaves in one sendmsg when it is full (64 segments or 65507 bytes), when it cannot be extended,
+// or at flush(). What the kernel cannot take now stays in the buffer, and EPOLLOUT is armed.
+//
+// If the kernel refuses segmentation (no support, or a device that cannot checksum), the same bytes
+// are sent as single datagrams with sendmmsg. If that works the refusal was about segmentation and
+// super-packets are off from then on; if it fails too, the error was about the network (no route, a
+// firewall, a lowered MTU) and the batch is dropped and counted: the protocol repairs it like loss.
+#include "transport/udp/datagram_sender.h"
+
+#include <arpa/inet.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+namespace mcast {
+namespace {
+
+constexpr size_t kBufferSize = 64 * 1024;
+constexpr uint32_t kAdministrativeScope = 239u << 24;
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+bool no_memory(int error) { return error == ENOBUFS || error == ENOMEM; }
+bool segmentation_refused(int error) {
+  return error == EIO || error == EINVAL || error == EOPNOTSUPP || error == EMSGSIZE ||
+         error == ENOPROTOOPT;
+}
+
+}  // namespace
+
+sockaddr_in multicast_sockaddr(const MulticastAddress& address) {
+  in_addr group{};
+  group.s_addr = htonl(kAdministrativeScope | (address.group & 0xffffff));
+  return ipv4_address(group, address.port);
+}
+
+DatagramSender::~DatagramSender() {
+  for (const Fd& socket : sockets_) {
+    if (socket.valid()) poller_.remove(socket.get());
+  }
+}
+
+Status DatagramSender::open(const UdpTransportOptions& options, const Interface& chosen,
+                            const Interface& loopback) {
+  buffer_ = std::make_unique<std::byte[]>(kBufferSize);
+  for (int i = 0; i < 2; ++i) {
+    const Interface& interface = i == 0 ? chosen : loopback;
+    if (i == 1 && chosen.index == loopback.index) break;
+    auto socket = open_socket(SOCK_DGRAM);
+    if (!socket.ok()) return socket.status();
+    const int fd = socket->get();
+    ip_mreqn request{};
+    request.imr_address = interface.address;
+    request.imr_ifindex = interface.index;
+    if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
+      return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
+    }
+    // Other processes of this host listen; our own echo is dropped by member id above.
+    Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
+    if (status.ok()) {
+      status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
+                          "IP_MULTICAST_TTL");
+    }
+    // Don't fragment, whatever path MTU the kernel may have cached.
+    if (status.ok()) {
+      status = set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
+    }
+    if (status.ok()) status = poller_.add(fd, 0, this);
+    if (!status.ok()) return status;
+    const size_t granted = set_buffer(fd, false, options.sndbuf);
+    sndbuf_ = i == 0 ? granted : std::min(sndbuf_, granted);
+    if (i == 0) {
+      int probe = 0;
+      socklen_t length = sizeof probe;
+      stats_.gso = options.gso && ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &probe, &length) == 0;
+      if (options.gso && !stats_.gso) {
+        stats_.gso_fallback_reason = "this kernel has no UDP_SEGMENT";
+        ++stats_.gso_fallbacks;
+      }
+    }
+    sockets_[i] = std::move(socket.value());
+  }
+  return {};
+}
+
+int DatagramSender::socket_of(bool loopback) const noexcept {
+  return loopback && sockets_[1].valid() ? sockets_[1].get() : sockets_[0].get();
+}
+
+size_t DatagramSender::segments_limit() const noexcept {
+  return std::min(kMaxSegments, kMaxUdpPayload / segment_);
+}
+
+Bytes DatagramSender::lend(const MulticastAddress& address, size_t size) {
+  if (count_ > 0) {
+    const bool extends =
+        !closed_ && address == address_ && size <= segment_ && count_ < segments_limit();
+    if (!extends && !push()) return {};
+  }
+  if (count_ == 0) address_ = address;
+  lent_ = size;
+  return {buffer_.get() + used_, size};
+}
+
+void DatagramSender::commit(size_t size) {
+  size = std::min(size, std::exchange(lent_, 0));
+  if (size == 0) return;
+  if (count_ == 0) segment_ = size;
+  closed_ = size < segment_;
+  used_ += size;
+  ++count_;
+  // A full batch leaves at once. If it cannot, lend() will say so.
+  if (closed_ || count_ == segments_limit()) (void)push();
+}
+
+bool DatagramSender::flush() { return count_ == 0 || push(); }
+
+void DatagramSender::start_batch() {
+  used_ = sent_ = count_ = segment_ = 0;
+  closed_ = false;
+}
+
+bool DatagramSender::push() {
+  out_of_memory_ = false;
+  while (sent_ < used_) {
+    const bool single = used_ - sent_ <= segment_;
+    Sent result = Sent::kRefused;
+    if (stats_.gso && !single) {
+      result = send_super_packet();
+      if (result == Sent::kRefused && segmentation_refused(error_)) {
+        const int refusal = error_;
+        const size_t before = sent_;
+        result = send_one_by_one();
+        if (sent_ > before) {
+          stats_.gso = false;
+          stats_.gso_fallback_reason = std::strerror(refusal);
+          ++stats_.gso_fallbacks;
+        }
+      }
+    } else {
+      result = send_one_by_one();
+    }
+    if (result == Sent::kWouldBlock) {
+      ++stats_.would_block;
+      out_of_memory_ = no_memory(error_);
+      watch_for_room(!out_of_memory_);
+      return false;
+    }
+    if (result == Sent::kRefused) {
+      ++stats_.send_errors;
+      ++stats_.dropped_batches;
+      stats_.dropped_datagrams += (used_ - sent_ + segment_ - 1) / segment_;
+      break;
+    }
+  }
+  watch_for_room(false);
+  start_batch();
+  return true;
+}
+
+DatagramSender::Sent DatagramSender::send_super_packet() {
+  sockaddr_in to = multicast_sockaddr(address_);
+  iovec piece{buffer_.get() + sent_, used_ - sent_};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(uint16_t))] = {};
+  msghdr message{};
+  message.msg_name = &to;
+  message.msg_namelen = sizeof to;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = IPPROTO_UDP;
+  header->cmsg_type = UDP_SEGMENT;
+  header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+  const auto segment = static_cast<uint16_t>(segment_);
+  std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
+  while (::sendmsg(socket_of(address_.loopback), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    error_ = errno;
+    return would_block(error_) || no_memory(error_) ? Sent::kWouldBlock : Sent::kRefused;
+  }
+  ++stats_.send_calls;
+  stats_.datagrams_sent += (used_ - sent_ + segment_ - 1) / segment_;
+  sent_ = used_;
+  return Sent::kAll;
+}
+
+DatagramSender::Sent DatagramSender::send_one_by_one() {
+  sockaddr_in to = multicast_sockaddr(address_);
+  std::array<mmsghdr, kMaxSegments> messages;
+  std::array<iovec, kMaxSegments> pieces;
+  while (sent_ < used_) {
+    unsigned n = 0;
+    for (size_t at = sent_; at < used_ && n < kMaxSegments; at += segment_, ++n) {
+      pieces[n] = {buffer_.get() + at, std::min(segment_, used_ - at)};
+      messages[n] = {};
+      messages[n].msg_hdr.msg_name = &to;
+      messages[n].msg_hdr.msg_namelen = sizeof to;
+      messages[n].msg_hdr.msg_iov = &pieces[n];
+      messages[n].msg_hdr.msg_iovlen = 1;
+    }
+    const int taken =
+        ::sendmmsg(socket_of(address_.loopback), messages.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (taken < 0) {
+      if (errno == EINTR) continue;
+      error_ = errno;
+      return would_block(error_) || no_memory(error_) ? Sent::kWouldBlock : Sent::kRefused;
+    }
+    ++stats_.send_calls;
+    stats_.datagrams_sent += static_cast<uint64_t>(taken);
+    sent_ = std::min(used_, sent_ + static_cast<size_t>(taken) * segment_);
+  }
+  return Sent::kAll;
+}
+
+void DatagramSender::watch_for_room(bool on) {
+  const int wanted = on ? socket_of(address_.loopback) : -1;
+  if (wanted == watched_) return;
+  if (watched_ >= 0) poller_.modify(watched_, 0, this);
+  if (wanted >= 0) poller_.modify(wanted, EPOLLOUT, this);
+  watched_ = wanted;
+}
+
+void DatagramSender::clear_errors() {
+  for (const Fd& socket : sockets_) {
+    if (socket.valid() && pending_error(socket.get()) != 0) ++stats_.send_errors;
+  }
+}
+
+void DatagramSender::abandon() noexcept {
+  for (Fd& socket : sockets_) socket.reset();
+}
+
+}  // namespace mcast

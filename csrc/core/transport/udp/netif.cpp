@@ -1,0 +1,197 @@
+// Enumeration joins three sources: getifaddrs (flags, addresses), SIOCGIFMTU, and /proc/net/route
+// for the default route with the lowest metric. The choice then ranks the usable interfaces: by
+// position in an including pattern, or by default route, multicast flag and kind when the pattern
+// excludes or is empty.
+#include "transport/udp/netif.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "transport/udp/socket.h"
+
+namespace mcast {
+namespace {
+
+// Name of the interface with the best default route, or "".
+std::string default_route_interface() {
+  std::ifstream file("/proc/net/route");
+  std::string line, best;
+  unsigned long best_metric = ~0UL;  // NOLINT: strtoul's type
+  std::getline(file, line);          // the header
+  while (std::getline(file, line)) {
+    // Iface Destination Gateway Flags RefCnt Use Metric Mask ...
+    std::istringstream fields(line);
+    std::string name, destination, gateway, flags, refs, use, metric, mask;
+    if (!(fields >> name >> destination >> gateway >> flags >> refs >> use >> metric >> mask)) {
+      continue;
+    }
+    constexpr unsigned long kRouteUp = 1;  // NOLINT: RTF_UP
+    if (destination != "00000000" || mask != "00000000") continue;
+    if ((std::strtoul(flags.c_str(), nullptr, 16) & kRouteUp) == 0) continue;
+    const auto value = std::strtoul(metric.c_str(), nullptr, 10);
+    if (best.empty() || value < best_metric) {
+      best = name;
+      best_metric = value;
+    }
+  }
+  return best;
+}
+
+bool container_bridge(const std::string& name) {
+  for (const char* prefix : {"docker", "virbr", "br-", "cni", "lxc", "veth", "podman"}) {
+    if (name.rfind(prefix, 0) == 0) return true;
+  }
+  return false;
+}
+
+std::string inventory(const std::vector<Interface>& interfaces) {
+  std::string text;
+  for (const Interface& i : interfaces) {
+    if (!text.empty()) text += ", ";
+    text += i.name;
+    if (i.address.s_addr != 0) text += " " + to_text(i.address);
+    if (!i.up) text += " (down)";
+    if (i.up && i.address.s_addr == 0) text += " (no IPv4 address)";
+  }
+  return text.empty() ? "none" : text;
+}
+
+const Interface* automatic_choice(const std::vector<const Interface*>& candidates) {
+  const auto first = [&](auto&& good) -> const Interface* {
+    const auto it = std::find_if(candidates.begin(), candidates.end(), good);
+    return it == candidates.end() ? nullptr : *it;
+  };
+  const auto ordinary = [](const Interface* i) {
+    return !i->loopback && !container_bridge(i->name);
+  };
+  if (auto* i = first([](auto* c) { return c->default_route && c->multicast; })) return i;
+  if (auto* i = first([&](auto* c) { return ordinary(c) && c->multicast; })) return i;
+  if (auto* i = first([](auto* c) { return c->default_route; })) return i;
+  return first([](auto* c) { return c->loopback; });
+}
+
+}  // namespace
+
+Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
+  InterfacePattern pattern;
+  const std::string whole(text);
+  if (!text.empty() && text.front() == '^') {
+    pattern.exclude = true;
+    text.remove_prefix(1);
+  }
+  if (!text.empty() && text.front() == '=') {
+    pattern.exact = true;
+    text.remove_prefix(1);
+  }
+  if (whole.empty()) return pattern;
+  while (true) {
+    const size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    if (name.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "interface pattern \"" + whole + "\" has an empty name (expected " +
+                        "\"eth,ib\", \"=eth0\", \"^docker\" or \"^=eth1\")");
+    }
+    pattern.names.emplace_back(name);
+    if (comma == std::string_view::npos) return pattern;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+int InterfacePattern::match(std::string_view name) const {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (exact ? name == names[i] : name.substr(0, names[i].size()) == names[i]) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+Result<std::vector<Interface>> list_interfaces() {
+  ifaddrs* head = nullptr;
+  if (::getifaddrs(&head) != 0) return Status::system(errno, "getifaddrs");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(head, ::freeifaddrs);
+  auto socket = open_socket(SOCK_DGRAM);
+  if (!socket.ok()) return socket.status();
+
+  const std::string default_name = default_route_interface();
+  std::vector<Interface> out;
+  for (const ifaddrs* a = head; a != nullptr; a = a->ifa_next) {
+    auto it = std::find_if(out.begin(), out.end(), [&](auto& i) { return i.name == a->ifa_name; });
+    if (it == out.end()) {
+      Interface i;
+      i.name = a->ifa_name;
+      i.index = static_cast<int>(::if_nametoindex(a->ifa_name));
+      i.up = (a->ifa_flags & IFF_UP) != 0;
+      i.loopback = (a->ifa_flags & IFF_LOOPBACK) != 0;
+      i.multicast = (a->ifa_flags & IFF_MULTICAST) != 0;
+      i.default_route = i.name == default_name;
+      ifreq request{};
+      std::strncpy(request.ifr_name, a->ifa_name, IFNAMSIZ - 1);
+      if (::ioctl(socket->get(), SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0) {
+        i.mtu = static_cast<uint32_t>(request.ifr_mtu);
+      }
+      out.push_back(i);
+      it = out.end() - 1;
+    }
+    if (a->ifa_addr != nullptr && a->ifa_addr->sa_family == AF_INET && it->address.s_addr == 0) {
+      sockaddr_in address{};
+      std::memcpy(&address, a->ifa_addr, sizeof address);
+      it->address = address.sin_addr;
+    }
+  }
+  return out;
+}
+
+Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
+                                   std::string_view text) {
+  auto pattern = InterfacePattern::parse(text);
+  if (!pattern.ok()) return pattern.status();
+  const bool include = !pattern->exclude && !pattern->names.empty();
+
+  std::vector<const Interface*> usable;
+  bool matched_unusable = false;
+  for (const Interface& i : interfaces) {
+    const bool match = pattern->match(i.name) >= 0;
+    if (include ? !match : match) continue;
+    if (i.usable()) {
+      usable.push_back(&i);
+    } else {
+      matched_unusable = true;
+    }
+  }
+  const Interface* chosen = nullptr;
+  if (include) {
+    const auto it = std::min_element(usable.begin(), usable.end(), [&](auto* a, auto* b) {
+      return pattern->match(a->name) < pattern->match(b->name);
+    });
+    if (it != usable.end()) chosen = *it;
+  } else {
+    chosen = automatic_choice(usable);
+  }
+  if (chosen != nullptr) return *chosen;
+  std::string why = include && matched_unusable
+                        ? "matches only interfaces that are down or have no IPv4 address"
+                        : "matches no usable interface";
+  return Status(Code::kUnavailable, "interface pattern \"" + std::string(text) + "\" " + why +
+                                        "; this host has: " + inventory(interfaces));
+}
+
+Result<Interface> find_loopback(const std::vector<Interface>& interfaces) {
+  for (const Interface& i : interfaces) {
+    if (i.loopback && i.usable()) return i;
+  }
+  return Status(Code::kUnavailable,
+                "no loopback interface that is up; this host has: " + inventory(interfaces));
+}
+
+}  // namespace mcast

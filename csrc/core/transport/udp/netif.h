@@ -1,0 +1,54 @@
+// Which network interface to use. Enumeration asks the system; the choice is a pure function.
+//
+// Pattern grammar (NCCL_SOCKET_IFNAME's): a comma list of name prefixes, "eth,ib". A leading '='
+// makes all names of the list exact, a leading '^' turns the list into exclusions, "^=" into exact
+// exclusions. Among several matches the earlier name of the list wins, then the system's order.
+// Empty, or with exclusions: the interface of the default route, else the first one that is up, has
+// an IPv4 address and multicast and is no loopback or container bridge, else loopback.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace mcast {
+
+struct Interface {
+  std::string name;
+  int index = 0;
+  in_addr address{};  // IPv4; 0.0.0.0 if it has none
+  uint32_t mtu = 0;   // bytes of IP packet
+  bool up = false;
+  bool loopback = false;
+  bool multicast = false;
+  bool default_route = false;
+
+  bool usable() const noexcept { return up && address.s_addr != 0; }
+};
+
+struct InterfacePattern {
+  bool exclude = false;
+  bool exact = false;
+  std::vector<std::string> names;
+
+  // kInvalidArgument for an empty list after '=' or '^', or an empty name in the list.
+  static Result<InterfacePattern> parse(std::string_view text);
+  // Position in `names` of the first that matches, or -1. Ignores `exclude`.
+  int match(std::string_view name) const;
+};
+
+// All interfaces of this network namespace, in the system's order, one row each (first IPv4
+// address).
+Result<std::vector<Interface>> list_interfaces();
+
+// kUnavailable when nothing matches: names the pattern and what exists.
+Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
+                                   std::string_view pattern);
+// The loopback interface; kUnavailable if it is missing or down.
+Result<Interface> find_loopback(const std::vector<Interface>& interfaces);
+
+}  // namespace mcast

@@ -1,0 +1,63 @@
+// Options and statistics of the UDP/TCP transport.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/config.h"
+#include "base/types.h"
+
+namespace mcast {
+
+struct UdpTransportOptions {
+  std::string interface;                // NCCL grammar, see netif.h; empty: automatic
+  uint64_t max_mtu = 9000;              // bytes of IP packet
+  uint64_t rcvbuf = 32 << 20;           // bytes asked for, per receive socket
+  uint64_t sndbuf = 1 << 20;            // bytes asked for, per transmit socket
+  uint64_t ttl = 1;                     // hops of multicast datagrams
+  Nanos liveness_limit = 20 * kSecond;  // unanswered TCP data after which the kernel gives up
+  bool gso = true;                      // false: one datagram per send, for tests and comparison
+  bool gro = true;                      // false: one datagram per receive
+
+  static UdpTransportOptions from(const Config& config) {
+    UdpTransportOptions o;
+    o.interface = config.interface;
+    o.max_mtu = config.max_mtu;
+    o.rcvbuf = config.rcvbuf;
+    o.sndbuf = config.sndbuf;
+    o.ttl = config.ttl;
+    o.liveness_limit = config.liveness_limit;
+    return o;
+  }
+};
+
+// Cumulative; written by the lane's thread, to be read by it.
+struct UdpStats {
+  // Datagrams.
+  bool gso = false;                 // super-packets are being sent
+  bool gro = false;                 // every receive socket accepts super-packets
+  std::string gso_fallback_reason;  // why gso is off although it was asked for
+  uint64_t gso_fallbacks = 0;
+  uint64_t send_calls = 0;  // system calls that sent something
+  uint64_t datagrams_sent = 0;
+  uint64_t would_block = 0;        // sends that the kernel could not take at once
+  uint64_t send_errors = 0;        // sends that the kernel refused
+  uint64_t dropped_batches = 0;    // batches given up after a refusal
+  uint64_t dropped_datagrams = 0;  // datagrams in those
+  uint64_t oversize = 0;           // lend() beyond max_datagram()
+  uint64_t receive_calls = 0;      // system calls that received something
+  uint64_t datagrams_received = 0;
+  uint64_t truncated = 0;  // received beyond the buffer; dropped
+  uint64_t receive_errors = 0;
+  // Streams.
+  uint64_t connections_opened = 0;
+  uint64_t connect_retries = 0;
+  uint64_t yielded = 0;        // connections given up for the other side's
+  uint64_t hello_refused = 0;  // wrong magic, version, uid or channel; half a hello
+  uint64_t hello_timeouts = 0;
+  uint64_t accept_errors = 0;
+  uint64_t protocol_violations = 0;  // bad frame lengths, bytes after a goodbye
+  uint64_t frames_dropped = 0;       // sent to a peer that is down or after close_peers()
+};
+
+}  // namespace mcast

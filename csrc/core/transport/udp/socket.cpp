@@ -1,0 +1,122 @@
+// Each helper is one system call plus its error text. Epoll::wait() prefers epoll_pwait2
+// (nanosecond timeouts); on a kernel without it the timeout is rounded UP to milliseconds, so that
+// a caller with a timer never spins through the last fraction of it.
+#include "transport/udp/socket.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+namespace mcast {
+
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Result<Fd> open_socket(int type) {
+  const int fd = ::socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return Status::system(errno, "socket");
+  return Fd(fd);
+}
+
+Status set_option(int fd, int level, int name, int value, const char* what) {
+  if (::setsockopt(fd, level, name, &value, sizeof value) == 0) return {};
+  return Status::system(errno, std::string("setsockopt ") + what);
+}
+
+size_t set_buffer(int fd, bool receive, uint64_t bytes) {
+  // The kernel doubles what is asked, in an int.
+  const int ask = static_cast<int>(std::min<uint64_t>(bytes, INT_MAX / 2));
+  const int force = receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE;
+  const int plain = receive ? SO_RCVBUF : SO_SNDBUF;
+  if (::setsockopt(fd, SOL_SOCKET, force, &ask, sizeof ask) != 0) {
+    (void)::setsockopt(fd, SOL_SOCKET, plain, &ask, sizeof ask);  // the figure below is the answer
+  }
+  int granted = 0;
+  socklen_t length = sizeof granted;
+  if (::getsockopt(fd, SOL_SOCKET, plain, &granted, &length) != 0 || granted < 0) return 0;
+  return static_cast<size_t>(granted);
+}
+
+int pending_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
+}
+
+sockaddr_in ipv4_address(in_addr address, uint16_t port) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_addr = address;
+  out.sin_port = htons(port);
+  return out;
+}
+
+Result<sockaddr_in> parse_ipv4(const std::string& host, uint16_t port) {
+  in_addr address{};
+  if (::inet_pton(AF_INET, host.c_str(), &address) != 1) {
+    return Status(Code::kInvalidArgument, "not a numeric IPv4 address: \"" + host + "\"");
+  }
+  return ipv4_address(address, port);
+}
+
+std::string to_text(in_addr address) {
+  char text[INET_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET, &address, text, sizeof text);
+  return text;
+}
+
+std::string to_text(const sockaddr_in& address) {
+  return to_text(address.sin_addr) + ":" + std::to_string(ntohs(address.sin_port));
+}
+
+Status Epoll::open() {
+  fd_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!fd_.valid()) return Status::system(errno, "epoll_create1");
+  return {};
+}
+
+Status Epoll::add(int fd, uint32_t events, void* tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = tag;
+  if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return Status::system(errno, "epoll_ctl");
+  }
+  return {};
+}
+
+void Epoll::modify(int fd, uint32_t events, void* tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = tag;
+  (void)::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a registered fd
+}
+
+void Epoll::remove(int fd) { (void)::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+size_t Epoll::wait(std::span<epoll_event> events, Nanos timeout) {
+  const int capacity = static_cast<int>(events.size());
+  timeout = std::max<Nanos>(timeout, 0);
+  int n = -1;
+  if (timeout == 0 || timeout == kNever) {
+    n = ::epoll_wait(fd_.get(), events.data(), capacity, timeout == 0 ? 0 : -1);
+  } else {
+    const timespec spec{static_cast<time_t>(timeout / kSecond),
+                        static_cast<long>(timeout % kSecond)};  // NOLINT: the kernel's type
+    n = ::epoll_pwait2(fd_.get(), events.data(), capacity, &spec, nullptr);
+    if (n < 0 && (errno == ENOSYS || errno == EPERM)) {  // old kernel, or a seccomp filter
+      const Nanos ms = std::min<Nanos>((timeout + kMilli - 1) / kMilli, INT_MAX);
+      n = ::epoll_wait(fd_.get(), events.data(), capacity, static_cast<int>(ms));
+    }
+  }
+  return n > 0 ? static_cast<size_t>(n) : 0;
+}
+
+}  // namespace mcast

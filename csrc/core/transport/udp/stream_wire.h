@@ -1,0 +1,99 @@
+// What a stream connection carries: a Hello and its answer, then frames. Pure functions over bytes.
+//
+//   Hello (32 bytes, connector):  "MCST" version:u16 channel:u8 flags:u8 source:u64 target:u64
+//                                 listen address:4 bytes listen port:u16 zero:u16
+//   HelloAck (16 bytes, acceptor): "MCSA" version:u16 verdict:u8 channel:u8 uid:u64
+//   frame: length:u32, then that many bytes; length 0xffffffff is the goodbye, nothing follows it
+//
+// Integers are little-endian. The listen address is in network order.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "base/types.h"
+#include "transport/transport.h"
+
+namespace mcast {
+
+inline constexpr uint16_t kStreamVersion = 1;
+inline constexpr size_t kHelloSize = 32;
+inline constexpr size_t kHelloAckSize = 16;
+inline constexpr size_t kFramePrefix = 4;
+inline constexpr uint32_t kGoodbyeLength = 0xffffffff;
+
+constexpr size_t max_frame(Channel channel) noexcept {
+  return channel == Channel::kControl ? kMaxControlFrame : kMaxBulkFrame;
+}
+
+struct Hello {
+  Channel channel = Channel::kControl;
+  uint64_t source = 0;       // uid of the connector
+  uint64_t target = 0;       // uid the connector wants to reach
+  in_addr listen_address{};  // where the connector itself can be reached
+  uint16_t listen_port = 0;
+};
+
+enum class Verdict : uint8_t {
+  kAccepted = 0,
+  kYield = 1,  // the connection that the acceptor itself has opened is used
+};
+
+struct HelloAck {
+  Verdict verdict = Verdict::kAccepted;
+  Channel channel = Channel::kControl;
+  uint64_t uid = 0;  // of the acceptor
+};
+
+std::array<std::byte, kHelloSize> encode(const Hello& hello) noexcept;
+std::array<std::byte, kHelloAckSize> encode(const HelloAck& ack) noexcept;
+// Nothing if magic, version, channel or verdict is wrong.
+std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes) noexcept;
+std::optional<HelloAck> decode_hello_ack(std::span<const std::byte, kHelloAckSize> bytes) noexcept;
+
+std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept;
+uint32_t decode_prefix(const std::byte* bytes) noexcept;
+
+struct FrameScan {
+  enum class End { kNeedMore, kStopped, kGoodbye, kViolation };
+  End end = End::kNeedMore;
+  size_t consumed = 0;  // bytes of whole frames (and of the goodbye)
+  size_t frames = 0;
+  uint32_t bad_length = 0;  // kViolation; kGoodbye when bytes follow the goodbye
+};
+
+// Cuts `bytes` into frames and calls on_frame(ConstBytes) -> bool for each; false stops the scan.
+template <typename OnFrame>
+FrameScan scan_frames(ConstBytes bytes, size_t max_length, OnFrame&& on_frame) {
+  FrameScan scan;
+  while (bytes.size() - scan.consumed >= kFramePrefix) {
+    const std::byte* at = bytes.data() + scan.consumed;
+    const uint32_t length = decode_prefix(at);
+    if (length == kGoodbyeLength) {
+      scan.consumed += kFramePrefix;
+      scan.end =
+          scan.consumed == bytes.size() ? FrameScan::End::kGoodbye : FrameScan::End::kViolation;
+      scan.bad_length = kGoodbyeLength;
+      return scan;
+    }
+    if (length == 0 || length > max_length) {
+      scan.end = FrameScan::End::kViolation;
+      scan.bad_length = length;
+      return scan;
+    }
+    if (bytes.size() - scan.consumed < kFramePrefix + length) return scan;
+    scan.consumed += kFramePrefix + length;
+    ++scan.frames;
+    if (!on_frame(ConstBytes{at + kFramePrefix, length})) {
+      scan.end = FrameScan::End::kStopped;
+      return scan;
+    }
+  }
+  return scan;
+}
+
+}  // namespace mcast

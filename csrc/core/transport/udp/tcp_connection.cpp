@@ -1,0 +1,119 @@
+// Reads land in a scratch buffer shared by all connections; only the partial frame at its end is
+// kept here and laid in front of the next read. So frames are handed out where they arrived, and a
+// connection at rest costs no buffer.
+#include "transport/udp/tcp_connection.h"
+
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+namespace mcast {
+
+void TcpConnection::configure(int fd, Nanos liveness_limit) {
+  const auto set = [fd](int level, int name, int value) {
+    (void)::setsockopt(fd, level, name, &value, sizeof value);
+  };
+  const auto limit_ms = static_cast<int>(std::clamp<Nanos>(liveness_limit / kMilli, 100, INT_MAX));
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
+  // Probes an idle peer often enough to see it dead within about the limit.
+  const int seconds = std::clamp(limit_ms / 1000 / 4, 1, 32767);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+Status TcpConnection::watch(uint32_t events) {
+  events_ = events;
+  Status status = poller_.add(fd_.get(), events, this);
+  watched_ = status.ok();
+  return status;
+}
+
+void TcpConnection::want(uint32_t events) {
+  if (events == events_ || !watched_) return;
+  events_ = events;
+  poller_.modify(fd_.get(), events, this);
+}
+
+void TcpConnection::close() {
+  state = State::kDead;
+  if (!fd_.valid()) return;
+  if (watched_) poller_.remove(fd_.get());
+  watched_ = false;
+  // A forked child may still hold a copy, with which close() alone would tell the peer nothing.
+  (void)::shutdown(fd_.get(), SHUT_RDWR);
+  fd_.reset();
+}
+
+TcpConnection::Io TcpConnection::read_exactly(size_t size) {
+  while (partial.size() < size) {
+    std::byte bytes[kHelloSize];
+    const size_t missing = std::min(size - partial.size(), sizeof bytes);
+    const ssize_t got = ::recv(fd_.get(), bytes, missing, MSG_DONTWAIT);
+    if (got == 0) return Io::kEof;
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kAgain;
+      error = errno;
+      return Io::kError;
+    }
+    partial.insert(partial.end(), bytes, bytes + got);
+  }
+  return Io::kOk;
+}
+
+bool TcpConnection::write_message(ConstBytes bytes) {
+  const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return write({&vector, 1}) == bytes.size();
+}
+
+size_t TcpConnection::write(std::span<const iovec> vectors) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(vectors.data());
+  message.msg_iovlen = vectors.size();
+  while (true) {
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != ENOMEM) {
+      error = errno;
+      write_broken = true;
+    }
+    return 0;
+  }
+}
+
+ConstBytes TcpConnection::fill(Bytes scratch, Io& io) {
+  const size_t kept = partial.size();
+  if (kept > 0) std::memcpy(scratch.data(), partial.data(), kept);
+  ssize_t got = -1;
+  do {
+    got = ::recv(fd_.get(), scratch.data() + kept, scratch.size() - kept, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) return {scratch.data(), kept + static_cast<size_t>(got)};
+  if (got == 0) {
+    io = Io::kEof;
+  } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    io = Io::kAgain;
+  } else {
+    io = Io::kError;
+    error = errno;
+  }
+  return {};
+}
+
+size_t TcpConnection::unacknowledged() const {
+  int bytes = 0;
+  if (::ioctl(fd_.get(), SIOCOUTQ, &bytes) != 0 || bytes < 0) return 0;
+  return static_cast<size_t>(bytes);
+}
+
+}  // namespace mcast

@@ -1,0 +1,83 @@
+// One TCP connection of a TcpStream: its descriptor, handshake progress and partial input.
+// Mechanics only; which connection serves whom is TcpStream's decision.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "transport/udp/send_queue.h"
+#include "transport/udp/socket.h"
+#include "transport/udp/stream_wire.h"
+
+namespace mcast {
+
+class TcpConnection {
+ public:
+  enum class State {
+    kConnecting,  // ours: connect() is running
+    kHelloSent,   // ours: waiting for the HelloAck
+    kHelloWait,   // theirs: waiting for the Hello
+    kOpen,
+    kDead,  // closed; the object goes at the end of the current poll
+  };
+  enum class Io { kOk, kAgain, kEof, kError };
+
+  // `poller` outlives the connection.
+  TcpConnection(Epoll& poller, Fd fd, State initial)
+      : state(initial), poller_(poller), fd_(std::move(fd)) {}
+  ~TcpConnection() { close(); }
+
+  // Options that every connection has; failures of single ones are harmless.
+  static void configure(int fd, Nanos liveness_limit);
+
+  int fd() const noexcept { return fd_.get(); }
+  Status watch(uint32_t events);  // starts to wait for `events`
+  void want(uint32_t events);     // changes what is waited for
+  void close();                   // deregisters, closes, state kDead
+  void abandon() noexcept { fd_.reset(); }
+
+  // Reads until `partial` holds `size` bytes, never more. kOk: complete.
+  Io read_exactly(size_t size);
+  // Writes a whole handshake message; the buffer of a fresh socket always has the room.
+  bool write_message(ConstBytes bytes);
+  // Writes parts, returns how many bytes the kernel took; 0 with `error` 0 when it is full.
+  size_t write(std::span<const iovec> vectors);
+  // One read of up to scratch.size() bytes including the partial frame of the last read, then every
+  // whole frame to `on_frame`. kOk: something was read.
+  template <typename OnFrame>
+  Io read_frames(Bytes scratch, OnFrame&& on_frame, FrameScan& scan) {
+    Io io = Io::kOk;
+    const ConstBytes bytes = fill(scratch, io);
+    if (io != Io::kOk) return io;
+    scan = scan_frames(bytes, max_frame(channel), on_frame);
+    const ConstBytes rest = bytes.subspan(scan.consumed);
+    partial.assign(rest.begin(), rest.end());
+    return Io::kOk;
+  }
+  // Bytes written that the peer's kernel has not acknowledged, a FIN counts one.
+  size_t unacknowledged() const;
+
+  State state;
+  PeerId peer = kNoPeer;
+  Channel channel = Channel::kControl;
+  bool deadline_set = false;
+  Nanos deadline = kNever;    // of the handshake
+  Nanos since = 0;            // when it was accepted
+  bool goodbye = false;       // received
+  bool read_done = false;     // EOF received after a goodbye
+  bool write_broken = false;  // a write failed; the read side tells how it ends
+  bool fin_sent = false;
+  int error = 0;  // errno of the last failure
+  std::vector<std::byte> partial;
+  size_t index = 0;  // in TcpStream's list
+
+ private:
+  ConstBytes fill(Bytes scratch, Io& io);
+
+  Epoll& poller_;
+  Fd fd_;
+  uint32_t events_ = 0;
+  bool watched_ = false;
+};
+
+}  // namespace mcast

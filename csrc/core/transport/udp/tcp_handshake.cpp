@@ -1,0 +1,333 @@
+// How a TcpStream gets its connections.
+//
+// The connector sends a Hello and waits for the answer; the acceptor checks magic, version and uid
+// before the connection is bound to a peer, so unauthenticated bytes cost a bounded amount of
+// memory and time. If both sides connect at once, the side with the lower uid insists: it answers
+// "yield" to the other's Hello, while the other side drops its own attempt when it sees the Hello.
+// This holds only once the own Hello is written. Before that the attempt is unknown to the peer,
+// and whoever comes in is accepted; so a link through which only one direction can connect works
+// too.
+//
+// A refused or broken attempt is repeated with growing pauses for kConnectPatience, then the peer
+// is reported. send() has no clock, so deadlines are set by the next poll().
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/udp/tcp_stream.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kFirstBackoff = 10 * kMilli;
+constexpr Nanos kLastBackoff = 200 * kMilli;
+constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
+constexpr Nanos kEvictAge = kSecond;  // a silent connection gives its place to a waiting one
+constexpr int kBacklog = 1024;
+
+Result<uint64_t> random_uid() {
+  uint64_t uid = 0;
+  while (uid == 0) {
+    const ssize_t got = ::getrandom(&uid, sizeof uid, 0);
+    if (got < 0 && errno != EINTR) return Status::system(errno, "getrandom");
+    if (got != static_cast<ssize_t>(sizeof uid)) uid = 0;
+  }
+  return uid;
+}
+
+}  // namespace
+
+Status TcpStream::open(const UdpTransportOptions& options, const Interface& chosen,
+                       const Interface& loopback) {
+  options_ = options;
+  chosen_ = chosen;
+  scratch_ = std::make_unique<std::byte[]>(kScratchSize);
+  auto uid = random_uid();
+  if (!uid.ok()) return uid.status();
+  uid_ = *uid;
+  Status status = epoll_.open();
+  if (status.ok()) status = listen_on(chosen, listeners_[0]);
+  if (status.ok() && chosen.index != loopback.index) status = listen_on(loopback, listeners_[1]);
+  return status;
+}
+
+Status TcpStream::listen_on(const Interface& interface, Listener& listener) {
+  auto fd = open_socket(SOCK_STREAM);
+  if (!fd.ok()) return fd.status();
+  listener.address = ipv4_address(interface.address, 0);
+  auto* const address = reinterpret_cast<sockaddr*>(&listener.address);
+  socklen_t length = sizeof listener.address;
+  if (::bind(fd->get(), address, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
+      ::getsockname(fd->get(), address, &length) != 0) {
+    return Status::system(errno, "listen on " + interface.name + " " + to_text(interface.address));
+  }
+  if (Status status = epoll_.add(fd->get(), EPOLLIN, &listener); !status.ok()) return status;
+  listener.fd = std::move(fd.value());
+  return {};
+}
+
+TcpConnection* TcpStream::own(Fd fd, TcpConnection::State state, uint32_t events) {
+  auto c = std::make_unique<TcpConnection>(epoll_, std::move(fd), state);
+  if (!c->watch(events).ok()) return nullptr;
+  c->index = connections_.size();
+  c->since = now_;
+  timers_dirty_ = true;
+  if (state == TcpConnection::State::kHelloWait) ++unauthenticated_;
+  connections_.push_back(std::move(c));
+  return connections_.back().get();
+}
+
+void TcpStream::retire(TcpConnection& c) {
+  if (c.state == TcpConnection::State::kDead) return;
+  if (c.state == TcpConnection::State::kHelloWait) --unauthenticated_;
+  c.close();
+  const size_t index = c.index;
+  graveyard_.push_back(std::move(connections_[index]));
+  if (index + 1 != connections_.size()) {
+    connections_[index] = std::move(connections_.back());
+    connections_[index]->index = index;
+  }
+  connections_.pop_back();
+}
+
+void TcpStream::connect_link(PeerId id, Channel channel) {
+  const StreamAddress& peer = peers_[id].address;
+  auto to = parse_ipv4(peer.host, peer.port);
+  if (!to.ok()) return fail_peer(id, to.status());
+  auto fd = open_socket(SOCK_STREAM);
+  if (!fd.ok()) return attempt_failed(id, channel, errno);
+  TcpConnection::configure(fd->get(), options_.liveness_limit);
+  // Leave by the chosen interface's address where a host has several, so that peers see one source.
+  const bool to_loopback = (ntohl(to->sin_addr.s_addr) >> 24) == 127;
+  if (!to_loopback && !chosen_.loopback) {
+    const sockaddr_in from = ipv4_address(chosen_.address, 0);
+    (void)set_option(fd->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "");
+    if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0) {
+      return attempt_failed(id, channel, errno);
+    }
+  }
+  const bool at_once =
+      ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&*to), sizeof *to) == 0;
+  if (!at_once && errno != EINPROGRESS) return attempt_failed(id, channel, errno);
+  TcpConnection* c = own(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT);
+  if (c == nullptr) return attempt_failed(id, channel, ENOMEM);
+  c->peer = id;
+  c->channel = channel;
+  Link& link = link_of(*c);
+  link.phase = Phase::kAttempt;
+  link.connection = c;
+  if (at_once) say_hello(*c);
+}
+
+void TcpStream::attempt_failed(PeerId id, Channel channel, int error) {
+  Link& link = peers_[id].links[static_cast<size_t>(channel)];
+  if (link.connection != nullptr) retire(*link.connection);
+  link.connection = nullptr;
+  link.phase = Phase::kRetry;
+  link.error = error;
+  link.backoff = std::clamp(link.backoff * 2, kFirstBackoff, kLastBackoff);
+  link.deadline_set = false;
+  timers_dirty_ = true;
+  ++stats_.connect_retries;
+}
+
+void TcpStream::say_hello(TcpConnection& c) {
+  Hello hello;
+  hello.channel = c.channel;
+  hello.source = uid_;
+  hello.target = peers_[c.peer].address.uid;
+  // A peer on loopback is answered on loopback.
+  const bool loopback = peers_[c.peer].address.host.rfind("127.", 0) == 0;
+  const Listener& l = loopback && listeners_[1].fd.valid() ? listeners_[1] : listeners_[0];
+  hello.listen_address = l.address.sin_addr;
+  hello.listen_port = ntohs(l.address.sin_port);
+  if (!c.write_message(encode(hello))) return attempt_failed(c.peer, c.channel, c.error);
+  c.state = TcpConnection::State::kHelloSent;
+  c.want(EPOLLIN);
+}
+
+void TcpStream::on_hello_ack(TcpConnection& c) {
+  const auto io = c.read_exactly(kHelloAckSize);
+  if (io == TcpConnection::Io::kAgain) return;
+  if (io != TcpConnection::Io::kOk) {
+    return attempt_failed(c.peer, c.channel, c.error != 0 ? c.error : ECONNRESET);
+  }
+  const auto ack =
+      decode_hello_ack(std::span<const std::byte, kHelloAckSize>(c.partial.data(), kHelloAckSize));
+  if (!ack || ack->uid != peers_[c.peer].address.uid || ack->channel != c.channel) {
+    ++stats_.hello_refused;
+    return attempt_failed(c.peer, c.channel, EPROTO);
+  }
+  if (ack->verdict == Verdict::kAccepted) return adopt(c);
+  ++stats_.yielded;
+  Link& link = link_of(c);
+  retire(c);
+  link.connection = nullptr;
+  link.phase = Phase::kYielded;
+  link.deadline_set = false;
+  timers_dirty_ = true;
+}
+
+void TcpStream::refuse(TcpConnection& c) {
+  ++stats_.hello_refused;
+  retire(c);
+}
+
+void TcpStream::on_hello(TcpConnection& c) {
+  const auto io = c.read_exactly(kHelloSize);
+  if (io == TcpConnection::Io::kAgain) return;
+  if (io != TcpConnection::Io::kOk) {
+    // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
+    return c.partial.empty() ? retire(c) : refuse(c);
+  }
+  const auto hello =
+      decode_hello(std::span<const std::byte, kHelloSize>(c.partial.data(), kHelloSize));
+  if (!hello || hello->target != uid_ || hello->source == uid_ || hello->source == 0) {
+    return refuse(c);
+  }
+  const auto known = by_uid_.find(hello->source);
+  const PeerId id =
+      known != by_uid_.end()
+          ? known->second
+          : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
+  if (peers_[id].down) return refuse(c);
+
+  c.peer = id;
+  c.channel = hello->channel;
+  Link& link = link_of(c);
+  const bool ours_wins = link.phase == Phase::kAttempt &&
+                         link.connection->state == TcpConnection::State::kHelloSent &&
+                         uid_ < hello->source;
+  HelloAck ack;
+  ack.channel = hello->channel;
+  ack.uid = uid_;
+  if (ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded) {
+    ack.verdict = Verdict::kYield;
+    (void)c.write_message(encode(ack));
+    return retire(c);
+  }
+  if (!c.write_message(encode(ack))) return retire(c);
+  if (link.connection != nullptr) {
+    ++stats_.yielded;
+    retire(*link.connection);
+  }
+  adopt(c);
+}
+
+void TcpStream::adopt(TcpConnection& c) {
+  if (c.state == TcpConnection::State::kHelloWait) --unauthenticated_;
+  c.state = TcpConnection::State::kOpen;
+  c.partial.clear();
+  Link& link = link_of(c);
+  link.phase = Phase::kOpen;
+  link.connection = &c;
+  link.failing_since = kNever;
+  link.backoff = 0;
+  ++stats_.connections_opened;
+  if (closing_ && !link.goodbye_queued) {
+    link.queue.append(encode_prefix(kGoodbyeLength));
+    link.goodbye_queued = true;
+  }
+  flush(c);
+}
+
+void TcpStream::accept_all(Listener& listener) {
+  while (unauthenticated_ < kMaxUnauthenticated) {
+    Fd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      ++stats_.accept_errors;
+      return pause_listeners(now_ + kDescriptorPause);
+    }
+    TcpConnection::configure(fd.get(), options_.liveness_limit);
+    TcpConnection* c = own(std::move(fd), TcpConnection::State::kHelloWait, EPOLLIN);
+    if (c != nullptr) on_hello(*c);  // it is usually there already
+  }
+  pause_listeners(now_);
+}
+
+void TcpStream::pause_listeners(Nanos resume_at) {
+  paused_ = true;
+  resume_at_ = std::max(resume_at, now_ + kMilli);
+  for (Listener& l : listeners_) {
+    if (l.fd.valid()) epoll_.modify(l.fd.get(), 0, &l);
+  }
+}
+
+void TcpStream::run_timers(Nanos now) {
+  timers_dirty_ = false;
+  next_timer_ = kNever;
+  std::vector<TcpConnection*> expired;
+  for (auto& c : connections_) {
+    if (c->state == TcpConnection::State::kOpen) continue;
+    const bool theirs = c->state == TcpConnection::State::kHelloWait;
+    if (!c->deadline_set) {
+      c->deadline = now + (theirs ? kHelloPatience : options_.liveness_limit);
+      c->deadline_set = true;
+    }
+    const bool evicted =
+        theirs && paused_ && unauthenticated_ >= kMaxUnauthenticated && now - c->since >= kEvictAge;
+    if (now >= c->deadline || evicted) {
+      expired.push_back(c.get());
+    } else {
+      next_timer_ = std::min(next_timer_, c->deadline);
+    }
+  }
+  for (TcpConnection* c : expired) {
+    if (c->state == TcpConnection::State::kDead) continue;
+    if (c->state == TcpConnection::State::kHelloWait) {
+      ++stats_.hello_timeouts;
+      retire(*c);
+    } else {
+      const StreamAddress& peer = peers_[c->peer].address;
+      fail_peer(c->peer,
+                Status(Code::kPeerLost, "peer " + peer.host + ":" + std::to_string(peer.port) +
+                                            " did not answer a connection attempt"));
+    }
+  }
+  for (PeerId id = 0; id < peers_.size(); ++id) {
+    for (size_t channel = 0; channel < kChannels && !peers_[id].down; ++channel) {
+      run_link_timer(id, static_cast<Channel>(channel), now);
+    }
+  }
+  if (paused_ && now >= resume_at_) {
+    if (unauthenticated_ < kMaxUnauthenticated) {
+      paused_ = false;
+      for (Listener& l : listeners_) {
+        if (l.fd.valid()) epoll_.modify(l.fd.get(), EPOLLIN, &l);
+      }
+    } else {
+      resume_at_ = now + kDescriptorPause;
+    }
+  }
+}
+
+void TcpStream::run_link_timer(PeerId id, Channel channel, Nanos now) {
+  Link& link = peers_[id].links[static_cast<size_t>(channel)];
+  if (link.phase != Phase::kRetry && link.phase != Phase::kYielded) return;
+  const bool retry = link.phase == Phase::kRetry;
+  if (!link.deadline_set) {
+    if (retry && link.failing_since == kNever) link.failing_since = now;
+    link.deadline = now + (retry ? link.backoff : options_.liveness_limit);
+    link.deadline_set = true;
+  }
+  if (now < link.deadline) {
+    next_timer_ = std::min(next_timer_, link.deadline);
+    return;
+  }
+  if (retry && now - link.failing_since < kConnectPatience) {
+    connect_link(id, channel);
+    return;
+  }
+  const StreamAddress& peer = peers_[id].address;
+  const std::string who = "peer " + peer.host + ":" + std::to_string(peer.port);
+  fail_peer(id, Status(Code::kPeerLost,
+                       retry ? "cannot connect to " + who + ": " + std::strerror(link.error)
+                             : who + " announced a connection that never came"));
+}
+
+}  // namespace mcast

@@ -1,0 +1,132 @@
+// The Stream endpoint over TCP: a listening socket per interface, and for each (peer, channel) one
+// connection made by the first send. See stream_wire.h for what the connections carry.
+//
+// The peer's uid is its identity: a connection is accepted only if its Hello names our uid, and
+// belongs to the PeerId of the uid it comes from. Frames flow only after the HelloAck, so a
+// connection that loses a simultaneous connect has carried none and nothing can be lost or doubled.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/transport.h"
+#include "transport/udp/netif.h"
+#include "transport/udp/options.h"
+#include "transport/udp/tcp_connection.h"
+
+namespace mcast {
+
+// Time a connector keeps trying. A peer listens before it publishes its address, so only a dead one
+// refuses for long.
+inline constexpr Nanos kConnectPatience = 2 * kSecond;
+inline constexpr Nanos kHelloPatience = 10 * kSecond;
+// One read, and in front of it the partial frame of the read before.
+inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix;
+// Accepted connections without a valid Hello, at most; further ones wait in the backlog.
+inline constexpr size_t kMaxUnauthenticated = 64;
+
+class TcpStream final : public Stream {
+ public:
+  explicit TcpStream(UdpStats& stats) : stats_(stats) {}  // `stats` outlives the endpoint
+  Status open(const UdpTransportOptions& options, const Interface& chosen,
+              const Interface& loopback);
+
+  StreamAddress address(bool loopback) const override;
+  PeerId add_peer(const StreamAddress& address) override;
+  void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(PeerId peer, Channel channel) const override;
+  size_t poll(StreamSink& sink, Nanos now) override;
+  bool close_peers(Nanos now) override;
+
+  int poll_fd() const noexcept { return epoll_.fd(); }  // readable: poll() has something to do
+  // How long after the last poll() its next timer is due; 0 if it should be called at once.
+  Nanos until_timer() const noexcept;
+  void abandon() noexcept;
+
+ private:
+  enum class Phase {
+    kIdle,
+    kAttempt,  // `connection` is ours and not yet accepted
+    kRetry,    // an attempt failed, the next is at `deadline`
+    kYielded,  // the peer said that it has a connection of its own on the way
+    kOpen,
+    kEnded,  // said goodbye, or the peer is down
+  };
+  struct Link {
+    Phase phase = Phase::kIdle;
+    TcpConnection* connection = nullptr;
+    SendQueue queue;
+    bool goodbye_queued = false;
+    bool deadline_set = false;  // by the poll after the phase began: send() has no clock
+    Nanos deadline = kNever;
+    Nanos failing_since = kNever;
+    Nanos backoff = 0;
+    int error = 0;  // errno of the last attempt
+  };
+  struct Peer {
+    StreamAddress address;
+    bool down = false;
+    std::array<Link, kChannels> links;
+  };
+  struct Report {
+    PeerId peer;
+    Status why;
+    bool graceful;
+  };
+  struct Listener {
+    Fd fd;
+    sockaddr_in address{};
+  };
+
+  Status listen_on(const Interface& interface, Listener& listener);
+  Link& link_of(const TcpConnection& c) {
+    return peers_[c.peer].links[static_cast<size_t>(c.channel)];
+  }
+  TcpConnection* own(Fd fd, TcpConnection::State state, uint32_t events);
+  void retire(TcpConnection& c);
+
+  void connect_link(PeerId id, Channel channel);
+  void attempt_failed(PeerId id, Channel channel, int error);
+  void say_hello(TcpConnection& c);
+  void on_hello(TcpConnection& c);
+  void on_hello_ack(TcpConnection& c);
+  void refuse(TcpConnection& c);
+  void adopt(TcpConnection& c);
+
+  void accept_all(Listener& listener);
+  void pause_listeners(Nanos resume_at);
+  void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
+  void read(TcpConnection& c, StreamSink& sink, size_t& events);
+  void input_ended(TcpConnection& c, TcpConnection::Io how);
+  void flush(TcpConnection& c);
+  void end_link(TcpConnection& c);
+  void fail_peer(PeerId id, Status why, bool graceful = false);
+  void run_timers(Nanos now);
+  void run_link_timer(PeerId id, Channel channel, Nanos now);
+
+  UdpStats& stats_;
+  UdpTransportOptions options_;
+  Interface chosen_;
+  uint64_t uid_ = 0;
+  Epoll epoll_;
+  Listener listeners_[2];  // [0] the chosen interface, [1] loopback (unused if that is the chosen)
+  bool paused_ = false;    // listeners
+  Nanos resume_at_ = 0;
+
+  std::vector<Peer> peers_;
+  std::unordered_map<uint64_t, PeerId> by_uid_;
+  std::vector<std::unique_ptr<TcpConnection>> connections_;
+  std::vector<std::unique_ptr<TcpConnection>> graveyard_;  // freed when no event can name them
+  size_t unauthenticated_ = 0;
+  std::vector<Report> reports_;
+  std::unique_ptr<std::byte[]> scratch_;
+
+  Nanos now_ = 0;  // of the last poll
+  Nanos next_timer_ = kNever;
+  bool timers_dirty_ = false;
+  bool closing_ = false;
+};
+
+}  // namespace mcast

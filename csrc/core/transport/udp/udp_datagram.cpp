@@ -1,0 +1,50 @@
+// Joins sender and receiver and holds the figures both depend on: the largest datagram per
+// interface, and the receive budget, which takes the kernel's bookkeeping off the granted buffer (a
+// datagram of 1440 bytes is charged 1.6 times its payload; super-packets less).
+#include "transport/udp/udp_datagram.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+size_t largest(const Interface& interface, uint64_t max_mtu) {
+  const auto mtu = static_cast<size_t>(std::min<uint64_t>(interface.mtu, max_mtu));
+  return mtu > kUdpOverhead ? std::min(mtu - kUdpOverhead, kMaxUdpPayload) : 0;
+}
+
+}  // namespace
+
+Status UdpDatagram::open(const UdpTransportOptions& options, const Interface& chosen,
+                         const Interface& loopback) {
+  max_chosen_ = largest(chosen, options.max_mtu);
+  max_loopback_ = largest(loopback, options.max_mtu);
+  if (Status status = sender_.open(options, chosen, loopback); !status.ok()) return status;
+  return receiver_.open(options, chosen, loopback);
+}
+
+size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
+  return address.loopback ? max_loopback_ : max_chosen_;
+}
+
+size_t UdpDatagram::receive_budget() const { return receiver_.granted() * 5 / 8; }
+
+Bytes UdpDatagram::lend(const MulticastAddress& address, size_t size) {
+  if (size == 0 || size > max_datagram(address)) {
+    ++stats_.oversize;
+    return {};
+  }
+  return sender_.lend(address, size);
+}
+
+void UdpDatagram::clear_errors() {
+  sender_.clear_errors();
+  receiver_.clear_errors();
+}
+
+void UdpDatagram::abandon() noexcept {
+  sender_.abandon();
+  receiver_.abandon();
+}
+
+}  // namespace mcast

@@ -1,0 +1,44 @@
+// The Datagram endpoint over UDP multicast: a DatagramSender and a DatagramReceiver.
+#pragma once
+
+#include <memory>
+
+#include "transport/transport.h"
+#include "transport/udp/datagram_receiver.h"
+#include "transport/udp/datagram_sender.h"
+
+namespace mcast {
+
+class UdpDatagram final : public Datagram {
+ public:
+  // `poller` and `stats` outlive the endpoint.
+  UdpDatagram(Epoll& poller, UdpStats& stats)
+      : stats_(stats), sender_(poller, stats), receiver_(poller, stats) {}
+  Status open(const UdpTransportOptions& options, const Interface& chosen,
+              const Interface& loopback);
+
+  size_t max_datagram(const MulticastAddress& address) const override;
+  size_t receive_budget() const override;
+  Status join(const MulticastAddress& address) override { return receiver_.join(address); }
+  void leave(const MulticastAddress& address) override { receiver_.leave(address); }
+  Bytes lend(const MulticastAddress& address, size_t size) override;
+  void commit(size_t size) override { sender_.commit(size); }
+  bool flush() override { return sender_.flush(); }
+  size_t receive(DatagramSink& sink, size_t max_bytes) override {
+    return receiver_.receive(sink, max_bytes);
+  }
+
+  const DatagramSender& sender() const noexcept { return sender_; }
+  const DatagramReceiver& receiver() const noexcept { return receiver_; }
+  // Clears pending errors of all sockets, which would keep them ready.
+  void clear_errors();
+  void abandon() noexcept;
+
+ private:
+  UdpStats& stats_;
+  size_t max_chosen_ = 0, max_loopback_ = 0;
+  DatagramSender sender_;
+  DatagramReceiver receiver_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,106 @@
+// Holds the two endpoints and the sleep. The stream endpoint has an epoll instance of its own,
+// which is one descriptor of this one: wait() only learns THAT there is something to do; receive()
+// and poll() then find out what.
+#include "transport/udp/udp_transport.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace mcast {
+namespace {
+
+// How soon to try again when the kernel was out of memory, which no event ends.
+constexpr Nanos kMemoryRetry = kMilli;
+// Any group will do: membership is what is tried, nothing is sent.
+constexpr MulticastAddress kTrialAddress{0x4d4353, 9, false};
+
+}  // namespace
+
+UdpTransport::~UdpTransport() = default;
+
+Status UdpTransport::open(const UdpTransportOptions& options) {
+  options_ = options;
+  auto interfaces = list_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
+  auto chosen = choose_interface(*interfaces, options.interface);
+  if (!chosen.ok()) return chosen.status();
+  auto loopback = find_loopback(*interfaces);
+  if (!loopback.ok()) return loopback.status();
+  interface_ = *chosen;
+  if (Status status = poller_.open(); !status.ok()) return status;
+  wake_fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd_.valid()) return Status::system(errno, "eventfd");
+  Status status = poller_.add(wake_fd_.get(), EPOLLIN, &wake_fd_);
+  if (status.ok()) status = datagram_.open(options, *chosen, *loopback);
+  if (status.ok()) status = stream_.open(options, *chosen, *loopback);
+  if (status.ok()) status = poller_.add(stream_.poll_fd(), EPOLLIN, &stream_);
+  return status.with_context("interface " + interface_.name);
+}
+
+void UdpTransport::wait(Nanos timeout) {
+  timeout = std::min(timeout, stream_.until_timer());
+  if (datagram_.sender().needs_retry()) timeout = std::min(timeout, kMemoryRetry);
+  std::array<epoll_event, 8> events;
+  const size_t n = poller_.wait(events, timeout);
+  for (size_t i = 0; i < n; ++i) {
+    if (events[i].data.ptr == &wake_fd_) {
+      uint64_t count = 0;
+      while (::read(wake_fd_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+      }
+    } else if ((events[i].events & EPOLLERR) != 0) {
+      datagram_.clear_errors();  // else the next wait would return at once for ever
+    }
+  }
+}
+
+void UdpTransport::wake() noexcept {
+  const int saved = errno;
+  const uint64_t one = 1;
+  while (::write(wake_fd_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  errno = saved;
+}
+
+void UdpTransport::abandon_after_fork() noexcept {
+  datagram_.abandon();
+  stream_.abandon();
+  wake_fd_.reset();
+  poller_.abandon();
+}
+
+std::string UdpTransport::describe() const {
+  const size_t rcvbuf = datagram_.receiver().granted();
+  const size_t sndbuf = datagram_.sender().sndbuf();
+  const auto asked = [](size_t granted, uint64_t ask, const char* limit) {
+    // The kernel's figure is twice the grant.
+    if (granted / 2 >= ask) return std::string();
+    return " (asked " + std::to_string(ask) + "; raise " + limit + ")";
+  };
+  std::string text = "udp " + interface_.name + " " + to_text(interface_.address) + " mtu " +
+                     std::to_string(std::min<uint64_t>(interface_.mtu, options_.max_mtu)) +
+                     " rcvbuf " + std::to_string(rcvbuf) +
+                     asked(rcvbuf, options_.rcvbuf, "net.core.rmem_max") + " sndbuf " +
+                     std::to_string(sndbuf) + asked(sndbuf, options_.sndbuf, "net.core.wmem_max");
+  text += stats_.gso ? " gso on" : " gso off";
+  if (!stats_.gso_fallback_reason.empty()) text += " (" + stats_.gso_fallback_reason + ")";
+  text += stats_.gro ? " gro on" : " gro off";
+  return text;
+}
+
+Result<std::unique_ptr<Transport>> make_udp_transport(const UdpTransportOptions& options) {
+  auto transport = std::make_unique<UdpTransport>();
+  if (Status status = transport->open(options); !status.ok()) return status;
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+Status udp_viable(const UdpTransportOptions& options) {
+  UdpTransport transport;
+  if (Status status = transport.open(options); !status.ok()) return status;
+  return transport.datagram().join(kTrialAddress);
+}
+
+}  // namespace mcast

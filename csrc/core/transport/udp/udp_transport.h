@@ -1,0 +1,52 @@
+// The transport for ordinary sockets: datagrams by UDP multicast, streams by TCP, one epoll
+// instance for both. One object = the endpoints of one lane; see transport.h for threads and
+// errors.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/transport.h"
+#include "transport/udp/netif.h"
+#include "transport/udp/options.h"
+#include "transport/udp/tcp_stream.h"
+#include "transport/udp/udp_datagram.h"
+
+namespace mcast {
+
+class UdpTransport final : public Transport {
+ public:
+  UdpTransport() : datagram_(poller_, stats_), stream_(stats_) {}
+  ~UdpTransport() override;
+  UdpTransport(const UdpTransport&) = delete;
+  UdpTransport& operator=(const UdpTransport&) = delete;
+
+  Status open(const UdpTransportOptions& options);
+
+  const char* name() const override { return "udp"; }
+  Datagram& datagram() override { return datagram_; }
+  Stream& stream() override { return stream_; }
+  void wait(Nanos timeout) override;
+  void wake() noexcept override;
+  void abandon_after_fork() noexcept override;
+  std::string describe() const override;
+
+  const UdpStats& stats() const noexcept { return stats_; }
+  const Interface& interface() const noexcept { return interface_; }
+
+ private:
+  UdpTransportOptions options_;
+  UdpStats stats_;
+  Interface interface_;
+  Epoll poller_;
+  Fd wake_fd_;
+  UdpDatagram datagram_;
+  TcpStream stream_;
+};
+
+// kUnavailable / kSystem with the reason if sockets cannot be used as asked.
+Result<std::unique_ptr<Transport>> make_udp_transport(const UdpTransportOptions& options);
+// The same question without keeping anything open: also joins a group on the chosen interface.
+Status udp_viable(const UdpTransportOptions& options);
+
+}  // namespace mcast

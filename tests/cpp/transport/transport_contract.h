@@ -1,0 +1,523 @@
+// The transport contract as a typed test suite: whatever csrc/core/transport/transport.h promises,
+// for any transport. To run it over a new one, write a World and instantiate:
+//
+//   struct MyWorld {
+//     std::unique_ptr<Transport> make();       // one more endpoint that can reach the others
+//     Nanos now();                             // the time given to poll()
+//     void pass(std::vector<Transport*> all);  // nothing happened: let a little time pass
+//     MulticastAddress address(int n);         // the n-th of a few distinct addresses
+//   };
+//   INSTANTIATE_TYPED_TEST_SUITE_P(Mine, TransportContract, MyWorld);
+//
+// Everything is driven from one thread: pump() polls all endpoints until a condition holds, or
+// gives up after a bounded number of idle rounds.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/rng.h"
+#include "transport/transport.h"
+
+namespace mcast::testing {
+
+using Buffer = std::vector<std::byte>;
+
+inline Buffer pattern(size_t size, uint64_t seed) {
+  Buffer out(size);
+  Rng rng(seed * 1'000'003 + size);
+  for (std::byte& b : out) b = static_cast<std::byte>(rng.next());
+  return out;
+}
+
+inline Buffer to_buffer(ConstBytes bytes) { return {bytes.begin(), bytes.end()}; }
+
+// One endpoint and what it has received.
+struct Node : DatagramSink, StreamSink {
+  struct Frame {
+    PeerId peer;
+    Channel channel;
+    Buffer data;
+  };
+  struct Down {
+    PeerId peer;
+    Status why;
+    bool graceful;
+  };
+
+  std::unique_ptr<Transport> transport;
+  std::vector<Buffer> datagrams;
+  std::vector<Frame> frames;
+  std::vector<Down> downs;
+
+  void on_datagram(ConstBytes d) override { datagrams.push_back(to_buffer(d)); }
+  void on_frame(PeerId peer, Channel channel, ConstBytes f) override {
+    frames.push_back({peer, channel, to_buffer(f)});
+  }
+  void on_peer_down(PeerId peer, const Status& why, bool graceful) override {
+    downs.push_back({peer, why, graceful});
+  }
+
+  Datagram& dg() { return transport->datagram(); }
+  Stream& st() { return transport->stream(); }
+  void send(PeerId peer, Channel channel, ConstBytes bytes) {
+    const ConstBytes parts[] = {bytes};
+    st().send(peer, channel, parts);
+  }
+  std::vector<Buffer> frames_on(Channel channel) const {
+    std::vector<Buffer> out;
+    for (const Frame& f : frames) {
+      if (f.channel == channel) out.push_back(f.data);
+    }
+    return out;
+  }
+};
+
+template <typename World>
+class TransportContract : public ::testing::Test {
+ protected:
+  static constexpr int kIdleRounds = 4000;
+
+  void make_nodes(int n) {
+    while (n-- > 0) {
+      nodes_.push_back(std::make_unique<Node>());
+      nodes_.back()->transport = world_.make();
+      ASSERT_NE(nodes_.back()->transport, nullptr);
+    }
+  }
+  Node& node(size_t i) { return *nodes_[i]; }
+  PeerId introduce(size_t from, size_t to) {
+    return node(from).st().add_peer(node(to).st().address(true));
+  }
+
+  size_t poll_all() {
+    size_t events = 0;
+    for (auto& n : nodes_) {
+      if (!n->transport) continue;
+      events += n->dg().receive(*n, 1 << 20);
+      events += n->st().poll(*n, world_.now());
+    }
+    return events;
+  }
+  bool pump(const std::function<bool()>& done) {
+    for (int idle = 0; idle < kIdleRounds;) {
+      if (done()) return true;
+      if (poll_all() > 0) {
+        idle = 0;
+        continue;
+      }
+      ++idle;
+      pass();
+    }
+    return done();
+  }
+  // Polls until nothing has happened for a while: to show that something does not arrive.
+  void settle(int rounds = 50) {
+    for (int idle = 0; idle < rounds;) {
+      if (poll_all() > 0) {
+        idle = 0;
+      } else {
+        ++idle;
+        pass();
+      }
+    }
+  }
+  void pass() {
+    std::vector<Transport*> all;
+    for (auto& n : nodes_) {
+      if (n->transport) all.push_back(n->transport.get());
+    }
+    world_.pass(all);
+  }
+  bool send_datagram(Node& n, const MulticastAddress& to, const Buffer& data) {
+    for (int i = 0; i < kIdleRounds; ++i) {
+      const Bytes lent = n.dg().lend(to, data.size());
+      if (!lent.empty()) {
+        std::copy(data.begin(), data.end(), lent.begin());
+        n.dg().commit(data.size());
+        return true;
+      }
+      poll_all();
+      pass();
+    }
+    return false;
+  }
+  bool flush(Node& n) {
+    return pump([&] { return n.dg().flush(); });
+  }
+  bool close(Node& n) {
+    return pump([&] { return n.st().close_peers(world_.now()); });
+  }
+
+  World world_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+TYPED_TEST_SUITE_P(TransportContract);
+
+TYPED_TEST_P(TransportContract, MulticastReachesEveryMemberAndEchoes) {
+  this->make_nodes(4);
+  const auto to = this->world_.address(0);
+  for (auto& n : this->nodes_) ASSERT_TRUE(n->dg().join(to).ok());
+  const Buffer data = pattern(700, 1);
+  ASSERT_TRUE(this->send_datagram(this->node(0), to, data));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  ASSERT_TRUE(this->pump([&] {
+    return std::all_of(this->nodes_.begin(), this->nodes_.end(),
+                       [](auto& n) { return !n->datagrams.empty(); });
+  }));
+  this->settle();
+  for (auto& n : this->nodes_) EXPECT_EQ(n->datagrams, std::vector<Buffer>{data});
+}
+
+TYPED_TEST_P(TransportContract, DatagramsOfEverySizeArriveWhole) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  const size_t max = this->node(0).dg().max_datagram(to);
+  ASSERT_GE(max, 500u);
+  std::vector<Buffer> sent;
+  for (size_t size : {size_t{1}, size_t{2}, size_t{31}, size_t{64}, size_t{333}, max - 1, max}) {
+    sent.push_back(pattern(size, size));
+    ASSERT_TRUE(this->send_datagram(this->node(0), to, sent.back()));
+    ASSERT_TRUE(this->flush(this->node(0)));
+  }
+  EXPECT_TRUE(this->pump([&] { return this->node(1).datagrams.size() >= sent.size(); }));
+  EXPECT_EQ(this->node(1).datagrams, sent);
+}
+
+TYPED_TEST_P(TransportContract, LendsNothingBeyondTheLargestDatagram) {
+  this->make_nodes(1);
+  const auto to = this->world_.address(0);
+  EXPECT_TRUE(this->node(0).dg().lend(to, this->node(0).dg().max_datagram(to) + 1).empty());
+  EXPECT_FALSE(this->node(0).dg().lend(to, this->node(0).dg().max_datagram(to)).empty());
+}
+
+TYPED_TEST_P(TransportContract, BatchesOfEqualSizesKeepTheirBoundaries) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  std::vector<Buffer> sent;
+  for (size_t i = 0; i < 150; ++i) {  // several batches, the last one partial, with a short tail
+    sent.push_back(pattern(i == 149 ? 77 : 480, i));
+    ASSERT_TRUE(this->send_datagram(this->node(0), to, sent.back()));
+  }
+  ASSERT_TRUE(this->flush(this->node(0)));
+  EXPECT_TRUE(this->pump([&] { return this->node(1).datagrams.size() >= sent.size(); }));
+  EXPECT_EQ(this->node(1).datagrams, sent);
+}
+
+TYPED_TEST_P(TransportContract, BatchesOfUnequalSizesAndAddressesKeepTheirBoundaries) {
+  this->make_nodes(3);
+  const auto first = this->world_.address(0), second = this->world_.address(1);
+  ASSERT_TRUE(this->node(1).dg().join(first).ok());
+  ASSERT_TRUE(this->node(2).dg().join(second).ok());
+  std::vector<Buffer> sent_first, sent_second;
+  Rng rng(5);
+  for (size_t i = 0; i < 200; ++i) {
+    const bool one = rng.chance(0.8);
+    const Buffer data = pattern(1 + rng.below(400), i);
+    ASSERT_TRUE(this->send_datagram(this->node(0), one ? first : second, data));
+    (one ? sent_first : sent_second).push_back(data);
+  }
+  ASSERT_TRUE(this->flush(this->node(0)));
+  EXPECT_TRUE(this->pump([&] {
+    return this->node(1).datagrams.size() >= sent_first.size() &&
+           this->node(2).datagrams.size() >= sent_second.size();
+  }));
+  EXPECT_EQ(this->node(1).datagrams, sent_first);
+  EXPECT_EQ(this->node(2).datagrams, sent_second);
+}
+
+TYPED_TEST_P(TransportContract, CommitMayBeShorterThanLent) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  std::vector<Buffer> sent;
+  for (size_t size : {300, 200, 300, 300}) {
+    sent.push_back(pattern(size, size));
+    const Bytes lent = this->node(0).dg().lend(to, 400);
+    ASSERT_EQ(lent.size(), 400u);
+    std::copy(sent.back().begin(), sent.back().end(), lent.begin());
+    this->node(0).dg().commit(size);
+  }
+  ASSERT_TRUE(this->flush(this->node(0)));
+  EXPECT_TRUE(this->pump([&] { return this->node(1).datagrams.size() >= sent.size(); }));
+  EXPECT_EQ(this->node(1).datagrams, sent);
+}
+
+TYPED_TEST_P(TransportContract, ALendThatIsNotCommittedIsForgotten) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  ASSERT_FALSE(this->node(0).dg().lend(to, 100).empty());
+  const Buffer data = pattern(50, 3);
+  ASSERT_TRUE(this->send_datagram(this->node(0), to, data));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  EXPECT_TRUE(this->pump([&] { return !this->node(1).datagrams.empty(); }));
+  this->settle();
+  EXPECT_EQ(this->node(1).datagrams, std::vector<Buffer>{data});
+}
+
+TYPED_TEST_P(TransportContract, JoinsAreCountedAndLeaveStopsDelivery) {
+  this->make_nodes(2);
+  Node& n = this->node(1);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(n.dg().join(to).ok());
+  ASSERT_TRUE(n.dg().join(to).ok());
+  n.dg().leave(to);
+  ASSERT_TRUE(this->send_datagram(this->node(0), to, pattern(10, 1)));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  ASSERT_TRUE(this->pump([&] { return n.datagrams.size() == 1; }));
+  n.dg().leave(to);
+  ASSERT_TRUE(this->send_datagram(this->node(0), to, pattern(10, 2)));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  this->settle();
+  EXPECT_EQ(n.datagrams.size(), 1u);
+}
+
+TYPED_TEST_P(TransportContract, OnlyTheJoinedAddressIsReceived) {
+  this->make_nodes(2);
+  const auto joined = this->world_.address(0), other = this->world_.address(1);
+  auto other_port = joined;
+  ++other_port.port;
+  ASSERT_TRUE(this->node(1).dg().join(joined).ok());
+  const Buffer last = pattern(10, 3);
+  ASSERT_TRUE(this->send_datagram(this->node(0), other, pattern(10, 1)));
+  ASSERT_TRUE(this->send_datagram(this->node(0), other_port, pattern(10, 2)));
+  ASSERT_TRUE(this->send_datagram(this->node(0), joined, last));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  ASSERT_TRUE(this->pump([&] { return !this->node(1).datagrams.empty(); }));
+  this->settle();
+  EXPECT_EQ(this->node(1).datagrams, std::vector<Buffer>{last});
+}
+
+TYPED_TEST_P(TransportContract, PortZeroIsRefusedAndTheBudgetIsPositive) {
+  this->make_nodes(1);
+  auto to = this->world_.address(0);
+  EXPECT_GT(this->node(0).dg().receive_budget(), 0u);
+  ASSERT_TRUE(this->node(0).dg().join(to).ok());
+  EXPECT_GT(this->node(0).dg().receive_budget(), 0u);
+  to.port = 0;
+  EXPECT_EQ(this->node(0).dg().join(to).code(), Code::kInvalidArgument);
+}
+
+TYPED_TEST_P(TransportContract, StreamsCarryFramesBothWaysInOrder) {
+  this->make_nodes(2);
+  const PeerId at0 = this->introduce(0, 1), at1 = this->introduce(1, 0);
+  Rng rng(1);
+  std::vector<Buffer> there[kChannels], back[kChannels];
+  for (size_t i = 0; i < 600; ++i) {
+    const size_t c = rng.below(kChannels);
+    const Buffer data = pattern(1 + rng.below(i % 50 == 0 ? 60000 : 300), i);
+    const bool forward = rng.chance(0.5);
+    this->node(forward ? 0 : 1).send(forward ? at0 : at1, static_cast<Channel>(c), data);
+    (forward ? there : back)[c].push_back(data);
+    if (i % 100 == 0) this->poll_all();
+  }
+  EXPECT_TRUE(
+      this->pump([&] { return this->node(0).frames.size() + this->node(1).frames.size() >= 600; }));
+  for (size_t c = 0; c < kChannels; ++c) {
+    EXPECT_EQ(this->node(1).frames_on(static_cast<Channel>(c)), there[c]);
+    EXPECT_EQ(this->node(0).frames_on(static_cast<Channel>(c)), back[c]);
+  }
+  for (const auto& f : this->node(0).frames) EXPECT_EQ(f.peer, at0);
+  EXPECT_TRUE(this->node(0).downs.empty());
+  EXPECT_TRUE(this->node(1).downs.empty());
+}
+
+TYPED_TEST_P(TransportContract, PartsOfAFrameAreJoined) {
+  this->make_nodes(2);
+  const PeerId peer = this->introduce(0, 1);
+  const Buffer whole = pattern(5000, 9);
+  for (int round = 0; round < 3; ++round) {  // before, during and after the connection is made
+    std::vector<ConstBytes> parts;
+    const ConstBytes bytes(whole);
+    for (size_t at = 0; at < whole.size(); at += 200) parts.push_back(bytes.subspan(at, 200));
+    this->node(0).st().send(peer, Channel::kControl, parts);
+    const ConstBytes two[] = {bytes.first(1), {}, bytes.subspan(1)};
+    this->node(0).st().send(peer, Channel::kControl, two);
+    ASSERT_TRUE(this->pump(
+        [&] { return this->node(1).frames.size() >= static_cast<size_t>(round + 1) * 2; }));
+  }
+  for (const auto& f : this->node(1).frames) EXPECT_EQ(f.data, whole);
+}
+
+TYPED_TEST_P(TransportContract, LargestFramesPass) {
+  this->make_nodes(2);
+  const PeerId peer = this->introduce(0, 1);
+  for (int i = 0; i < 40; ++i) {  // more than sockets hold: queued, partial writes and reads
+    this->node(0).send(peer, Channel::kControl, pattern(kMaxControlFrame, 1));
+    this->node(0).send(peer, Channel::kRepair, pattern(kMaxBulkFrame, 2));
+    this->node(0).send(peer, Channel::kReduce, pattern(kMaxBulkFrame, 3));
+  }
+  EXPECT_TRUE(this->pump([&] { return this->node(1).frames.size() >= 120; }));
+  ASSERT_EQ(this->node(1).frames.size(), 120u);
+  for (const auto& f : this->node(1).frames) {
+    const bool control = f.channel == Channel::kControl;
+    ASSERT_EQ(f.data, pattern(control ? kMaxControlFrame : kMaxBulkFrame,
+                              static_cast<uint64_t>(f.channel) + 1));
+  }
+  EXPECT_EQ(this->node(0).st().queued(peer, Channel::kRepair), 0u);
+}
+
+TYPED_TEST_P(TransportContract, SimultaneousConnectsLoseAndDoubleNothing) {
+  for (int round = 0; round < 20; ++round) {
+    this->nodes_.clear();
+    this->make_nodes(2);
+    const PeerId at0 = this->introduce(0, 1), at1 = this->introduce(1, 0);
+    std::vector<Buffer> there, back;
+    for (size_t i = 0; i < 30; ++i) {
+      there.push_back(pattern(100 + i, i));
+      back.push_back(pattern(200 + i, i));
+      this->node(0).send(at0, Channel::kControl, there.back());
+      this->node(1).send(at1, Channel::kControl, back.back());
+      // Different interleavings: who polls first and when.
+      if (i == 3 && round % 3 == 1) this->node(1).st().poll(this->node(1), this->world_.now());
+      if (i == 5 && round % 3 == 2) this->node(0).st().poll(this->node(0), this->world_.now());
+    }
+    ASSERT_TRUE(this->pump(
+        [&] { return this->node(0).frames.size() >= 30 && this->node(1).frames.size() >= 30; }));
+    this->settle(5);
+    EXPECT_EQ(this->node(1).frames_on(Channel::kControl), there);
+    EXPECT_EQ(this->node(0).frames_on(Channel::kControl), back);
+    EXPECT_TRUE(this->node(0).downs.empty());
+    EXPECT_TRUE(this->node(1).downs.empty());
+  }
+}
+
+TYPED_TEST_P(TransportContract, AnUnknownPeerGetsTheIdItIsAddedWithLater) {
+  this->make_nodes(2);
+  const PeerId at0 = this->introduce(0, 1);
+  this->node(0).send(at0, Channel::kControl, pattern(20, 1));
+  ASSERT_TRUE(this->pump([&] { return !this->node(1).frames.empty(); }));
+  const PeerId at1 = this->introduce(1, 0);
+  EXPECT_EQ(this->node(1).frames[0].peer, at1);
+  EXPECT_EQ(this->introduce(1, 0), at1);
+  this->node(1).send(at1, Channel::kControl, pattern(30, 2));
+  ASSERT_TRUE(this->pump([&] { return !this->node(0).frames.empty(); }));
+  EXPECT_EQ(this->node(0).frames[0].data, pattern(30, 2));
+}
+
+TYPED_TEST_P(TransportContract, AVanishedPeerIsReportedOnce) {
+  this->make_nodes(2);
+  const PeerId peer = this->introduce(0, 1);
+  for (size_t c = 0; c < kChannels; ++c) {
+    this->node(0).send(peer, static_cast<Channel>(c), pattern(20, c + 1));
+  }
+  ASSERT_TRUE(this->pump([&] { return this->node(1).frames.size() == kChannels; }));
+  this->node(1).transport.reset();
+  ASSERT_TRUE(this->pump([&] { return !this->node(0).downs.empty(); }));
+  this->node(0).send(peer, Channel::kControl, pattern(20, 9));  // dropped
+  this->settle();
+  ASSERT_EQ(this->node(0).downs.size(), 1u);
+  EXPECT_EQ(this->node(0).downs[0].peer, peer);
+  EXPECT_FALSE(this->node(0).downs[0].graceful);
+  EXPECT_FALSE(this->node(0).downs[0].why.ok());
+  EXPECT_EQ(this->node(0).st().queued(peer, Channel::kControl), 0u);
+}
+
+TYPED_TEST_P(TransportContract, AGoodbyeDeliversEverythingAndIsGraceful) {
+  this->make_nodes(3);
+  const PeerId to_leaver = this->introduce(0, 2), to_zero = this->introduce(2, 0);
+  // The survivor's bytes are on their way too; they must not destroy the leaver's last ones.
+  for (int i = 0; i < 50; ++i) {
+    this->node(2).send(to_zero, Channel::kRepair, pattern(kMaxBulkFrame, 1));
+    this->node(2).send(to_zero, Channel::kControl, pattern(100, 2));
+    this->node(0).send(to_leaver, Channel::kControl, pattern(5000, 3));
+  }
+  ASSERT_TRUE(this->close(this->node(2)));
+  this->node(2).transport.reset();
+  ASSERT_TRUE(this->pump([&] { return !this->node(0).downs.empty(); }));
+  EXPECT_EQ(this->node(0).frames_on(Channel::kRepair),
+            std::vector<Buffer>(50, pattern(kMaxBulkFrame, 1)));
+  EXPECT_EQ(this->node(0).frames_on(Channel::kControl), std::vector<Buffer>(50, pattern(100, 2)));
+  this->settle();
+  ASSERT_EQ(this->node(0).downs.size(), 1u);
+  EXPECT_TRUE(this->node(0).downs[0].graceful) << this->node(0).downs[0].why.to_string();
+}
+
+TYPED_TEST_P(TransportContract, BothSidesMaySayGoodbyeAtOnce) {
+  this->make_nodes(2);
+  const PeerId at0 = this->introduce(0, 1), at1 = this->introduce(1, 0);
+  this->node(0).send(at0, Channel::kControl, pattern(100, 1));
+  this->node(1).send(at1, Channel::kControl, pattern(100, 2));
+  ASSERT_TRUE(this->pump(
+      [&] { return this->node(0).frames.size() == 1 && this->node(1).frames.size() == 1; }));
+  EXPECT_TRUE(this->pump([&] {
+    const bool zero = this->node(0).st().close_peers(this->world_.now());
+    const bool one = this->node(1).st().close_peers(this->world_.now());
+    return zero && one;
+  }));
+  for (auto& n : this->nodes_) {
+    for (const auto& down : n->downs) EXPECT_TRUE(down.graceful) << down.why.to_string();
+  }
+}
+
+TYPED_TEST_P(TransportContract, ClosingWithoutPeersIsAtOnce) {
+  this->make_nodes(2);
+  this->introduce(0, 1);
+  EXPECT_TRUE(this->node(0).st().close_peers(this->world_.now()));
+}
+
+TYPED_TEST_P(TransportContract, WakeEndsAWaitNowOrTheNextOne) {
+  this->make_nodes(1);
+  Transport& t = *this->node(0).transport;
+  t.wake();
+  t.wait(kNever);  // a lost wake-up shows as a hang
+  std::thread other([&] { t.wake(); });
+  t.wait(kNever);
+  other.join();
+}
+
+TYPED_TEST_P(TransportContract, WaitEndsWhenAFrameOrADatagramArrives) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  const PeerId peer = this->introduce(0, 1);
+  this->node(0).send(peer, Channel::kControl, pattern(5, 1));
+  ASSERT_TRUE(this->pump([&] { return !this->node(1).frames.empty(); }));
+  this->settle();
+  ASSERT_TRUE(this->send_datagram(this->node(0), to, pattern(5, 2)));
+  ASSERT_TRUE(this->flush(this->node(0)));
+  this->node(1).transport->wait(kNever);
+  EXPECT_TRUE(this->pump([&] { return !this->node(1).datagrams.empty(); }));
+  this->node(0).send(peer, Channel::kControl, pattern(5, 3));
+  this->node(1).transport->wait(kNever);
+  EXPECT_TRUE(this->pump([&] { return this->node(1).frames.size() == 2; }));
+}
+
+TYPED_TEST_P(TransportContract, AnAbandonedEndpointIsSilent) {
+  this->make_nodes(1);
+  ASSERT_TRUE(this->node(0).dg().join(this->world_.address(0)).ok());
+  this->node(0).transport->abandon_after_fork();
+  this->node(0).transport.reset();
+}
+
+TYPED_TEST_P(TransportContract, DescribesItself) {
+  this->make_nodes(1);
+  const std::string text = this->node(0).transport->describe();
+  EXPECT_EQ(text.rfind(this->node(0).transport->name(), 0), 0u) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+REGISTER_TYPED_TEST_SUITE_P(
+    TransportContract, MulticastReachesEveryMemberAndEchoes, DatagramsOfEverySizeArriveWhole,
+    LendsNothingBeyondTheLargestDatagram, BatchesOfEqualSizesKeepTheirBoundaries,
+    BatchesOfUnequalSizesAndAddressesKeepTheirBoundaries, CommitMayBeShorterThanLent,
+    ALendThatIsNotCommittedIsForgotten, JoinsAreCountedAndLeaveStopsDelivery,
+    OnlyTheJoinedAddressIsReceived, PortZeroIsRefusedAndTheBudgetIsPositive,
+    StreamsCarryFramesBothWaysInOrder, PartsOfAFrameAreJoined, LargestFramesPass,
+    SimultaneousConnectsLoseAndDoubleNothing, AnUnknownPeerGetsTheIdItIsAddedWithLater,
+    AVanishedPeerIsReportedOnce, AGoodbyeDeliversEverythingAndIsGraceful,
+    BothSidesMaySayGoodbyeAtOnce, ClosingWithoutPeersIsAtOnce, WakeEndsAWaitNowOrTheNextOne,
+    WaitEndsWhenAFrameOrADatagramArrives, AnAbandonedEndpointIsSilent, DescribesItself);
+
+}  // namespace mcast::testing

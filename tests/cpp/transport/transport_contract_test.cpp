@@ -1,0 +1,20 @@
+// Runs the contract suite over UDP and TCP on loopback, with and without segmentation offload.
+#include "transport/transport_contract.h"
+
+#include "transport/udp_world.h"
+
+namespace mcast::testing {
+namespace {
+
+struct UdpWithoutOffloads : UdpWorld {
+  UdpWithoutOffloads() { options.gso = options.gro = false; }
+};
+struct UdpWithoutGro : UdpWorld {
+  UdpWithoutGro() { options.gro = false; }
+};
+
+using Worlds = ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro>;
+INSTANTIATE_TYPED_TEST_SUITE_P(Udp, TransportContract, Worlds);
+
+}  // namespace
+}  // namespace mcast::testing

@@ -1,0 +1,46 @@
+// The contract suite's World over UDP and TCP on loopback, in real time.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "transport/udp/udp_transport.h"
+
+namespace mcast::testing {
+
+struct UdpWorld {
+  UdpTransportOptions options;
+
+  UdpWorld() {
+    options.interface = "=lo";
+    options.rcvbuf = 2 << 20;
+  }
+  std::unique_ptr<Transport> make() {
+    auto transport = make_udp_transport(options);
+    if (!transport.ok()) ADD_FAILURE() << transport.status().to_string();
+    return transport.ok() ? std::move(transport).value() : nullptr;
+  }
+  Nanos now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  void pass(const std::vector<Transport*>& all) {
+    if (!all.empty()) all[turn_++ % all.size()]->wait(kMilli);
+  }
+  // The process id keeps test programs that run at once apart.
+  MulticastAddress address(int n) const {
+    const auto pid = static_cast<uint32_t>(::getpid());
+    return {(pid << 8) + static_cast<uint32_t>(n), static_cast<uint16_t>(20000 + pid % 30000),
+            true};
+  }
+
+ private:
+  size_t turn_ = 0;
+};
+
+}  // namespace mcast::testing
