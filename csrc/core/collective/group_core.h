@@ -72,6 +72,10 @@ class GroupCore {
 
   // Fails everything, tells the others. First reason wins.
   void fail(const Status& why, Member culprit, Nanos now);
+  // Runs once, at the first failure, before the operations learn of it.
+  void set_failure_listener(std::function<void(const Status&)> listener) {
+    on_failure_ = std::move(listener);
+  }
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
 
@@ -81,6 +85,7 @@ class GroupCore {
   bool quiet() const;
 
   bool busy() const { return large_in_flight_ > 0; }
+  uint32_t unfinished() const { return unfinished_; }
   Sequence next_sequence() const { return next_; }
   const GroupParams& params() const { return params_; }
   // Per member: repair payload bytes received from it, sent to it. Lane thread only.
@@ -194,6 +199,7 @@ class GroupCore {
   uint32_t retransmit_waiting_ = 0;
 
   Status failure_;
+  std::function<void(const Status&)> on_failure_;
   std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
   std::vector<Status> gone_;    // by member: why it can no longer be reached
   bool leaving_ = false;

@@ -30,6 +30,7 @@ std::string GroupCore::op_text(const Operation& op, Nanos now) const {
 void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   if (failed() || why.ok()) return;
   failure_ = why;
+  if (on_failure_) on_failure_(why);
   if (size_ > 1) {
     wire::Writer body;
     wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, self_, why.message()});

@@ -14,11 +14,12 @@ constexpr size_t kRetiredTags = 4096;
 }  // namespace
 
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
-                     std::vector<PeerId> peers)
+                     std::vector<PeerId> peers, std::shared_ptr<Counters> counters)
     : lane_(lane),
       address_(address),
       peers_(std::move(peers)),
-      core_(std::move(params), *this, counters_) {}
+      counters_(std::move(counters)),
+      core_(std::move(params), *this, *counters_) {}
 
 Bytes LaneGroup::lend(size_t size) { return lane_.transport_->datagram().lend(address_, size); }
 void LaneGroup::commit(size_t size) { lane_.transport_->datagram().commit(size); }
@@ -38,10 +39,12 @@ Lane::~Lane() {
 }
 
 LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool joined,
-                           std::vector<PeerId> peers, Nanos now) {
+                           std::vector<PeerId> peers, Nanos now,
+                           std::shared_ptr<Counters> counters) {
   now_ = std::max(now_, now);
   const uint64_t tag = params.tag;
-  auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers));
+  auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers),
+                                           std::move(counters));
   LaneGroup& group = *owned;
   groups_[tag] = std::move(owned);
   joined_[tag] = joined;
@@ -52,6 +55,11 @@ LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool jo
     }
   }
   return group;
+}
+
+LaneGroup* Lane::find_group(uint64_t tag) {
+  const auto it = groups_.find(tag);
+  return it == groups_.end() ? nullptr : it->second.get();
 }
 
 void Lane::remove_group(uint64_t tag) {
@@ -148,12 +156,12 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
                     ConstBytes frame) {
   // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug.
   if (header.member >= group.peers_.size() || group.peers_[header.member] != peer) {
-    group.counters_.add(Counter::malformed);
+    group.counters_->add(Counter::malformed);
     return;
   }
   if (!wire::verify_frame(frame)) {
     // A stream with a corrupt frame has lost its place in the protocol: nothing after it is safe.
-    group.counters_.add(Counter::corrupt);
+    group.counters_->add(Counter::corrupt);
     group.core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(header.member) +
                                                  " arrived corrupt (CRC-32C)"),
                      header.member, now_);

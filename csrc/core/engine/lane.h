@@ -18,10 +18,11 @@ class Lane;
 // One group on one lane: its state machine, its way out, its counters.
 class LaneGroup final : public Port {
  public:
-  LaneGroup(Lane& lane, GroupParams params, MulticastAddress address, std::vector<PeerId> peers);
+  LaneGroup(Lane& lane, GroupParams params, MulticastAddress address, std::vector<PeerId> peers,
+            std::shared_ptr<Counters> counters);
 
   GroupCore& core() { return core_; }
-  const Counters& counters() const { return counters_; }
+  const Counters& counters() const { return *counters_; }
   const MulticastAddress& address() const { return address_; }
 
  private:
@@ -35,7 +36,7 @@ class LaneGroup final : public Port {
   Lane& lane_;
   MulticastAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
-  Counters counters_;
+  std::shared_ptr<Counters> counters_;
   GroupCore core_;
 };
 
@@ -49,8 +50,10 @@ class Lane final : private DatagramSink, private StreamSink {
   // The group receives from now on; frames that came before it existed are replayed. `joined`: its
   // multicast address was joined by the caller (and is left with the group).
   LaneGroup& add_group(GroupParams params, MulticastAddress address, bool joined,
-                       std::vector<PeerId> peers, Nanos now);
+                       std::vector<PeerId> peers, Nanos now,
+                       std::shared_ptr<Counters> counters = std::make_shared<Counters>());
   void remove_group(uint64_t tag);
+  LaneGroup* find_group(uint64_t tag);
 
   // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
   bool poll(Nanos now);

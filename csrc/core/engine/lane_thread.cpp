@@ -1,0 +1,137 @@
+// The loop: run commands, poll the lane, serve groups that are closing, and when nothing more can be
+// done at once sleep in the transport until traffic, a wake-up or the next deadline. Signals are
+// blocked on this thread, so that Ctrl-C reaches the threads that wait for results. When a lane
+// stops it says goodbye and keeps reading until its peers have what was sent to them.
+#include "engine/lane_thread.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "engine/clock.h"
+
+namespace mcast {
+namespace {
+constexpr Nanos kLongestSleep = kSecond;
+}
+
+LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu)
+    : lane_(std::move(transport)),
+      name_(std::move(name)),
+      description_(lane_.transport().describe()),
+      pin_cpu_(pin_cpu) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+bool LaneThread::push(Command command) {
+  if (stopped_.load(std::memory_order_acquire)) return false;
+  if (queue_.push(std::move(command))) lane_.transport().wake();
+  return true;
+}
+
+bool LaneThread::call(const Command& command) {
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> future = done->get_future();
+  if (!push([&command, done](Lane& lane, Nanos now) {
+        command(lane, now);
+        done->set_value();
+      })) {
+    return false;
+  }
+  while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    if (stopped_.load(std::memory_order_acquire) &&
+        future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void LaneThread::close_group(uint64_t tag, Nanos deadline,
+                             std::shared_ptr<std::promise<Status>> result) {
+  const bool pushed = push([this, tag, deadline, result](Lane&, Nanos) {
+    closing_.push_back({tag, deadline, result});
+  });
+  if (!pushed) result->set_value(Status(Code::kClosed, "the engine is shut down"));
+}
+
+void LaneThread::serve_closing(Nanos now) {
+  for (size_t i = 0; i < closing_.size();) {
+    const Closing c = closing_[i];
+    LaneGroup* group = lane_.find_group(c.tag);
+    const bool quiet = group == nullptr || group->core().quiet();
+    if (!quiet && now < c.deadline) {
+      i++;
+      continue;
+    }
+    closing_.erase(closing_.begin() + static_cast<std::ptrdiff_t>(i));
+    Status outcome;
+    if (group != nullptr) {
+      if (group->core().unfinished() > 0) {
+        outcome = Status(Code::kTimeout, "the group was closed with operations in flight");
+        group->core().fail(Status(Code::kClosed, "rank " +
+                                                     std::to_string(group->core().params().self) +
+                                                     " closed the group with operations in flight"),
+                           group->core().params().self, now);
+      }
+      group->core().leave(now);
+      lane_.remove_group(c.tag);
+    }
+    c.result->set_value(outcome);
+  }
+}
+
+void LaneThread::loop() {
+  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  if (pin_cpu_ >= 0) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(static_cast<size_t>(pin_cpu_), &cpus);
+    if (pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0) {
+      log(LogLevel::kWarn, "cannot pin thread %s to CPU %d", name_.c_str(), pin_cpu_);
+    }
+  }
+  for (;;) {
+    Nanos now = monotonic_now();
+    queue_.drain(batch_);
+    for (Command& command : batch_) command(lane_, now);
+    const bool ran = !batch_.empty();
+    batch_.clear();  // captured memory is released here, not at the next drain
+    const bool busy = lane_.poll(now);
+    serve_closing(now);
+    if (stopping_.load(std::memory_order_acquire) && closing_.empty()) {
+      if (lane_.transport().stream().close_peers(now) ||
+          now >= stop_deadline_.load(std::memory_order_relaxed)) {
+        break;
+      }
+      lane_.transport().wait(5 * kMilli);
+      continue;
+    }
+    if (busy || ran) continue;
+    Nanos next = lane_.deadline(now);
+    for (const Closing& c : closing_) next = std::min(next, c.deadline);
+    now = monotonic_now();
+    if (next > now) lane_.transport().wait(std::min(next - now, kLongestSleep));
+  }
+  stopped_.store(true, std::memory_order_release);
+  // Whoever pushed between the last drain and the flag must not wait for ever.
+  queue_.drain(batch_);
+  batch_.clear();
+}
+
+void LaneThread::stop(Nanos patience) {
+  if (stopping_.load()) return;
+  stop_deadline_.store(monotonic_now() + patience, std::memory_order_relaxed);
+  if (stopping_.exchange(true)) return;
+  lane_.transport().wake();
+  thread_.join();
+}
+
+}  // namespace mcast

@@ -1,0 +1,162 @@
+// Records are lines of key=value, readable in a store dump. Chunk size and budget are the least of
+// all ranks. The multicast address is one of a few per job, chosen by hashing the set of hosts with
+// the job's salt: groups over the same hosts share it, other jobs almost surely use another, and where
+// they do not, the random group tag keeps them apart.
+#include "engine/rendezvous.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/rng.h"
+#include "wire/datagram.h"
+
+namespace mcast {
+namespace {
+
+uint64_t hash_text(const std::string& text, uint64_t seed) {
+  uint64_t h = seed ^ 0xcbf29ce484222325ULL;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return mix64(h);
+}
+
+bool number(const std::map<std::string, std::string>& fields, const char* key, uint64_t& out) {
+  const auto it = fields.find(key);
+  if (it == fields.end() || it->second.empty() || it->second.size() > 20) return false;
+  out = 0;
+  for (const char c : it->second) {
+    if (c < '0' || c > '9') return false;
+    out = out * 10 + static_cast<uint64_t>(c - '0');
+  }
+  return true;
+}
+
+std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
+                   size_t other) {
+  return std::string("ranks differ in ") + what + ": rank " + std::to_string(self) + " has \"" + a +
+         "\", rank " + std::to_string(other) + " has \"" + b + "\"";
+}
+
+}  // namespace
+
+std::string RankRecord::encode() const {
+  std::string out;
+  const auto put = [&out](const char* key, const std::string& value) {
+    out += key;
+    out += '=';
+    for (const char c : value) out += c == '\n' ? ' ' : c;
+    out += '\n';
+  };
+  put("version", version);
+  put("protocol", std::to_string(protocol));
+  put("transport", transport);
+  put("host", host);
+  put("host_name", host_name);
+  put("uid", std::to_string(external.uid));
+  put("external", external.host);
+  put("external_port", std::to_string(external.port));
+  put("loopback", loopback.host);
+  put("loopback_port", std::to_string(loopback.port));
+  put("datagram_external", std::to_string(datagram_external));
+  put("datagram_loopback", std::to_string(datagram_loopback));
+  put("budget", std::to_string(budget));
+  put("random", std::to_string(random));
+  put("salt", salt);
+  put("agreed", agreed);
+  return out;
+}
+
+Result<RankRecord> RankRecord::decode(const std::string& text) {
+  std::map<std::string, std::string> fields;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t eq = text.find('=', at);
+    if (eq < end) fields[text.substr(at, eq - at)] = text.substr(eq + 1, end - eq - 1);
+    at = end + 1;
+  }
+  RankRecord r;
+  uint64_t protocol = 0, uid = 0, port = 0, loopback_port = 0, external = 0, loopback = 0,
+           budget = 0;
+  if (!number(fields, "protocol", protocol) || !number(fields, "uid", uid) ||
+      !number(fields, "external_port", port) || !number(fields, "loopback_port", loopback_port) ||
+      !number(fields, "datagram_external", external) ||
+      !number(fields, "datagram_loopback", loopback) || !number(fields, "budget", budget) ||
+      !number(fields, "random", r.random) || port > 65535 || loopback_port > 65535) {
+    return Status(Code::kMismatch, "a rank published a rendezvous record that cannot be read; all "
+                                   "ranks must use backend mcast of the same version");
+  }
+  r.version = fields["version"];
+  r.protocol = static_cast<uint32_t>(protocol);
+  r.transport = fields["transport"];
+  r.host = fields["host"];
+  r.host_name = fields["host_name"];
+  r.external = {uid, fields["external"], static_cast<uint16_t>(port)};
+  r.loopback = {uid, fields["loopback"], static_cast<uint16_t>(loopback_port)};
+  r.datagram_external = external;
+  r.datagram_loopback = loopback;
+  r.budget = budget;
+  r.salt = fields["salt"];
+  r.agreed = fields["agreed"];
+  return r;
+}
+
+Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
+                        size_t batch_bytes) {
+  const RankRecord& mine = records[self];
+  std::set<std::string> hosts;
+  std::set<uint64_t> uids;
+  for (size_t i = 0; i < records.size(); i++) {
+    const RankRecord& r = records[i];
+    if (r.protocol != mine.protocol || r.version != mine.version) {
+      return Status(Code::kMismatch, differ("the version of torch_mcast", mine.version, self,
+                                            r.version, i) + "; install the same on all hosts");
+    }
+    if (r.transport != mine.transport) {
+      return Status(Code::kMismatch, differ("transport", mine.transport, self, r.transport, i));
+    }
+    if (r.agreed != mine.agreed) {
+      return Status(Code::kMismatch, differ("settings", mine.agreed, self, r.agreed, i) +
+                                         "; give all ranks the same Options and MCAST_* variables");
+    }
+    if (!uids.insert(r.external.uid).second) {
+      return Status(Code::kInvalidArgument, "two ranks of the group are in one process");
+    }
+    hosts.insert(r.host);
+  }
+  Agreement out;
+  out.hosts = static_cast<uint32_t>(hosts.size());
+  const bool loopback = hosts.size() == 1;
+  size_t datagram = SIZE_MAX, budget = SIZE_MAX;
+  for (const RankRecord& r : records) {
+    datagram = std::min(datagram, loopback ? r.datagram_loopback : r.datagram_external);
+    budget = std::min(budget, r.budget);
+    out.peers.push_back(r.host == mine.host ? r.loopback : r.external);
+  }
+  // Multiples of 64: chunks then start on cache lines of an aligned tensor.
+  size_t chunk = datagram > wire::kDatagramHeader ? (datagram - wire::kDatagramHeader) / 64 * 64 : 0;
+  if (chunk == 0) {
+    return Status(Code::kUnavailable, "the path MTU leaves no room for a chunk of 64 bytes");
+  }
+  if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);
+  out.agreed.members = static_cast<uint32_t>(records.size());
+  out.agreed.chunk = chunk;
+  out.agreed.budget = budget;
+  out.agreed.batch = batch_bytes;
+  out.agreed.eager = config.eager;
+  out.agreed.window = config.window;
+  out.agreed.chains = static_cast<uint32_t>(config.chains);
+  out.agreed.reorder = static_cast<uint32_t>(config.reorder);
+
+  uint64_t host_set = hash_text("hosts", 1);
+  for (const std::string& h : hosts) host_set = hash_text(h, host_set);
+  const uint64_t job = hash_text(records[0].salt, hash_text(*hosts.begin(), 2));
+  const uint64_t base = job + host_set % kAddressesPerJob;
+  // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
+  out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
+  out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 10000);
+  out.address.loopback = loopback;
+  out.tag = mix64(records[0].random ^ 0x6d63617374ULL);
+  return out;
+}
+
+}  // namespace mcast

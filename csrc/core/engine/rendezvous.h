@@ -1,0 +1,49 @@
+// What ranks tell each other when a group is made, and what follows from it. One record per rank goes
+// through the store; the agreement is a pure function of all records, so every rank draws the same
+// conclusions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "collective/plan.h"
+#include "transport/transport.h"
+
+namespace mcast {
+
+struct RankRecord {
+  std::string version;      // of torch_mcast
+  uint32_t protocol = 0;    // of the wire
+  std::string transport;    // "udp"
+  std::string host;         // same value = same kernel and network namespace
+  std::string host_name;    // for people
+  StreamAddress external, loopback;
+  size_t datagram_external = 0, datagram_loopback = 0;  // largest datagram, bytes
+  size_t budget = 0;        // receive budget, bytes
+  uint64_t random = 0;      // rank 0's makes the group tag
+  std::string salt;         // tells jobs apart; rank 0's counts
+  std::string agreed;       // settings that must be equal
+
+  std::string encode() const;
+  static Result<RankRecord> decode(const std::string& text);
+};
+
+inline constexpr uint32_t kProtocolVersion = 1;
+// Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
+inline constexpr uint32_t kAddressesPerJob = 16;
+
+struct Agreement {
+  Agreed agreed;
+  uint64_t tag = 0;
+  MulticastAddress address;
+  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
+  uint32_t hosts = 1;                // distinct hosts
+};
+
+// `records[i]` is rank i's. Fails with both sides' values where ranks differ in what must be equal.
+Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
+                        size_t batch_bytes);
+
+}  // namespace mcast
