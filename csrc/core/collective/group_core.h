@@ -163,7 +163,7 @@ class GroupCore {
   void flood(wire::FrameType type, Sequence sequence, uint32_t argument, ConstBytes body,
              Member except);
   bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
-                     ConstBytes payload);
+                     ConstBytes payload, bool last = false);
   bool is_multicast() const { return path_ == Path::kMulticast; }
   std::string op_text(const Operation& op, Nanos now) const;
 

@@ -30,14 +30,14 @@ void GroupCore::flood(wire::FrameType type, Sequence sequence, uint32_t argument
 }
 
 bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
-                              Chunk chunk, ConstBytes payload) {
+                              Chunk chunk, ConstBytes payload, bool last) {
   const Bytes slot = port_.lend(wire::kDatagramHeader + payload.size());
   if (slot.empty()) {
     counters_.add(Counter::would_block);
     return false;
   }
   const size_t size = wire::write_datagram(
-      slot, {type, params_.lane, params_.tag, sequence, descriptor, chunk, self_, 0}, payload);
+      slot, {type, params_.lane, last, params_.tag, sequence, descriptor, chunk, self_, 0}, payload);
   port_.commit(size);
   counters_.add(Counter::datagrams_sent);
   counters_.add(Counter::datagram_bytes_sent, size);

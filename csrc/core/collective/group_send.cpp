@@ -50,7 +50,8 @@ bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
     return false;
   }
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
-                       op.source(*op.own_slot).subspan(offset, length));
+                       op.source(*op.own_slot).subspan(offset, length),
+                       chunk + 1 == op.plan.chunks);
 }
 
 bool GroupCore::my_turn(Operation& op, Nanos now) {

@@ -75,9 +75,10 @@ ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept 
     return ParseError::kType;
   }
   const auto flags = load<uint8_t>(p + 7);
-  if (flags & ~1u) return ParseError::kFlags;
+  if (flags & ~3u) return ParseError::kFlags;
   header.type = static_cast<DatagramType>(type);
   header.lane = flags & 1u;
+  header.last = (flags & 2u) != 0;
   header.group_tag = load<uint64_t>(p + 8);
   header.sequence = load<uint32_t>(p + 16);
   header.descriptor = load<uint32_t>(p + 20);
@@ -98,7 +99,7 @@ size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes paylo
   }
   store<uint16_t>(p + 4, kDatagramMagic);
   store<uint8_t>(p + 6, static_cast<uint8_t>(kDatagramVersion << 4 | static_cast<uint8_t>(header.type)));
-  store<uint8_t>(p + 7, header.lane & 1u);
+  store<uint8_t>(p + 7, static_cast<uint8_t>((header.lane & 1u) | (header.last ? 2u : 0u)));
   store<uint64_t>(p + 8, header.group_tag);
   store<uint32_t>(p + 16, header.sequence);
   store<uint32_t>(p + 20, header.descriptor);

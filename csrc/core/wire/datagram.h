@@ -4,7 +4,8 @@
 //        0    4 checksum     CRC-32C of bytes 4.. to the end (header and payload in one pass)
 //        4    2 magic        0x4d43 ("CM" in memory order)
 //        6    1 version      high 4 bits: version (1); low 4 bits: type
-//        7    1 flags        bit 0: lane (0 multicast, 1 reduce); others 0
+//        7    1 flags        bit 0: lane (0 multicast, 1 reduce); bit 1: last chunk of the stream;
+//                            others 0
 //        8    8 group tag    random per group incarnation
 //       16    4 sequence     op sequence number in (group, lane)
 //       20    4 descriptor   hash of what the op is (wire/descriptor.h)
@@ -30,6 +31,7 @@ const char* datagram_type_name(DatagramType type) noexcept;
 struct DatagramHeader {
   DatagramType type = DatagramType::kData;
   uint8_t lane = 0;
+  bool last = false;  // Data: no chunk follows this one
   uint64_t group_tag = 0;
   Sequence sequence = 0;
   uint32_t descriptor = 0;

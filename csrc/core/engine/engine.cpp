@@ -1,0 +1,223 @@
+// One engine per process: lanes by the settings that their sockets depend on, made at first use and
+// kept, so that groups are cheap. Making a group is: publish a record, read everybody's, agree, join,
+// probe. The engine is leaked on purpose (nothing of it may be destroyed while other threads run at
+// exit); shutdown() is called by the host language's exit hook. After fork() the child closes the
+// descriptors it inherited and starts with an engine of its own.
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
+#include "base/host.h"
+#include "base/random.h"
+#include "engine/clock.h"
+#include "engine/fault_classifier.h"
+#include "engine/group_impl.h"
+#include "transport/interceptor.h"
+#include "transport/udp/udp_transport.h"
+
+#ifndef MCAST_VERSION
+#error "MCAST_VERSION comes from CMake"
+#endif
+
+namespace mcast {
+
+const char* op_kind_name(OpKind kind) noexcept {
+  return wire::kind_name(static_cast<wire::Kind>(kind));
+}
+
+const char* version() noexcept { return MCAST_VERSION; }
+
+struct Engine::Impl {
+  std::mutex mutex;
+  std::map<std::string, LaneThread*> lanes;
+  std::vector<std::weak_ptr<GroupImpl>> groups;
+  bool down = false;
+
+  Result<LaneThread*> lane_for(const Config& config);
+  Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
+};
+
+namespace {
+
+// Guarded by the atfork handlers, so that a child never inherits it locked.
+std::mutex* const g_mutex = new std::mutex;
+Engine* g_engine = nullptr;
+Engine::Impl* g_impl = nullptr;
+
+void before_fork() {
+  g_mutex->lock();
+  if (g_impl != nullptr) g_impl->mutex.lock();
+}
+
+void after_fork_in_parent() {
+  if (g_impl != nullptr) g_impl->mutex.unlock();
+  g_mutex->unlock();
+}
+
+void after_fork_in_child() {
+  if (g_impl != nullptr) {
+    for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
+    g_impl->mutex.unlock();
+  }
+  // The parent's engine stays in memory, untouched: its threads do not exist here.
+  g_engine = nullptr;
+  g_impl = nullptr;
+  g_mutex->unlock();
+}
+
+// The settings that sockets and threads depend on.
+std::string lane_key(const Config& config) {
+  std::string key;
+  for (const char* name : {"transport", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf", "ttl",
+                           "liveness_limit", "pin"}) {
+    key += config.get(name) + "\n";
+  }
+  return key;
+}
+
+int pin_cpu(const Config& config) {
+  const unsigned cpus = std::thread::hardware_concurrency();
+  const char* local = getenv("LOCAL_WORLD_SIZE");
+  const char* rank = getenv("LOCAL_RANK");
+  const unsigned lanes = local != nullptr ? static_cast<unsigned>(atoi(local)) : 1;
+  if (config.pin == 0 || cpus <= lanes || lanes == 0) return -1;
+  return rank != nullptr ? atoi(rank) % static_cast<int>(cpus) : 0;
+}
+
+}  // namespace
+
+Engine::Engine() : impl_(new Impl) {}
+
+Engine& Engine::instance() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
+  std::lock_guard<std::mutex> lock(*g_mutex);
+  if (g_engine == nullptr) {
+    g_engine = new Engine;
+    g_impl = g_engine->impl_;
+  }
+  return *g_engine;
+}
+
+Result<LaneThread*> Engine::Impl::lane_for(const Config& config) {
+  const std::string key = lane_key(config);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (down) return Status(Code::kClosed, "the engine is shut down");
+  if (const auto it = lanes.find(key); it != lanes.end()) return it->second;
+  Result<std::unique_ptr<Transport>> made = make_udp_transport(UdpTransportOptions::from(config));
+  if (!made.ok()) return made.status();
+  Result<std::unique_ptr<Transport>> wrapped =
+      intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
+  if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
+  auto* lane = new LaneThread(std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes.size()),
+                              pin_cpu(config));
+  log(LogLevel::kInfo, "transport %s", lane->description().c_str());
+  lanes[key] = lane;
+  return lane;
+}
+
+Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
+  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
+  Result<LaneThread*> lane = lane_for(spec.config);
+  if (!lane.ok()) return lane.status();
+
+  RankRecord mine;
+  mine.version = version();
+  mine.protocol = kProtocolVersion;
+  mine.host = host_id();
+  mine.host_name = host_name();
+  mine.random = secure_random64();
+  mine.salt = job_salt();
+  mine.agreed = spec.config.agreed_text();
+  size_t batch = 0;
+  const bool asked = lane.value()->call([&](Lane& l, Nanos) {
+    Transport& t = l.transport();
+    mine.transport = t.name();
+    mine.external = t.stream().address(false);
+    mine.loopback = t.stream().address(true);
+    mine.datagram_external = t.datagram().max_datagram({1, 1, false});
+    mine.datagram_loopback = t.datagram().max_datagram({1, 1, true});
+    mine.budget = t.datagram().receive_budget();
+    batch = 64u << 10;
+  });
+  if (!asked) return Status(Code::kClosed, "the engine is shut down");
+
+  const auto key = [](uint32_t rank) { return "rank/" + std::to_string(rank); };
+  if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
+    return status.with_context("group '" + spec.name + "': publishing this rank's address");
+  }
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(key(r));
+  Result<std::vector<std::string>> values =
+      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
+  if (!values.ok()) {
+    return values.status().with_context("group '" + spec.name +
+                                        "': waiting for the addresses of all ranks");
+  }
+  std::vector<RankRecord> records;
+  for (const std::string& text : *values) {
+    Result<RankRecord> record = RankRecord::decode(text);
+    if (!record.ok()) return record.status();
+    records.push_back(std::move(record).value());
+  }
+  Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
+  if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
+  auto group = std::make_shared<GroupImpl>(spec, lane.value());
+  if (Status status = group->open(agreement.value(), deadline); !status.ok()) return status;
+  return group;
+}
+
+Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyValueStore& store) {
+  if (spec.size == 0 || spec.size >= kNoMember || spec.rank >= spec.size) {
+    return Status(Code::kInvalidArgument, "group '" + spec.name + "': rank " +
+                                              std::to_string(spec.rank) + " of " +
+                                              std::to_string(spec.size));
+  }
+  if (const auto level = parse_log_level(spec.config.debug)) set_log_level(*level);
+  std::shared_ptr<GroupImpl> group;
+  if (spec.size == 1) {
+    group = std::make_shared<GroupImpl>(spec, nullptr);
+  } else {
+    Result<std::shared_ptr<GroupImpl>> made = impl_->join(spec, store);
+    if (!made.ok()) return made.status();
+    group = std::move(made).value();
+  }
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  auto& groups = impl_->groups;
+  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
+               groups.end());
+  groups.push_back(group);
+  return std::shared_ptr<Group>(group);
+}
+
+std::vector<std::shared_ptr<Group>> Engine::groups() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::vector<std::shared_ptr<Group>> live;
+  for (const auto& weak : impl_->groups) {
+    if (auto group = weak.lock()) live.push_back(std::move(group));
+  }
+  return live;
+}
+
+void Engine::shutdown() {
+  std::vector<std::shared_ptr<GroupImpl>> live;
+  std::map<std::string, LaneThread*> lanes;
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->down) return;
+    impl_->down = true;
+    for (const auto& weak : impl_->groups) {
+      if (auto group = weak.lock()) live.push_back(std::move(group));
+    }
+    lanes = impl_->lanes;
+  }
+  for (const auto& group : live) (void)group->close_with_linger();
+  for (const auto& [key, lane] : lanes) lane->stop(2 * kSecond);
+}
+
+}  // namespace mcast
