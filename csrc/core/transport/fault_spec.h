@@ -1,0 +1,77 @@
+// Text of the `faults` setting -> rules for the Interceptor. Pure.
+//
+//   spec  = rule *( ";" rule )
+//   rule  = action [ ":" key "=" value *( "," key "=" value ) ]
+//   action: drop | duplicate | delay | reorder | corrupt
+//   keys of every rule:
+//     rate   probability that a matching message is hit, 0..1 (default 1)
+//     burst  mean length of a run of hits, >= 1 (default 1: independent hits)
+//     seed   of the rule's own random numbers (default: 1 + position of the rule)
+//     dir    in | out (default in)
+//     after  matching messages to leave alone first (default 0)
+//     count  hits, at most (default: no limit)
+//   delay:   time  milliseconds, may be fractional (default 1)
+//   reorder: hold  messages that overtake, >= 1 (default 1)
+//            time  milliseconds after which it is handed over anyway (default 5)
+//   any other key is a predicate that the FaultClassifier knows ("type=data", "last=1", ...); a
+//   rule matches where all its predicates do.
+//
+// Example: "drop:rate=0.1,burst=4,seed=7;duplicate:rate=0.01,type=data"
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// What messages are: the engine's knowledge, lent to the transport layer.
+class FaultClassifier {
+ public:
+  virtual ~FaultClassifier() = default;
+  // Whether such a predicate can be written at all; asked once, when the text is parsed.
+  virtual bool knows(std::string_view predicate, std::string_view value) const = 0;
+  // Whether `message` is of that kind. `frame`: a stream frame, else a datagram. Not verified
+  // bytes.
+  virtual bool matches(std::string_view predicate, std::string_view value, ConstBytes message,
+                       bool frame) const = 0;
+  // For error messages: "type=data|position|..., last=0|1".
+  virtual std::string grammar() const = 0;
+};
+
+enum class FaultAction : uint8_t { kDrop, kDuplicate, kDelay, kReorder, kCorrupt };
+inline constexpr size_t kFaultActions = 5;
+const char* fault_action_name(FaultAction action) noexcept;
+
+struct FaultRule {
+  FaultAction action = FaultAction::kDrop;
+  double rate = 1;
+  double burst = 1;
+  uint64_t seed = 1;
+  bool outgoing = false;
+  uint64_t after = 0;
+  uint64_t count = UINT64_MAX;
+  Nanos time = kMilli;
+  uint64_t hold = 1;
+  std::vector<std::pair<std::string, std::string>> predicates;
+
+  // Stream frames are hit only by rules that name their type: TCP loses nothing by itself.
+  bool names_type() const {
+    for (const auto& [key, value] : predicates) {
+      if (key == "type") return true;
+    }
+    return false;
+  }
+};
+
+// kInvalidArgument with the position, the offending text and the grammar. `classifier` may be null:
+// no predicates then. An empty text is no rule.
+Result<std::vector<FaultRule>> parse_faults(std::string_view text,
+                                            const FaultClassifier* classifier);
+
+}  // namespace mcast

@@ -1,0 +1,119 @@
+// Interface patterns and the choice among made-up interfaces; one test looks at the real ones.
+#include "transport/udp/netif.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mcast {
+namespace {
+
+using ::testing::HasSubstr;
+
+Interface make(const std::string& name, const char* address, bool multicast = true) {
+  Interface i;
+  i.name = name;
+  i.mtu = 1500;
+  i.up = true;
+  i.multicast = multicast;
+  if (address != nullptr) inet_pton(AF_INET, address, &i.address);
+  return i;
+}
+
+std::vector<Interface> host() {
+  std::vector<Interface> all = {make("lo", "127.0.0.1", false), make("docker0", "172.17.0.1"),
+                                make("eth0", "10.0.0.1"),       make("eth10", "10.0.0.10"),
+                                make("ib0", "10.1.0.1"),        make("wlan0", nullptr)};
+  for (size_t i = 0; i < all.size(); ++i) all[i].index = static_cast<int>(i) + 1;
+  all[0].loopback = true;
+  return all;
+}
+
+std::string chosen(const std::vector<Interface>& all, std::string_view pattern) {
+  auto result = choose_interface(all, pattern);
+  return result.ok() ? result->name : "error: " + result.status().message();
+}
+
+TEST(InterfacePattern, ReadsTheGrammar) {
+  const auto check = [](std::string_view text, bool exclude, bool exact,
+                        std::vector<std::string> names) {
+    auto p = InterfacePattern::parse(text);
+    ASSERT_TRUE(p.ok()) << text;
+    EXPECT_EQ(p->exclude, exclude) << text;
+    EXPECT_EQ(p->exact, exact) << text;
+    EXPECT_EQ(p->names, names) << text;
+  };
+  check("", false, false, {});
+  check("eth", false, false, {"eth"});
+  check("eth,ib", false, false, {"eth", "ib"});
+  check("=eth0,eth1", false, true, {"eth0", "eth1"});
+  check("^docker,virbr", true, false, {"docker", "virbr"});
+  check("^=eth0", true, true, {"eth0"});
+  for (const char* bad : {"=", "^", "^=", "eth,,ib", ",eth", "eth,"}) {
+    auto p = InterfacePattern::parse(bad);
+    ASSERT_FALSE(p.ok()) << bad;
+    EXPECT_EQ(p.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(p.status().message(), HasSubstr(bad));
+  }
+}
+
+TEST(InterfacePattern, MatchesPrefixesOrWholeNames) {
+  EXPECT_EQ(InterfacePattern::parse("ib,eth")->match("eth10"), 1);
+  EXPECT_EQ(InterfacePattern::parse("eth10")->match("eth1"), -1);
+  EXPECT_EQ(InterfacePattern::parse("=eth1")->match("eth10"), -1);
+  EXPECT_EQ(InterfacePattern::parse("=eth1,eth10")->match("eth10"), 1);
+}
+
+TEST(ChooseInterface, FollowsThePattern) {
+  const auto all = host();
+  EXPECT_EQ(chosen(all, "eth"), "eth0");
+  EXPECT_EQ(chosen(all, "ib,eth"), "ib0");
+  EXPECT_EQ(chosen(all, "xx,eth1"), "eth10");
+  EXPECT_EQ(chosen(all, "=eth10"), "eth10");
+  EXPECT_EQ(chosen(all, "lo"), "lo");
+  EXPECT_EQ(chosen(all, "=docker0"), "docker0");
+  EXPECT_EQ(chosen(all, "^eth0"), "eth10");
+  EXPECT_EQ(chosen(all, "^eth"), "ib0");
+  EXPECT_EQ(chosen(all, "^=eth0"), "eth10");
+}
+
+TEST(ChooseInterface, PrefersTheDefaultRouteThenMulticastThenLoopback) {
+  auto all = host();
+  EXPECT_EQ(chosen(all, ""), "eth0");
+  all[4].default_route = true;
+  EXPECT_EQ(chosen(all, ""), "ib0");
+  EXPECT_EQ(chosen(all, "^ib"), "eth0");
+  all[4].multicast = false;  // a default route without multicast serves only if nothing else does
+  EXPECT_EQ(chosen(all, ""), "eth0");
+  all[4].up = false;
+  for (size_t i = 2; i < all.size(); ++i) all[i].up = false;
+  EXPECT_EQ(chosen(all, ""), "lo");
+}
+
+TEST(ChooseInterface, SaysWhatExistsWhenNothingMatches) {
+  auto all = host();
+  auto none = choose_interface(all, "=mlx5");
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.status().code(), Code::kUnavailable);
+  EXPECT_THAT(none.status().message(), HasSubstr("\"=mlx5\""));
+  EXPECT_THAT(none.status().message(), HasSubstr("eth0 10.0.0.1"));
+  EXPECT_THAT(none.status().message(), HasSubstr("wlan0 (no IPv4 address)"));
+  all[4].up = false;
+  EXPECT_THAT(chosen(all, "ib"), HasSubstr("down"));
+  EXPECT_THAT(chosen(all, "ib"), HasSubstr("ib0 10.1.0.1 (down)"));
+  EXPECT_THAT(chosen({}, ""), HasSubstr("none"));
+}
+
+TEST(ListInterfaces, FindsLoopback) {
+  auto all = list_interfaces();
+  ASSERT_TRUE(all.ok()) << all.status().to_string();
+  auto loopback = find_loopback(*all);
+  ASSERT_TRUE(loopback.ok()) << loopback.status().to_string();
+  EXPECT_EQ(loopback->name, "lo");
+  EXPECT_EQ(ntohl(loopback->address.s_addr), INADDR_LOOPBACK);
+  EXPECT_GT(loopback->index, 0);
+  EXPECT_GE(loopback->mtu, 1500u);
+}
+
+}  // namespace
+}  // namespace mcast
