@@ -1,0 +1,163 @@
+// Fork, run, reap. The parent of these tests never makes an engine, so every child starts clean.
+#include "processes.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <sstream>
+#include <thread>
+
+#include "engine/clock.h"
+
+namespace mcast::test {
+
+std::string DirectoryStore::path(const std::string& key) const {
+  std::string flat = prefix_ + key;
+  for (char& c : flat) {
+    if (c == '/') c = '_';
+  }
+  return directory_ + "/" + flat;
+}
+
+Status DirectoryStore::set(const std::string& key, const std::string& value) {
+  const std::string target = path(key), temporary = target + ".tmp" + std::to_string(getpid());
+  {
+    std::ofstream out(temporary);
+    out << value;
+    if (!out) return Status(Code::kSystem, "cannot write " + temporary);
+  }
+  if (rename(temporary.c_str(), target.c_str()) != 0) return Status::system(errno, "rename");
+  return {};
+}
+
+Result<std::vector<std::string>> DirectoryStore::multi_get(const std::vector<std::string>& keys,
+                                                           Nanos timeout) {
+  const Nanos deadline = monotonic_now() + timeout;
+  std::vector<std::string> values;
+  for (const std::string& key : keys) {
+    while (access(path(key).c_str(), R_OK) != 0) {
+      if (monotonic_now() > deadline) return Status(Code::kTimeout, "no key " + key);
+      std::this_thread::yield();
+    }
+    std::ifstream in(path(key));
+    std::stringstream text;
+    text << in.rdbuf();
+    values.push_back(text.str());
+  }
+  return values;
+}
+
+std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
+                             const std::function<bool(Member, DirectoryStore&)>& body) {
+  std::string directory = (std::filesystem::temp_directory_path() / "mcast-test-XXXXXX").string();
+  if (mkdtemp(directory.data()) == nullptr) return {};
+  std::vector<pid_t> children;
+  fflush(nullptr);
+  for (uint32_t r = 0; r < ranks; r++) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      alarm(seconds);
+      DirectoryStore store(directory);
+      const bool good = body(static_cast<Member>(r), store);
+      Engine::instance().shutdown();
+      fflush(nullptr);
+      _exit(good && !testing::Test::HasFailure() ? 0 : 1);
+    }
+    children.push_back(pid);
+  }
+  std::vector<Ended> ends;
+  for (const pid_t pid : children) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    Ended e;
+    if (WIFEXITED(status)) e.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) e.signal = WTERMSIG(status);
+    ends.push_back(e);
+  }
+  std::filesystem::remove_all(directory);
+  return ends;
+}
+
+std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t ranks,
+                                  KeyValueStore& store,
+                                  const std::map<std::string, std::string>& settings) {
+  GroupSpec spec;
+  spec.name = name;
+  spec.rank = rank;
+  spec.size = ranks;
+  spec.timeout = 30 * kSecond;
+  auto config = Config::resolve(settings, {});
+  if (!config.ok()) {
+    ADD_FAILURE() << config.status().to_string();
+    return nullptr;
+  }
+  spec.config = config.value();
+  auto group = Engine::instance().create_group(spec, store);
+  if (!group.ok()) {
+    ADD_FAILURE() << "rank " << rank << ": " << group.status().to_string();
+    return nullptr;
+  }
+  return group.value();
+}
+
+namespace {
+
+Slice whole(std::vector<std::byte>& data) {
+  return {std::make_shared<Region>(data.data(), data.size(), nullptr), 0, data.size()};
+}
+
+template <typename Post>
+Status wait_for(Post post) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto future = promise->get_future();
+  PostOptions options;
+  options.done = [promise](const Status& status) { promise->set_value(status); };
+  Result<Sequence> sequence = post(std::move(options));
+  if (!sequence.ok()) return sequence.status();
+  return future.get();
+}
+
+}  // namespace
+
+Status broadcast(Group& group, std::vector<std::byte>& data, Member root, Nanos timeout) {
+  return wait_for([&](PostOptions options) {
+    options.timeout = timeout;
+    return group.post_broadcast(whole(data), root, std::move(options));
+  });
+}
+
+Status allgather(Group& group, std::vector<std::byte>& data, Nanos timeout) {
+  const Slice all = whole(data);
+  const size_t block = data.size() / group.size();
+  std::vector<Slice> outputs;
+  for (Member r = 0; r < group.size(); r++) outputs.push_back({all.region, r * block, block});
+  return wait_for([&](PostOptions options) {
+    options.timeout = timeout;
+    const Slice input = outputs[group.rank()];
+    return group.post_allgather(input, std::move(outputs), std::move(options));
+  });
+}
+
+Status barrier(Group& group, Nanos timeout) {
+  return wait_for([&](PostOptions options) {
+    options.timeout = timeout;
+    return group.post_barrier(std::move(options));
+  });
+}
+
+uint64_t counter(const Group& group, const std::string& name) {
+  for (const auto& [n, value] : group.stats().counters) {
+    if (name == n) return value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return 0;
+}
+
+}  // namespace mcast::test
