@@ -14,9 +14,10 @@
 
 #include "base/config.h"
 #include "base/counters.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "engine/region.h"
+#include "base/region.h"
 
 namespace mcast {
 
@@ -125,10 +126,6 @@ class Engine {
   ~Engine() = delete;
   Impl* impl_;
 };
-
-// Where log lines go: level 1 error, 2 warning, 3 info, 4 trace. Default: stderr. Set once, early.
-using LogSink = void (*)(int level, const char* line);
-void set_log_sink(LogSink sink) noexcept;
 
 // "0.1.0"; part of the rendezvous record.
 const char* version() noexcept;

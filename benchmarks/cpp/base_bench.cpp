@@ -1,0 +1,103 @@
+// What one datagram costs in the lowest layer: its checksum (alone, and with the copy that places
+// the payload) and its bit. Sizes: 1408 and 8896 bytes are the chunks of 1500- and 9000-byte MTUs.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "base/bitmap.h"
+#include "base/checksum.h"
+#include "base/rng.h"
+
+namespace mcast {
+namespace {
+
+std::vector<std::byte> random_bytes(size_t size) {
+  Rng rng(1);
+  std::vector<std::byte> data(size);
+  for (std::byte& b : data) b = static_cast<std::byte>(rng.next());
+  return data;
+}
+
+void set_bytes(benchmark::State& state) {
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * state.range(0));
+}
+
+void BM_Crc32c(benchmark::State& state) {
+  const auto data = random_bytes(static_cast<size_t>(state.range(0)));
+  for (auto _ : state) benchmark::DoNotOptimize(crc32c(data));
+  set_bytes(state);
+}
+BENCHMARK(BM_Crc32c)->Arg(32)->Arg(1408)->Arg(8896)->Arg(65536);
+
+void BM_Memcpy(benchmark::State& state) {
+  const auto from = random_bytes(static_cast<size_t>(state.range(0)));
+  std::vector<std::byte> to(from.size());
+  for (auto _ : state) {
+    std::memcpy(to.data(), from.data(), from.size());
+    benchmark::ClobberMemory();
+  }
+  set_bytes(state);
+}
+BENCHMARK(BM_Memcpy)->Arg(1408)->Arg(8896);
+
+// Copy, then verify what was copied: the order of the placement rule.
+void BM_MemcpyThenCrc32c(benchmark::State& state) {
+  const auto from = random_bytes(static_cast<size_t>(state.range(0)));
+  std::vector<std::byte> to(from.size());
+  for (auto _ : state) {
+    std::memcpy(to.data(), from.data(), from.size());
+    benchmark::DoNotOptimize(crc32c(to));
+  }
+  set_bytes(state);
+}
+BENCHMARK(BM_MemcpyThenCrc32c)->Arg(1408)->Arg(8896);
+
+// Every bit of a map once, in the order given; the map is made anew outside the timing. The
+// argument is the number of bits.
+void set_in_order(benchmark::State& state, const std::vector<uint32_t>& order) {
+  for (auto _ : state) {
+    state.PauseTiming();
+    Bitmap bitmap(order.size());
+    state.ResumeTiming();
+    for (const uint32_t i : order) benchmark::DoNotOptimize(bitmap.test_and_set(i));
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()) * state.range(0));
+}
+
+std::vector<uint32_t> ascending(const benchmark::State& state) {
+  std::vector<uint32_t> order(static_cast<size_t>(state.range(0)));
+  std::iota(order.begin(), order.end(), 0u);
+  return order;
+}
+
+void BM_BitmapSequential(benchmark::State& state) { set_in_order(state, ascending(state)); }
+BENCHMARK(BM_BitmapSequential)->Arg(1 << 16)->Arg(1 << 22);
+
+void BM_BitmapRandom(benchmark::State& state) {
+  auto order = ascending(state);
+  Rng rng(2);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+  set_in_order(state, order);
+}
+BENCHMARK(BM_BitmapRandom)->Arg(1 << 16)->Arg(1 << 22);
+
+// The search for gaps in a map that is all set but every 1000th bit.
+void BM_BitmapClearRanges(benchmark::State& state) {
+  const auto n = static_cast<uint64_t>(state.range(0));
+  Bitmap bitmap(n);
+  for (uint64_t i = 0; i < n; ++i) {
+    if (i % 1000 != 0) bitmap.test_and_set(i);
+  }
+  for (auto _ : state) {
+    uint64_t clear = 0;
+    bitmap.for_each_clear_range(0, n, SIZE_MAX, [&](ChunkRange range) { clear += range.size(); });
+    benchmark::DoNotOptimize(clear);
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()) * state.range(0));
+}
+BENCHMARK(BM_BitmapClearRanges)->Arg(1 << 16);
+
+}  // namespace
+}  // namespace mcast

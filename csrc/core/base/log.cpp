@@ -1,0 +1,102 @@
+// A line is formatted on the stack (on the heap when it is long), prefixed with the process id,
+// since all ranks of a host usually share one terminal, and handed to the sink as a whole. The
+// default sink makes one write() per line, so that lines of several processes do not mix. Level and
+// sink are atomics: no lock is held while a sink runs, so a sink may log.
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <new>
+#include <string>
+
+namespace mcast {
+namespace {
+
+constexpr std::array<const char*, 5> kLevelNames = {"off", "error", "warn", "info", "trace"};
+
+std::atomic<LogSink> g_sink{nullptr};
+std::atomic<LogLevel> g_level{LogLevel::kWarn};
+
+void write_all(const char* data, size_t size) noexcept {
+  while (size > 0) {
+    const ssize_t n = ::write(STDERR_FILENO, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // nobody is left to tell
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+// `line` has room for a newline in place of the terminator at line[size].
+void emit(LogLevel level, char* line, size_t size) noexcept {
+  if (LogSink sink = g_sink.load(std::memory_order_acquire)) {
+    sink(static_cast<int>(level), line);
+    return;
+  }
+  line[size] = '\n';
+  write_all(line, size + 1);
+}
+
+}  // namespace
+
+const char* log_level_name(LogLevel level) noexcept {
+  return kLevelNames[static_cast<size_t>(level)];
+}
+
+std::optional<LogLevel> parse_log_level(std::string_view name) noexcept {
+  for (size_t i = 0; i < kLevelNames.size(); ++i) {
+    if (name == kLevelNames[i]) return static_cast<LogLevel>(i);
+  }
+  return std::nullopt;
+}
+
+void set_log_sink(LogSink sink) noexcept { g_sink.store(sink, std::memory_order_release); }
+
+void set_log_level(LogLevel level) noexcept { g_level.store(level, std::memory_order_relaxed); }
+
+LogLevel log_level() noexcept { return g_level.load(std::memory_order_relaxed); }
+
+bool log_enabled(LogLevel level) noexcept {
+  return level != LogLevel::kOff && level <= g_level.load(std::memory_order_relaxed);
+}
+
+void log(LogLevel level, const char* format, ...) noexcept {
+  if (!log_enabled(level)) return;
+  const int saved_errno = errno;
+  std::array<char, 1024> buffer;
+  const int prefix =
+      std::snprintf(buffer.data(), buffer.size(),
+                    "torch-mcast[%d] %s: ", static_cast<int>(::getpid()), log_level_name(level));
+  const auto head = static_cast<size_t>(prefix);
+
+  va_list args;
+  va_start(args, format);
+  va_list again;
+  va_copy(again, args);
+  errno = saved_errno;  // %m
+  const int body = std::vsnprintf(buffer.data() + head, buffer.size() - head, format, args);
+  va_end(args);
+
+  const size_t size = head + (body > 0 ? static_cast<size_t>(body) : 0);
+  if (size < buffer.size()) {
+    emit(level, buffer.data(), size);
+  } else if (char* line = new (std::nothrow) char[size + 1]) {
+    std::snprintf(line, size + 1, "%s", buffer.data());
+    errno = saved_errno;
+    std::vsnprintf(line + head, size + 1 - head, format, again);
+    emit(level, line, size);
+    delete[] line;
+  } else {
+    emit(level, buffer.data(),
+         buffer.size() - 1);  // out of memory: the start is better than nothing
+  }
+  va_end(again);
+  errno = saved_errno;
+}
+
+}  // namespace mcast

@@ -1,0 +1,17 @@
+// Random numbers nobody else can guess: group tags, incarnations, salts. For jitter and simulation
+// use the seeded Rng of base/rng.h. Any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace mcast {
+
+// 64 bits from the kernel's generator. Where the kernel refuses both getrandom() and /dev/urandom,
+// fallback_random64() and one warning in the log.
+uint64_t secure_random64() noexcept;
+
+// Different for every call, process and fork, but NOT fit as a secret: derived from the 16 random
+// bytes that the kernel gave this process at exec. Public for its test.
+uint64_t fallback_random64() noexcept;
+
+}  // namespace mcast

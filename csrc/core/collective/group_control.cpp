@@ -1,0 +1,240 @@
+// Credit, completion and the reach probe on the control tree. Receivers report how far they have
+// drained each stream and how far it may go on, a few times per window; each node passes the least of
+// its subtree up, the top sends every root its limit down the path to it. Completion is cumulative
+// (protocol/completion.h). The probe decides once, at the top, whether the group multicasts.
+#include <algorithm>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+
+void GroupCore::report_credit(Operation& op, bool first) {
+  const Plan& plan = op.plan;
+  const Chunk least = std::min<Chunk>(plan.window, plan.quantum + plan.batch);
+  const Chunk share = std::max<Chunk>(least, plan.window / std::max(1u, port_.busy_groups()));
+  if (first && share == least && least < plan.window) counters_.add(Counter::budget_overcommits);
+  for (uint32_t slot = 0; slot < plan.roots; slot++) {
+    if (op.own_slot == slot) {
+      if (first) op.credit->set_own(slot, CreditTree::unbounded());
+      continue;
+    }
+    const StreamReceiver& r = op.receivers[slot];
+    const Chunk mark = r.mark();
+    const bool ended = mark == plan.chunks && op.reported[slot] != mark;
+    if (!first && !ended && mark - op.reported[slot] < plan.quantum) continue;
+    op.reported[slot] = mark;
+    const uint64_t limit = std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(mark) + share);
+    op.credit->set_own(slot, {mark, static_cast<Chunk>(limit), r.lost()});
+  }
+}
+
+void GroupCore::flow_credit(Operation& op, Nanos now) {
+  op.credit->collect(changed_);
+  if (changed_.empty()) return;
+  entries_.clear();
+  for (const auto& [slot, least] : changed_) {
+    entries_.push_back({op.member_of(slot), least.mark, least.limit, least.lost});
+  }
+  if (tree_.is_top(self_)) {
+    const std::vector<wire::CreditEntry> entries = entries_;
+    route_limits(op, entries, now);
+    return;
+  }
+  wire::Writer body;
+  wire::put_credit(body, entries_);
+  send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kCredit, op.post.sequence,
+             op.plan.hash, body.bytes());
+}
+
+void GroupCore::route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries,
+                             Nanos now) {
+  std::map<Member, std::vector<wire::CreditEntry>> by_hop;
+  for (const wire::CreditEntry& e : entries) {
+    if (e.root == self_) {
+      if (op.sender) op.sender->on_credit(e.mark, e.limit, e.lost, now);
+      continue;
+    }
+    const Member hop = tree_.next_hop(self_, e.root);
+    if (tree_.is_child(hop, self_)) by_hop[hop].push_back(e);
+  }
+  for (const auto& [hop, list] : by_hop) {
+    wire::Writer body;
+    wire::put_credit(body, list);
+    send_frame(hop, Channel::kControl, wire::FrameType::kLimit, op.post.sequence, op.plan.hash,
+               body.bytes());
+  }
+}
+
+void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos) {
+  std::vector<wire::CreditEntry> entries;
+  if (!tree_.is_child(header.member, self_) || !wire::parse_credit(body, entries)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  const uint32_t child = tree_.child_index(header.member);
+  Operation* op = find(header.sequence);
+  if (op == nullptr) {
+    if (header.sequence < base_) {
+      counters_.add(Counter::stale);
+    } else {
+      early_credit_[header.sequence].push_back({child, header.argument, std::move(entries)});
+    }
+    return;
+  }
+  if (header.argument != op->plan.hash) {
+    counters_.add(Counter::mismatched);
+    describe_to(header.member, header.sequence);
+    return;
+  }
+  if (!op->credit) return;  // finished meanwhile
+  op->credit->post_child(child);
+  for (const wire::CreditEntry& e : entries) {
+    const auto slot = e.root < size_ ? op->slot_of(e.root) : std::nullopt;
+    if (!slot) {
+      counters_.add(Counter::malformed);
+      return;
+    }
+    op->credit->set_child(child, *slot, {e.mark, e.limit, e.lost});
+  }
+}
+
+void GroupCore::on_limit(const Frame& header, ConstBytes body, Nanos now) {
+  std::vector<wire::CreditEntry> entries;
+  const bool from_parent = !tree_.is_top(self_) && tree_.parent(self_) == header.member;
+  const bool parsed = from_parent && wire::parse_credit(body, entries) &&
+                      std::all_of(entries.begin(), entries.end(),
+                                  [this](const auto& e) { return e.root < size_; });
+  if (!parsed) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  Operation* op = find(header.sequence);
+  if (op == nullptr || header.argument != op->plan.hash) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  route_limits(*op, entries, now);
+}
+
+void GroupCore::report_complete(Nanos now) {
+  CompletionTracker::Up up;
+  if (!completion_.report_due(now, up)) return;
+  wire::Writer body;
+  wire::put_hashes(body, up.hashes);
+  send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kComplete, up.end, up.first,
+             body.bytes());
+}
+
+void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
+  std::vector<uint32_t> hashes;
+  if (!tree_.is_child(header.member, self_) || !wire::parse_hashes(body, hashes)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  Sequence where = 0;
+  switch (completion_.on_child(tree_.child_index(header.member), header.sequence, header.argument,
+                               hashes, where, now)) {
+    case CompletionTracker::Report::kOk:
+      if (tree_.is_top(self_)) on_released(completion_.subtree_complete(), now);
+      break;
+    case CompletionTracker::Report::kInvalid:
+      counters_.add(Counter::malformed);
+      break;
+    case CompletionTracker::Report::kMismatch:
+      counters_.add(Counter::mismatched);
+      if (find(where) != nullptr) {
+        describe_to(header.member, where);
+      } else {
+        fail(Status(Code::kMismatch, "rank " + std::to_string(header.member) +
+                                         " and another rank called different operations as number " +
+                                         std::to_string(where)),
+             header.member, now);
+      }
+      break;
+  }
+}
+
+void GroupCore::on_released(Sequence end, Nanos now) {
+  end = std::min(end, completion_.own_complete());
+  if (!completion_.on_released(end)) return;
+  for (uint32_t c = 0; c < tree_.children(self_); c++) {
+    send_frame(static_cast<Member>(tree_.first_child(self_) + c), Channel::kControl,
+               wire::FrameType::kReleased, end, 0);
+  }
+  release(end, now);
+}
+
+void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
+  if (failed()) {
+    ready(failure_);
+    return;
+  }
+  if (size_ == 1) {
+    ready({});
+    return;
+  }
+  ready_ = std::move(ready);
+  probe_.emplace(self_, size_, tree_.children(self_), params_.try_multicast && params_.multicast_problem.empty(), params_.probe_timeout, now);
+}
+
+void GroupCore::drive_probe(Nanos now) {
+  if (probe_->send_due(now)) {
+    // Full size, so that a path whose MTU is smaller than claimed is found out here.
+    const std::vector<std::byte> padding(params_.agreed.chunk);
+    if (send_datagram(wire::DatagramType::kProbe, 0, 0, 0, padding)) {
+      counters_.add(Counter::probes_sent);
+    }
+  }
+  bool ok = false;
+  std::string why;
+  if (!probe_->verdict(now, ok, why)) return;
+  if (!params_.multicast_problem.empty()) {
+    ok = false;
+    why = "rank " + std::to_string(self_) + ": " + params_.multicast_problem +
+          (why.empty() ? "" : "; " + why);
+  }
+  if (!tree_.is_top(self_)) {
+    wire::Writer body;
+    body.put_text(why);
+    send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kProbeStatus, 0, ok ? 1 : 0,
+               body.bytes());
+    return;
+  }
+  const bool multicast = ok && params_.try_multicast;
+  if (why.empty()) why = multicast ? "the probe reached every rank" : "set by MCAST_ALGORITHM";
+  on_probe_done(multicast, why, now);
+}
+
+void GroupCore::on_probe_status(const Frame& header, ConstBytes body, Nanos) {
+  if (!tree_.is_child(header.member, self_)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  if (!probe_) return;
+  probe_->on_status(tree_.child_index(header.member), header.argument == 1,
+                    std::string(wire::Reader(body).rest_text()));
+}
+
+void GroupCore::on_probe_done(bool multicast, const std::string& why, Nanos now) {
+  if (!probe_) return;
+  wire::Writer body;
+  body.put_text(why);
+  for (uint32_t c = 0; c < tree_.children(self_); c++) {
+    send_frame(static_cast<Member>(tree_.first_child(self_) + c), Channel::kControl,
+               wire::FrameType::kProbeDone, 0, multicast ? 1 : 0, body.bytes());
+  }
+  probe_.reset();
+  path_ = multicast ? Path::kMulticast : Path::kRing;
+  path_reason_ = why;
+  auto ready = std::exchange(ready_, nullptr);
+  if (!multicast && params_.require_multicast) {
+    fail(Status(Code::kUnavailable, "multicast does not reach all ranks: " + why +
+                                        "; set MCAST_ALGORITHM=auto to use the ring instead"),
+         kNoMember, now);
+    if (ready) ready(failure_);
+    return;
+  }
+  if (ready) ready({});
+}
+
+}  // namespace mcast

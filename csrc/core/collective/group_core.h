@@ -1,0 +1,214 @@
+// GroupCore: one group on one lane, as a state machine. It composes the protocol machines of all
+// operations in flight, answers datagrams and frames, and sends through a Port. No socket, no thread,
+// no clock: the same object runs under the simulator and under a lane thread.
+//
+// Threads: one (the lane's), except stats readers of `counters`. Calls come in the order: start_probe,
+// then any of on_*/post/progress. User code (`done` callbacks) runs inside progress(), post() and
+// fail().
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/counters.h"
+#include "collective/operation.h"
+#include "collective/port.h"
+#include "protocol/completion.h"
+#include "protocol/liveness.h"
+#include "protocol/probe.h"
+#include "protocol/staging.h"
+#include "protocol/tree.h"
+#include "wire/datagram.h"
+#include "wire/frame.h"
+
+namespace mcast {
+
+struct GroupParams {
+  std::string name;
+  Member self = 0;
+  uint64_t tag = 0;
+  uint8_t lane = 0;
+  Agreed agreed;  // agreed.members is the size
+  uint32_t arity = 32;
+  uint32_t ahead = 64;
+  size_t staging = 4u << 20;
+  size_t retransmit = 4u << 20;
+  Nanos liveness_limit = 20 * kSecond;
+  Nanos alpha = 2 * kMilli;
+  Nanos probe_timeout = 2 * kSecond;
+  bool try_multicast = true;       // false: straight to the ring
+  bool require_multicast = false;  // a failed probe fails the group
+  std::string multicast_problem;   // not empty: this member cannot multicast, and why
+};
+
+class GroupCore {
+ public:
+  GroupCore(GroupParams params, Port& port, Counters& counters);
+
+  // Begins the reach probe; `ready` runs once, with the path or the reason of failure.
+  void start_probe(Nanos now, std::function<void(const Status&)> ready);
+  enum class Path : uint8_t { kUnknown, kMulticast, kRing, kLocal };
+  Path path() const { return path_; }
+  const std::string& path_reason() const { return path_reason_; }
+
+  // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
+  void post(Post post, Nanos now);
+
+  // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
+  void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // A frame for this group from `from`, header parsed and checksum verified.
+  void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
+
+  // Timers and sending. `drained`: the transport's receive side was seen empty. Returns whether more
+  // can be done at once (something was sent and more is waiting).
+  bool progress(Nanos now, bool drained);
+  // When progress() must be called again at the latest.
+  Nanos deadline(Nanos now) const;
+
+  // Fails everything, tells the others. First reason wins.
+  void fail(const Status& why, Member culprit, Nanos now);
+  bool failed() const { return !failure_.ok(); }
+  const Status& failure() const { return failure_; }
+
+  // Says that this member posts nothing more.
+  void leave(Nanos now);
+  // Nothing of ours is unconfirmed: the group may be dropped.
+  bool quiet() const;
+
+  bool busy() const { return large_in_flight_ > 0; }
+  Sequence next_sequence() const { return next_; }
+  const GroupParams& params() const { return params_; }
+  // Per member: repair payload bytes received from it, sent to it. Lane thread only.
+  const std::vector<std::pair<uint64_t, uint64_t>>& repairs() const { return repairs_; }
+
+ private:
+  using Frame = wire::FrameHeader;
+
+  // group_core.cpp: life of an operation
+  Operation* find(Sequence sequence);
+  void start_streams(Operation& op, Nanos now);
+  void replay_staged(Operation& op, Nanos now);
+  bool keep_small(Operation& op);
+  void check_local(Operation& op, Nanos now);
+  void advance_complete(Nanos now);
+  void finish(Operation& op, const Status& status);
+  void release(Sequence end, Nanos now);
+
+  // group_receive.cpp: datagrams and repair data
+  void on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  bool place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live, Nanos now);
+  void stream_complete(Operation& op, Nanos now);
+  void stage(const wire::DatagramHeader& header, ConstBytes payload);
+  void on_position(Sequence sequence, Member root, Chunk sent, Nanos now);
+  void on_fetch(const Frame& header, ConstBytes body, Nanos now);
+  void on_fetch_data(const Frame& header, ConstBytes body, Nanos now);
+  void on_not_have(const Frame& header, ConstBytes body, Nanos now);
+  void donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+              const std::vector<ChunkRange>& ranges);
+  void send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id, ChunkRange range);
+  void say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
+                    std::span<const ChunkRange> ranges, bool coming);
+  void detect_losses(Operation& op, Nanos now, bool drained);
+  void drive_fetch(Operation& op, Nanos now);
+
+  // group_send.cpp: the own stream
+  bool pump(Operation& op, Nanos now);
+  bool my_turn(Operation& op, Nanos now);
+  bool send_chunk(Operation& op, Chunk chunk);
+  void announce(Operation& op, Nanos now);
+  void serve_repairs(Operation& op, Nanos now);
+
+  // group_control.cpp: credit, completion, liveness, probe, failure
+  void report_credit(Operation& op, bool first);
+  void flow_credit(Operation& op, Nanos now);
+  void route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries, Nanos now);
+  void on_credit(const Frame& header, ConstBytes body, Nanos now);
+  void on_limit(const Frame& header, ConstBytes body, Nanos now);
+  void on_complete(const Frame& header, ConstBytes body, Nanos now);
+  void on_released(Sequence end, Nanos now);
+  void report_complete(Nanos now);
+  void on_probe_status(const Frame& header, ConstBytes body, Nanos now);
+  void on_probe_done(bool multicast, const std::string& why, Nanos now);
+  void drive_probe(Nanos now);
+  void on_abort(const wire::AbortNotice& notice, Nanos now);
+  void on_describe(const Frame& header, ConstBytes body, Nanos now);
+  void describe_to(Member to, Sequence sequence);
+  void mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now);
+  void drive_liveness(Nanos now, bool drained);
+  void check_deadlines(Nanos now);
+  void on_late(Sequence sequence, Nanos now);
+  void on_where(const Frame& header, Nanos now);
+  void name_late(Nanos now);
+
+  // ring.cpp: the unicast path
+  void start_ring(Operation& op, Nanos now);
+  bool pump_ring(Operation& op, Nanos now);
+  void on_ring_ready(const Frame& header, Nanos now);
+  void on_ring_data(const Frame& header, ConstBytes body, Nanos now);
+
+  // group_out.cpp: frames out
+  void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
+                  uint32_t argument, ConstBytes body = {}, ConstBytes payload = {});
+  // To parent and children, except `except`.
+  void flood(wire::FrameType type, Sequence sequence, uint32_t argument, ConstBytes body,
+             Member except);
+  bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
+                     ConstBytes payload);
+  bool is_multicast() const { return path_ == Path::kMulticast; }
+  std::string op_text(const Operation& op, Nanos now) const;
+
+  GroupParams params_;
+  Port& port_;
+  Counters& counters_;
+  Member self_;
+  uint32_t size_;
+  Tree tree_;
+
+  Path path_ = Path::kUnknown;
+  std::string path_reason_;
+  std::optional<ReachProbe> probe_;
+  std::function<void(const Status&)> ready_;
+
+  std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
+  Sequence base_ = 0;                           // released below
+  Sequence next_ = 0;                           // posted below
+  size_t kept_bytes_ = 0;
+  uint32_t large_in_flight_ = 0;
+  uint32_t unfinished_ = 0;
+  Staging staging_;
+  CompletionTracker completion_;
+  Liveness liveness_;
+  // What arrived for ops that this rank has not posted yet; replayed at post.
+  struct EarlyCredit {
+    uint32_t child, hash;
+    std::vector<wire::CreditEntry> entries;
+  };
+  std::map<Sequence, std::vector<EarlyCredit>> early_credit_;
+  std::map<Sequence, std::pair<Member, wire::Descriptor>> early_describe_;
+  std::map<Sequence, uint32_t> early_ring_;  // the successor's descriptor hash
+  uint32_t retransmit_waiting_ = 0;
+
+  Status failure_;
+  std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
+  std::vector<Status> gone_;    // by member: why it can no longer be reached
+  bool leaving_ = false;
+
+  // Deadline inquiry (op timeout): who has not posted `late_seq_`?
+  Sequence late_seq_ = 0;
+  Nanos late_until_ = kNever;
+  bool late_asked_ = false;
+  std::vector<int> where_;  // by member: -1 unknown, 0 not posted, 1 posted
+
+  std::vector<std::pair<uint64_t, uint64_t>> repairs_;
+  // Scratch, kept to avoid allocation.
+  std::vector<ChunkRange> ranges_;
+  std::vector<wire::CreditEntry> entries_;
+  std::vector<std::pair<uint32_t, CreditTree::Least>> changed_;
+};
+
+}  // namespace mcast

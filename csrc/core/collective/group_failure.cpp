@@ -1,0 +1,276 @@
+// Failure: whoever finds one (a dead stream, silence, a deadline, a mismatch, an abort) fails the whole
+// group once, tells its tree and ring neighbours and everybody by one multicast, and poisons later
+// calls; a member that is told does the same, so the news floods. Deadlines ask first: the top queries
+// where every rank is, so that the error names those who have not made the call.
+#include <algorithm>
+#include <cstdio>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+
+std::string seconds(Nanos t) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(t) / 1e9);
+  return text;
+}
+
+}  // namespace
+
+std::string GroupCore::op_text(const Operation& op, Nanos now) const {
+  const std::string& name = op.post.descriptor.name;
+  return (name.empty() ? wire::kind_name(op.post.descriptor.kind) : name) + " (sequence " +
+         std::to_string(op.post.sequence) + ") of group '" + params_.name + "' failed on rank " +
+         std::to_string(self_) + " after " + seconds(now - op.post.posted);
+}
+
+void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
+  if (failed() || why.ok()) return;
+  failure_ = why;
+  if (size_ > 1) {
+    wire::Writer body;
+    wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, self_, why.message()});
+    counters_.add(Counter::aborts_sent);
+    for (const Member m : liveness_.watched()) {
+      if (m != culprit || why.code() != Code::kPeerLost) {
+        send_frame(m, Channel::kControl, wire::FrameType::kAbort, 0, 0, body.bytes());
+      }
+    }
+    if (path_ == Path::kMulticast) {
+      send_datagram(wire::DatagramType::kAbort, 0, 0, 0, body.bytes());
+    }
+  }
+  // finish() runs callbacks, which may post again: walk by index.
+  for (size_t i = 0; i < ops_.size(); i++) {
+    if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(*ops_[i], now)));
+  }
+  probe_.reset();
+  if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
+}
+
+void GroupCore::on_abort(const wire::AbortNotice& notice, Nanos now) {
+  counters_.add(Counter::aborts_received);
+  if (leaving_ && unfinished_ == 0) return;
+  const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
+  fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text), notice.culprit,
+       now);
+}
+
+void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
+  if (failed() || !gone_[peer].ok()) return;
+  const std::string text = "rank " + std::to_string(peer) +
+                           (graceful ? " closed its connections"
+                                     : " is lost (" + why.message() + ")") +
+                           "; look at its log for the first error";
+  gone_[peer] = Status(Code::kPeerLost, text);
+  // A peer that left in order, or whose end nobody waits for, harms nothing until the next call.
+  if (unfinished_ > 0 || probe_) fail(gone_[peer], peer, now);
+}
+
+void GroupCore::drive_liveness(Nanos now, bool drained) {
+  std::vector<Member> ping;
+  liveness_.due(now, ping);
+  for (const Member m : ping) {
+    counters_.add(Counter::pings_sent);
+    send_frame(m, Channel::kControl, wire::FrameType::kPing, 0, 0);
+  }
+  if (!drained) return;
+  const Member silent = liveness_.silent(now);
+  if (silent == kNoMember) return;
+  fail(Status(Code::kPeerLost,
+              "rank " + std::to_string(silent) + " has been silent for " +
+                  seconds(liveness_.silence(silent, now)) + " (liveness limit " +
+                  seconds(params_.liveness_limit) +
+                  "); its process is stopped or its network is cut"),
+       silent, now);
+}
+
+void GroupCore::check_deadlines(Nanos now) {
+  if (late_asked_) {
+    if (now >= late_until_) name_late(now);
+    return;
+  }
+  for (const auto& op : ops_) {
+    if (op->finished || now < op->deadline) continue;
+    if (tree_.is_top(self_)) {
+      on_late(op->post.sequence, now);
+    } else {
+      late_asked_ = true;
+      late_seq_ = op->post.sequence;
+      late_until_ = now + 2 * kInquiry;
+      send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op->post.sequence, 0);
+    }
+    return;
+  }
+}
+
+void GroupCore::on_late(Sequence sequence, Nanos now) {
+  if (!tree_.is_top(self_) || !where_.empty()) return;
+  late_asked_ = true;
+  late_seq_ = sequence;
+  late_until_ = now + kInquiry;
+  where_.assign(size_, -1);
+  where_[self_] = next_ > sequence ? 1 : 0;
+  flood(wire::FrameType::kQuery, sequence, 0, {}, kNoMember);
+  if (size_ == 1) name_late(now);
+}
+
+void GroupCore::on_where(const Frame& header, Nanos now) {
+  if (where_.empty() || header.sequence != late_seq_) return;
+  where_[header.member] = header.argument > late_seq_ ? 1 : 0;
+  if (std::find(where_.begin(), where_.end(), -1) == where_.end()) name_late(now);
+}
+
+void GroupCore::name_late(Nanos now) {
+  std::string late, mute;
+  Member culprit = kNoMember;
+  const auto name = [&culprit](std::string& list, size_t m) {
+    if (culprit == kNoMember) culprit = static_cast<Member>(m);
+    list += (list.empty() ? "" : ", ") + std::to_string(m);
+  };
+  for (size_t m = 0; m < where_.size(); m++) {
+    if (where_[m] == 0) name(late, m);
+    if (where_[m] < 0) name(mute, m);
+  }
+  std::string text = "operation " + std::to_string(late_seq_) + " passed its time limit: ";
+  if (!late.empty()) text += "rank(s) " + late + " have not called it";
+  if (!mute.empty()) text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
+  if (late.empty() && mute.empty()) {
+    text += where_.empty() ? "rank 0 does not answer"
+                           : "all ranks have called it, the transfer did not finish in time";
+  }
+  text += "; check that all ranks make the same calls, or raise the timeout";
+  fail(Status(Code::kTimeout, text), culprit, now);
+}
+
+void GroupCore::describe_to(Member to, Sequence sequence) {
+  const Operation* op = find(sequence);
+  if (op == nullptr) return;
+  wire::Writer body;
+  wire::put_descriptor(body, op->plan.descriptor);
+  send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
+}
+
+void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
+  wire::Descriptor theirs;
+  if (!wire::parse_descriptor(body, theirs)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  const Operation* op = find(header.sequence);
+  if (op == nullptr) {
+    if (header.sequence >= next_) early_describe_[header.sequence] = {header.member, theirs};
+    return;
+  }
+  if (!theirs.same(op->plan.descriptor)) {
+    mismatch(header.sequence, header.member, theirs.to_string(), now);
+  }
+}
+
+void GroupCore::mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now) {
+  const Operation* op = find(sequence);
+  const std::string ours = op != nullptr ? op->plan.descriptor.to_string() : "?";
+  fail(Status(Code::kMismatch, "operation " + std::to_string(sequence) + " differs between ranks: rank " +
+                                   std::to_string(self_) + " called " + ours + ", rank " +
+                                   std::to_string(other) + " called " + theirs),
+       other, now);
+}
+
+void GroupCore::leave(Nanos) {
+  if (leaving_ || failed()) return;
+  leaving_ = true;
+  left_[self_] = next_;
+  flood(wire::FrameType::kLeave, next_, self_, {}, kNoMember);
+}
+
+void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
+  using wire::FrameType;
+  if (header.member >= size_ || header.member == self_) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  counters_.add(Counter::frames_received);
+  counters_.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
+  liveness_.heard(header.member, now);
+  if (failed()) {
+    // Whoever still talks to a failed group has not heard of the failure.
+    if (header.type == FrameType::kPing) {
+      wire::Writer notice;
+      wire::put_abort(notice, {static_cast<uint8_t>(failure_.code()), kNoMember, self_,
+                               failure_.message()});
+      send_frame(header.member, Channel::kControl, FrameType::kAbort, 0, 0, notice.bytes());
+    }
+    return;
+  }
+  switch (header.type) {
+    case FrameType::kCredit:
+      return on_credit(header, body, now);
+    case FrameType::kLimit:
+      return on_limit(header, body, now);
+    case FrameType::kFetch:
+      return on_fetch(header, body, now);
+    case FrameType::kFetchData:
+      return on_fetch_data(header, body, now);
+    case FrameType::kNotHave:
+    case FrameType::kComing:
+      return on_not_have(header, body, now);
+    case FrameType::kComplete:
+      return on_complete(header, body, now);
+    case FrameType::kReleased:
+      if (!tree_.is_top(self_) && header.member == tree_.parent(self_)) {
+        return on_released(header.sequence, now);
+      }
+      break;
+    case FrameType::kPing:
+      return send_frame(header.member, Channel::kControl, FrameType::kPong, 0, 0);
+    case FrameType::kPong:
+      return;
+    case FrameType::kAbort: {
+      wire::AbortNotice notice;
+      if (wire::parse_abort(body, notice)) return on_abort(notice, now);
+      break;
+    }
+    case FrameType::kPosition:
+      if (body.size() == 2) {
+        on_position(header.sequence, wire::load<uint16_t>(body.data()), header.argument, now);
+        return flood(FrameType::kPosition, header.sequence, header.argument, body, header.member);
+      }
+      break;
+    case FrameType::kDescribe:
+      return on_describe(header, body, now);
+    case FrameType::kProbeStatus:
+      return on_probe_status(header, body, now);
+    case FrameType::kProbeDone:
+      return on_probe_done(header.argument == 1, std::string(wire::Reader(body).rest_text()), now);
+    case FrameType::kRingReady:
+      return on_ring_ready(header, now);
+    case FrameType::kRingData:
+      return on_ring_data(header, body, now);
+    case FrameType::kLeave: {
+      if (header.argument >= size_ || header.argument == self_) break;
+      const auto member = static_cast<Member>(header.argument);
+      left_[member] = std::min(left_[member], header.sequence);
+      flood(FrameType::kLeave, header.sequence, header.argument, {}, header.member);
+      if (next_ > header.sequence && unfinished_ > 0) {
+        fail(Status(Code::kClosed, "rank " + std::to_string(member) +
+                                       " left the group without calling operation " +
+                                       std::to_string(header.sequence)),
+             member, now);
+      }
+      return;
+    }
+    case FrameType::kLate:
+      return on_late(header.sequence, now);
+    case FrameType::kQuery:
+      send_frame(Tree::kTop, Channel::kControl, FrameType::kWhere, header.sequence, next_);
+      return flood(FrameType::kQuery, header.sequence, 0, {}, header.member);
+    case FrameType::kWhere:
+      return on_where(header, now);
+  }
+  counters_.add(Counter::malformed);
+}
+
+}  // namespace mcast

@@ -1,0 +1,309 @@
+// The receive side: data, positions and repair. A datagram is judged in this order: whose operation,
+// which stream, which chunk, is it new, is its checksum right; only then do its bytes touch a region
+// and its bit is set (the placement rule), so late, stale, repeated and corrupt datagrams can neither
+// reach memory that was given back nor overwrite a good chunk. Lost chunks are asked of the ring
+// neighbour, then of the root; donors answer at once from verified chunks only.
+#include <algorithm>
+#include <cstring>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+namespace {
+constexpr size_t kFetchPayload = 60u << 10;  // per frame
+}
+
+void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (failed()) return;
+  if (header.member == self_) {
+    counters_.add(Counter::own_echo);
+    return;
+  }
+  if (header.member >= size_ || header.subgroup != 0) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  counters_.add(Counter::datagrams_received);
+  counters_.add(Counter::datagram_bytes_received, datagram.size());
+  if (header.type == wire::DatagramType::kData) {
+    on_data(header, datagram, now);
+    return;
+  }
+  if (!wire::verify_datagram(datagram)) {
+    counters_.add(Counter::corrupt);
+    return;
+  }
+  const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
+  switch (header.type) {
+    case wire::DatagramType::kPosition:
+      on_position(header.sequence, header.member, header.chunk, now);
+      break;
+    case wire::DatagramType::kProbe:
+      if (probe_) probe_->on_probe(header.member);
+      break;
+    case wire::DatagramType::kAbort: {
+      wire::AbortNotice notice;
+      if (wire::parse_abort(payload, notice)) {
+        on_abort(notice, now);
+      } else {
+        counters_.add(Counter::malformed);
+      }
+      break;
+    }
+    case wire::DatagramType::kData:
+      break;
+  }
+}
+
+void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (header.sequence < base_) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
+  Operation* op = find(header.sequence);
+  if (op == nullptr) {
+    if (!wire::verify_datagram(datagram)) {
+      counters_.add(Counter::corrupt);
+    } else {
+      stage(header, payload);
+    }
+    return;
+  }
+  if (header.descriptor != op->plan.hash) {
+    if (!wire::verify_datagram(datagram)) {
+      counters_.add(Counter::corrupt);
+      return;
+    }
+    counters_.add(Counter::mismatched);
+    describe_to(header.member, header.sequence);
+    return;
+  }
+  const auto slot = op->slot_of(header.member);
+  if (!slot || op->receivers.empty() || header.chunk >= op->plan.chunks ||
+      payload.size() != op->plan.length(header.chunk)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  StreamReceiver& receiver = op->receivers[*slot];
+  if (op->local_complete || receiver.has(header.chunk)) {
+    counters_.add(Counter::duplicates);
+    return;
+  }
+  if (!wire::verify_datagram(datagram)) {
+    counters_.add(Counter::corrupt);
+    return;
+  }
+  place(*op, *slot, header.chunk, payload, true, now);
+}
+
+bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live,
+                      Nanos now) {
+  StreamReceiver& receiver = op.receivers[slot];
+  if (op.local_complete || receiver.has(chunk)) {
+    counters_.add(Counter::duplicates);
+    return false;
+  }
+  std::memcpy(op.destination(slot) + static_cast<size_t>(chunk) * op.plan.chunk, payload.data(),
+              payload.size());
+  receiver.accept(chunk, live, now);
+  counters_.add(Counter::chunks_placed);
+  if (receiver.complete()) {
+    op.receiving--;
+    check_local(op, now);
+  }
+  return true;
+}
+
+void GroupCore::stage(const wire::DatagramHeader& header, ConstBytes payload) {
+  if (header.sequence - next_ >= params_.ahead) {
+    counters_.add(Counter::staging_drops);
+    return;
+  }
+  switch (staging_.put(header.sequence, {header.member, header.chunk}, header.descriptor, payload)) {
+    case Staging::Put::kStored:
+      counters_.add(Counter::chunks_staged);
+      break;
+    case Staging::Put::kDuplicate:
+      counters_.add(Counter::duplicates);
+      break;
+    case Staging::Put::kFull:
+      counters_.add(Counter::staging_drops);
+      break;
+  }
+}
+
+void GroupCore::on_position(Sequence sequence, Member root, Chunk sent, Nanos now) {
+  counters_.add(Counter::positions_received);
+  Operation* op = find(sequence);
+  if (op == nullptr || op->local_complete || op->receivers.empty()) return;
+  const auto slot = op->slot_of(root);
+  if (slot && slot != op->own_slot) op->receivers[*slot].on_position(sent, now);
+}
+
+void GroupCore::detect_losses(Operation& op, Nanos now, bool drained) {
+  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
+    StreamReceiver& receiver = op.receivers[slot];
+    if (receiver.complete()) continue;
+    ranges_.clear();
+    bool cutoff = false;
+    receiver.detect(now, drained, ranges_, cutoff);
+    if (cutoff) counters_.add(Counter::cutoffs);
+    for (const ChunkRange& r : ranges_) {
+      counters_.add(Counter::gaps, r.size());
+      op.fetch->want(op.member_of(slot), r);
+    }
+  }
+}
+
+void GroupCore::drive_fetch(Operation& op, Nanos now) {
+  if (op.fetch->idle()) return;
+  if (const size_t expired = op.fetch->expire(now)) {
+    counters_.add(Counter::fetch_timeouts, expired);
+  }
+  const auto has = [&op](Member root, Chunk c) { return op.receivers[*op.slot_of(root)].has(c); };
+  FetchClient::Request request;
+  while (op.fetch->next(now, has, request)) {
+    wire::Writer body;
+    wire::put_ranges(body, request.root, request.ranges);
+    counters_.add(Counter::fetches_sent);
+    send_frame(request.donor, Channel::kControl, wire::FrameType::kFetch, op.post.sequence,
+               request.id, body.bytes());
+  }
+}
+
+void GroupCore::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
+  counters_.add(Counter::fetches_received);
+  Member root;
+  std::vector<ChunkRange> ranges;
+  if (!wire::parse_ranges(body, root, ranges)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  Operation* op = find(header.sequence);
+  const auto slot = op != nullptr && !op->receivers.empty() ? op->slot_of(root) : std::nullopt;
+  const bool in_bounds = slot && std::all_of(ranges.begin(), ranges.end(), [op](ChunkRange r) {
+                           return r.end <= op->plan.chunks;
+                         });
+  if (!in_bounds) {
+    if (header.sequence < base_) counters_.add(Counter::stale);
+    say_not_have(header.sequence, header.member, header.argument, root, ranges, false);
+    return;
+  }
+  if (slot == op->own_slot && op->repairs) {
+    op->repairs->add(header.member, header.argument, std::move(ranges), now);
+    return;
+  }
+  donate(*op, *slot, header.member, header.argument, ranges);
+}
+
+void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                       const std::vector<ChunkRange>& ranges) {
+  const bool own = op.own_slot == slot;
+  // A finished operation's memory belongs to the caller again, except a small root's own copy.
+  const bool readable = own && op.plan.small ? op.sending_started : op.data_held();
+  const Chunk own_end = own && op.sender ? op.sender->sent() : 0;
+  std::vector<ChunkRange> missing;
+  for (const ChunkRange& r : ranges) {
+    Chunk at = r.first;
+    while (at < r.end) {
+      const auto held = [&](Chunk c) {
+        return readable && (own ? c < own_end : op.receivers[slot].has(c));
+      };
+      const bool have = held(at);
+      Chunk end = at + 1;
+      while (end < r.end && held(end) == have) end++;
+      if (have) {
+        send_fetch_data(op, slot, asker, id, {at, end});
+      } else {
+        missing.push_back({at, end});
+      }
+      at = end;
+    }
+  }
+  if (!missing.empty()) {
+    say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);
+  }
+}
+
+void GroupCore::send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                                ChunkRange range) {
+  const Chunk per_frame =
+      static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / op.plan.chunk));
+  const ConstBytes source = op.source(slot);
+  for (Chunk at = range.first; at < range.end; at += per_frame) {
+    const ChunkRange part{at, std::min(range.end, at + per_frame)};
+    const size_t bytes = op.plan.length(part);
+    wire::Writer head;
+    wire::put_fetch_data_head(head, op.member_of(slot), part);
+    send_frame(asker, Channel::kRepair, wire::FrameType::kFetchData, op.post.sequence, id,
+               head.bytes(), source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes));
+    counters_.add(Counter::repair_chunks_sent, part.size());
+    counters_.add(Counter::repair_bytes_sent, bytes);
+    repairs_[asker].second += bytes;
+  }
+}
+
+void GroupCore::say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
+                             std::span<const ChunkRange> ranges, bool coming) {
+  if (!coming) counters_.add(Counter::not_have_sent);
+  wire::Writer body;
+  wire::put_ranges(body, root, ranges);
+  send_frame(asker, Channel::kControl,
+             coming ? wire::FrameType::kComing : wire::FrameType::kNotHave, sequence, id,
+             body.bytes());
+}
+
+void GroupCore::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
+  Operation* op = find(header.sequence);
+  wire::FetchData data;
+  if (!wire::parse_fetch_data(body, data)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  if (op == nullptr || op->local_complete || !op->fetch) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  const auto slot = op->slot_of(data.root);
+  if (!slot || data.range.end > op->plan.chunks ||
+      data.payload.size() != op->plan.length(data.range)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  repairs_[header.member].first += data.payload.size();
+  size_t offset = 0;
+  for (Chunk c = data.range.first; c < data.range.end; c++) {
+    const size_t length = op->plan.length(c);
+    if (place(*op, *slot, c, data.payload.subspan(offset, length), false, now)) {
+      counters_.add(Counter::repair_chunks_received);
+    }
+    offset += length;
+  }
+  op->fetch->on_data(header.argument, data.range.size(), now);
+}
+
+void GroupCore::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
+  const bool coming = header.type == wire::FrameType::kComing;
+  if (!coming) counters_.add(Counter::not_have_received);
+  Operation* op = find(header.sequence);
+  Member root;
+  if (!wire::parse_ranges(body, root, ranges_)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  if (op == nullptr || op->local_complete || !op->fetch) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  const std::vector<ChunkRange> ranges = ranges_;
+  for (const ChunkRange& r : ranges) {
+    if (!op->slot_of(root) || r.end > op->plan.chunks) {
+      counters_.add(Counter::malformed);
+      return;
+    }
+  }
+  op->fetch->on_not_have(header.argument, root, ranges, coming, now);
+}
+
+}  // namespace mcast

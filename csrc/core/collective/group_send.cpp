@@ -1,0 +1,127 @@
+// The send side of the own stream: data within credit and turn, repairs that several ranks asked for,
+// Position announcements. A large allgather takes turns in chains: a root starts when it sees that
+// everybody before it in its chain is near its end, on the multicast itself; a predecessor that stays
+// silent while its chain is idle is passed over after a little patience per place, so that a slow rank
+// does not idle the chain. Roots of an operation follow those of earlier operations of the group.
+#include <algorithm>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+namespace {
+constexpr Chunk kBatchesPerPoll = 4;  // then the receive side gets its turn
+}
+
+bool GroupCore::pump(Operation& op, Nanos now) {
+  StreamSender& sender = *op.sender;
+  if (!op.sending_started) {
+    if (op.plan.small) return false;  // waits for retransmit memory
+    if (!sender.can_send() || !my_turn(op, now)) return false;
+    op.sending_started = true;
+    op.turn_retry = kNever;
+  }
+  bool more = false;
+  for (Chunk left = kBatchesPerPoll; left > 0; left--) {
+    bool again = false;
+    const ChunkRange run = sender.take(op.plan.batch, again, now);
+    if (run.first >= run.end) break;
+    for (Chunk c = run.first; c < run.end; c++) {
+      if (!send_chunk(op, c)) {
+        sender.put_back({c, run.end}, again);
+        return false;
+      }
+      if (again) counters_.add(Counter::remulticast_chunks);
+    }
+    more = sender.can_send();
+  }
+  counters_.add(Counter::credit_stalls, sender.stalls() - op.stalls_counted);
+  counters_.add(Counter::congestion_cuts, sender.cuts() - op.cuts_counted);
+  op.stalls_counted = sender.stalls();
+  op.cuts_counted = sender.cuts();
+  return more;
+}
+
+bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
+  const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
+  const size_t length = op.plan.length(chunk);
+  const Slice& input = op.post.input;
+  // A staged source (device memory) may not have got here yet.
+  if (input.region && !op.finished && input.offset + offset + length > input.region->ready()) {
+    return false;
+  }
+  return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
+                       op.source(*op.own_slot).subspan(offset, length));
+}
+
+bool GroupCore::my_turn(Operation& op, Nanos now) {
+  const auto near_end = [](const Operation& o, uint32_t slot) {
+    const Chunk near = o.plan.window / 2;
+    const Chunk at = o.own_slot == slot ? o.sender->sent() : o.receivers[slot].mark();
+    return static_cast<uint64_t>(at) + near >= o.plan.chunks;
+  };
+  // Streams of earlier operations that still need the links.
+  uint32_t earlier = 0;
+  for (const auto& before : ops_) {
+    if (before.get() == &op) break;
+    if (before->plan.small || before->local_complete || before->receivers.empty()) continue;
+    for (uint32_t slot = 0; slot < before->plan.roots; slot++) {
+      if (!near_end(*before, slot)) earlier++;
+    }
+  }
+  if (!op.chains) return earlier == 0;
+  const Chains& chains = *op.chains;
+  const uint32_t chain = chains.chain_of(self_);
+  const bool may_open = earlier == 0 || earlier + chain < chains.chains();
+
+  uint32_t before_me = 0;
+  bool busy = false;
+  for (uint32_t m = chains.first(chain); m < chains.end(chain); m++) {
+    if (m == self_) continue;
+    const bool ended = near_end(op, m);
+    busy = busy || (op.receivers[m].heard() && !ended);
+    if (m < self_ && !ended) before_me++;
+  }
+  if (busy || earlier > 0 || !op.sender->has_credit()) {
+    op.turn_idle_since = op.turn_retry = kNever;
+  } else if (op.turn_idle_since == kNever) {
+    op.turn_idle_since = now;
+  }
+  bool patience_over = false;
+  if (op.turn_idle_since != kNever && before_me > 0) {
+    op.turn_retry = op.turn_idle_since + before_me * params_.alpha;
+    patience_over = now >= op.turn_retry;
+  }
+  return chains.my_turn(
+      self_, may_open, [&](Member m) { return op.receivers[m].heard(); },
+      [&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });
+}
+
+void GroupCore::announce(Operation& op, Nanos now) {
+  const StreamSender::Announce how = op.sender->position_due(now);
+  if (how == StreamSender::Announce::kNo) return;
+  counters_.add(Counter::positions_sent);
+  if (how == StreamSender::Announce::kMulticast) {
+    send_datagram(wire::DatagramType::kPosition, op.post.sequence, op.plan.hash, op.sender->sent(),
+                  {});
+    return;
+  }
+  wire::Writer body;
+  body.put<uint16_t>(self_);
+  flood(wire::FrameType::kPosition, op.post.sequence, op.sender->sent(), body.bytes(), kNoMember);
+}
+
+void GroupCore::serve_repairs(Operation& op, Nanos now) {
+  if (now < op.repairs->deadline()) return;
+  std::vector<ChunkRange> again;
+  std::vector<RepairServer::Answer> answers;
+  op.repairs->flush(again, answers);
+  for (const ChunkRange& r : again) op.sender->resend(r);
+  for (const RepairServer::Answer& a : answers) {
+    if (!a.unicast.empty()) donate(op, *op.own_slot, a.asker, a.id, a.unicast);
+    if (!a.coming.empty()) {
+      say_not_have(op.post.sequence, a.asker, a.id, self_, a.coming, true);
+    }
+  }
+}
+
+}  // namespace mcast

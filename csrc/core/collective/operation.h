@@ -1,0 +1,76 @@
+// One operation in flight at one member: its plan, its memory, its protocol machines, its state.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/region.h"
+#include "base/status.h"
+#include "collective/plan.h"
+#include "protocol/chain.h"
+#include "protocol/credit_tree.h"
+#include "protocol/fetch_client.h"
+#include "protocol/repair_server.h"
+#include "protocol/stream_receiver.h"
+#include "protocol/stream_sender.h"
+
+namespace mcast {
+
+// What a post hands to the group. Slices are empty where they do not apply.
+struct Post {
+  Sequence sequence = 0;
+  wire::Descriptor descriptor;
+  Slice input;                 // the own block (root of a broadcast; allgather)
+  std::vector<Slice> outputs;  // slot -> destination; the own slot may be the input itself
+  Nanos posted = 0;            // when
+  Nanos timeout = kNever;      // from then
+  std::function<void(const Status&)> done;
+};
+
+// Order of delivery by stream, for the ring path.
+struct RingStream {
+  uint64_t available = 0;  // bytes here, in order
+  uint64_t forwarded = 0;  // bytes handed to the successor
+};
+
+struct Operation {
+  Post post;
+  Plan plan;
+  Nanos deadline = kNever;
+
+  // Slot of a member's stream and back: broadcast has one slot, its root's.
+  std::optional<uint32_t> slot_of(Member m) const;
+  Member member_of(uint32_t slot) const;
+  std::optional<uint32_t> own_slot;  // set on roots
+  Member self = 0;
+
+  std::vector<StreamReceiver> receivers;  // by slot; the own one is all set
+  uint32_t receiving = 0;                 // streams not complete
+  std::optional<StreamSender> sender;
+  std::optional<RepairServer> repairs;
+  std::optional<FetchClient> fetch;
+  std::optional<CreditTree> credit;
+  std::vector<Chunk> reported;  // by slot: mark at the last own credit report
+  std::optional<Chains> chains;
+  std::vector<RingStream> ring;  // by slot, ring path only
+  bool ring_open = false;        // the successor has posted the op
+  uint32_t ring_next = 0;        // slot to serve next, for fairness
+  uint64_t stalls_counted = 0, cuts_counted = 0;
+
+  std::vector<std::byte> kept;  // small root: the block, until released
+  bool needs_release = false;   // finished when complete everywhere
+  bool sending_started = false; // small root: the block is in `kept`; large: its turn has come
+  bool local_complete = false;
+  bool finished = false;        // result delivered, regions dropped
+  Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends
+  Nanos turn_retry = kNever;       // when to look again whether a late predecessor is passed over
+
+  // The block of slot `s` as it can be read: kept copy, input, or output.
+  ConstBytes source(uint32_t slot) const;
+  std::byte* destination(uint32_t slot) const { return post.outputs[slot].data(); }
+  bool data_held() const { return !finished; }
+};
+
+}  // namespace mcast

@@ -1,0 +1,51 @@
+// Receive memory decides. Half of the least receive budget of the group is for windows, a quarter for
+// eager data. An allgather whose blocks fit there all together is sent by all roots at once; beyond
+// that M roots take turns in M chains: two when each still gets a window worth two batches, since the
+// second hides the hand-over of the first, else one. The window never falls below what keeps the
+// credit loop alive: one report quantum plus one batch; with little memory both shrink.
+#include "collective/plan.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+Chunk to_chunks(size_t bytes, size_t chunk) {
+  return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
+}
+
+}  // namespace
+
+Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed) {
+  Plan plan;
+  plan.descriptor = descriptor;
+  plan.hash = descriptor.hash();
+  plan.chunk = agreed.chunk;
+  if (descriptor.kind == wire::Kind::kBarrier) return plan;
+  plan.roots = descriptor.kind == wire::Kind::kAllgather ? agreed.members : 1;
+  plan.block = descriptor.bytes;
+  plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);
+
+  const size_t eager_bytes = std::min(agreed.eager, agreed.budget / 4 / plan.roots);
+  plan.small = plan.block <= eager_bytes;
+  plan.eager = to_chunks(eager_bytes, plan.chunk);
+
+  const size_t pool = std::max<size_t>(agreed.budget / 2, plan.chunk);
+  const size_t all = plan.block * plan.roots;
+  if (agreed.chains != 0) {
+    plan.chains = std::min(agreed.chains, plan.roots);
+  } else if (all <= std::min(pool, kIncastBytes)) {
+    plan.chains = plan.roots;
+  } else {
+    plan.chains = plan.roots > 1 && pool / 2 >= 2 * agreed.batch ? 2 : 1;
+  }
+  const size_t share = std::max<size_t>(pool / std::max(1u, plan.chains), plan.chunk);
+  const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, kMaxWindow);
+  plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
+  plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1, std::max<Chunk>(1, plan.window / 4));
+  plan.quantum = std::max<Chunk>(1, plan.window / 4);
+  plan.tolerance = agreed.reorder != 0 ? agreed.reorder : std::max<Chunk>(1, to_chunks(agreed.batch, plan.chunk));
+  return plan;
+}
+
+}  // namespace mcast

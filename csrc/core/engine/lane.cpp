@@ -1,0 +1,176 @@
+// One turn of a lane: datagrams first (bounded), then streams, then every group's timers and sending,
+// then what is batched leaves. A timer that could declare a loss or a death only sees `drained` when
+// this turn found the datagram socket empty. Frames for a group that this rank has not made yet (its
+// peers may be ahead after the rendezvous) wait in a small bounded store.
+#include "engine/lane.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
+constexpr size_t kOrphanBytes = 1u << 20;
+constexpr size_t kRetiredTags = 4096;
+}  // namespace
+
+LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
+                     std::vector<PeerId> peers)
+    : lane_(lane),
+      address_(address),
+      peers_(std::move(peers)),
+      core_(std::move(params), *this, counters_) {}
+
+Bytes LaneGroup::lend(size_t size) { return lane_.transport_->datagram().lend(address_, size); }
+void LaneGroup::commit(size_t size) { lane_.transport_->datagram().commit(size); }
+
+void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
+  lane_.transport_->stream().send(peers_[to], channel, parts);
+}
+
+size_t LaneGroup::queued(Member to, Channel channel) const {
+  return lane_.transport_->stream().queued(peers_[to], channel);
+}
+
+uint32_t LaneGroup::busy_groups() const { return std::max(1u, lane_.busy_); }
+
+Lane::~Lane() {
+  while (!groups_.empty()) remove_group(groups_.begin()->first);
+}
+
+LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool joined,
+                           std::vector<PeerId> peers, Nanos now) {
+  now_ = std::max(now_, now);
+  const uint64_t tag = params.tag;
+  auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers));
+  LaneGroup& group = *owned;
+  groups_[tag] = std::move(owned);
+  joined_[tag] = joined;
+  for (size_t m = 0; m < group.peers_.size(); m++) {
+    const auto it = down_.find(group.peers_[m]);
+    if (it != down_.end()) {
+      group.core_.on_peer_down(static_cast<Member>(m), it->second.why, it->second.graceful, now);
+    }
+  }
+  return group;
+}
+
+void Lane::remove_group(uint64_t tag) {
+  const auto it = groups_.find(tag);
+  if (it == groups_.end()) return;
+  if (joined_[tag]) transport_->datagram().leave(it->second->address_);
+  joined_.erase(tag);
+  if (last_ == it->second.get()) last_ = nullptr;
+  groups_.erase(it);
+  if (retired_.size() >= kRetiredTags) retired_.erase(retired_.begin());
+  retired_[tag] = true;
+}
+
+bool Lane::poll(Nanos now) {
+  now_ = now;
+  // Replayed here, not in add_group(): the caller has had time to start the probe.
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    const auto group = groups_.find(it->first);
+    if (group == groups_.end()) {
+      ++it;
+      continue;
+    }
+    auto list = std::move(it->second);
+    it = orphans_.erase(it);
+    for (const Orphan& o : list) {
+      orphan_bytes_ -= o.frame.size();
+      wire::FrameHeader header;
+      if (wire::parse_frame(o.frame, header)) dispatch(*group->second, o.peer, header, o.frame);
+    }
+  }
+  const size_t datagrams = transport_->datagram().receive(*this, kReceivePerTurn);
+  const size_t events = transport_->stream().poll(*this, now);
+  busy_ = 0;
+  for (const auto& [tag, group] : groups_) busy_ += group->core_.busy() ? 1 : 0;
+  bool more = false;
+  for (const auto& [tag, group] : groups_) {
+    more = group->core_.progress(now, datagrams == 0) || more;
+  }
+  const bool flushed = transport_->datagram().flush();
+  return datagrams > 0 || events > 0 || (more && flushed);
+}
+
+Nanos Lane::deadline(Nanos now) const {
+  Nanos next = kNever;
+  for (const auto& [tag, group] : groups_) next = std::min(next, group->core_.deadline(now));
+  return next;
+}
+
+void Lane::on_datagram(ConstBytes datagram) {
+  wire::DatagramHeader header;
+  if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
+    malformed_++;
+    return;
+  }
+  if (last_ == nullptr || last_->core_.params().tag != header.group_tag) {
+    const auto it = groups_.find(header.group_tag);
+    if (it == groups_.end()) {
+      foreign_++;
+      return;
+    }
+    last_ = it->second.get();
+  }
+  if (header.lane != last_->core_.params().lane) {
+    foreign_++;
+    return;
+  }
+  last_->core_.on_datagram(header, datagram, now_);
+}
+
+void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
+  wire::FrameHeader header;
+  if (!wire::parse_frame(frame, header)) {
+    malformed_++;
+    return;
+  }
+  const auto it = groups_.find(header.group_tag);
+  if (it == groups_.end()) {
+    keep_orphan(header.group_tag, peer, frame);
+    return;
+  }
+  dispatch(*it->second, peer, header, frame);
+}
+
+void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
+  if (retired_.count(tag) || orphan_bytes_ + frame.size() > kOrphanBytes) {
+    foreign_++;
+    return;
+  }
+  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}});
+  orphan_bytes_ += frame.size();
+}
+
+void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header,
+                    ConstBytes frame) {
+  // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug.
+  if (header.member >= group.peers_.size() || group.peers_[header.member] != peer) {
+    group.counters_.add(Counter::malformed);
+    return;
+  }
+  if (!wire::verify_frame(frame)) {
+    // A stream with a corrupt frame has lost its place in the protocol: nothing after it is safe.
+    group.counters_.add(Counter::corrupt);
+    group.core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(header.member) +
+                                                 " arrived corrupt (CRC-32C)"),
+                     header.member, now_);
+    return;
+  }
+  group.core_.on_frame(header, frame.subspan(wire::kFrameHeader), now_);
+}
+
+void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
+  down_[peer] = {why, graceful};
+  for (const auto& [tag, group] : groups_) {
+    for (size_t m = 0; m < group->peers_.size(); m++) {
+      if (group->peers_[m] == peer) {
+        group->core_.on_peer_down(static_cast<Member>(m), why, graceful, now_);
+      }
+    }
+  }
+}
+
+}  // namespace mcast

@@ -1,0 +1,94 @@
+// A lane: one transport and the groups that use it, advanced by poll(now). Under a LaneThread it lives
+// on a thread of its own; under the simulator the test calls poll() with virtual time. Not
+// thread-safe: whoever drives it owns it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "collective/group_core.h"
+#include "transport/transport.h"
+
+namespace mcast {
+
+class Lane;
+
+// One group on one lane: its state machine, its way out, its counters.
+class LaneGroup final : public Port {
+ public:
+  LaneGroup(Lane& lane, GroupParams params, MulticastAddress address, std::vector<PeerId> peers);
+
+  GroupCore& core() { return core_; }
+  const Counters& counters() const { return counters_; }
+  const MulticastAddress& address() const { return address_; }
+
+ private:
+  friend class Lane;
+  Bytes lend(size_t size) override;
+  void commit(size_t size) override;
+  void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(Member to, Channel channel) const override;
+  uint32_t busy_groups() const override;
+
+  Lane& lane_;
+  MulticastAddress address_;
+  std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
+  Counters counters_;
+  GroupCore core_;
+};
+
+class Lane final : private DatagramSink, private StreamSink {
+ public:
+  explicit Lane(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  ~Lane() override;
+
+  Transport& transport() { return *transport_; }
+
+  // The group receives from now on; frames that came before it existed are replayed. `joined`: its
+  // multicast address was joined by the caller (and is left with the group).
+  LaneGroup& add_group(GroupParams params, MulticastAddress address, bool joined,
+                       std::vector<PeerId> peers, Nanos now);
+  void remove_group(uint64_t tag);
+
+  // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
+  bool poll(Nanos now);
+  Nanos deadline(Nanos now) const;
+
+  // Datagrams that belonged to no group here, and such that did not parse.
+  uint64_t foreign() const { return foreign_; }
+  uint64_t malformed() const { return malformed_; }
+  uint32_t busy_groups() const { return busy_; }
+
+ private:
+  friend class LaneGroup;
+  void on_datagram(ConstBytes datagram) override;
+  void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
+  void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
+  void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
+
+  struct Orphan {
+    PeerId peer;
+    std::vector<std::byte> frame;
+  };
+  struct Down {
+    Status why;
+    bool graceful;
+  };
+
+  std::unique_ptr<Transport> transport_;
+  std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
+  std::unordered_map<uint64_t, bool> joined_;
+  LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
+  std::map<uint64_t, std::vector<Orphan>> orphans_;
+  size_t orphan_bytes_ = 0;
+  std::map<uint64_t, bool> retired_;  // tags of removed groups
+  std::unordered_map<PeerId, Down> down_;
+  Nanos now_ = 0;
+  uint32_t busy_ = 0;
+  uint64_t foreign_ = 0, malformed_ = 0;
+};
+
+}  // namespace mcast

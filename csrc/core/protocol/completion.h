@@ -1,0 +1,65 @@
+// Completion of one (group, lane) at one member: cumulative reports up the control tree ("every op
+// below N is complete in my subtree"), the release ("... everywhere") back down, and the check that
+// all ranks posted the same operations. Pure; time is an argument.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+class CompletionTracker {
+ public:
+  // report_delay: how long a report that nobody waits for may be held to cover more operations.
+  CompletionTracker(uint32_t children, bool top, Nanos report_delay)
+      : child_(children, 0), top_(top), report_delay_(report_delay) {}
+
+  // This rank posted op `sequence` (consecutive); `hash` of its descriptor. Returns the child whose
+  // earlier report named another hash, if there is one.
+  std::optional<uint32_t> on_post(Sequence sequence, uint32_t hash);
+
+  // Every op below `end` is complete here. `urgent`: somebody waits for the release.
+  void complete_own(Sequence end, bool urgent, Nanos now);
+  // A child's report with the hashes of ops first..; false if it goes back or past what exists.
+  enum class Report { kOk, kInvalid, kMismatch };
+  Report on_child(uint32_t child, Sequence end, Sequence first, std::span<const uint32_t> hashes,
+                  Sequence& mismatch, Nanos now);
+
+  struct Up {
+    Sequence end = 0;    // complete below this in the subtree
+    Sequence first = 0;  // hashes of [first, end)
+    std::vector<uint32_t> hashes;
+  };
+  // The report that is due to the parent; false: none. Never at the top.
+  bool report_due(Nanos now, Up& out);
+  // At the top: the subtree is the group. Otherwise kNever until a Released frame says so.
+  Sequence subtree_complete() const;
+  // Released below `end`; returns false if it is not news. Frees what is kept about older ops.
+  bool on_released(Sequence end);
+
+  Sequence own_complete() const { return own_; }
+  Sequence released() const { return released_; }
+  Sequence child_complete(uint32_t child) const { return child_[child]; }
+  Nanos deadline() const { return due_; }
+
+ private:
+  struct Seen {
+    uint32_t hash;
+    uint32_t child;  // who named it first, when we have not posted it yet
+    bool own;
+  };
+  Seen* at(Sequence sequence);
+
+  std::vector<Sequence> child_;
+  bool top_;
+  Nanos report_delay_;
+  Sequence own_ = 0, reported_ = 0, released_ = 0;
+  std::deque<std::optional<Seen>> seen_;  // index 0 is op released_
+  Nanos due_ = kNever;
+};
+
+}  // namespace mcast

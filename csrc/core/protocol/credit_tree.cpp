@@ -1,0 +1,51 @@
+// The minimum per root is recomputed only for slots that a report touched, over the children of one
+// tree node: O(arity) per entry, so the cost at a member does not grow with the group. Reports are
+// monotone at their source, hence so is every minimum.
+#include "protocol/credit_tree.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+CreditTree::CreditTree(uint32_t roots, uint32_t children)
+    : roots_(roots),
+      sources_(children + 1),
+      values_(static_cast<size_t>(roots) * (children + 1)),
+      posted_(children + 1),
+      dirty_(roots) {}
+
+bool CreditTree::all_posted() const {
+  return std::all_of(posted_.begin(), posted_.end(), [](bool p) { return p; });
+}
+
+void CreditTree::set(uint32_t source, uint32_t slot, const Least& value) {
+  values_[static_cast<size_t>(source) * roots_ + slot] = value;
+  if (!dirty_[slot]) {
+    dirty_[slot] = true;
+    dirty_list_.push_back(slot);
+  }
+}
+
+void CreditTree::collect(std::vector<std::pair<uint32_t, Least>>& changed) {
+  changed.clear();
+  if (!all_posted()) return;
+  if (!announced_) {
+    announced_ = true;
+    dirty_list_.clear();
+    for (uint32_t slot = 0; slot < roots_; slot++) dirty_list_.push_back(slot);
+  }
+  for (const uint32_t slot : dirty_list_) {
+    dirty_[slot] = false;
+    Least least = values_[slot];
+    for (uint32_t source = 1; source < sources_; source++) {
+      const Least& v = values_[static_cast<size_t>(source) * roots_ + slot];
+      least.mark = std::min(least.mark, v.mark);
+      least.limit = std::min(least.limit, v.limit);
+      least.lost = std::max(least.lost, v.lost);
+    }
+    changed.emplace_back(slot, least);
+  }
+  dirty_list_.clear();
+}
+
+}  // namespace mcast

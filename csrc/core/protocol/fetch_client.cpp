@@ -1,0 +1,133 @@
+// Lost ranges queue up and leave as requests of bounded size, a few in flight. The first donor is the
+// ring neighbour (paper, fetch ring), which answers at once with what it holds and NotHave for the
+// rest; NotHave and unanswered chunks go to the root, which always has them. No donor ever queues an
+// answer until it has the chunk, so there is no cycle of waiting: every request ends by data, NotHave
+// or its timer (four measured round trips, doubled per attempt).
+#include "protocol/fetch_client.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+void FetchClient::want(Member root, ChunkRange range) {
+  wanted_.push_back({root, range, params_.ask_root_only, 0, 0});
+}
+
+Nanos FetchClient::timeout(int attempt) const {
+  const Nanos base = std::clamp(4 * rtt_, params_.timeout_min, params_.timeout_max);
+  return std::min(params_.timeout_max, base << std::min(attempt, 10));
+}
+
+bool FetchClient::next(Nanos now, const Has& has, Request& out) {
+  if (outstanding_.size() >= params_.max_outstanding) return false;
+  out.ranges.clear();
+  Chunk total = 0;
+  int attempt = 0;
+  for (size_t scanned = wanted_.size(); scanned > 0 && total < params_.max_chunks &&
+                                        out.ranges.size() < params_.max_ranges;
+       scanned--) {
+    Want w = wanted_.front();
+    wanted_.pop_front();
+    Member donor = w.to_root ? w.root : neighbour();
+    if (donor == params_.self) donor = w.root;
+    const bool fits = out.ranges.empty() || (w.root == out.root && donor == out.donor);
+    if (w.not_before > now || !fits) {
+      wanted_.push_back(w);
+      continue;
+    }
+    Chunk at = w.range.first;
+    while (at < w.range.end && total < params_.max_chunks &&
+           out.ranges.size() < params_.max_ranges) {
+      while (at < w.range.end && has(w.root, at)) at++;
+      Chunk end = at;
+      while (end < w.range.end && total < params_.max_chunks && !has(w.root, end)) {
+        end++;
+        total++;
+      }
+      if (end > at) {
+        out.ranges.push_back({at, end});
+        out.root = w.root;
+        out.donor = donor;
+        attempt = std::max(attempt, w.attempt);
+      }
+      at = end;
+    }
+    if (at < w.range.end) {
+      w.range.first = at;
+      wanted_.push_front(w);
+      if (total >= params_.max_chunks || out.ranges.size() >= params_.max_ranges) break;
+    }
+  }
+  if (out.ranges.empty()) return false;
+  out.id = next_id_++;
+  outstanding_.push_back({out, total, attempt, now, now + timeout(attempt)});
+  return true;
+}
+
+void FetchClient::settle(size_t index, Chunk chunks, Nanos now) {
+  Outstanding& o = outstanding_[index];
+  const Nanos sample = now - o.sent;
+  rtt_ = rtt_ == 0 ? sample : (7 * rtt_ + sample) / 8;
+  o.open -= std::min(o.open, chunks);
+  o.deadline = now + timeout(o.attempt);
+  if (o.open == 0) {
+    outstanding_[index] = std::move(outstanding_.back());
+    outstanding_.pop_back();
+  }
+}
+
+bool FetchClient::on_data(uint32_t id, Chunk chunks, Nanos now) {
+  for (size_t i = 0; i < outstanding_.size(); i++) {
+    if (outstanding_[i].request.id != id) continue;
+    settle(i, chunks, now);
+    return true;
+  }
+  return false;
+}
+
+void FetchClient::on_not_have(uint32_t id, Member root, std::span<const ChunkRange> ranges,
+                              bool coming, Nanos now) {
+  for (size_t i = 0; i < outstanding_.size(); i++) {
+    if (outstanding_[i].request.id != id || outstanding_[i].request.root != root) continue;
+    const bool from_root = outstanding_[i].request.donor == root;
+    const int attempt = outstanding_[i].attempt;
+    Chunk chunks = 0;
+    // A root without the chunk has not got that far itself: ask again later.
+    const Nanos wait = coming || from_root ? now + params_.coming_wait : 0;
+    for (const ChunkRange& r : ranges) {
+      chunks += r.size();
+      wanted_.push_back({root, r, true, from_root && !coming ? attempt + 1 : attempt, wait});
+    }
+    settle(i, chunks, now);
+    return;
+  }
+}
+
+size_t FetchClient::expire(Nanos now) {
+  size_t expired = 0;
+  for (size_t i = 0; i < outstanding_.size();) {
+    if (now < outstanding_[i].deadline) {
+      i++;
+      continue;
+    }
+    expired++;
+    const Outstanding o = std::move(outstanding_[i]);
+    outstanding_[i] = std::move(outstanding_.back());
+    outstanding_.pop_back();
+    for (const ChunkRange& r : o.request.ranges) {
+      wanted_.push_back({o.request.root, r, true, o.attempt + 1, 0});
+    }
+  }
+  return expired;
+}
+
+Nanos FetchClient::deadline() const {
+  Nanos next = kNever;
+  for (const Outstanding& o : outstanding_) next = std::min(next, o.deadline);
+  if (outstanding_.size() < params_.max_outstanding) {
+    for (const Want& w : wanted_) next = std::min(next, w.not_before);
+  }
+  return next;
+}
+
+}  // namespace mcast

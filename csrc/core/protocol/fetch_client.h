@@ -1,0 +1,78 @@
+// The asking side of repair: which lost chunks to ask of whom, several requests in flight, escalation
+// from the ring neighbour to the root. One per operation. Pure; time is an argument.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+struct FetchParams {
+  Member self = 0;
+  uint32_t members = 2;
+  bool ask_root_only = false;   // small operations: others may have let go of their copy
+  uint32_t max_outstanding = 4;
+  Chunk max_chunks = 128;       // per request
+  size_t max_ranges = 64;       // per request
+  Nanos timeout_min = 20 * kMilli, timeout_max = kSecond;
+  Nanos coming_wait = 2 * kMilli;  // for chunks that the root multicasts again
+};
+
+class FetchClient {
+ public:
+  explicit FetchClient(const FetchParams& params) : params_(params) {}
+
+  struct Request {
+    uint32_t id = 0;
+    Member donor = kNoMember, root = kNoMember;
+    std::vector<ChunkRange> ranges;
+  };
+  // Whether chunk `c` of `root`'s stream is here.
+  using Has = std::function<bool(Member root, Chunk c)>;
+
+  void want(Member root, ChunkRange range);
+  // The next request to send now; false: none. Chunks that came meanwhile are left out.
+  bool next(Nanos now, const Has& has, Request& out);
+
+  // `chunks` chunks of request `id` were answered with data. False: unknown id (late answer).
+  bool on_data(uint32_t id, Chunk chunks, Nanos now);
+  // These will not be sent by that donor. `coming`: the root multicasts them again instead.
+  void on_not_have(uint32_t id, Member root, std::span<const ChunkRange> ranges, bool coming,
+                   Nanos now);
+  // Requests past their deadline go to the root (again). Returns how many there were.
+  size_t expire(Nanos now);
+
+  bool idle() const { return wanted_.empty() && outstanding_.empty(); }
+  size_t outstanding() const { return outstanding_.size(); }
+  Nanos deadline() const;
+  // Ring neighbour asked first.
+  Member neighbour() const { return static_cast<Member>((params_.self + 1u) % params_.members); }
+
+ private:
+  struct Want {
+    Member root;
+    ChunkRange range;
+    bool to_root;
+    int attempt;
+    Nanos not_before;
+  };
+  struct Outstanding {
+    Request request;
+    Chunk open;  // chunks not answered
+    int attempt;
+    Nanos sent, deadline;
+  };
+  Nanos timeout(int attempt) const;
+  void settle(size_t index, Chunk chunks, Nanos now);
+
+  FetchParams params_;
+  std::deque<Want> wanted_;
+  std::vector<Outstanding> outstanding_;
+  uint32_t next_id_ = 1;
+  Nanos rtt_ = 0;
+};
+
+}  // namespace mcast

@@ -1,0 +1,44 @@
+// Who is alive: which members this one watches, when to probe them, when to give one up. Pure; time is
+// an argument.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+class Liveness {
+ public:
+  // `watched`: tree parent and children, ring neighbours. limit: silence that counts as death.
+  Liveness(std::vector<Member> watched, Nanos limit);
+
+  // Anything at all arrived from `m` (unwatched members are ignored).
+  void heard(Member m, Nanos now);
+  // Something is in flight (or no longer): silence counts only while it is.
+  void set_active(bool active, Nanos now);
+  bool active() const { return active_; }
+
+  // Call on every poll; a gap of ours (stopped process, descheduled) is credited to everyone, since
+  // what they sent in the meantime may only now be read.
+  void on_poll(Nanos now);
+
+  // Members to ping now.
+  void due(Nanos now, std::vector<Member>& ping);
+  // A watched member silent beyond the limit; kNoMember if none. Ask only after an empty poll.
+  Member silent(Nanos now) const;
+  Nanos silence(Member m, Nanos now) const;
+  Nanos deadline() const;
+  const std::vector<Member>& watched() const { return watched_; }
+
+ private:
+  size_t index(Member m) const;
+
+  std::vector<Member> watched_;  // sorted
+  std::vector<Nanos> heard_, pinged_;
+  Nanos limit_, interval_;
+  bool active_ = false;
+  Nanos last_poll_ = 0;
+};
+
+}  // namespace mcast

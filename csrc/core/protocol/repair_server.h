@@ -1,0 +1,39 @@
+// The root's side of repair: requests are held for a moment, so that chunks which several ranks ask
+// for are multicast once instead of sent to each. One per own stream. Pure; time is an argument.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+class RepairServer {
+ public:
+  // hold: how long to gather requests; 0 with a single possible asker.
+  explicit RepairServer(Nanos hold) : hold_(hold) {}
+
+  void add(Member asker, uint32_t id, std::vector<ChunkRange> ranges, Nanos now);
+  Nanos deadline() const { return due_; }
+
+  struct Answer {
+    Member asker;
+    uint32_t id;
+    std::vector<ChunkRange> unicast;  // send these by stream
+    std::vector<ChunkRange> coming;   // tell that these come by multicast
+  };
+  // Ends the hold: sorted disjoint ranges to multicast again, and an answer per request.
+  void flush(std::vector<ChunkRange>& again, std::vector<Answer>& answers);
+
+ private:
+  struct Pending {
+    Member asker;
+    uint32_t id;
+    std::vector<ChunkRange> ranges;
+  };
+  Nanos hold_;
+  Nanos due_ = kNever;
+  std::vector<Pending> pending_;
+};
+
+}  // namespace mcast

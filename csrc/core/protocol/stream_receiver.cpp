@@ -1,0 +1,77 @@
+// Loss detection of one stream. Inside one (root, path) datagrams keep their order but for batches
+// that overtake, so a hole further back than the tolerance is a loss at once. What the tolerance
+// hides, and the tail that no later datagram betrays, is left to the cutoff timer: after the last
+// progress it waits for what is still announced at the measured rate plus alpha (paper, section on
+// the cutoff timer; here additive and re-armed). It only fires after an empty poll of the socket, so
+// that a descheduled process does not see losses that are not there. Each hole is reported once; from
+// then on the fetch client owns it.
+#include "protocol/stream_receiver.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+void StreamReceiver::progress(Nanos now) {
+  if (arrivals_ == 0) first_ = now;
+  last_ = now;
+}
+
+void StreamReceiver::observe(Chunk c, Nanos now) {
+  if (c + 1 > seen_end_) {
+    progress(now);
+    seen_end_ = c + 1;
+    announced_ = std::max(announced_, seen_end_);
+  }
+}
+
+bool StreamReceiver::accept(Chunk c, bool live, Nanos now) {
+  if (live) observe(c, now);
+  if (!have_.test_and_set(c)) return false;
+  progress(now);
+  arrivals_++;
+  return true;
+}
+
+void StreamReceiver::on_position(Chunk sent, Nanos now) {
+  sent = std::min(sent, chunks());
+  if (sent > announced_) {
+    announced_ = sent;
+    last_ = now;
+  }
+}
+
+void StreamReceiver::report(Chunk end, std::vector<ChunkRange>& lost) {
+  Chunk at = scanned_;
+  while (at < end) {
+    const auto first = static_cast<Chunk>(have_.next_clear(at, end));
+    if (first >= end) break;
+    const auto stop = static_cast<Chunk>(have_.next_set(first, end));
+    lost.push_back({first, stop});
+    lost_ += stop - first;
+    at = stop;
+  }
+  scanned_ = std::max(scanned_, end);
+}
+
+void StreamReceiver::detect(Nanos now, bool drained, std::vector<ChunkRange>& lost,
+                            bool& cutoff_fired) {
+  if (have_.full()) return;
+  if (seen_end_ > scanned_ + params_.tolerance) report(seen_end_ - params_.tolerance, lost);
+  if (drained && now >= deadline()) {
+    const size_t before = lost.size();
+    report(announced_, lost);
+    cutoff_fired = cutoff_fired || lost.size() > before;
+  }
+}
+
+Nanos StreamReceiver::deadline() const {
+  if (have_.full() || scanned_ >= announced_) return kNever;
+  scanned_ = static_cast<Chunk>(have_.next_clear(scanned_, announced_));
+  if (scanned_ >= announced_) return kNever;
+  const Nanos per_chunk = arrivals_ > 1 ? (last_ - first_) / static_cast<Nanos>(arrivals_) : 0;
+  // What is announced but late may be in flight; a slow measured rate must not delay repair for ever.
+  const Nanos in_flight = std::min<Nanos>(per_chunk * (announced_ - scanned_), 50 * kMilli);
+  return last_ + params_.alpha + in_flight;
+}
+
+}  // namespace mcast

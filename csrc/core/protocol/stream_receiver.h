@@ -1,0 +1,64 @@
+// One root's stream as one receiver sees it: which chunks are there, how far the root is known to have
+// sent, and which chunks are lost. Pure; time is an argument.
+#pragma once
+
+#include <vector>
+
+#include "base/bitmap.h"
+#include "base/types.h"
+
+namespace mcast {
+
+struct ReceiverParams {
+  Chunk tolerance = 1;         // chunks that may overtake before a gap is a loss
+  Nanos alpha = 2 * kMilli;    // slack of the cutoff timer
+};
+
+class StreamReceiver {
+ public:
+  StreamReceiver(Chunk chunks, const ReceiverParams& params) : have_(chunks), params_(params) {}
+
+  // The own block: nothing to receive.
+  void set_all() { have_.set_all(); }
+
+  Chunk chunks() const { return static_cast<Chunk>(have_.size()); }
+  bool has(Chunk c) const { return have_.test(c); }
+  bool complete() const { return have_.full(); }
+  const Bitmap& bitmap() const { return have_; }
+
+  // Chunk `c` (< chunks()) was verified and placed; `live`: it came by multicast, so it tells how far
+  // the root has got. False: it was there already.
+  bool accept(Chunk c, bool live, Nanos now);
+  // A datagram of chunk `c` was seen, placed or not.
+  void observe(Chunk c, Nanos now);
+  // The root says that it has sent chunks [0, sent).
+  void on_position(Chunk sent, Nanos now);
+
+  // Highest index drained + 1: what credit is counted from. Losses do not hold it back.
+  Chunk mark() const { return announced_; }
+  bool heard() const { return announced_ > 0; }
+  // Chunks declared lost so far.
+  uint32_t lost() const { return lost_; }
+
+  // Appends the ranges that have become lost since the last call: holes further behind the newest
+  // chunk than the tolerance and, when the cutoff timer is due and the socket was seen empty
+  // (`drained`), every hole below the announced end. Sets `cutoff_fired` in the second case.
+  void detect(Nanos now, bool drained, std::vector<ChunkRange>& lost, bool& cutoff_fired);
+  // When detect() wants to be called even if nothing arrives; kNever if not.
+  Nanos deadline() const;
+
+ private:
+  void report(Chunk end, std::vector<ChunkRange>& lost);
+  void progress(Nanos now);
+
+  Bitmap have_;
+  ReceiverParams params_;
+  Chunk seen_end_ = 0;   // highest chunk seen by multicast + 1
+  Chunk announced_ = 0;  // the same or a Position
+  mutable Chunk scanned_ = 0;  // holes below were reported
+  uint32_t lost_ = 0;
+  uint64_t arrivals_ = 0;
+  Nanos first_ = 0, last_ = 0;  // first arrival, last progress
+};
+
+}  // namespace mcast

@@ -1,0 +1,106 @@
+// A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end is
+// the least of the receivers' limits and of its own window past the least mark. The window is
+// adapted once per window of progress: it shrinks by a fifth when more than one chunk in fifty was
+// lost on some path (network congestion; a thin random loss is left to repair alone) and grows by one
+// batch otherwise. A sender that stops announces Position{sent} after a short delay, by multicast a
+// few times, then by stream, backing off: so the loss of the tail of a window or of the whole stream
+// is always learnt, and a stream without loss costs no extra datagram.
+#include "protocol/stream_sender.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
+}
+
+StreamSender::StreamSender(const SenderParams& params) : params_(params), window_(params.window) {}
+
+Chunk StreamSender::allowed_end() const {
+  const Chunk eager = std::min(params_.eager, params_.chunks);
+  if (!credited_) return eager;
+  const uint64_t own = static_cast<uint64_t>(mark_) + window_;
+  const uint64_t end = std::min<uint64_t>({own, limit_, params_.chunks});
+  return std::max(eager, static_cast<Chunk>(end));
+}
+
+ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
+  if (!resend_.empty()) {
+    again = true;
+    ChunkRange& front = resend_.front();
+    const ChunkRange run{front.first, std::min(front.end, front.first + max)};
+    front.first = run.end;
+    if (front.first == front.end) resend_.pop_front();
+    return run;
+  }
+  again = false;
+  const ChunkRange run{sent_, std::min(allowed_end(), sent_ + max)};
+  if (run.first >= run.end) return {};
+  sent_ = run.end;
+  last_send_ = now;
+  announced_ = 0;
+  next_position_ = now + params_.position_delay;
+  if (sent_ < params_.chunks && sent_ == allowed_end()) stalls_++;
+  return run;
+}
+
+void StreamSender::put_back(ChunkRange rest, bool again) {
+  if (rest.first >= rest.end) return;
+  if (again) {
+    resend_.push_front(rest);
+  } else {
+    sent_ = rest.first;
+  }
+}
+
+void StreamSender::resend(ChunkRange range) {
+  range.end = std::min(range.end, sent_);
+  if (range.first < range.end) resend_.push_back(range);
+}
+
+void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) {
+  credited_ = true;
+  if (mark > mark_) {
+    mark_ = std::min(mark, params_.chunks);
+    adapt(mark_, lost);
+    // Progress: whoever is behind is being heard, so the next Position can wait its turn.
+    if (announced_ == 0) next_position_ = now + params_.position_delay;
+  }
+  lost_ = std::max(lost_, lost);
+  limit_ = std::max(limit_, limit);
+}
+
+void StreamSender::adapt(Chunk mark, uint32_t lost) {
+  if (mark - window_start_ < window_) return;
+  const Chunk covered = mark - window_start_;
+  const uint32_t newly = lost - std::min(lost, window_lost_);
+  const Chunk floor = std::max<Chunk>(2 * params_.batch, params_.window / 8);
+  if (static_cast<uint64_t>(newly) * kCutAbove > covered) {
+    const Chunk cut = std::max<Chunk>(floor, window_ - window_ / 5);
+    if (cut < window_) {
+      window_ = cut;
+      cuts_++;
+    }
+  } else {
+    window_ = std::min(params_.window, window_ + params_.batch);
+  }
+  window_start_ = mark;
+  window_lost_ = lost;
+}
+
+StreamSender::Announce StreamSender::position_due(Nanos now) {
+  if (now < next_position_ || !stopped()) return Announce::kNo;
+  if (credited_ && mark_ >= sent_ && !all_sent()) return Announce::kNo;  // everyone knows
+  announced_++;
+  const int step = std::min(announced_, 20);
+  next_position_ = now + std::min<Nanos>(params_.position_max, params_.position_delay << step);
+  return announced_ <= params_.position_multicasts ? Announce::kMulticast : Announce::kStream;
+}
+
+Nanos StreamSender::deadline() const {
+  if (!stopped()) return kNever;
+  if (credited_ && mark_ >= sent_ && !all_sent()) return kNever;
+  return next_position_;
+}
+
+}  // namespace mcast

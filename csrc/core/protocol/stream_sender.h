@@ -1,0 +1,72 @@
+// The own stream of a root: how far it may send, what it must send again, when it must announce its
+// position. Pure; time is an argument.
+#pragma once
+
+#include <deque>
+
+#include "base/types.h"
+
+namespace mcast {
+
+struct SenderParams {
+  Chunk chunks = 0;
+  Chunk eager = 0;        // may be sent before any credit
+  Chunk window = 1;       // most chunks beyond the least mark
+  Chunk batch = 1;        // chunks of one send batch
+  Nanos position_delay = kMilli;         // from stopping to the first Position
+  Nanos position_max = 100 * kMilli;     // back-off limit
+  int position_multicasts = 3;           // then by stream
+};
+
+class StreamSender {
+ public:
+  explicit StreamSender(const SenderParams& params);
+
+  Chunk sent() const { return sent_; }
+  bool all_sent() const { return sent_ == params_.chunks; }
+  // First chunk that may not be sent yet.
+  Chunk allowed_end() const;
+  bool can_send() const { return !resend_.empty() || sent_ < allowed_end(); }
+
+  // Next run to send, at most `max` chunks: repairs first. `again` tells a repair. Empty: stop.
+  ChunkRange take(Chunk max, bool& again, Nanos now);
+  // A taken run's tail was not accepted by the transport.
+  void put_back(ChunkRange rest, bool again);
+
+  // Least mark, limit and most losses over all receivers.
+  void on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now);
+  bool has_credit() const { return credited_; }
+  Chunk mark() const { return mark_; }
+  Chunk window() const { return window_; }
+
+  // Multicast these chunks again (several ranks asked).
+  void resend(ChunkRange range);
+
+  // Everything is confirmed everywhere: no Position any more.
+  void confirm() { confirmed_ = true; }
+
+  enum class Announce { kNo, kMulticast, kStream };
+  // Whether Position{sent()} is due; arms the next one.
+  Announce position_due(Nanos now);
+  Nanos deadline() const;
+
+  uint64_t stalls() const { return stalls_; }
+  uint64_t cuts() const { return cuts_; }
+
+ private:
+  bool stopped() const { return sent_ > 0 && !can_send() && !confirmed_; }
+  void adapt(Chunk mark, uint32_t lost);
+
+  SenderParams params_;
+  Chunk sent_ = 0, mark_ = 0, limit_ = 0, window_;
+  bool credited_ = false, confirmed_ = false, stalled_ = false;
+  std::deque<ChunkRange> resend_;
+  uint32_t lost_ = 0, window_lost_ = 0;
+  Chunk window_start_ = 0;
+  int announced_ = 0;
+  Chunk announced_at_ = 0;
+  Nanos last_send_ = 0, next_position_ = kNever;
+  uint64_t stalls_ = 0, cuts_ = 0;
+};
+
+}  // namespace mcast

@@ -1,0 +1,55 @@
+// The datagram: a fixed 32-byte little-endian header, then the payload. Length comes from the medium.
+//
+//   offset size field
+//        0    4 checksum     CRC-32C of bytes 4.. to the end (header and payload in one pass)
+//        4    2 magic        0x4d43 ("CM" in memory order)
+//        6    1 version      high 4 bits: version (1); low 4 bits: type
+//        7    1 flags        bit 0: lane (0 multicast, 1 reduce); others 0
+//        8    8 group tag    random per group incarnation
+//       16    4 sequence     op sequence number in (group, lane)
+//       20    4 descriptor   hash of what the op is (wire/descriptor.h)
+//       24    4 chunk        Data: chunk index; Position: chunks sent so far; else 0
+//       28    2 member       whose stream (Data, Position) or who speaks (Abort, Probe)
+//       30    2 subgroup     stripe of the stream; 0
+//
+// Parsing is total: any bytes give a header or a reason, and nothing is believed before verify().
+#pragma once
+
+#include "base/types.h"
+
+namespace mcast::wire {
+
+inline constexpr size_t kDatagramHeader = 32;
+inline constexpr uint16_t kDatagramMagic = 0x4d43;
+inline constexpr uint8_t kDatagramVersion = 1;
+
+enum class DatagramType : uint8_t { kData = 1, kPosition = 2, kAbort = 3, kProbe = 4 };
+// "data", "position", "abort", "probe".
+const char* datagram_type_name(DatagramType type) noexcept;
+
+struct DatagramHeader {
+  DatagramType type = DatagramType::kData;
+  uint8_t lane = 0;
+  uint64_t group_tag = 0;
+  Sequence sequence = 0;
+  uint32_t descriptor = 0;
+  Chunk chunk = 0;
+  Member member = 0;
+  uint16_t subgroup = 0;
+  bool operator==(const DatagramHeader&) const = default;
+};
+
+enum class ParseError : uint8_t { kNone, kTooShort, kMagic, kVersion, kType, kFlags, kChecksum };
+const char* parse_error_name(ParseError error) noexcept;
+
+// Reads the header fields; kNone fills `header`. Does not look at the checksum.
+ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept;
+// Whether the checksum fits; datagram.size() >= kDatagramHeader.
+bool verify_datagram(ConstBytes datagram) noexcept;
+
+// Writes header, payload and checksum to `slot`; returns the datagram's size. The payload may already
+// lie at slot + kDatagramHeader (then it is not copied). slot.size() >= kDatagramHeader +
+// payload.size().
+size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
+
+}  // namespace mcast::wire

@@ -1,0 +1,157 @@
+// Encoding and total parsing of stream frames. Streams deliver intact framing, yet the kernel's TCP
+// checksum is weak and absent on virtual links, so every frame carries its own CRC-32C; a body is
+// accepted only when it has exactly the length its type implies.
+#include "wire/frame.h"
+
+#include "base/checksum.h"
+
+namespace mcast::wire {
+
+const char* frame_type_name(FrameType type) noexcept {
+  static constexpr const char* kNames[] = {
+      "none",     "credit",   "limit",        "fetch",      "fetch_data", "not_have",  "complete",
+      "released", "ping",     "pong",         "abort",      "position",   "describe",  "probe_status",
+      "probe_done", "ring_ready", "ring_data", "leave",     "late",       "query",     "where", "coming"};
+  const auto index = static_cast<uint8_t>(type);
+  return index <= kFrameTypeMax ? kNames[index] : "unknown";
+}
+
+bool parse_frame(ConstBytes frame, FrameHeader& header) noexcept {
+  if (frame.size() < kFrameHeader) return false;
+  const std::byte* p = frame.data();
+  const auto type = load<uint8_t>(p + 4);
+  const auto lane = load<uint8_t>(p + 5);
+  if (type == 0 || type > kFrameTypeMax || lane > 1) return false;
+  header.type = static_cast<FrameType>(type);
+  header.lane = lane;
+  header.member = load<uint16_t>(p + 6);
+  header.group_tag = load<uint64_t>(p + 8);
+  header.sequence = load<uint32_t>(p + 16);
+  header.argument = load<uint32_t>(p + 20);
+  return true;
+}
+
+bool verify_frame(ConstBytes frame) noexcept {
+  return load<uint32_t>(frame.data()) == crc32c(frame.subspan(4));
+}
+
+void write_frame_header(std::byte* out, const FrameHeader& header,
+                        std::span<const ConstBytes> body) noexcept {
+  store<uint8_t>(out + 4, static_cast<uint8_t>(header.type));
+  store<uint8_t>(out + 5, header.lane);
+  store<uint16_t>(out + 6, header.member);
+  store<uint64_t>(out + 8, header.group_tag);
+  store<uint32_t>(out + 16, header.sequence);
+  store<uint32_t>(out + 20, header.argument);
+  uint32_t sum = crc32c(ConstBytes(out + 4, kFrameHeader - 4));
+  for (const ConstBytes part : body) sum = crc32c(part, sum);
+  store<uint32_t>(out, sum);
+}
+
+void put_credit(Writer& out, std::span<const CreditEntry> entries) {
+  for (const CreditEntry& e : entries) {
+    out.put<uint16_t>(e.root);
+    out.put<uint32_t>(e.mark);
+    out.put<uint32_t>(e.limit);
+    out.put<uint32_t>(e.lost);
+  }
+}
+
+bool parse_credit(ConstBytes body, std::vector<CreditEntry>& entries) {
+  entries.clear();
+  if (body.size() % 14 != 0) return false;
+  Reader in(body);
+  while (in.remaining() > 0) {
+    CreditEntry e;
+    e.root = in.get<uint16_t>();
+    e.mark = in.get<uint32_t>();
+    e.limit = in.get<uint32_t>();
+    e.lost = in.get<uint32_t>();
+    entries.push_back(e);
+  }
+  return in.done();
+}
+
+void put_ranges(Writer& out, Member root, std::span<const ChunkRange> ranges) {
+  out.put<uint16_t>(root);
+  for (const ChunkRange& r : ranges) {
+    out.put<uint32_t>(r.first);
+    out.put<uint32_t>(r.end);
+  }
+}
+
+bool parse_ranges(ConstBytes body, Member& root, std::vector<ChunkRange>& ranges) {
+  ranges.clear();
+  if (body.size() < 2 || (body.size() - 2) % 8 != 0) return false;
+  Reader in(body);
+  root = in.get<uint16_t>();
+  while (in.remaining() > 0) {
+    ChunkRange r;
+    r.first = in.get<uint32_t>();
+    r.end = in.get<uint32_t>();
+    if (r.first >= r.end) return false;
+    ranges.push_back(r);
+  }
+  return in.done();
+}
+
+void put_fetch_data_head(Writer& out, Member root, ChunkRange range) {
+  out.put<uint16_t>(root);
+  out.put<uint32_t>(range.first);
+  out.put<uint32_t>(range.end);
+}
+
+bool parse_fetch_data(ConstBytes body, FetchData& out) noexcept {
+  Reader in(body);
+  out.root = in.get<uint16_t>();
+  out.range.first = in.get<uint32_t>();
+  out.range.end = in.get<uint32_t>();
+  if (!in.ok() || out.range.first >= out.range.end) return false;
+  out.payload = in.rest();
+  return true;
+}
+
+void put_hashes(Writer& out, std::span<const uint32_t> hashes) {
+  for (const uint32_t h : hashes) out.put<uint32_t>(h);
+}
+
+bool parse_hashes(ConstBytes body, std::vector<uint32_t>& hashes) {
+  hashes.clear();
+  if (body.size() % 4 != 0) return false;
+  Reader in(body);
+  while (in.remaining() > 0) hashes.push_back(in.get<uint32_t>());
+  return in.done();
+}
+
+void put_abort(Writer& out, const AbortNotice& notice) {
+  out.put<uint8_t>(notice.code);
+  out.put<uint16_t>(notice.culprit);
+  out.put<uint16_t>(notice.origin);
+  out.put_text(std::string_view(notice.text).substr(0, kMaxAbortText));
+}
+
+bool parse_abort(ConstBytes body, AbortNotice& notice) {
+  Reader in(body);
+  notice.code = in.get<uint8_t>();
+  notice.culprit = in.get<uint16_t>();
+  notice.origin = in.get<uint16_t>();
+  if (!in.ok() || in.remaining() > kMaxAbortText) return false;
+  notice.text = std::string(in.rest_text());
+  return true;
+}
+
+void put_ring_head(Writer& out, Member root, uint64_t offset) {
+  out.put<uint16_t>(root);
+  out.put<uint64_t>(offset);
+}
+
+bool parse_ring_data(ConstBytes body, RingData& out) noexcept {
+  Reader in(body);
+  out.root = in.get<uint16_t>();
+  out.offset = in.get<uint64_t>();
+  if (!in.ok() || in.remaining() == 0) return false;
+  out.payload = in.rest();
+  return true;
+}
+
+}  // namespace mcast::wire

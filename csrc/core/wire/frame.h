@@ -1,0 +1,116 @@
+// Frames: the messages on streams. A fixed 24-byte little-endian header, then a body that depends on
+// the type. Length comes from the stream's framing.
+//
+//   offset size field
+//        0    4 checksum   CRC-32C of bytes 4.. to the end
+//        4    1 type
+//        5    1 lane       bit 0; others 0
+//        6    2 member     the sender of this frame
+//        8    8 group tag
+//       16    4 sequence   op sequence; meaning depends on the type
+//       20    4 argument   meaning depends on the type
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "wire/bytes.h"
+
+namespace mcast::wire {
+
+inline constexpr size_t kFrameHeader = 24;
+
+enum class FrameType : uint8_t {
+  kCredit = 1,     // up: argument descriptor; CreditEntry[]. Also says "I (my subtree) posted the op"
+  kLimit = 2,      // down, towards roots: CreditEntry[]
+  kFetch = 3,      // argument request id; root, ranges
+  kFetchData = 4,  // argument request id; root, first chunk, count, payload
+  kNotHave = 5,    // argument request id; root, ranges; will not be answered by stream
+  kComplete = 6,   // up: all ops < sequence complete in my subtree; argument = first of hashes; u32[]
+  kReleased = 7,   // down: all ops < sequence complete everywhere
+  kPing = 8,       // answer at once
+  kPong = 9,
+  kAbort = 10,        // flooded: AbortNotice
+  kPosition = 11,     // flooded: argument = chunks sent; body root (u16)
+  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h)
+  kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
+  kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
+  kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
+  kRingData = 16,     // to the ring successor: root (u16), offset (u64), payload
+  kLeave = 17,        // flooded: member `argument` posts nothing from op `sequence` on
+  kLate = 18,         // to member 0: op `sequence` passed its deadline here
+  kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
+  kWhere = 20,        // answer to member 0: argument = my next sequence
+  kComing = 21,       // like NotHave, but the root multicasts these chunks again
+};
+inline constexpr uint8_t kFrameTypeMax = 21;
+// "credit", "fetch_data", ...
+const char* frame_type_name(FrameType type) noexcept;
+
+struct FrameHeader {
+  FrameType type = FrameType::kPing;
+  uint8_t lane = 0;
+  Member member = 0;
+  uint64_t group_tag = 0;
+  Sequence sequence = 0;
+  uint32_t argument = 0;
+  bool operator==(const FrameHeader&) const = default;
+};
+
+// One root's stream as a subtree sees it: least over the subtree's receivers.
+struct CreditEntry {
+  Member root = 0;
+  Chunk mark = 0;     // drained up to here (not contiguous)
+  Chunk limit = 0;    // may be sent up to here, exclusive
+  uint32_t lost = 0;  // chunks found lost so far: the most of any receiver
+  bool operator==(const CreditEntry&) const = default;
+};
+
+struct AbortNotice {
+  uint8_t code = 0;           // mcast::Code
+  Member culprit = kNoMember; // who is to blame, if one is
+  Member origin = 0;          // who noticed
+  std::string text;           // at most kMaxAbortText bytes
+};
+inline constexpr size_t kMaxAbortText = 1000;
+
+// Structure only; false: too short, unknown type, bad flags.
+bool parse_frame(ConstBytes frame, FrameHeader& header) noexcept;
+bool verify_frame(ConstBytes frame) noexcept;
+// Writes the 24 header bytes; the checksum covers `body` too, which follows on the wire.
+void write_frame_header(std::byte* out, const FrameHeader& header,
+                        std::span<const ConstBytes> body) noexcept;
+
+// Bodies. Each parse is total: false for anything but exactly one well-formed body.
+void put_credit(Writer& out, std::span<const CreditEntry> entries);
+bool parse_credit(ConstBytes body, std::vector<CreditEntry>& entries);
+
+void put_ranges(Writer& out, Member root, std::span<const ChunkRange> ranges);
+bool parse_ranges(ConstBytes body, Member& root, std::vector<ChunkRange>& ranges);
+
+inline constexpr size_t kFetchDataHead = 10;
+struct FetchData {
+  Member root = 0;
+  ChunkRange range;
+  ConstBytes payload;
+};
+void put_fetch_data_head(Writer& out, Member root, ChunkRange range);
+bool parse_fetch_data(ConstBytes body, FetchData& out) noexcept;
+
+void put_hashes(Writer& out, std::span<const uint32_t> hashes);
+bool parse_hashes(ConstBytes body, std::vector<uint32_t>& hashes);
+
+void put_abort(Writer& out, const AbortNotice& notice);
+bool parse_abort(ConstBytes body, AbortNotice& notice);
+
+struct RingData {
+  Member root = 0;
+  uint64_t offset = 0;
+  ConstBytes payload;
+};
+void put_ring_head(Writer& out, Member root, uint64_t offset);
+bool parse_ring_data(ConstBytes body, RingData& out) noexcept;
+
+}  // namespace mcast::wire

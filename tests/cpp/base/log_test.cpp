@@ -1,0 +1,144 @@
+// Log lines reach the sink whole and only at their level; the rate limit is tested by its time
+// argument.
+#include "base/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mcast {
+namespace {
+
+std::mutex g_mutex;
+std::vector<std::pair<int, std::string>> g_lines;
+
+void collect(int level, const char* line) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  g_lines.emplace_back(level, line);
+}
+
+class Log : public testing::Test {
+ protected:
+  void SetUp() override {
+    g_lines.clear();
+    set_log_sink(collect);
+    set_log_level(LogLevel::kWarn);
+  }
+  void TearDown() override {
+    set_log_sink(nullptr);
+    set_log_level(LogLevel::kWarn);
+  }
+  static std::string prefix() { return "torch-mcast[" + std::to_string(::getpid()) + "]"; }
+};
+
+TEST_F(Log, ALineIsPrefixedAndFormatted) {
+  log(LogLevel::kError, "rank %d of %s", 3, "pg0");
+  ASSERT_EQ(g_lines.size(), 1u);
+  EXPECT_EQ(g_lines[0].first, 1);
+  EXPECT_EQ(g_lines[0].second, prefix() + " error: rank 3 of pg0");
+}
+
+TEST_F(Log, LevelsFilter) {
+  const LogLevel levels[] = {LogLevel::kError, LogLevel::kWarn, LogLevel::kInfo, LogLevel::kTrace};
+  for (int limit = 0; limit <= 4; ++limit) {
+    g_lines.clear();
+    set_log_level(static_cast<LogLevel>(limit));
+    EXPECT_EQ(log_level(), static_cast<LogLevel>(limit));
+    for (const LogLevel level : levels) {
+      EXPECT_EQ(log_enabled(level), static_cast<int>(level) <= limit);
+      log(level, "x");
+    }
+    log(LogLevel::kOff, "never");
+    EXPECT_EQ(g_lines.size(), static_cast<size_t>(limit));
+  }
+}
+
+TEST_F(Log, LongLinesAreWhole) {
+  // Around the size of the stack buffer, where the terminator could get lost.
+  for (size_t size = 900; size < 1100; ++size) {
+    g_lines.clear();
+    const std::string text = std::string(size - 1, 'a') + "z";
+    log(LogLevel::kWarn, "%s", text.c_str());
+    ASSERT_EQ(g_lines.size(), 1u);
+    ASSERT_EQ(g_lines[0].second, prefix() + " warn: " + text);
+  }
+  const std::string huge(100000, 'h');
+  log(LogLevel::kWarn, "%s%s", huge.c_str(), huge.c_str());
+  EXPECT_EQ(g_lines.back().second, prefix() + " warn: " + huge + huge);
+}
+
+TEST_F(Log, ErrnoIsKeptAndUsable) {
+  errno = ENOENT;
+  log(LogLevel::kWarn, "%m");
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_THAT(g_lines[0].second, testing::EndsWith("No such file or directory"));
+}
+
+TEST_F(Log, WithoutASinkLinesGoToStderr) {
+  set_log_sink(nullptr);
+  testing::internal::CaptureStderr();
+  log(LogLevel::kWarn, "one");
+  log(LogLevel::kInfo, "dropped");
+  log(LogLevel::kError, "%s", std::string(2000, 'x').c_str());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            prefix() + " warn: one\n" + prefix() + " error: " + std::string(2000, 'x') + "\n");
+}
+
+TEST_F(Log, ThreadsDoNotMixLines) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 200; ++i) log(LogLevel::kWarn, "thread %d line %d", t, i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_EQ(g_lines.size(), 800u);
+  std::vector<int> next(4);
+  for (const auto& [level, line] : g_lines) {
+    int t = -1, i = -1;
+    ASSERT_EQ(std::sscanf(line.c_str() + prefix().size(), " warn: thread %d line %d", &t, &i), 2);
+    ASSERT_EQ(i, next[static_cast<size_t>(t)]++);
+  }
+}
+
+TEST(LogLevelNames, RoundTrip) {
+  for (int i = 0; i <= 4; ++i) {
+    const auto level = static_cast<LogLevel>(i);
+    EXPECT_EQ(parse_log_level(log_level_name(level)), level);
+  }
+  EXPECT_EQ(parse_log_level("loud"), std::nullopt);
+  EXPECT_EQ(parse_log_level(""), std::nullopt);
+}
+
+TEST(RateLimit, OncePerPeriodAndCountsTheRest) {
+  RateLimit limit(kSecond);
+  EXPECT_TRUE(limit.allow(5 * kSecond));
+  EXPECT_EQ(limit.suppressed(), 0u);
+  EXPECT_FALSE(limit.allow(5 * kSecond));
+  EXPECT_FALSE(limit.allow(6 * kSecond - 1));
+  EXPECT_EQ(limit.suppressed(), 0u);  // of the last line that was allowed
+  EXPECT_TRUE(limit.allow(6 * kSecond));
+  EXPECT_EQ(limit.suppressed(), 2u);
+  EXPECT_TRUE(limit.allow(60 * kSecond));
+  EXPECT_EQ(limit.suppressed(), 0u);
+}
+
+TEST(RateLimit, TheFirstIsAllowedAtAnyTime) {
+  EXPECT_TRUE(RateLimit(kSecond).allow(0));
+  EXPECT_TRUE(RateLimit(kSecond).allow(-kSecond));
+  EXPECT_TRUE(RateLimit(kSecond).allow(INT64_MAX));
+}
+
+TEST(RateLimit, APeriodOfZeroNeverLimits) {
+  RateLimit limit(0);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.allow(7));
+}
+
+}  // namespace
+}  // namespace mcast

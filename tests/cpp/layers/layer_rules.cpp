@@ -1,0 +1,308 @@
+// A file is taken apart into #include lines (from the original text, since their names may be
+// string literals) and code without comments and literals. Includes are held against the order of
+// the folders and the lists of headers that a folder must not see; code is searched for whole
+// identifiers that a folder must not use. This sees no types and follows no includes: a rule is
+// broken where the name is written, and every file is looked at, so nothing is missed by that.
+#include "layers/layer_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+
+namespace mcast::layers {
+namespace {
+
+constexpr std::string_view kCore = "csrc/core/";
+constexpr size_t kMaxLines = 600;
+
+// Lowest first. A file includes its own folder and lower ones.
+constexpr std::array<std::string_view, 8> kOrder = {
+    "base", "wire", "crypto", "transport", "protocol", "aggregation", "collective", "engine"};
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+bool ends_with(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+template <typename List>
+bool contains(const List& list, std::string_view word) {
+  return std::find(std::begin(list), std::end(list), word) != std::end(list);
+}
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+std::optional<size_t> layer_of(std::string_view name) {
+  const auto* at = std::find(kOrder.begin(), kOrder.end(), name);
+  if (at == kOrder.end()) return std::nullopt;
+  return static_cast<size_t>(at - kOrder.begin());
+}
+
+struct Line {
+  size_t number;
+  std::string_view text;
+};
+
+std::vector<Line> split_lines(std::string_view text) {
+  std::vector<Line> lines;
+  for (size_t at = 0, number = 1; at < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back({number, text.substr(at, end - at)});
+    at = end + 1;
+  }
+  return lines;
+}
+
+struct Include {
+  size_t line;
+  std::string_view name;
+  bool quoted;
+};
+
+// The target of "#include <x>" and `#include "x"`, blanks anywhere a compiler allows them.
+std::vector<Include> find_includes(std::string_view text) {
+  std::vector<Include> found;
+  for (const auto& [number, line] : split_lines(text)) {
+    size_t at = line.find_first_not_of(" \t");
+    if (at == std::string_view::npos || line[at] != '#') continue;
+    at = line.find_first_not_of(" \t", at + 1);
+    if (at == std::string_view::npos || !starts_with(line.substr(at), "include")) continue;
+    at = line.find_first_of("<\"", at);
+    if (at == std::string_view::npos) continue;
+    const bool quoted = line[at] == '"';
+    const size_t end = line.find(quoted ? '"' : '>', at + 1);
+    if (end == std::string_view::npos) continue;
+    found.push_back({number, line.substr(at + 1, end - at - 1), quoted});
+  }
+  return found;
+}
+
+bool is_torch_or_python(std::string_view header) {
+  for (const std::string_view prefix : {"torch/", "ATen/", "c10/", "caffe2/", "pybind11/"}) {
+    if (starts_with(header, prefix)) return true;
+  }
+  return header == "Python.h" || ends_with(header, "/Python.h");
+}
+
+// Sockets, threads, clocks, RDMA: what a state machine must not see.
+bool is_environment(std::string_view header) {
+  for (const std::string_view prefix :
+       {"netinet/", "arpa/", "net/", "linux/", "infiniband/", "rdma/"}) {
+    if (starts_with(header, prefix)) return true;
+  }
+  static constexpr std::string_view kHeaders[] = {"sys/socket.h",
+                                                  "sys/un.h",
+                                                  "sys/epoll.h",
+                                                  "sys/eventfd.h",
+                                                  "sys/timerfd.h",
+                                                  "poll.h",
+                                                  "netdb.h",
+                                                  "unistd.h",
+                                                  "pthread.h",
+                                                  "thread",
+                                                  "mutex",
+                                                  "shared_mutex",
+                                                  "future",
+                                                  "semaphore",
+                                                  "latch",
+                                                  "barrier",
+                                                  "condition_variable",
+                                                  "stop_token",
+                                                  "chrono",
+                                                  "ctime",
+                                                  "time.h",
+                                                  "sys/time.h",
+                                                  "random"};
+  return contains(kHeaders, header);
+}
+
+class Checker {
+ public:
+  Checker(std::string_view path, std::string_view text)
+      : path_(path), text_(text), code_(code_only(text)) {
+    if (starts_with(path_, kCore)) {
+      const std::string_view inner = path_.substr(kCore.size());
+      folder_ = inner.substr(0, inner.find('/'));
+    }
+  }
+
+  std::vector<std::string> run() {
+    if (const size_t lines = count_lines(text_); lines > kMaxLines) {
+      report(lines, std::to_string(lines) + " lines, at most " + std::to_string(kMaxLines));
+    }
+    if (starts_with(path_, "csrc/")) check_style();
+    if (starts_with(path_, kCore)) check_core();
+    return std::move(broken_);
+  }
+
+ private:
+  void report(size_t line, std::string why) {
+    broken_.push_back(std::string(path_) + ":" + std::to_string(line) + ": " + std::move(why));
+  }
+
+  bool in(std::initializer_list<std::string_view> folders) const {
+    return contains(folders, folder_);
+  }
+
+  void check_style() {
+    if (ends_with(path_, ".cpp")) {
+      // The paragraph: comment lines from the first line on, with more in them than a name.
+      size_t letters = 0;
+      for (const auto& [number, line] : split_lines(text_)) {
+        if (!starts_with(line, "//")) break;
+        for (const char c : line) letters += std::isalpha(static_cast<unsigned char>(c)) != 0;
+      }
+      if (letters < 30) report(1, "a .cpp starts with a comment that tells what the file does");
+    }
+    if (ends_with(path_, ".h") && code_.find("#pragma once") == std::string::npos) {
+      report(1, "a header has #pragma once");
+    }
+    for (const auto& [number, line] : split_lines(text_)) {
+      for (const std::string_view mark : {"TODO", "FIXME", "XXX"}) {
+        if (find_word(line, mark) != std::string_view::npos) {
+          report(number, "unfinished: " + std::string(mark));
+        }
+      }
+    }
+  }
+
+  void check_core() {
+    const std::optional<size_t> mine = layer_of(folder_);
+    if (!mine) {
+      report(1, "a file of csrc/core is in one of the layers' folders");
+      return;
+    }
+    for (const Include& include : find_includes(text_)) check_include(include, *mine);
+    if (in({"wire", "protocol", "aggregation", "collective"})) {
+      forbid("reads a clock; time is an argument here",
+             {"steady_clock", "system_clock", "high_resolution_clock", "clock_gettime",
+              "gettimeofday", "__rdtsc", "time", "clock", "sleep", "usleep", "nanosleep"});
+    }
+    forbid("core has no exceptions; return a Status", {"throw"});
+  }
+
+  void check_include(const Include& include, size_t mine) {
+    const std::string name(include.name);
+    if (is_torch_or_python(name)) report(include.line, "core includes " + name);
+    if (in({"wire", "protocol", "collective"}) && is_environment(name)) {
+      report(include.line, std::string(folder_) + " includes " + name);
+    }
+    const size_t slash = name.find('/');
+    const std::string target = name.substr(0, slash);
+    const std::optional<size_t> theirs =
+        slash == std::string::npos ? std::nullopt : layer_of(target);
+    if (!theirs) {
+      if (include.quoted) report(include.line, name + " is not relative to csrc/core");
+      return;
+    }
+    if (*theirs > mine) {
+      report(include.line, std::string(folder_) + " includes the higher layer " + target);
+    }
+    if (folder_ == "protocol" && target != "protocol" && target != "base" && target != "wire") {
+      report(include.line, "protocol includes " + target + "; only base and wire are allowed");
+    }
+  }
+
+  static size_t find_word(std::string_view text, std::string_view word, size_t from = 0) {
+    for (size_t at = text.find(word, from); at != std::string_view::npos;
+         at = text.find(word, at + 1)) {
+      const size_t end = at + word.size();
+      const bool begins = at == 0 || !is_word(text[at - 1]);
+      const bool ends = end == text.size() || !is_word(text[end]);
+      if (begins && ends) return at;
+    }
+    return std::string_view::npos;
+  }
+
+  // Short names are common as variables and members: only a call of the free function counts.
+  static bool needs_call(std::string_view word) {
+    static constexpr std::string_view kCalls[] = {"time", "clock", "sleep", "usleep", "nanosleep"};
+    return contains(kCalls, word);
+  }
+  static bool is_free_call(std::string_view line, size_t at, size_t size) {
+    const size_t open = line.find_first_not_of(" \t", at + size);
+    if (open == std::string_view::npos || line[open] != '(') return false;
+    size_t before = at;
+    while (before > 0 && line[before - 1] == ' ') --before;
+    if (before == 0) return true;
+    const std::string_view head = line.substr(0, before);
+    // "Nanos time(": a declaration; "x.time(", "x->time(": a member of our own.
+    if (is_word(head.back())) return ends_with(head, "return");
+    if (head.back() == '>' || head.back() == '&' || head.back() == '*') return false;
+    return head.back() != '.';
+  }
+
+  void forbid(const std::string& why, std::initializer_list<std::string_view> words) {
+    for (const auto& [number, line] : split_lines(code_)) {
+      for (const std::string_view word : words) {
+        for (size_t at = find_word(line, word); at != std::string_view::npos;
+             at = find_word(line, word, at + 1)) {
+          if (needs_call(word) && !is_free_call(line, at, word.size())) continue;
+          report(number, std::string(word) + ": " + why);
+        }
+      }
+    }
+  }
+
+  std::string_view path_;
+  std::string_view text_;
+  std::string code_;
+  std::string_view folder_;  // of csrc/core, else empty
+  std::vector<std::string> broken_;
+};
+
+}  // namespace
+
+std::string code_only(std::string_view text) {
+  std::string out(text);
+  const auto blank = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to && i < out.size(); ++i) {
+      if (out[i] != '\n') out[i] = ' ';
+    }
+  };
+  const auto end_of = [&](std::string_view what, size_t from) {
+    const size_t at = text.find(what, from);
+    return at == std::string_view::npos ? text.size() : at + what.size();
+  };
+  size_t i = 0;
+  while (i < text.size()) {
+    const char c = text[i];
+    if (starts_with(text.substr(i), "//")) {
+      const size_t end = std::min(text.find('\n', i), text.size());
+      blank(i, end);
+      i = end;
+    } else if (starts_with(text.substr(i), "/*")) {
+      const size_t end = end_of("*/", i + 2);
+      blank(i, end);
+      i = end;
+    } else if (starts_with(text.substr(i), "R\"") && (i == 0 || !is_word(text[i - 1]))) {
+      const size_t open = std::min(text.find('(', i), text.size());
+      const std::string close = ")" + std::string(text.substr(i + 2, open - i - 2)) + "\"";
+      const size_t end = end_of(close, open);
+      blank(i + 2, end - 1);
+      i = end;
+    } else if (c == '"' || (c == '\'' && (i == 0 || !is_word(text[i - 1])))) {
+      // A ' after a digit or letter separates digits (1'000).
+      size_t end = i + 1;
+      while (end < text.size() && text[end] != c && text[end] != '\n') {
+        end += text[end] == '\\' ? 2 : 1;
+      }
+      blank(i + 1, end);
+      i = end + 1;
+    } else {
+      ++i;
+    }
+  }
+  return out;
+}
+
+size_t count_lines(std::string_view text) {
+  const auto ends = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  return ends + (text.empty() || text.back() == '\n' ? 0 : 1);
+}
+
+std::vector<std::string> check_file(std::string_view path, std::string_view text) {
+  return Checker(path, text).run();
+}
+
+}  // namespace mcast::layers

@@ -1,0 +1,20 @@
+// The rules of the house that a program can check from the text of one file, and the checker.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mcast::layers {
+
+// What one file breaks, as "path:line: why"; empty: nothing. `path` is relative to the repository
+// and decides which rules apply; `text` is the whole file.
+std::vector<std::string> check_file(std::string_view path, std::string_view text);
+
+// `text` with comments and the contents of string and character literals replaced by blanks,
+// newlines kept, so that searching it finds code only.
+std::string code_only(std::string_view text);
+
+size_t count_lines(std::string_view text);
+
+}  // namespace mcast::layers

@@ -1,0 +1,199 @@
+// The source tree against the rules of the house, and the checker against texts that break each
+// one: a checker that finds nothing must be known to be able to find something.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "layers/layer_rules.h"
+
+namespace mcast::layers {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Source {
+  std::string path;
+  std::string text;
+};
+
+// Everything we write, below the folders that hold it.
+std::vector<Source> read_tree() {
+  const fs::path root(MCAST_SOURCE_DIR);
+  std::vector<Source> sources;
+  for (const char* folder : {"csrc", "tests", "benchmarks", "examples", "torch_mcast"}) {
+    if (!fs::exists(root / folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension();
+      if (!entry.is_regular_file()) continue;
+      if (extension != ".h" && extension != ".cpp" && extension != ".py" && extension != ".sh") {
+        continue;
+      }
+      std::ifstream file(entry.path(), std::ios::binary);
+      sources.push_back({fs::relative(entry.path(), root).generic_string(),
+                         std::string(std::istreambuf_iterator<char>(file), {})});
+    }
+  }
+  return sources;
+}
+
+TEST(Layers, TheTreeKeepsTheRules) {
+  const auto sources = read_tree();
+  size_t core = 0;
+  for (const Source& source : sources) {
+    core += source.path.rfind("csrc/core/", 0) == 0;
+    for (const std::string& broken : check_file(source.path, source.text)) {
+      ADD_FAILURE() << broken;
+    }
+  }
+  EXPECT_GT(core, 10u) << "the tree was not found at " << MCAST_SOURCE_DIR;
+}
+
+TEST(Layers, TheMedianFileOfTheCoreIsShort) {
+  std::vector<size_t> lines;
+  for (const Source& source : read_tree()) {
+    if (source.path.rfind("csrc/", 0) == 0) lines.push_back(count_lines(source.text));
+  }
+  ASSERT_FALSE(lines.empty());
+  std::sort(lines.begin(), lines.end());
+  EXPECT_LT(lines[lines.size() / 2], 250u);
+}
+
+// One header of a folder, with one line of content.
+std::vector<std::string> header(const std::string& folder, const std::string& line) {
+  return check_file("csrc/core/" + folder + "/x.h", "#pragma once\n" + line + "\n");
+}
+
+TEST(Checker, TorchAndPythonInCore) {
+  for (const char* name : {"torch/torch.h", "ATen/ATen.h", "c10/util/Exception.h", "Python.h",
+                           "python3.11/Python.h", "pybind11/pybind11.h"}) {
+    EXPECT_THAT(header("engine", "#include <" + std::string(name) + ">"),
+                ElementsAre(HasSubstr("csrc/core/engine/x.h:2: core includes")))
+        << name;
+  }
+  EXPECT_THAT(check_file("csrc/torch/x.h", "#pragma once\n#include <torch/torch.h>\n"), IsEmpty());
+}
+
+TEST(Checker, SocketThreadAndClockHeadersInStateMachines) {
+  for (const char* name :
+       {"sys/socket.h", "netinet/in.h", "arpa/inet.h", "thread", "mutex", "chrono", "time.h",
+        "infiniband/verbs.h", "rdma/rdma_cma.h", "condition_variable", "sys/epoll.h", "ctime"}) {
+    const std::string line = "#include <" + std::string(name) + ">";
+    for (const char* folder : {"protocol", "collective", "wire"}) {
+      EXPECT_THAT(header(folder, line), ElementsAre(HasSubstr(name))) << folder;
+    }
+    EXPECT_THAT(header("transport", line), IsEmpty()) << name;
+  }
+  EXPECT_THAT(header("protocol", "#include <vector>"), IsEmpty());
+}
+
+TEST(Checker, EveryPairOfLayers) {
+  const std::vector<std::string> order = {"base",     "wire",        "crypto",     "transport",
+                                          "protocol", "aggregation", "collective", "engine"};
+  for (size_t from = 0; from < order.size(); ++from) {
+    for (size_t to = 0; to < order.size(); ++to) {
+      const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");
+      // protocol sees less than its place allows.
+      const bool narrowed =
+          order[from] == "protocol" && (order[to] == "crypto" || order[to] == "transport");
+      EXPECT_EQ(broken.empty(), to <= from && !narrowed) << order[from] << " -> " << order[to];
+      if (to > from) {
+        EXPECT_THAT(broken.at(0), HasSubstr("higher layer " + order[to]));
+      }
+    }
+  }
+  EXPECT_THAT(header("base", "#include <engine/engine.h>"), ElementsAre(HasSubstr("higher")));
+}
+
+TEST(Checker, SubfoldersBelongToTheirLayer) {
+  EXPECT_THAT(check_file("csrc/core/transport/udp/x.h",
+                         "#pragma once\n#include \"transport/sim/y.h\"\n#include \"engine/z.h\"\n"),
+              ElementsAre(HasSubstr("transport/udp/x.h:3:")));
+}
+
+TEST(Checker, UnknownFoldersAndRelativeIncludes) {
+  EXPECT_THAT(header("misc", ""), ElementsAre(HasSubstr("layers' folders")));
+  EXPECT_THAT(header("base", "#include \"types.h\""), ElementsAre(HasSubstr("not relative")));
+  EXPECT_THAT(header("engine", "#include \"../base/types.h\""),
+              ElementsAre(HasSubstr("not relative")));
+}
+
+TEST(Checker, IncludesAreFoundHoweverTheyAreWritten) {
+  for (const char* line :
+       {"  #include <thread>", "#  include <thread>", "#include<thread>", "#include <thread> // x",
+        "#\tinclude\t<thread>", "#include <thread>\r"}) {
+    EXPECT_THAT(header("protocol", line), ElementsAre(HasSubstr("thread"))) << line;
+  }
+  EXPECT_THAT(header("protocol", "// #include <thread>"), IsEmpty());
+}
+
+TEST(Checker, ClockCalls) {
+  for (const char* line :
+       {"auto t = std::chrono::steady_clock::now();", "clock_gettime(CLOCK_MONOTONIC, &ts);",
+        "gettimeofday(&tv, nullptr);", "x = time(nullptr);", "return time(0);", "::time(&t);",
+        "std::time(nullptr);", "usleep(5);"}) {
+    for (const char* folder : {"protocol", "collective", "aggregation", "wire"}) {
+      EXPECT_THAT(header(folder, line), ElementsAre(HasSubstr("time is an argument"))) << line;
+    }
+    EXPECT_THAT(header("engine", line), IsEmpty()) << line;
+  }
+  for (const char* line :
+       {"Nanos time = now;", "x.time();", "op->time();", "Nanos time() const;", "int uptime(int);",
+        "// steady_clock", "const char* s = \"clock_gettime(\";", "/* time(0) */ int a;",
+        "auto s = R\"(time(0))\";", "int steady_clock_like;"}) {
+    EXPECT_THAT(header("protocol", line), IsEmpty()) << line;
+  }
+}
+
+TEST(Checker, Exceptions) {
+  EXPECT_THAT(header("engine", "throw std::bad_alloc();"), ElementsAre(HasSubstr("exceptions")));
+  EXPECT_THAT(header("engine", "rethrow(x);  // throw"), IsEmpty());
+  EXPECT_THAT(check_file("csrc/torch/x.h", "#pragma once\nthrow 1;\n"), IsEmpty());
+}
+
+TEST(Checker, LengthOfFiles) {
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += "\n";
+  EXPECT_THAT(check_file("tests/python/test_x.py", text), IsEmpty());
+  EXPECT_THAT(check_file("tests/python/test_x.py", text + "x"),
+              ElementsAre(HasSubstr("601 lines")));
+}
+
+TEST(Checker, FirstParagraphAndGuards) {
+  const std::string path = "csrc/torch/x.cpp";
+  EXPECT_THAT(check_file(path, "#include <vector>\n"), ElementsAre(HasSubstr("starts with")));
+  EXPECT_THAT(check_file(path, "// Short.\n#include <vector>\n"), ElementsAre(HasSubstr("starts")));
+  EXPECT_THAT(check_file(path, "\n// A blank line first, then a paragraph that is long enough.\n"),
+              ElementsAre(HasSubstr("starts")));
+  EXPECT_THAT(check_file(path, ""), ElementsAre(HasSubstr("starts")));
+  EXPECT_THAT(check_file(path, "// What this file does is told here, in a sentence.\n"), IsEmpty());
+  EXPECT_THAT(check_file("csrc/torch/x.h", "// no guard\n"), ElementsAre(HasSubstr("pragma once")));
+}
+
+TEST(Checker, UnfinishedWork) {
+  EXPECT_THAT(header("base", "// TODO: later"), ElementsAre(HasSubstr("unfinished: TODO")));
+  EXPECT_THAT(header("base", "// FIXME"), ElementsAre(HasSubstr("FIXME")));
+  EXPECT_THAT(header("base", "int kTODOs;"), IsEmpty());
+}
+
+TEST(CodeOnly, KeepsCodeAndLines) {
+  EXPECT_EQ(code_only("a // b\nc"), "a     \nc");
+  EXPECT_EQ(code_only("a /* b\nc */ d"), "a     \n     d");
+  EXPECT_EQ(code_only("f(\"x\\\"y\") z"), "f(\"    \") z");
+  EXPECT_EQ(code_only("'\"' a"), "' ' a");
+  EXPECT_EQ(code_only("1'000'000 a \"b\""), "1'000'000 a \" \"");
+  EXPECT_EQ(code_only("R\"(a\")\" b"), "R\"    \" b");
+  EXPECT_EQ(code_only("R\"x(a)\")x\" b"), "R\"       \" b");
+  EXPECT_EQ(code_only("\"// no\" a // yes"), "\"     \" a       ");
+  EXPECT_EQ(code_only("\"open"), "\"    ");
+  EXPECT_EQ(code_only("/* open"), "       ");
+}
+
+}  // namespace
+}  // namespace mcast::layers
