@@ -1,8 +1,8 @@
-// The operations that the engine serves. Each validates everything first, since an operation that one
-// rank refuses and another posts would only surface as a mismatch or a timeout elsewhere; then lays
-// out slices (tensors.h), takes one completion per engine operation from one Work, and posts. The
-// sequence number counts all collectives, engine's and fallback's, so that TORCH_DISTRIBUTED_DEBUG
-// can compare ranks.
+// The operations that the engine serves. Each validates everything first, since an operation that
+// one rank refuses and another posts would only surface as a mismatch or a timeout elsewhere; then
+// lays out slices (tensors.h), takes one completion per engine operation from one Work, and posts.
+// The sequence number counts all collectives, engine's and fallback's, so that
+// TORCH_DISTRIBUTED_DEBUG can compare ranks.
 #include "backend.h"
 
 #include "gil.h"
@@ -20,9 +20,9 @@ Nanos to_nanos(std::chrono::milliseconds value) {
 }  // namespace
 
 ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                     int size, const c10::intrusive_ptr<Options>& options)
+                                     int size, const c10::intrusive_ptr<McastOptions>& options)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>(*options)),
+      options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
       timeout_ms_(options_->timeout.count()),
@@ -66,7 +66,8 @@ ProcessGroupMcast::~ProcessGroupMcast() {
 
 std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
   std::lock_guard lock(mutex_);
-  if (!group_) throw_status(Status(Code::kClosed, "the group was shut down"), context(op, sequence_));
+  if (!group_)
+    throw_status(Status(Code::kClosed, "the group was shut down"), context(op, sequence_));
   return group_;
 }
 
@@ -129,7 +130,8 @@ void ProcessGroupMcast::shutdown() {
   }
   if (group) {
     const Status closed = group->close(config_.linger);
-    // A peer that failed has been reported by the operations it failed; here it is only worth a word.
+    // A peer that failed has been reported by the operations it failed; here it is only worth a
+    // word.
     if (!closed.ok()) TORCH_WARN("mcast: group '", name_, "' closed: ", closed.to_string());
     std::lock_guard lock(mutex_);
     last_stats_ = group->stats();
@@ -190,8 +192,7 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   const WithoutGil nogil;
   const auto engine_group = group(op_name(op));
   auto back = std::make_shared<CopyBacks>();
-  const at::Tensor plain =
-      opts.rootRank == rank_ ? readable(tensor) : writable(tensor, *back);
+  const at::Tensor plain = opts.rootRank == rank_ ? readable(tensor) : writable(tensor, *back);
   Regions regions;
   Slice data = regions.slice(plain);
   auto work = make_work(op, c10d::OpType::BROADCAST, "mcast:broadcast", tensors, {tensors}, 1,
@@ -238,9 +239,9 @@ WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<Ga
   uint64_t bytes = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
     bytes += plans[i].block * static_cast<uint64_t>(size_);
-    auto posted = engine_group->post_allgather(
-        std::move(plans[i].input), std::move(plans[i].outputs),
-        post_options(op, *work, timeout, typed[i].scalar_type()));
+    auto posted =
+        engine_group->post_allgather(std::move(plans[i].input), std::move(plans[i].outputs),
+                                     post_options(op, *work, timeout, typed[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
   tallies_.engine(op, bytes);

@@ -34,7 +34,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   // Blocks until all ranks are here and the engine has probed the network: up to options->timeout.
   // `options` is copied.
   ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                    const c10::intrusive_ptr<Options>& options);
+                    const c10::intrusive_ptr<McastOptions>& options);
   ~ProcessGroupMcast() override;
 
   // `fallback` serves tensors on devices of type `device` ("cpu", "cuda"). Before the first call.
@@ -112,10 +112,9 @@ class ProcessGroupMcast final : public c10d::Backend {
   c10d::Backend& fallback(Op op, const at::Tensor& tensor);
   c10d::Backend& fallback(Op op, const Tensors& tensors);
   WorkPtr reduce_scatter_by_allreduce(Op op, c10d::OpType type, Tensors outputs,
-                                      const Tensors& flats,
-                                      const c10d::ReduceScatterOptions& opts);
+                                      const Tensors& flats, const c10d::ReduceScatterOptions& opts);
 
-  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;
   std::string name_;
   std::atomic<uint64_t> sequence_{0};

@@ -1,8 +1,8 @@
-// A queue, a mutex, a condition variable and a thread that lives as long as the process. The instance
-// is leaked: tasks may arrive from lane threads while static destructors run.
+// A queue, a mutex, a condition variable and a thread that lives as long as the process. The
+// instance is leaked: tasks may arrive from lane threads while static destructors run.
 //
-// fork() keeps the memory but not the thread, and possibly a locked mutex; the child therefore gets a
-// new Impl and never looks at the old one, whose tasks belong to operations of the parent.
+// fork() keeps the memory but not the thread, and possibly a locked mutex; the child therefore gets
+// a new Impl and never looks at the old one, whose tasks belong to operations of the parent.
 #include "background.h"
 
 #include <pthread.h>

@@ -16,8 +16,8 @@ class Background {
  public:
   static Background& instance();
 
-  // Runs `task` soon, tasks in the order of the calls. A task must not throw. After close() tasks are
-  // neither run nor destroyed: the interpreter they may need is going away.
+  // Runs `task` soon, tasks in the order of the calls. A task must not throw. After close() tasks
+  // are neither run nor destroyed: the interpreter they may need is going away.
   void run(std::function<void()> task);
   // Waits until every task so far has run, then refuses new ones. Call without Python's lock.
   void close();

@@ -1,9 +1,9 @@
-// The Python module torch_mcast._C: Options, ProcessGroupMcast, statistics as plain dictionaries, the
-// settings table, and shutdown. Everything that may wait gives up Python's lock. Settings become
-// attributes of Options in a loop over the table.
-#include <torch/csrc/distributed/c10d/Store.hpp>
+// The Python module torch_mcast._C: Options, ProcessGroupMcast, statistics as plain dictionaries,
+// the settings table, and shutdown. Everything that may wait gives up Python's lock. Settings
+// become attributes of Options in a loop over the table.
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -11,8 +11,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "background.h"
 #include "backend.h"
+#include "background.h"
 
 namespace py = pybind11;
 
@@ -41,7 +41,8 @@ std::string setting_text(const SettingInfo& row, const py::handle& value) {
                          : row.kind == 'U' ? "an int or a str like \"64K\""
                                            : "milliseconds (int, float) or a timedelta";
   throw py::type_error(std::string("torch_mcast.Options: ") + row.name + " must be " + expected +
-                       ", got " + py::cast<std::string>(py::str(py::type::of(value).attr("__name__"))));
+                       ", got " +
+                       py::cast<std::string>(py::str(py::type::of(value).attr("__name__"))));
 }
 
 py::object setting_value(const SettingInfo& row, const std::string& text) {
@@ -55,7 +56,7 @@ py::object setting_value(const SettingInfo& row, const std::string& text) {
   }
 }
 
-void set_option(Options& options, const SettingInfo& row, const py::handle& value) {
+void set_option(McastOptions& options, const SettingInfo& row, const py::handle& value) {
   if (value.is_none()) {
     options.unset(row.name);
   } else {
@@ -63,7 +64,7 @@ void set_option(Options& options, const SettingInfo& row, const py::handle& valu
   }
 }
 
-void set_fallback_name(Options& options, const std::string& name) {
+void set_fallback_name(McastOptions& options, const std::string& name) {
   if (name != "auto" && name != "gloo" && name != "none") {
     throw py::value_error("torch_mcast.Options: fallback must be 'auto', 'gloo' or 'none', got '" +
                           name + "'");
@@ -71,11 +72,11 @@ void set_fallback_name(Options& options, const std::string& name) {
   options.fallback = name;
 }
 
-void set_timeout(Options& options, const py::handle& value) {
+void set_timeout(McastOptions& options, const py::handle& value) {
   options.timeout = py::cast<std::chrono::milliseconds>(value);
 }
 
-void apply_keywords(Options& options, const py::kwargs& keywords) {
+void apply_keywords(McastOptions& options, const py::kwargs& keywords) {
   for (const auto& [key, value] : keywords) {
     const auto name = py::cast<std::string>(key);
     if (name == "timeout") {
@@ -87,7 +88,8 @@ void apply_keywords(Options& options, const py::kwargs& keywords) {
     } else {
       std::string known = "timeout, fallback";
       for (const SettingInfo& other : setting_table()) known += std::string(", ") + other.name;
-      throw py::type_error("torch_mcast.Options: unknown option '" + name + "'; there are " + known);
+      throw py::type_error("torch_mcast.Options: unknown option '" + name + "'; there are " +
+                           known);
     }
   }
 }
@@ -160,41 +162,43 @@ py::dict counters_dict() {
 }
 
 void bind_options(py::module_& module) {
-  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>> cls(
+  py::class_<McastOptions, c10d::Backend::Options, c10::intrusive_ptr<McastOptions>> cls(
       module, "Options",
       "Settings of one process group: Options(eager=65536, faults=\"drop:rate=0.1\"). What is not\n"
       "given comes from the MCAST_* environment variables, then from the defaults.");
   cls.def(py::init([](const py::kwargs& keywords) {
-        auto options = c10::make_intrusive<Options>();
-        apply_keywords(*options, keywords);
-        return options;
-      }))
+       auto options = c10::make_intrusive<McastOptions>();
+       apply_keywords(*options, keywords);
+       return options;
+     }))
       .def_property(
-          "timeout", [](const Options& self) { return self.timeout; },
-          [](Options& self, const py::object& value) { set_timeout(self, value); })
+          "timeout", [](const McastOptions& self) { return self.timeout; },
+          [](McastOptions& self, const py::object& value) { set_timeout(self, value); })
       .def_property(
-          "fallback", [](const Options& self) { return self.fallback; }, set_fallback_name)
+          "fallback", [](const McastOptions& self) { return self.fallback; }, set_fallback_name)
       .def_property_readonly(
-          "settings", [](const Options& self) { return self.settings; },
+          "settings", [](const McastOptions& self) { return self.settings; },
           "What was given explicitly, as text.")
       .def(
-          "resolved", [](const Options& self) { return self.resolve().values(); },
+          "resolved", [](const McastOptions& self) { return self.resolve().values(); },
           "Every setting as a group made now would have it.")
       .def("__eq__",
-           [](const Options& self, const py::object& other) {
-             return py::isinstance<Options>(other) && self == py::cast<const Options&>(other);
+           [](const McastOptions& self, const py::object& other) {
+             return py::isinstance<McastOptions>(other) &&
+                    self == py::cast<const McastOptions&>(other);
            })
-      .def("__repr__", [](const Options& self) { return "torch_mcast." + self.repr(); })
-      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
-      .def("__deepcopy__",
-           [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); })
+      .def("__repr__", [](const McastOptions& self) { return "torch_mcast." + self.repr(); })
+      .def("__copy__",
+           [](const McastOptions& self) { return c10::make_intrusive<McastOptions>(self); })
+      .def("__deepcopy__", [](const McastOptions& self,
+                              const py::dict&) { return c10::make_intrusive<McastOptions>(self); })
       .def(py::pickle(
-          [](const Options& self) {
+          [](const McastOptions& self) {
             return py::make_tuple(self.settings, self.fallback, self.timeout.count(),
                                   self.group_name, self.group_desc, self.global_ranks_in_group);
           },
           [](const py::tuple& state) {
-            auto options = c10::make_intrusive<Options>();
+            auto options = c10::make_intrusive<McastOptions>();
             options->settings = py::cast<std::map<std::string, std::string>>(state[0]);
             options->fallback = py::cast<std::string>(state[1]);
             options->timeout = std::chrono::milliseconds(py::cast<int64_t>(state[2]));
@@ -207,8 +211,11 @@ void bind_options(py::module_& module) {
   for (const SettingInfo& row : setting_table()) {
     cls.def_property(
         row.name,
-        [&row](const Options& self) { return setting_value(row, self.resolve().get(row.name)); },
-        [&row](Options& self, const py::object& value) { set_option(self, row, value); }, row.help);
+        [&row](const McastOptions& self) {
+          return setting_value(row, self.resolve().get(row.name));
+        },
+        [&row](McastOptions& self, const py::object& value) { set_option(self, row, value); },
+        row.help);
   }
 }
 
@@ -216,7 +223,7 @@ void bind_backend(py::module_& module) {
   py::class_<ProcessGroupMcast, c10d::Backend, c10::intrusive_ptr<ProcessGroupMcast>>(
       module, "ProcessGroupMcast")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                       const c10::intrusive_ptr<Options>& options) {
+                       const c10::intrusive_ptr<McastOptions>& options) {
              return c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),

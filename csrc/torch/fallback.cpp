@@ -1,9 +1,9 @@
-// What the engine does not serve, handed to the fallback of the tensors' device. Works of the fallback
-// are returned as they are, with two exceptions on Gloo and CPU tensors:
+// What the engine does not serve, handed to the fallback of the tensors' device. Works of the
+// fallback are returned as they are, with two exceptions on Gloo and CPU tensors:
 //
 // reduce_scatter. Gloo makes it an all-reduce of a copy whose Work never becomes complete before
-// wait() and has no future. The same all-reduce is posted here, with a Work that has both; the bytes
-// sent are the same.
+// wait() and has no future. The same all-reduce is posted here, with a Work that has both; the
+// bytes sent are the same.
 //
 // PREMUL_SUM. Gloo refuses it; the factor is applied to the input, then SUM.
 #include <ATen/core/ivalue.h>
@@ -22,8 +22,7 @@ bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == 
 at::Tensor premultiplied(const at::Tensor& input, const c10d::ReduceOp& op) {
   TORCH_CHECK_VALUE(op.supplement_.defined(), "PREMUL_SUM: the operation has no factor");
   // Header-only type: its RTTI is not shared between libraries, the op's code says what it is.
-  const auto& factor =
-      *static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  const auto& factor = *static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   const at::Tensor product = factor.tensor_factor.defined()
                                  ? at::mul(input, factor.tensor_factor.to(input.device()))
                                  : at::mul(input, factor.double_factor);
@@ -64,11 +63,10 @@ c10d::Backend& ProcessGroupMcast::fallback(Op op, const at::Tensor& tensor) {
   std::lock_guard lock(mutex_);
   const auto found = fallbacks_.find(tensor.device().type());
   if (found == fallbacks_.end()) {
-    C10_THROW_ERROR(
-        NotImplementedError,
-        c10::str("mcast: ", op_name(op), " of ", tensor.device(),
-                 " tensors is not served by the multicast engine, and group '", name_,
-                 "' has no fallback backend for that device (Options(fallback=...))"));
+    C10_THROW_ERROR(NotImplementedError,
+                    c10::str("mcast: ", op_name(op), " of ", tensor.device(),
+                             " tensors is not served by the multicast engine, and group '", name_,
+                             "' has no fallback backend for that device (Options(fallback=...))"));
   }
   tallies_.fallback(op);
   return *found->second;
@@ -134,8 +132,8 @@ WorkPtr ProcessGroupMcast::reduce_scatter_by_allreduce(Op op, c10d::OpType type,
   }
   c10d::Backend& backend = fallback(op, flats);
   c10d::AllreduceOptions reduce_opts;
-  reduce_opts.reduceOp = is_premul(opts.reduceOp) ? c10d::ReduceOp(c10d::ReduceOp::SUM)
-                                                  : opts.reduceOp;
+  reduce_opts.reduceOp =
+      is_premul(opts.reduceOp) ? c10d::ReduceOp(c10d::ReduceOp::SUM) : opts.reduceOp;
   reduce_opts.timeout = opts.timeout;
   reduce_opts.asyncOp = opts.asyncOp;
   for (size_t i = 0; i < flats.size(); ++i) {
@@ -186,8 +184,8 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
   for (size_t i = 0; i < inputs[0].size(); ++i) {
     const std::string what = "input " + std::to_string(i);
     check_like(name, what, inputs[0][i], output);
-    TORCH_CHECK_VALUE(inputs[0][i].sizes() == output.sizes(), name, ": ", what,
-                      " must have shape ", output.sizes(), ", got ", inputs[0][i].sizes());
+    TORCH_CHECK_VALUE(inputs[0][i].sizes() == output.sizes(), name, ": ", what, " must have shape ",
+                      output.sizes(), ", got ", inputs[0][i].sizes());
   }
   const WithoutGil nogil;
   if (!output.device().is_cpu()) {
@@ -211,9 +209,8 @@ WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
     ++sequence_;
     return fallback(Op::reduce_scatter_tensor, output)._reduce_scatter_base(output, input, opts);
   }
-  return reduce_scatter_by_allreduce(Op::reduce_scatter_tensor,
-                                     c10d::OpType::_REDUCE_SCATTER_BASE, {output},
-                                     {scratch(input, opts.reduceOp)}, opts);
+  return reduce_scatter_by_allreduce(Op::reduce_scatter_tensor, c10d::OpType::_REDUCE_SCATTER_BASE,
+                                     {output}, {scratch(input, opts.reduceOp)}, opts);
 }
 
 WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,

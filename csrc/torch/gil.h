@@ -1,5 +1,6 @@
-// Waiting on the network must never hold Python's lock. A scope that gives it up, if and only if this
-// thread has it. Harmless in threads Python does not know, and before or after the interpreter.
+// Waiting on the network must never hold Python's lock. A scope that gives it up, if and only if
+// this thread has it. Harmless in threads Python does not know, and before or after the
+// interpreter.
 #pragma once
 
 #include <Python.h>

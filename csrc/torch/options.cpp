@@ -13,24 +13,24 @@ const SettingInfo* find_setting(const std::string& name) {
   return nullptr;
 }
 
-void Options::set(const std::string& name, const std::string& text) {
+void McastOptions::set(const std::string& name, const std::string& text) {
   const auto checked = Config::resolve({{name, text}}, {});
   TORCH_CHECK_VALUE(checked.ok(), "torch_mcast.Options: ", checked.status().message());
   settings[name] = text;
 }
 
-Config Options::resolve() const {
+Config McastOptions::resolve() const {
   auto config = Config::resolve(settings, Config::read_environment());
   TORCH_CHECK_VALUE(config.ok(), "torch_mcast: ", config.status().message());
   return std::move(config).value();
 }
 
-bool Options::operator==(const Options& other) const {
+bool McastOptions::operator==(const McastOptions& other) const {
   return settings == other.settings && fallback == other.fallback && timeout == other.timeout &&
          group_name == other.group_name && global_ranks_in_group == other.global_ranks_in_group;
 }
 
-std::string Options::repr() const {
+std::string McastOptions::repr() const {
   std::ostringstream out;
   out << "Options(";
   for (const auto& [name, text] : settings) out << name << "='" << text << "', ";

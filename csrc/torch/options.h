@@ -1,8 +1,8 @@
-// torch_mcast.Options: settings of one group, as c10d options. Holds only what was given explicitly;
-// environment and defaults are added when a group is made (Config::resolve).
+// torch_mcast.Options: settings of one group, as c10d options. Holds only what was given
+// explicitly; environment and defaults are added when a group is made (Config::resolve).
 //
-// Threads: like any Python object, one at a time; a group copies it. Errors: c10::ValueError with the
-// text of Config::resolve.
+// Threads: like any Python object, one at a time; a group copies it. Errors: c10::ValueError with
+// the text of Config::resolve.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -16,8 +16,8 @@ namespace mcast::pg {
 
 inline constexpr const char* kBackendName = "mcast";
 
-struct Options final : c10d::Backend::Options {
-  explicit Options(std::chrono::milliseconds limit = kBackendDefaultTimeout)
+struct McastOptions final : c10d::Backend::Options {
+  explicit McastOptions(std::chrono::milliseconds limit = kBackendDefaultTimeout)
       : c10d::Backend::Options(kBackendName, limit) {}
 
   // Checks the value at once, so that a typing error is reported where it was made.
@@ -25,7 +25,7 @@ struct Options final : c10d::Backend::Options {
   void unset(const std::string& name) { settings.erase(name); }
   // Explicit settings over the environment over defaults.
   Config resolve() const;
-  bool operator==(const Options& other) const;
+  bool operator==(const McastOptions& other) const;
   // Options(eager='65536', fallback='gloo', timeout=...), as one would type it.
   std::string repr() const;
 

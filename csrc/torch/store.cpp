@@ -1,6 +1,6 @@
 // Keys are "mcast/<incarnation>/<key>" below whatever prefix c10d has given the group. multi_get()
-// waits for all keys with one call and fetches them with one call where the store can (TCPStore), so
-// that making a group costs a constant number of round trips per rank.
+// waits for all keys with one call and fetches them with one call where the store can (TCPStore),
+// so that making a group costs a constant number of round trips per rank.
 #include "store.h"
 
 #include <algorithm>
@@ -37,14 +37,15 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   names.reserve(keys.size());
   for (const auto& key : keys) names.push_back(prefix_ + key);
   // At least 1 ms: stores take 0 as "no limit".
-  const std::chrono::milliseconds limit(
-      timeout == kNever ? int64_t{86400000} : std::max<int64_t>(1, timeout / kMilli));
+  const std::chrono::milliseconds limit(timeout == kNever ? int64_t{86400000}
+                                                          : std::max<int64_t>(1, timeout / kMilli));
   std::vector<std::string> values;
   values.reserve(keys.size());
   try {
     store_->wait(names, limit);
     if (store_->hasExtendedApi()) {
-      for (const auto& value : store_->multiGet(names)) values.emplace_back(value.begin(), value.end());
+      for (const auto& value : store_->multiGet(names))
+        values.emplace_back(value.begin(), value.end());
     } else {
       for (const auto& name : names) {
         const auto value = store_->get(name);

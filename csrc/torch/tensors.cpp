@@ -1,8 +1,9 @@
-// Direct use wherever the bytes allow it. Two cases need care. In place: the input is the very block
-// of the output that it would be copied to; the engine recognises the equal addresses. Overlap: an
-// input that shares bytes with another rank's block would change while it is being sent, and outputs
-// that overlap each other would be written by two roots at once; the former is copied first, the
-// latter are gathered in a temporary and copied in rank order at the end, as Gloo does.
+// Direct use wherever the bytes allow it. Two cases need care. In place: the input is the very
+// block of the output that it would be copied to; the engine recognises the equal addresses.
+// Overlap: an input that shares bytes with another rank's block would change while it is being
+// sent, and outputs that overlap each other would be written by two roots at once; the former is
+// copied first, the latter are gathered in a temporary and copied in rank order at the end, as Gloo
+// does.
 #include "tensors.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -69,8 +70,8 @@ void check_dense(const char* op, const std::string& what, const at::Tensor& tens
   TORCH_CHECK_VALUE(tensor.defined(), op, ": ", what, " is an undefined tensor");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, op, ": ", what,
                     " must be a dense tensor, got layout ", tensor.layout());
-  TORCH_CHECK_VALUE(!tensor.is_quantized(), op, ": ", what,
-                    " must not be quantized, got ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(!tensor.is_quantized(), op, ": ", what, " must not be quantized, got ",
+                    tensor.scalar_type());
   TORCH_CHECK_VALUE(!tensor.is_meta(), op, ": ", what, " is a meta tensor and has no data");
 }
 
@@ -125,11 +126,10 @@ Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
   std::shared_ptr<Region>& region = regions_[base];
   if (!region) {
     // The storage, not the tensor: a tensor may belong to Python, whose lock a lane must not take.
-    std::shared_ptr<void> keepalive(
-        new c10::Storage(storage), [](void* held) {
-          std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
-          dispose(std::move(*last));
-        });
+    std::shared_ptr<void> keepalive(new c10::Storage(storage), [](void* held) {
+      std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
+      dispose(std::move(*last));
+    });
     region = std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive));
   }
   const auto start = static_cast<size_t>(plain.storage_offset()) * plain.element_size();
@@ -140,8 +140,8 @@ GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int ra
                        CopyBacks& back) {
   GatherPlan plan;
   plan.block = input.nbytes();
-  // Where both are plain and overlap they share one storage, so the input needs no second look after
-  // a lazily copied storage was made real by taking the output's slices.
+  // Where both are plain and overlap they share one storage, so the input needs no second look
+  // after a lazily copied storage was made real by taking the output's slices.
   const at::Tensor target = writable(output, back);
   Regions regions;
   for (int i = 0; i < size; ++i) {

@@ -1,8 +1,8 @@
-// Tensors as the engine sees them: ranges of bytes of some storage. Checks, the choice between direct
-// use and a copy, and the copies back.
+// Tensors as the engine sees them: ranges of bytes of some storage. Checks, the choice between
+// direct use and a copy, and the copies back.
 //
-// "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are its
-// content and the engine works on them in place. Anything else goes through a plain copy.
+// "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are
+// its content and the engine works on them in place. Anything else goes through a plain copy.
 //
 // Errors: c10::ValueError / c10::TypeError with the op's name, what was expected, and what came.
 #pragma once
@@ -44,8 +44,8 @@ at::Tensor readable(const at::Tensor& tensor);
 // A plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at the end.
 at::Tensor writable(const at::Tensor& tensor, CopyBacks& back);
 
-// Slices of plain tensors; one Region per storage, so that all chunks of a flat buffer share one. The
-// regions keep the storage alive until the engine is done.
+// Slices of plain tensors; one Region per storage, so that all chunks of a flat buffer share one.
+// The regions keep the storage alive until the engine is done.
 class Regions {
  public:
   Slice slice(const at::Tensor& plain);

@@ -38,7 +38,8 @@ void check_signals() {
 std::string first_line_hint(Code code) {
   switch (code) {
     case Code::kTimeout:
-      return " Hint: look at the ranks named here first; the limit is the timeout of the group or of"
+      return " Hint: look at the ranks named here first; the limit is the timeout of the group or "
+             "of"
              " the call.";
     case Code::kPeerLost:
       return " Hint: the output of the lost rank says why it ended; liveness_limit"
@@ -58,8 +59,8 @@ std::string first_line_hint(Code code) {
 void set_main_thread(unsigned long ident) { main_thread.store(ident); }
 
 void throw_status(const Status& status, const std::string& context) {
-  const std::string text = (context.empty() ? "" : context + ": ") + status.to_string() +
-                           first_line_hint(status.code());
+  const std::string text =
+      (context.empty() ? "" : context + ": ") + status.to_string() + first_line_hint(status.code());
   if (status.code() == Code::kInvalidArgument) C10_THROW_ERROR(ValueError, text);
   C10_THROW_ERROR(DistBackendError, text);
 }
@@ -179,10 +180,10 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
         const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
             std::chrono::steady_clock::now() - start);
         if (passed >= timeout) {
-          C10_THROW_ERROR(DistBackendError,
-                          c10::str(context_, ": wait() gave up after its timeout of ",
-                                   timeout.count(),
-                                   " ms; the operation goes on and can be waited for again"));
+          C10_THROW_ERROR(
+              DistBackendError,
+              c10::str(context_, ": wait() gave up after its timeout of ", timeout.count(),
+                       " ms; the operation goes on and can be waited for again"));
         }
         slice = std::min(slice, timeout - passed);
       }

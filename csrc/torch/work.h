@@ -2,8 +2,8 @@
 // fallback with something to do after it.
 //
 // Life: make it, take one completion() per part, post the parts. The last part completes the work:
-// at once on the thread that brings it (a lane), or on the background thread when there are copies to
-// make or a future to fulfil. Nobody needs to wait for it or keep it.
+// at once on the thread that brings it (a lane), or on the background thread when there are copies
+// to make or a future to fulfil. Nobody needs to wait for it or keep it.
 //
 // Errors: Status -> DistBackendError (ValueError for kInvalidArgument), thrown by wait(), handed to
 // the future, kept for exception().
@@ -31,18 +31,19 @@ class McastWork final : public c10d::Work {
   struct Description {
     int rank = -1;
     c10d::OpType type = c10d::OpType::UNKNOWN;
-    const char* title = nullptr;              // static; for the profiler
-    std::vector<at::Tensor> inputs;           // shown by the profiler
+    const char* title = nullptr;                   // static; for the profiler
+    std::vector<at::Tensor> inputs;                // shown by the profiler
     std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
     uint64_t sequence = 0;
-    std::string context;                      // goes before error messages
+    std::string context;  // goes before error messages
   };
   explicit McastWork(Description description);
   ~McastWork() override = default;
 
   // Called with the first failed Status of the work, before anybody learns of it. Must not block.
   void on_failure(std::function<void(const Status&)> hook) { failure_hook_ = std::move(hook); }
-  // Runs when all parts are complete without an error, off the lane. Before the first part is posted.
+  // Runs when all parts are complete without an error, off the lane. Before the first part is
+  // posted.
   void set_after(std::function<void()> after) { after_ = std::move(after); }
 
   // The callback for one part. expect() says how many there will be, before the first is posted.
@@ -73,7 +74,8 @@ class McastWork final : public c10d::Work {
   bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
 };
 
-// The thread (threading.get_ident()) that handles signals for Python. Called when the module is loaded.
+// The thread (threading.get_ident()) that handles signals for Python. Called when the module is
+// loaded.
 void set_main_thread(unsigned long ident);
 
 }  // namespace mcast::pg
