@@ -1,0 +1,46 @@
+# The extension module torch_mcast._C, against the torch that Python3_EXECUTABLE has installed.
+#
+# Paths come from that torch itself instead of find_package(Torch): a CUDA build of torch would make
+# the latter look for a CUDA toolkit, which nothing here needs. torch is not imported for it.
+# The result is good for one minor version of torch (the virtual functions of c10d::Backend change
+# with nearly each), so _build_info.py records the version and the loader compares it.
+
+set(MCAST_EXTENSION_DIR ${CMAKE_SOURCE_DIR}/torch_mcast CACHE PATH "Where _C and _build_info.py go")
+
+find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+execute_process(
+  COMMAND ${Python3_EXECUTABLE} -c "
+import importlib.util, os, re, sys
+spec = importlib.util.find_spec('torch')
+if spec is None or spec.origin is None:
+    sys.exit('torch is not installed for ' + sys.executable)
+root = os.path.dirname(spec.origin)
+text = open(os.path.join(root, 'version.py')).read()
+print(root, re.search(r'__version__ = .(.+).', text).group(1), sep=';', end='')"
+  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
+if(torch_failed)
+  message(FATAL_ERROR "MCAST_BUILD_TORCH: ${torch_error}")
+endif()
+list(GET torch_facts 0 MCAST_TORCH_ROOT)
+list(GET torch_facts 1 MCAST_TORCH_VERSION)
+message(STATUS "torch ${MCAST_TORCH_VERSION} in ${MCAST_TORCH_ROOT}")
+if(MCAST_TORCH_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "torch-mcast needs torch 2.11 or later, found ${MCAST_TORCH_VERSION}")
+endif()
+
+file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp)
+Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_SOURCES})
+set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LIBRARY_OUTPUT_DIRECTORY
+                      ${MCAST_EXTENSION_DIR})
+target_include_directories(mcast_torch SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
+                           ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
+target_compile_definitions(mcast_torch PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED
+                           USE_C10D_GLOO)
+target_link_directories(mcast_torch PRIVATE ${MCAST_TORCH_ROOT}/lib)
+# No run path: torch is imported first and has these loaded.
+target_link_libraries(mcast_torch PRIVATE mcast_core mcast_flags c10 torch_cpu torch_python)
+set_target_properties(mcast_torch PROPERTIES SKIP_BUILD_RPATH ON)
+target_link_options(mcast_torch PRIVATE -Wl,--exclude-libs,ALL)
+
+file(CONFIGURE OUTPUT ${MCAST_EXTENSION_DIR}/_build_info.py @ONLY CONTENT
+"# Written by the build.\nTORCH_VERSION = \"@MCAST_TORCH_VERSION@\"\nVERSION = \"@PROJECT_VERSION@\"\n")

@@ -1,0 +1,329 @@
+// The operations that the engine serves. Each validates everything first, since an operation that
+// one rank refuses and another posts would only surface as a mismatch or a timeout elsewhere; then
+// lays out slices (tensors.h), takes one completion per engine operation from one Work, and posts.
+// The sequence number counts all collectives, engine's and fallback's, so that
+// TORCH_DISTRIBUTED_DEBUG can compare ranks.
+#include "backend.h"
+
+#include "gil.h"
+#include "store.h"
+
+namespace mcast::pg {
+namespace {
+
+constexpr const char* kTitleAllGather = "mcast:all_gather";
+
+Nanos to_nanos(std::chrono::milliseconds value) {
+  return static_cast<Nanos>(value.count()) * kMilli;
+}
+
+}  // namespace
+
+ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                     int size, const c10::intrusive_ptr<McastOptions>& options)
+    : Backend(rank, size),
+      options_(c10::make_intrusive<McastOptions>(*options)),
+      config_(options_->resolve()),
+      name_(options_->group_name.empty() ? "?" : options_->group_name),
+      timeout_ms_(options_->timeout.count()),
+      first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)) {
+  TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
+                    "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
+                    " of ", size);
+  const WithoutGil nogil;
+  StoreAdapter adapter(store, rank);
+  GroupSpec spec;
+  spec.name = name_;
+  spec.rank = static_cast<Member>(rank);
+  spec.size = static_cast<uint32_t>(size);
+  spec.config = config_;
+  spec.timeout = limit(c10d::kUnsetTimeout);
+  auto made = Engine::instance().create_group(spec, adapter);
+  if (!made.ok()) {
+    throw_status(made.status(), c10::str("mcast: rank ", rank, " of ", size,
+                                         " could not make group '", name_, "'"));
+  }
+  group_ = std::move(made).value();
+  init();
+}
+
+ProcessGroupMcast::~ProcessGroupMcast() {
+  try {
+    const WithoutGil nogil;
+    std::shared_ptr<Group> group;
+    {
+      std::lock_guard lock(mutex_);
+      group = std::move(group_);
+    }
+    group.reset();       // lingers for unconfirmed operations, at most the configured time
+    fallbacks_.clear();  // joins threads
+  } catch (const std::exception& error) {
+    TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
+  } catch (...) {
+    TORCH_WARN("mcast: unknown error while group '", name_, "' was destroyed");
+  }
+}
+
+std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
+  std::lock_guard lock(mutex_);
+  if (!group_)
+    throw_status(Status(Code::kClosed, "the group was shut down"), context(op, sequence_));
+  return group_;
+}
+
+Nanos ProcessGroupMcast::limit(std::chrono::milliseconds timeout) const {
+  if (timeout.count() <= 0) timeout = std::chrono::milliseconds(timeout_ms_.load());
+  return timeout.count() <= 0 ? kNever : to_nanos(timeout);
+}
+
+std::string ProcessGroupMcast::context(const char* op, uint64_t sequence) const {
+  return c10::str("mcast ", op, " #", sequence, " on rank ", rank_, " of ", size_, " in group '",
+                  name_, "'");
+}
+
+void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ms_.store(timeout.count());
+  options_->timeout = timeout;
+  std::lock_guard lock(mutex_);
+  for (auto& [device, backend] : fallbacks_) backend->setTimeout(timeout);
+}
+
+c10d::ErrorType ProcessGroupMcast::getError() {
+  Code code = first_failure_->load();
+  if (code == Code::kOk && !group_stats().failure.empty()) code = Code::kInternal;
+  switch (code) {
+    case Code::kOk:
+      return c10d::ErrorType::SUCCESS;
+    case Code::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case Code::kPeerLost:
+    case Code::kMismatch:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupMcast::abort() {
+  const WithoutGil nogil;
+  std::shared_ptr<Group> group;
+  std::map<c10::DeviceType, BackendPtr> fallbacks;
+  {
+    std::lock_guard lock(mutex_);
+    group = group_;
+    fallbacks = fallbacks_;
+  }
+  if (group) group->abort(c10::str("abort() on rank ", rank_));
+  for (auto& [device, backend] : fallbacks) backend->abort();
+}
+
+void ProcessGroupMcast::shutdown() {
+  const WithoutGil nogil;
+  std::shared_ptr<Group> group;
+  std::map<c10::DeviceType, BackendPtr> fallbacks;
+  {
+    std::lock_guard lock(mutex_);
+    group = std::move(group_);
+    group_ = nullptr;
+    fallbacks = fallbacks_;
+    if (group) last_stats_ = group->stats();
+  }
+  if (group) {
+    const Status closed = group->close(config_.linger);
+    // A peer that failed has been reported by the operations it failed; here it is only worth a
+    // word.
+    if (!closed.ok()) TORCH_WARN("mcast: group '", name_, "' closed: ", closed.to_string());
+    std::lock_guard lock(mutex_);
+    last_stats_ = group->stats();
+  }
+  for (auto& [device, backend] : fallbacks) backend->shutdown();
+}
+
+GroupStats ProcessGroupMcast::group_stats() const {
+  std::shared_ptr<Group> group;
+  {
+    std::lock_guard lock(mutex_);
+    if (!group_) return last_stats_;
+    group = group_;
+  }
+  return group->stats();
+}
+
+c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType type,
+                                                           const char* title, Tensors inputs,
+                                                           std::vector<Tensors> outputs, int parts,
+                                                           std::shared_ptr<CopyBacks> back) {
+  McastWork::Description description;
+  description.rank = rank_;
+  description.type = type;
+  description.title = title;
+  description.inputs = std::move(inputs);
+  description.outputs = std::move(outputs);
+  description.sequence = sequence_.fetch_add(1) + 1;
+  description.context = context(op_name(op), description.sequence);
+  auto work = c10::make_intrusive<McastWork>(std::move(description));
+  work->on_failure([first = first_failure_](const Status& status) {
+    Code none = Code::kOk;
+    first->compare_exchange_strong(none, status.code());
+  });
+  if (back && !back->empty()) work->set_after([back = std::move(back)] { back->run(); });
+  work->expect(parts);
+  return work;
+}
+
+PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work,
+                                            std::chrono::milliseconds timeout,
+                                            at::ScalarType dtype) const {
+  PostOptions options;
+  options.timeout = limit(timeout);
+  options.label = {static_cast<uint8_t>(dtype), op_name(op)};
+  options.done = work.completion();
+  return options;
+}
+
+WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  constexpr Op op = Op::broadcast;
+  const at::Tensor& tensor = check_single(op_name(op), "input", tensors);
+  TORCH_CHECK_VALUE(opts.rootRank >= 0 && opts.rootRank < size_,
+                    "broadcast: expected a root rank from 0 to ", size_ - 1, ", got ",
+                    opts.rootRank);
+  TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: expected root tensor 0, got ",
+                    opts.rootTensor);
+  const WithoutGil nogil;
+  const auto engine_group = group(op_name(op));
+  auto back = std::make_shared<CopyBacks>();
+  const at::Tensor plain = opts.rootRank == rank_ ? readable(tensor) : writable(tensor, *back);
+  Regions regions;
+  Slice data = regions.slice(plain);
+  auto work = make_work(op, c10d::OpType::BROADCAST, "mcast:broadcast", tensors, {tensors}, 1,
+                        std::move(back));
+  auto posted =
+      engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
+                                   post_options(op, *work, opts.timeout, tensor.scalar_type()));
+  if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
+  tallies_.engine(op, tensor.nbytes());
+  return work;
+}
+
+void ProcessGroupMcast::check_gather_flat(const char* op, const at::Tensor& output,
+                                          const at::Tensor& input) const {
+  check_dense(op, "input", input);
+  check_like(op, "output", output, input);
+  TORCH_CHECK_VALUE(output.numel() == input.numel() * size_, op, ": expected an output of ", size_,
+                    " x ", input.numel(), " = ", input.numel() * size_, " elements, got ",
+                    output.numel());
+}
+
+void ProcessGroupMcast::check_gather_lists(const char* op, const Tensors& outputs,
+                                           const at::Tensor& input) const {
+  check_dense(op, "input", input);
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), op, ": expected ", size_,
+                    " output tensors, one per rank, got ", outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string what = "output " + std::to_string(i);
+    check_like(op, what, outputs[i], input);
+    TORCH_CHECK_VALUE(outputs[i].sizes() == input.sizes(), op, ": ", what, " must have shape ",
+                      input.sizes(), ", got ", outputs[i].sizes());
+  }
+}
+
+WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans,
+                                        Tensors inputs, std::vector<Tensors> outputs,
+                                        std::shared_ptr<CopyBacks> back,
+                                        std::chrono::milliseconds timeout) {
+  const auto engine_group = group(op_name(op));
+  Tensors typed = inputs;
+  auto work = make_work(op, type, kTitleAllGather, std::move(inputs), std::move(outputs),
+                        std::max(1, static_cast<int>(plans.size())), std::move(back));
+  if (plans.empty()) work->end_part(nullptr);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    bytes += plans[i].block * static_cast<uint64_t>(size_);
+    auto posted =
+        engine_group->post_allgather(std::move(plans[i].input), std::move(plans[i].outputs),
+                                     post_options(op, *work, timeout, typed[i].scalar_type()));
+    if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
+  }
+  tallies_.engine(op, bytes);
+  return work;
+}
+
+WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                     const c10d::AllgatherOptions& opts) {
+  constexpr Op op = Op::all_gather;
+  const at::Tensor& input = check_single(op_name(op), "input", inputs);
+  TORCH_CHECK_VALUE(outputs.size() == 1, "all_gather: expected 1 list of outputs, got ",
+                    outputs.size());
+  check_gather_lists(op_name(op), outputs[0], input);
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<GatherPlan> plans;
+  plans.push_back(plan_gather(input, outputs[0], rank_, *back));
+  return post_gathers(op, c10d::OpType::ALLGATHER, std::move(plans), inputs, outputs,
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::AllgatherOptions& opts) {
+  constexpr Op op = Op::all_gather_into_tensor;
+  check_gather_flat(op_name(op), output, input);
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<GatherPlan> plans;
+  plans.push_back(plan_gather(input, output, rank_, size_, *back));
+  return post_gathers(op, c10d::OpType::_ALLGATHER_BASE, std::move(plans), {input}, {{output}},
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::AllgatherOptions& opts) {
+  constexpr Op op = Op::all_gather_into_tensor_coalesced;
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
+                    "inputs (", inputs.size(), "), got ", outputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) check_gather_flat(op_name(op), outputs[i], inputs[i]);
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<GatherPlan> plans;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    plans.push_back(plan_gather(inputs[i], outputs[i], rank_, size_, *back));
+  }
+  return post_gathers(op, c10d::OpType::COALESCED, std::move(plans), inputs, {outputs},
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                               const c10d::AllgatherOptions& opts) {
+  constexpr Op op = Op::all_gather_coalesced;
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), op_name(op), ": expected ", size_,
+                    " lists of outputs, one per rank, got ", outputs.size());
+  for (size_t r = 0; r < outputs.size(); ++r) {
+    TORCH_CHECK_VALUE(outputs[r].size() == inputs.size(), op_name(op), ": output list ", r,
+                      " must have ", inputs.size(), " tensors, got ", outputs[r].size());
+  }
+  std::vector<Tensors> columns(inputs.size());  // by input: one output per rank
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (const auto& list : outputs) columns[i].push_back(list[i]);
+    check_gather_lists(op_name(op), columns[i], inputs[i]);
+  }
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<GatherPlan> plans;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    plans.push_back(plan_gather(inputs[i], columns[i], rank_, *back));
+  }
+  return post_gathers(op, c10d::OpType::ALLGATHER_COALESCED, std::move(plans), inputs, outputs,
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
+  constexpr Op op = Op::barrier;
+  const WithoutGil nogil;
+  const auto engine_group = group(op_name(op));
+  auto work = make_work(op, c10d::OpType::BARRIER, "mcast:barrier", {}, {}, 1, nullptr);
+  auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));
+  if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
+  tallies_.engine(op, 0);
+  return work;
+}
+
+}  // namespace mcast::pg

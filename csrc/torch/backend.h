@@ -1,0 +1,131 @@
+// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers and barrier go to the engine;
+// everything else to a fallback backend behind the same object. Overrides the virtual names that
+// every torch from 2.11 on has; newer names forward to them.
+//
+// Threads: as c10d requires: calls in the same order on all ranks; abort() from any thread at any
+// time. Nothing that waits holds Python's lock. Errors: ValueError/TypeError for bad arguments,
+// DistBackendError for everything that happens on the network.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "options.h"
+#include "tally.h"
+#include "tensors.h"
+#include "work.h"
+
+namespace mcast::pg {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using Tensors = std::vector<at::Tensor>;
+
+class ProcessGroupMcast final : public c10d::Backend {
+ public:
+  // Blocks until all ranks are here and the engine has probed the network: up to options->timeout.
+  // `options` is copied.
+  ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                    const c10::intrusive_ptr<McastOptions>& options);
+  ~ProcessGroupMcast() override;
+
+  // `fallback` serves tensors on devices of type `device` ("cpu", "cuda"). Before the first call.
+  void set_fallback(const BackendPtr& fallback, const std::string& device);
+
+  const std::string getBackendName() const override { return kBackendName; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // starts at 0 on every rank
+  uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  // Engine.
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  // Fallback (fallback.cpp).
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // For stats(). group_stats() of a closed group is what it was when it was closed.
+  GroupStats group_stats() const;
+  const Tallies& tallies() const { return tallies_; }
+  std::map<std::string, std::string> fallback_names() const;
+  const Config& config() const { return config_; }
+
+ private:
+  struct Failure;
+
+  std::shared_ptr<Group> group(const char* op) const;
+  Nanos limit(std::chrono::milliseconds timeout) const;
+  std::string context(const char* op, uint64_t sequence) const;
+  c10::intrusive_ptr<McastWork> make_work(Op op, c10d::OpType type, const char* title,
+                                          Tensors inputs, std::vector<Tensors> outputs, int parts,
+                                          std::shared_ptr<CopyBacks> back);
+  PostOptions post_options(Op op, McastWork& work, std::chrono::milliseconds timeout,
+                           at::ScalarType dtype) const;
+  WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
+                       std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
+                       std::chrono::milliseconds timeout);
+  void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
+  void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
+
+  c10d::Backend& fallback(Op op, const at::Tensor& tensor);
+  c10d::Backend& fallback(Op op, const Tensors& tensors);
+  WorkPtr reduce_scatter_by_allreduce(Op op, c10d::OpType type, Tensors outputs,
+                                      const Tensors& flats, const c10d::ReduceScatterOptions& opts);
+
+  const c10::intrusive_ptr<McastOptions> options_;
+  const Config config_;
+  std::string name_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<int64_t> timeout_ms_;
+  std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions
+  Tallies tallies_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::shared_ptr<Group> group_;
+  GroupStats last_stats_;
+  std::map<c10::DeviceType, BackendPtr> fallbacks_;
+};
+
+}  // namespace mcast::pg

@@ -1,0 +1,260 @@
+// The Python module torch_mcast._C: Options, ProcessGroupMcast, statistics as plain dictionaries,
+// the settings table, and shutdown. Everything that may wait gives up Python's lock. Settings
+// become attributes of Options in a loop over the table.
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "backend.h"
+#include "background.h"
+
+namespace py = pybind11;
+
+namespace mcast::pg {
+namespace {
+
+// int, float, bool, str, timedelta -> the text of a setting. None: not set.
+std::string setting_text(const SettingInfo& row, const py::handle& value) {
+  if (py::isinstance<py::str>(value)) return py::cast<std::string>(value);
+  if (row.kind != 'S') {
+    if (py::isinstance<py::bool_>(value)) return py::cast<bool>(value) ? "1" : "0";
+    if (py::isinstance<py::int_>(value)) return py::cast<std::string>(py::str(value));
+    if (row.kind == 'D') {
+      if (py::isinstance<py::float_>(value)) return py::cast<std::string>(py::repr(value));
+      const py::object timedelta = py::module_::import("datetime").attr("timedelta");
+      if (py::isinstance(value, timedelta)) {
+        const auto us = std::chrono::duration_cast<std::chrono::microseconds>(
+            py::cast<std::chrono::duration<double>>(value));
+        std::ostringstream text;
+        text << us.count() / 1000 << "." << std::to_string(1000 + us.count() % 1000).substr(1);
+        return text.str();
+      }
+    }
+  }
+  const char* expected = row.kind == 'S'   ? "a str"
+                         : row.kind == 'U' ? "an int or a str like \"64K\""
+                                           : "milliseconds (int, float) or a timedelta";
+  throw py::type_error(std::string("torch_mcast.Options: ") + row.name + " must be " + expected +
+                       ", got " +
+                       py::cast<std::string>(py::str(py::type::of(value).attr("__name__"))));
+}
+
+py::object setting_value(const SettingInfo& row, const std::string& text) {
+  switch (row.kind) {
+    case 'U':
+      return py::int_(py::str(text));
+    case 'D':
+      return py::float_(std::stod(text));
+    default:
+      return py::str(text);
+  }
+}
+
+void set_option(McastOptions& options, const SettingInfo& row, const py::handle& value) {
+  if (value.is_none()) {
+    options.unset(row.name);
+  } else {
+    options.set(row.name, setting_text(row, value));
+  }
+}
+
+void set_fallback_name(McastOptions& options, const std::string& name) {
+  if (name != "auto" && name != "gloo" && name != "none") {
+    throw py::value_error("torch_mcast.Options: fallback must be 'auto', 'gloo' or 'none', got '" +
+                          name + "'");
+  }
+  options.fallback = name;
+}
+
+void set_timeout(McastOptions& options, const py::handle& value) {
+  options.timeout = py::cast<std::chrono::milliseconds>(value);
+}
+
+void apply_keywords(McastOptions& options, const py::kwargs& keywords) {
+  for (const auto& [key, value] : keywords) {
+    const auto name = py::cast<std::string>(key);
+    if (name == "timeout") {
+      set_timeout(options, value);
+    } else if (name == "fallback") {
+      set_fallback_name(options, py::cast<std::string>(value));
+    } else if (const SettingInfo* row = find_setting(name)) {
+      set_option(options, *row, value);
+    } else {
+      std::string known = "timeout, fallback";
+      for (const SettingInfo& other : setting_table()) known += std::string(", ") + other.name;
+      throw py::type_error("torch_mcast.Options: unknown option '" + name + "'; there are " +
+                           known);
+    }
+  }
+}
+
+py::dict stats_dict(const ProcessGroupMcast& backend) {
+  const GroupStats stats = backend.group_stats();
+  py::dict counters;
+  for (const auto& [name, value] : stats.counters) counters[name] = value;
+  py::dict repairs;
+  for (size_t peer = 0; peer < stats.repair_from_to.size(); ++peer) {
+    py::dict row;
+    row["received_bytes"] = stats.repair_from_to[peer].first;
+    row["sent_bytes"] = stats.repair_from_to[peer].second;
+    repairs[py::int_(peer)] = row;
+  }
+  py::dict calls;
+  py::dict bytes;
+  for (size_t i = 0; i < kOpCount; ++i) {
+    const Tally& tally = backend.tallies().get(static_cast<Op>(i));
+    if (tally.engine == 0 && tally.fallback == 0) continue;
+    py::dict row;
+    row["engine"] = tally.engine.load();
+    row["fallback"] = tally.fallback.load();
+    calls[kOpNames[i]] = row;
+    if (tally.engine != 0) bytes[kOpNames[i]] = tally.bytes.load();
+  }
+  py::dict result;
+  result["group"] = stats.name;
+  result["rank"] = backend.getRank();
+  result["size"] = backend.getSize();
+  result["path"] = stats.path;
+  result["reason"] = stats.reason;
+  result["transport"] = stats.transport;
+  result["chunk"] = stats.chunk;
+  result["window"] = stats.window;
+  result["eager"] = stats.eager;
+  result["next_sequence"] = stats.next_sequence;
+  result["failure"] = stats.failure;
+  result["fallback"] = backend.fallback_names();
+  result["calls"] = calls;
+  result["bytes"] = bytes;
+  result["counters"] = counters;
+  result["repairs"] = repairs;
+  return result;
+}
+
+py::list settings_list() {
+  py::list rows;
+  for (const SettingInfo& row : setting_table()) {
+    py::dict entry;
+    entry["name"] = row.name;
+    entry["env"] = row.env;
+    entry["kind"] = std::string(1, row.kind);
+    entry["default"] = row.default_text;
+    entry["min"] = row.min;
+    entry["max"] = row.max;
+    entry["agreed"] = row.agreed;
+    entry["help"] = row.help;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+py::dict counters_dict() {
+  py::dict help;
+  for (size_t i = 0; i < kCounterCount; ++i) {
+    help[counter_name(static_cast<Counter>(i))] = counter_help(static_cast<Counter>(i));
+  }
+  return help;
+}
+
+void bind_options(py::module_& module) {
+  py::class_<McastOptions, c10d::Backend::Options, c10::intrusive_ptr<McastOptions>> cls(
+      module, "Options",
+      "Settings of one process group: Options(eager=65536, faults=\"drop:rate=0.1\"). What is not\n"
+      "given comes from the MCAST_* environment variables, then from the defaults.");
+  cls.def(py::init([](const py::kwargs& keywords) {
+       auto options = c10::make_intrusive<McastOptions>();
+       apply_keywords(*options, keywords);
+       return options;
+     }))
+      .def_property(
+          "timeout", [](const McastOptions& self) { return self.timeout; },
+          [](McastOptions& self, const py::object& value) { set_timeout(self, value); })
+      .def_property(
+          "fallback", [](const McastOptions& self) { return self.fallback; }, set_fallback_name)
+      .def_property_readonly(
+          "settings", [](const McastOptions& self) { return self.settings; },
+          "What was given explicitly, as text.")
+      .def(
+          "resolved", [](const McastOptions& self) { return self.resolve().values(); },
+          "Every setting as a group made now would have it.")
+      .def("__eq__",
+           [](const McastOptions& self, const py::object& other) {
+             return py::isinstance<McastOptions>(other) &&
+                    self == py::cast<const McastOptions&>(other);
+           })
+      .def("__repr__", [](const McastOptions& self) { return "torch_mcast." + self.repr(); })
+      .def("__copy__",
+           [](const McastOptions& self) { return c10::make_intrusive<McastOptions>(self); })
+      .def("__deepcopy__", [](const McastOptions& self,
+                              const py::dict&) { return c10::make_intrusive<McastOptions>(self); })
+      .def(py::pickle(
+          [](const McastOptions& self) {
+            return py::make_tuple(self.settings, self.fallback, self.timeout.count(),
+                                  self.group_name, self.group_desc, self.global_ranks_in_group);
+          },
+          [](const py::tuple& state) {
+            auto options = c10::make_intrusive<McastOptions>();
+            options->settings = py::cast<std::map<std::string, std::string>>(state[0]);
+            options->fallback = py::cast<std::string>(state[1]);
+            options->timeout = std::chrono::milliseconds(py::cast<int64_t>(state[2]));
+            options->group_name = py::cast<std::string>(state[3]);
+            options->group_desc = py::cast<std::string>(state[4]);
+            options->global_ranks_in_group = py::cast<std::vector<uint64_t>>(state[5]);
+            return options;
+          }));
+  cls.attr("__hash__") = py::none();  // mutable
+  for (const SettingInfo& row : setting_table()) {
+    cls.def_property(
+        row.name,
+        [&row](const McastOptions& self) {
+          return setting_value(row, self.resolve().get(row.name));
+        },
+        [&row](McastOptions& self, const py::object& value) { set_option(self, row, value); },
+        row.help);
+  }
+}
+
+void bind_backend(py::module_& module) {
+  py::class_<ProcessGroupMcast, c10d::Backend, c10::intrusive_ptr<ProcessGroupMcast>>(
+      module, "ProcessGroupMcast")
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       const c10::intrusive_ptr<McastOptions>& options) {
+             return c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("_set_fallback", &ProcessGroupMcast::set_fallback, py::arg("backend"), py::arg("device"))
+      .def("_stats", &stats_dict)
+      .def(
+          "_config", [](const ProcessGroupMcast& self) { return self.config().values(); },
+          "The settings this group was made with.");
+}
+
+}  // namespace
+}  // namespace mcast::pg
+
+PYBIND11_MODULE(_C, module) {
+  using namespace mcast;      // NOLINT
+  using namespace mcast::pg;  // NOLINT
+  set_main_thread(py::cast<unsigned long>(
+      py::module_::import("threading").attr("main_thread")().attr("ident")));
+  module.attr("__version__") = version();
+  module.attr("torch_version") = TORCH_VERSION;
+  bind_options(module);
+  bind_backend(module);
+  module.def("settings", &settings_list, "The rows of the settings table.");
+  module.def("counters", &counters_dict, "Counter names and what they count.");
+  module.def(
+      "shutdown",
+      [] {
+        Engine::instance().shutdown();
+        Background::instance().close();
+      },
+      "Ends the engine: waits for unconfirmed operations up to their linger. For exit.",
+      py::call_guard<py::gil_scoped_release>());
+}

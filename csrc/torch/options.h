@@ -1,0 +1,41 @@
+// torch_mcast.Options: settings of one group, as c10d options. Holds only what was given
+// explicitly; environment and defaults are added when a group is made (Config::resolve).
+//
+// Threads: like any Python object, one at a time; a group copies it. Errors: c10::ValueError with
+// the text of Config::resolve.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <map>
+#include <string>
+
+#include "base/config.h"
+
+namespace mcast::pg {
+
+inline constexpr const char* kBackendName = "mcast";
+
+struct McastOptions final : c10d::Backend::Options {
+  explicit McastOptions(std::chrono::milliseconds limit = kBackendDefaultTimeout)
+      : c10d::Backend::Options(kBackendName, limit) {}
+
+  // Checks the value at once, so that a typing error is reported where it was made.
+  void set(const std::string& name, const std::string& text);
+  void unset(const std::string& name) { settings.erase(name); }
+  // Explicit settings over the environment over defaults.
+  Config resolve() const;
+  bool operator==(const McastOptions& other) const;
+  // Options(eager='65536', fallback='gloo', timeout=...), as one would type it.
+  std::string repr() const;
+
+  std::map<std::string, std::string> settings;  // name -> text
+  // Who serves what the engine does not: "auto" (gloo; nccl for CUDA tensors where built), "gloo",
+  // "none".
+  std::string fallback = "auto";
+};
+
+// The table's row, or nullptr.
+const SettingInfo* find_setting(const std::string& name);
+
+}  // namespace mcast::pg

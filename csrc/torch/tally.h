@@ -1,0 +1,54 @@
+// Who served how many calls of each operation. Any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mcast::pg {
+
+// Names as users know them from torch.distributed.
+#define MCAST_OPS(X)                                                                \
+  X(broadcast)                                                                      \
+  X(all_gather) X(all_gather_into_tensor) X(all_gather_into_tensor_coalesced)       \
+      X(all_gather_coalesced) X(barrier) X(all_reduce) X(all_reduce_coalesced)      \
+          X(all_reduce_sparse) X(reduce) X(reduce_scatter) X(reduce_scatter_tensor) \
+              X(reduce_scatter_tensor_coalesced) X(gather) X(scatter) X(all_to_all) \
+                  X(all_to_all_single) X(send) X(recv) X(recv_any_source) X(monitored_barrier)
+
+enum class Op : uint8_t {
+#define MCAST_OP_ENUM(name) name,
+  MCAST_OPS(MCAST_OP_ENUM)
+#undef MCAST_OP_ENUM
+      kCount
+};
+inline constexpr size_t kOpCount = static_cast<size_t>(Op::kCount);
+inline constexpr const char* kOpNames[] = {
+#define MCAST_OP_NAME(name) #name,
+    MCAST_OPS(MCAST_OP_NAME)
+#undef MCAST_OP_NAME
+};
+constexpr const char* op_name(Op op) { return kOpNames[static_cast<size_t>(op)]; }
+
+struct Tally {
+  std::atomic<uint64_t> engine{0};
+  std::atomic<uint64_t> fallback{0};
+  std::atomic<uint64_t> bytes{0};  // of the output, served by the engine
+};
+
+class Tallies {
+ public:
+  void engine(Op op, uint64_t bytes) {
+    at(op).engine.fetch_add(1, std::memory_order_relaxed);
+    at(op).bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void fallback(Op op) { at(op).fallback.fetch_add(1, std::memory_order_relaxed); }
+  const Tally& get(Op op) const { return tallies_[static_cast<size_t>(op)]; }
+
+ private:
+  Tally& at(Op op) { return tallies_[static_cast<size_t>(op)]; }
+  std::array<Tally, kOpCount> tallies_;
+};
+
+}  // namespace mcast::pg

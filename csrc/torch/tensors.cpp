@@ -1,0 +1,188 @@
+// Direct use wherever the bytes allow it. Two cases need care. In place: the input is the very
+// block of the output that it would be copied to; the engine recognises the equal addresses.
+// Overlap: an input that shares bytes with another rank's block would change while it is being
+// sent, and outputs that overlap each other would be written by two roots at once; the former is
+// copied first, the latter are gathered in a temporary and copied in rank order at the end, as Gloo
+// does.
+#include "tensors.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "background.h"
+
+namespace mcast::pg {
+namespace {
+
+struct Range {
+  const std::byte* first;
+  const std::byte* end;
+};
+
+Range range_of(const at::Tensor& plain) {
+  const auto* first = static_cast<const std::byte*>(plain.const_data_ptr());
+  return {first, first + plain.nbytes()};
+}
+
+bool overlap(const Range& a, const Range& b) {
+  return a.first < b.end && b.first < a.end;  // empty ranges overlap nothing that starts with them
+}
+
+// Whether any two of `tensors` share bytes.
+bool any_overlap(const std::vector<at::Tensor>& tensors) {
+  std::vector<Range> ranges;
+  ranges.reserve(tensors.size());
+  for (const auto& tensor : tensors) {
+    if (tensor.nbytes() > 0) ranges.push_back(range_of(tensor));
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.first < b.first; });
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].first < ranges[i - 1].end) return true;
+  }
+  return false;
+}
+
+// Work already queued on the tensor's device must be over before another thread writes it.
+void synchronize_stream(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return;
+  const c10::impl::VirtualGuardImpl device(tensor.device().type());
+  device.synchronizeStream(device.getStream(tensor.device()));
+}
+
+at::Tensor new_plain(const at::Tensor& like) {
+  return at::empty(like.sizes(), like.options()
+                                     .device(at::kCPU)
+                                     .memory_format(at::MemoryFormat::Contiguous)
+                                     .requires_grad(false));
+}
+
+}  // namespace
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         !tensor.is_conj() && !tensor.is_neg();
+}
+
+void check_dense(const char* op, const std::string& what, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), op, ": ", what, " is an undefined tensor");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, op, ": ", what,
+                    " must be a dense tensor, got layout ", tensor.layout());
+  TORCH_CHECK_VALUE(!tensor.is_quantized(), op, ": ", what, " must not be quantized, got ",
+                    tensor.scalar_type());
+  TORCH_CHECK_VALUE(!tensor.is_meta(), op, ": ", what, " is a meta tensor and has no data");
+}
+
+void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
+                const at::Tensor& like) {
+  check_dense(op, what, tensor);
+  TORCH_CHECK_TYPE(tensor.scalar_type() == like.scalar_type(), op, ": ", what, " must have dtype ",
+                   like.scalar_type(), ", got ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(tensor.device() == like.device(), op, ": ", what, " must be on ", like.device(),
+                    ", got ", tensor.device());
+}
+
+const at::Tensor& check_single(const char* op, const char* what,
+                               const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, op, ": expected 1 ", what, " tensor, got ",
+                    tensors.size());
+  check_dense(op, what, tensors[0]);
+  return tensors[0];
+}
+
+void CopyBacks::run() const {
+  // Below autograd: the user's graph has no part in the arrival of data.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const auto& [from, to] : copies_) {
+    to.copy_(from);
+    synchronize_stream(to);
+  }
+}
+
+at::Tensor readable(const at::Tensor& tensor) {
+  if (is_plain(tensor)) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor plain = new_plain(tensor);
+  plain.copy_(tensor);
+  return plain;
+}
+
+at::Tensor writable(const at::Tensor& tensor, CopyBacks& back) {
+  if (is_plain(tensor)) return tensor;
+  synchronize_stream(tensor);
+  at::Tensor plain = new_plain(tensor);
+  back.add(plain, tensor);
+  return plain;
+}
+
+Slice Regions::slice(const at::Tensor& plain) { return slice(plain, 0, plain.nbytes()); }
+
+Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
+  if (length == 0) return {};
+  const c10::Storage& storage = plain.storage();
+  auto* const base = static_cast<std::byte*>(storage.mutable_data());
+  std::shared_ptr<Region>& region = regions_[base];
+  if (!region) {
+    // The storage, not the tensor: a tensor may belong to Python, whose lock a lane must not take.
+    std::shared_ptr<void> keepalive(new c10::Storage(storage), [](void* held) {
+      std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
+      dispose(std::move(*last));
+    });
+    region = std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive));
+  }
+  const auto start = static_cast<size_t>(plain.storage_offset()) * plain.element_size();
+  return {region, start + offset, length};
+}
+
+GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int rank, int size,
+                       CopyBacks& back) {
+  GatherPlan plan;
+  plan.block = input.nbytes();
+  // Where both are plain and overlap they share one storage, so the input needs no second look
+  // after a lazily copied storage was made real by taking the output's slices.
+  const at::Tensor target = writable(output, back);
+  Regions regions;
+  for (int i = 0; i < size; ++i) {
+    plan.outputs.push_back(regions.slice(target, static_cast<size_t>(i) * plan.block, plan.block));
+  }
+  at::Tensor source = readable(input);
+  const Range from = range_of(source);
+  const bool in_place =
+      from.first == plan.outputs[static_cast<size_t>(rank)].data() && plan.block > 0;
+  if (!in_place && overlap(from, range_of(target))) source = source.clone();
+  plan.input = regions.slice(source);
+  return plan;
+}
+
+GatherPlan plan_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
+                       CopyBacks& back) {
+  GatherPlan plan;
+  plan.block = input.nbytes();
+  std::vector<at::Tensor> targets;
+  targets.reserve(outputs.size());
+  for (const auto& output : outputs) targets.push_back(writable(output, back));
+  if (any_overlap(targets)) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (!is_plain(outputs[i])) continue;  // has a temporary of its own already
+      targets[i] = new_plain(outputs[i]);
+      back.add(targets[i], outputs[i]);
+    }
+  }
+  Regions regions;
+  for (const auto& target : targets) plan.outputs.push_back(regions.slice(target));
+  at::Tensor source = readable(input);
+  const Range from = range_of(source);
+  const bool in_place =
+      from.first == plan.outputs[static_cast<size_t>(rank)].data() && plan.block > 0;
+  if (!in_place && std::any_of(targets.begin(), targets.end(), [&](const at::Tensor& target) {
+        return overlap(from, range_of(target));
+      })) {
+    source = source.clone();
+  }
+  plan.input = regions.slice(source);
+  return plan;
+}
+
+}  // namespace mcast::pg

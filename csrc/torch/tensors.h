@@ -1,0 +1,72 @@
+// Tensors as the engine sees them: ranges of bytes of some storage. Checks, the choice between
+// direct use and a copy, and the copies back.
+//
+// "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are
+// its content and the engine works on them in place. Anything else goes through a plain copy.
+//
+// Errors: c10::ValueError / c10::TypeError with the op's name, what was expected, and what came.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace mcast::pg {
+
+bool is_plain(const at::Tensor& tensor);
+
+// Throws unless `tensor` is defined, dense and not a meta tensor. `what` names it: "output 3".
+void check_dense(const char* op, const std::string& what, const at::Tensor& tensor);
+// TypeError/ValueError unless dtype and device type are those of `like`.
+void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
+                const at::Tensor& like);
+// One tensor in a list that c10d allows to be longer (several devices per process, long gone).
+const at::Tensor& check_single(const char* op, const char* what,
+                               const std::vector<at::Tensor>& tensors);
+
+// Copies that give the caller's tensors their content when the operation is complete.
+class CopyBacks {
+ public:
+  void add(at::Tensor from, at::Tensor to) { copies_.emplace_back(std::move(from), std::move(to)); }
+  bool empty() const { return copies_.empty(); }
+  // On the background thread. Throws what copy_ throws.
+  void run() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+// A plain tensor with the content of `tensor`: itself, or a copy made now.
+at::Tensor readable(const at::Tensor& tensor);
+// A plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at the end.
+at::Tensor writable(const at::Tensor& tensor, CopyBacks& back);
+
+// Slices of plain tensors; one Region per storage, so that all chunks of a flat buffer share one.
+// The regions keep the storage alive until the engine is done.
+class Regions {
+ public:
+  Slice slice(const at::Tensor& plain);
+  Slice slice(const at::Tensor& plain, size_t offset, size_t length);
+
+ private:
+  std::unordered_map<void*, std::shared_ptr<Region>> regions_;
+};
+
+// What an allgather moves.
+struct GatherPlan {
+  Slice input;
+  std::vector<Slice> outputs;  // by rank
+  size_t block = 0;            // bytes of one
+};
+
+// For all_gather_into_tensor: `output` holds size() blocks. In place if `input` is block `rank`.
+GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int rank, int size,
+                       CopyBacks& back);
+// For all_gather: one output per rank, often views of one flat tensor.
+GatherPlan plan_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
+                       CopyBacks& back);
+
+}  // namespace mcast::pg

@@ -1,0 +1,211 @@
+// Completion. Parts count down; the last one decides, under one mutex with getFuture(), who fulfils
+// the future: if there is neither a future nor anything to copy, the waiters are woken on the spot
+// (the common case, and the fast one); otherwise the background thread copies, fulfils the future,
+// whose callbacks may need Python's lock, and wakes the waiters last, so that a future is done when
+// wait() returns.
+//
+// Waiting. On a condition variable without Python's lock, in slices: after each slice Python's main
+// thread looks for signals, so that Ctrl-C is noticed. An interrupted wait leaves the operation
+// running; the engine keeps the memory.
+#include "work.h"
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+
+#include "background.h"
+#include "gil.h"
+
+namespace mcast::pg {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice(200);
+
+std::atomic<unsigned long> main_thread{0};
+
+// Throws KeyboardInterrupt or whatever a signal handler raises. Call without locks.
+void check_signals() {
+  if (Py_IsInitialized() == 0 || PyThread_get_thread_ident() != main_thread.load()) return;
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+std::string first_line_hint(Code code) {
+  switch (code) {
+    case Code::kTimeout:
+      return " Hint: look at the ranks named here first; the limit is the timeout of the group or "
+             "of"
+             " the call.";
+    case Code::kPeerLost:
+      return " Hint: the output of the lost rank says why it ended; liveness_limit"
+             " (MCAST_LIVENESS_LIMIT) is the patience with silent ranks.";
+    case Code::kMismatch:
+      return " Hint: all ranks must make the same calls in the same order;"
+             " TORCH_DISTRIBUTED_DEBUG=DETAIL finds the first that differs.";
+    case Code::kClosed:
+      return " Hint: a group that failed or was destroyed stays unusable; make a new one.";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void set_main_thread(unsigned long ident) { main_thread.store(ident); }
+
+void throw_status(const Status& status, const std::string& context) {
+  const std::string text =
+      (context.empty() ? "" : context + ": ") + status.to_string() + first_line_hint(status.code());
+  if (status.code() == Code::kInvalidArgument) C10_THROW_ERROR(ValueError, text);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+std::exception_ptr to_exception(const Status& status, const std::string& context) {
+  try {
+    throw_status(status, context);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+McastWork::McastWork(Description description)
+    : Work(description.rank, description.type, description.title,
+           description.title ? std::optional(description.inputs) : std::nullopt),
+      outputs_(std::move(description.outputs)),
+      sequence_(description.sequence),
+      context_(std::move(description.context)) {}
+
+Completion McastWork::completion() {
+  auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
+  return [held = std::move(self)](const Status& status) mutable {
+    if (!status.ok() && held->failure_hook_) held->failure_hook_(status);
+    held->end_part(status.ok() ? nullptr : to_exception(status, held->context_));
+    dispose(std::move(held));
+  };
+}
+
+void McastWork::end_part(std::exception_ptr error) {
+  if (error) {
+    std::lock_guard lock(settle_mutex_);
+    if (!error_) error_ = error;
+  }
+  if (pending_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  std::exception_ptr final_error;
+  {
+    std::lock_guard lock(settle_mutex_);
+    if (future_ || (after_ && !error_)) {
+      auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
+      Background::instance().run([held = std::move(self)] { held->settle(); });
+      return;
+    }
+    settled_ = true;
+    final_error = error_;
+  }
+  finish(final_error);
+}
+
+void McastWork::settle() {
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(settle_mutex_);
+    error = error_;
+  }
+  if (!error && after_) {
+    try {
+      after_();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    after_ = nullptr;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard lock(settle_mutex_);
+    error_ = error;
+    settled_ = true;
+    future = future_;
+  }
+  if (future) fulfil(future);
+  finish(error);
+}
+
+void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+  if (error_) {
+    future->setError(error_);
+  } else if (outputs_.size() > 1) {
+    future->markCompleted(c10::IValue(outputs_));
+  } else {
+    future->markCompleted(c10::IValue(outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0]));
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard lock(settle_mutex_);
+    if (future_) return future_;
+    c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+    if (outputs_.size() > 1) type = c10::ListType::create(type);
+    std::vector<c10::Device> devices;
+    for (const auto& list : outputs_) {
+      for (const auto& tensor : list) {
+        if (tensor.device().is_cpu()) continue;
+        if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+          devices.push_back(tensor.device());
+        }
+      }
+    }
+    future_ = c10::make_intrusive<c10::ivalue::Future>(type, devices);
+    if (!settled_) return future_;
+    future = future_;
+  }
+  fulfil(future);  // nobody else will
+  return future;
+}
+
+bool McastWork::wait(std::chrono::milliseconds timeout) {
+  const auto start = std::chrono::steady_clock::now();
+  std::exception_ptr error;
+  {
+    const WithoutGil nogil;
+    std::unique_lock lock(mutex_);
+    while (!completed_) {
+      auto slice = kSlice;
+      if (timeout > kNoTimeout) {
+        const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::steady_clock::now() - start);
+        if (passed >= timeout) {
+          C10_THROW_ERROR(
+              DistBackendError,
+              c10::str(context_, ": wait() gave up after its timeout of ", timeout.count(),
+                       " ms; the operation goes on and can be waited for again"));
+        }
+        slice = std::min(slice, timeout - passed);
+      }
+      cv_.wait_for(lock, slice, [&] { return completed_; });
+      if (completed_) break;
+      lock.unlock();
+      check_signals();
+      lock.lock();
+    }
+    error = exception_;
+  }
+  // Also after an error: functional collectives register a work until somebody has waited for it.
+  synchronize();
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
+std::vector<at::Tensor> McastWork::result() {
+  TORCH_CHECK(isCompleted(), context_, ": result() needs a completed work; call wait() first");
+  TORCH_CHECK(outputs_.size() <= 1, context_,
+              ": result() cannot return a list of lists; use get_future().value()");
+  return outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0];
+}
+
+}  // namespace mcast::pg

@@ -1,0 +1,81 @@
+// The handle of one c10d operation: one or several engine operations, or one operation of the
+// fallback with something to do after it.
+//
+// Life: make it, take one completion() per part, post the parts. The last part completes the work:
+// at once on the thread that brings it (a lane), or on the background thread when there are copies
+// to make or a future to fulfil. Nobody needs to wait for it or keep it.
+//
+// Errors: Status -> DistBackendError (ValueError for kInvalidArgument), thrown by wait(), handed to
+// the future, kept for exception().
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace mcast::pg {
+
+// The exception for a Status that is not ok. `context` comes before the message, "" for none.
+std::exception_ptr to_exception(const Status& status, const std::string& context);
+[[noreturn]] void throw_status(const Status& status, const std::string& context);
+
+class McastWork final : public c10d::Work {
+ public:
+  struct Description {
+    int rank = -1;
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;                   // static; for the profiler
+    std::vector<at::Tensor> inputs;                // shown by the profiler
+    std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
+    uint64_t sequence = 0;
+    std::string context;  // goes before error messages
+  };
+  explicit McastWork(Description description);
+  ~McastWork() override = default;
+
+  // Called with the first failed Status of the work, before anybody learns of it. Must not block.
+  void on_failure(std::function<void(const Status&)> hook) { failure_hook_ = std::move(hook); }
+  // Runs when all parts are complete without an error, off the lane. Before the first part is
+  // posted.
+  void set_after(std::function<void()> after) { after_ = std::move(after); }
+
+  // The callback for one part. expect() says how many there will be, before the first is posted.
+  void expect(int parts) { pending_.store(parts, std::memory_order_relaxed); }
+  Completion completion();
+  // Ends one part of a work whose parts are not engine operations.
+  void end_part(std::exception_ptr error);
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  void settle();
+  void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+
+  const std::vector<std::vector<at::Tensor>> outputs_;
+  const uint64_t sequence_;
+  const std::string context_;
+  std::function<void(const Status&)> failure_hook_;
+  std::function<void()> after_;
+  std::atomic<int> pending_{0};
+
+  std::mutex settle_mutex_;  // guards the rest
+  std::exception_ptr error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
+};
+
+// The thread (threading.get_ident()) that handles signals for Python. Called when the module is
+// loaded.
+void set_main_thread(unsigned long ident);
+
+}  // namespace mcast::pg

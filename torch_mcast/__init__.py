@@ -1,0 +1,43 @@
+"""torch-mcast: a PyTorch process group whose broadcast and all-gather use reliable multicast.
+
+    import torch.distributed as dist
+    import torch_mcast                      # not needed once the package is installed
+
+    dist.init_process_group("mcast")
+    torch_mcast.stats()                     # which path was taken, repairs, who served which calls
+
+Importing this registers the backend and loads nothing else; the extension module is loaded when the
+first group is made or one of its names is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_mcast._register import BACKEND, register
+
+__version__ = "0.1.0"
+__all__ = ["BACKEND", "Options", "__version__", "abort", "config", "register", "stats"]
+
+register()
+
+if TYPE_CHECKING:
+    from torch_mcast._C import Options
+    from torch_mcast._stats import abort, config, stats
+
+_LAZY = {"Options": "_load", "stats": "_stats", "abort": "_stats", "config": "_stats"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"{__name__}.{_LAZY[name]}")
+    value = getattr(module.extension(), name) if name == "Options" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,17 @@
+"""Entry points that torch calls by itself: `torch.backends` at the end of `import torch` (all versions),
+`torch.distributed.backends` when the name "mcast" is first used (torch 2.14 on).
+
+An exception here would break `import torch` for everybody in the environment, so nothing escapes. A
+registration that fails shows up as an unknown backend, and `import torch_mcast` says why.
+"""
+
+from __future__ import annotations
+
+
+def autoload() -> None:
+    try:
+        from torch_mcast._register import register
+
+        register()
+    except Exception:  # noqa: BLE001, S110 - see above
+        pass

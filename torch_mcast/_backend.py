@@ -1,0 +1,113 @@
+"""Makes one process group: settings, the engine's group, and the backend for what the engine does not
+serve. Called by torch.distributed on all ranks of the group."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_mcast._load import extension
+
+_device_lock = threading.Lock()
+_gloo_devices: dict[str, Any] = {}
+
+
+def create(group: Any, options: Any) -> Any:
+    """The creator function of the registered backend (extended API)."""
+    module = extension()
+    if options is None:
+        options = module.Options()
+    elif not isinstance(options, module.Options):
+        raise TypeError(
+            f"pg_options of the mcast backend must be torch_mcast.Options, got {type(options).__module__}."
+            f"{type(options).__qualname__}"
+        )
+    else:
+        options = copy.deepcopy(options)
+    options.timeout = group.timeout
+    options.group_name = str(group.group_id)
+    options.global_ranks_in_group = list(group.global_ranks_in_group)
+
+    backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
+    _attach_fallbacks(backend, group, options)
+    return backend
+
+
+def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
+    if options.fallback == "none":
+        return
+    store = dist.PrefixStore("mcast_fallback/", group.store)
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(backend._stats()["transport"])
+    gloo = None
+    if dist.is_gloo_available():
+        gloo = _make_gloo(store, group, interface)
+        backend._set_fallback(gloo, "cpu")
+    if not torch.cuda.is_available():
+        return
+    if options.fallback == "auto" and dist.is_nccl_available():
+        backend._set_fallback(_make_nccl(store, group), "cuda")
+    elif gloo is not None:
+        backend._set_fallback(gloo, "cuda")
+
+
+def engine_interface(transport: str) -> str:
+    """The interface that the engine's one-line description names ("interface=eth0"), or ""."""
+    found = re.search(r"\binterface[= ]([^\s,;]+)", transport)
+    return found.group(1) if found else ""
+
+
+def _gloo_device(interface: str) -> Any:
+    # Shared by all groups: each has a thread of its own. Lazy: connections are made by the first call
+    # that needs them, so that a group that never does costs nothing and nobody waits here.
+    from torch.distributed import ProcessGroupGloo
+
+    with _device_lock:
+        device = _gloo_devices.get(interface)
+        if device is None:
+            if interface:
+                device = ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
+            else:
+                device = ProcessGroupGloo.create_default_device(lazy_init=True)
+            _gloo_devices[interface] = device
+        return device
+
+
+def _forget_devices() -> None:
+    _gloo_devices.clear()
+
+
+os.register_at_fork(after_in_child=_forget_devices)  # their threads do not survive a fork
+
+
+def _make_gloo(store: Any, group: Any, interface: str) -> Any:
+    from torch.distributed import ProcessGroupGloo
+
+    options = ProcessGroupGloo._Options()
+    options._timeout = group.timeout
+    # GLOO_SOCKET_IFNAME may be a list: Gloo then spreads calls over several devices.
+    options._devices = [_gloo_device(name.strip()) for name in interface.split(",")]
+    options.group_name = str(group.group_id)
+    options.global_ranks_in_group = list(group.global_ranks_in_group)
+    gloo = ProcessGroupGloo(
+        dist.PrefixStore("gloo/", store), group.group_rank, group.group_size, options
+    )
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _make_nccl(store: Any, group: Any) -> Any:
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = group.timeout
+    options.group_name = str(group.group_id)
+    options.global_ranks_in_group = list(group.global_ranks_in_group)
+    return ProcessGroupNCCL(
+        dist.PrefixStore("nccl/", store), group.group_rank, group.group_size, options
+    )

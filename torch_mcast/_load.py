@@ -1,0 +1,49 @@
+"""Loads the extension module, once, after checking that it was built for the torch that is here."""
+
+from __future__ import annotations
+
+import atexit
+from types import ModuleType
+
+_extension: ModuleType | None = None
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
+def check_torch(built: str, present: str) -> None:
+    """Raises ImportError if the two versions of torch differ in more than the patch level.
+
+    The table of virtual functions of c10d::Backend changes between minor versions; a module that was
+    built for another one would call the wrong functions.
+    """
+    if _minor(built) != _minor(present):
+        raise ImportError(
+            f"torch_mcast was built for torch {built}, but torch {present} is installed. Reinstall it "
+            "for this torch: pip install --no-build-isolation --force-reinstall --no-deps torch-mcast"
+        )
+
+
+def extension() -> ModuleType:
+    """torch_mcast._C."""
+    global _extension
+    if _extension is not None:
+        return _extension
+    import torch
+
+    try:
+        from torch_mcast import _build_info
+    except ImportError:
+        raise ImportError(
+            "torch_mcast has no compiled extension here. Install it with "
+            "'pip install --no-build-isolation .' (or '-e .') in the source folder."
+        ) from None
+    check_torch(_build_info.TORCH_VERSION, str(torch.__version__))
+    from torch_mcast import _C
+
+    # Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
+    # nothing may call into Python afterwards.
+    atexit.register(_C.shutdown)
+    _extension = _C
+    return _C

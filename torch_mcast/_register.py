@@ -1,0 +1,32 @@
+"""Registration with torch.distributed: a name and a function that loads the rest when it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACKEND = "mcast"
+DEVICES = ["cpu", "cuda"]
+
+
+def _create(group: Any, options: Any) -> Any:
+    from torch_mcast._backend import create
+
+    return create(group, options)
+
+
+def register() -> None:
+    """Makes "mcast" a backend of torch.distributed. Idempotent; nothing happens without distributed."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    plugin = dist.Backend._plugins.get(BACKEND.upper())
+    if plugin is not None:
+        if plugin.creator_fn is not _create:
+            raise RuntimeError(
+                f"torch.distributed already has a backend named {BACKEND!r}, from "
+                f"{plugin.creator_fn.__module__}; torch_mcast does not replace it"
+            )
+        return
+    # A list: torch up to 2.13 would take a str letter by letter.
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))

@@ -1,0 +1,62 @@
+"""What a process group did: public helpers that take an ordinary torch.distributed group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_mcast._load import extension
+
+
+def backend_of(group: Any = None) -> Any:
+    """The ProcessGroupMcast behind `group` (None: the default group); ValueError if it has none."""
+    if group is None:
+        group = dist.group.WORLD
+    if group is None:
+        raise ValueError("torch_mcast: there is no default process group; call init_process_group()")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("torch_mcast: this rank is not a member of the group")
+    kind = extension().ProcessGroupMcast
+    candidates = [group]
+    if isinstance(group, dist.ProcessGroup):
+        candidates = [group._get_backend(torch.device(d)) for d in _device_types(group)]
+    for candidate in candidates:
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around the backend.
+        while not isinstance(candidate, kind) and hasattr(candidate, "wrapped_pg"):
+            candidate = candidate.wrapped_pg
+        if isinstance(candidate, kind):
+            return candidate
+    raise ValueError(f"torch_mcast: the group has no mcast backend (it has {_names(candidates)})")
+
+
+def _device_types(group: Any) -> list[str]:
+    return sorted({device.type for device in group._device_types})
+
+
+def _names(candidates: list[Any]) -> str:
+    return ", ".join(sorted({candidate.name() for candidate in candidates})) or "none"
+
+
+def stats(group: Any = None) -> dict[str, Any]:
+    """Counters and facts of `group` on this rank, since it was made.
+
+    path        "multicast", "ring" or "local", and `reason`: why
+    transport   interface, addresses, MTU, buffers, in one line
+    calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
+    counters    {name: n}, see torch_mcast._C.counters() for their meaning
+    repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
+    failure     why the group cannot be used any more, or ""
+    """
+    return backend_of(group)._stats()
+
+
+def config(group: Any = None) -> dict[str, str]:
+    """The settings `group` was made with, as text (durations in ms)."""
+    return backend_of(group)._config()
+
+
+def abort(group: Any = None) -> None:
+    """Fails everything in flight on all ranks of `group`, and every later call. Any thread."""
+    backend_of(group).abort()

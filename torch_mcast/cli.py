@@ -1,0 +1,53 @@
+"""The command `torch-mcast`. Each subcommand lives in a module of its own that is imported when it is
+called: a function main(arguments: list[str]) -> int | None in torch_mcast.<module>."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+# name: (module, one line of help). A row whose module is not installed is not offered.
+COMMANDS = {
+    "doctor": ("torch_mcast.doctor", "check this host: interfaces, multicast, buffers, torch"),
+    "bench": ("torch_mcast.bench", "measure collectives against other backends"),
+    "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
+    "settings": ("torch_mcast.settings", "print the table of settings"),
+}
+
+
+def _available() -> dict[str, tuple[str, str]]:
+    return {
+        name: row for name, row in COMMANDS.items() if importlib.util.find_spec(row[0]) is not None
+    }
+
+
+def _usage() -> str:
+    lines = ["usage: torch-mcast COMMAND [ARGUMENTS]", "", "commands:"]
+    lines += [f"  {name:<10}{text}" for name, (_, text) in _available().items()]
+    lines += ["", "torch-mcast COMMAND --help says more."]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        from torch_mcast import __version__
+
+        print(f"torch-mcast {__version__}")
+        return 0
+    row = _available().get(arguments[0])
+    if row is None:
+        print(f"torch-mcast: no command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(row[0])
+    if not hasattr(module, "main"):  # a package keeps its command line apart
+        module = importlib.import_module(f"{row[0]}.cli")
+    return module.main(arguments[1:]) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
