@@ -1,0 +1,211 @@
+// What is particular to UDP datagrams: offloads and their fallback, buffers, the limit of
+// addresses.
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include "transport/transport_contract.h"
+#include "transport/udp_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class UdpDatagramTest : public TransportContract<UdpWorld> {
+ protected:
+  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  // The test's hand on the transport's own UDP sockets.
+  static std::vector<int> udp_sockets() {
+    std::vector<int> out;
+    for (int fd = 3; fd < 256; ++fd) {
+      int type = 0;
+      socklen_t length = sizeof type;
+      if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM) {
+        out.push_back(fd);
+      }
+    }
+    return out;
+  }
+  std::vector<Buffer> send_many(size_t count, size_t size) {
+    std::vector<Buffer> sent;
+    for (size_t i = 0; i < count; ++i) {
+      sent.push_back(pattern(size, i));
+      EXPECT_TRUE(send_datagram(node(0), world_.address(0), sent.back()));
+    }
+    EXPECT_TRUE(flush(node(0)));
+    return sent;
+  }
+};
+
+TEST_F(UdpDatagramTest, BatchesTravelAsSuperPackets) {
+  make_nodes(2);
+  if (!stats(0).gso || !stats(1).gro) GTEST_FAIL() << "Linux 5.0 or later is needed";
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  const auto sent = send_many(128, 1000);
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
+  EXPECT_EQ(node(1).datagrams, sent);
+  EXPECT_EQ(stats(0).send_calls, 2u);  // 64 segments each
+  EXPECT_EQ(stats(0).datagrams_sent, 128u);
+  EXPECT_EQ(stats(1).receive_calls, 2u);
+  EXPECT_EQ(stats(1).datagrams_received, 128u);
+  EXPECT_EQ(stats(0).gso_fallbacks, 0u);
+}
+
+TEST_F(UdpDatagramTest, ABatchNeverExceedsTheLargestPayload) {
+  make_nodes(2);
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  const size_t size = 8972;  // seven of these fit in 65507 bytes
+  const auto sent = send_many(21, size);
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
+  EXPECT_EQ(node(1).datagrams, sent);
+  EXPECT_EQ(stats(0).send_calls, 3u);
+}
+
+TEST_F(UdpDatagramTest, OffloadsCanBeSwitchedOff) {
+  world_.options.gso = world_.options.gro = false;
+  make_nodes(2);
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  const auto sent = send_many(100, 900);
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
+  EXPECT_EQ(node(1).datagrams, sent);
+  EXPECT_EQ(stats(1).receive_calls, 100u);
+  EXPECT_EQ(stats(0).gso_fallbacks, 0u);
+  EXPECT_THAT(node(0).transport->describe(), HasSubstr("gso off gro off"));
+}
+
+TEST_F(UdpDatagramTest, FallsBackWhenTheKernelRefusesSegmentation) {
+  make_nodes(1);
+  // Linux refuses UDP_SEGMENT with EINVAL on a socket that sends no checksums: a real refusal.
+  for (int fd : udp_sockets()) {
+    const int on = 1;
+    ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof on), 0);
+  }
+  make_nodes(1);
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  ASSERT_TRUE(stats(0).gso);
+  auto sent = send_many(150, 700);
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
+  EXPECT_EQ(node(1).datagrams, sent);  // nothing lost, nothing twice
+  EXPECT_FALSE(stats(0).gso);
+  EXPECT_EQ(stats(0).gso_fallbacks, 1u);
+  EXPECT_EQ(stats(0).dropped_batches, 0u);
+  EXPECT_THAT(node(0).transport->describe(), HasSubstr("gso off (Invalid argument)"));
+  EXPECT_TRUE(stats(1).gso);
+}
+
+TEST_F(UdpDatagramTest, ABatchThatCannotBeSentIsDroppedAndCounted) {
+  make_nodes(1);
+  for (int fd : udp_sockets()) (void)::shutdown(fd, SHUT_WR);  // sends fail with EPIPE
+  send_many(70, 500);
+  EXPECT_EQ(stats(0).dropped_datagrams, 70u);
+  EXPECT_EQ(stats(0).dropped_batches, 2u);
+  EXPECT_EQ(stats(0).send_errors, 2u);
+  EXPECT_TRUE(stats(0).gso);  // not segmentation's fault
+  EXPECT_EQ(stats(0).datagrams_sent, 0u);
+}
+
+TEST_F(UdpDatagramTest, SixteenAddressesAndNoMore) {
+  make_nodes(2);
+  for (int i = 0; i < static_cast<int>(kMaxJoined); ++i) {
+    ASSERT_TRUE(node(1).dg().join(world_.address(i)).ok()) << i;
+  }
+  const auto extra = world_.address(static_cast<int>(kMaxJoined));
+  EXPECT_EQ(node(1).dg().join(extra).code(), Code::kResourceExhausted);
+  EXPECT_TRUE(node(1).dg().join(world_.address(3)).ok());  // counted, not a new socket
+  for (int i = 0; i < static_cast<int>(kMaxJoined); ++i) {
+    ASSERT_TRUE(send_datagram(node(0), world_.address(i), pattern(100, static_cast<uint64_t>(i))));
+  }
+  ASSERT_TRUE(flush(node(0)));
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kMaxJoined; }));
+  node(1).dg().leave(world_.address(5));
+  EXPECT_TRUE(node(1).dg().join(extra).ok());
+}
+
+TEST_F(UdpDatagramTest, ReceiveStopsAtTheLimitAndServesAllSockets) {
+  make_nodes(2);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(node(1).dg().join(world_.address(i)).ok());
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 3; ++i) {  // one super-packet of 10 x 1000 each
+      for (int k = 0; k < 10; ++k) {
+        ASSERT_TRUE(
+            send_datagram(node(0), world_.address(i), Buffer(1000, static_cast<std::byte>(i))));
+      }
+    }
+  }
+  ASSERT_TRUE(flush(node(0)));
+  EXPECT_EQ(node(1).dg().receive(node(1), 25'000), 30u);
+  std::vector<int> per_socket(3);
+  for (const Buffer& d : node(1).datagrams) ++per_socket[static_cast<size_t>(d[0])];
+  EXPECT_EQ(per_socket, (std::vector<int>{10, 10, 10}));
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == 120; }));
+  EXPECT_EQ(node(1).dg().receive(node(1), 25'000), 0u);
+}
+
+TEST_F(UdpDatagramTest, SinksMayLeaveAndJoin) {
+  struct Leaver : DatagramSink {
+    Datagram* datagram = nullptr;
+    MulticastAddress from, next;
+    int calls = 0;
+    void on_datagram(ConstBytes) override {
+      if (++calls > 1) return;
+      datagram->leave(from);
+      EXPECT_TRUE(datagram->join(next).ok());
+    }
+  } sink;
+  make_nodes(2);
+  sink.datagram = &node(1).dg();
+  sink.from = world_.address(0);
+  sink.next = world_.address(1);
+  ASSERT_TRUE(node(1).dg().join(sink.from).ok());
+  send_many(10, 100);
+  EXPECT_EQ(node(1).dg().receive(sink, 1 << 20), 10u);  // the rest of the super-packet
+  EXPECT_EQ(node(1).dg().receive(sink, 1 << 20), 0u);
+}
+
+TEST_F(UdpDatagramTest, BudgetAndSizesFollowTheSettings) {
+  world_.options.rcvbuf = 160'000;
+  world_.options.max_mtu = 1500;
+  make_nodes(1);
+  const size_t before = node(0).dg().receive_budget();
+  EXPECT_GE(before, 100'000u);  // at least what was asked, less bookkeeping
+  EXPECT_LE(before, 2 * 160'000 * 5 / 8);
+  ASSERT_TRUE(node(0).dg().join(world_.address(0)).ok());
+  EXPECT_EQ(node(0).dg().receive_budget(), before);
+  EXPECT_EQ(node(0).dg().max_datagram(world_.address(0)), 1500u - 28);
+  world_.options.max_mtu = 65535;
+  make_nodes(1);
+  EXPECT_EQ(node(1).dg().max_datagram(world_.address(0)), 65507u);
+}
+
+TEST_F(UdpDatagramTest, TheBudgetHoldsWhatItPromises) {
+  world_.options.rcvbuf = 200'000;
+  make_nodes(2);
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  const size_t count = node(1).dg().receive_budget() / 1440;
+  const auto sent = send_many(count, 1440);
+  EXPECT_TRUE(pump([&] { return node(1).datagrams.size() >= count; }));
+  EXPECT_EQ(node(1).datagrams, sent);
+}
+
+TEST_F(UdpDatagramTest, DescribesInterfaceBuffersAndOffloads) {
+  world_.options.rcvbuf = 1u << 30;
+  make_nodes(1);
+  const std::string text = node(0).transport->describe();
+  EXPECT_THAT(text, HasSubstr("udp lo 127.0.0.1 mtu 9000 rcvbuf "));
+  EXPECT_THAT(text, HasSubstr(" sndbuf "));
+  EXPECT_THAT(text, HasSubstr("gso on gro on"));
+}
+
+TEST(UdpViable, SaysWhyNot) {
+  UdpTransportOptions options;
+  options.interface = "=lo";
+  EXPECT_TRUE(udp_viable(options).ok()) << udp_viable(options).to_string();
+  options.interface = "=nosuchnic0";
+  EXPECT_EQ(udp_viable(options).code(), Code::kUnavailable);
+  EXPECT_THAT(udp_viable(options).message(), HasSubstr("nosuchnic0"));
+  options.interface = "=";
+  EXPECT_EQ(make_udp_transport(options).status().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace mcast::testing
