@@ -120,6 +120,8 @@ class Lab:
         state.save(self.id, {**self._state(), "owner": saved["owner"], "command": saved["command"]})
 
     def _build(self) -> None:
+        names = [f"{host.address} {host.name}" for host in self.hosts]
+        state.hosts_file(self.id).write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         names = [self.switch] + [host.namespace for host in self.hosts]
         system.ip_batch([f"netns add {name}" for name in names])
         quiet = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || true\n"
@@ -243,11 +245,13 @@ class Lab:
     # -- programs in it ---------------------------------------------------------------------------
 
     def inside(self, which: str | int | Host, argv: list[str]) -> list[str]:
-        """The command line that runs argv in a host, under the host's own name. Only execs: the
-        process started with it is the program itself."""
+        """The command line that runs argv in a host, under the host's own name and with the names
+        of all hosts. Only execs: the process started with it is the program itself."""
         host = self.host(which)
-        return ["ip", "netns", "exec", host.namespace, "unshare", "--uts", "sh", "-c",
-                'hostname "$0" && exec "$@"', host.name, *argv]
+        # `ip netns exec` has given the program a mount namespace of its own already.
+        script = f'mount --bind {state.hosts_file(self.id)} /etc/hosts; hostname "$0"; exec "$@"'
+        return ["ip", "netns", "exec", host.namespace, "unshare", "--uts", "sh", "-ec", script,
+                host.name, *argv]
 
     def env(self, which: str | int | Host) -> dict[str, str]:
         """Environment for a program in a host: interface names, roles, addresses."""

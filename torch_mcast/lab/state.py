@@ -48,6 +48,11 @@ def path_of(lab: str) -> Path:
     return STATE_DIR / f"{lab}.json"
 
 
+def hosts_file(lab: str) -> Path:
+    """What the lab's hosts see as /etc/hosts."""
+    return STATE_DIR / f"{lab}.hosts"
+
+
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
     STATE_DIR.mkdir(parents=True, exist_ok=True)
@@ -93,8 +98,8 @@ def destroy(lab: str) -> None:
     left = system.namespaces(prefix(lab))
     if left:
         raise LabError(f"could not remove namespaces {left}")
-    with contextlib.suppress(FileNotFoundError):
-        path_of(lab).unlink()
+    hosts_file(lab).unlink(missing_ok=True)
+    path_of(lab).unlink(missing_ok=True)
 
 
 def kill_inside(names: list[str], limit_s: float = 10.0) -> None:
