@@ -60,7 +60,8 @@ def rules(faults: list[Fault], silent: bool) -> list[str]:
         places = _PLACES if fault.kind == "bits" else (0,)
         limit = round(fault.probability / len(places) * _SCALE)
         for index, place in enumerate(places):
-            chance = f"{match}numgen random mod {_SCALE} < {limit} "
+            # nft refuses a comparison that is always true.
+            chance = match + (f"numgen random mod {_SCALE} < {limit} " if limit < _SCALE else "")
             if fault.kind == "loss":
                 out.append(chance + 'counter drop comment "loss"')
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z/%]*)\s*", re.IGNORECASE)
 _RATE = {"": 1, "bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _SIZE = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -29,7 +29,7 @@ def parse_rate(value: str | int | float | None) -> int | None:
     if value.strip().lower() in ("none", "unlimited", ""):
         return None
     number, unit = _split(value, "rate")
-    unit = unit.removesuffix("/s").removesuffix("ps")
+    unit = unit.removesuffix("/s").replace("bps", "bit")
     if unit not in _RATE:
         raise ValueError(f"rate {value!r}: unknown unit; use bit, kbit, mbit or gbit")
     return int(number * _RATE[unit]) or None
