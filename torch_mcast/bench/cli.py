@@ -125,13 +125,20 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
         if spec.rate:
             notes.append(f"up to {spec.burst} bytes pass a shaper at full speed: small messages do "
                          "not see the link's rate and may beat the bound")
-    start = time.monotonic()
+    start, failure = time.monotonic(), ""
     with _progress(len(plan.cases)) as on_case:
         run = Run(plan, spec, args.ranks, on_case)
-        run.go()
+        try:
+            run.go()
+        except (WorkerFailure, TimeoutError) as error:
+            failure = str(error)  # what was measured before it is still shown
+            notes.append("stopped by a failure before the end")
     document = _document(plan, run.rows, where, notes, run.versions, args.ratio_to, argv,
                          time.monotonic() - start, {"lab": spec.to_json() if spec else None})
-    return _finish(document, args)
+    code = _finish(document, args)
+    if failure:
+        print(f"torch-mcast bench: {failure}", file=sys.stderr)
+    return 2 if failure else code
 
 
 class _progress:  # noqa: N801 - used like a function
@@ -208,6 +215,6 @@ def main(argv: list[str] | None = None) -> int:
     under_launcher = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
     try:
         return _as_rank(args, argv) if under_launcher else _as_driver(args, argv)
-    except (LabError, ValueError, WorkerFailure) as error:
+    except (LabError, ValueError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)
         return 2

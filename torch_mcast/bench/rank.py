@@ -76,7 +76,7 @@ class _Bench:
         dist.barrier()
         if self.rank == 0:
             return self.driver.external(name, op, size, inner, check)
-        return {"s": 0.0, "cpu_s": None, "right": True}
+        return {"s": 0.0, "cpu_s": 0.0, "right": True}
 
     def _count(self, run: Callable[[], Any]) -> list[tuple[int, int] | None]:
         """NIC bytes (sent, received) of each rank's host while all ranks run() once."""
@@ -115,7 +115,7 @@ class _Bench:
         usable = [name for name in self.plan.backends if estimates[name][0] is not None]
         inner, repetitions = self.agree(self._budget([estimates[name][0] for name in usable]))
         times: dict[str, list[float]] = {name: [] for name in usable}
-        cpus: dict[str, list[float]] = {name: [] for name in usable}
+        cpus: dict[str, list[float | None]] = {name: [] for name in usable}
         start = {name: groups.repairs() for name, groups in self.groups.items()}
         for repetition in range(repetitions):
             for position in self.plan.order(op, size, repetition):
@@ -124,7 +124,7 @@ class _Bench:
                     continue
                 if name in EXTERNAL:
                     got = self.external(name, op, size, inner, False)
-                    seconds, cpu = got["s"], got["cpu_s"] or 0.0
+                    seconds, cpu = got["s"], got["cpu_s"]
                 else:
                     seconds, cpu = self.time_one(cases[name].run, inner)
                 times[name].append(seconds)
@@ -139,8 +139,8 @@ class _Bench:
                 found = self.gather(mine)
                 rows[name]["repairs"] = None if None in found else sum(found) / (
                     repetitions * inner)
-        for name in self.groups:
-            self._traffic(name, cases[name].run, rows[name])
+        for name in usable:
+            self._traffic(name, op, size, cases, rows[name])
         if self.rank == 0:
             for name in self.plan.backends:
                 self.driver.tell("row", rows[name])
@@ -170,8 +170,15 @@ class _Bench:
         fits = int(self.plan.case_s / round_s) if round_s else self.plan.repetitions
         return inner, min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
 
-    def _traffic(self, name: str, run: Callable[[], Any], row: dict[str, Any]) -> None:
+    def _traffic(self, name: str, op: str, size: int, cases: dict[str, Case],
+                 row: dict[str, Any]) -> None:
         """Bytes of one operation, by NIC counters here and by the lab's counters at the driver."""
+        def run() -> None:
+            if name in EXTERNAL:
+                self.external(name, op, size, 1, False)
+            else:
+                cases[name].run()
+
         found = self._count(self._counted(name, run))
         hosts: dict[str, tuple[int, int]] = {}
         for host, moved, idle in zip(self.gather(_host()), found, self.idle_bytes, strict=True):

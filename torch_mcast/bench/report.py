@@ -67,15 +67,14 @@ def table(document: dict[str, Any]) -> Table:
         out.add_column(name, justify="right")
     last = None
     for row in rows:
+        if not row["supported"]:  # an external program that has no such operation
+            continue
         case = (row["op"], row["size"])
         if last and last[0] != row["op"]:
             out.add_section()
-        head = [OPS[row["op"]].name, format_size(row["size"]) if row["size"] else "-"]
+        head = [OPS[row["op"]].name, format_size(row["wanted"]) if row["size"] else "-"]
         cells = (head if case != last else ["", ""]) + [row["backend"]]
         last = case
-        if not row["supported"]:
-            out.add_row(*cells, "not supported")
-            continue
         if not row["right"]:
             cells[-1] += " [red]WRONG RESULT[/red]"
         out.add_row(*cells, *_figures(row), *([_ratio(row)] if peer else []))

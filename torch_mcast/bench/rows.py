@@ -25,7 +25,8 @@ def finish(raw: dict[str, Any], world: int, hosts: int, rate: int | None, mtu: i
     if not row["supported"]:
         return row
     times = slowest(raw["rank_times"])
-    cpu = median([sum(per_rank) for per_rank in zip(*raw["rank_cpu"], strict=True)])
+    cpus = [per_rank for per_rank in zip(*raw["rank_cpu"], strict=True) if None not in per_rank]
+    cpu = median([sum(per_rank) for per_rank in cpus]) if cpus else None
     factor = formulas.bus_factor(op, world)
     middle = median(times)
     row.update(
@@ -33,7 +34,7 @@ def finish(raw: dict[str, Any], world: int, hosts: int, rate: int | None, mtu: i
         p90_s=percentile(times, 0.9), algbw=size / middle if size and factor is not None else None,
         busbw=size / middle * factor if size and factor is not None else None,
         bound_percent=100 * row["bound_s"] / middle if row["bound_s"] else None,
-        cpu_s=cpu, cpu_s_per_gb=cpu / (size / GB) if size else None,
+        cpu_s=cpu, cpu_s_per_gb=cpu / (size / GB) if size and cpu is not None else None,
         repairs=raw.get("repairs"), nic=raw.get("nic"), lab=raw.get("lab"))
     return row
 

@@ -120,7 +120,9 @@ class Lab:
         state.save(self.id, {**self._state(), "owner": saved["owner"], "command": saved["command"]})
 
     def _build(self) -> None:
-        names = [f"{host.address} {host.name}" for host in self.hosts]
+        # The second form is how a dual-stack socket asks for the name of an IPv4 peer.
+        names = [f"{form}{host.address} {host.name}" for host in self.hosts
+                 for form in ("", "::ffff:")]
         state.hosts_file(self.id).write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         names = [self.switch] + [host.namespace for host in self.hosts]
         system.ip_batch([f"netns add {name}" for name in names])
