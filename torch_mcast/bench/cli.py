@@ -27,21 +27,30 @@ _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torch-mcast bench", description=__doc__,
+        prog="torch-mcast bench",
+        description=__doc__,
         epilog="Without --hosts the ranks run on this host over loopback; under torchrun the "
-               "environment decides.")
+        "environment decides.",
+    )
     add = parser.add_argument
     add("--ops", default=_DEFAULT_OPS, help=f"of {','.join(OPS)}; default {_DEFAULT_OPS}")
     add("--sizes", default="4k:64M:16", help="4k,1M or a sweep FIRST:LAST[:FACTOR]")
-    add("--backends", default=None,
-        help="e.g. mcast,mcast:ring,gloo,nccl; default: mcast if it is built, and gloo")
+    add(
+        "--backends",
+        default=None,
+        help="e.g. mcast,mcast:ring,gloo,nccl; default: mcast if it is built, and gloo",
+    )
     add("--peers", default="", help="external programs, used if installed: openmpi,uftp")
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")
     add("--repetitions", type=int, default=9)
     add("--warmup", type=int, default=2)
     add("--inner", type=int, default=None, help="operations per timing; default: about 2 ms")
-    add("--case-seconds", type=float, default=20.0,
-        help="fewer repetitions (3 at least) for cases that would take longer")
+    add(
+        "--case-seconds",
+        type=float,
+        default=20.0,
+        help="fewer repetitions (3 at least) for cases that would take longer",
+    )
     add("--seed", type=int, default=1, help="of the order of backends")
     add("--no-check", action="store_true", help="do not compare results with the right ones")
     add("--ranks", type=int, default=2, help="ranks on loopback")
@@ -72,16 +81,31 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
             notes.append(f"{reason}: left out")
         else:
             names.append(name)
-    plan = Plan(ops=tuple(args.ops.split(",")), sizes=parse_sizes(args.sizes),
-                backends=tuple(names), repetitions=args.repetitions, warmup=args.warmup,
-                inner=args.inner, case_s=args.case_seconds, seed=args.seed,
-                check=not args.no_check)
+    plan = Plan(
+        ops=tuple(args.ops.split(",")),
+        sizes=parse_sizes(args.sizes),
+        backends=tuple(names),
+        repetitions=args.repetitions,
+        warmup=args.warmup,
+        inner=args.inner,
+        case_s=args.case_seconds,
+        seed=args.seed,
+        check=not args.no_check,
+    )
     return plan, notes
 
 
-def _document(plan: Plan, measured: list[dict[str, Any]], where: str, notes: list[str],
-              versions: dict[str, str], peer: str, argv: list[str], seconds: float,
-              extra: dict[str, Any]) -> dict[str, Any]:
+def _document(
+    plan: Plan,
+    measured: list[dict[str, Any]],
+    where: str,
+    notes: list[str],
+    versions: dict[str, str],
+    peer: str,
+    argv: list[str],
+    seconds: float,
+    extra: dict[str, Any],
+) -> dict[str, Any]:
     from torch_mcast.bench import report
 
     used = peer if peer in plan.backends and len(plan.backends) > 1 else None
@@ -91,10 +115,17 @@ def _document(plan: Plan, measured: list[dict[str, Any]], where: str, notes: lis
     return {
         "title": f"torch-mcast bench: {where}",
         "caption": f"times of the slowest rank, {plan.repetitions} interleaved repetitions or "
-                   f"fewer; {unit}; bytes per operation; ratio > 1: faster, with quartiles",
-        "command": "torch-mcast bench " + shlex.join(argv), "date": time.strftime("%Y-%m-%d"),
-        "seconds": round(seconds, 1), "machine": report.machine(), "versions": versions,
-        "peer": used, "notes": notes, "rows": measured, **extra}
+        f"fewer; {unit}; bytes per operation; ratio > 1: faster, with quartiles",
+        "command": "torch-mcast bench " + shlex.join(argv),
+        "date": time.strftime("%Y-%m-%d"),
+        "seconds": round(seconds, 1),
+        "machine": report.machine(),
+        "versions": versions,
+        "peer": used,
+        "notes": notes,
+        "rows": measured,
+        **extra,
+    }
 
 
 def _finish(document: dict[str, Any], args: argparse.Namespace) -> int:
@@ -117,31 +148,44 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
     where = f"{args.ranks} ranks over loopback"
     if args.hosts:
         spec = lab_cli.spec_from(args)
-        where = (f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, "
-                 f"{format_rate(spec.rate)}, MTU {spec.mtu}")
+        where = (
+            f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, "
+            f"{format_rate(spec.rate)}, MTU {spec.mtu}"
+        )
         for fault in spec.faults:
             where += f", {fault.kind} {fault.probability:g} ({fault.direction}, {fault.unit})"
         rootless.enter_if_needed([sys.executable, "-m", "torch_mcast.bench", *argv])
         if spec.rate:
-            notes.append(f"up to {spec.burst} bytes pass a shaper at full speed: small messages do "
-                         "not see the link's rate and may beat the bound")
+            notes.append(
+                f"up to {spec.burst} bytes pass a shaper at full speed: small messages do "
+                "not see the link's rate and may beat the bound"
+            )
     start, failure = time.monotonic(), ""
-    with _progress(len(plan.cases)) as on_case:
+    with _Progress(len(plan.cases)) as on_case:
         run = Run(plan, spec, args.ranks, on_case)
         try:
             run.go()
         except (WorkerFailure, TimeoutError) as error:
             failure = str(error)  # what was measured before it is still shown
             notes.append("stopped by a failure before the end")
-    document = _document(plan, run.rows, where, notes, run.versions, args.ratio_to, argv,
-                         time.monotonic() - start, {"lab": spec.to_json() if spec else None})
+    document = _document(
+        plan,
+        run.rows,
+        where,
+        notes,
+        run.versions,
+        args.ratio_to,
+        argv,
+        time.monotonic() - start,
+        {"lab": spec.to_json() if spec else None},
+    )
     code = _finish(document, args)
     if failure:
         print(f"torch-mcast bench: {failure}", file=sys.stderr)
     return 2 if failure else code
 
 
-class _progress:  # noqa: N801 - used like a function
+class _Progress:
     """A progress bar over cases; silent where standard error is no terminal."""
 
     def __init__(self, cases: int) -> None:
@@ -149,9 +193,15 @@ class _progress:  # noqa: N801 - used like a function
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
         console = Console(stderr=True)
-        self._bar = Progress("{task.description}", BarColumn(), MofNCompleteColumn(),
-                             TimeElapsedColumn(), console=console, transient=True,
-                             disable=not console.is_terminal)
+        self._bar = Progress(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._cases = cases
 
     def __enter__(self) -> Callable[[str, int], None]:
@@ -160,8 +210,9 @@ class _progress:  # noqa: N801 - used like a function
         started = [False]
 
         def on_case(op: str, size: int) -> None:
-            self._bar.update(task, advance=1 if started[0] else 0,
-                             description=f"{op} {size or ''}".strip())
+            self._bar.update(
+                task, advance=1 if started[0] else 0, description=f"{op} {size or ''}".strip()
+            )
             started[0] = True
 
         return on_case
@@ -185,8 +236,17 @@ def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
     if os.environ["RANK"] != "0":
         return 0
     where = f"{hosts} hosts x {local} ranks"
-    document = _document(plan, collector.rows, where, notes, versions, args.ratio_to, argv,
-                         time.monotonic() - start, {"lab": None})
+    document = _document(
+        plan,
+        collector.rows,
+        where,
+        notes,
+        versions,
+        args.ratio_to,
+        argv,
+        time.monotonic() - start,
+        {"lab": None},
+    )
     return _finish(document, args)
 
 

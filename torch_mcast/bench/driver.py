@@ -1,4 +1,5 @@
-"""Runs a plan: makes the lab or uses loopback, starts the ranks, collects rows, runs external peers."""
+"""Runs a plan: makes the lab or uses loopback, starts the ranks, collects rows, runs external
+peers."""
 
 from __future__ import annotations
 
@@ -25,8 +26,13 @@ def _measure(context: Any, plan: Plan) -> dict[str, Any]:
 class Run:
     """One run of the benchmark. `rows` grows while it runs; `notes` say what was left out."""
 
-    def __init__(self, plan: Plan, spec: LabSpec | None, ranks: int,
-                 on_case: Callable[[str, int], None] = lambda op, size: None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        spec: LabSpec | None,
+        ranks: int,
+        on_case: Callable[[str, int], None] = lambda op, size: None,
+    ) -> None:
         self.plan, self.spec = plan, spec
         self.world = spec.world_size if spec else ranks
         self.hosts = spec.hosts if spec else 1
@@ -43,7 +49,7 @@ class Run:
         """Bits per second of the slowest worker's link."""
         if self.spec is None:
             return None
-        rates = [self.spec.rate_of(name) for name in self.spec.host_names[:self.spec.hosts]]
+        rates = [self.spec.rate_of(name) for name in self.spec.host_names[: self.spec.hosts]]
         return min((rate for rate in rates if rate is not None), default=None)
 
     @property
@@ -57,7 +63,8 @@ class Run:
             for name in self.plan.backends:
                 if name in EXTERNAL:
                     self._programs[name] = stack.enter_context(
-                        peers.start(name, self._lab, self.world))
+                        peers.start(name, self._lab, self.world)
+                    )
             call = pool.start(_measure, self.plan)
             while (event := call.next_event(_EVENT_S)) is not None:
                 _, kind, value = event

@@ -1,19 +1,19 @@
 """What an operation moves, and the least time it can take.
 
-S = "size" in bytes, as nccl-tests counts it (doc/PERFORMANCE.md there): the larger of one rank's input
-and output. algbw = S / t. busbw = algbw x factor, with nccl-tests' factors, so that it can be compared
-with the speed of a link whatever the number of ranks.
+S = "size" in bytes, as nccl-tests counts it (doc/PERFORMANCE.md there): the larger of one rank's
+input and output. algbw = S / t. busbw = algbw x factor, with nccl-tests' factors, so that it can be
+compared with the speed of a link whatever the number of ranks.
 
-The bound is the time in which one host's NIC can receive what it lacks, if all of the link's payload
-rate goes to it: with H hosts it lacks S(H-1)/H of an all-gather. It holds for any algorithm that reduces
-on the workers. Ranks of one host share the NIC.
-"""
+The bound is the time in which one host's NIC can receive what it lacks, if all of the link's
+payload rate goes to it: with H hosts it lacks S(H-1)/H of an all-gather. It holds for any algorithm
+that reduces on the workers. Ranks of one host share the NIC."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Of a datagram: IP 20, UDP 8 and mcast's header 32 bytes. Of a frame: Ethernet 14 (what tbf counts).
+# Of a datagram: IP 20, UDP 8 and mcast's header 32 bytes. Of a frame: Ethernet 14 (what tbf
+# counts).
 _HEADERS = 60
 _ETHERNET = 14
 
@@ -30,15 +30,18 @@ class Op:
     whole: bool = False
 
 
-OPS = {op.name: op for op in (
-    Op("broadcast", "broadcast", 1, 1, whole=True),
-    Op("all_gather", "all_gather_into_tensor", 1, 1),
-    Op("reduce_scatter", "reduce_scatter_tensor", 1, 1),
-    Op("all_reduce", "all_reduce", 2, 2),
-    Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
-    Op("fsdp2", "FSDP2 training step", None, 3),
-    Op("barrier", "barrier", None, 0),
-)}
+OPS = {
+    op.name: op
+    for op in (
+        Op("broadcast", "broadcast", 1, 1, whole=True),
+        Op("all_gather", "all_gather_into_tensor", 1, 1),
+        Op("reduce_scatter", "reduce_scatter_tensor", 1, 1),
+        Op("all_reduce", "all_reduce", 2, 2),
+        Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
+        Op("fsdp2", "FSDP2 training step", None, 3),
+        Op("barrier", "barrier", None, 0),
+    )
+}
 
 
 def bus_factor(op: str, world: int) -> float | None:
@@ -60,14 +63,19 @@ def receive_bytes(op: str, size: int, hosts: int) -> float:
 
 
 def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
-    """Payload bytes that a host sends at least with multicast: the model for NIC bytes. The mean over
-    hosts for broadcast (only the root sends). None where the model says nothing."""
+    """Payload bytes that a host sends at least with multicast: the model for NIC bytes. The mean
+    over hosts for broadcast (only the root sends). None where the model says nothing."""
     if hosts < 2:
         return 0.0
     reduce = size * (hosts - 1) / hosts
-    return {"broadcast": size / hosts, "all_gather": size / hosts, "reduce_scatter": reduce,
-            "all_reduce": reduce + size / hosts, "ag_rs": reduce + size / hosts,
-            "fsdp2": reduce + 2 * size / hosts}.get(op)
+    return {
+        "broadcast": size / hosts,
+        "all_gather": size / hosts,
+        "reduce_scatter": reduce,
+        "all_reduce": reduce + size / hosts,
+        "ag_rs": reduce + size / hosts,
+        "fsdp2": reduce + 2 * size / hosts,
+    }.get(op)
 
 
 def payload_rate(rate: int, mtu: int) -> float:

@@ -41,8 +41,8 @@ def _new_group(name: str, variant: str) -> Any:
 
 class Groups:
     """The groups of one backend: `first` for single operations; for two operations at once
-    `second`, another group, since most backends serialize the operations of a group. mcast runs both
-    in one group."""
+    `second`, another group, since most backends serialize the operations of a group. mcast runs
+    both in one group."""
 
     def __init__(self, spec: str, pair: bool) -> None:
         name, _, variant = spec.partition(":")
@@ -62,8 +62,12 @@ class Groups:
 def _sum_counter(tree: Any, name: str) -> int:
     """Sum of every entry `name` in nested dictionaries and lists."""
     if isinstance(tree, dict):
-        return sum(int(value) if key == name and isinstance(value, int | float)
-                   else _sum_counter(value, name) for key, value in tree.items())
+        return sum(
+            int(value)
+            if key == name and isinstance(value, int | float)
+            else _sum_counter(value, name)
+            for key, value in tree.items()
+        )
     if isinstance(tree, list | tuple):
         return sum(_sum_counter(value, name) for value in tree)
     return 0

@@ -1,9 +1,8 @@
 """Open MPI's collectives (benchmarks/mpi/collectives.c), one long-lived mpirun over the hosts.
 
-In a lab mpirun runs in the first host and reaches the others by an agent script in place of ssh that
-enters their namespaces. TCP only: the lab's hosts share a kernel, and shared memory would bypass the
-links. Ranks that wait yield the CPU (there are more ranks than cores).
-"""
+In a lab mpirun runs in the first host and reaches the others by an agent script in place of ssh
+that enters their namespaces. TCP only: the lab's hosts share a kernel, and shared memory would
+bypass the links. Ranks that wait yield the CPU (there are more ranks than cores)."""
 
 from __future__ import annotations
 
@@ -56,14 +55,42 @@ def _agent(lab: Lab, folder: Path) -> Path:
 def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[str]:
     """mpirun's command line, to be run on this machine."""
     interface = "eth0" if lab else "lo"
-    argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np",
-            str(world), "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-            "--mca", "btl_tcp_if_include", interface, "--mca", "oob_tcp_if_include", interface,
-            "--mca", "mpi_yield_when_idle", "1"]
+    argv = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-np",
+        str(world),
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl_tcp_if_include",
+        interface,
+        "--mca",
+        "oob_tcp_if_include",
+        interface,
+        "--mca",
+        "mpi_yield_when_idle",
+        "1",
+    ]
     if lab:
         slots = ",".join(f"{host.address}:{lab.spec.ranks_per_host}" for host in lab.workers)
-        argv += ["--host", slots, "--mca", "plm_rsh_agent", str(_agent(lab, folder)),
-                 "--mca", "plm_rsh_no_tree_spawn", "1"]
+        argv += [
+            "--host",
+            slots,
+            "--mca",
+            "plm_rsh_agent",
+            str(_agent(lab, folder)),
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+        ]
     argv += [str(program), str(folder)]
     return lab.inside(lab.workers[0], argv) if lab else argv
 
@@ -71,8 +98,9 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[st
 class OpenMpi:
     """A running mpirun and its FIFOs."""
 
-    def __init__(self, folder: Path, world: int, process: subprocess.Popen[bytes],
-                 log: Path) -> None:
+    def __init__(
+        self, folder: Path, world: int, process: subprocess.Popen[bytes], log: Path
+    ) -> None:
         self._process, self._log = process, log
         self._commands = [os.open(folder / f"command.{rank}", os.O_RDWR) for rank in range(world)]
         self._answer = os.open(folder / "answer", os.O_RDWR)
@@ -126,9 +154,13 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command(program, folder, lab, world), stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": name})
+                command(program, folder, lab, world),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": name},
+            )
         try:
             program_handle = OpenMpi(folder, world, process, log)
         except BaseException:

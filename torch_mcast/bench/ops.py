@@ -16,7 +16,8 @@ _PERIOD = 251
 
 
 class Case:
-    """One operation of one size, ready to run(). check() says whether the last run's result is right.
+    """One operation of one size, ready to run(). check() says whether the last run's result is
+    right.
 
     size: bytes, a multiple of 4 x world. Values are small integers, so that sums are exact.
     """
@@ -26,9 +27,14 @@ class Case:
         self._groups = groups
         self._items = size // 4
         build: dict[str, Callable[[], None]] = {
-            "broadcast": self._broadcast, "all_gather": self._all_gather,
-            "reduce_scatter": self._reduce_scatter, "all_reduce": self._all_reduce,
-            "ag_rs": self._pair, "fsdp2": self._fsdp2, "barrier": self._barrier}
+            "broadcast": self._broadcast,
+            "all_gather": self._all_gather,
+            "reduce_scatter": self._reduce_scatter,
+            "all_reduce": self._all_reduce,
+            "ag_rs": self._pair,
+            "fsdp2": self._fsdp2,
+            "barrier": self._barrier,
+        }
         self.run: Callable[[], Any]
         self.check: Callable[[], bool]
         build[op]()
@@ -42,8 +48,8 @@ class Case:
         return ((torch.arange(first, first + _PERIOD) * 7 + rank * 13) % _PERIOD).float()
 
     def _ramp(self, count: int, rank: int, first: int = 0) -> torch.Tensor:
-        """Values of rank's buffer from place `first`: float32 integers 0..250 that differ by place and
-        rank, with a period that no buffer size or chunk size is a multiple of."""
+        """Values of rank's buffer from place `first`: float32 integers 0..250 that differ by place
+        and rank, with a period that no buffer size or chunk size is a multiple of."""
         return self._tile(self._period(rank, first), count)
 
     def _sum(self, first: int, count: int) -> torch.Tensor:
@@ -62,8 +68,10 @@ class Case:
         output, part = torch.zeros(self._items), self._ramp(shard, self.rank)
 
         def right() -> bool:
-            return all(torch.equal(output[r * shard:(r + 1) * shard], self._ramp(shard, r))
-                       for r in range(self.world))
+            return all(
+                torch.equal(output[r * shard : (r + 1) * shard], self._ramp(shard, r))
+                for r in range(self.world)
+            )
 
         return output, part, right
 
@@ -81,8 +89,8 @@ class Case:
         self.run = lambda: dist.reduce_scatter_tensor(output, whole, group=self._groups.first)
 
     def _all_reduce(self) -> None:
-        # In place: repeated sums would overflow, so the timed runs sum zeros and the check's own run
-        # sums values.
+        # In place: repeated sums would overflow, so the timed runs sum zeros and the check's own
+        # run sums values.
         tensor = torch.zeros(self._items)
 
         def run() -> None:
@@ -121,13 +129,15 @@ class Case:
 
         width = max(self.world, round((self._items / _LAYERS) ** 0.5))
         generator = torch.Generator().manual_seed(7)
-        weights = [torch.randn(width, width, generator=generator) / width**0.5
-                   for _ in range(_LAYERS)]
+        weights = [
+            torch.randn(width, width, generator=generator) / width**0.5 for _ in range(_LAYERS)
+        ]
         inputs = torch.randn(self.world, _BATCH, width, generator=generator)
 
         def model() -> torch.nn.Sequential:
             layers = torch.nn.Sequential(
-                *(torch.nn.Linear(width, width, bias=False) for _ in range(_LAYERS)))
+                *(torch.nn.Linear(width, width, bias=False) for _ in range(_LAYERS))
+            )
             with torch.no_grad():
                 for layer, weight in zip(layers, weights, strict=True):
                     layer.weight.copy_(weight)
@@ -152,6 +162,6 @@ class Case:
             mine = sharded[0].weight.grad.to_local()
             whole = plain[0].weight.grad.chunk(self.world)
             expected = whole[self.rank] if self.rank < len(whole) else mine
-            return torch.allclose(mine[:len(expected)], expected, rtol=1e-3, atol=1e-3)
+            return torch.allclose(mine[: len(expected)], expected, rtol=1e-3, atol=1e-3)
 
         self.run, self.check = run, right

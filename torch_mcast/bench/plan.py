@@ -46,8 +46,7 @@ class Plan:
     @property
     def cases(self) -> list[tuple[str, int]]:
         """(op, size) in order; operations without a size come once, with 0."""
-        return [(op, size) for op in self.ops
-                for size in ((0,) if op in SIZELESS else self.sizes)]
+        return [(op, size) for op in self.ops for size in ((0,) if op in SIZELESS else self.sizes)]
 
     @property
     def torch_backends(self) -> list[str]:
@@ -61,7 +60,7 @@ class Plan:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """"4k,64k,1M" or a sweep "4k:64M" (times 4) or "4k:64M:2" (times 2)."""
+    """ "4k,64k,1M" or a sweep "4k:64M" (times 4) or "4k:64M:2" (times 2)."""
     sizes: list[int] = []
     for part in text.split(","):
         if ":" not in part:

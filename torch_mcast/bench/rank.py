@@ -1,10 +1,10 @@
 """The measuring loop of one rank. Imports torch.
 
 For each case (operation, size): warm up every backend and check its result; agree on how many
-operations make one timing and how many repetitions fit the time; then in each repetition go over the
-backends in an order that all ranks draw from the same seed, with a barrier of the control group (Gloo)
-before each timing. After the timings each backend runs once more on its own while bytes are counted.
-External programs run in their turn while the ranks sleep in the control group's barrier.
+operations make one timing and how many repetitions fit the time; then in each repetition go over
+the backends in an order that all ranks draw from the same seed, with a barrier of the control group
+(Gloo) before each timing. After the timings each backend runs once more on its own while bytes are
+counted. External programs run in their turn while the ranks sleep in the control group's barrier.
 """
 
 from __future__ import annotations
@@ -86,12 +86,16 @@ class _Bench:
         run()
         dist.barrier()
         after = meter.nic_bytes()
-        mine = None if before is None or after is None else (
-            after[0] - before[0], after[1] - before[1])
+        mine = (
+            None
+            if before is None or after is None
+            else (after[0] - before[0], after[1] - before[1])
+        )
         return self.gather(mine)
 
     def _counted(self, name: str, run: Callable[[], Any]) -> Callable[[], None]:
         """run() with the lab's counters read before and after."""
+
         def counted() -> None:
             if self.rank == 0:
                 self.driver.counters((name, "before"))
@@ -103,15 +107,23 @@ class _Bench:
 
         return counted
 
-    # -- one case -----------------------------------------------------------------------------------
+    # -- one case
 
     def measure(self, op: str, wanted: int) -> None:
         """All backends on one operation and size; rank 0 passes the rows on."""
         size = padded_size(wanted, self.world) if wanted else 0
         cases = {name: Case(op, size, groups) for name, groups in self.groups.items()}
         estimates = {name: self._warm_up(name, op, size, cases) for name in self.plan.backends}
-        rows = {name: {"op": op, "wanted": wanted, "size": size, "backend": name,
-                       "right": estimates[name][1]} for name in self.plan.backends}
+        rows = {
+            name: {
+                "op": op,
+                "wanted": wanted,
+                "size": size,
+                "backend": name,
+                "right": estimates[name][1],
+            }
+            for name in self.plan.backends
+        }
         usable = [name for name in self.plan.backends if estimates[name][0] is not None]
         inner, repetitions = self.agree(self._budget([estimates[name][0] for name in usable]))
         times: dict[str, list[float]] = {name: [] for name in usable}
@@ -131,22 +143,25 @@ class _Bench:
                 cpus[name].append(cpu)
         for name in usable:
             per_rank = self.gather((times[name], cpus[name]))
-            rows[name].update(inner=inner, rank_times=[t for t, _ in per_rank],
-                              rank_cpu=[c for _, c in per_rank])
+            rows[name].update(
+                inner=inner, rank_times=[t for t, _ in per_rank], rank_cpu=[c for _, c in per_rank]
+            )
             if name in self.groups:
                 end = self.groups[name].repairs()
                 mine = None if end is None else end - (start[name] or 0)
                 found = self.gather(mine)
-                rows[name]["repairs"] = None if None in found else sum(found) / (
-                    repetitions * inner)
+                rows[name]["repairs"] = (
+                    None if None in found else sum(found) / (repetitions * inner)
+                )
         for name in usable:
             self._traffic(name, op, size, cases, rows[name])
         if self.rank == 0:
             for name in self.plan.backends:
                 self.driver.tell("row", rows[name])
 
-    def _warm_up(self, name: str, op: str, size: int,
-                 cases: dict[str, Case]) -> tuple[float | None, bool]:
+    def _warm_up(
+        self, name: str, op: str, size: int, cases: dict[str, Case]
+    ) -> tuple[float | None, bool]:
         """(seconds of one operation, results right on all ranks); None: it cannot do this one."""
         estimate, right = 0.0, True
         for _ in range(self.plan.warmup):
@@ -170,9 +185,11 @@ class _Bench:
         fits = int(self.plan.case_s / round_s) if round_s else self.plan.repetitions
         return inner, min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
 
-    def _traffic(self, name: str, op: str, size: int, cases: dict[str, Case],
-                 row: dict[str, Any]) -> None:
+    def _traffic(
+        self, name: str, op: str, size: int, cases: dict[str, Case], row: dict[str, Any]
+    ) -> None:
         """Bytes of one operation, by NIC counters here and by the lab's counters at the driver."""
+
         def run() -> None:
             if name in EXTERNAL:
                 self.external(name, op, size, 1, False)
@@ -195,9 +212,13 @@ def initialize(plan: Plan, init_method: str = "env://") -> None:
     """The control group: Gloo over all ranks."""
     torch.set_num_threads(1)
     if not dist.is_initialized():
-        dist.init_process_group("gloo", init_method=init_method, rank=int(os.environ["RANK"]),
-                                world_size=int(os.environ["WORLD_SIZE"]),
-                                timeout=datetime.timedelta(seconds=plan.timeout_s))
+        dist.init_process_group(
+            "gloo",
+            init_method=init_method,
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=datetime.timedelta(seconds=plan.timeout_s),
+        )
 
 
 def run(plan: Plan, driver: Driver) -> dict[str, Any]:
@@ -217,6 +238,7 @@ def versions() -> dict[str, str]:
     found = {"torch": torch.__version__}
     try:
         import torch_mcast
+
         found["torch_mcast"] = str(getattr(torch_mcast, "__version__", "unknown"))
     except ImportError:
         pass

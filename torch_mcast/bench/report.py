@@ -23,9 +23,14 @@ def machine() -> dict[str, Any]:
             model = line.partition(":")[2].strip()
             break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": model, "cpus": os.cpu_count(), "memory_bytes": memory,
-            "kernel": platform.release(), "python": platform.python_version(),
-            "load_before": os.getloadavg()}
+    return {
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "memory_bytes": memory,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg(),
+    }
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
@@ -36,8 +41,11 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 def _time(seconds: float) -> str:
     for factor, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}" if seconds < 100 * factor else (
-                f"{seconds / factor:.0f} {unit}")
+            return (
+                f"{seconds / factor:.3g} {unit}"
+                if seconds < 100 * factor
+                else (f"{seconds / factor:.0f} {unit}")
+            )
     return f"{seconds * 1e6:.0f} us"
 
 
@@ -61,8 +69,19 @@ def table(document: dict[str, Any]) -> Table:
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
     for name in ("op", "size", "backend"):
         out.add_column(name, no_wrap=True)
-    names = ["median", "min", "p90", "algbw GB/s", "busbw GB/s", "% of bound", "sent/host",
-             "recv/host", "fabric", "CPU s/GB", "repairs"]
+    names = [
+        "median",
+        "min",
+        "p90",
+        "algbw GB/s",
+        "busbw GB/s",
+        "% of bound",
+        "sent/host",
+        "recv/host",
+        "fabric",
+        "CPU s/GB",
+        "repairs",
+    ]
     for name in [*names, *([f"x {peer}"] if peer else [])]:
         out.add_column(name, justify="right")
     last = None
@@ -90,11 +109,19 @@ def _figures(row: dict[str, Any]) -> list[str]:
         sent = sum(moved[0] for moved in nic.values()) / len(nic)
         received = max(moved[1] for moved in nic.values())
     gb = [None if row[key] is None else row[key] / 1e9 for key in ("algbw", "busbw")]
-    return [_time(row["median_s"]), _time(row["min_s"]), _time(row["p90_s"]),
-            _optional(gb[0], ".3g"), _optional(gb[1], ".3g"),
-            _optional(row["bound_percent"], ".0f"), _bytes(sent), _bytes(received),
-            _bytes(lab.get("fabric")), _optional(row["cpu_s_per_gb"], ".2f"),
-            _optional(row["repairs"], ".3g")]
+    return [
+        _time(row["median_s"]),
+        _time(row["min_s"]),
+        _time(row["p90_s"]),
+        _optional(gb[0], ".3g"),
+        _optional(gb[1], ".3g"),
+        _optional(row["bound_percent"], ".0f"),
+        _bytes(sent),
+        _bytes(received),
+        _bytes(lab.get("fabric")),
+        _optional(row["cpu_s_per_gb"], ".2f"),
+        _optional(row["repairs"], ".3g"),
+    ]
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""UFTP, reliable multicast file transfer, as a peer for broadcast: a client in every host but the first,
-one `uftp` per measurement. Its time includes its announce phase and, unlike a collective's, files in
-memory on both sides; it is given the link's rate, as it has no way to find it. One rank per host.
-"""
+"""UFTP, reliable multicast file transfer, as a peer for broadcast: a client in every host but the
+first, one `uftp` per measurement. Its time includes its announce phase and, unlike a collective's,
+files in memory on both sides; it is given the link's rate, as it has no way to find it. One rank
+per host."""
 
 from __future__ import annotations
 
@@ -36,9 +36,24 @@ class Uftp:
         for host in lab.workers[1:]:
             (folder / host.name).mkdir()
             with (folder / f"{host.name}.log").open("wb") as out:
-                self._clients.append(lab.popen(
-                    host, ["uftpd", "-d", "-I", _NIC, "-D", str(folder / host.name),
-                           "-B", str(4 << 20)], stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+                self._clients.append(
+                    lab.popen(
+                        host,
+                        [
+                            "uftpd",
+                            "-d",
+                            "-I",
+                            _NIC,
+                            "-D",
+                            str(folder / host.name),
+                            "-B",
+                            str(4 << 20),
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=out,
+                    )
+                )
 
     @property
     def usable(self) -> bool:
@@ -56,8 +71,24 @@ class Uftp:
         limit = str(int(rate * _SHARE / 1000)) if rate else "-1"
         start = time.perf_counter()
         # The first round-trip estimate of 10 ms shortens the announce phase from seconds.
-        self._lab.run(0, ["uftp", "-I", _NIC, "-R", limit, "-B", str(4 << 20), "-r", "0.01:0.01:5",
-                          "-b", str(self._lab.spec.mtu - 100), str(path)], timeout_s=_LIMIT_S)
+        self._lab.run(
+            0,
+            [
+                "uftp",
+                "-I",
+                _NIC,
+                "-R",
+                limit,
+                "-B",
+                str(4 << 20),
+                "-r",
+                "0.01:0.01:5",
+                "-b",
+                str(self._lab.spec.mtu - 100),
+                str(path),
+            ],
+            timeout_s=_LIMIT_S,
+        )
         seconds = time.perf_counter() - start
         right = True
         for host in self._lab.workers[1:]:
@@ -74,8 +105,9 @@ class Uftp:
 
 def _version() -> str:
     with contextlib.suppress(OSError):
-        done = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "uftp"], capture_output=True,
-                              text=True)
+        done = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Version}", "uftp"], capture_output=True, text=True
+        )
         return done.stdout or "unknown"
     return "unknown"
 

@@ -14,5 +14,15 @@ from torch_mcast.lab.spec import BitErrors, Fault, LabSpec, Loss
 from torch_mcast.lab.system import LabError, LabRightsError
 from torch_mcast.lab.topology import Host
 
-__all__ = ["BitErrors", "Counters", "Fault", "Host", "Lab", "LabError", "LabRightsError", "LabSpec",
-           "Loss", "Port"]
+__all__ = [
+    "BitErrors",
+    "Counters",
+    "Fault",
+    "Host",
+    "Lab",
+    "LabError",
+    "LabRightsError",
+    "LabSpec",
+    "Loss",
+    "Port",
+]

@@ -1,9 +1,8 @@
 """What passes between a driver and its workers: messages, contexts, outcomes.
 
-A message is a tuple, cloudpickled, in one frame of a socket pair. Driver to worker: ("call", function,
-args, env, preload), ("signal", tag, value), ("exit",). Worker to driver: ("event", tag, value), ("done",
-value), ("failed", exception or None, text).
-"""
+A message is a tuple, cloudpickled, in one frame of a socket pair. Driver to worker: ("call",
+function, args, env, preload), ("signal", tag, value), ("exit",). Worker to driver: ("event", tag,
+value), ("done", value), ("failed", exception or None, text)."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def receive(channel: Connection) -> tuple[Any, ...]:
 
 
 class WorkerFailure(RuntimeError):
-    """A call failed on at least one rank; the text has each rank's error. `outcomes`: all of them."""
+    """A call failed on some ranks; the text has each one's error. outcomes: of all ranks."""
 
     def __init__(self, text: str, outcomes: list[Outcome]) -> None:
         super().__init__(text)
@@ -51,10 +50,9 @@ class Outcome:
 class Context:
     """The first argument of a shipped function.
 
-    rank, world_size, local_rank, host (name), address and init_method describe the rank. notify() and
-    wait() talk to the driver's Call while the function runs. init_process_group() imports torch; the
-    group is destroyed when the function returns.
-    """
+    rank, world_size, local_rank, host (name), address and init_method describe the rank. notify()
+    and wait() talk to the driver's Call while the function runs. init_process_group() imports
+    torch; the group is destroyed when the function returns."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -81,13 +79,19 @@ class Context:
             self._signals.setdefault(name, []).append(value)
         return self._signals[tag].pop(0)
 
-    def init_process_group(self, backend: str = "gloo", timeout_s: float = 60.0,
-                           **options: Any) -> None:
+    def init_process_group(
+        self, backend: str = "gloo", timeout_s: float = 60.0, **options: Any
+    ) -> None:
         """torch.distributed.init_process_group over all ranks of the call."""
         import datetime
 
         import torch.distributed as dist
 
-        dist.init_process_group(backend, init_method=self.init_method, rank=self.rank,
-                                world_size=self.world_size,
-                                timeout=datetime.timedelta(seconds=timeout_s), **options)
+        dist.init_process_group(
+            backend,
+            init_method=self.init_method,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=datetime.timedelta(seconds=timeout_s),
+            **options,
+        )

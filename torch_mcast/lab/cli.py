@@ -14,7 +14,9 @@ from torch_mcast.lab.network import Lab
 from torch_mcast.lab.spec import MULTICAST_MODES, Fault, LabSpec
 from torch_mcast.lab.units import format_rate, parse_rate, parse_size
 
-_FAULT = "PROBABILITY[,host=h2+h3][,direction=in|out][,protocol=udp|tcp|all][,unit=datagram|superpacket]"
+_FAULT = (
+    "PROBABILITY[,host=h2+h3][,direction=in|out][,protocol=udp|tcp|all][,unit=datagram|superpacket]"
+)
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
@@ -39,27 +41,41 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
 def spec_from(args: argparse.Namespace) -> LabSpec:
     """The LabSpec of add_spec_arguments' options; ValueError says what is wrong with them."""
     return LabSpec(
-        hosts=args.hosts, ranks_per_host=args.ranks_per_host, aggregators=args.aggregators,
-        rate=parse_rate(args.rate), mtu=args.mtu, burst=parse_size(args.burst),
+        hosts=args.hosts,
+        ranks_per_host=args.ranks_per_host,
+        aggregators=args.aggregators,
+        rate=parse_rate(args.rate),
+        mtu=args.mtu,
+        burst=parse_size(args.burst),
         queue=parse_size(args.queue),
         host_rates=dict(pair.partition("=")[::2] for pair in args.host_rate),
         racks=tuple(map(int, args.racks.split(","))) if args.racks else (),
-        uplink_rate=parse_rate(args.uplink_rate), tx_queues=args.tx_queues,
+        uplink_rate=parse_rate(args.uplink_rate),
+        tx_queues=args.tx_queues,
         multicast=args.multicast,
-        faults=(*(Fault.parse("loss", text) for text in args.loss),
-                *(Fault.parse("bits", text) for text in args.bit_errors)))
+        faults=(
+            *(Fault.parse("loss", text) for text in args.loss),
+            *(Fault.parse("bits", text) for text in args.bit_errors),
+        ),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torch-mcast lab", description="A switched cluster of network namespaces.")
+        prog="torch-mcast lab", description="A switched cluster of network namespaces."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser("run", help="make a lab, run a command on every rank, remove it")
     add_spec_arguments(run)
     run.add_argument("--master-port", type=int, default=29500)
-    run.add_argument("--grace", type=float, default=10.0, metavar="SECONDS",
-                     help="time for the other ranks to end after the first failure")
+    run.add_argument(
+        "--grace",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time for the other ranks to end after the first failure",
+    )
     run.add_argument("--aggregator-command", help="command line for the aggregator hosts")
     run.add_argument("--counters", action="store_true", help="print the links' counters at the end")
     run.add_argument("--color", choices=("auto", "always", "never"), default="auto")
@@ -93,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
 
     down = commands.add_parser("down", help="remove a lab")
     down.add_argument("lab", nargs="?", default=None)
-    down.add_argument("--all", action="store_true", help="every lab, also those of running programs")
+    down.add_argument(
+        "--all", action="store_true", help="every lab, also those of running programs"
+    )
 
     private = commands.add_parser("rootless", help="run a command where it may make labs")
     private.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
@@ -147,8 +165,10 @@ def _set(args: argparse.Namespace) -> int:
     if args.multicast:
         lab.set_multicast(args.multicast)
     if args.no_faults or args.loss is not None or args.bit_errors is not None:
-        lab.set_faults(*(Fault.parse("loss", text) for text in args.loss or []),
-                       *(Fault.parse("bits", text) for text in args.bit_errors or []))
+        lab.set_faults(
+            *(Fault.parse("loss", text) for text in args.loss or []),
+            *(Fault.parse("bits", text) for text in args.bit_errors or []),
+        )
     return 0
 
 
@@ -161,13 +181,20 @@ def _status(args: argparse.Namespace) -> int:
     for found in labs:
         spec = LabSpec.from_json(found["spec"])
         owner = f"pid {found['owner'][0]}" if found["owner"] else "stays until `down`"
-        print(f"{found['id']}: {spec.hosts} hosts x {spec.ranks_per_host} ranks, "
-              f"{format_rate(spec.rate)}, MTU {spec.mtu}, multicast {spec.multicast}, {owner}"
-              + (f", cut off: {', '.join(found['cut'] + found['silent'])}"
-                 if found["cut"] or found["silent"] else ""))
+        print(
+            f"{found['id']}: {spec.hosts} hosts x {spec.ranks_per_host} ranks, "
+            f"{format_rate(spec.rate)}, MTU {spec.mtu}, multicast {spec.multicast}, {owner}"
+            + (
+                f", cut off: {', '.join(found['cut'] + found['silent'])}"
+                if found["cut"] or found["silent"]
+                else ""
+            )
+        )
         for fault in spec.faults:
-            print(f"  {fault.kind} {fault.probability:g} {fault.direction} "
-                  f"{'+'.join(fault.hosts) or 'all hosts'}, {fault.protocol}, per {fault.unit}")
+            print(
+                f"  {fault.kind} {fault.probability:g} {fault.direction} "
+                f"{'+'.join(fault.hosts) or 'all hosts'}, {fault.protocol}, per {fault.unit}"
+            )
     if not labs:
         print("no labs")
     return 0
@@ -177,15 +204,23 @@ def _print_counters(lab: Lab, as_json: bool) -> None:
     now = lab.counters()
     hits = lab.fault_counters()
     if as_json:
-        print(json.dumps({**dataclasses.asdict(now), "fabric_bytes": now.fabric_bytes,
-                          "faults": hits}, indent=1))
+        print(
+            json.dumps(
+                {**dataclasses.asdict(now), "fabric_bytes": now.fabric_bytes, "faults": hits},
+                indent=1,
+            )
+        )
         return
-    print(f"{'host':6}{'sent (wire B)':>18}{'received (wire B)':>20}{'frames out':>12}"
-          f"{'frames in':>12}{'queue drops':>13}  per TX queue")
+    print(
+        f"{'host':6}{'sent (wire B)':>18}{'received (wire B)':>20}{'frames out':>12}"
+        f"{'frames in':>12}{'queue drops':>13}  per TX queue"
+    )
     for host in lab.hosts:
         nic, port = now.nics[host.name], now.ports[host.name]
-        print(f"{host.name:6}{nic.wire_bytes:18,}{port.wire_bytes:20,}{nic.wire_packets:12,}"
-              f"{port.wire_packets:12,}{nic.queue_drops + port.queue_drops:13,}  {nic.queues}")
+        print(
+            f"{host.name:6}{nic.wire_bytes:18,}{port.wire_bytes:20,}{nic.wire_packets:12,}"
+            f"{port.wire_packets:12,}{nic.queue_drops + port.queue_drops:13,}  {nic.queues}"
+        )
     print(f"fabric: {now.fabric_bytes:,} B")
     for hit in hits:
         print(f"{hit['kind']} {hit['direction']} {hit['host']}: {hit['packets']:,} frames")
@@ -221,8 +256,14 @@ def main(argv: list[str] | None = None) -> int:
             return _run(args, argv)
         if args.command == "rootless":
             rootless.exec_inside(args.argv)
-        return {"up": _up, "exec": _exec, "set": _set, "status": _status, "counters": _counters,
-                "down": _down}[args.command](args)
+        return {
+            "up": _up,
+            "exec": _exec,
+            "set": _set,
+            "status": _status,
+            "counters": _counters,
+            "down": _down,
+        }[args.command](args)
     except (system.LabError, ValueError) as error:
         print(f"torch-mcast lab: {error}", file=sys.stderr)
         return 2

@@ -1,10 +1,9 @@
 """Bytes and packets per NIC, switch port and NIC queue.
 
-Two kinds, never mixed: `tx_bytes`/`rx_bytes` are the device's own and count a super-packet's headers
-once; `wire_bytes` come from the queueing discipline, which counts every frame that the super-packet
-stands for (Ethernet header included, no preamble or FCS). A link's two directions are the host's NIC
-(from the host) and the switch's port (towards the host).
-"""
+Two kinds, never mixed: `tx_bytes`/`rx_bytes` are the device's own and count a super-packet's
+headers once; `wire_bytes` come from the queueing discipline, which counts every frame that the
+super-packet stands for (Ethernet header included, no preamble or FCS). A link's two directions are
+the host's NIC (from the host) and the switch's port (towards the host)."""
 
 from __future__ import annotations
 
@@ -30,12 +29,21 @@ class Port:
     queues: list[int] = field(default_factory=list)
 
     def __sub__(self, other: Port) -> Port:
-        return Port(*(getattr(self, name) - getattr(other, name) for name in _SCALARS),
-                    queues=[a - b for a, b in zip(self.queues, other.queues, strict=True)])
+        return Port(
+            *(getattr(self, name) - getattr(other, name) for name in _SCALARS),
+            queues=[a - b for a, b in zip(self.queues, other.queues, strict=True)],
+        )
 
 
-_SCALARS = ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets", "wire_bytes", "wire_packets",
-            "queue_drops")
+_SCALARS = (
+    "tx_bytes",
+    "tx_packets",
+    "rx_bytes",
+    "rx_packets",
+    "wire_bytes",
+    "wire_packets",
+    "queue_drops",
+)
 
 
 @dataclass
@@ -50,8 +58,11 @@ class Counters:
         def minus(a: dict[str, Port], b: dict[str, Port]) -> dict[str, Port]:
             return {name: port - b[name] for name, port in a.items()}
 
-        return Counters(minus(self.nics, other.nics), minus(self.ports, other.ports),
-                        minus(self.uplinks, other.uplinks))
+        return Counters(
+            minus(self.nics, other.nics),
+            minus(self.ports, other.ports),
+            minus(self.uplinks, other.uplinks),
+        )
 
     @property
     def fabric_bytes(self) -> int:
@@ -74,9 +85,10 @@ def parse(links: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict[str
     for link in links:
         stats = link.get("stats64", {})
         tx, rx = stats.get("tx", {}), stats.get("rx", {})
-        ports[link["ifname"]] = Port(tx.get("bytes", 0), tx.get("packets", 0), rx.get("bytes", 0),
-                                     rx.get("packets", 0))
-    for qdisc in qdiscs:
+        ports[link["ifname"]] = Port(
+            tx.get("bytes", 0), tx.get("packets", 0), rx.get("bytes", 0), rx.get("packets", 0)
+        )
+    for qdisc in sorted(qdiscs, key=_queue_number):  # tc lists them in any order
         port = ports.get(qdisc.get("dev", ""))
         if port is None or qdisc["kind"] not in ("tbf", "pfifo", "mq"):
             continue
@@ -84,15 +96,22 @@ def parse(links: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict[str
             port.wire_bytes = qdisc.get("bytes", 0)
             port.wire_packets = qdisc.get("packets", 0)
             port.queue_drops = qdisc.get("drops", 0)
-        if qdisc["kind"] != "mq" and (qdisc.get("root") or
-                                      str(qdisc.get("parent", "")).startswith("1:")):
+        if qdisc["kind"] != "mq" and (qdisc.get("root") or _queue_number(qdisc)):
             port.queues.append(qdisc.get("bytes", 0))
     return ports
 
 
+def _queue_number(qdisc: dict[str, Any]) -> int:
+    """1, 2, ... of the queue that a child of mq serves; 0 for a root."""
+    major, _, minor = str(qdisc.get("parent", "")).partition(":")
+    return int(minor, 16) if major == "1" else 0
+
+
 def _read_namespace(namespace: str) -> dict[str, Port]:
-    return parse(system.call_json(["ip", "-n", namespace, "-s", "-j", "link", "show"]),
-                 system.call_json(["tc", "-n", namespace, "-s", "-j", "qdisc", "show"]))
+    return parse(
+        system.call_json(["ip", "-n", namespace, "-s", "-j", "link", "show"]),
+        system.call_json(["tc", "-n", namespace, "-s", "-j", "qdisc", "show"]),
+    )
 
 
 def read(hosts: list[Host], switch: str, uplinks: list[Uplink]) -> Counters:
@@ -102,4 +121,5 @@ def read(hosts: list[Host], switch: str, uplinks: list[Uplink]) -> Counters:
     return Counters(
         {host.name: found[NIC] for host, found in zip(hosts, per_host, strict=True)},
         {host.name: ports[host.port] for host in hosts},
-        {name: ports[name] for uplink in uplinks for name in (uplink.lower, uplink.upper)})
+        {name: ports[name] for uplink in uplinks for name in (uplink.lower, uplink.upper)},
+    )

@@ -1,8 +1,8 @@
 """Random loss, bit errors and cuts, as nftables rules at the ingress of a device.
 
 Damage towards a host happens where its NIC receives; damage from a host where the switch's port
-receives, that is after the sender's shaper. Each device has one table, rewritten as a whole when its
-faults change, with a counter per rule.
+receives, that is after the sender's shaper. Each device has one table, rewritten as a whole when
+its faults change, with a counter per rule.
 
 A bit error flips one bit at one of a few places behind the transport header. nftables leaves the
 UDP/TCP checksum alone for such raw writes, and on veth nobody verifies it (the frame counts as
@@ -41,8 +41,10 @@ class Device:
 
 
 def devices(host: Host, switch: str) -> dict[str, Device]:
-    return {"in": Device(host.name, "in", host.namespace, NIC),
-            "out": Device(host.name, "out", switch, host.port)}
+    return {
+        "in": Device(host.name, "in", host.namespace, NIC),
+        "out": Device(host.name, "out", switch, host.port),
+    }
 
 
 def applies(fault: Fault, device: Device) -> bool:
@@ -75,9 +77,13 @@ def script(device: Device, faults: list[Fault], silent: bool) -> str:
     lines = [f"table netdev {device.table}", f"delete table netdev {device.table}"]
     body = rules(faults, silent)
     if body:
-        lines += [f"table netdev {device.table} {{ chain ingress {{",
-                  f'type filter hook ingress device "{device.name}" priority 0; policy accept;',
-                  *body, "}", "}"]
+        lines += [
+            f"table netdev {device.table} {{ chain ingress {{",
+            f'type filter hook ingress device "{device.name}" priority 0; policy accept;',
+            *body,
+            "}",
+            "}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -92,8 +98,14 @@ def offload_script(device: Device, host: Host, single: bool) -> tuple[str, str]:
     return namespace, f"ethtool -K {sender} {state}"
 
 
-def apply(hosts: list[Host], switch: str, spec: LabSpec, faults: list[Fault], silent: set[str],
-          before: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def apply(
+    hosts: list[Host],
+    switch: str,
+    spec: LabSpec,
+    faults: list[Fault],
+    silent: set[str],
+    before: set[tuple[str, str]],
+) -> set[tuple[str, str]]:
     """Makes the lab have exactly these faults. before/result: (host, direction) that have rules."""
     after = set()
     scripts: dict[str, list[str]] = {}
@@ -109,7 +121,8 @@ def apply(hosts: list[Host], switch: str, spec: LabSpec, faults: list[Fault], si
                 after.add(key)
             scripts.setdefault(device.namespace, []).append(script(device, mine, cut))
             namespace, line = offload_script(
-                device, host, any(fault.unit == "datagram" for fault in mine))
+                device, host, any(fault.unit == "datagram" for fault in mine)
+            )
             shells.setdefault(namespace or switch, []).append(line)
     for namespace, lines in shells.items():
         system.shell(namespace, "\n".join(lines))
@@ -124,7 +137,8 @@ def read_counters(hosts: list[Host], switch: str) -> list[dict[str, Any]]:
     owners = {(d.namespace, d.table): d for host in hosts for d in devices(host, switch).values()}
     for namespace in sorted({namespace for namespace, _ in owners}):
         listing = system.call_json(
-            ["ip", "netns", "exec", namespace, "nft", "-j", "list", "ruleset", "netdev"])
+            ["ip", "netns", "exec", namespace, "nft", "-j", "list", "ruleset", "netdev"]
+        )
         for entry in listing["nftables"]:
             rule = entry.get("rule")
             device = rule and owners.get((namespace, rule["table"]))
@@ -136,5 +150,7 @@ def read_counters(hosts: list[Host], switch: str) -> list[dict[str, Any]]:
                     total = totals.setdefault((device.host, device.direction, kind), [0, 0])
                     total[0] += part["counter"]["packets"]
                     total[1] += part["counter"]["bytes"]
-    return [{"host": host, "direction": direction, "kind": kind, "packets": n, "bytes": size}
-            for (host, direction, kind), (n, size) in sorted(totals.items())]
+    return [
+        {"host": host, "direction": direction, "kind": kind, "packets": n, "bytes": size}
+        for (host, direction, kind), (n, size) in sorted(totals.items())
+    ]

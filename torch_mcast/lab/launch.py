@@ -29,17 +29,24 @@ def rank_env(lab: Lab, host: Host, local: int, port: int) -> dict[str, str]:
     """torchrun's variables for one rank; `port` is the rendezvous port on the first host."""
     per_host = lab.spec.ranks_per_host
     return {
-        "RANK": str(host.number * per_host + local), "WORLD_SIZE": str(lab.spec.world_size),
-        "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(per_host),
-        "GROUP_RANK": str(host.number), "GROUP_WORLD_SIZE": str(lab.spec.hosts),
+        "RANK": str(host.number * per_host + local),
+        "WORLD_SIZE": str(lab.spec.world_size),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(per_host),
+        "GROUP_RANK": str(host.number),
+        "GROUP_WORLD_SIZE": str(lab.spec.hosts),
         "ROLE_RANK": str(host.number * per_host + local),
-        "ROLE_WORLD_SIZE": str(lab.spec.world_size), "ROLE_NAME": "default",
-        "MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONUNBUFFERED": "1"}
+        "ROLE_WORLD_SIZE": str(lab.spec.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": lab.hosts[0].address,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 class Job:
-    """The processes of one `lab run`. start() then wait(); stop() from a signal handler's thread."""
+    """The processes of one `lab run`: start(), then wait(); interrupt() from a signal handler."""
 
     def __init__(self, lab: Lab, out: TextIO | None = None, colour: bool = False) -> None:
         self._lab = lab
@@ -64,10 +71,17 @@ class Job:
             env = {"MASTER_ADDR": self._lab.hosts[0].address, "PYTHONUNBUFFERED": "1"}
             self._daemons.append(self._spawn(host, argv, env, host.name))
 
-    def _spawn(self, host: Host, argv: list[str], env: dict[str, str],
-               label: str) -> subprocess.Popen[bytes]:
-        process = self._lab.popen(host, argv, env, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def _spawn(
+        self, host: Host, argv: list[str], env: dict[str, str], label: str
+    ) -> subprocess.Popen[bytes]:
+        process = self._lab.popen(
+            host,
+            argv,
+            env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert process.stdout is not None
         colour = _COLOURS[host.number % len(_COLOURS)]
         prefix = f"\x1b[{colour}m[{label}]\x1b[0m " if self._colour else f"[{label}] "
@@ -149,9 +163,15 @@ def _describe(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def run(lab: Lab, argv: list[str], aggregator_argv: list[str] | None = None, port: int = 29500,
-        grace_s: float = 10.0, colour: bool = False,
-        on_ready: Callable[[], None] | None = None) -> int:
+def run(
+    lab: Lab,
+    argv: list[str],
+    aggregator_argv: list[str] | None = None,
+    port: int = 29500,
+    grace_s: float = 10.0,
+    colour: bool = False,
+    on_ready: Callable[[], None] | None = None,
+) -> int:
     """Runs a command on all ranks of a lab that is up. Ctrl-C and SIGTERM reach the ranks first."""
     job = Job(lab, colour=colour)
     stopping: list[int] = []
@@ -160,7 +180,9 @@ def run(lab: Lab, argv: list[str], aggregator_argv: list[str] | None = None, por
         stopping.append(number)
         job.interrupt(signal.SIGINT if len(stopping) == 1 else signal.SIGKILL)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         if aggregator_argv:
             job.start_aggregators(aggregator_argv)

@@ -11,12 +11,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch_mcast.lab import counters, faults, reaper, state, system, topology
+from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
 from torch_mcast.lab.spec import Fault, LabSpec
 from torch_mcast.lab.system import LabError
 from torch_mcast.lab.topology import NIC, Host
@@ -26,13 +25,14 @@ from torch_mcast.lab.units import parse_rate
 class Lab:
     """A switched cluster of network namespaces.
 
-    Use as a context manager, or call up() and down(). One thread at a time. With persistent=True the
-    lab outlives this process (`lab up`). Hosts are named h1.., a1.. or given by their number from 0.
-    Raises LabRightsError without the rights to make namespaces, LabError when a command fails.
-    """
+    Use as a context manager, or call up() and down(). One thread at a time. With persistent=True
+    the lab outlives this process (`lab up`). Hosts are named h1.., a1.. or given by their number
+    from 0. Raises LabRightsError without the rights to make namespaces, LabError when a command
+    fails."""
 
-    def __init__(self, spec: LabSpec | None = None, name: str | None = None,
-                 persistent: bool = False) -> None:
+    def __init__(
+        self, spec: LabSpec | None = None, name: str | None = None, persistent: bool = False
+    ) -> None:
         self.spec = spec or LabSpec()
         self.id = state.check_id(name) if name else state.new_id()
         self.persistent = persistent
@@ -40,6 +40,7 @@ class Lab:
         self._cut: set[str] = set()
         self._silent: set[str] = set()
         self._faulty: set[tuple[str, str]] = set()
+        self._owner = 0
         self._reaper: subprocess.Popen[bytes] | None = None
 
     def _plan(self) -> None:
@@ -50,7 +51,7 @@ class Lab:
 
     @classmethod
     def attach(cls, name: str) -> Lab:
-        """A lab that exists, also one of another process; leaving the context does not remove it."""
+        """A lab that exists, also one of another process. Do not use it as a context manager."""
         saved = state.load(name)
         lab = cls(LabSpec.from_json(saved["spec"]), name, persistent=True)
         lab._cut, lab._silent = set(saved["cut"]), set(saved["silent"])
@@ -91,7 +92,8 @@ class Lab:
         try:
             if not self.persistent:
                 self._reaper = reaper.start(self.id)
-                atexit.register(self.down)
+                self._owner = os.getpid()
+                atexit.register(self._down_at_exit)
             self._build()
         except BaseException:
             self.down()
@@ -100,7 +102,7 @@ class Lab:
 
     def down(self) -> None:
         """Kills what runs in the lab and removes it. Repeatable."""
-        atexit.unregister(self.down)
+        atexit.unregister(self._down_at_exit)
         try:
             state.destroy(self.id)
         finally:
@@ -109,61 +111,31 @@ class Lab:
                 self._reaper.wait()
                 self._reaper = None
 
+    def _down_at_exit(self) -> None:
+        if os.getpid() == self._owner:  # not in a forked child
+            self.down()
+
     def _state(self) -> dict[str, Any]:
         owner = None if self.persistent else state.process_identity(os.getpid())
-        return {"id": self.id, "owner": owner, "command": sys.argv, "spec": self.spec.to_json(),
-                "cut": sorted(self._cut), "silent": sorted(self._silent),
-                "faulty": sorted(self._faulty)}
+        return {
+            "id": self.id,
+            "owner": owner,
+            "command": sys.argv,
+            "spec": self.spec.to_json(),
+            "cut": sorted(self._cut),
+            "silent": sorted(self._silent),
+            "faulty": sorted(self._faulty),
+        }
 
     def _save(self) -> None:
         saved = state.load(self.id)
         state.save(self.id, {**self._state(), "owner": saved["owner"], "command": saved["command"]})
 
     def _build(self) -> None:
-        # The second form is how a dual-stack socket asks for the name of an IPv4 peer.
-        names = [f"{form}{host.address} {host.name}" for host in self.hosts
-                 for form in ("", "::ffff:")]
-        state.hosts_file(self.id).write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
-        names = [self.switch] + [host.namespace for host in self.hosts]
-        system.ip_batch([f"netns add {name}" for name in names])
-        quiet = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || true\n"
-        # Bridged frames would pass the hosts' netfilter too, at 13 % of CPU.
-        system.shell(self.switch, quiet + "for f in /proc/sys/net/bridge/bridge-nf-call-*tables; do "
-                     "[ ! -e $f ] || echo 0 > $f; done")
-        system.ip_batch(topology.switch_lines(self.id, self.spec), self.switch)
-        for host in self.hosts:
-            script = quiet + "".join(self._xps_lines())
-            system.shell(host.namespace, script)
-            system.ip_batch(topology.host_lines(host), host.namespace)
-        self._shape(self.hosts)
-        uplink_lines = [line for uplink in self.uplinks for device in (uplink.lower, uplink.upper)
-                        for line in topology.shaper_lines(device, self.spec.uplink_rate, self.spec, 1)]
-        system.tc_batch(uplink_lines, self.switch)
+        build.build(self.id, self.spec, self.hosts, self.uplinks)
         if self.spec.multicast != "flood":
             self.set_multicast(self.spec.multicast)
         self._apply_faults()
-
-    def _xps_lines(self) -> list[str]:
-        """Packets of a thread on CPU k leave by queue k modulo the number of queues."""
-        if self.spec.tx_queues == 1:
-            return []
-        masks = [0] * self.spec.tx_queues
-        for cpu in range(os.cpu_count() or 1):
-            masks[cpu % len(masks)] |= 1 << cpu
-        # A mask is written in groups of 32 bits, highest first.
-        words = [f"{mask >> 32:x},{mask & 0xffffffff:08x}" if mask >> 32 else f"{mask:x}"
-                 for mask in masks]
-        return [f"echo {word} > /sys/class/net/{NIC}/queues/tx-{queue}/xps_cpus\n"
-                for queue, word in enumerate(words)]
-
-    def _shape(self, hosts: Iterable[Host]) -> None:
-        port_lines: list[str] = []
-        for host in hosts:
-            rate = self.spec.rate_of(host.name)
-            queues = self.spec.tx_queues
-            system.tc_batch(topology.shaper_lines(NIC, rate, self.spec, queues), host.namespace)
-            port_lines += topology.shaper_lines(host.port, rate, self.spec, 1)
-        system.tc_batch(port_lines, self.switch)
 
     # -- changes while it runs ------------------------------------------------------------------
 
@@ -172,7 +144,7 @@ class Lab:
         host = self.host(which)
         rates = {**self.spec.host_rates, host.name: parse_rate(rate)}
         self.spec = replace(self.spec, host_rates=rates)
-        self._shape([host])
+        build.shape(self.switch, self.spec, [host])
         self._save()
 
     def set_faults(self, *new: Fault) -> None:
@@ -185,7 +157,8 @@ class Lab:
         """flood, snooping or blocked, from now on (see LabSpec.multicast)."""
         self.spec = replace(self.spec, multicast=mode)
         ports = [host.port for host in self.hosts] + [
-            name for uplink in self.uplinks for name in (uplink.lower, uplink.upper)]
+            name for uplink in self.uplinks for name in (uplink.lower, uplink.upper)
+        ]
         ip_lines, bridge_lines = topology.multicast_lines(mode, self.spec, ports)
         system.ip_batch(ip_lines, self.switch)
         system.call(["bridge", "-n", self.switch, "-batch", "-"], "\n".join(bridge_lines) + "\n")
@@ -215,19 +188,21 @@ class Lab:
         self._save()
 
     def _apply_faults(self) -> None:
-        self._faulty = faults.apply(self.hosts, self.switch, self.spec, list(self.spec.faults),
-                                    self._silent, self._faulty)
+        self._faulty = faults.apply(
+            self.hosts, self.switch, self.spec, list(self.spec.faults), self._silent, self._faulty
+        )
 
     def restore(self, spec: LabSpec) -> None:
         """Back to a spec that differs from the present one in rates, faults and multicast only."""
         for name in sorted(self._cut | self._silent):
             self.heal(name)
-        changed = [host for host in self.hosts
-                   if self.spec.rate_of(host.name) != spec.rate_of(host.name)]
+        changed = [
+            host for host in self.hosts if self.spec.rate_of(host.name) != spec.rate_of(host.name)
+        ]
         mode, same = spec.multicast, self.spec.faults == spec.faults
         was = self.spec.multicast
         self.spec = spec
-        self._shape(changed)
+        build.shape(self.switch, self.spec, changed)
         if not same:
             self._apply_faults()
         if was != mode:
@@ -252,34 +227,65 @@ class Lab:
         host = self.host(which)
         # `ip netns exec` has given the program a mount namespace of its own already.
         script = f'mount --bind {state.hosts_file(self.id)} /etc/hosts; hostname "$0"; exec "$@"'
-        return ["ip", "netns", "exec", host.namespace, "unshare", "--uts", "sh", "-ec", script,
-                host.name, *argv]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            host.namespace,
+            "unshare",
+            "--uts",
+            "sh",
+            "-ec",
+            script,
+            host.name,
+            *argv,
+        ]
 
     def env(self, which: str | int | Host) -> dict[str, str]:
         """Environment for a program in a host: interface names, roles, addresses."""
         host = self.host(which)
         return {
-            "GLOO_SOCKET_IFNAME": NIC, "MCAST_SOCKET_IFNAME": NIC, "TP_SOCKET_IFNAME": NIC,
-            "NCCL_SOCKET_IFNAME": NIC, "MCAST_LAB": self.id, "MCAST_LAB_HOST": host.name,
-            "MCAST_LAB_ROLE": host.role, "MCAST_LAB_ADDRESS": host.address,
-            "MCAST_LAB_AGGREGATORS": ",".join(a.address for a in self.aggregators)}
+            "GLOO_SOCKET_IFNAME": NIC,
+            "MCAST_SOCKET_IFNAME": NIC,
+            "TP_SOCKET_IFNAME": NIC,
+            "NCCL_SOCKET_IFNAME": NIC,
+            "MCAST_LAB": self.id,
+            "MCAST_LAB_HOST": host.name,
+            "MCAST_LAB_ROLE": host.role,
+            "MCAST_LAB_ADDRESS": host.address,
+            "MCAST_LAB_AGGREGATORS": ",".join(a.address for a in self.aggregators),
+        }
 
-    def run(self, which: str | int | Host, argv: list[str], check: bool = True,
-            timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, which: str | int | Host, argv: list[str], check: bool = True, timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command in a host to its end, with its output captured."""
-        done = subprocess.run(self.inside(which, argv), env={**os.environ, **self.env(which)},
-                              capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            self.inside(which, argv),
+            env={**os.environ, **self.env(which)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
         if check and done.returncode:
-            raise LabError(f"{' '.join(argv)} in {self.host(which).name}: exit {done.returncode}: "
-                           f"{done.stdout}{done.stderr}")
+            raise LabError(
+                f"{' '.join(argv)} in {self.host(which).name}: exit {done.returncode}: "
+                f"{done.stdout}{done.stderr}"
+            )
         return done
 
-    def popen(self, which: str | int | Host, argv: list[str], env: dict[str, str] | None = None,
-              **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self,
+        which: str | int | Host,
+        argv: list[str],
+        env: dict[str, str] | None = None,
+        **options: Any,
+    ) -> subprocess.Popen[Any]:
         """Starts a command in a host; it dies with the lab at the latest."""
         full = {**os.environ, **self.env(which), **(env or {})}
-        return subprocess.Popen(self.inside(which, argv), env=full, start_new_session=True,
-                                **options)
+        return subprocess.Popen(
+            self.inside(which, argv), env=full, start_new_session=True, **options
+        )
 
 
 def package_root() -> str:

@@ -4,13 +4,12 @@
 
     def test_sum(lab):
         cluster = lab(hosts=4, rate="1gbit", preload=["torch"])
-        assert cluster.run(function, argument) == [...]      # function(context, argument) on each rank
+        assert cluster.run(function, argument) == [...]  # function(context, argument), each rank
         cluster.lab.cut("h2"); cluster.pool.kill(1); ...
 
 A lab is built once per description and kept for later tests; its rates, cuts, faults and multicast
-mode are put back after each test. At most `_KEEP` labs stay at a time. Where namespaces cannot be made
-the test is skipped, but with MCAST_CI=1 it fails.
-"""
+mode are put back after each test. At most `_KEEP` labs stay at a time. Where namespaces cannot be
+made the test is skipped, but with MCAST_CI=1 it fails."""
 
 from __future__ import annotations
 
@@ -21,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from torch_mcast.lab.call import Call
 from torch_mcast.lab.network import Lab
-from torch_mcast.lab.pool import Call, Pool
+from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.spec import LabSpec
 from torch_mcast.lab.system import LabError, require_rights
 
@@ -52,13 +52,19 @@ class Cluster:
     def world_size(self) -> int:
         return self.pool.world_size
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 120.0,
-            env: dict[str, str] | None = None) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout_s: float = 120.0,
+        env: dict[str, str] | None = None,
+    ) -> list[Any]:
         """As Pool.run."""
         return self.pool.run(function, *args, timeout_s=timeout_s, env=env)
 
-    def start(self, function: Callable[..., Any], *args: Any,
-              env: dict[str, str] | None = None) -> Call:
+    def start(
+        self, function: Callable[..., Any], *args: Any, env: dict[str, str] | None = None
+    ) -> Call:
         """As Pool.start."""
         return self.pool.start(function, *args, env=env)
 
@@ -122,6 +128,7 @@ def lab_rights() -> None:
 @pytest.fixture
 def lab(_clusters: _Clusters, lab_rights: None) -> Iterator[Callable[..., Cluster]]:
     """lab(preload=[...], **fields of LabSpec) -> Cluster."""
+
     def get(preload: tuple[str, ...] = (), **fields: Any) -> Cluster:
         spec = LabSpec(**fields)
 
@@ -138,9 +145,12 @@ def lab(_clusters: _Clusters, lab_rights: None) -> Iterator[Callable[..., Cluste
 @pytest.fixture
 def loopback(_clusters: _Clusters) -> Iterator[Callable[..., Cluster]]:
     """loopback(ranks, preload=[...]) -> Cluster without a lab: ranks of this host over lo."""
+
     def get(ranks: int, preload: tuple[str, ...] = ()) -> Cluster:
-        return _clusters.get(f"loopback {ranks} {list(preload)}",
-                             lambda: (Cluster(None, Pool.on_loopback(ranks, preload)), None))
+        return _clusters.get(
+            f"loopback {ranks} {list(preload)}",
+            lambda: (Cluster(None, Pool.on_loopback(ranks, preload)), None),
+        )
 
     yield get
     _clusters.restore()

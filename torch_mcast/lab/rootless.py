@@ -23,8 +23,8 @@ def exec_inside(argv: list[str]) -> None:
 
 
 def enter_if_needed(argv: list[str]) -> None:
-    """For commands that hold their lab: starts over in a user namespace if the rights are missing and
-    the kernel allows it; else returns, and the lab's own check explains."""
+    """For commands that hold their lab: starts over in a user namespace if the rights are missing
+    and the kernel allows it; else returns, and the lab's own check explains."""
     system.check_tools()
     if system.capable() or os.environ.get(_MARK) or not system.rootless_possible():
         return

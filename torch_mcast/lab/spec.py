@@ -22,8 +22,8 @@ UNITS = ("datagram", "superpacket")
 class Fault:
     """Random damage on the links of some hosts.
 
-    kind: ``loss`` drops a frame, ``bits`` flips one bit of its transport payload (checksums are left
-        as they were; veth does not verify them, so the damage reaches the application).
+    kind: ``loss`` drops a frame, ``bits`` flips one bit of its transport payload (checksums are
+        left as they were; veth does not verify them, so the damage reaches the application).
     hosts: names ("h2") or empty for every host.
     direction: ``in`` = towards the host, ``out`` = from it (applied where it enters the switch).
     protocol: ``udp``, ``tcp`` or ``all`` (everything, ARP too).
@@ -56,7 +56,9 @@ class Fault:
         for pair in pairs:
             key, separator, value = pair.partition("=")
             if not separator or key not in ("host", "direction", "protocol", "unit"):
-                raise ValueError(f"{text!r}: {pair!r} is none of host=, direction=, protocol=, unit=")
+                raise ValueError(
+                    f"{text!r}: {pair!r} is none of host=, direction=, protocol=, unit="
+                )
             if key == "host":
                 fields["hosts"] = tuple(value.split("+"))
             else:
@@ -64,12 +66,12 @@ class Fault:
         return cls(kind, parse_probability(probability), **fields)
 
 
-def Loss(probability: float | str, **fields: Any) -> Fault:  # noqa: N802 - reads as a constructor
+def Loss(probability: float | str, **fields: Any) -> Fault:
     """Random loss; fields as of Fault."""
     return Fault("loss", parse_probability(probability), **fields)
 
 
-def BitErrors(probability: float | str, **fields: Any) -> Fault:  # noqa: N802
+def BitErrors(probability: float | str, **fields: Any) -> Fault:
     """Random single-bit errors; fields as of Fault. probability is per frame."""
     return Fault("bits", parse_probability(probability), **fields)
 
@@ -133,7 +135,8 @@ class LabSpec:
             raise ValueError("mtu is 576..65535 bytes")
         if self.racks and (min(self.racks) < 1 or sum(self.racks) != self.hosts + self.aggregators):
             raise ValueError(
-                f"racks {list(self.racks)} do not add up to {self.hosts + self.aggregators} hosts")
+                f"racks {list(self.racks)} do not add up to {self.hosts + self.aggregators} hosts"
+            )
         named = set(self.host_rates).union(*(fault.hosts for fault in self.faults), ())
         unknown = named - set(self.host_names)
         if unknown:
@@ -143,7 +146,8 @@ class LabSpec:
     def host_names(self) -> list[str]:
         """Workers first, then aggregators; the position is the host's number from 0."""
         return [f"h{i + 1}" for i in range(self.hosts)] + [
-            f"a{i + 1}" for i in range(self.aggregators)]
+            f"a{i + 1}" for i in range(self.aggregators)
+        ]
 
     @property
     def world_size(self) -> int:

@@ -26,7 +26,7 @@ STATE_DIR = Path("/run/torch-mcast")
 
 
 def process_identity(pid: int) -> list[int] | None:
-    """[pid, start time in clock ticks since boot]; None if there is no such process (or a zombie)."""
+    """[pid, start time in clock ticks since boot]; None if it does not run (or is a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -65,7 +65,9 @@ def claim(lab: str, state: dict[str, Any]) -> None:
     """Writes the state of a new lab; LabError if the name is taken."""
     with _lock():
         if path_of(lab).exists():
-            raise LabError(f"there is a lab {lab!r} already; `torch-mcast lab down {lab}` removes it")
+            raise LabError(
+                f"there is a lab {lab!r} already; `torch-mcast lab down {lab}` removes it"
+            )
         save(lab, state)
 
 

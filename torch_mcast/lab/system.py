@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 NETNS_DIR = Path("/run/netns")
-_TOOLS = {"ip": "iproute2", "tc": "iproute2", "bridge": "iproute2", "nft": "nftables",
-          "ethtool": "ethtool", "unshare": "util-linux"}
+_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "bridge": "iproute2",
+    "nft": "nftables",
+    "ethtool": "ethtool",
+    "unshare": "util-linux",
+}
 
 
 class LabError(RuntimeError):
@@ -96,11 +102,13 @@ def require_rights() -> None:
     if rootless_possible():
         raise LabRightsError(
             "making network namespaces needs root; without it run the program in a user namespace: "
-            "torch-mcast lab rootless -- COMMAND (`lab run` does that by itself)")
+            "torch-mcast lab rootless -- COMMAND (`lab run` does that by itself)"
+        )
     raise LabRightsError(
-        "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), and this kernel "
-        "allows no user namespaces here (see user.max_user_namespaces, "
-        "kernel.unprivileged_userns_clone, or the container's --privileged/--cap-add)")
+        "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), and this "
+        "kernel allows no user namespaces here (see user.max_user_namespaces, "
+        "kernel.unprivileged_userns_clone, or the container's --privileged/--cap-add)"
+    )
 
 
 def namespaces(prefix: str) -> list[str]:

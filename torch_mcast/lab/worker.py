@@ -1,8 +1,7 @@
 """A persistent worker: calls functions that a driver ships over a socket, one after the other.
 
-`main()` with the socket's descriptor as argument. The interpreter and its imports stay between calls
-(importing torch costs seconds); the environment of each call is set for that call only.
-"""
+`main()` with the socket's descriptor as argument. The interpreter and its imports stay between
+calls (importing torch costs seconds); the environment of each call is set for that call only."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ def _call(channel: Connection, function: Any, args: tuple[Any, ...]) -> None:
         finally:
             _destroy_process_groups()
         calls.send(channel, "done", value)
-    except BaseException as error:  # SystemExit too: the driver decides when a worker ends
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: the driver ends workers
         text = traceback.format_exc()
         try:
             cloudpickle.loads(cloudpickle.dumps(error))
             calls.send(channel, "failed", error, text)
-        except Exception:  # an exception that does not survive pickling travels as text
+        except Exception:  # noqa: BLE001 - whatever does not survive pickling travels as text
             calls.send(channel, "failed", None, text)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_mcast.lab import Lab, LabError, LabSpec, state, system, topology
+from torch_mcast.lab import Lab, LabError, LabSpec, build, state, system, topology
 from torch_mcast.lab.network import package_root
 from torch_mcast.lab.pytest_plugin import skip_or_fail
 
@@ -19,8 +19,9 @@ CLI = [sys.executable, "-m", "torch_mcast.lab"]
 
 
 def cli(*args, **options):
-    return subprocess.run([*CLI, *args], env=ENV, capture_output=True, text=True, timeout=120,
-                          **options)
+    return subprocess.run(
+        [*CLI, *args], env=ENV, capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def namespaces(lab_id):
@@ -40,7 +41,7 @@ def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch):
     def fail(*_args):
         raise LabError("no")
 
-    monkeypatch.setattr(Lab, "_shape", fail)
+    monkeypatch.setattr(build, "shape", fail)
     lab = Lab(LabSpec(hosts=2))
     with pytest.raises(LabError):
         lab.up()
@@ -58,13 +59,16 @@ def test_two_labs_at_once_do_not_hear_each_other(traffic):
 
 
 def test_a_killed_owner_leaves_nothing():
-    script = ("from torch_mcast.lab import Lab, LabSpec\n"
-              "lab = Lab(LabSpec(hosts=2)).up()\n"
-              "sleeper = lab.popen('h1', ['sleep', '1000'])\n"
-              "print(lab.id, lab._reaper.pid, sleeper.pid, flush=True)\n"
-              "import signal; signal.pause()\n")
-    with subprocess.Popen([sys.executable, "-c", script], env=ENV, stdout=subprocess.PIPE,
-                          text=True) as owner:
+    script = (
+        "from torch_mcast.lab import Lab, LabSpec\n"
+        "lab = Lab(LabSpec(hosts=2)).up()\n"
+        "sleeper = lab.popen('h1', ['sleep', '1000'])\n"
+        "print(lab.id, lab._reaper.pid, sleeper.pid, flush=True)\n"
+        "import signal; signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=ENV, stdout=subprocess.PIPE, text=True
+    ) as owner:
         lab_id, reaper, sleeper = owner.stdout.readline().split()
         assert len(namespaces(lab_id)) == 3
         gone = [os.pidfd_open(int(pid)) for pid in (reaper, sleeper)]
@@ -80,14 +84,17 @@ def _readable(fd, limit_s):
 
 
 def test_the_next_lab_collects_what_owner_and_reaper_left():
-    script = ("import os, signal\n"
-              "from torch_mcast.lab import Lab, LabSpec\n"
-              "lab = Lab(LabSpec(hosts=2)).up()\n"
-              "lab._reaper.kill(); lab._reaper.wait()\n"
-              "print(lab.id, flush=True)\n"
-              "os.kill(os.getpid(), signal.SIGKILL)\n")
-    done = subprocess.run([sys.executable, "-c", script], env=ENV, stdout=subprocess.PIPE, text=True,
-                          timeout=60)
+    script = (
+        "import os, signal\n"
+        "from torch_mcast.lab import Lab, LabSpec\n"
+        "lab = Lab(LabSpec(hosts=2)).up()\n"
+        "lab._reaper.kill(); lab._reaper.wait()\n"
+        "print(lab.id, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=ENV, stdout=subprocess.PIPE, text=True, timeout=60
+    )
     lab_id = done.stdout.strip()
     assert len(namespaces(lab_id)) == 3
     with Lab(LabSpec(hosts=1)):
@@ -124,26 +131,59 @@ def test_up_exec_set_counters_down():
 
 
 def test_run_gives_torchruns_environment_and_prefixes_lines():
-    done = cli("run", "--hosts", "2", "--ranks-per-host", "2", "--", "sh", "-c",
-               'echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK '
-               '$MASTER_ADDR $MCAST_SOCKET_IFNAME')
+    done = cli(
+        "run",
+        "--hosts",
+        "2",
+        "--ranks-per-host",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK "
+        "$MASTER_ADDR $MCAST_SOCKET_IFNAME",
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        "[h1/0] h1 0/4 0/2 0 10.99.0.1 eth0", "[h1/1] h1 1/4 1/2 0 10.99.0.1 eth0",
-        "[h2/2] h2 2/4 0/2 1 10.99.0.1 eth0", "[h2/3] h2 3/4 1/2 1 10.99.0.1 eth0"]
+        "[h1/0] h1 0/4 0/2 0 10.99.0.1 eth0",
+        "[h1/1] h1 1/4 1/2 0 10.99.0.1 eth0",
+        "[h2/2] h2 2/4 0/2 1 10.99.0.1 eth0",
+        "[h2/3] h2 3/4 1/2 1 10.99.0.1 eth0",
+    ]
 
 
 def test_run_returns_the_first_failure_and_ends_the_rest():
-    done = cli("run", "--hosts", "2", "--grace", "0.2", "--", "sh", "-c",
-               "[ $RANK = 0 ] || exit 5; exec sleep 1000")
+    done = cli(
+        "run",
+        "--hosts",
+        "2",
+        "--grace",
+        "0.2",
+        "--",
+        "sh",
+        "-c",
+        "[ $RANK = 0 ] || exit 5; exec sleep 1000",
+    )
     assert done.returncode == 5
     assert "rank 1 on h2 ended with exit code 5" in done.stderr
 
 
 def test_interrupt_reaches_the_ranks_and_the_lab_goes():
-    with subprocess.Popen([*CLI, "run", "--hosts", "2", "--", "sh", "-c",
-                           "trap 'echo caught; exit 9' INT; echo $MCAST_LAB; while :; do sleep 0.1; "
-                           "done"], env=ENV, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [
+            *CLI,
+            "run",
+            "--hosts",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            "trap 'echo caught; exit 9' INT; echo $MCAST_LAB; while :; do sleep 0.1; done",
+        ],
+        env=ENV,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
         lines = [run.stdout.readline() for _ in range(2)]
         lab_id = lines[0].split()[1]
         run.send_signal(signal.SIGINT)
@@ -153,10 +193,20 @@ def test_interrupt_reaches_the_ranks_and_the_lab_goes():
 
 
 def test_an_aggregator_command_runs_beside_the_ranks():
-    done = cli("run", "--hosts", "1", "--aggregators", "1", "--aggregator-command",
-               "sh -c 'hostname; echo up > /tmp/$MCAST_LAB; exec sleep 1000'", "--", "sh", "-c",
-               "while ! [ -e /tmp/$MCAST_LAB ]; do sleep 0.05; done; rm /tmp/$MCAST_LAB; "
-               "echo $MCAST_LAB_AGGREGATORS")
+    done = cli(
+        "run",
+        "--hosts",
+        "1",
+        "--aggregators",
+        "1",
+        "--aggregator-command",
+        "sh -c 'hostname; echo up > /tmp/$MCAST_LAB; exec sleep 1000'",
+        "--",
+        "sh",
+        "-c",
+        "while ! [ -e /tmp/$MCAST_LAB ]; do sleep 0.05; done; rm /tmp/$MCAST_LAB; "
+        "echo $MCAST_LAB_AGGREGATORS",
+    )
     assert done.returncode == 0
     assert set(done.stdout.splitlines()) == {"[a1] a1", "[h1/0] 10.99.0.2"}
 
@@ -168,8 +218,25 @@ def test_rootless_where_the_kernel_allows_it():
     if not python.exists() or not system.rootless_possible():
         skip_or_fail("no user namespaces or no /usr/bin/python3")
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--clear-groups", str(python), "-m", "torch_mcast.lab", "run",
-         "--hosts", "2", "--rate", "1gbit", "--", "hostname"],
-        env=ENV, capture_output=True, text=True, timeout=60)
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--clear-groups",
+            str(python),
+            "-m",
+            "torch_mcast.lab",
+            "run",
+            "--hosts",
+            "2",
+            "--rate",
+            "1gbit",
+            "--",
+            "hostname",
+        ],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[h1/0] h1", "[h2/1] h2"]

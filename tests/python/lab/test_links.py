@@ -1,4 +1,4 @@
-"""Links: rates, faults, cuts, multicast, racks, queues. Bytes and counts are asserted, never times."""
+"""Links: rates, faults, cuts, multicast, racks, queues. What is asserted: bytes and counts."""
 
 import os
 import time
@@ -87,10 +87,14 @@ def test_loss_from_a_host_is_behind_its_shaper(plain, traffic):
 
 def test_a_super_packet_is_one_loss_event_unless_datagrams_are_asked_for(plain):
     # UDP_SEGMENT (103): one call, 40 datagrams of 1000 bytes, cut up behind the queue.
-    script = ("import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-              "s.setsockopt(socket.IPPROTO_UDP, 103, 1000)\n"
-              "for _ in range(20): s.sendto(bytes(40000), ('10.99.0.2', 9))\n")
-    plain.run("h1", ["python3", "-c", "import socket; socket.socket(2, 2).sendto(b'', ('10.99.0.2', 9))"])
+    script = (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.setsockopt(socket.IPPROTO_UDP, 103, 1000)\n"
+        "for _ in range(20): s.sendto(bytes(40000), ('10.99.0.2', 9))\n"
+    )
+    plain.run(
+        "h1", ["python3", "-c", "import socket; socket.socket(2, 2).sendto(b'', ('10.99.0.2', 9))"]
+    )
     for unit, events in (("superpacket", 20), ("datagram", 800)):
         plain.set_faults(Loss(1.0, hosts=["h2"], unit=unit))
         plain.run("h1", ["python3", "-c", script])
@@ -144,8 +148,13 @@ def test_a_rate_limits_both_directions(traffic):
 
 def test_one_slow_host_and_a_new_rate():
     with Lab(LabSpec(hosts=2, rate="1gbit", host_rates={"h2": "10mbit"})) as lab:
+
         def rate(host):
-            return lab.run(host, ["tc", "qdisc", "show", "dev", "eth0"]).stdout.split("rate ")[1].split()[0]
+            return (
+                lab.run(host, ["tc", "qdisc", "show", "dev", "eth0"])
+                .stdout.split("rate ")[1]
+                .split()[0]
+            )
 
         assert (rate("h1"), rate("h2")) == ("1Gbit", "10Mbit")
         lab.set_rate("h2", "20mbit")
@@ -179,9 +188,18 @@ def test_a_thread_on_cpu_k_leaves_by_queue_k(traffic):
         cpus = sorted(os.sched_getaffinity(0))[:2]
         for cpu in cpus:
             before = lab.counters().nics["h1"].queues
-            lab.run("h1", ["taskset", "-c", str(cpu), "python3", "-c",
-                           "import socket; s = socket.socket(2, 2)\n"
-                           "for _ in range(100): s.sendto(bytes(1000), ('10.99.0.2', 9))"])
+            lab.run(
+                "h1",
+                [
+                    "taskset",
+                    "-c",
+                    str(cpu),
+                    "python3",
+                    "-c",
+                    "import socket; s = socket.socket(2, 2)\n"
+                    "for _ in range(100): s.sendto(bytes(1000), ('10.99.0.2', 9))",
+                ],
+            )
             after = lab.counters().nics["h1"].queues
             moved = [b - a for a, b in zip(before, after, strict=True)]
             assert moved[cpu % 2] >= 100_000 and moved[1 - cpu % 2] < 5000

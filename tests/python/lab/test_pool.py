@@ -1,4 +1,5 @@
-"""Workers in hosts: functions shipped, results gathered, ranks killed, stopped and replaced. No torch."""
+"""Workers in hosts: functions shipped, results gathered, ranks killed, stopped and replaced. No
+torch."""
 
 import os
 import signal
@@ -30,8 +31,7 @@ def test_workers_stay_and_rendezvous_ports_differ(lab):
 
 
 def test_lab_code_does_not_import_torch(lab):
-    assert not any(lab(hosts=2, ranks_per_host=2).run(
-        lambda ctx: "torch" in sys.modules))
+    assert not any(lab(hosts=2, ranks_per_host=2).run(lambda ctx: "torch" in sys.modules))
 
 
 def test_an_error_names_the_rank_and_shows_its_output(loopback):

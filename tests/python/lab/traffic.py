@@ -22,8 +22,9 @@ def sink(port, count, group=None):
     sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
     sock.bind(("", int(port)))
     if group:
-        request = struct.pack("4sl4s", socket.inet_aton(group), socket.INADDR_ANY,
-                              socket.inet_aton("0.0.0.0"))
+        request = struct.pack(
+            "4sl4s", socket.inet_aton(group), socket.INADDR_ANY, socket.inet_aton("0.0.0.0")
+        )
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request[:8])
     print("ready", flush=True)
     seen, damaged = set(), 0
