@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch_mcast.lab.network import Lab, package_root
-from torch_mcast.lab.system import LabError
+from torch_mcast.lab.network import Lab
+from torch_mcast.lab.system import LabError, package_root
 
 _START_S = 60.0
 _ANSWER_S = 300.0

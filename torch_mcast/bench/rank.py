@@ -147,6 +147,7 @@ class _Bench:
                 inner=inner, rank_times=[t for t, _ in per_rank], rank_cpu=[c for _, c in per_rank]
             )
             if name in self.groups:
+                rows[name]["path"] = self.groups[name].path()
                 end = self.groups[name].repairs()
                 mine = None if end is None else end - (start[name] or 0)
                 found = self.gather(mine)

@@ -92,12 +92,18 @@ def table(document: dict[str, Any]) -> Table:
         if last and last[0] != row["op"]:
             out.add_section()
         head = [OPS[row["op"]].name, format_size(row["wanted"]) if row["size"] else "-"]
-        cells = (head if case != last else ["", ""]) + [row["backend"]]
+        cells = (head if case != last else ["", ""]) + [_label(row)]
         last = case
         if not row["right"]:
             cells[-1] += " [red]WRONG RESULT[/red]"
         out.add_row(*cells, *_figures(row), *([_ratio(row)] if peer else []))
     return out
+
+
+def _label(row: dict[str, Any]) -> str:
+    """The backend, with the path that mcast took where the name does not say it."""
+    path = row.get("path")
+    return f"{row['backend']} ({path})" if path and path not in row["backend"] else row["backend"]
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

@@ -49,6 +49,7 @@ def finish(
         bound_percent=100 * row["bound_s"] / middle if row["bound_s"] else None,
         cpu_s=cpu,
         cpu_s_per_gb=cpu / (size / GB) if size and cpu is not None else None,
+        path=raw.get("path"),
         repairs=raw.get("repairs"),
         nic=raw.get("nic"),
         lab=raw.get("lab"),

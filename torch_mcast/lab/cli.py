@@ -129,7 +129,7 @@ def _attach(name: str | None) -> Lab:
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
     spec = spec_from(args)
-    rootless.enter_if_needed([sys.executable, "-m", "torch_mcast.lab", *argv])
+    rootless.enter_if_needed(system.python_argv("cli", *argv))
     colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
     with Lab(spec) as lab:
         aggregators = shlex.split(args.aggregator_command) if args.aggregator_command else None

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
@@ -286,11 +285,6 @@ class Lab:
         return subprocess.Popen(
             self.inside(which, argv), env=full, start_new_session=True, **options
         )
-
-
-def package_root() -> str:
-    """Folder to put on PYTHONPATH so that children find this package, installed or not."""
-    return str(Path(__file__).resolve().parents[2])
 
 
 def existing() -> list[dict[str, Any]]:

@@ -28,7 +28,8 @@ from typing import Any
 from torch_mcast.lab import calls
 from torch_mcast.lab.call import Call, Worker
 from torch_mcast.lab.launch import rank_env
-from torch_mcast.lab.network import Lab, package_root
+from torch_mcast.lab.network import Lab
+from torch_mcast.lab.system import package_root, python_argv
 
 
 @dataclass(frozen=True)
@@ -144,17 +145,11 @@ class Pool:
         place = self.places[rank]
         here, there = socket.socketpair()
         log = Path(self._folder.name) / f"{rank}.log"
-        path = os.pathsep.join(filter(None, [package_root(), *sys.path[1:]]))
+        # The tests' folder too: functions at the top level of a module travel as its name.
+        path = os.pathsep.join([package_root(), *filter(None, sys.path)])
         with log.open("ab") as out:
             process = subprocess.Popen(
-                place.inside(
-                    [
-                        self._python,
-                        "-c",
-                        "from torch_mcast.lab.worker import main; main()",
-                        str(there.fileno()),
-                    ]
-                ),
+                place.inside(python_argv("worker", str(there.fileno()), python=self._python)),
                 env={**os.environ, **place.env, "PYTHONPATH": path},
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -6,25 +6,20 @@ still there. Signals of the owner's terminal do not reach it (it has a session o
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-from torch_mcast.lab import state
+from torch_mcast.lab import state, system
 
 
 def start(lab: str) -> subprocess.Popen[bytes]:
     """The reaper of a lab owned by this process; closing its stdin makes it do its work."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
-        [sys.executable, "-c", "from torch_mcast.lab.reaper import main; main()", lab],
+        system.python_argv("reaper", lab),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
-        env={**os.environ, "PYTHONPATH": path},
     )
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,19 @@ _TOOLS = {
     "ethtool": "ethtool",
     "unshare": "util-linux",
 }
+
+
+# Runs a module of the lab without its parent package's __init__, which may import torch (seconds).
+# Afterwards `import torch_mcast` still gets the real package.
+_BOOT = """
+import sys, types
+package = sys.modules["torch_mcast"] = types.ModuleType("torch_mcast")
+package.__path__ = [{folder!r}]
+from torch_mcast.lab.{module} import main
+if sys.modules.get("torch_mcast") is package:
+    del sys.modules["torch_mcast"]
+sys.exit(main())
+"""
 
 
 class LabError(RuntimeError):
@@ -135,3 +149,15 @@ def pids_in(names: list[str]) -> list[int]:
             except OSError:  # it went away, or is a zombie
                 continue
     return found
+
+
+def package_root() -> str:
+    """Folder to put on PYTHONPATH so that children find this package, installed or not."""
+    return str(Path(__file__).resolve().parents[2])
+
+
+def python_argv(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Command line that calls main() of torch_mcast.lab.<module> in a new interpreter, without
+    importing torch."""
+    folder = str(Path(__file__).resolve().parents[1])
+    return [python, "-c", _BOOT.format(folder=folder, module=module), *arguments]

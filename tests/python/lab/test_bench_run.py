@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from torch_mcast.bench.formulas import OPS
-from torch_mcast.lab.network import package_root
 from torch_mcast.lab.pytest_plugin import skip_or_fail
+from torch_mcast.lab.system import package_root
 
 BENCH = [sys.executable, "-m", "torch_mcast.bench"]
 

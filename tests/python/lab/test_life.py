@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from torch_mcast.lab import Lab, LabError, LabSpec, build, state, system, topology
-from torch_mcast.lab.network import package_root
 from torch_mcast.lab.pytest_plugin import skip_or_fail
+from torch_mcast.lab.system import package_root, python_argv
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
 ENV = {**os.environ, "PYTHONPATH": package_root()}
-CLI = [sys.executable, "-m", "torch_mcast.lab"]
+CLI = python_argv("cli")  # `-m torch_mcast.lab` without the import of torch
 
 
 def cli(*args, **options):
@@ -222,9 +222,7 @@ def test_rootless_where_the_kernel_allows_it():
             "setpriv",
             "--reuid=65534",
             "--clear-groups",
-            str(python),
-            "-m",
-            "torch_mcast.lab",
+            *python_argv("cli", python=str(python)),
             "run",
             "--hosts",
             "2",

@@ -30,6 +30,14 @@ def test_workers_stay_and_rendezvous_ports_differ(lab):
     assert len({method for _, method in one}) == 1 and one[0][1] != two[0][1]
 
 
+def at_the_top_of_a_module(ctx, x):
+    return ctx.rank + x
+
+
+def test_functions_of_a_test_module_are_found(loopback):
+    assert loopback(2).run(at_the_top_of_a_module, 10) == [10, 11]
+
+
 def test_lab_code_does_not_import_torch(lab):
     assert not any(lab(hosts=2, ranks_per_host=2).run(lambda ctx: "torch" in sys.modules))
 
