@@ -1,0 +1,8 @@
+"""`python -m torch_mcast.bench` = `torch-mcast bench`."""
+
+import sys
+
+from torch_mcast.bench.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""Runs a plan: makes the lab or uses loopback, starts the ranks, collects rows, runs external
+peers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch_mcast.bench import peers, rows
+from torch_mcast.bench.plan import EXTERNAL, Plan
+from torch_mcast.lab.network import Lab
+from torch_mcast.lab.pool import Pool
+from torch_mcast.lab.spec import LabSpec
+
+_EVENT_S = 900.0
+
+
+def _measure(context: Any, plan: Plan) -> dict[str, Any]:
+    """What is shipped to the workers; torch is imported there only."""
+    from torch_mcast.bench import rank
+
+    return rank.in_pool(context, plan)
+
+
+class Run:
+    """One run of the benchmark. `rows` grows while it runs; `notes` say what was left out."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        spec: LabSpec | None,
+        ranks: int,
+        on_case: Callable[[str, int], None] = lambda op, size: None,
+    ) -> None:
+        self.plan, self.spec = plan, spec
+        self.world = spec.world_size if spec else ranks
+        self.hosts = spec.hosts if spec else 1
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.versions: dict[str, str] = {}
+        self._on_case = on_case
+        self._lab: Lab | None = None
+        self._programs: dict[str, peers.Program] = {}
+        self._counted: dict[Any, Any] = {}
+
+    @property
+    def rate(self) -> int | None:
+        """Bits per second of the slowest worker's link."""
+        if self.spec is None:
+            return None
+        rates = [self.spec.rate_of(name) for name in self.spec.host_names[: self.spec.hosts]]
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    @property
+    def mtu(self) -> int:
+        return self.spec.mtu if self.spec else 65535
+
+    def go(self) -> None:
+        """Measures everything; WorkerFailure if a rank fails."""
+        with contextlib.ExitStack() as stack:
+            pool = stack.enter_context(self._pool())
+            for name in self.plan.backends:
+                if name in EXTERNAL:
+                    self._programs[name] = stack.enter_context(
+                        peers.start(name, self._lab, self.world)
+                    )
+            call = pool.start(_measure, self.plan)
+            while (event := call.next_event(_EVENT_S)) is not None:
+                _, kind, value = event
+                if kind == "case":
+                    self._on_case(*value)
+                elif kind == "row":
+                    self._row(value)
+                elif kind == "counters":
+                    self._counted[value] = self._lab.counters() if self._lab else None
+                    call.signal("answer", None, ranks=[0])
+                elif kind == "external":
+                    name, *arguments = value
+                    call.signal("answer", self._programs[name].measure(*arguments), ranks=[0])
+            self.versions = call.results(0.1)[0]
+            for name, program in self._programs.items():
+                self.versions[name] = program.version
+
+    @contextlib.contextmanager
+    def _pool(self) -> Iterator[Pool]:
+        if self.spec is None:
+            with Pool.on_loopback(self.world) as pool:
+                yield pool
+            return
+        with Lab(self.spec) as self._lab, Pool.in_lab(self._lab) as pool:
+            yield pool
+
+    def _row(self, raw: dict[str, Any]) -> None:
+        before = self._counted.pop((raw["backend"], "before"), None)
+        after = self._counted.pop((raw["backend"], "after"), None)
+        if self._lab and before and after:
+            idle = self._counted[("idle", "after")] - self._counted[("idle", "before")]
+            raw["lab"] = rows.lab_traffic(after - before, idle, [h.name for h in self._lab.workers])
+        self.rows.append(rows.finish(raw, self.world, self.hosts, self.rate, self.mtu))

@@ -1,0 +1,97 @@
+"""What an operation moves, and the least time it can take.
+
+S = "size" in bytes, as nccl-tests counts it (doc/PERFORMANCE.md there): the larger of one rank's
+input and output. algbw = S / t. busbw = algbw x factor, with nccl-tests' factors, so that it can be
+compared with the speed of a link whatever the number of ranks.
+
+The bound is the time in which one host's NIC can receive what it lacks, if all of the link's
+payload rate goes to it: with H hosts it lacks S(H-1)/H of an all-gather. It holds for any algorithm
+that reduces on the workers. Ranks of one host share the NIC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Of a datagram: IP 20, UDP 8 and mcast's header 32 bytes. Of a frame: Ethernet 14 (what tbf
+# counts).
+_HEADERS = 60
+_ETHERNET = 14
+
+
+@dataclass(frozen=True)
+class Op:
+    """name; title for people; bus: nccl-tests' factor is bus x (n-1)/n (None: no bandwidth);
+    receive: multiples of S(H-1)/H that a host must receive; whole: broadcast, S instead."""
+
+    name: str
+    title: str
+    bus: float | None
+    receive: float
+    whole: bool = False
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op("broadcast", "broadcast", 1, 1, whole=True),
+        Op("all_gather", "all_gather_into_tensor", 1, 1),
+        Op("reduce_scatter", "reduce_scatter_tensor", 1, 1),
+        Op("all_reduce", "all_reduce", 2, 2),
+        Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
+        Op("fsdp2", "FSDP2 training step", None, 3),
+        Op("barrier", "barrier", None, 0),
+    )
+}
+
+
+def bus_factor(op: str, world: int) -> float | None:
+    """busbw / algbw; None where the operation has no bandwidth."""
+    factor = OPS[op].bus
+    if factor is None:
+        return None
+    return factor if OPS[op].whole else factor * (world - 1) / world
+
+
+def receive_bytes(op: str, size: int, hosts: int) -> float:
+    """Payload bytes that the NIC of a host (broadcast: not the root's) must receive at least.
+
+    An FSDP2 step gathers the parameters twice (forward, backward) and reduce-scatters once.
+    """
+    if hosts < 2:
+        return 0.0
+    return OPS[op].receive * size * (1 if OPS[op].whole else (hosts - 1) / hosts)
+
+
+def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
+    """Payload bytes that a host sends at least with multicast: the model for NIC bytes. The mean
+    over hosts for broadcast (only the root sends). None where the model says nothing."""
+    if hosts < 2:
+        return 0.0
+    reduce = size * (hosts - 1) / hosts
+    return {
+        "broadcast": size / hosts,
+        "all_gather": size / hosts,
+        "reduce_scatter": reduce,
+        "all_reduce": reduce + size / hosts,
+        "ag_rs": reduce + size / hosts,
+        "fsdp2": reduce + 2 * size / hosts,
+    }.get(op)
+
+
+def payload_rate(rate: int, mtu: int) -> float:
+    """Payload bytes per second of a link of `rate` bits/s: 118.9 MB/s at 1 Gbit/s and MTU 1500."""
+    return rate / 8 * (mtu - _HEADERS) / (mtu + _ETHERNET)
+
+
+def bound_s(op: str, size: int, hosts: int, rate: int | None, mtu: int) -> float | None:
+    """Least seconds for the operation; None without a link rate or without bytes to receive."""
+    need = receive_bytes(op, size, hosts)
+    if rate is None or not need:
+        return None
+    return need / payload_rate(rate, mtu)
+
+
+def padded_size(size: int, world: int, item: int = 4) -> int:
+    """Smallest multiple of world x item that holds `size` (every rank gets an equal shard)."""
+    step = world * item
+    return max(step, -(-size // step) * step)

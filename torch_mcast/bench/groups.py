@@ -1,0 +1,47 @@
+"""Process groups of the measured backends, all in one process. Imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+
+def _new_group(name: str, variant: str) -> Any:
+    if not variant:
+        return dist.new_group(backend=name)
+    if name != "mcast":
+        raise ValueError(f"{name}:{variant}: only mcast has variants")
+    import torch_mcast
+
+    return dist.new_group(backend=name, pg_options=torch_mcast.Options(algorithm=variant))
+
+
+class Groups:
+    """The groups of one backend: `first` for single operations; for two operations at once
+    `second`, another group, since most backends serialize the operations of a group. mcast runs
+    both in one group."""
+
+    def __init__(self, spec: str, pair: bool) -> None:
+        name, _, variant = spec.partition(":")
+        self.spec = spec
+        self.first = _new_group(name, variant)
+        self.second = self.first if name == "mcast" or not pair else _new_group(name, variant)
+
+        self._mcast = name == "mcast"
+
+    def repairs(self) -> int | None:
+        """Chunks placed from a repair so far on this rank; None if the backend has no repairs."""
+        if not self._mcast:
+            return None
+        import torch_mcast
+
+        return torch_mcast.stats(self.first)["counters"].get("repair_chunks_received", 0)
+
+    def path(self) -> str | None:
+        """How mcast moves data in this group: "multicast", "ring" or "local"; None for others."""
+        if not self._mcast:
+            return None
+        import torch_mcast
+
+        return torch_mcast.stats(self.first)["path"]

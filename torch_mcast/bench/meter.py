@@ -1,0 +1,32 @@
+"""CPU time and NIC bytes of a stretch of a run, as one rank sees them."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process so far, user and system, all threads. Interrupt work that the
+    kernel does for its packets on behalf of others is not in it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def interface() -> str | None:
+    """The NIC that the launcher named, if it is one name."""
+    for variable in ("MCAST_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        name = os.environ.get(variable, "").lstrip("=")
+        if name and Path(f"/sys/class/net/{name}").exists():
+            return name
+    return None
+
+
+def nic_bytes() -> tuple[int, int] | None:
+    """(sent, received) of this host's NIC so far by its own counters; None on loopback."""
+    name = interface()
+    if name in (None, "lo"):
+        return None
+    folder = Path(f"/sys/class/net/{name}/statistics")
+    return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())

@@ -1,0 +1,173 @@
+"""Open MPI's collectives (benchmarks/mpi/collectives.c), one long-lived mpirun over the hosts.
+
+In a lab mpirun runs in the first host and reaches the others by an agent script in place of ssh
+that enters their namespaces. TCP only: the lab's hosts share a kernel, and shared memory would
+bypass the links. Ranks that wait yield the CPU (there are more ranks than cores)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch_mcast.lab.network import Lab
+from torch_mcast.lab.system import LabError, package_root
+
+_START_S = 60.0
+_ANSWER_S = 300.0
+_OPS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce", "ag_rs", "barrier")
+
+
+def source() -> Path:
+    return Path(package_root()) / "benchmarks" / "mpi" / "collectives.c"
+
+
+def _build(folder: Path) -> Path:
+    if not source().exists():
+        raise LabError(f"openmpi: {source()} is missing; it comes with the source tree")
+    program = folder / "collectives"
+    done = subprocess.run(["mpicc", "-O2", "-o", program, source()], capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"mpicc: {done.stderr}")
+    return program
+
+
+def _agent(lab: Lab, folder: Path) -> Path:
+    """A script `agent HOST COMMAND...` that runs a shell command in a host of the lab."""
+    lines = ["#!/bin/sh", 'host=$1; shift; command="$*"', "case $host in"]
+    for host in lab.workers:
+        inside = shlex.join(lab.inside(host, ["sh", "-c"]))
+        lines.append(f'{host.name}|{host.address}) exec {inside} "$command" ;;')
+    path = folder / "agent"
+    path.write_text("\n".join([*lines, "esac", "exit 9", ""]))
+    path.chmod(0o755)
+    return path
+
+
+def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[str]:
+    """mpirun's command line, to be run on this machine."""
+    interface = "eth0" if lab else "lo"
+    argv = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-np",
+        str(world),
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl_tcp_if_include",
+        interface,
+        "--mca",
+        "oob_tcp_if_include",
+        interface,
+        "--mca",
+        "mpi_yield_when_idle",
+        "1",
+    ]
+    if lab:
+        slots = ",".join(f"{host.address}:{lab.spec.ranks_per_host}" for host in lab.workers)
+        argv += [
+            "--host",
+            slots,
+            "--mca",
+            "plm_rsh_agent",
+            str(_agent(lab, folder)),
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+        ]
+    argv += [str(program), str(folder)]
+    return lab.inside(lab.workers[0], argv) if lab else argv
+
+
+class OpenMpi:
+    """A running mpirun and its FIFOs."""
+
+    def __init__(
+        self, folder: Path, world: int, process: subprocess.Popen[bytes], log: Path
+    ) -> None:
+        self._process, self._log = process, log
+        self._commands = [os.open(folder / f"command.{rank}", os.O_RDWR) for rank in range(world)]
+        self._answer = os.open(folder / "answer", os.O_RDWR)
+        self._pending = b""
+        self.version = self._line(_START_S)
+
+    def _line(self, limit_s: float) -> str:
+        end = time.monotonic() + limit_s
+        while b"\n" not in self._pending:
+            ready = select.select([self._answer], [], [], 0.2)[0]
+            if ready:
+                self._pending += os.read(self._answer, 4096)
+            elif self._process.poll() is not None or time.monotonic() > end:
+                raise LabError(f"openmpi: no answer: {self._log.read_text()[-2000:]}")
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line.decode()
+
+    def _tell(self, text: str) -> None:
+        for fd in self._commands:
+            os.write(fd, f"{text}\n".encode())
+
+    def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
+        """As peers.Program."""
+        if op not in _OPS:
+            return {"s": None, "cpu_s": None, "right": True}
+        self._tell(f"{op} {size} {inner} {int(check)}")
+        seconds, cpu, right = self._line(_ANSWER_S).split()
+        return {"s": float(seconds), "cpu_s": float(cpu), "right": right == "1"}
+
+    def close(self) -> None:
+        """Lets the ranks end, kills what does not."""
+        with contextlib.suppress(OSError):
+            self._tell("quit 0 0 0")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for fd in [*self._commands, self._answer]:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
+    """Builds the program and starts it on all hosts."""
+    with tempfile.TemporaryDirectory(prefix="mcast-mpi-") as name:
+        folder = Path(name)
+        program = _build(folder)
+        for fifo in [*(f"command.{rank}" for rank in range(world)), "answer"]:
+            os.mkfifo(folder / fifo)
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command(program, folder, lab, world),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": name},
+            )
+        try:
+            program_handle = OpenMpi(folder, world, process, log)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+        try:
+            yield program_handle
+        finally:
+            program_handle.close()

@@ -1,0 +1,76 @@
+"""What is measured: plain data that travels to the ranks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from torch_mcast.bench.formulas import OPS
+from torch_mcast.lab.units import parse_size
+
+SIZELESS = ("barrier",)
+EXTERNAL = ("openmpi", "uftp")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """ops x sizes (bytes) x backends.
+
+    backends: names of torch.distributed, "mcast:ring" = mcast with that algorithm, and external
+        programs (openmpi, uftp).
+    repetitions: at most; fewer if one case would take longer than case_s seconds, but at least 3.
+    inner: operations per timing; None = as many as take about 2 ms, at most 20.
+    seed: of the order of backends in each repetition. check: compare results with the right ones.
+    """
+
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    backends: tuple[str, ...]
+    repetitions: int = 9
+    warmup: int = 2
+    inner: int | None = None
+    case_s: float = 20.0
+    seed: int = 1
+    check: bool = True
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        unknown = [op for op in self.ops if op not in OPS]
+        if unknown:
+            raise ValueError(f"unknown operations {unknown}; there are {', '.join(OPS)}")
+        if self.repetitions < 1 or self.warmup < 1:
+            raise ValueError("at least one repetition and one warm-up")
+        if len(set(self.backends)) != len(self.backends) or not self.backends:
+            raise ValueError(f"backends {list(self.backends)}: name each once")
+
+    @property
+    def cases(self) -> list[tuple[str, int]]:
+        """(op, size) in order; operations without a size come once, with 0."""
+        return [(op, size) for op in self.ops for size in ((0,) if op in SIZELESS else self.sizes)]
+
+    @property
+    def torch_backends(self) -> list[str]:
+        return [name for name in self.backends if name not in EXTERNAL]
+
+    def order(self, op: str, size: int, repetition: int) -> list[int]:
+        """Positions of the backends in this repetition: the same shuffle on every rank."""
+        positions = list(range(len(self.backends)))
+        random.Random(f"{self.seed} {op} {size} {repetition}").shuffle(positions)
+        return positions
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """ "4k,64k,1M" or a sweep "4k:64M" (times 4) or "4k:64M:2" (times 2)."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        if ":" not in part:
+            sizes.append(parse_size(part))
+            continue
+        first, last, *step = part.split(":")
+        size, end, factor = parse_size(first), parse_size(last), int(step[0]) if step else 4
+        if size < 1 or factor < 2:
+            raise ValueError(f"sweep {part!r}: starts above 0 and grows by 2 or more")
+        while size <= end:
+            sizes.append(size)
+            size *= factor
+    return tuple(dict.fromkeys(sizes))

@@ -1,0 +1,269 @@
+"""The measuring loop of one rank. Imports torch.
+
+For each case (operation, size): warm up every backend and check its result; agree on how many
+operations make one timing and how many repetitions fit the time; then in each repetition go over
+the backends in an order that all ranks draw from the same seed, with a barrier of the control group
+(Gloo) before each timing. After the timings each backend runs once more on its own while bytes are
+counted. External programs run in their turn while the ranks sleep in the control group's barrier.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from torch_mcast.bench import meter
+from torch_mcast.bench.formulas import padded_size
+from torch_mcast.bench.groups import Groups
+from torch_mcast.bench.ops import Case
+from torch_mcast.bench.plan import EXTERNAL, Plan
+
+_INNER_S = 0.002
+_INNER_MAX = 20
+_LEAST_REPETITIONS = 3
+
+
+class Driver(Protocol):
+    """What rank 0 may ask of the program that started the ranks."""
+
+    def tell(self, kind: str, value: Any) -> None:
+        """Passes on a row or progress."""
+
+    def counters(self, tag: Any) -> None:
+        """Remembers the lab's counters under this tag, now."""
+
+    def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
+        """Runs an external program's operation: {"s": per operation, slowest rank, "cpu_s": of all
+        ranks per operation, or None, "right": bool}."""
+
+
+class _Bench:
+    def __init__(self, plan: Plan, driver: Driver) -> None:
+        self.plan, self.driver = plan, driver
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        pair = "ag_rs" in plan.ops
+        self.groups = {name: Groups(name, pair) for name in plan.torch_backends}
+        # What the counting itself moves, to be subtracted.
+        self.idle_bytes = self._count(self._counted("idle", lambda: None))
+
+    def agree(self, value: Any) -> Any:
+        """Rank 0's value on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        out: list[Any] = [None] * self.world
+        dist.all_gather_object(out, value)
+        return out
+
+    def time_one(self, run: Callable[[], Any], inner: int) -> tuple[float, float]:
+        """(seconds, CPU seconds) per operation on this rank."""
+        dist.barrier()
+        cpu, start = meter.cpu_s(), time.perf_counter()
+        for _ in range(inner):
+            run()
+        return (time.perf_counter() - start) / inner, (meter.cpu_s() - cpu) / inner
+
+    def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
+        """One turn of an external program; the others wait in the next barrier."""
+        dist.barrier()
+        if self.rank == 0:
+            return self.driver.external(name, op, size, inner, check)
+        return {"s": 0.0, "cpu_s": 0.0, "right": True}
+
+    def _count(self, run: Callable[[], Any]) -> list[tuple[int, int] | None]:
+        """NIC bytes (sent, received) of each rank's host while all ranks run() once."""
+        dist.barrier()
+        before = meter.nic_bytes()
+        dist.barrier()
+        run()
+        dist.barrier()
+        after = meter.nic_bytes()
+        mine = (
+            None
+            if before is None or after is None
+            else (after[0] - before[0], after[1] - before[1])
+        )
+        return self.gather(mine)
+
+    def _counted(self, name: str, run: Callable[[], Any]) -> Callable[[], None]:
+        """run() with the lab's counters read before and after."""
+
+        def counted() -> None:
+            if self.rank == 0:
+                self.driver.counters((name, "before"))
+            dist.barrier()
+            run()
+            dist.barrier()
+            if self.rank == 0:
+                self.driver.counters((name, "after"))
+
+        return counted
+
+    # -- one case
+
+    def measure(self, op: str, wanted: int) -> None:
+        """All backends on one operation and size; rank 0 passes the rows on."""
+        size = padded_size(wanted, self.world) if wanted else 0
+        cases = {name: Case(op, size, groups) for name, groups in self.groups.items()}
+        estimates = {name: self._warm_up(name, op, size, cases) for name in self.plan.backends}
+        rows = {
+            name: {
+                "op": op,
+                "wanted": wanted,
+                "size": size,
+                "backend": name,
+                "right": estimates[name][1],
+            }
+            for name in self.plan.backends
+        }
+        usable = [name for name in self.plan.backends if estimates[name][0] is not None]
+        inner, repetitions = self.agree(self._budget([estimates[name][0] for name in usable]))
+        times: dict[str, list[float]] = {name: [] for name in usable}
+        cpus: dict[str, list[float | None]] = {name: [] for name in usable}
+        start = {name: groups.repairs() for name, groups in self.groups.items()}
+        for repetition in range(repetitions):
+            for position in self.plan.order(op, size, repetition):
+                name = self.plan.backends[position]
+                if name not in times:
+                    continue
+                if name in EXTERNAL:
+                    got = self.external(name, op, size, inner, False)
+                    seconds, cpu = got["s"], got["cpu_s"]
+                else:
+                    seconds, cpu = self.time_one(cases[name].run, inner)
+                times[name].append(seconds)
+                cpus[name].append(cpu)
+        for name in usable:
+            per_rank = self.gather((times[name], cpus[name]))
+            rows[name].update(
+                inner=inner, rank_times=[t for t, _ in per_rank], rank_cpu=[c for _, c in per_rank]
+            )
+            if name in self.groups:
+                rows[name]["path"] = self.groups[name].path()
+                end = self.groups[name].repairs()
+                mine = None if end is None else end - (start[name] or 0)
+                found = self.gather(mine)
+                rows[name]["repairs"] = (
+                    None if None in found else sum(found) / (repetitions * inner)
+                )
+        for name in usable:
+            self._traffic(name, op, size, cases, rows[name])
+        if self.rank == 0:
+            for name in self.plan.backends:
+                self.driver.tell("row", rows[name])
+
+    def _warm_up(
+        self, name: str, op: str, size: int, cases: dict[str, Case]
+    ) -> tuple[float | None, bool]:
+        """(seconds of one operation, results right on all ranks); None: it cannot do this one."""
+        estimate, right = 0.0, True
+        for _ in range(self.plan.warmup):
+            if name in EXTERNAL:
+                got = self.external(name, op, size, 1, self.plan.check)
+                estimate, right = got["s"], got["right"]
+            else:
+                estimate = self.time_one(cases[name].run, 1)[0]
+        if name not in EXTERNAL and self.plan.check:
+            right = cases[name].check()
+        found = self.gather((estimate, right))
+        if found[0][0] is None:
+            return None, True
+        return max(seconds for seconds, _ in found), all(good for _, good in found)
+
+    def _budget(self, estimates: list[float]) -> tuple[int, int]:
+        """(operations per timing, repetitions) for these seconds per operation."""
+        fastest = max(min(estimates), 1e-6)
+        inner = self.plan.inner or max(1, min(_INNER_MAX, round(_INNER_S / fastest)))
+        round_s = sum(estimates) * inner
+        fits = int(self.plan.case_s / round_s) if round_s else self.plan.repetitions
+        return inner, min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
+
+    def _traffic(
+        self, name: str, op: str, size: int, cases: dict[str, Case], row: dict[str, Any]
+    ) -> None:
+        """Bytes of one operation, by NIC counters here and by the lab's counters at the driver."""
+
+        def run() -> None:
+            if name in EXTERNAL:
+                self.external(name, op, size, 1, False)
+            else:
+                cases[name].run()
+
+        found = self._count(self._counted(name, run))
+        hosts: dict[str, tuple[int, int]] = {}
+        for host, moved, idle in zip(self.gather(_host()), found, self.idle_bytes, strict=True):
+            if moved is not None and idle is not None:
+                hosts[host] = (max(0, moved[0] - idle[0]), max(0, moved[1] - idle[1]))
+        row["nic"] = hosts or None
+
+
+def _host() -> str:
+    return os.environ.get("MCAST_LAB_HOST") or os.uname().nodename
+
+
+def initialize(plan: Plan, init_method: str = "env://") -> None:
+    """The control group: Gloo over all ranks."""
+    torch.set_num_threads(1)
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "gloo",
+            init_method=init_method,
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=datetime.timedelta(seconds=plan.timeout_s),
+        )
+
+
+def run(plan: Plan, driver: Driver) -> dict[str, Any]:
+    """Measures the whole plan; versions of what was measured. Ends the process groups."""
+    initialize(plan)
+    bench = _Bench(plan, driver)
+    for op, size in plan.cases:
+        if bench.rank == 0:
+            driver.tell("case", (op, size))
+        bench.measure(op, size)
+    dist.barrier()
+    dist.destroy_process_group()
+    return versions()
+
+
+def versions() -> dict[str, str]:
+    found = {"torch": torch.__version__}
+    try:
+        import torch_mcast
+
+        found["torch_mcast"] = str(getattr(torch_mcast, "__version__", "unknown"))
+    except ImportError:
+        pass
+    return found
+
+
+def in_pool(context: Any, plan: Plan) -> dict[str, Any]:
+    """Entry for a worker of torch_mcast.lab.pool."""
+    return run(plan, _PoolDriver(context))
+
+
+class _PoolDriver:
+    """Asks the driver of a pool: an event, then a signal as answer."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def tell(self, kind: str, value: Any) -> None:
+        self._context.notify(kind, value)
+
+    def counters(self, tag: Any) -> None:
+        self._context.notify("counters", tag)
+        self._context.wait("answer", 60.0)
+
+    def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
+        self._context.notify("external", (name, op, size, inner, check))
+        return self._context.wait("answer", 600.0)

@@ -1,0 +1,84 @@
+"""From what the ranks report to the rows of the result: statistics, bandwidths, bounds, ratios."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torch_mcast.bench import formulas
+from torch_mcast.bench.statistics import median, paired_ratio, percentile, slowest
+
+GB = 1e9
+
+
+def finish(
+    raw: dict[str, Any], world: int, hosts: int, rate: int | None, mtu: int
+) -> dict[str, Any]:
+    """A result row. Times in seconds, bandwidths in bytes/s, bytes per operation.
+
+    rate: bits/s of the slowest link (None: no bound). hosts: machines (or namespaces).
+    """
+    op, size = raw["op"], raw["size"]
+    row: dict[str, Any] = {
+        "op": op,
+        "size": size,
+        "wanted": raw["wanted"],
+        "backend": raw["backend"],
+        "world": world,
+        "hosts": hosts,
+        "right": raw["right"],
+        "supported": "rank_times" in raw,
+    }
+    row["model_send_bytes"] = formulas.multicast_send_bytes(op, size, hosts)
+    row["bound_s"] = formulas.bound_s(op, size, hosts, rate, mtu)
+    if not row["supported"]:
+        return row
+    times = slowest(raw["rank_times"])
+    cpus = [per_rank for per_rank in zip(*raw["rank_cpu"], strict=True) if None not in per_rank]
+    cpu = median([sum(per_rank) for per_rank in cpus]) if cpus else None
+    factor = formulas.bus_factor(op, world)
+    middle = median(times)
+    row.update(
+        times_s=times,
+        inner=raw["inner"],
+        median_s=middle,
+        min_s=min(times),
+        p90_s=percentile(times, 0.9),
+        algbw=size / middle if size and factor is not None else None,
+        busbw=size / middle * factor if size and factor is not None else None,
+        bound_percent=100 * row["bound_s"] / middle if row["bound_s"] else None,
+        cpu_s=cpu,
+        cpu_s_per_gb=cpu / (size / GB) if size and cpu is not None else None,
+        path=raw.get("path"),
+        repairs=raw.get("repairs"),
+        nic=raw.get("nic"),
+        lab=raw.get("lab"),
+    )
+    return row
+
+
+def add_ratios(rows: list[dict[str, Any]], peer: str) -> None:
+    """Adds to each row how many times faster than the peer it is, repetition by repetition."""
+    peers = {
+        (row["op"], row["size"]): row for row in rows if row["backend"] == peer and row["supported"]
+    }
+    for row in rows:
+        other = peers.get((row["op"], row["size"]))
+        if other and other is not row and row["supported"]:
+            row["ratio"] = {"peer": peer, **asdict(paired_ratio(row["times_s"], other["times_s"]))}
+
+
+def lab_traffic(moved: Any, idle: Any, workers: list[str]) -> dict[str, Any]:
+    """Wire bytes of one operation from differences of the lab's Counters: with the operation, and
+    of the counting alone, which is subtracted."""
+    sent = [max(0, moved.sent(host) - idle.sent(host)) for host in workers]
+    received = [max(0, moved.received(host) - idle.received(host)) for host in workers]
+    return {
+        "sent_mean": sum(sent) / len(sent),
+        "sent_max": max(sent),
+        "received_max": max(received),
+        "fabric": max(0, moved.fabric_bytes - idle.fabric_bytes),
+        "queue_drops": sum(
+            port.queue_drops for group in (moved.nics, moved.ports) for port in group.values()
+        ),
+    }

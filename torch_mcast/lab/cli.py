@@ -1,0 +1,269 @@
+"""`torch-mcast lab`: run, up, exec, set, counters, status, down, rootless."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import sys
+
+from torch_mcast.lab import launch, network, rootless, state, system
+from torch_mcast.lab.network import Lab
+from torch_mcast.lab.spec import MULTICAST_MODES, Fault, LabSpec
+from torch_mcast.lab.units import format_rate, parse_rate, parse_size
+
+_FAULT = (
+    "PROBABILITY[,host=h2+h3][,direction=in|out][,protocol=udp|tcp|all][,unit=datagram|superpacket]"
+)
+
+
+def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
+    """The options that describe a lab; the benchmark shares them."""
+    add = parser.add_argument_group("the lab").add_argument
+    add("--hosts", type=int, default=hosts, help="worker hosts")
+    add("--ranks-per-host", type=int, default=1)
+    add("--aggregators", type=int, default=0, help="further hosts with that role")
+    add("--rate", default=None, help="link speed, both directions: 1gbit, 100mbit; default: none")
+    add("--host-rate", action="append", default=[], metavar="HOST=RATE", help="an exception")
+    add("--mtu", type=int, default=1500, help="bytes of IP packet")
+    add("--burst", default="256k", help="bytes that pass the shaper at full speed")
+    add("--queue", default="4M", help="bytes that wait before the shaper drops")
+    add("--racks", default=None, metavar="N,N,..", help="hosts per rack, each with its own switch")
+    add("--uplink-rate", default=None, help="speed of the racks' uplinks")
+    add("--tx-queues", type=int, default=1, help="transmit queues per NIC")
+    add("--multicast", choices=MULTICAST_MODES, default="flood", help="what the switch does")
+    add("--loss", action="append", default=[], metavar="SPEC", help=_FAULT)
+    add("--bit-errors", action="append", default=[], metavar="SPEC", help="as --loss")
+
+
+def spec_from(args: argparse.Namespace) -> LabSpec:
+    """The LabSpec of add_spec_arguments' options; ValueError says what is wrong with them."""
+    return LabSpec(
+        hosts=args.hosts,
+        ranks_per_host=args.ranks_per_host,
+        aggregators=args.aggregators,
+        rate=parse_rate(args.rate),
+        mtu=args.mtu,
+        burst=parse_size(args.burst),
+        queue=parse_size(args.queue),
+        host_rates=dict(pair.partition("=")[::2] for pair in args.host_rate),
+        racks=tuple(map(int, args.racks.split(","))) if args.racks else (),
+        uplink_rate=parse_rate(args.uplink_rate),
+        tx_queues=args.tx_queues,
+        multicast=args.multicast,
+        faults=(
+            *(Fault.parse("loss", text) for text in args.loss),
+            *(Fault.parse("bits", text) for text in args.bit_errors),
+        ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torch-mcast lab", description="A switched cluster of network namespaces."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser("run", help="make a lab, run a command on every rank, remove it")
+    add_spec_arguments(run)
+    run.add_argument("--master-port", type=int, default=29500)
+    run.add_argument(
+        "--grace",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time for the other ranks to end after the first failure",
+    )
+    run.add_argument("--aggregator-command", help="command line for the aggregator hosts")
+    run.add_argument("--counters", action="store_true", help="print the links' counters at the end")
+    run.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    run.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+
+    up = commands.add_parser("up", help="make a lab that stays until `down`")
+    add_spec_arguments(up)
+    up.add_argument("--name", default=None)
+
+    inside = commands.add_parser("exec", help="run a command in one host")
+    inside.add_argument("--lab", default=None, help="not needed if there is only one")
+    inside.add_argument("host")
+    inside.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+
+    change = commands.add_parser("set", help="change a lab while it runs")
+    change.add_argument("--lab", default=None)
+    change.add_argument("--rate", nargs=2, action="append", default=[], metavar=("HOST", "RATE"))
+    change.add_argument("--cut", action="append", default=[], metavar="HOST")
+    change.add_argument("--cut-silently", action="append", default=[], metavar="HOST")
+    change.add_argument("--heal", action="append", default=[], metavar="HOST")
+    change.add_argument("--multicast", choices=MULTICAST_MODES)
+    change.add_argument("--loss", action="append", default=None, metavar="SPEC", help=_FAULT)
+    change.add_argument("--bit-errors", action="append", default=None, metavar="SPEC")
+    change.add_argument("--no-faults", action="store_true", help="no loss and bit errors any more")
+
+    status = commands.add_parser("status", help="the labs of this machine")
+    counters = commands.add_parser("counters", help="bytes and packets of all links")
+    counters.add_argument("--lab", default=None)
+    for sub in (status, counters):
+        sub.add_argument("--json", action="store_true")
+
+    down = commands.add_parser("down", help="remove a lab")
+    down.add_argument("lab", nargs="?", default=None)
+    down.add_argument(
+        "--all", action="store_true", help="every lab, also those of running programs"
+    )
+
+    private = commands.add_parser("rootless", help="run a command where it may make labs")
+    private.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+    return parser
+
+
+def _attach(name: str | None) -> Lab:
+    if name is None:
+        known = state.known()
+        if len(known) != 1:
+            raise system.LabError(f"say which lab: --lab with one of {known or 'none'}")
+        name = known[0]
+    return Lab.attach(name)
+
+
+def _run(args: argparse.Namespace, argv: list[str]) -> int:
+    spec = spec_from(args)
+    rootless.enter_if_needed(system.python_argv("cli", *argv))
+    colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
+    with Lab(spec) as lab:
+        aggregators = shlex.split(args.aggregator_command) if args.aggregator_command else None
+        code = launch.run(lab, args.argv, aggregators, args.master_port, args.grace, colour)
+        if args.counters:
+            _print_counters(lab, as_json=False)
+    return code
+
+
+def _up(args: argparse.Namespace) -> int:
+    lab = Lab(spec_from(args), args.name, persistent=True).up()
+    print(lab.id)
+    for host in lab.hosts:
+        print(f"  {host.name:4} {host.address:12} {host.role:10} {host.namespace}")
+    return 0
+
+
+def _exec(args: argparse.Namespace) -> int:
+    lab = _attach(args.lab)
+    os.environ.update(lab.env(args.host))
+    command = lab.inside(args.host, args.argv)
+    os.execvp(command[0], command)
+
+
+def _set(args: argparse.Namespace) -> int:
+    lab = _attach(args.lab)
+    for host, rate in args.rate:
+        lab.set_rate(host, rate)
+    for host in args.cut + args.cut_silently:
+        lab.cut(host, silent=host in args.cut_silently)
+    for host in args.heal:
+        lab.heal(host)
+    if args.multicast:
+        lab.set_multicast(args.multicast)
+    if args.no_faults or args.loss is not None or args.bit_errors is not None:
+        lab.set_faults(
+            *(Fault.parse("loss", text) for text in args.loss or []),
+            *(Fault.parse("bits", text) for text in args.bit_errors or []),
+        )
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    state.collect_garbage()
+    labs = network.existing()
+    if args.json:
+        print(json.dumps(labs, indent=1))
+        return 0
+    for found in labs:
+        spec = LabSpec.from_json(found["spec"])
+        owner = f"pid {found['owner'][0]}" if found["owner"] else "stays until `down`"
+        print(
+            f"{found['id']}: {spec.hosts} hosts x {spec.ranks_per_host} ranks, "
+            f"{format_rate(spec.rate)}, MTU {spec.mtu}, multicast {spec.multicast}, {owner}"
+            + (
+                f", cut off: {', '.join(found['cut'] + found['silent'])}"
+                if found["cut"] or found["silent"]
+                else ""
+            )
+        )
+        for fault in spec.faults:
+            print(
+                f"  {fault.kind} {fault.probability:g} {fault.direction} "
+                f"{'+'.join(fault.hosts) or 'all hosts'}, {fault.protocol}, per {fault.unit}"
+            )
+    if not labs:
+        print("no labs")
+    return 0
+
+
+def _print_counters(lab: Lab, as_json: bool) -> None:
+    now = lab.counters()
+    hits = lab.fault_counters()
+    if as_json:
+        print(
+            json.dumps(
+                {**dataclasses.asdict(now), "fabric_bytes": now.fabric_bytes, "faults": hits},
+                indent=1,
+            )
+        )
+        return
+    print(
+        f"{'host':6}{'sent (wire B)':>18}{'received (wire B)':>20}{'frames out':>12}"
+        f"{'frames in':>12}{'queue drops':>13}  per TX queue"
+    )
+    for host in lab.hosts:
+        nic, port = now.nics[host.name], now.ports[host.name]
+        print(
+            f"{host.name:6}{nic.wire_bytes:18,}{port.wire_bytes:20,}{nic.wire_packets:12,}"
+            f"{port.wire_packets:12,}{nic.queue_drops + port.queue_drops:13,}  {nic.queues}"
+        )
+    print(f"fabric: {now.fabric_bytes:,} B")
+    for hit in hits:
+        print(f"{hit['kind']} {hit['direction']} {hit['host']}: {hit['packets']:,} frames")
+
+
+def _counters(args: argparse.Namespace) -> int:
+    _print_counters(_attach(args.lab), args.json)
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    gone = state.collect_garbage()
+    if args.all:
+        for name in state.known():
+            state.destroy(name)
+            gone.append(name)
+    elif args.lab in gone:
+        pass
+    else:
+        lab = _attach(args.lab)
+        state.destroy(lab.id)
+        gone.append(lab.id)
+    print("removed:", ", ".join(gone) or "nothing")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs `torch-mcast lab ARGV`; the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(argv)
+    try:
+        if args.command == "run":
+            return _run(args, argv)
+        if args.command == "rootless":
+            rootless.exec_inside(args.argv)
+        return {
+            "up": _up,
+            "exec": _exec,
+            "set": _set,
+            "status": _status,
+            "counters": _counters,
+            "down": _down,
+        }[args.command](args)
+    except (system.LabError, ValueError) as error:
+        print(f"torch-mcast lab: {error}", file=sys.stderr)
+        return 2

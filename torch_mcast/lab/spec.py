@@ -1,0 +1,165 @@
+"""What a lab looks like: hosts, links, switches and faults, as plain data.
+
+Everything here is checked at construction and turns into JSON and back, so that a lab can be
+described on a command line, kept in a state file and attached to from another process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_mcast.lab.units import parse_probability, parse_rate, parse_size
+
+MULTICAST_MODES = ("flood", "snooping", "blocked")
+DIRECTIONS = ("in", "out")
+PROTOCOLS = ("udp", "tcp", "all")
+UNITS = ("datagram", "superpacket")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Random damage on the links of some hosts.
+
+    kind: ``loss`` drops a frame, ``bits`` flips one bit of its transport payload (checksums are
+        left as they were; veth does not verify them, so the damage reaches the application).
+    hosts: names ("h2") or empty for every host.
+    direction: ``in`` = towards the host, ``out`` = from it (applied where it enters the switch).
+    protocol: ``udp``, ``tcp`` or ``all`` (everything, ARP too).
+    unit: ``datagram`` turns segmentation offloads off on that link, so that each frame is one
+        datagram; ``superpacket`` leaves them on: one event hits up to 64 KB of payload.
+    """
+
+    kind: str
+    probability: float
+    hosts: tuple[str, ...] = ()
+    direction: str = "in"
+    protocol: str = "udp"
+    unit: str = "datagram"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probability", parse_probability(self.probability))
+        object.__setattr__(self, "hosts", tuple(self.hosts))
+        _one_of("kind", self.kind, ("loss", "bits"))
+        _one_of("direction", self.direction, DIRECTIONS)
+        _one_of("protocol", self.protocol, PROTOCOLS)
+        _one_of("unit", self.unit, UNITS)
+        if self.kind == "bits" and self.protocol == "all":
+            raise ValueError("bit errors need a protocol: udp or tcp")
+
+    @classmethod
+    def parse(cls, kind: str, text: str) -> Fault:
+        """``1%`` or ``0.01,host=h2+h3,direction=out,protocol=all,unit=superpacket``."""
+        probability, *pairs = text.split(",")
+        fields: dict[str, Any] = {}
+        for pair in pairs:
+            key, separator, value = pair.partition("=")
+            if not separator or key not in ("host", "direction", "protocol", "unit"):
+                raise ValueError(
+                    f"{text!r}: {pair!r} is none of host=, direction=, protocol=, unit="
+                )
+            if key == "host":
+                fields["hosts"] = tuple(value.split("+"))
+            else:
+                fields[key] = value
+        return cls(kind, parse_probability(probability), **fields)
+
+
+def Loss(probability: float | str, **fields: Any) -> Fault:
+    """Random loss; fields as of Fault."""
+    return Fault("loss", parse_probability(probability), **fields)
+
+
+def BitErrors(probability: float | str, **fields: Any) -> Fault:
+    """Random single-bit errors; fields as of Fault. probability is per frame."""
+    return Fault("bits", parse_probability(probability), **fields)
+
+
+def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what} {value!r} is none of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """A lab.
+
+    hosts: worker hosts h1..hN; aggregators: further hosts a1..aM with that role.
+    ranks_per_host: processes that `run` and the worker pool start on each worker host.
+    rate: bits/s of each link, both directions ("1gbit"), None = no shaping. host_rates: exceptions.
+    mtu: bytes of IP packet. burst: bytes that pass a shaper at full speed (small messages do not
+        see the rate). queue: bytes that wait before a shaper drops.
+    racks: hosts per rack (aggregators count after the workers); each rack has a switch of its own
+        with an uplink of uplink_rate to a spine. Empty: one switch.
+    tx_queues: transmit queues per NIC. With more than one, each queue has its own shaper at the
+        link's rate (the kernel has no shaper above several queues), so a host that uses k queues
+        can send at k times the rate; the receiver's port still holds it.
+    multicast: ``flood`` (a switch without snooping), ``snooping`` (with a querier: members only),
+        ``blocked`` (unknown multicast is not forwarded, as where memberships have aged out).
+    """
+
+    hosts: int = 2
+    ranks_per_host: int = 1
+    aggregators: int = 0
+    rate: int | None = None
+    mtu: int = 1500
+    burst: int = 256 << 10
+    queue: int = 4 << 20
+    host_rates: dict[str, int | None] = field(default_factory=dict)
+    racks: tuple[int, ...] = ()
+    uplink_rate: int | None = None
+    tx_queues: int = 1
+    multicast: str = "flood"
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("rate", parse_rate(self.rate))
+        put("uplink_rate", parse_rate(self.uplink_rate))
+        put("burst", parse_size(self.burst))
+        put("queue", parse_size(self.queue))
+        put("host_rates", {name: parse_rate(rate) for name, rate in self.host_rates.items()})
+        put("racks", tuple(self.racks))
+        put("faults", tuple(self.faults))
+        _one_of("multicast", self.multicast, MULTICAST_MODES)
+        if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:
+            raise ValueError("a lab needs at least one host and one rank per host")
+        if self.hosts + self.aggregators > 250:
+            raise ValueError("at most 250 hosts fit in the lab's /24 network")
+        if not 1 <= self.tx_queues <= 64:
+            raise ValueError("tx_queues is 1..64")
+        if not 576 <= self.mtu <= 65535:
+            raise ValueError("mtu is 576..65535 bytes")
+        if self.racks and (min(self.racks) < 1 or sum(self.racks) != self.hosts + self.aggregators):
+            raise ValueError(
+                f"racks {list(self.racks)} do not add up to {self.hosts + self.aggregators} hosts"
+            )
+        named = set(self.host_rates).union(*(fault.hosts for fault in self.faults), ())
+        unknown = named - set(self.host_names)
+        if unknown:
+            raise ValueError(f"unknown hosts {sorted(unknown)}; there are {self.host_names}")
+
+    @property
+    def host_names(self) -> list[str]:
+        """Workers first, then aggregators; the position is the host's number from 0."""
+        return [f"h{i + 1}" for i in range(self.hosts)] + [
+            f"a{i + 1}" for i in range(self.aggregators)
+        ]
+
+    @property
+    def world_size(self) -> int:
+        return self.hosts * self.ranks_per_host
+
+    def rate_of(self, host: str) -> int | None:
+        """Bits per second of the host's link, None if it is not shaped."""
+        return self.host_rates.get(host, self.rate)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LabSpec:
+        return cls(**{**data, "faults": tuple(Fault(**fault) for fault in data["faults"])})

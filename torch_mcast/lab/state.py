@@ -1,0 +1,135 @@
+"""Labs that exist on this machine: one JSON file each, and the cleaning up of those left behind.
+
+A file is written before the first namespace is made and removed after the last one is gone, so
+whatever a killed program leaves can be found. An owner is a process id with its start time (ids are
+reused). Labs of `lab up` have no owner and stay until `lab down`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch_mcast.lab import system
+from torch_mcast.lab.system import LabError
+from torch_mcast.lab.topology import prefix
+
+STATE_DIR = Path("/run/torch-mcast")
+
+
+def process_identity(pid: int) -> list[int] | None:
+    """[pid, start time in clock ticks since boot]; None if it does not run (or is a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else [pid, int(fields[19])]
+
+
+def new_id() -> str:
+    return secrets.token_hex(3)
+
+
+def check_id(lab: str) -> str:
+    if not lab or len(lab) > 24 or not lab.replace("_", "").isalnum():
+        raise LabError(f"lab name {lab!r}: up to 24 letters, digits and underscores")
+    return lab
+
+
+def path_of(lab: str) -> Path:
+    return STATE_DIR / f"{lab}.json"
+
+
+def hosts_file(lab: str) -> Path:
+    """What the lab's hosts see as /etc/hosts."""
+    return STATE_DIR / f"{lab}.hosts"
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    STATE_DIR.mkdir(parents=True, exist_ok=True)
+    with open(STATE_DIR / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def claim(lab: str, state: dict[str, Any]) -> None:
+    """Writes the state of a new lab; LabError if the name is taken."""
+    with _lock():
+        if path_of(lab).exists():
+            raise LabError(
+                f"there is a lab {lab!r} already; `torch-mcast lab down {lab}` removes it"
+            )
+        save(lab, state)
+
+
+def save(lab: str, state: dict[str, Any]) -> None:
+    """Replaces the file at once, so that readers never see half of it."""
+    draft = STATE_DIR / f".{lab}.{os.getpid()}"
+    draft.write_text(json.dumps(state, indent=1))
+    draft.rename(path_of(lab))
+
+
+def load(lab: str) -> dict[str, Any]:
+    try:
+        return json.loads(path_of(lab).read_text())
+    except FileNotFoundError:
+        names = ", ".join(known()) or "none"
+        raise LabError(f"no lab {lab!r}; there are: {names}") from None
+
+
+def known() -> list[str]:
+    return sorted(path.stem for path in STATE_DIR.glob("*.json"))
+
+
+def destroy(lab: str) -> None:
+    """Kills what runs in the lab's namespaces, removes them and the state file. Repeatable."""
+    names = system.namespaces(prefix(lab))
+    kill_inside(names)
+    for name in names:
+        # One by one: another clean-up may be removing the same lab.
+        system.call(["ip", "netns", "delete", name], check=False)
+    left = system.namespaces(prefix(lab))
+    if left:
+        raise LabError(f"could not remove namespaces {left}")
+    hosts_file(lab).unlink(missing_ok=True)
+    path_of(lab).unlink(missing_ok=True)
+
+
+def kill_inside(names: list[str], limit_s: float = 10.0) -> None:
+    """SIGKILL to every process in the namespaces, until none is left (forks race with the scan)."""
+    end = time.monotonic() + limit_s
+    while pids := [pid for pid in system.pids_in(names) if pid != os.getpid()]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            raise LabError(f"processes {pids} in {names} do not die")
+        time.sleep(0.005)  # a killed process needs a moment to leave /proc
+
+
+def owner_alive(state: dict[str, Any]) -> bool:
+    owner = state.get("owner")
+    return owner is None or process_identity(owner[0]) == owner
+
+
+def collect_garbage() -> list[str]:
+    """Removes labs whose owner is dead; their ids."""
+    if not STATE_DIR.is_dir():
+        return []
+    removed = []
+    with _lock():
+        for lab in known():
+            with contextlib.suppress(LabError, json.JSONDecodeError):
+                if not owner_alive(load(lab)):
+                    destroy(lab)
+                    removed.append(lab)
+    return removed

@@ -1,0 +1,163 @@
+"""The few commands of the machine that the lab uses: ip, tc, bridge, nft, ethtool.
+
+All of them are called in batches (one process for many lines), because a process costs more than
+what it does here. Errors carry the command and what it said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+NETNS_DIR = Path("/run/netns")
+_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "bridge": "iproute2",
+    "nft": "nftables",
+    "ethtool": "ethtool",
+    "unshare": "util-linux",
+}
+
+
+# Runs a module of the lab without its parent package's __init__, which may import torch (seconds).
+# Afterwards `import torch_mcast` still gets the real package.
+_BOOT = """
+import sys, types
+package = sys.modules["torch_mcast"] = types.ModuleType("torch_mcast")
+package.__path__ = [{folder!r}]
+from torch_mcast.lab.{module} import main
+if sys.modules.get("torch_mcast") is package:
+    del sys.modules["torch_mcast"]
+sys.exit(main())
+"""
+
+
+class LabError(RuntimeError):
+    """A lab could not be built, found or used."""
+
+
+class LabRightsError(LabError):
+    """This process may not make network namespaces; the message says what to do."""
+
+
+def call(argv: list[str], text_in: str | None = None, check: bool = True) -> str:
+    """Standard output of a command; LabError with its words when it fails."""
+    done = subprocess.run(argv, input=text_in, capture_output=True, text=True, timeout=60)
+    if check and done.returncode:
+        lines = f"\n--- input\n{text_in[:2000]}" if text_in else ""
+        raise LabError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}{lines}")
+    return done.stdout
+
+
+def call_json(argv: list[str]) -> Any:
+    """Parsed standard output of a command that prints JSON."""
+    return json.loads(call(argv) or "[]")
+
+
+def ip_batch(lines: list[str], namespace: str | None = None) -> None:
+    """Runs ip(8) lines, in a namespace if given; stops at the first error."""
+    if lines:
+        inside = ["-n", namespace] if namespace else []
+        call(["ip", *inside, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def tc_batch(lines: list[str], namespace: str) -> None:
+    if lines:
+        call(["tc", "-n", namespace, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def shell(namespace: str, script: str) -> str:
+    """A /bin/sh script inside a namespace, with that namespace's /sys."""
+    return call(["ip", "netns", "exec", namespace, "sh", "-ec", script])
+
+
+def nft(namespace: str, script: str) -> None:
+    call(["ip", "netns", "exec", namespace, "nft", "-f", "-"], script)
+
+
+def check_tools() -> None:
+    """LabError naming the packages of the tools that are not installed."""
+    missing = [tool for tool in _TOOLS if not shutil.which(tool, path=_path())]
+    if missing:
+        packages = sorted({_TOOLS[tool] for tool in missing})
+        raise LabError(f"the lab needs {', '.join(missing)}: apt install {' '.join(packages)}")
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def capable() -> bool:
+    """True if this process has CAP_NET_ADMIN and CAP_SYS_ADMIN (bits 12 and 21)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            caps = int(line.split()[1], 16)
+            return bool(caps >> 12 & 1 and caps >> 21 & 1)
+    return False
+
+
+def rootless_possible() -> bool:
+    """True if this kernel lets this user make a user namespace with a network namespace in it."""
+    done = subprocess.run(["unshare", "-Urnm", "true"], capture_output=True)
+    return done.returncode == 0
+
+
+def require_rights() -> None:
+    """LabRightsError unless namespaces can be made from this process."""
+    check_tools()
+    if capable():
+        return
+    if rootless_possible():
+        raise LabRightsError(
+            "making network namespaces needs root; without it run the program in a user namespace: "
+            "torch-mcast lab rootless -- COMMAND (`lab run` does that by itself)"
+        )
+    raise LabRightsError(
+        "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), and this "
+        "kernel allows no user namespaces here (see user.max_user_namespaces, "
+        "kernel.unprivileged_userns_clone, or the container's --privileged/--cap-add)"
+    )
+
+
+def namespaces(prefix: str) -> list[str]:
+    """Names of the existing network namespaces that start with prefix."""
+    if not NETNS_DIR.is_dir():
+        return []
+    return sorted(path.name for path in NETNS_DIR.iterdir() if path.name.startswith(prefix))
+
+
+def pids_in(names: list[str]) -> list[int]:
+    """Processes whose network namespace is one of the named ones."""
+    wanted = set()
+    for name in names:
+        try:
+            wanted.add(os.stat(NETNS_DIR / name).st_ino)
+        except OSError:
+            continue
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if os.stat(f"/proc/{entry}/ns/net").st_ino in wanted:
+                    found.append(int(entry))
+            except OSError:  # it went away, or is a zombie
+                continue
+    return found
+
+
+def package_root() -> str:
+    """Folder to put on PYTHONPATH so that children find this package, installed or not."""
+    return str(Path(__file__).resolve().parents[2])
+
+
+def python_argv(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Command line that calls main() of torch_mcast.lab.<module> in a new interpreter, without
+    importing torch."""
+    folder = str(Path(__file__).resolve().parents[1])
+    return [python, "-c", _BOOT.format(folder=folder, module=module), *arguments]

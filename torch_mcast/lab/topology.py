@@ -1,0 +1,140 @@
+"""From a LabSpec to names, addresses and links; and the batch lines that build them.
+
+A host is a network namespace with one NIC, eth0. All switches live in one further namespace as
+bridges: `br0` alone, or one per rack (`br1`...) joined to the spine `br0` by an uplink. Names
+inside namespaces are the same in every lab: only the namespaces carry the lab's prefix, so labs
+never collide, and neither do their addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_mcast.lab.spec import LabSpec
+
+NETWORK = "10.99.0"
+NIC = "eth0"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host. number: position from 0 (workers first); bridge/port: where it is plugged in."""
+
+    name: str
+    number: int
+    role: str
+    address: str
+    namespace: str
+    bridge: str
+    port: str
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """A rack's link to the spine: `lower` is a port of the rack's bridge, `upper` of the spine."""
+
+    rack: int
+    bridge: str
+    lower: str
+    upper: str
+
+
+def prefix(lab: str) -> str:
+    return f"mcast-{lab}-"
+
+
+def switch_namespace(lab: str) -> str:
+    return prefix(lab) + "switch"
+
+
+def plan_hosts(lab: str, spec: LabSpec) -> list[Host]:
+    """The lab's hosts in order of number."""
+    rack_of = [r + 1 for r, size in enumerate(spec.racks) for _ in range(size)]
+    return [
+        Host(
+            name=name,
+            number=i,
+            role="worker" if i < spec.hosts else "aggregator",
+            address=f"{NETWORK}.{i + 1}",
+            namespace=prefix(lab) + name,
+            bridge=f"br{rack_of[i]}" if rack_of else "br0",
+            port=f"port-{name}",
+        )
+        for i, name in enumerate(spec.host_names)
+    ]
+
+
+def plan_uplinks(spec: LabSpec) -> list[Uplink]:
+    return [
+        Uplink(r + 1, f"br{r + 1}", f"up{r + 1}", f"rack{r + 1}") for r in range(len(spec.racks))
+    ]
+
+
+def bridges(spec: LabSpec) -> list[str]:
+    return ["br0"] + [uplink.bridge for uplink in plan_uplinks(spec)]
+
+
+def switch_lines(lab: str, spec: LabSpec) -> list[str]:
+    """ip lines, run in the switch's namespace, that make bridges, links and plug them together."""
+    lines = ["link set lo up"]
+    for bridge in bridges(spec):
+        # No spanning tree: a port forwards as soon as it has a carrier.
+        lines.append(f"link add {bridge} type bridge stp_state 0 mcast_snooping 0")
+    for uplink in plan_uplinks(spec):
+        lines += [
+            f"link add {uplink.lower} mtu {spec.mtu} type veth peer name {uplink.upper}",
+            f"link set {uplink.upper} mtu {spec.mtu} master br0 up",
+            f"link set {uplink.lower} master {uplink.bridge} up",
+        ]
+    queues = f"numtxqueues {spec.tx_queues} numrxqueues {spec.tx_queues}"
+    for host in plan_hosts(lab, spec):
+        lines += [
+            f"link add {host.port} mtu {spec.mtu} {queues} type veth "
+            f"peer name {NIC} netns {host.namespace} mtu {spec.mtu} {queues}",
+            f"link set {host.port} master {host.bridge} up",
+        ]
+    lines += [f"link set {bridge} mtu {spec.mtu} up" for bridge in bridges(spec)]
+    return lines
+
+
+def host_lines(host: Host) -> list[str]:
+    """ip lines, run in the host's namespace, once its NIC is there."""
+    return [
+        "link set lo up",
+        f"addr add {host.address}/24 brd + dev {NIC}",
+        f"link set {NIC} up",
+        f"route add 224.0.0.0/4 dev {NIC}",
+    ]
+
+
+def shaper_lines(device: str, rate: int | None, spec: LabSpec, queues: int) -> list[str]:
+    """tc lines that give a device its rate. Unshaped devices get a plain queue: it counts bytes as
+    they are framed on the wire (a device's own counter has a super-packet's headers only once)."""
+
+    def leaf(where: str) -> str:
+        if rate is None:
+            return f"qdisc replace dev {device} {where} pfifo limit 10000"
+        return (
+            f"qdisc replace dev {device} {where} tbf rate {rate}bit "
+            f"burst {spec.burst}b limit {spec.queue}b"
+        )
+
+    if queues == 1:
+        return [leaf("root")]
+    return [f"qdisc replace dev {device} root handle 1: mq"] + [
+        leaf(f"parent 1:{queue + 1:x}") for queue in range(queues)
+    ]
+
+
+def multicast_lines(mode: str, spec: LabSpec, ports: list[str]) -> tuple[list[str], list[str]]:
+    """(ip lines, bridge lines) that make the switches treat multicast as `mode` says."""
+    snoop = mode == "snooping"
+    ip_lines = []
+    for bridge in bridges(spec):
+        # A short response interval: a bridge trusts its querier only after one of them.
+        ip_lines.append(
+            f"link set {bridge} type bridge mcast_snooping {int(snoop)} mcast_querier "
+            f"{int(snoop)} mcast_query_response_interval 100 "
+            f"mcast_startup_query_interval 100"
+        )
+    flood = "off" if mode == "blocked" else "on"
+    return ip_lines, [f"link set dev {port} mcast_flood {flood}" for port in ports]

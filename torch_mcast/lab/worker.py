@@ -1,0 +1,67 @@
+"""A persistent worker: calls functions that a driver ships over a socket, one after the other.
+
+`main()` with the socket's descriptor as argument. The interpreter and its imports stay between
+calls (importing torch costs seconds); the environment of each call is set for that call only."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from torch_mcast.lab import calls
+
+
+def _destroy_process_groups() -> None:
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _call(channel: Connection, function: Any, args: tuple[Any, ...]) -> None:
+    """Runs one function and sends how it ended; its process groups do not outlive it."""
+    try:
+        try:
+            value = function(calls.Context(channel), *args)
+        finally:
+            _destroy_process_groups()
+        calls.send(channel, "done", value)
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: the driver ends workers
+        text = traceback.format_exc()
+        try:
+            cloudpickle.loads(cloudpickle.dumps(error))
+            calls.send(channel, "failed", error, text)
+        except Exception:  # noqa: BLE001 - whatever does not survive pickling travels as text
+            calls.send(channel, "failed", None, text)
+
+
+def serve(channel: Connection) -> None:
+    """Answers calls until the driver says exit or is gone."""
+    base = dict(os.environ)
+    while True:
+        try:
+            kind, *rest = calls.receive(channel)
+        except EOFError:
+            return
+        if kind == "exit":
+            return
+        if kind == "signal":  # for a call that ended before it looked
+            continue
+        function, args, env, preload = rest
+        os.environ.clear()
+        os.environ.update({**base, **env})
+        for module in preload:
+            importlib.import_module(module)
+        _call(channel, function, args)
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def main() -> None:
+    channel = Connection(int(sys.argv[1]))
+    serve(channel)
