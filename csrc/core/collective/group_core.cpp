@@ -39,6 +39,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
       left_(size_, UINT32_MAX),
       gone_(size_),
+      deafness_(size_),
       repairs_(size_) {
   if (size_ == 1) {
     path_ = Path::kLocal;
@@ -52,6 +53,10 @@ Operation* GroupCore::find(Sequence sequence) {
 }
 
 void GroupCore::post(Post post, Nanos now) {
+  if (frozen_ && !failed()) {
+    deferred_.push_back(std::move(post));
+    return;
+  }
   counters_.add(Counter::ops_posted);
   const Sequence sequence = post.sequence;
   auto owned = std::make_unique<Operation>();
@@ -93,7 +98,7 @@ void GroupCore::post(Post post, Nanos now) {
   }
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   op.needs_release = size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small &&
-                                               path_ == Path::kMulticast));
+                                               !by_ring(sequence)));
   if (!op.plan.trivial() && size_ > 1) {
     if (!op.plan.small) large_in_flight_++;
     start_streams(op, now);
@@ -111,7 +116,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     if (op.own_slot == slot) op.receivers.back().set_all();
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
-  if (path_ == Path::kRing) {
+  if (by_ring(op.post.sequence)) {
     start_ring(op, now);
     return;
   }
@@ -196,6 +201,7 @@ void GroupCore::check_local(Operation& op, Nanos now) {
     }
   }
   op.local_complete = true;
+  if (op.fetch) judge_hearing(op, now);
   if (!op.needs_release) finish(op, {});
   advance_complete(now);
 }
@@ -246,7 +252,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
     ops_.clear();
     return false;
   }
-  liveness_.set_active(base_ != next_ || probe_.has_value(), now);
+  liveness_.set_active(base_ != next_ || probe_ || frozen_, now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
   bool more = false;
@@ -272,7 +278,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   }
   if (failed()) return false;
   report_complete(now);
-  if (base_ != next_ || probe_) {
+  if (base_ != next_ || probe_ || frozen_) {
     drive_liveness(now, drained);
     check_deadlines(now);
   }
@@ -282,7 +288,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
   Nanos next = std::min(completion_.deadline(), late_until_);
-  if (base_ != next_ || probe_) next = std::min(next, liveness_.deadline());
+  if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {
     if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
@@ -297,6 +303,6 @@ Nanos GroupCore::deadline(Nanos now) const {
   return next;
 }
 
-bool GroupCore::quiet() const { return failed() || (base_ == next_ && !probe_); }
+bool GroupCore::quiet() const { return failed() || (base_ == next_ && !probe_ && deferred_.empty()); }
 
 }  // namespace mcast

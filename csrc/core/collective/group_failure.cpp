@@ -48,6 +48,10 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   for (size_t i = 0; i < ops_.size(); i++) {
     if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(*ops_[i], now)));
   }
+  for (Post& p : std::exchange(deferred_, {})) {
+    if (p.done) p.done(failure_.with_context("operation " + std::to_string(p.sequence) +
+                                             " of group '" + params_.name + "'"));
+  }
   probe_.reset();
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
 }
@@ -270,6 +274,11 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       return flood(FrameType::kQuery, header.sequence, 0, {}, header.member);
     case FrameType::kWhere:
       return on_where(header, now);
+    case FrameType::kDeaf:
+    case FrameType::kSwitch:
+    case FrameType::kSwitchReady:
+    case FrameType::kSwitchAt:
+      return on_switch_frame(header, body, now);
   }
   counters_.add(Counter::malformed);
 }

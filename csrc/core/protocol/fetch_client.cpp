@@ -59,7 +59,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
     }
   }
   if (out.ranges.empty()) return false;
-  out.id = next_id_++;
+  out.id = next_id_++ << kFetchAttemptBits |
+           static_cast<uint32_t>(std::min(attempt, (1 << kFetchAttemptBits) - 1));
   outstanding_.push_back({out, total, attempt, now, now + timeout(attempt)});
   return true;
 }
@@ -96,7 +97,7 @@ void FetchClient::on_not_have(uint32_t id, Member root, std::span<const ChunkRan
     const Nanos wait = coming || from_root ? now + params_.coming_wait : 0;
     for (const ChunkRange& r : ranges) {
       chunks += r.size();
-      wanted_.push_back({root, r, true, from_root && !coming ? attempt + 1 : attempt, wait});
+      wanted_.push_back({root, r, true, from_root ? attempt + 1 : attempt, wait});
     }
     settle(i, chunks, now);
     return;

@@ -44,8 +44,12 @@ enum class FrameType : uint8_t {
   kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
   kWhere = 20,        // answer to member 0: argument = my next sequence
   kComing = 21,       // like NotHave, but the root multicasts these chunks again
+  kDeaf = 22,         // to member 0: the sender lost nearly all multicast of late; body: text
+  kSwitch = 23,       // down: start no operation until kSwitchAt; body: text
+  kSwitchReady = 24,  // up: argument = most operations that any member of my subtree has started
+  kSwitchAt = 25,     // down: operations from `sequence` on use the ring
 };
-inline constexpr uint8_t kFrameTypeMax = 21;
+inline constexpr uint8_t kFrameTypeMax = 25;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
