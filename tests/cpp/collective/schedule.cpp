@@ -315,6 +315,9 @@ class Runner {
   }
 
   std::string verdict(Outcome& out) {
+    if (cluster_.spins() > 3) {
+      return "a lane span for " + std::to_string(cluster_.spins()) + " idle polls past its deadline";
+    }
     for (const auto& run : runs_) {
       const std::string where =
           "op " + std::to_string(run->id) + " at rank " + std::to_string(run->rank) + ": ";

@@ -55,6 +55,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
     lanes_.push_back(std::make_unique<Lane>(net_.attach()));
   }
   paused_.assign(options.ranks, false);
+  spins_.assign(options.ranks, 0);
   add_group(options.group);
 }
 
@@ -155,7 +156,12 @@ void Cluster::step() {
   }
   busy_ = false;
   for (uint32_t r = 0; r < lanes_.size(); r++) {
-    if (!paused_[r]) busy_ = lanes_[r]->poll(now_) || busy_;
+    if (paused_[r]) continue;
+    const bool more = lanes_[r]->poll(now_);
+    busy_ = more || busy_;
+    const bool overdue = !more && lanes_[r]->deadline(now_) <= now_;
+    spins_[r] = overdue ? spins_[r] + 1 : 0;
+    most_spins_ = std::max(most_spins_, spins_[r]);
   }
 }
 

@@ -101,6 +101,9 @@ class Cluster {
     paused_[r] = true;
   }
   bool paused(Member r) const { return paused_[r]; }
+  // Most idle polls in a row of one lane whose deadline had passed all the same: a real lane thread
+  // would have span instead of sleeping.
+  uint64_t spins() const { return most_spins_; }
   size_t groups() const { return groups_.size(); }
 
   uint64_t total(Counter c, size_t g = 0) const;
@@ -114,6 +117,8 @@ class Cluster {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<bool> paused_;
+  std::vector<uint64_t> spins_;  // by lane, in a row
+  uint64_t most_spins_ = 0;
   std::multimap<Nanos, std::function<void()>> actions_;
   Nanos now_ = kMilli;
   bool busy_ = false;
