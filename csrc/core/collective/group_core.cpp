@@ -133,9 +133,12 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     sender.eager = plan.small ? plan.chunks : plan.eager;
     sender.window = plan.window;
     sender.batch = plan.batch;
+    sender.quantum = plan.quantum;
     op.sender.emplace(sender);
     op.repairs.emplace(size_ > 2 ? params_.alpha / 4 : 0);
-    if (plan.small && !keep_small(op)) {
+    // In order: a later small operation that overtook would hold memory which is only given back
+    // after the waiting one.
+    if (plan.small && (retransmit_waiting_ > 0 || !keep_small(op))) {
       counters_.add(Counter::retransmit_waits);
       retransmit_waiting_++;
     }
@@ -232,15 +235,17 @@ void GroupCore::finish(Operation& op, const Status& status) {
 
 void GroupCore::release(Sequence end, Nanos now) {
   while (base_ < end && !ops_.empty()) {
-    Operation& op = *ops_.front();
-    if (!op.finished) finish(op, {});
-    kept_bytes_ -= op.kept.size();
+    // Out of the queue before user code runs: it may post, which may release again.
+    retired_.push_back(std::move(ops_.front()));
     ops_.pop_front();
     base_++;
+    Operation& op = *retired_.back();
+    kept_bytes_ -= op.kept.size();
+    if (!op.finished) finish(op, {});
   }
-  if (retransmit_waiting_ == 0) return;
-  for (const auto& op : ops_) {
-    if (!op->sender || !op->plan.small || op->sending_started) continue;
+  for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
+    Operation* op = find(s);
+    if (op == nullptr || !op->sender || !op->plan.small || op->sending_started) continue;
     if (!keep_small(*op)) break;
     retransmit_waiting_--;
     check_local(*op, now);
@@ -248,6 +253,7 @@ void GroupCore::release(Sequence end, Nanos now) {
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
+  retired_.clear();
   if (failed()) {
     ops_.clear();
     return false;
@@ -256,8 +262,11 @@ bool GroupCore::progress(Nanos now, bool drained) {
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
   bool more = false;
-  for (size_t i = 0; i < ops_.size() && !failed(); i++) {
-    Operation& op = *ops_[i];
+  // By sequence: the queue moves when an operation is released inside the loop.
+  for (Sequence s = base_; s != next_ && !failed(); s++) {
+    Operation* const found = find(s);
+    if (found == nullptr) continue;
+    Operation& op = *found;
     if (!op.ring.empty()) {
       more = pump_ring(op, now) || more;
       continue;
@@ -294,7 +303,8 @@ Nanos GroupCore::deadline(Nanos now) const {
     if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
     if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
     if (op->repairs) next = std::min(next, op->repairs->deadline());
-    if (op->local_complete) continue;
+    // As in progress(): a deadline that nothing acts on would make the lane spin.
+    if (op->local_complete || op->receiving == 0) continue;
     if (op->fetch) {
       next = std::min(next, op->fetch->deadline());
       for (const StreamReceiver& r : op->receivers) next = std::min(next, r.deadline());

@@ -197,6 +197,9 @@ class GroupCore {
   std::function<void(const Status&)> ready_;
 
   std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
+  // Released operations, until the next progress(): callers up the stack may still hold a reference,
+  // since the last chunk of an operation can release it (and run user code that posts the next one).
+  std::vector<std::unique_ptr<Operation>> retired_;
   Sequence base_ = 0;                           // released below
   Sequence next_ = 0;                           // posted below
   size_t kept_bytes_ = 0;
