@@ -67,7 +67,7 @@ def serve(channel: Connection) -> None:
 
 
 def _die_with_the_driver() -> None:
-    """SIGKILL when the thread that started this process ends, however it ends: a worker that hangs in
+    """SIGKILL when the thread that started this process ends: a worker that hangs in
     a collective would not see the end of its channel."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
