@@ -92,7 +92,8 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[st
             "1",
         ]
     argv += [str(program), str(folder)]
-    return lab.inside(lab.workers[0], argv) if lab else argv
+    # In a lab it dies with the lab; here it must end with this process.
+    return lab.inside(lab.workers[0], argv) if lab else ["setpriv", "--pdeathsig", "TERM", *argv]
 
 
 class OpenMpi:
