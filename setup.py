@@ -1,0 +1,58 @@
+"""Builds torch_mcast._C with CMake against the torch of this interpreter:
+
+    pip install --no-build-isolation .        or        pip install --no-build-isolation -e .
+
+Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors), CMAKE_ARGS (more arguments
+for cmake), CMAKE_BUILD_TYPE.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+
+
+def tool(name: str) -> str:
+    """A program from PATH, else the one that pip put beside this interpreter."""
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise SystemExit(f"torch-mcast: {name} is needed to build and was not found")
+    return found
+
+
+class CMakeBuild(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        target = Path(self.get_ext_fullpath(ext.name)).parent.resolve()
+        target.mkdir(parents=True, exist_ok=True)
+        build = ROOT / "build" / f"{sys.implementation.cache_tag}"
+        jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
+        werror = "ON" if os.environ.get("MCAST_WERROR") == "1" else "OFF"
+        cmake = tool("cmake")
+        subprocess.run(
+            [
+                cmake, "-S", str(ROOT), "-B", str(build), "-G", "Ninja",
+                f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+                "-DMCAST_BUILD_TORCH=ON",
+                "-DMCAST_BUILD_TESTS=OFF",
+                f"-DMCAST_WERROR={werror}",
+                f"-DMCAST_EXTENSION_DIR={target}",
+                f"-DPython3_EXECUTABLE={sys.executable}",
+                f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'RelWithDebInfo')}",
+                *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+            ],
+            check=True,
+        )  # fmt: skip
+        subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
+
+
+setup(
+    ext_modules=[Extension("torch_mcast._C", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
