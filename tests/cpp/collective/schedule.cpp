@@ -359,15 +359,15 @@ class Runner {
       return differ("chunks placed", total(Counter::chunks_placed), chunks * (s_.ranks - 1));
     }
     // Every lost chunk is answered by stream once, unless a request timed out and was made again; a
-    // repetition by multicast may be lost like any datagram, and is then repeated with back-off.
+    // repetition by multicast may be lost like any datagram; it is repeated a few times at most.
     const uint64_t per_request = std::max<uint64_t>(1, (256u << 10) / core.params().agreed.chunk);
     const uint64_t again = total(Counter::fetch_timeouts) * std::min(per_request, chunks);
     if (total(Counter::repair_chunks_sent) > total(Counter::gaps) + again) {
       return differ("repair chunks", total(Counter::repair_chunks_sent), total(Counter::gaps) + again);
     }
-    if (total(Counter::remulticast_chunks) > 2 * total(Counter::gaps) + again + 10) {
+    if (total(Counter::remulticast_chunks) > RepairServer::kMaxRepeats * chunks) {
       return differ("chunks multicast again", total(Counter::remulticast_chunks),
-                    2 * total(Counter::gaps) + again + 10);
+                    RepairServer::kMaxRepeats * chunks);
     }
     const SimNetwork::Totals& net = cluster_.net().totals();
     if (s_.faultless() && net.overflowed == 0 && total(Counter::staging_drops) == 0 &&
