@@ -69,7 +69,7 @@ void GroupCore::post(Post post, Nanos now) {
   next_ = sequence + 1;
   unfinished_++;
   if (failed()) {
-    finish(op, failure_);
+    finish(op, failure_.with_context(op_text(op, now)));
     return;
   }
   for (uint32_t m = 0; m < size_; m++) {
@@ -287,10 +287,8 @@ bool GroupCore::progress(Nanos now, bool drained) {
   }
   if (failed()) return false;
   report_complete(now);
-  if (base_ != next_ || probe_ || frozen_) {
-    drive_liveness(now, drained);
-    check_deadlines(now);
-  }
+  if (base_ != next_ || probe_ || frozen_) drive_liveness(now, drained);
+  check_deadlines(now);
   return more && !failed();
 }
 

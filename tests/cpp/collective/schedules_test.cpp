@@ -40,7 +40,7 @@ void run_seeds(uint64_t first, uint64_t count, const Flavour& flavour) {
   testing::Test::RecordProperty("repairs", static_cast<int>(sum.repairs + sum.remulticast));
 }
 
-constexpr uint64_t kPerShard = 220;
+constexpr uint64_t kPerShard = 300;
 
 class Schedules : public testing::TestWithParam<int> {};
 
