@@ -124,10 +124,11 @@ class Pool:
         """Starts function(context, *args) on every rank."""
         port = str(next(self._ports))
         workers = [self._worker(rank) for rank in range(self.world_size)]
+        call = Call(workers, self._drop)  # before the functions start: it notes where the logs end
         for place, worker in zip(self.places, workers, strict=True):
             full = {**place.env, "MASTER_PORT": port, **(env or {})}
             calls.send(worker.channel, "call", function, args, full, self._preload)
-        return Call(workers, self._drop)
+        return call
 
     def run(
         self,
