@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -147,8 +148,8 @@ class OpenMpi:
 @contextlib.contextmanager
 def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
     """Builds the program and starts it on all hosts."""
-    with tempfile.TemporaryDirectory(prefix="mcast-mpi-") as name:
-        folder = Path(name)
+    folder = lab.scratch("mpi") if lab else Path(tempfile.mkdtemp(prefix="mcast-mpi-"))
+    try:
         program = _build(folder)
         for fifo in [*(f"command.{rank}" for rank in range(world)), "answer"]:
             os.mkfifo(folder / fifo)
@@ -160,7 +161,7 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": name},
+                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": str(folder)},
             )
         try:
             program_handle = OpenMpi(folder, world, process, log)
@@ -172,3 +173,5 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
             yield program_handle
         finally:
             program_handle.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -120,7 +120,7 @@ def test_closing_ends_the_workers():
         os.close(fd)
 
 
-def test_workers_die_with_their_driver():
+def test_workers_die_with_their_driver(tmp_path):
     """Also workers that are busy: here they sleep in a call."""
     script = (
         "import time\n"
@@ -135,7 +135,7 @@ def test_workers_die_with_their_driver():
     )
     with subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": package_root()},
+        env={**os.environ, "PYTHONPATH": package_root(), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     ) as driver:
