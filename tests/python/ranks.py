@@ -171,7 +171,7 @@ class Pool:
         backend: str = "mcast",
         options: dict[str, Any] | None = None,
         timeout_s: float = 60,
-        limit_s: float = 90,
+        limit_s: float = 75,
         store: str = "file",
         env: dict[str, str] | None = None,
     ) -> list[Any]:

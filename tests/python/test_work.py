@@ -230,7 +230,7 @@ def errors_of_arguments() -> None:
           lambda: b.broadcast([four], options))
     check(ValueError, r"broadcast: expected 1 input tensor, got 0", lambda: b.broadcast([]))
     check(ValueError, r"expected as many outputs as inputs \(1\), got 0",
-          lambda: b.allgather_into_tensor_coalesced([], [four]))
+          lambda: dist.group.WORLD.allgather_into_tensor_coalesced([], [four]))
     check(ValueError, r"reduce_scatter_tensor: expected an input of 2 x 4 = 8 elements, got 4",
           lambda: b._reduce_scatter_base(four, torch.zeros(4)))
     # None of these took a sequence number anywhere: the group still works.
