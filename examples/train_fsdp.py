@@ -1,6 +1,6 @@
 """FSDP2 over torch-mcast on CPU tensors: every forward gathers parameters by multicast.
 
-    torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
+torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.layers(self.norm(x))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from torch_mcast._load import extension
 
+
 def create(group: Any, options: Any) -> Any:
     """The creator function of the registered backend (extended API)."""
     module = extension()
@@ -38,7 +39,9 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
     if options.fallback == "none":
         return
     store = dist.PrefixStore("mcast_fallback/", group.store)
-    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(backend._stats()["transport"])
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(
+        backend._stats()["transport"]
+    )
     gloo = None
     if dist.is_gloo_available():
         gloo = _make_gloo(store, group, interface)
