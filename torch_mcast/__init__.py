@@ -19,7 +19,20 @@ from torch_mcast._register import BACKEND, register
 __version__ = "0.1.0"
 __all__ = ["BACKEND", "Options", "__version__", "abort", "config", "register", "stats"]
 
-register()
+
+def _inside_import_torch() -> bool:
+    import sys
+
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+try:
+    register()
+except Exception:
+    # torch's entry point imports this package at the end of `import torch`, which must not fail.
+    if not _inside_import_torch():
+        raise
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options

@@ -13,5 +13,5 @@ def autoload() -> None:
         from torch_mcast._register import register
 
         register()
-    except Exception:  # noqa: BLE001, S110 - see above
+    except Exception:  # noqa: BLE001 - see above
         pass

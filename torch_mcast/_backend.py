@@ -6,16 +6,12 @@ from __future__ import annotations
 import copy
 import os
 import re
-import threading
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torch_mcast._load import extension
-
-_device_lock = threading.Lock()
-_gloo_devices: dict[str, Any] = {}
 
 
 def create(group: Any, options: Any) -> Any:
@@ -43,7 +39,9 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
     if options.fallback == "none":
         return
     store = dist.PrefixStore("mcast_fallback/", group.store)
-    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(backend._stats()["transport"])
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(
+        backend._stats()["transport"]
+    )
     gloo = None
     if dist.is_gloo_available():
         gloo = _make_gloo(store, group, interface)
@@ -63,26 +61,14 @@ def engine_interface(transport: str) -> str:
 
 
 def _gloo_device(interface: str) -> Any:
-    # Shared by all groups: each has a thread of its own. Lazy: connections are made by the first call
-    # that needs them, so that a group that never does costs nothing and nobody waits here.
+    # Lazy: connections are made by the first call that needs them, so a group that never does costs
+    # little and nobody waits here. Not shared between groups: a lazy device tells incoming connections
+    # apart by the peer's rank alone, and those of two groups would be mixed up (the calls then hang).
     from torch.distributed import ProcessGroupGloo
 
-    with _device_lock:
-        device = _gloo_devices.get(interface)
-        if device is None:
-            if interface:
-                device = ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
-            else:
-                device = ProcessGroupGloo.create_default_device(lazy_init=True)
-            _gloo_devices[interface] = device
-        return device
-
-
-def _forget_devices() -> None:
-    _gloo_devices.clear()
-
-
-os.register_at_fork(after_in_child=_forget_devices)  # their threads do not survive a fork
+    if interface:
+        return ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
+    return ProcessGroupGloo.create_default_device(lazy_init=True)
 
 
 def _make_gloo(store: Any, group: Any, interface: str) -> Any:

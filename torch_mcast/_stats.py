@@ -15,7 +15,9 @@ def backend_of(group: Any = None) -> Any:
     if group is None:
         group = dist.group.WORLD
     if group is None:
-        raise ValueError("torch_mcast: there is no default process group; call init_process_group()")
+        raise ValueError(
+            "torch_mcast: there is no default process group; call init_process_group()"
+        )
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("torch_mcast: this rank is not a member of the group")
     kind = extension().ProcessGroupMcast

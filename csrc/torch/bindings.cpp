@@ -235,6 +235,8 @@ void bind_backend(py::module_& module) {
             return c10::static_intrusive_pointer_cast<McastOptions>(self.getBackendOptions());
           },
           "The options of this group; its timeout follows set_timeout().")
+      // Not all versions of torch bind it for every backend.
+      .def("get_error", &ProcessGroupMcast::getError, py::call_guard<py::gil_scoped_release>())
       .def("_stats", &stats_dict)
       .def(
           "_config", [](const ProcessGroupMcast& self) { return self.config().values(); },

@@ -8,7 +8,10 @@
 // PREMUL_SUM. Gloo refuses it; the factor is applied to the input, then SUM.
 #include <ATen/core/ivalue.h>
 
+#include <memory>
+
 #include "backend.h"
+#include "background.h"
 #include "gil.h"
 
 namespace mcast::pg {
@@ -120,6 +123,34 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   return backend.reduce(scaled, with_sum(opts));
 }
 
+namespace {
+
+// The last step of one reduce-scatter, on the fallback's thread.
+struct Step {
+  c10::intrusive_ptr<McastWork> work;
+  at::Tensor flat;
+  at::Tensor output;
+  int rank;
+
+  void finish(c10::ivalue::Future& done) {
+    std::exception_ptr error;
+    try {
+      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      output.copy_(flat.narrow(0, rank * output.numel(), output.numel()).view(output.sizes()));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    work->end_part(error);
+    // The callback may outlive this call; what belongs to Python must not wait for its end.
+    dispose(std::move(work));
+    dispose(std::move(output));
+    flat = at::Tensor();
+  }
+};
+
+}  // namespace
+
 // flats[i] holds size() blocks, each with as many elements as outputs[i]; this call owns it.
 WorkPtr ProcessGroupMcast::reduce_scatter_by_allreduce(Op op, c10d::OpType type, Tensors outputs,
                                                        const Tensors& flats,
@@ -139,18 +170,8 @@ WorkPtr ProcessGroupMcast::reduce_scatter_by_allreduce(Op op, c10d::OpType type,
   for (size_t i = 0; i < flats.size(); ++i) {
     Tensors reduced{flats[i]};
     const auto future = backend.allreduce(reduced, reduce_opts)->getFuture();
-    future->addCallback([work, flat = flats[i], output = outputs[i],
-                         rank = static_cast<int64_t>(rank_)](c10::ivalue::Future& done) {
-      std::exception_ptr error;
-      try {
-        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-        const at::AutoDispatchBelowADInplaceOrView below_autograd;
-        output.copy_(flat.narrow(0, rank * output.numel(), output.numel()).view(output.sizes()));
-      } catch (...) {
-        error = std::current_exception();
-      }
-      work->end_part(error);
-    });
+    auto step = std::make_shared<Step>(Step{work, flats[i], outputs[i], rank_});
+    future->addCallback([step](c10::ivalue::Future& done) { step->finish(done); });
   }
   return work;
 }

@@ -29,7 +29,9 @@ OTHER_DTYPES = [
 DTYPES = GLOO_DTYPES + OTHER_DTYPES
 
 
-def content(rank: int, shape: int | tuple[int, ...], dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+def content(
+    rank: int, shape: int | tuple[int, ...], dtype: torch.dtype, salt: int = 0
+) -> torch.Tensor:
     """Random bits, NaNs included."""
     shape = (shape,) if isinstance(shape, int) else shape
     count = 1

@@ -95,10 +95,10 @@ def _environment(extra: dict[str, str]):
                 os.environ[name] = value
 
 
-def serve(connection: Any, stacks: str) -> None:
+def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
     """Body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(_LOOPBACK)
+    os.environ.update(_LOOPBACK, **env)
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
         while True:
@@ -116,11 +116,13 @@ def serve(connection: Any, stacks: str) -> None:
 
 
 class Worker:
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.stacks = folder / f"stacks{number}"
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, str(self.stacks)), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(theirs, str(self.stacks), env), daemon=True
+        )
         self.process.start()
         theirs.close()
 
@@ -144,14 +146,15 @@ class Worker:
 
 
 class Pool:
-    def __init__(self) -> None:
+    def __init__(self, env: dict[str, str] | None = None) -> None:
+        self._env = dict(env or {})
         self._folder = Path(tempfile.mkdtemp(prefix="mcast_ranks_"))
         self._workers: dict[int, Worker] = {}
         self._numbers = itertools.count()
 
     def worker(self, rank: int) -> Worker:
         if rank not in self._workers or not self._workers[rank].process.is_alive():
-            self._workers[rank] = Worker(self._folder, next(self._numbers))
+            self._workers[rank] = Worker(self._folder, next(self._numbers), self._env)
         return self._workers[rank]
 
     def _init(self, store: str) -> str:
@@ -171,7 +174,7 @@ class Pool:
         backend: str = "mcast",
         options: dict[str, Any] | None = None,
         timeout_s: float = 60,
-        limit_s: float = 90,
+        limit_s: float = 75,
         store: str = "file",
         env: dict[str, str] | None = None,
     ) -> list[Any]:

@@ -1,0 +1,231 @@
+"""Options, environment, defaults; the lazy loader; the command line."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+import torch_mcast
+from torch_mcast import _load, cli, settings
+from torch_mcast._backend import engine_interface
+from torch_mcast._load import extension
+
+
+def test_values_and_types():
+    options = torch_mcast.Options(
+        eager=4096, chunk="1K", cutoff=1.5, linger=timedelta(milliseconds=2500, microseconds=125),
+        pin=True, faults="drop:rate=0.1,seed=7", timeout=timedelta(seconds=12), fallback="none",
+    )  # fmt: skip
+    assert (options.eager, options.chunk, options.cutoff, options.pin) == (4096, 1024, 1.5, 1)
+    assert options.linger == 2500.125
+    assert options.faults == "drop:rate=0.1,seed=7"
+    assert options.timeout == options._timeout == timedelta(seconds=12)
+    assert options.fallback == "none" and options.backend == "mcast"
+    assert "eager" in options.settings and "window" not in options.settings
+    options.eager = "64K"
+    assert options.eager == 65536
+    options.eager = None  # back to environment or default
+    assert "eager" not in options.settings
+
+
+def test_defaults_are_the_tables(monkeypatch):
+    for row in extension().settings():
+        monkeypatch.delenv(row["env"], raising=False)
+        assert str(torch_mcast.Options().resolved()[row["name"]]) == row["default"]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "kind", "text"),
+    [
+        ({"eagerness": 1}, TypeError, "unknown option 'eagerness'; there are timeout, fallback"),
+        ({"eager": 1.5}, TypeError, 'eager must be an int or a str like "64K", got float'),
+        ({"cutoff": []}, TypeError, "cutoff must be milliseconds .* got list"),
+        ({"transport": 1}, TypeError, "transport must be a str, got int"),
+        ({"eager": -1}, ValueError, "eager"),
+        ({"eager": 1 << 40}, ValueError, "eager"),
+        ({"chunk": "many"}, ValueError, "many"),
+        ({"fallback": "mpi"}, ValueError, "fallback must be 'auto', 'gloo' or 'none', got 'mpi'"),
+    ],
+)
+def test_mistakes(keywords, kind, text):
+    with pytest.raises(kind, match=text):
+        torch_mcast.Options(**keywords)
+
+
+def test_copies():
+    options = torch_mcast.Options(eager="8K", timeout=timedelta(seconds=3))
+    options.group_name = "g"
+    for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
+        assert twin == options and twin is not options
+        assert twin.group_name == "g" and twin.eager == 8192
+        twin.eager = 1
+        assert twin != options and options.eager == 8192
+    assert options != "something else"
+    assert repr(options) == "torch_mcast.Options(eager='8K', fallback='auto', timeout=3s)"
+
+
+def made_with() -> dict:
+    return torch_mcast.config()
+
+
+def test_option_wins_over_environment(ranks):
+    env = {"MCAST_EAGER": "1024", "MCAST_AHEAD": "7"}
+    for config in ranks(2, made_with, options={"eager": 2048}, env=env):
+        assert config["eager"] == "2048" and config["ahead"] == "7"
+
+
+def group_options() -> None:
+    backend = torch_mcast._stats.backend_of()
+    assert backend.options.eager == 2048
+    assert backend.options.group_name == dist.group.WORLD.group_name
+    backend.set_timeout(timedelta(seconds=33))
+    assert backend.options.timeout == timedelta(seconds=33)
+    with pytest.raises(TypeError, match=r"must be torch_mcast.Options, got .*ProcessGroupGloo"):
+        dist.new_group(backend="mcast", pg_options=dist.ProcessGroupGloo._Options())
+
+
+def test_group_options(ranks):
+    ranks(2, group_options, options={"eager": 2048})
+
+
+def test_bad_environment(ranks):
+    with pytest.raises(AssertionError, match="MCAST_EAGER"):
+        ranks(1, made_with, env={"MCAST_EAGER": "lots"})
+
+
+def disagree() -> str:
+    with pytest.raises(dist.DistBackendError) as caught:
+        rank = dist.get_rank()
+        dist.new_group(backend="mcast", pg_options=torch_mcast.Options(eager=1024 * (1 + rank)))
+    return str(caught.value)
+
+
+def test_settings_that_must_agree(ranks):
+    for text in ranks(2, disagree):
+        assert "eager" in text
+
+
+@pytest.mark.parametrize(
+    ("built", "present", "good"),
+    [("2.13.0+cpu", "2.13.1", True), ("2.13.0", "2.13.0a0+git", True), ("2.12.1", "2.13.0", False),
+     ("2.1.0", "2.10.0", False)],
+)  # fmt: skip
+def test_torch_version(built, present, good):
+    if good:
+        _load.check_torch(built, present)
+    else:
+        with pytest.raises(ImportError, match=f"built for torch {built}, but torch {present}"):
+            _load.check_torch(built, present)
+
+
+def python(code: str, **env: str) -> str:
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_wrong_torch_is_seen_before_loading():
+    out = python(
+        "import sys, torch_mcast._build_info as info; info.TORCH_VERSION = '2.10.0'\n"
+        "import torch_mcast\n"
+        "try: torch_mcast.Options()\n"
+        "except ImportError as error: print(error)\n"
+        "print('loaded' if 'torch_mcast._C' in sys.modules else 'not loaded')"
+    )
+    assert "built for torch 2.10.0" in out and "not loaded" in out
+
+
+def test_autoload_is_quiet_and_light():
+    out = python(
+        "import sys\nfrom torch_mcast._autoload import autoload\nautoload(); autoload()\n"
+        "import torch.distributed as dist\n"
+        "print(dist.is_backend_available('mcast'), 'torch_mcast._C' in sys.modules)"
+    )
+    assert out.split() == ["True", "False"]
+
+
+def test_autoload_never_raises():
+    out = python(
+        "import torch.distributed as dist\n"
+        "def other(*a): raise SystemExit\n"
+        "dist.Backend.register_backend('mcast', other, devices=['cpu'])\n"
+        "import torch\n"
+        "torch.__spec__._initializing = True\n"  # as at the end of `import torch`
+        "from torch_mcast._autoload import autoload\nautoload()\n"
+        "import torch_mcast\n"
+        "try: torch_mcast.register()\n"
+        "except RuntimeError as error: print(error)"
+    )
+    assert "already has a backend named 'mcast'" in out
+
+
+def test_exit_without_destroy(tmp_path):
+    """A program that ends without a word to torch ends cleanly."""
+    python(
+        "import torch, torch.distributed as dist, torch_mcast\n"
+        f"dist.init_process_group('mcast', store=dist.FileStore({str(tmp_path / 's')!r}, 1), rank=0,"
+        " world_size=1)\n"
+        "dist.all_gather_into_tensor(torch.zeros(4), torch.ones(4))\n"
+        "dist.all_reduce(torch.ones(4))\n"
+        "work = dist.all_gather_into_tensor(torch.zeros(4), torch.ones(4), async_op=True)",
+        MCAST_SOCKET_IFNAME="lo",
+        GLOO_SOCKET_IFNAME="lo",
+    )
+
+
+def debug_wrapper() -> None:
+    import torch
+
+    dist.all_gather_into_tensor(torch.zeros(4 * dist.get_world_size()), torch.ones(4))
+    dist.all_reduce(torch.ones(3))
+    kind = type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__
+    assert kind == "_ProcessGroupWrapper"
+    assert torch_mcast.stats()["calls"]["all_gather_into_tensor"]["engine"] == 1
+
+
+def test_debug_wrapper(ranks):
+    # The level is read when torch.distributed is imported, so this runs in processes of its own.
+    from ranks import Pool
+
+    fresh = Pool(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    try:
+        fresh.run(2, debug_wrapper)
+    finally:
+        fresh.close()
+
+
+def test_command_line(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("torch-mcast 0.")
+    assert cli.main([]) == 2
+    assert "settings" in capsys.readouterr().out
+    assert cli.main(["nonsense"]) == 2
+    assert "no command 'nonsense'" in capsys.readouterr().err
+    assert cli.main(["settings"]) == 0
+    text = capsys.readouterr().out
+    for row in extension().settings():
+        assert row["env"] in text
+    assert cli.main(["settings", "--markdown"]) == 0
+    table = capsys.readouterr().out.strip().splitlines()
+    assert len(table) == 2 + len(extension().settings())
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    assert "| `eager` | `MCAST_EAGER` | 32K | 0 .. 1M | yes |" in "\n".join(table)
+    assert settings._number(0.01, "D") == "0.01"
+
+
+def test_interface_of_the_fallback():
+    assert engine_interface("udp interface=eth0 10.0.0.1, mtu 1500") == "eth0"
+    assert engine_interface("interface lo, 127.0.0.1") == "lo"
+    assert engine_interface("something else") == ""

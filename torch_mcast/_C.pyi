@@ -1,0 +1,88 @@
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import Backend, ErrorType
+from torch.distributed import Store
+
+__version__: str
+torch_version: str
+
+_Milliseconds = int | float | str | timedelta | None
+_Count = int | str | None
+
+class Options(Backend.Options):
+    """Settings of one process group; None means "not given here"."""
+
+    def __init__(
+        self,
+        *,
+        timeout: timedelta = ...,
+        fallback: str = "auto",
+        transport: str | None = None,
+        algorithm: str | None = None,
+        interface: str | None = None,
+        faults: str | None = None,
+        max_mtu: _Count = None,
+        chunk: _Count = None,
+        eager: _Count = None,
+        window: _Count = None,
+        chains: _Count = None,
+        arity: _Count = None,
+        ahead: _Count = None,
+        staging: _Count = None,
+        retransmit: _Count = None,
+        rcvbuf: _Count = None,
+        sndbuf: _Count = None,
+        reorder: _Count = None,
+        ttl: _Count = None,
+        pin: _Count | bool = None,
+        liveness_limit: _Milliseconds = None,
+        probe_timeout: _Milliseconds = None,
+        cutoff: _Milliseconds = None,
+        linger: _Milliseconds = None,
+        debug: str | None = None,
+        **settings: Any,
+    ) -> None: ...
+    timeout: timedelta
+    fallback: str
+    transport: str
+    algorithm: str
+    interface: str
+    faults: str
+    max_mtu: int
+    chunk: int
+    eager: int
+    window: int
+    chains: int
+    arity: int
+    ahead: int
+    staging: int
+    retransmit: int
+    rcvbuf: int
+    sndbuf: int
+    reorder: int
+    ttl: int
+    pin: int
+    liveness_limit: float
+    probe_timeout: float
+    cutoff: float
+    linger: float
+    debug: str
+    @property
+    def settings(self) -> dict[str, str]: ...
+    def resolved(self) -> dict[str, str]: ...
+    def __copy__(self) -> Options: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
+
+class ProcessGroupMcast(Backend):
+    def __init__(self, store: Store, rank: int, size: int, options: Options) -> None: ...
+    @property
+    def options(self) -> Options: ...
+    def get_error(self) -> ErrorType: ...
+    def _set_fallback(self, backend: Backend, device: str) -> None: ...
+    def _stats(self) -> dict[str, Any]: ...
+    def _config(self) -> dict[str, str]: ...
+
+def settings() -> list[dict[str, Any]]: ...
+def counters() -> dict[str, str]: ...
+def shutdown() -> None: ...
