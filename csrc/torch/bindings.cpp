@@ -229,6 +229,12 @@ void bind_backend(py::module_& module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
       .def("_set_fallback", &ProcessGroupMcast::set_fallback, py::arg("backend"), py::arg("device"))
+      .def_property_readonly(
+          "options",
+          [](ProcessGroupMcast& self) {
+            return c10::static_intrusive_pointer_cast<McastOptions>(self.getBackendOptions());
+          },
+          "The options of this group; its timeout follows set_timeout().")
       .def("_stats", &stats_dict)
       .def(
           "_config", [](const ProcessGroupMcast& self) { return self.config().values(); },

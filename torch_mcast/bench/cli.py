@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -115,7 +116,8 @@ def _document(
     return {
         "title": f"torch-mcast bench: {where}",
         "caption": f"times of the slowest rank, {plan.repetitions} interleaved repetitions or "
-        f"fewer; {unit}; bytes per operation; ratio > 1: faster, with quartiles",
+        f"fewer; {unit}; bytes per operation, as framed; x model: against the payload that "
+        "multicast must send; ratio > 1: faster, with quartiles",
         "command": "torch-mcast bench " + shlex.join(argv),
         "date": time.strftime("%Y-%m-%d"),
         "seconds": round(seconds, 1),
@@ -160,6 +162,8 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
                 f"up to {spec.burst} bytes pass a shaper at full speed: small messages do "
                 "not see the link's rate and may beat the bound"
             )
+    # So that labs and programs are ended in order.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     start, failure = time.monotonic(), ""
     with _Progress(len(plan.cases)) as on_case:
         run = Run(plan, spec, args.ranks, on_case)

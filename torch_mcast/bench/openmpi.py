@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -92,7 +93,8 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[st
             "1",
         ]
     argv += [str(program), str(folder)]
-    return lab.inside(lab.workers[0], argv) if lab else argv
+    # In a lab it dies with the lab; here it must end with this process.
+    return lab.inside(lab.workers[0], argv) if lab else ["setpriv", "--pdeathsig", "TERM", *argv]
 
 
 class OpenMpi:
@@ -146,8 +148,8 @@ class OpenMpi:
 @contextlib.contextmanager
 def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
     """Builds the program and starts it on all hosts."""
-    with tempfile.TemporaryDirectory(prefix="mcast-mpi-") as name:
-        folder = Path(name)
+    folder = lab.scratch("mpi") if lab else Path(tempfile.mkdtemp(prefix="mcast-mpi-"))
+    try:
         program = _build(folder)
         for fifo in [*(f"command.{rank}" for rank in range(world)), "answer"]:
             os.mkfifo(folder / fifo)
@@ -159,7 +161,7 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": name},
+                env={**os.environ, "OMPI_MCA_orte_tmpdir_base": str(folder)},
             )
         try:
             program_handle = OpenMpi(folder, world, process, log)
@@ -171,3 +173,5 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
             yield program_handle
         finally:
             program_handle.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from torch_mcast.bench import rows
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import format_size
 
@@ -64,7 +65,6 @@ def _optional(value: float | None, form: str) -> str:
 
 def table(document: dict[str, Any]) -> Table:
     """One line per operation, size and backend."""
-    rows = document["rows"]
     peer = document.get("peer")
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
     for name in ("op", "size", "backend"):
@@ -77,6 +77,7 @@ def table(document: dict[str, Any]) -> Table:
         "busbw GB/s",
         "% of bound",
         "sent/host",
+        "x model",
         "recv/host",
         "fabric",
         "CPU s/GB",
@@ -85,7 +86,7 @@ def table(document: dict[str, Any]) -> Table:
     for name in [*names, *([f"x {peer}"] if peer else [])]:
         out.add_column(name, justify="right")
     last = None
-    for row in rows:
+    for row in document["rows"]:
         if not row["supported"]:  # an external program that has no such operation
             continue
         case = (row["op"], row["size"])
@@ -107,13 +108,8 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    lab = row.get("lab") or {}
-    nic = row.get("nic")
-    sent = lab.get("sent_mean")
-    received = lab.get("received_max")
-    if sent is None and nic:
-        sent = sum(moved[0] for moved in nic.values()) / len(nic)
-        received = max(moved[1] for moved in nic.values())
+    sent, received = rows.host_bytes(row)
+    model = row["model_send_bytes"]
     gb = [None if row[key] is None else row[key] / 1e9 for key in ("algbw", "busbw")]
     return [
         _time(row["median_s"]),
@@ -123,8 +119,9 @@ def _figures(row: dict[str, Any]) -> list[str]:
         _optional(gb[1], ".3g"),
         _optional(row["bound_percent"], ".0f"),
         _bytes(sent),
+        _optional(sent / model if sent is not None and model else None, ".2f"),
         _bytes(received),
-        _bytes(lab.get("fabric")),
+        _bytes((row.get("lab") or {}).get("fabric")),
         _optional(row["cpu_s_per_gb"], ".2f"),
         _optional(row["repairs"], ".3g"),
     ]

@@ -82,3 +82,14 @@ def lab_traffic(moved: Any, idle: Any, workers: list[str]) -> dict[str, Any]:
             port.queue_drops for group in (moved.nics, moved.ports) for port in group.values()
         ),
     }
+
+
+def host_bytes(row: dict[str, Any]) -> tuple[float | None, float | None]:
+    """(mean sent, largest received) bytes per host and operation; None where nothing was counted.
+    From the lab's counters as framed, else from the NICs' own."""
+    if row.get("lab"):
+        return row["lab"]["sent_mean"], row["lab"]["received_max"]
+    if row.get("nic"):
+        moved = list(row["nic"].values())
+        return sum(sent for sent, _ in moved) / len(moved), max(got for _, got in moved)
+    return None, None

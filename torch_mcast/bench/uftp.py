@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab.network import Lab
@@ -26,13 +24,14 @@ _SHARE = 0.94
 class Uftp:
     """Clients that listen in the hosts of a lab. version: of the Debian package, if any."""
 
-    def __init__(self, lab: Lab | None, folder: Path) -> None:
-        self._lab, self._folder = lab, folder
+    def __init__(self, lab: Lab | None) -> None:
+        self._lab = lab
         self._clients: list[subprocess.Popen[bytes]] = []
         self.version = _version()
         if not self.usable:
             return
         assert lab is not None
+        folder = self._folder = lab.scratch("uftp", in_memory=True)
         for host in lab.workers[1:]:
             (folder / host.name).mkdir()
             with (folder / f"{host.name}.log").open("wb") as out:
@@ -117,10 +116,8 @@ def start(lab: Lab | None, world: int) -> Iterator[Uftp]:
     """Starts the clients. `world` is not needed: there is one receiver per host."""
     if lab and lab.spec.ranks_per_host * lab.spec.hosts != world:
         raise LabError("uftp: the ranks are not those of the lab")
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="mcast-uftp-", dir=memory) as name:
-        program = Uftp(lab, Path(name))
-        try:
-            yield program
-        finally:
-            program.close()
+    program = Uftp(lab)
+    try:
+        yield program
+    finally:
+        program.close()

@@ -11,7 +11,9 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
@@ -74,6 +76,12 @@ class Lab:
     @property
     def aggregators(self) -> list[Host]:
         return [host for host in self.hosts if host.role == "aggregator"]
+
+    def scratch(self, name: str, in_memory: bool = False) -> Path:
+        """A new folder for files of what runs in the lab; removed with it. Names may repeat."""
+        parent = state.scratch_folder(self.id, in_memory)
+        parent.mkdir(mode=0o700, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -51,12 +52,13 @@ class Pool:
         preload: Sequence[str] = (),
         base_port: int = 29500,
         python: str | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.places = list(places)
         self._preload = tuple(preload)
         self._python = python or sys.executable
         self._ports = itertools.cycle(range(base_port, base_port + 2000))
-        self._folder = tempfile.TemporaryDirectory(prefix="mcast-pool-")
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="mcast-pool-"))
         self._workers: list[Worker | None] = [None] * len(self.places)
 
     @classmethod
@@ -74,6 +76,7 @@ class Pool:
                 for local in range(lab.spec.ranks_per_host)
             ],
             preload,
+            folder=lab.scratch("pool"),
         )
 
     @classmethod
@@ -121,10 +124,11 @@ class Pool:
         """Starts function(context, *args) on every rank."""
         port = str(next(self._ports))
         workers = [self._worker(rank) for rank in range(self.world_size)]
+        call = Call(workers, self._drop)  # before the functions start: it notes where the logs end
         for place, worker in zip(self.places, workers, strict=True):
             full = {**place.env, "MASTER_PORT": port, **(env or {})}
             calls.send(worker.channel, "call", function, args, full, self._preload)
-        return Call(workers, self._drop)
+        return call
 
     def run(
         self,
@@ -144,7 +148,7 @@ class Pool:
             self._drop(rank)
         place = self.places[rank]
         here, there = socket.socketpair()
-        log = Path(self._folder.name) / f"{rank}.log"
+        log = self._folder / f"{rank}.log"
         # The tests' folder too: functions at the top level of a module travel as its name.
         path = os.pathsep.join([package_root(), *filter(None, sys.path)])
         with log.open("ab") as out:
@@ -206,4 +210,4 @@ class Pool:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.01, end - time.monotonic()))
                 self._drop(rank)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)

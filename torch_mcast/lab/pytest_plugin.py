@@ -94,7 +94,8 @@ class _Clusters:
 
     def restore(self) -> None:
         """After a test: links as described; a lab that cannot be restored is given up."""
-        for key in self.used:
+        used, self.used = self.used, set()
+        for key in used:
             cluster, spec = self._clusters[key]
             if cluster.lab and spec:
                 try:
@@ -102,7 +103,6 @@ class _Clusters:
                 except LabError:
                     self._clusters.pop(key)[0].close()
                     raise
-        self.used.clear()
 
     def close(self) -> None:
         while self._clusters:

@@ -12,7 +12,9 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ from torch_mcast.lab.system import LabError
 from torch_mcast.lab.topology import prefix
 
 STATE_DIR = Path("/run/torch-mcast")
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
 
 
 def process_identity(pid: int) -> list[int] | None:
@@ -51,6 +55,21 @@ def path_of(lab: str) -> Path:
 def hosts_file(lab: str) -> Path:
     """What the lab's hosts see as /etc/hosts."""
     return STATE_DIR / f"{lab}.hosts"
+
+
+def scratch_folder(lab: str, in_memory: bool = False) -> Path:
+    """For files of what runs in the lab; goes with it. in_memory: /dev/shm where that has room
+    (a container's often has 64 MB)."""
+    if in_memory and _free_bytes(_MEMORY) > _ROOM:
+        return _MEMORY / f"torch-mcast-{lab}"
+    return Path(tempfile.gettempdir()) / f"torch-mcast-{lab}"
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
 
 
 @contextlib.contextmanager
@@ -100,6 +119,8 @@ def destroy(lab: str) -> None:
     left = system.namespaces(prefix(lab))
     if left:
         raise LabError(f"could not remove namespaces {left}")
+    for parent in (_MEMORY, Path(tempfile.gettempdir())):
+        shutil.rmtree(parent / f"torch-mcast-{lab}", ignore_errors=True)
     hosts_file(lab).unlink(missing_ok=True)
     path_of(lab).unlink(missing_ok=True)
 

@@ -5,8 +5,10 @@ calls (importing torch costs seconds); the environment of each call is set for t
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -15,6 +17,8 @@ from typing import Any
 import cloudpickle
 
 from torch_mcast.lab import calls
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def _destroy_process_groups() -> None:
@@ -62,6 +66,15 @@ def serve(channel: Connection) -> None:
         sys.stderr.flush()
 
 
+def _die_with_the_driver() -> None:
+    """SIGKILL when the thread that started this process ends: a worker that hangs in
+    a collective would not see the end of its channel."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
 def main() -> None:
+    _die_with_the_driver()
     channel = Connection(int(sys.argv[1]))
     serve(channel)

@@ -56,7 +56,8 @@ namespace mcast {
   X(aborts_sent, "abort notices sent")                                                            \
   X(aborts_received, "abort notices received")                                                    \
   X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")                        \
-  X(probes_sent, "reach probes sent at group creation")
+  X(probes_sent, "reach probes sent at group creation")                                           \
+  X(path_switches, "times the group gave up multicast for the ring after its creation")
 
 enum class Counter : uint16_t {
 #define MCAST_COUNTER_ENUM(name, help) name,

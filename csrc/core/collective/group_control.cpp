@@ -132,8 +132,9 @@ void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   Sequence where = 0;
+  uint32_t other = CompletionTracker::kOwn;
   switch (completion_.on_child(tree_.child_index(header.member), header.sequence, header.argument,
-                               hashes, where, now)) {
+                               hashes, where, other, now)) {
     case CompletionTracker::Report::kOk:
       if (tree_.is_top(self_)) on_released(completion_.subtree_complete(), now);
       break;
@@ -142,13 +143,12 @@ void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
       break;
     case CompletionTracker::Report::kMismatch:
       counters_.add(Counter::mismatched);
-      if (find(where) != nullptr) {
+      if (other == CompletionTracker::kOwn) {
         describe_to(header.member, where);
       } else {
-        fail(Status(Code::kMismatch, "rank " + std::to_string(header.member) +
-                                         " and another rank called different operations as number " +
-                                         std::to_string(where)),
-             header.member, now);
+        // Not called here yet: let the one tell the other.
+        send_frame(static_cast<Member>(tree_.first_child(self_) + other), Channel::kControl,
+                   wire::FrameType::kDescribe, where, header.member);
       }
       break;
   }
@@ -174,6 +174,9 @@ void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready)
     return;
   }
   ready_ = std::move(ready);
+  for (uint32_t m = 0; m < size_; m++) {
+    if (!gone_[m].ok()) return fail(Status(gone_[m]), static_cast<Member>(m), now);
+  }
   probe_.emplace(self_, size_, tree_.children(self_), params_.try_multicast && params_.multicast_problem.empty(), params_.probe_timeout, now);
 }
 

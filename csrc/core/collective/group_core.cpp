@@ -39,6 +39,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
       left_(size_, UINT32_MAX),
       gone_(size_),
+      deafness_(size_),
       repairs_(size_) {
   if (size_ == 1) {
     path_ = Path::kLocal;
@@ -52,6 +53,10 @@ Operation* GroupCore::find(Sequence sequence) {
 }
 
 void GroupCore::post(Post post, Nanos now) {
+  if (frozen_ && !failed()) {
+    deferred_.push_back(std::move(post));
+    return;
+  }
   counters_.add(Counter::ops_posted);
   const Sequence sequence = post.sequence;
   auto owned = std::make_unique<Operation>();
@@ -64,7 +69,7 @@ void GroupCore::post(Post post, Nanos now) {
   next_ = sequence + 1;
   unfinished_++;
   if (failed()) {
-    finish(op, failure_);
+    finish(op, failure_.with_context(op_text(op, now)));
     return;
   }
   for (uint32_t m = 0; m < size_; m++) {
@@ -93,7 +98,7 @@ void GroupCore::post(Post post, Nanos now) {
   }
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   op.needs_release = size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small &&
-                                               path_ == Path::kMulticast));
+                                               !by_ring(sequence)));
   if (!op.plan.trivial() && size_ > 1) {
     if (!op.plan.small) large_in_flight_++;
     start_streams(op, now);
@@ -111,7 +116,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     if (op.own_slot == slot) op.receivers.back().set_all();
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
-  if (path_ == Path::kRing) {
+  if (by_ring(op.post.sequence)) {
     start_ring(op, now);
     return;
   }
@@ -128,9 +133,12 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     sender.eager = plan.small ? plan.chunks : plan.eager;
     sender.window = plan.window;
     sender.batch = plan.batch;
+    sender.quantum = plan.quantum;
     op.sender.emplace(sender);
     op.repairs.emplace(size_ > 2 ? params_.alpha / 4 : 0);
-    if (plan.small && !keep_small(op)) {
+    // In order: a later small operation that overtook would hold memory which is only given back
+    // after the waiting one.
+    if (plan.small && (retransmit_waiting_ > 0 || !keep_small(op))) {
       counters_.add(Counter::retransmit_waits);
       retransmit_waiting_++;
     }
@@ -196,6 +204,7 @@ void GroupCore::check_local(Operation& op, Nanos now) {
     }
   }
   op.local_complete = true;
+  if (op.fetch) judge_hearing(op, now);
   if (!op.needs_release) finish(op, {});
   advance_complete(now);
 }
@@ -226,15 +235,17 @@ void GroupCore::finish(Operation& op, const Status& status) {
 
 void GroupCore::release(Sequence end, Nanos now) {
   while (base_ < end && !ops_.empty()) {
-    Operation& op = *ops_.front();
-    if (!op.finished) finish(op, {});
-    kept_bytes_ -= op.kept.size();
+    // Out of the queue before user code runs: it may post, which may release again.
+    retired_.push_back(std::move(ops_.front()));
     ops_.pop_front();
     base_++;
+    Operation& op = *retired_.back();
+    kept_bytes_ -= op.kept.size();
+    if (!op.finished) finish(op, {});
   }
-  if (retransmit_waiting_ == 0) return;
-  for (const auto& op : ops_) {
-    if (!op->sender || !op->plan.small || op->sending_started) continue;
+  for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
+    Operation* op = find(s);
+    if (op == nullptr || !op->sender || !op->plan.small || op->sending_started) continue;
     if (!keep_small(*op)) break;
     retransmit_waiting_--;
     check_local(*op, now);
@@ -242,16 +253,20 @@ void GroupCore::release(Sequence end, Nanos now) {
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
+  retired_.clear();
   if (failed()) {
     ops_.clear();
     return false;
   }
-  liveness_.set_active(base_ != next_ || probe_.has_value(), now);
+  liveness_.set_active(base_ != next_ || probe_ || frozen_, now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
   bool more = false;
-  for (size_t i = 0; i < ops_.size() && !failed(); i++) {
-    Operation& op = *ops_[i];
+  // By sequence: the queue moves when an operation is released inside the loop.
+  for (Sequence s = base_; s != next_ && !failed(); s++) {
+    Operation* const found = find(s);
+    if (found == nullptr) continue;
+    Operation& op = *found;
     if (!op.ring.empty()) {
       more = pump_ring(op, now) || more;
       continue;
@@ -272,23 +287,22 @@ bool GroupCore::progress(Nanos now, bool drained) {
   }
   if (failed()) return false;
   report_complete(now);
-  if (base_ != next_ || probe_) {
-    drive_liveness(now, drained);
-    check_deadlines(now);
-  }
+  if (base_ != next_ || probe_ || frozen_) drive_liveness(now, drained);
+  check_deadlines(now);
   return more && !failed();
 }
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
   Nanos next = std::min(completion_.deadline(), late_until_);
-  if (base_ != next_ || probe_) next = std::min(next, liveness_.deadline());
+  if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {
     if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
     if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
     if (op->repairs) next = std::min(next, op->repairs->deadline());
-    if (op->local_complete) continue;
+    // As in progress(): a deadline that nothing acts on would make the lane spin.
+    if (op->local_complete || op->receiving == 0) continue;
     if (op->fetch) {
       next = std::min(next, op->fetch->deadline());
       for (const StreamReceiver& r : op->receivers) next = std::min(next, r.deadline());
@@ -297,6 +311,6 @@ Nanos GroupCore::deadline(Nanos now) const {
   return next;
 }
 
-bool GroupCore::quiet() const { return failed() || (base_ == next_ && !probe_); }
+bool GroupCore::quiet() const { return failed() || (base_ == next_ && !probe_ && deferred_.empty()); }
 
 }  // namespace mcast

@@ -18,6 +18,7 @@
 #include "collective/operation.h"
 #include "collective/port.h"
 #include "protocol/completion.h"
+#include "protocol/deafness.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
 #include "protocol/staging.h"
@@ -75,6 +76,11 @@ class GroupCore {
   // Runs once, at the first failure, before the operations learn of it.
   void set_failure_listener(std::function<void(const Status&)> listener) {
     on_failure_ = std::move(listener);
+  }
+  // Runs when the group changes its path after creation.
+  void set_path_listener(
+      std::function<void(const std::string& path, const std::string& why)> listener) {
+    on_path_change_ = std::move(listener);
   }
   bool failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
@@ -150,7 +156,18 @@ class GroupCore {
   void on_where(const Frame& header, Nanos now);
   void name_late(Nanos now);
 
+  // path_switch.cpp: from multicast to the ring in mid-life
+  void judge_hearing(const Operation& op, Nanos now);
+  void begin_switch(const std::string& why, Nanos now);
+  void freeze(const std::string& why, Nanos now);
+  void switch_answered(Nanos now);
+  void draw_line(Sequence first_by_ring, Nanos now);
+  void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
+
   // ring.cpp: the unicast path
+  bool by_ring(Sequence sequence) const {
+    return path_ == Path::kRing || (ring_from_ && sequence >= *ring_from_);
+  }
   void start_ring(Operation& op, Nanos now);
   bool pump_ring(Operation& op, Nanos now);
   void on_ring_ready(const Frame& header, Nanos now);
@@ -180,6 +197,9 @@ class GroupCore {
   std::function<void(const Status&)> ready_;
 
   std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
+  // Released operations, until the next progress(): callers up the stack may still hold a reference,
+  // since the last chunk of an operation can release it (and run user code that posts the next one).
+  std::vector<std::unique_ptr<Operation>> retired_;
   Sequence base_ = 0;                           // released below
   Sequence next_ = 0;                           // posted below
   size_t kept_bytes_ = 0;
@@ -209,6 +229,15 @@ class GroupCore {
   Nanos late_until_ = kNever;
   bool late_asked_ = false;
   std::vector<int> where_;  // by member: -1 unknown, 0 not posted, 1 posted
+
+  Deafness deafness_;
+  bool frozen_ = false;               // a switch is being agreed: new posts wait in deferred_
+  std::deque<Post> deferred_;
+  std::optional<Sequence> ring_from_;  // operations from here on use the ring
+  std::string switch_reason_;
+  uint32_t switch_waiting_ = 0;
+  Sequence switch_at_ = 0;
+  std::function<void(const std::string& path, const std::string& why)> on_path_change_;
 
   std::vector<std::pair<uint64_t, uint64_t>> repairs_;
   // Scratch, kept to avoid allocation.

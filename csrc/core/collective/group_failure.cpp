@@ -48,6 +48,10 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   for (size_t i = 0; i < ops_.size(); i++) {
     if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(*ops_[i], now)));
   }
+  for (Post& p : std::exchange(deferred_, {})) {
+    if (p.done) p.done(failure_.with_context("operation " + std::to_string(p.sequence) +
+                                             " of group '" + params_.name + "'"));
+  }
   probe_.reset();
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
 }
@@ -76,7 +80,12 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
   liveness_.due(now, ping);
   for (const Member m : ping) {
     counters_.add(Counter::pings_sent);
-    send_frame(m, Channel::kControl, wire::FrameType::kPing, 0, 0);
+    // Names the oldest operation that is not over: calls that differ so that no data ever flows
+    // (each takes the other for the root) are found out by this alone.
+    wire::Writer body;
+    const Operation* op = find(base_);
+    if (op != nullptr) body.put<uint32_t>(op->plan.hash);
+    send_frame(m, Channel::kControl, wire::FrameType::kPing, base_, 0, body.bytes());
   }
   if (!drained) return;
   const Member silent = liveness_.silent(now);
@@ -149,13 +158,17 @@ void GroupCore::name_late(Nanos now) {
 
 void GroupCore::describe_to(Member to, Sequence sequence) {
   const Operation* op = find(sequence);
-  if (op == nullptr) return;
+  if (op == nullptr || to == self_) return;
   wire::Writer body;
   wire::put_descriptor(body, op->plan.descriptor);
   send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
 }
 
 void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
+  if (body.empty()) {
+    if (header.argument < size_) describe_to(static_cast<Member>(header.argument), header.sequence);
+    return;
+  }
   wire::Descriptor theirs;
   if (!wire::parse_descriptor(body, theirs)) {
     counters_.add(Counter::malformed);
@@ -225,8 +238,15 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
         return on_released(header.sequence, now);
       }
       break;
-    case FrameType::kPing:
-      return send_frame(header.member, Channel::kControl, FrameType::kPong, 0, 0);
+    case FrameType::kPing: {
+      send_frame(header.member, Channel::kControl, FrameType::kPong, 0, 0);
+      const Operation* op = body.size() == 4 ? find(header.sequence) : nullptr;
+      if (op != nullptr && op->plan.hash != wire::load<uint32_t>(body.data())) {
+        counters_.add(Counter::mismatched);
+        describe_to(header.member, header.sequence);
+      }
+      return;
+    }
     case FrameType::kPong:
       return;
     case FrameType::kAbort: {
@@ -270,6 +290,11 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       return flood(FrameType::kQuery, header.sequence, 0, {}, header.member);
     case FrameType::kWhere:
       return on_where(header, now);
+    case FrameType::kDeaf:
+    case FrameType::kSwitch:
+    case FrameType::kSwitchReady:
+    case FrameType::kSwitchAt:
+      return on_switch_frame(header, body, now);
   }
   counters_.add(Counter::malformed);
 }

@@ -190,7 +190,8 @@ void GroupCore::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
     say_not_have(header.sequence, header.member, header.argument, root, ranges, false);
     return;
   }
-  if (slot == op->own_slot && op->repairs) {
+  // Who has asked twice already may not hear the multicast at all: answer by stream then.
+  if (slot == op->own_slot && op->repairs && fetch_attempts(header.argument) < 2) {
     op->repairs->add(header.member, header.argument, std::move(ranges), now);
     return;
   }

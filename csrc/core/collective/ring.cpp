@@ -31,6 +31,10 @@ void GroupCore::start_ring(Operation& op, Nanos now) {
 }
 
 void GroupCore::on_ring_ready(const Frame& header, Nanos) {
+  if (header.member != (self_ + 1u) % size_) {
+    counters_.add(Counter::malformed);
+    return;
+  }
   Operation* op = find(header.sequence);
   if (op == nullptr) {
     if (header.sequence >= next_) early_ring_[header.sequence] = header.argument;
@@ -87,7 +91,7 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   const auto slot = op != nullptr && wire::parse_ring_data(body, data) && !op->ring.empty()
                         ? op->slot_of(data.root)
                         : std::nullopt;
-  if (!slot || slot == op->own_slot || header.argument != op->plan.hash || op->local_complete ||
+  if (!slot || slot == op->own_slot || header.member != (self_ + size_ - 1u) % size_ || header.argument != op->plan.hash || op->local_complete ||
       data.offset != op->ring[*slot].available ||
       data.payload.size() > op->plan.block - data.offset) {
     counters_.add(Counter::malformed);

@@ -96,6 +96,11 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline) {
       std::lock_guard<std::mutex> lock(state->mutex);
       if (state->failure.ok()) state->failure = why;
     });
+    group.core().set_path_listener([state](const std::string& path, const std::string& why) {
+      std::lock_guard<std::mutex> lock(state->mutex);
+      state->path = path;
+      state->reason = why;
+    });
     group.core().start_probe(now, [ready](const Status& status) { ready->set_value(status); });
   });
   if (!pushed) return Status(Code::kClosed, "the engine is shut down");
@@ -261,6 +266,10 @@ GroupStats GroupImpl::stats() const {
   GroupStats s = fixed_;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
+    if (!state_->path.empty()) {
+      s.path = state_->path;
+      s.reason = state_->reason;
+    }
     s.next_sequence = state_->next;
     s.failure = state_->failure.message();
   }

@@ -60,6 +60,7 @@ class GroupImpl final : public Group {
     Sequence next = 0;
     bool closed = false;
     Status failure;
+    std::string path, reason;  // when they changed after creation
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };

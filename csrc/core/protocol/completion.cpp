@@ -41,7 +41,8 @@ void CompletionTracker::complete_own(Sequence end, bool urgent, Nanos now) {
 
 CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence end, Sequence first,
                                                       std::span<const uint32_t> hashes,
-                                                      Sequence& mismatch, Nanos now) {
+                                                      Sequence& mismatch, uint32_t& other,
+                                                      Nanos now) {
   // A child reports only what follows its last report, and never below what it knows as released.
   if (end < child_[child] || first > end || hashes.size() != end - first ||
       first > child_[child] || end - released_ > (1u << 24)) {
@@ -53,6 +54,7 @@ CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence e
     if (index < seen_.size() && seen_[index]) {
       if (seen_[index]->hash != hash) {
         mismatch = s;
+        other = seen_[index]->own ? kOwn : seen_[index]->child;
         return Report::kMismatch;
       }
     } else {
@@ -68,10 +70,14 @@ CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence e
 bool CompletionTracker::report_due(Nanos now, Up& out) {
   if (top_ || now < due_) return false;
   due_ = kNever;
-  const Sequence end = subtree_complete();
+  Sequence end = subtree_complete();
   if (end <= reported_) return false;
-  out.end = end;
   out.first = std::max(reported_, released_);
+  if (end - out.first > kMaxReport) {
+    end = out.first + kMaxReport;
+    due_ = now;  // the rest at once
+  }
+  out.end = end;
   out.hashes.clear();
   for (Sequence s = out.first; s < end; s++) out.hashes.push_back(at(s)->hash);
   reported_ = end;

@@ -26,9 +26,13 @@ class CompletionTracker {
   void complete_own(Sequence end, bool urgent, Nanos now);
   // A child's report with the hashes of ops first..; false if it goes back or past what exists.
   enum class Report { kOk, kInvalid, kMismatch };
+  // kMismatch: `mismatch` is the op, `other` the child that reported another hash for it, or kOwn.
+  static constexpr uint32_t kOwn = 0xffffffff;
   Report on_child(uint32_t child, Sequence end, Sequence first, std::span<const uint32_t> hashes,
-                  Sequence& mismatch, Nanos now);
+                  Sequence& mismatch, uint32_t& other, Nanos now);
 
+  // Most hashes of one report, so that it fits a control frame however many operations end at once.
+  static constexpr Sequence kMaxReport = 8192;
   struct Up {
     Sequence end = 0;    // complete below this in the subtree
     Sequence first = 0;  // hashes of [first, end)

@@ -59,7 +59,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
     }
   }
   if (out.ranges.empty()) return false;
-  out.id = next_id_++;
+  out.id = next_id_++ << kFetchAttemptBits |
+           static_cast<uint32_t>(std::min(attempt, (1 << kFetchAttemptBits) - 1));
   outstanding_.push_back({out, total, attempt, now, now + timeout(attempt)});
   return true;
 }
@@ -92,11 +93,13 @@ void FetchClient::on_not_have(uint32_t id, Member root, std::span<const ChunkRan
     const bool from_root = outstanding_[i].request.donor == root;
     const int attempt = outstanding_[i].attempt;
     Chunk chunks = 0;
-    // A root without the chunk has not got that far itself: ask again later.
-    const Nanos wait = coming || from_root ? now + params_.coming_wait : 0;
+    // A root without the chunk has not got that far itself: ask again later. The repetition may be
+    // lost or late too: the wait doubles, so that a slow network is not filled with repetitions.
+    const bool later = coming || from_root;
+    const Nanos wait = later ? now + (params_.coming_wait << std::min(attempt, 8)) : 0;
     for (const ChunkRange& r : ranges) {
       chunks += r.size();
-      wanted_.push_back({root, r, true, from_root && !coming ? attempt + 1 : attempt, wait});
+      wanted_.push_back({root, r, true, later ? attempt + 1 : attempt, wait});
     }
     settle(i, chunks, now);
     return;

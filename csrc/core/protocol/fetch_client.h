@@ -21,6 +21,10 @@ struct FetchParams {
   Nanos coming_wait = 2 * kMilli;  // for chunks that the root multicasts again
 };
 
+// The low bits of a request id tell how often its chunks were asked of the root before.
+inline constexpr int kFetchAttemptBits = 4;
+inline constexpr uint32_t fetch_attempts(uint32_t id) { return id & ((1u << kFetchAttemptBits) - 1); }
+
 class FetchClient {
  public:
   explicit FetchClient(const FetchParams& params) : params_(params) {}

@@ -68,7 +68,9 @@ bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
 
 Nanos ReachProbe::deadline() const {
   Nanos next = multicast_ ? next_send_ : kNever;
-  if (!told_ && multicast_ && missing_ > 0) next = std::min(next, give_up_);
+  // With a child's word outstanding the time limit changes nothing: the verdict waits for the child.
+  const bool open = std::any_of(child_.begin(), child_.end(), [](int c) { return c < 0; });
+  if (!told_ && multicast_ && missing_ > 0 && !open) next = std::min(next, give_up_);
   return next;
 }
 

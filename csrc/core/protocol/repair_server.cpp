@@ -1,11 +1,59 @@
-// Aggregation of repair requests by a sweep over range boundaries: where two or more different askers
-// overlap the chunks go out once by multicast, everything else by stream to its asker. Work is
-// O(r log r) in the ranges held; memory is bounded by what the askers may have outstanding.
+// Aggregation of repair requests by a sweep over range boundaries: where two or more different
+// askers overlap the chunks go out once by multicast, everything else by stream to its asker. A
+// chunk that several ranks keep losing (a burst at all of them, a receiver that hears nothing) is
+// repeated a few times only, then streams deliver it: so repair ends whatever the multicast does.
+// Work is O(r log r) in the ranges held; memory is bounded by what the askers may have outstanding
+// and by the ranges that were ever repeated.
 #include "protocol/repair_server.h"
 
 #include <algorithm>
 
 namespace mcast {
+namespace {
+
+// Set operations on sorted disjoint ranges.
+std::vector<ChunkRange> intersect(const std::vector<ChunkRange>& a,
+                                  const std::vector<ChunkRange>& b) {
+  std::vector<ChunkRange> out;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const ChunkRange both{std::max(a[i].first, b[j].first), std::min(a[i].end, b[j].end)};
+    if (both.first < both.end) out.push_back(both);
+    (a[i].end < b[j].end) ? i++ : j++;
+  }
+  return out;
+}
+
+std::vector<ChunkRange> subtract(const std::vector<ChunkRange>& a,
+                                 const std::vector<ChunkRange>& b) {
+  std::vector<ChunkRange> out;
+  size_t j = 0;
+  for (ChunkRange r : a) {
+    while (j < b.size() && b[j].end <= r.first) j++;
+    for (size_t k = j; k < b.size() && b[k].first < r.end; k++) {
+      if (r.first < b[k].first) out.push_back({r.first, b[k].first});
+      r.first = std::min(r.end, b[k].end);
+    }
+    if (r.first < r.end) out.push_back(r);
+  }
+  return out;
+}
+
+void unite(std::vector<ChunkRange>& a, const std::vector<ChunkRange>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::sort(a.begin(), a.end(),
+            [](const ChunkRange& x, const ChunkRange& y) { return x.first < y.first; });
+  size_t kept = 0;
+  for (const ChunkRange& r : std::vector<ChunkRange>(a)) {
+    if (kept > 0 && r.first <= a[kept - 1].end) {
+      a[kept - 1].end = std::max(a[kept - 1].end, r.end);
+    } else {
+      a[kept++] = r;
+    }
+  }
+  a.resize(kept);
+}
+
+}  // namespace
 
 void RepairServer::add(Member asker, uint32_t id, std::vector<ChunkRange> ranges, Nanos now) {
   if (pending_.empty()) due_ = now + hold_;
@@ -48,6 +96,10 @@ void RepairServer::flush(std::vector<ChunkRange>& again, std::vector<Answer>& an
       again.back().end = at;
     }
   }
+  again = subtract(again, repeated_[kMaxRepeats - 1]);
+  for (size_t k = kMaxRepeats - 1; k > 0; k--)
+    unite(repeated_[k], intersect(again, repeated_[k - 1]));
+  unite(repeated_[0], again);
   for (Pending& p : pending_) {
     Answer answer{p.asker, p.id, {}, {}};
     for (const ChunkRange& r : p.ranges) {

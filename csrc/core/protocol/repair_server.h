@@ -2,6 +2,7 @@
 // for are multicast once instead of sent to each. One per own stream. Pure; time is an argument.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "base/types.h"
@@ -22,6 +23,8 @@ class RepairServer {
     std::vector<ChunkRange> unicast;  // send these by stream
     std::vector<ChunkRange> coming;   // tell that these come by multicast
   };
+  // Most times that one chunk is multicast again; whoever misses it then is served by stream.
+  static constexpr size_t kMaxRepeats = 3;
   // Ends the hold: sorted disjoint ranges to multicast again, and an answer per request.
   void flush(std::vector<ChunkRange>& again, std::vector<Answer>& answers);
 
@@ -34,6 +37,8 @@ class RepairServer {
   Nanos hold_;
   Nanos due_ = kNever;
   std::vector<Pending> pending_;
+  // [k]: chunks multicast again more than k times; sorted, disjoint.
+  std::array<std::vector<ChunkRange>, kMaxRepeats> repeated_;
 };
 
 }  // namespace mcast

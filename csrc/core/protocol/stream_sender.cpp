@@ -74,7 +74,9 @@ void StreamSender::adapt(Chunk mark, uint32_t lost) {
   if (mark - window_start_ < window_) return;
   const Chunk covered = mark - window_start_;
   const uint32_t newly = lost - std::min(lost, window_lost_);
-  const Chunk floor = std::max<Chunk>(2 * params_.batch, params_.window / 8);
+  // Below one report quantum receivers would have nothing to report, and the stream would stop.
+  const Chunk floor =
+      std::max<Chunk>({params_.quantum + params_.batch, 2 * params_.batch, params_.window / 8});
   if (static_cast<uint64_t>(newly) * kCutAbove > covered) {
     const Chunk cut = std::max<Chunk>(floor, window_ - window_ / 5);
     if (cut < window_) {

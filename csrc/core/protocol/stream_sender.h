@@ -13,6 +13,7 @@ struct SenderParams {
   Chunk eager = 0;        // may be sent before any credit
   Chunk window = 1;       // most chunks beyond the least mark
   Chunk batch = 1;        // chunks of one send batch
+  Chunk quantum = 1;      // progress after which receivers report: the window stays above it
   Nanos position_delay = kMilli;         // from stopping to the first Position
   Nanos position_max = 100 * kMilli;     // back-off limit
   int position_multicasts = 3;           // then by stream

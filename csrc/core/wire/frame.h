@@ -30,11 +30,12 @@ enum class FrameType : uint8_t {
   kNotHave = 5,    // argument request id; root, ranges; will not be answered by stream
   kComplete = 6,   // up: all ops < sequence complete in my subtree; argument = first of hashes; u32[]
   kReleased = 7,   // down: all ops < sequence complete everywhere
-  kPing = 8,       // answer at once
+  kPing = 8,       // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
   kPong = 9,
   kAbort = 10,        // flooded: AbortNotice
   kPosition = 11,     // flooded: argument = chunks sent; body root (u16)
-  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h)
+  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h); empty:
+                      // send yours to member `argument`, which reported another hash
   kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
   kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
   kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
@@ -44,8 +45,12 @@ enum class FrameType : uint8_t {
   kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
   kWhere = 20,        // answer to member 0: argument = my next sequence
   kComing = 21,       // like NotHave, but the root multicasts these chunks again
+  kDeaf = 22,         // to member 0: the sender lost nearly all multicast of late; body: text
+  kSwitch = 23,       // down: start no operation until kSwitchAt; body: text
+  kSwitchReady = 24,  // up: argument = most operations that any member of my subtree has started
+  kSwitchAt = 25,     // down: operations from `sequence` on use the ring
 };
-inline constexpr uint8_t kFrameTypeMax = 21;
+inline constexpr uint8_t kFrameTypeMax = 25;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 

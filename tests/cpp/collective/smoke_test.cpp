@@ -43,8 +43,6 @@ TEST_P(Sizes, AllgatherAndBroadcastDeliver) {
     if (loss == 0) {
       EXPECT_EQ(cluster.total(Counter::repair_chunks_sent), 0u);
     }
-    if (getenv("MCAST_TEST_VERBOSE"))
-      printf("P=%u bytes=%zu loss=%.2f t=%.3f ms sent=%lu repairs=%lu remcast=%lu pos=%lu frames=%lu overflow=%lu\n", ranks, bytes, loss, double(cluster.now())/1e6, cluster.total(Counter::datagrams_sent), cluster.total(Counter::repair_chunks_sent), cluster.total(Counter::remulticast_chunks), cluster.total(Counter::positions_sent), cluster.total(Counter::frames_sent), cluster.net().totals().overflowed);
   }
 }
 

@@ -3,7 +3,37 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
+
 namespace mcast::test {
+
+namespace {
+
+uint64_t word(uint64_t op, uint32_t root, size_t index) {
+  return mix64(op * 0x9e3779b97f4a7c15ULL + root * 0xd1b54a32d192ed03ULL + index);
+}
+
+}  // namespace
+
+void fill_pattern(uint64_t op, uint32_t root, Bytes out) {
+  for (size_t i = 0; i < out.size(); i += 8) {
+    const uint64_t w = word(op, root, i / 8);
+    std::memcpy(out.data() + i, &w, std::min<size_t>(8, out.size() - i));
+  }
+}
+
+size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes) {
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t w = word(op, root, i / 8);
+    const size_t n = std::min<size_t>(8, bytes.size() - i);
+    if (std::memcmp(bytes.data() + i, &w, n) == 0) continue;
+    const auto* want = reinterpret_cast<const std::byte*>(&w);
+    size_t k = 0;
+    while (bytes[i + k] == want[k]) k++;
+    return i + k;
+  }
+  return bytes.size();
+}
 
 std::string OpRun::check(uint32_t size) const {
   if (memory && !memory->intact()) return "guard bytes overwritten";
@@ -11,11 +41,10 @@ std::string OpRun::check(uint32_t size) const {
   const uint32_t blocks = kind == wire::Kind::kAllgather ? size : 1;
   for (uint32_t b = 0; b < blocks; b++) {
     const uint32_t from = kind == wire::Kind::kAllgather ? b : root;
-    for (size_t i = 0; i < block; i++) {
-      if (memory->data()[b * block + i] != pattern(id, from, i)) {
-        return "wrong byte " + std::to_string(i) + " of block " + std::to_string(b) + " at rank " +
-               std::to_string(rank) + " of op " + std::to_string(id);
-      }
+    const size_t wrong = check_pattern(id, from, ConstBytes(memory->data() + b * block, block));
+    if (wrong < block) {
+      return "wrong byte " + std::to_string(wrong) + " of block " + std::to_string(b) +
+             " at rank " + std::to_string(rank) + " of op " + std::to_string(id);
     }
   }
   return "";
@@ -26,6 +55,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
     lanes_.push_back(std::make_unique<Lane>(net_.attach()));
   }
   paused_.assign(options.ranks, false);
+  spins_.assign(options.ranks, 0);
   add_group(options.group);
 }
 
@@ -54,25 +84,38 @@ size_t Cluster::add_group(const GroupParams& base) {
   return g;
 }
 
-std::shared_ptr<OpRun> Cluster::post(Member rank, std::shared_ptr<OpRun> run,
-                                     wire::Descriptor descriptor, Nanos timeout, size_t g) {
+std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
+                                     Nanos timeout, size_t g, std::function<void()> then) {
+  auto run = std::make_shared<OpRun>();
+  run->kind = descriptor.kind;
+  run->id = id;
+  run->root = descriptor.root;
+  run->rank = rank;
+  run->block = descriptor.bytes;
   GroupCore& core = groups_[g][rank]->core();
   Post post;
   post.sequence = core.next_sequence();
   post.descriptor = descriptor;
   post.posted = now_;
   post.timeout = timeout;
-  if (run->memory) {
+  if (run->kind != wire::Kind::kBarrier) {
+    const bool all = run->kind == wire::Kind::kAllgather;
+    const uint32_t slots = all ? options_.ranks : 1;
+    run->memory = std::make_shared<Guarded>(slots * run->block);
     auto region = std::make_shared<Region>(run->memory->data(), run->memory->size(), run->memory);
-    const uint32_t slots = run->kind == wire::Kind::kAllgather ? options_.ranks : 1;
-    for (uint32_t s = 0; s < slots; s++) post.outputs.push_back({region, s * run->block, run->block});
-    if (run->kind == wire::Kind::kAllgather) post.input = post.outputs[rank];
-    if (run->kind == wire::Kind::kBroadcast && run->root == rank) post.input = post.outputs[0];
+    for (uint32_t s = 0; s < slots; s++) {
+      post.outputs.push_back({region, s * run->block, run->block});
+    }
+    if (all || run->root == rank) {
+      post.input = post.outputs[all ? rank : 0];
+      fill_pattern(id, rank, Bytes(post.input.data(), run->block));
+    }
   }
-  post.done = [this, run](const Status& status) {
+  post.done = [this, run, then = std::move(then)](const Status& status) {
     run->calls++;
     run->status = status;
     run->done_at = now_;
+    if (then) then();
   };
   core.post(std::move(post), now_);
   return run;
@@ -80,31 +123,21 @@ std::shared_ptr<OpRun> Cluster::post(Member rank, std::shared_ptr<OpRun> run,
 
 std::shared_ptr<OpRun> Cluster::broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                           Nanos timeout, size_t g) {
-  auto run = std::make_shared<OpRun>();
-  *run = {wire::Kind::kBroadcast, id, root, rank, bytes, std::make_shared<Guarded>(bytes), 0, {}, 0};
-  if (rank == root) {
-    for (size_t i = 0; i < bytes; i++) run->memory->data()[i] = pattern(id, root, i);
-  }
-  return post(rank, run, {wire::Kind::kBroadcast, 6, root, bytes, ""}, timeout, g);
+  return call(rank, {wire::Kind::kBroadcast, 6, root, bytes, ""}, id, timeout, g);
 }
 
 std::shared_ptr<OpRun> Cluster::allgather(Member rank, size_t block, uint64_t id, Nanos timeout,
                                           size_t g) {
-  auto run = std::make_shared<OpRun>();
-  *run = {wire::Kind::kAllgather, id, 0, rank, block,
-          std::make_shared<Guarded>(block * options_.ranks), 0, {}, 0};
-  for (size_t i = 0; i < block; i++) run->memory->data()[rank * block + i] = pattern(id, rank, i);
-  return post(rank, run, {wire::Kind::kAllgather, 6, kNoMember, block, ""}, timeout, g);
+  return call(rank, {wire::Kind::kAllgather, 6, kNoMember, block, ""}, id, timeout, g);
 }
 
 std::shared_ptr<OpRun> Cluster::barrier(Member rank, Nanos timeout, size_t g) {
-  auto run = std::make_shared<OpRun>();
-  run->rank = rank;
-  return post(rank, run, {wire::Kind::kBarrier, 0xff, kNoMember, 0, ""}, timeout, g);
+  return call(rank, {wire::Kind::kBarrier, 0xff, kNoMember, 0, ""}, 0, timeout, g);
 }
 
 Nanos Cluster::next_time() const {
   Nanos next = net_.next_event();
+  if (!actions_.empty()) next = std::min(next, actions_.begin()->first);
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (!paused_[r]) next = std::min(next, lanes_[r]->deadline(now_));
   }
@@ -116,9 +149,19 @@ void Cluster::step() {
   // A busy lane's next turn comes a little later: polling takes time too.
   if (busy_) now_ += 2 * kMicro;
   net_.advance(now_);
+  while (!actions_.empty() && actions_.begin()->first <= now_) {
+    const auto action = std::move(actions_.begin()->second);
+    actions_.erase(actions_.begin());
+    action();
+  }
   busy_ = false;
   for (uint32_t r = 0; r < lanes_.size(); r++) {
-    if (!paused_[r]) busy_ = lanes_[r]->poll(now_) || busy_;
+    if (paused_[r]) continue;
+    const bool more = lanes_[r]->poll(now_);
+    busy_ = more || busy_;
+    const bool overdue = !more && lanes_[r]->deadline(now_) <= now_;
+    spins_[r] = overdue ? spins_[r] + 1 : 0;
+    most_spins_ = std::max(most_spins_, spins_[r]);
   }
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,10 +14,11 @@
 
 namespace mcast::test {
 
-inline std::byte pattern(uint64_t op, uint32_t root, size_t i) {
-  const uint64_t x = op * 1000003 + root * 7919u + i * 31 + (i >> 8) * 17;
-  return static_cast<std::byte>(x ^ (x >> 11));
-}
+// What root `root` of op `op` sends: a stream of mixed 64-bit words, so that a chunk in the wrong
+// place, of another root or of another op cannot look right.
+void fill_pattern(uint64_t op, uint32_t root, Bytes out);
+// Index of the first byte that differs from the pattern; bytes.size() if none does.
+size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
 
 // Memory with 64 guard bytes on either side.
 class Guarded {
@@ -56,7 +59,6 @@ struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
   GroupParams group;  // self, tag and agreed.members are filled in
-  bool probe = true;
 };
 
 class Cluster {
@@ -77,6 +79,10 @@ class Cluster {
   std::shared_ptr<OpRun> allgather(Member rank, size_t block, uint64_t id, Nanos timeout = kNever,
                                    size_t g = 0);
   std::shared_ptr<OpRun> barrier(Member rank, Nanos timeout = kNever, size_t g = 0);
+  // An op as described, for calls that ranks disagree about. `then` runs in the completion callback.
+  std::shared_ptr<OpRun> call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
+                              Nanos timeout = kNever, size_t g = 0,
+                              std::function<void()> then = {});
 
   // Drives everything until `until()` or `limit` of virtual time passes; returns until(). A paused
   // rank's lane is not polled (a stopped process).
@@ -87,20 +93,33 @@ class Cluster {
     run([&] { return now_ >= end; }, time + 1);
   }
   void pause(Member r, bool paused) { paused_[r] = paused; }
+  // Runs `action` when virtual time reaches `when`.
+  void at(Nanos when, std::function<void()> action) { actions_.emplace(when, std::move(action)); }
+  // Kills the process of this rank: its streams break and its lane is never polled again.
+  void kill(Member r) {
+    net_.kill(r);
+    paused_[r] = true;
+  }
+  bool paused(Member r) const { return paused_[r]; }
+  // Most idle polls in a row of one lane whose deadline had passed all the same: a real lane thread
+  // would have span instead of sleeping.
+  uint64_t spins() const { return most_spins_; }
+  size_t groups() const { return groups_.size(); }
 
   uint64_t total(Counter c, size_t g = 0) const;
 
  private:
   void step();
   Nanos next_time() const;
-  std::shared_ptr<OpRun> post(Member rank, std::shared_ptr<OpRun> run, wire::Descriptor descriptor,
-                              Nanos timeout, size_t g);
 
   ClusterOptions options_;
   SimNetwork net_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<bool> paused_;
+  std::vector<uint64_t> spins_;  // by lane, in a row
+  uint64_t most_spins_ = 0;
+  std::multimap<Nanos, std::function<void()>> actions_;
   Nanos now_ = kMilli;
   bool busy_ = false;
 };

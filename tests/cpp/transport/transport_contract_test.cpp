@@ -12,8 +12,12 @@ struct UdpWithoutOffloads : UdpWorld {
 struct UdpWithoutGro : UdpWorld {
   UdpWithoutGro() { options.gro = false; }
 };
+// Loopback groups on an endpoint whose chosen interface may be another one.
+struct UdpLoopbackGroups : UdpWorld {
+  UdpLoopbackGroups() { loopback = true; }
+};
 
-using Worlds = ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro>;
+using Worlds = ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro, UdpLoopbackGroups>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Udp, TransportContract, Worlds);
 
 }  // namespace

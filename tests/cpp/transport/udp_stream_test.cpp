@@ -385,6 +385,45 @@ TEST_F(UdpStreamTest, CloseBeforeTheConnectionStandsStillDelivers) {
   EXPECT_TRUE(node(1).downs[0].graceful) << node(1).downs[0].why.to_string();
 }
 
+TEST_F(UdpStreamTest, ClosingSendsTheGoodbyeAndTheEndOfInput) {
+  make_nodes(1);
+  const Fd fd = accepted_peer(7);
+  ASSERT_TRUE(close(node(0)));  // our transport lives on: it is not its destruction that we see
+  Buffer received;
+  ASSERT_TRUE(closed(fd, &received));
+  const auto goodbye = encode_prefix(kGoodbyeLength);
+  EXPECT_EQ(received, to_buffer(goodbye));
+}
+
+TEST_F(UdpStreamTest, ALateConnectorFindsAClosingPeerGraceful) {
+  make_nodes(2);
+  ASSERT_TRUE(close(node(1)));
+  node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+  ASSERT_TRUE(pump([&] { return !node(0).downs.empty(); }));
+  EXPECT_TRUE(node(0).downs[0].graceful) << node(0).downs[0].why.to_string();
+}
+
+// Both Hellos are under way before either side looks: the side with the lower uid keeps its
+// connection, whichever side looks first.
+TEST_F(UdpStreamTest, OneOfTwoCrossingConnectionsIsUsed) {
+  for (size_t first : {0u, 1u, 0u, 1u, 0u, 1u}) {
+    nodes_.clear();
+    make_nodes(2);
+    const PeerId at0 = introduce(0, 1), at1 = introduce(1, 0);
+    node(0).send(at0, Channel::kControl, pattern(10, 1));
+    node(1).send(at1, Channel::kControl, pattern(10, 2));
+    node(first).st().poll(node(first), world_.now());
+    node(1 - first).st().poll(node(1 - first), world_.now());
+    ASSERT_TRUE(pump([&] { return node(0).frames.size() + node(1).frames.size() == 2; }));
+    settle(5);
+    EXPECT_EQ(stats(0).connections_opened, 1u);
+    EXPECT_EQ(stats(1).connections_opened, 1u);
+    EXPECT_EQ(stats(0).connect_retries + stats(1).connect_retries, 0u);
+    EXPECT_EQ(node(0).frames_on(Channel::kControl), std::vector<Buffer>{pattern(10, 2)});
+    EXPECT_EQ(node(1).frames_on(Channel::kControl), std::vector<Buffer>{pattern(10, 1)});
+  }
+}
+
 TEST_F(UdpStreamTest, AForkedChildDoesNotHoldConnectionsOpen) {
   make_nodes(2);
   const PeerId peer = introduce(0, 1);

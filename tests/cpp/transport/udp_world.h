@@ -1,10 +1,12 @@
-// The contract suite's World over UDP and TCP on loopback, in real time.
+// The contract suite's World over UDP and TCP, in real time: on loopback, or, to run it by hand
+// inside a network namespace, on the interface that MCAST_TEST_IFNAME names ("=eth0").
 #pragma once
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -15,8 +17,12 @@ namespace mcast::testing {
 struct UdpWorld {
   UdpTransportOptions options;
 
+  bool loopback = true;  // of the multicast addresses
+
   UdpWorld() {
-    options.interface = "=lo";
+    const char* const name = std::getenv("MCAST_TEST_IFNAME");
+    options.interface = name != nullptr ? name : "=lo";
+    loopback = name == nullptr;
     options.rcvbuf = 2 << 20;
   }
   std::unique_ptr<Transport> make() {
@@ -36,7 +42,7 @@ struct UdpWorld {
   MulticastAddress address(int n) const {
     const auto pid = static_cast<uint32_t>(::getpid());
     return {(pid << 8) + static_cast<uint32_t>(n), static_cast<uint16_t>(20000 + pid % 30000),
-            true};
+            loopback};
   }
 
  private:

@@ -189,3 +189,10 @@ def test_cases_without_a_size_come_once():
         Plan(("nonsense",), (4,), ("gloo",))
     with pytest.raises(ValueError, match="once"):
         Plan(("barrier",), (4,), ("gloo", "gloo"))
+
+
+def test_bytes_per_host_come_from_the_lab_before_the_nics():
+    nic = {"h1": (10, 40), "h2": (30, 20)}
+    assert rows.host_bytes({"nic": nic}) == (20, 40)
+    assert rows.host_bytes({"nic": nic, "lab": {"sent_mean": 5, "received_max": 6}}) == (5, 6)
+    assert rows.host_bytes({}) == (None, None)

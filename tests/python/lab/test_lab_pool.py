@@ -2,14 +2,17 @@
 torch."""
 
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
 
 from torch_mcast.lab.calls import WorkerFailure
 from torch_mcast.lab.pool import Pool
+from torch_mcast.lab.system import package_root
 
 
 def test_values_come_by_rank_from_their_hosts(lab):
@@ -114,4 +117,30 @@ def test_closing_ends_the_workers():
     for fd in fds:
         with pytest.raises(ProcessLookupError):
             signal.pidfd_send_signal(fd, 0)
+        os.close(fd)
+
+
+def test_workers_die_with_their_driver(tmp_path):
+    """Also workers that are busy: here they sleep in a call."""
+    script = (
+        "import time\n"
+        "from torch_mcast.lab.pool import Pool\n"
+        "pool = Pool.on_loopback(2)\n"
+        "def hang(ctx):\n"
+        "    ctx.notify('here', __import__('os').getpid())\n"
+        "    time.sleep(1000)\n"
+        "call = pool.start(hang)\n"
+        "print(*call.wait('here'), flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": package_root(), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        fds = [os.pidfd_open(int(pid)) for pid in driver.stdout.readline().split()]
+        driver.kill()
+    for fd in fds:  # readable when the process has ended
+        assert select.select([fd], [], [], 20)[0]
         os.close(fd)

@@ -32,9 +32,11 @@ def test_a_lab_is_gone_after_its_block():
     with Lab(LabSpec(hosts=2)) as lab:
         assert len(namespaces(lab.id)) == 3
         sleeper = lab.popen("h1", ["sleep", "1000"])
+        folder = lab.scratch("files")
+        (folder / "one").touch()
         assert lab.run("h2", ["hostname"]).stdout == "h2\n"
     assert namespaces(lab.id) == [] and not state.path_of(lab.id).exists()
-    assert sleeper.wait(10) == -signal.SIGKILL
+    assert sleeper.wait(10) == -signal.SIGKILL and not folder.parent.exists()
 
 
 def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch):

@@ -1,0 +1,80 @@
+// Element types and reduction operators as the engine knows them. The codes travel on the wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mcast {
+
+enum class Element : uint8_t {
+  kFloat64 = 1,
+  kFloat32 = 2,
+  kFloat16 = 3,
+  kBFloat16 = 4,
+  kInt64 = 5,
+  kInt32 = 6,
+  kInt16 = 7,
+  kInt8 = 8,
+  kUInt8 = 9,
+  kBool = 10,
+};
+
+enum class Reduction : uint8_t {
+  kSum = 1,
+  kAvg = 2,
+  kProduct = 3,
+  kMin = 4,
+  kMax = 5,
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8,
+  kPremulSum = 9,
+};
+
+// Bytes of one element; 0 for an unknown code.
+constexpr size_t element_size(Element e) noexcept {
+  switch (e) {
+    case Element::kFloat64:
+    case Element::kInt64:
+      return 8;
+    case Element::kFloat32:
+    case Element::kInt32:
+      return 4;
+    case Element::kFloat16:
+    case Element::kBFloat16:
+    case Element::kInt16:
+      return 2;
+    case Element::kInt8:
+    case Element::kUInt8:
+    case Element::kBool:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(Element e) noexcept {
+  return e == Element::kFloat64 || e == Element::kFloat32 || e == Element::kFloat16 ||
+         e == Element::kBFloat16;
+}
+
+// "float32", "sum": for messages.
+const char* element_name(Element e) noexcept;
+const char* reduction_name(Reduction r) noexcept;
+
+// Whether `r` means something for `e`: AVG and PREMUL_SUM need floating point, the bit operators
+// integers or bool.
+constexpr bool reducible(Element e, Reduction r) noexcept {
+  switch (r) {
+    case Reduction::kAvg:
+    case Reduction::kPremulSum:
+      return is_floating(e);
+    case Reduction::kBitAnd:
+    case Reduction::kBitOr:
+    case Reduction::kBitXor:
+      return !is_floating(e);
+    default:
+      return true;
+  }
+}
+
+}  // namespace mcast

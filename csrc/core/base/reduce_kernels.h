@@ -1,0 +1,31 @@
+// Folding of contributions, the arithmetic of reduce-scatter and all-reduce.
+//
+// Numerics contract: contributions are folded one after the other in rank order, so the bits do not
+// depend on arrival. float16 and bfloat16 accumulate in float32 and are rounded once, to nearest
+// even, at the end; other types accumulate in their own type (integers wrap). NaN propagates
+// through SUM, PRODUCT, MIN and MAX as in torch. bool: SUM and MAX are OR, PRODUCT and MIN are AND.
+//
+// All functions: any alignment, no overlap between accumulator and source unless equal, any thread.
+#pragma once
+
+#include "base/element.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// Bytes of one accumulator element: 4 for the 16-bit floats, else the element's size.
+constexpr size_t accumulator_size(Element e) noexcept {
+  return e == Element::kFloat16 || e == Element::kBFloat16 ? 4 : element_size(e);
+}
+
+// acc[i] = source[i] (first contribution); PREMUL_SUM: source[i] * factor.
+void fold_first(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
+                size_t count);
+// acc[i] = acc[i] (op) source[i].
+void fold_next(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
+               size_t count);
+// Result: AVG divides by `ranks`, 16-bit floats are rounded. out may be acc when sizes are equal.
+void fold_finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::byte* out,
+                 size_t count);
+
+}  // namespace mcast

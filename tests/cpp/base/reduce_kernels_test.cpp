@@ -1,0 +1,263 @@
+// Folding against a scalar model, bit for bit: all elements, operators, odd counts, any alignment.
+#include "base/reduce_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace mcast {
+namespace {
+
+float from_bf16(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+
+uint16_t to_bf16(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  if (std::isnan(f)) return static_cast<uint16_t>((bits >> 16) | 0x0040);
+  return static_cast<uint16_t>((bits + ((bits >> 16) & 1) + 0x7fff) >> 16);
+}
+
+// gcc's _Float16 converts in software or hardware, rounding to nearest even either way.
+float from_f16(uint16_t h) {
+  _Float16 x;
+  std::memcpy(&x, &h, 2);
+  return static_cast<float>(x);
+}
+
+uint16_t to_f16(float f) {
+  const auto x = static_cast<_Float16>(f);
+  uint16_t h;
+  std::memcpy(&h, &x, 2);
+  return h;
+}
+
+template <class T>
+T model_op(Reduction r, T a, T b) {
+  switch (r) {
+    case Reduction::kProduct:
+      if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+      } else {
+        return a * b;
+      }
+    case Reduction::kMin:
+      if (a != a) return a;
+      if (b != b) return b;
+      return b < a ? b : a;
+    case Reduction::kMax:
+      if (a != a) return a;
+      if (b != b) return b;
+      return b > a ? b : a;
+    default:
+      if constexpr (std::is_integral_v<T>) {
+        if (r == Reduction::kBitAnd) return static_cast<T>(a & b);
+        if (r == Reduction::kBitOr) return static_cast<T>(a | b);
+        if (r == Reduction::kBitXor) return static_cast<T>(a ^ b);
+        return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+      } else {
+        return a + b;
+      }
+  }
+}
+
+constexpr Element kElements[] = {
+    Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
+    Element::kInt32,   Element::kInt16,   Element::kInt8,    Element::kUInt8,    Element::kBool};
+
+// Contributions of `ranks` ranks folded by the scalar model.
+std::vector<std::byte> model(Element e, Reduction r, double factor, uint32_t ranks, size_t count,
+                             const std::vector<std::vector<std::byte>>& in) {
+  const size_t size = element_size(e);
+  std::vector<std::byte> out(count * size);
+  const auto run = [&]<class T>(T) {
+    for (size_t i = 0; i < count; i++) {
+      T acc{};
+      for (uint32_t k = 0; k < ranks; k++) {
+        T x;
+        std::memcpy(&x, in[k].data() + i * size, size);
+        if constexpr (std::is_floating_point_v<T>) {
+          if (r == Reduction::kPremulSum) {
+            volatile T scaled = x * static_cast<T>(factor);
+            x = scaled;
+          }
+        }
+        acc = k == 0 ? x : model_op(r, acc, x);
+      }
+      if constexpr (std::is_floating_point_v<T>) {
+        if (r == Reduction::kAvg) acc /= static_cast<T>(ranks);
+      }
+      std::memcpy(out.data() + i * size, &acc, size);
+    }
+  };
+  const auto wide = [&](auto from, auto to) {
+    for (size_t i = 0; i < count; i++) {
+      float acc = 0;
+      for (uint32_t k = 0; k < ranks; k++) {
+        uint16_t h;
+        std::memcpy(&h, in[k].data() + i * 2, 2);
+        volatile float x = from(h);
+        if (r == Reduction::kPremulSum) x = x * static_cast<float>(factor);
+        acc = k == 0 ? float{x} : model_op<float>(r, acc, x);
+      }
+      if (r == Reduction::kAvg) acc /= static_cast<float>(ranks);
+      const uint16_t h = to(acc);
+      std::memcpy(out.data() + i * 2, &h, 2);
+    }
+  };
+  switch (e) {
+    case Element::kFloat64:
+      run(double{});
+      break;
+    case Element::kFloat32:
+      run(float{});
+      break;
+    case Element::kFloat16:
+      wide(from_f16, to_f16);
+      break;
+    case Element::kBFloat16:
+      wide(from_bf16, to_bf16);
+      break;
+    case Element::kInt64:
+      run(int64_t{});
+      break;
+    case Element::kInt32:
+      run(int32_t{});
+      break;
+    case Element::kInt16:
+      run(int16_t{});
+      break;
+    case Element::kInt8:
+      run(int8_t{});
+      break;
+    case Element::kUInt8:
+      run(uint8_t{});
+      break;
+    case Element::kBool: {
+      Reduction b = Reduction::kBitOr;
+      if (r == Reduction::kBitXor) b = r;
+      if (r == Reduction::kProduct || r == Reduction::kMin || r == Reduction::kBitAnd) {
+        b = Reduction::kBitAnd;
+      }
+      for (size_t i = 0; i < count; i++) {
+        uint8_t acc = 0;
+        for (uint32_t k = 0; k < ranks; k++) {
+          const auto x = static_cast<uint8_t>(in[k][i]);
+          acc = k == 0 ? x : model_op(b, acc, x);
+        }
+        out[i] = static_cast<std::byte>(acc);
+      }
+      break;
+    }
+  }
+  return out;
+}
+
+std::vector<std::byte> random_values(Element e, size_t count, Rng& rng) {
+  std::vector<std::byte> out(count * element_size(e));
+  for (size_t i = 0; i < count; i++) {
+    const auto x = static_cast<float>(rng.unit() * 8 - 4);
+    std::byte* at = out.data() + i * element_size(e);
+    const auto put = [at](auto v) { std::memcpy(at, &v, sizeof v); };
+    switch (e) {
+      case Element::kFloat64:
+        put(rng.unit() * 8 - 4);
+        break;
+      case Element::kFloat32:
+        put(x);
+        break;
+      case Element::kFloat16:
+        put(to_f16(x));
+        break;
+      case Element::kBFloat16:
+        put(to_bf16(x));
+        break;
+      case Element::kBool:
+        put(static_cast<uint8_t>(rng.below(2)));
+        break;
+      default:
+        for (size_t b = 0; b < element_size(e); b++) at[b] = static_cast<std::byte>(rng.below(256));
+    }
+  }
+  return out;
+}
+
+TEST(ReduceKernels, EqualTheModelBitForBit) {
+  Rng rng(42);
+  for (const Element e : kElements) {
+    for (uint8_t code = 1; code <= 9; code++) {
+      const auto r = static_cast<Reduction>(code);
+      if (!reducible(e, r)) continue;
+      for (const size_t count :
+           {size_t{0}, size_t{1}, size_t{3}, size_t{63}, size_t{64}, size_t{65}, size_t{1001}}) {
+        for (const uint32_t ranks : {1u, 2u, 5u}) {
+          const double factor = 0.37;
+          std::vector<std::vector<std::byte>> in;
+          for (uint32_t k = 0; k < ranks; k++) in.push_back(random_values(e, count, rng));
+          const size_t skew = rng.below(2) * element_size(e);
+          std::vector<std::byte> acc(count * accumulator_size(e) + 16),
+              out(count * element_size(e) + 16);
+          for (uint32_t k = 0; k < ranks; k++) {
+            std::vector<std::byte> shifted(in[k].size() + 16);
+            if (!in[k].empty()) std::memcpy(shifted.data() + skew, in[k].data(), in[k].size());
+            (k == 0 ? fold_first : fold_next)(e, r, factor, shifted.data() + skew, acc.data(),
+                                              count);
+          }
+          fold_finish(e, r, ranks, acc.data(), out.data() + skew, count);
+          const auto want = model(e, r, factor, ranks, count, in);
+          ASSERT_EQ(std::memcmp(out.data() + skew, want.data(), want.size()), 0)
+              << element_name(e) << " " << reduction_name(r) << " count " << count << " ranks "
+              << ranks;
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceKernels, NanAndInfinityPropagate) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
+  for (const Reduction r :
+       {Reduction::kSum, Reduction::kProduct, Reduction::kMin, Reduction::kMax}) {
+    for (const bool nan_first : {true, false}) {
+      std::vector<float> a(37, nan_first ? nan : 1.0f), b(37, nan_first ? 1.0f : nan), acc(37),
+          out(37);
+      const auto bytes = [](std::vector<float>& v) {
+        return reinterpret_cast<std::byte*>(v.data());
+      };
+      fold_first(Element::kFloat32, r, 1, bytes(a), bytes(acc), 37);
+      fold_next(Element::kFloat32, r, 1, bytes(b), bytes(acc), 37);
+      fold_finish(Element::kFloat32, r, 2, bytes(acc), bytes(out), 37);
+      for (const float x : out) ASSERT_TRUE(std::isnan(x)) << reduction_name(r);
+    }
+  }
+  // The largest finite bfloat16 plus itself rounds to infinity, not to NaN.
+  const uint16_t big = 0x7f7f;
+  uint16_t out = 0;
+  float acc = 0;
+  fold_first(Element::kBFloat16, Reduction::kSum, 1, reinterpret_cast<const std::byte*>(&big),
+             reinterpret_cast<std::byte*>(&acc), 1);
+  fold_next(Element::kBFloat16, Reduction::kSum, 1, reinterpret_cast<const std::byte*>(&big),
+            reinterpret_cast<std::byte*>(&acc), 1);
+  fold_finish(Element::kBFloat16, Reduction::kSum, 2, reinterpret_cast<std::byte*>(&acc),
+              reinterpret_cast<std::byte*>(&out), 1);
+  EXPECT_EQ(from_bf16(out), inf);
+}
+
+TEST(ReduceKernels, MeaninglessPairsAreKnown) {
+  EXPECT_FALSE(reducible(Element::kInt32, Reduction::kAvg));
+  EXPECT_FALSE(reducible(Element::kFloat32, Reduction::kBitAnd));
+  EXPECT_FALSE(reducible(Element::kBool, Reduction::kPremulSum));
+  EXPECT_TRUE(reducible(Element::kBool, Reduction::kSum));
+}
+
+}  // namespace
+}  // namespace mcast

@@ -1,0 +1,110 @@
+// Multicast that dies after a good probe: operations stay exact, and the group goes on by the ring.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/cluster.h"
+
+namespace mcast::test {
+namespace {
+
+using Runs = std::vector<std::shared_ptr<OpRun>>;
+
+bool all_done(const Runs& runs) {
+  return std::all_of(runs.begin(), runs.end(), [](const auto& r) { return r->done(); });
+}
+
+void expect_good(const Runs& runs, uint32_t size) {
+  for (const auto& r : runs) {
+    ASSERT_TRUE(r->done());
+    ASSERT_TRUE(r->status.ok()) << r->status.to_string();
+    ASSERT_EQ(r->check(size), "");
+  }
+}
+
+class PathSwitch : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
+
+TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
+  const auto [ranks, arity, everybody] = GetParam();
+  ClusterOptions options;
+  options.ranks = ranks;
+  options.group.arity = arity;
+  Cluster cluster(options);
+  for (Member r = 0; r < ranks; r++) ASSERT_EQ(cluster.group(r).core().path(), GroupCore::Path::kMulticast);
+  const auto deaf = static_cast<size_t>(ranks - 1);
+  for (size_t from = 0; from < ranks; from++) {
+    if (everybody) {
+      cluster.net().block_multicast(from, SIZE_MAX);
+    } else if (from != deaf) {
+      cluster.net().block_multicast(from, deaf);
+    }
+  }
+  uint64_t id = 1;
+  Runs runs;
+  // Ranks run ahead of each other by different amounts while the line is drawn.
+  for (int round = 0; round < 12; round++) {
+    for (Member r = 0; r < ranks; r++) {
+      runs.push_back(cluster.allgather(r, 50'000 + 7 * static_cast<size_t>(round), id));
+      if (round % 3 == r % 3) cluster.run_for(kMilli);
+    }
+    id++;
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond)) << "round " << round;
+  }
+  for (int round = 0; round < 3; round++, id++) {
+    for (Member r = 0; r < ranks; r++) runs.push_back(cluster.broadcast(r, 0, 30'000, id));
+    for (Member r = 0; r < ranks; r++) runs.push_back(cluster.barrier(r));
+  }
+  ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond));
+  expect_good(runs, ranks);
+  EXPECT_EQ(cluster.total(Counter::path_switches), ranks);
+  EXPECT_GT(cluster.total(Counter::ring_bytes_sent), 0u);
+  for (Member r = 0; r < ranks; r++) {
+    EXPECT_NE(cluster.group(r).core().path_reason().find("no longer hears"), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PathSwitch,
+                         testing::Combine(testing::Values(2u, 3u, 7u), testing::Values(2u, 32u),
+                                          testing::Bool()));
+
+TEST(PathSwitch, HeavyRandomLossIsNotDeafness) {
+  ClusterOptions options;
+  options.ranks = 4;
+  Cluster cluster(options);
+  cluster.net().faults().drop = 0.5;
+  Runs runs;
+  for (uint64_t id = 1; id <= 40; id++) {
+    for (Member r = 0; r < 4; r++) runs.push_back(cluster.allgather(r, 20'000, id));
+  }
+  ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 600 * kSecond));
+  expect_good(runs, 4);
+  EXPECT_EQ(cluster.total(Counter::path_switches), 0u);
+}
+
+TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
+  ClusterOptions options;
+  options.ranks = 3;
+  options.group.liveness_limit = kSecond;
+  Cluster cluster(options);
+  for (size_t from = 0; from < 3; from++) cluster.net().block_multicast(from, SIZE_MAX);
+  // The top never hears that its children are ready.
+  cluster.net().set_frame_hook([](size_t, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    return !(wire::parse_frame(frame, h) && h.type == wire::FrameType::kSwitchReady);
+  });
+  Runs runs;
+  for (uint64_t id = 1; id <= 8; id++) {
+    for (Member r = 0; r < 3; r++) runs.push_back(cluster.allgather(r, 60'000, id, 30 * kSecond));
+    cluster.run_for(200 * kMilli);
+  }
+  cluster.net().kill(2);
+  ASSERT_TRUE(cluster.run(
+      [&] {
+        return std::all_of(runs.begin(), runs.end(),
+                           [](const auto& r) { return r->done() || r->rank == 2; });
+      },
+      60 * kSecond));
+}
+
+}  // namespace
+}  // namespace mcast::test

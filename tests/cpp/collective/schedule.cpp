@@ -1,0 +1,396 @@
+// A schedule is drawn field by field from its seed, from small sets of values that include the
+// extremes. The run posts, drives virtual time until every op is done and every group is quiet, and
+// then compares bytes and balances the counters: each chunk was multicast once plus the counted
+// repetitions, each receiver placed each chunk exactly once, repairs stay in proportion to losses.
+#include "collective/schedule.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/rng.h"
+#include "wire/datagram.h"
+
+namespace mcast::test {
+namespace {
+
+template <typename T>
+T pick(Rng& rng, std::initializer_list<T> values) {
+  return values.begin()[rng.below(values.size())];
+}
+
+size_t pick_size(Rng& rng, size_t chunk, size_t most) {
+  size_t size = 0;
+  switch (rng.below(10)) {
+    case 0:
+      size = 0;
+      break;
+    case 1:
+      size = 1;
+      break;
+    case 2:
+      size = chunk - 1;
+      break;
+    case 3:
+      size = chunk;
+      break;
+    case 4:
+      size = chunk + 1;
+      break;
+    case 5:
+      size = chunk * (1 + rng.below(40));
+      break;
+    case 6:
+    case 7:
+      size = 1 + rng.below(8 * chunk);
+      break;
+    default:
+      size = 1 + rng.below(most);
+      break;
+  }
+  return std::min(size, most);
+}
+
+std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks, size_t budget) {
+  std::vector<OpSpec> ops(1 + rng.below(6));
+  for (OpSpec& op : ops) {
+    const uint64_t kind = rng.below(10);
+    op.kind = kind < 4   ? wire::Kind::kBroadcast
+              : kind < 8 ? wire::Kind::kAllgather
+                         : wire::Kind::kBarrier;
+    if (op.kind == wire::Kind::kBroadcast) op.root = static_cast<Member>(rng.below(ranks));
+    const size_t share = budget / ops.size() / ranks;
+    const size_t most = op.kind == wire::Kind::kAllgather ? share / ranks : share;
+    if (op.kind != wire::Kind::kBarrier) {
+      op.bytes = pick_size(rng, params.agreed.chunk, std::min(most, 600 * params.agreed.chunk));
+    }
+  }
+  return ops;
+}
+
+}  // namespace
+
+bool Schedule::faultless() const {
+  const SimFaults& f = net.faults;
+  return f.drop == 0 && f.duplicate == 0 && f.reorder == 0 && f.corrupt == 0 && !replay && net.jitter == 0 &&
+         pauses.empty();
+}
+
+std::string Schedule::describe() const {
+  std::ostringstream out;
+  const SimFaults& f = net.faults;
+  out << "seed " << seed << ": " << ranks << " ranks, latency " << net.latency << ", stream "
+      << net.stream_latency << ", rate " << net.rate << ", receive budget " << net.receive_budget
+      << "; drop " << f.drop << " burst " << f.burst << " duplicate " << f.duplicate << " reorder "
+      << f.reorder << "/" << f.reorder_delay << " corrupt " << f.corrupt
+      << (replay ? ", replays" : "") << (from_callbacks ? ", posted from callbacks" : "");
+  for (const Pause& p : pauses) {
+    out << "; rank " << p.rank << " stopped at " << p.from << " for " << p.length;
+  }
+  for (size_t g = 0; g < groups.size(); g++) {
+    const GroupParams& p = groups[g];
+    out << "\n  group " << g << ": arity " << p.arity << " chunk " << p.agreed.chunk << " batch "
+        << p.agreed.batch << " eager " << p.agreed.eager << " window " << p.agreed.window
+        << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
+        << p.staging << " retransmit " << p.retransmit << " ahead " << p.ahead << " alpha "
+        << p.alpha << (p.try_multicast ? "" : " ring") << "; ops";
+    for (const OpSpec& op : ops[g]) {
+      out << " " << wire::kind_name(op.kind) << "(" << op.bytes;
+      if (op.kind == wire::Kind::kBroadcast) out << " root " << op.root;
+      out << ")";
+    }
+  }
+  return out.str();
+}
+
+Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
+  Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.ring * 2 + flavour.faultless);
+  Schedule s;
+  s.seed = seed;
+  s.ranks = static_cast<uint32_t>(rng.chance(0.04) ? 1 : 2 + rng.below(8));
+  s.net.seed = seed;
+  s.net.latency = pick<Nanos>(rng, {20 * kMicro, kMicro, 300 * kMicro});
+  s.net.stream_latency = pick<Nanos>(rng, {50 * kMicro, 10 * kMicro, 2 * kMilli});
+  s.net.jitter = pick<Nanos>(rng, {0, 5 * kMicro, 100 * kMicro});
+  if (flavour.faultless) s.net.jitter = 0;  // jitter reorders
+  const auto chunk = pick<size_t>(rng, {64, 256, 1408, 1408, 8192});
+  s.net.max_datagram = chunk + wire::kDatagramHeader;
+  s.net.receive_budget =
+      pick<size_t>(rng, {133120, 133120, 32768, std::max<size_t>(8192, 8 * chunk), 1 << 20});
+  if (!flavour.faultless) {
+    s.net.rate = pick<double>(rng, {0, 0, 0, 1e7, 1.25e8});
+    SimFaults& f = s.net.faults;
+    f.drop = pick<double>(rng, {0, 0, 0.001, 0.01, 0.1, 0.3, 0.5});
+    f.burst = pick<double>(rng, {1, 1, 4, 30});
+    f.duplicate = pick<double>(rng, {0, 0, 0.02, 0.3});
+    f.reorder = pick<double>(rng, {0, 0, 0.02, 0.3});
+    f.reorder_delay = pick<Nanos>(rng, {100 * kMicro, kMilli, 20 * kMilli});
+    f.corrupt = pick<double>(rng, {0, 0, 0.02, 0.2});
+    s.replay = rng.chance(0.3);
+  }
+  const size_t groups = pick<size_t>(rng, {1, 1, 2, 3});
+  const size_t budget = pick<size_t>(rng, {60'000, 400'000, 3'000'000}) / groups;
+  for (size_t g = 0; g < groups; g++) {
+    GroupParams p;
+    p.tag = seed << 8;
+    p.arity = pick<uint32_t>(rng, {2, 3, 4, 32});
+    p.agreed.chunk = chunk;
+    p.agreed.budget = s.net.receive_budget;
+    p.agreed.batch = pick<size_t>(rng, {65536, 16384, 4096, chunk});
+    p.agreed.eager = pick<size_t>(rng, {32768, 32768, 0, 1, 4096, 1 << 20});
+    p.agreed.window = pick<size_t>(rng, {0, 0, 8 * chunk, 65536});
+    p.agreed.chains = pick<uint32_t>(rng, {0, 0, 1, 2, 3, s.ranks});
+    p.agreed.reorder = pick<uint32_t>(rng, {0, 0, 1, 8});
+    p.alpha = pick<Nanos>(rng, {2 * kMilli, 2 * kMilli, 200 * kMicro, 20 * kMicro});
+    p.try_multicast = !flavour.ring;
+    if (!flavour.faultless) {
+      p.staging = pick<size_t>(rng, {4 << 20, 0, 4096, 65536});
+      p.retransmit = pick<size_t>(rng, {4 << 20, 1, 8192, 65536});
+      p.ahead = pick<uint32_t>(rng, {64, 1, 4});
+    }
+    s.groups.push_back(p);
+    s.ops.push_back(pick_ops(rng, p, s.ranks, budget));
+  }
+  s.from_callbacks = rng.chance(0.15);
+  s.posts.resize(groups);
+  const auto pace = pick<Nanos>(rng, {0, 100 * kMicro, 5 * kMilli, 50 * kMilli});
+  for (size_t g = 0; g < groups; g++) {
+    for (uint32_t r = 0; r < s.ranks; r++) {
+      Nanos at = flavour.faultless ? 0 : static_cast<Nanos>(rng.below(kMilli));
+      if (!flavour.faultless && rng.chance(0.1)) at += static_cast<Nanos>(rng.below(3 * kSecond));
+      std::vector<Nanos> times;
+      for (size_t k = 0; k < s.ops[g].size(); k++) {
+        times.push_back(at);
+        if (pace > 0) at += static_cast<Nanos>(rng.below(static_cast<uint64_t>(pace)));
+      }
+      s.posts[g].push_back(times);
+    }
+  }
+  while (!flavour.faultless && rng.chance(0.2)) {
+    s.pauses.push_back({static_cast<Member>(rng.below(s.ranks)),
+                        static_cast<Nanos>(rng.below(20 * kMilli)),
+                        static_cast<Nanos>(rng.below(3 * kSecond))});
+  }
+  return s;
+}
+
+namespace {
+
+// One run of one schedule.
+class Runner {
+ public:
+  explicit Runner(const Schedule& schedule)
+      : s_(schedule), rng_(schedule.seed ^ 0x5eed), cluster_(options(schedule)) {
+    for (size_t g = 1; g < s_.groups.size(); g++) cluster_.add_group(s_.groups[g]);
+  }
+
+  Outcome run() {
+    start_ = cluster_.now();
+    cluster_.net().faults() = s_.net.faults;
+    data_sent_.assign(s_.groups.size(), 0);
+    cluster_.net().set_datagram_hook(
+        [this](size_t from, size_t to, ConstBytes d) { return on_datagram(from, to, d); });
+    for (size_t g = 0; g < s_.groups.size(); g++) {
+      for (Member r = 0; r < s_.ranks; r++) schedule_posts(g, r);
+    }
+    for (const Pause& p : s_.pauses) {
+      cluster_.at(start_ + p.from, [this, p] { stop(p.rank, 1); });
+      cluster_.at(start_ + p.from + p.length, [this, p] { stop(p.rank, -1); });
+    }
+    stopped_.assign(s_.ranks, 0);
+    size_t all = 0;
+    for (const auto& ops : s_.ops) all += ops.size() * s_.ranks;
+    Outcome out;
+    if (!cluster_.run([&] { return done_ == all; }, 120 * kSecond)) {
+      out.error = "not done in 120 s of virtual time:" + unfinished();
+    } else if (!cluster_.run([&] { return quiet(); }, 30 * kSecond)) {
+      out.error = "done, but not released everywhere";
+    } else {
+      out.error = verdict(out);
+    }
+    return out;
+  }
+
+ private:
+  static ClusterOptions options(const Schedule& s) {
+    ClusterOptions o;
+    o.ranks = s.ranks;
+    o.net = s.net;
+    o.net.faults = SimFaults{};
+    o.group = s.groups[0];
+    return o;
+  }
+
+  void stop(Member r, int change) {
+    stopped_[r] += change;
+    cluster_.pause(r, stopped_[r] > 0);
+  }
+
+  void schedule_posts(size_t g, Member r) {
+    if (s_.from_callbacks) {
+      cluster_.at(start_ + s_.posts[g][r][0], [this, g, r] { post(g, r, 0); });
+      return;
+    }
+    for (size_t k = 0; k < s_.ops[g].size(); k++) {
+      cluster_.at(start_ + s_.posts[g][r][k], [this, g, r, k] { post(g, r, k); });
+    }
+  }
+
+  void post(size_t g, Member r, size_t k) {
+    // A stopped process posts nothing; it goes on where it was.
+    if (stopped_[r] > 0) {
+      cluster_.at(cluster_.now() + kMilli, [this, g, r, k] { post(g, r, k); });
+      return;
+    }
+    // Later posts of the same rank may have been delayed behind this one.
+    if (cluster_.group(r, g).core().next_sequence() != k) {
+      cluster_.at(cluster_.now() + kMilli, [this, g, r, k] { post(g, r, k); });
+      return;
+    }
+    const OpSpec& op = s_.ops[g][k];
+    const Member root = op.kind == wire::Kind::kBroadcast ? op.root : kNoMember;
+    const uint8_t element = op.kind == wire::Kind::kBarrier ? 0xff : 6;
+    const auto then = [this, g, r, k] {
+      done_++;
+      if (s_.from_callbacks && k + 1 < s_.ops[g].size()) post(g, r, k + 1);
+    };
+    // Kept before the call: its completion may post the next one.
+    const size_t at = runs_.size();
+    runs_.emplace_back();
+    runs_[at] = cluster_.call(r, {op.kind, element, root, op.bytes, ""}, g * 100 + k + 1, kNever, g,
+                              then);
+  }
+
+  SimNetwork::Verdict on_datagram(size_t from, size_t to, ConstBytes datagram) {
+    wire::DatagramHeader h;
+    if (wire::parse_datagram(datagram, h) == wire::ParseError::kNone && from == to &&
+        h.type == wire::DatagramType::kData) {
+      data_sent_[h.group_tag - (s_.groups[0].tag + 1)]++;
+    }
+    if (s_.replay && from != to && rng_.chance(0.02)) {
+      std::vector<std::byte> copy(datagram.begin(), datagram.end());
+      if (rng_.chance(0.5)) {
+        // An earlier incarnation: all is well formed, only the tag is another.
+        h.group_tag ^= 0x8000000000000000ULL;
+        std::vector<std::byte> other(copy.size());
+        wire::write_datagram(other, h, ConstBytes(copy).subspan(wire::kDatagramHeader));
+        copy = std::move(other);
+      }
+      const auto again = static_cast<Nanos>(rng_.below(rng_.chance(0.5) ? kMilli : 2 * kSecond));
+      cluster_.at(cluster_.now() + again, [this, to, c = std::move(copy)] {
+        cluster_.net().inject(to, c);
+      });
+    }
+    return SimNetwork::Verdict::kPass;
+  }
+
+  bool quiet() {
+    for (size_t g = 0; g < s_.groups.size(); g++) {
+      for (Member r = 0; r < s_.ranks; r++) {
+        if (!cluster_.group(r, g).core().quiet()) return false;
+      }
+    }
+    return true;
+  }
+
+  std::string unfinished() {
+    std::string text = " at " + std::to_string(cluster_.now() - start_) + " ns;";
+    for (Member r = 0; r < s_.ranks; r++) {
+      const Nanos next = cluster_.lane(r).deadline(cluster_.now());
+      if (next < kNever) text += " lane " + std::to_string(r) + " due in " + std::to_string(next - cluster_.now());
+    }
+    for (size_t g = 0; g < s_.groups.size(); g++) {
+      for (Member r = 0; r < s_.ranks; r++) {
+        GroupCore& core = cluster_.group(r, g).core();
+        text += " g" + std::to_string(g) + "r" + std::to_string(r) + ":" +
+                std::to_string(core.next_sequence());
+        if (core.failed()) text += "(" + core.failure().to_string() + ")";
+      }
+    }
+    for (const auto& run : runs_) {
+      if (run && !run->done()) {
+        text += " op " + std::to_string(run->id) + "@" + std::to_string(run->rank);
+      }
+    }
+    return text;
+  }
+
+  std::string verdict(Outcome& out) {
+    if (cluster_.spins() > 3) {
+      return "a lane span for " + std::to_string(cluster_.spins()) + " idle polls past its deadline";
+    }
+    for (const auto& run : runs_) {
+      const std::string where =
+          "op " + std::to_string(run->id) + " at rank " + std::to_string(run->rank) + ": ";
+      if (run->calls != 1) return where + "completed " + std::to_string(run->calls) + " times";
+      if (!run->status.ok()) return where + run->status.to_string();
+      if (const std::string wrong = run->check(s_.ranks); !wrong.empty()) return where + wrong;
+    }
+    for (size_t g = 0; g < s_.groups.size(); g++) {
+      const std::string wrong = balance(g, out);
+      if (!wrong.empty()) return "group " + std::to_string(g) + ": " + wrong;
+    }
+    return "";
+  }
+
+  // Conservation of chunks in one group.
+  std::string balance(size_t g, Outcome& out) {
+    const auto total = [&](Counter c) { return cluster_.total(c, g); };
+    const GroupCore& core = cluster_.group(0, g).core();
+    if (core.path() != GroupCore::Path::kMulticast) {
+      return data_sent_[g] == 0 ? "" : "data was multicast in a ring group";
+    }
+    uint64_t chunks = 0;
+    for (const OpSpec& op : s_.ops[g]) {
+      const uint64_t n = (op.bytes + core.params().agreed.chunk - 1) / core.params().agreed.chunk;
+      chunks += n * (op.kind == wire::Kind::kAllgather ? s_.ranks : 1);
+    }
+    out.chunks += chunks;
+    out.gaps += total(Counter::gaps);
+    out.repairs += total(Counter::repair_chunks_sent);
+    out.remulticast += total(Counter::remulticast_chunks);
+    out.timeouts += total(Counter::fetch_timeouts);
+    const auto differ = [](const char* what, uint64_t have, uint64_t want) {
+      return std::string(what) + ": " + std::to_string(have) + ", expected " + std::to_string(want);
+    };
+    if (data_sent_[g] != chunks + total(Counter::remulticast_chunks)) {
+      return differ("data datagrams", data_sent_[g], chunks + total(Counter::remulticast_chunks));
+    }
+    if (total(Counter::chunks_placed) != chunks * (s_.ranks - 1)) {
+      return differ("chunks placed", total(Counter::chunks_placed), chunks * (s_.ranks - 1));
+    }
+    // Every lost chunk is answered by stream once, unless a request timed out and was made again; a
+    // repetition by multicast may be lost like any datagram; it is repeated a few times at most.
+    const uint64_t per_request = std::max<uint64_t>(1, (256u << 10) / core.params().agreed.chunk);
+    const uint64_t again = total(Counter::fetch_timeouts) * std::min(per_request, chunks);
+    if (total(Counter::repair_chunks_sent) > total(Counter::gaps) + again) {
+      return differ("repair chunks", total(Counter::repair_chunks_sent), total(Counter::gaps) + again);
+    }
+    if (total(Counter::remulticast_chunks) > RepairServer::kMaxRepeats * chunks) {
+      return differ("chunks multicast again", total(Counter::remulticast_chunks),
+                    RepairServer::kMaxRepeats * chunks);
+    }
+    const SimNetwork::Totals& net = cluster_.net().totals();
+    if (s_.faultless() && net.overflowed == 0 && total(Counter::staging_drops) == 0 &&
+        s_.net.rate == 0) {
+      if (data_sent_[g] != chunks) return differ("data datagrams without loss", data_sent_[g], chunks);
+      const uint64_t repairs = total(Counter::repair_chunks_sent) + total(Counter::fetches_sent);
+      if (repairs != 0) return differ("repairs without loss", repairs, 0);
+    }
+    return "";
+  }
+
+  const Schedule& s_;
+  Rng rng_;
+  Cluster cluster_;
+  Nanos start_ = 0;
+  size_t done_ = 0;
+  std::vector<std::shared_ptr<OpRun>> runs_;
+  std::vector<uint64_t> data_sent_;  // [group]
+  std::vector<int> stopped_;         // [rank]
+};
+
+}  // namespace
+
+Outcome run_schedule(const Schedule& schedule) { return Runner(schedule).run(); }
+
+}  // namespace mcast::test

@@ -1,0 +1,51 @@
+// Random schedules: one seed makes a cluster, its faults, the operations of its groups and the times
+// at which every rank posts them; running it checks everything that must hold at the end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/cluster.h"
+
+namespace mcast::test {
+
+struct OpSpec {
+  wire::Kind kind = wire::Kind::kBarrier;
+  Member root = 0;
+  size_t bytes = 0;
+};
+
+struct Pause {
+  Member rank = 0;
+  Nanos from = 0, length = 0;
+};
+
+struct Schedule {
+  uint64_t seed = 0;
+  uint32_t ranks = 2;
+  SimOptions net;                              // faults come into force after creation
+  std::vector<GroupParams> groups;
+  std::vector<std::vector<OpSpec>> ops;        // [group]
+  std::vector<std::vector<std::vector<Nanos>>> posts;  // [group][rank][op], after creation
+  bool from_callbacks = false;  // op k+1 is posted inside the completion of op k
+  bool replay = false;          // old packets come again, also under another tag
+  std::vector<Pause> pauses;
+
+  bool faultless() const;
+  std::string describe() const;
+};
+
+// What kinds of schedules a seed may make.
+struct Flavour {
+  bool ring = false;      // groups use the unicast ring
+  bool faultless = false; // a clean network, all memory ample: the counters must be exact
+};
+Schedule make_schedule(uint64_t seed, const Flavour& flavour);
+
+struct Outcome {
+  std::string error;  // "" if all held
+  uint64_t gaps = 0, repairs = 0, remulticast = 0, timeouts = 0, chunks = 0;
+};
+Outcome run_schedule(const Schedule& schedule);
+
+}  // namespace mcast::test

@@ -1,0 +1,58 @@
+"""Tensors whose bytes every rank can compute for every other rank, and their comparison."""
+
+from __future__ import annotations
+
+import torch
+
+# Everything c10d moves; Gloo knows the first group only.
+GLOO_DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+]
+OTHER_DTYPES = [
+    torch.bool,
+    torch.int16,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+DTYPES = GLOO_DTYPES + OTHER_DTYPES
+
+
+def content(rank: int, shape: int | tuple[int, ...], dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+    """Random bits, NaNs included."""
+    shape = (shape,) if isinstance(shape, int) else shape
+    count = 1
+    for extent in shape:
+        count *= extent
+    generator = torch.Generator().manual_seed(1000 * salt + rank)
+    size = dtype.itemsize
+    raw = torch.randint(0, 256, (count * size,), dtype=torch.uint8, generator=generator)
+    if dtype == torch.bool:
+        raw &= 1
+    return raw.view(dtype).view(shape)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+
+
+def assert_same(got: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
+    assert got.dtype == expected.dtype and got.shape == expected.shape, what
+    a, b = bits(got), bits(expected)
+    if not torch.equal(a, b):
+        wrong = (a != b).nonzero().flatten()
+        raise AssertionError(
+            f"{what}: {len(wrong)} of {len(a)} bytes differ, first at {wrong[0]}, last at {wrong[-1]}"
+        )

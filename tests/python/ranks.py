@@ -1,0 +1,223 @@
+"""Worker processes that stay alive between tests, because importing torch takes seconds.
+
+Pool.run() ships a module-level function to `world` workers, in each makes a process group, calls the
+function, destroys the group, and returns the results by rank. A deadline is hard: workers that miss it
+are killed (after printing their stacks) and replaced, and so is every worker whose call failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+_LOOPBACK = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass
+class Call:
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    rank: int
+    world: int
+    init: str  # "file:..." or "tcp:port", "" for no process group
+    backend: str
+    options: dict[str, Any] | None
+    timeout_s: float
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class RankError(AssertionError):
+    """A rank's call failed: its traceback is the message."""
+
+
+def _store(call: Call) -> Any:
+    import torch.distributed as dist
+
+    kind, _, where = call.init.partition(":")
+    limit = timedelta(seconds=call.timeout_s)
+    if kind == "file":
+        store = dist.FileStore(where, call.world)
+        store.set_timeout(limit)
+        return store
+    return dist.TCPStore("127.0.0.1", int(where), call.world, call.rank == 0, timeout=limit)
+
+
+def _execute(call: Call) -> Any:
+    if not call.init:
+        return call.function(*call.args)
+    import torch.distributed as dist
+
+    import torch_mcast
+
+    options = None if call.options is None else torch_mcast.Options(**call.options)
+    dist.init_process_group(
+        call.backend,
+        store=_store(call),
+        rank=call.rank,
+        world_size=call.world,
+        timeout=timedelta(seconds=call.timeout_s),
+        pg_options=options,
+    )
+    try:
+        return call.function(*call.args)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _environment(extra: dict[str, str]):
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def serve(connection: Any, stacks: str) -> None:
+    """Body of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(_LOOPBACK)
+    with open(stacks, "w") as file:
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+        while True:
+            try:
+                call = pickle.loads(connection.recv_bytes())
+            except EOFError:
+                return
+            try:
+                with _environment(call.env):
+                    answer = (True, _execute(call))
+                payload = pickle.dumps(answer)
+            except BaseException:  # noqa: BLE001 - reported to the test, whatever it is
+                payload = pickle.dumps((False, traceback.format_exc()))
+            connection.send_bytes(payload)
+
+
+class Worker:
+    def __init__(self, folder: Path, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.stacks = folder / f"stacks{number}"
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, str(self.stacks)), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def kill(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+
+    def describe(self) -> str:
+        """Its Python stacks, if it still runs."""
+        if not self.process.is_alive():
+            return f"exited with {self.process.exitcode}"
+        os.kill(self.process.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            text = self.stacks.read_text()
+            if "most recent call first" in text:
+                return text
+            self.process.join(0.05)
+        return "no stack available"
+
+
+class Pool:
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="mcast_ranks_"))
+        self._workers: dict[int, Worker] = {}
+        self._numbers = itertools.count()
+
+    def worker(self, rank: int) -> Worker:
+        if rank not in self._workers or not self._workers[rank].process.is_alive():
+            self._workers[rank] = Worker(self._folder, next(self._numbers))
+        return self._workers[rank]
+
+    def _init(self, store: str) -> str:
+        if store == "none":
+            return ""
+        if store == "tcp":
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                return f"tcp:{probe.getsockname()[1]}"
+        return f"file:{self._folder / f'store{next(self._numbers)}'}"
+
+    def run(
+        self,
+        world: int,
+        function: Callable[..., Any],
+        *args: Any,
+        backend: str = "mcast",
+        options: dict[str, Any] | None = None,
+        timeout_s: float = 60,
+        limit_s: float = 90,
+        store: str = "file",
+        env: dict[str, str] | None = None,
+    ) -> list[Any]:
+        """Results of function(*args) on ranks 0..world-1. RankError with all tracebacks otherwise.
+
+        `timeout_s` is the process group's timeout, `limit_s` that of the whole call. store: "file",
+        "tcp", or "none" for a call without a process group.
+        """
+        init = self._init(store)
+        workers = [self.worker(rank) for rank in range(world)]
+        for rank, worker in enumerate(workers):
+            call = Call(
+                function, args, rank, world, init, backend, options, timeout_s, dict(env or {})
+            )
+            worker.connection.send_bytes(pickle.dumps(call))
+        answers = self._collect(workers, limit_s)
+        failed = {rank: text for rank, (good, text) in answers.items() if not good}
+        if failed:
+            for rank in failed:
+                self._workers.pop(rank).kill()
+            raise RankError(
+                "\n".join(f"--- rank {rank} of {world}\n{text}" for rank, text in failed.items())
+            )
+        return [answers[rank][1] for rank in range(world)]
+
+    def _collect(self, workers: list[Worker], limit_s: float) -> dict[int, tuple[bool, Any]]:
+        deadline = time.monotonic() + limit_s
+        waiting = {worker.connection: rank for rank, worker in enumerate(workers)}
+        answers: dict[int, tuple[bool, Any]] = {}
+        while waiting and time.monotonic() < deadline:
+            ready = multiprocessing.connection.wait(
+                list(waiting), max(0.0, deadline - time.monotonic())
+            )
+            for connection in ready:
+                rank = waiting.pop(connection)
+                try:
+                    answers[rank] = pickle.loads(connection.recv_bytes())
+                except EOFError:
+                    workers[rank].process.join()
+                    answers[rank] = (False, f"died with {workers[rank].process.exitcode}")
+        for rank in waiting.values():
+            answers[rank] = (False, f"no answer in {limit_s} s\n{workers[rank].describe()}")
+        return answers
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)

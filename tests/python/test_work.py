@@ -1,0 +1,321 @@
+"""Work handles: futures, results, timeouts, interruption, the profiler, functional collectives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import weakref
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+import torch_mcast
+
+
+def backend():
+    return dist.group.WORLD._get_backend(torch.device("cpu"))
+
+
+def futures() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    output = torch.zeros(3 * world)
+    work = dist.all_gather_into_tensor(output, torch.full((3,), float(rank)), async_op=True)
+    future = work.get_future()
+    chained = future.then(lambda done: done.value()[0].sum().item())
+    assert chained.wait() == 3.0 * sum(range(world))
+    assert work.wait() and future.done()
+    assert work.get_future().value()[0].data_ptr() == output.data_ptr()
+    assert work.result()[0].data_ptr() == output.data_ptr()
+
+    outputs = [torch.zeros(3) for _ in range(world)]
+    work = dist.all_gather(outputs, torch.full((3,), float(rank)), async_op=True)
+    work.wait()
+    value = work.get_future().value()  # made after completion; flat, as Gloo and NCCL give it
+    assert [t.data_ptr() for t in value] == [t.data_ptr() for t in outputs]
+    assert dist.barrier(async_op=True).get_future().wait() == []
+    # A callback may itself use the group: it does not run where the network is driven.
+    nested = dist.all_gather_into_tensor(output, torch.ones(3), async_op=True).get_future()
+    tensor = torch.full((2,), float(rank))
+    nested.then(lambda _: dist.broadcast(tensor, 0, async_op=True)).wait().wait()
+    assert tensor.tolist() == [0.0, 0.0]
+
+
+def test_futures(ranks):
+    ranks(2, futures)
+
+
+def late_rank() -> None:
+    """wait() with a limit of its own gives up; the operation goes on."""
+    rank = dist.get_rank()
+    tensor = torch.full((4,), float(rank))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["rank 1 has given up"])
+        dist.broadcast(tensor, 0)
+        return
+    work = dist.broadcast(tensor, 0, async_op=True)
+    assert not work.is_completed()
+    with pytest.raises(dist.DistBackendError, match="wait\\(\\) gave up after its timeout of 50 ms"):
+        work.wait(timedelta(milliseconds=50))
+    store.set("rank 1 has given up", "1")
+    assert work.wait()
+    assert tensor.tolist() == [0.0] * 4
+
+
+def test_late_rank(ranks):
+    ranks(2, late_rank)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt() -> None:
+    """A signal handler runs, and may raise, while the main thread waits."""
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["interrupted"])
+        dist.barrier()
+        return
+
+    def handler(number, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        work = dist.barrier(async_op=True)
+        started = threading.Event()
+
+        def send():
+            started.wait()
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        started.set()
+        with pytest.raises(Interrupted):
+            work.wait()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    store.set("interrupted", "1")
+    work.wait()
+
+
+def test_interrupt(ranks):
+    ranks(2, interrupt)
+
+
+def gil() -> None:
+    """Other Python threads run while one waits."""
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["counted"])
+        dist.barrier()
+        return
+    thread = threading.Thread(target=lambda: store.set("counted", "1"))
+    work = dist.barrier(async_op=True)
+    thread.start()
+    work.wait()
+    thread.join()
+
+
+def test_waiting_releases_the_gil(ranks):
+    ranks(2, gil)
+
+
+def keepalive() -> None:
+    """Tensors of an operation live until it is over, then they go."""
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.full((100_000,), float(rank))
+    alive = weakref.ref(tensor.untyped_storage())
+    work = dist.broadcast(tensor, 0, async_op=True) if rank == 1 else None
+    if rank == 1:
+        view = tensor[:10]
+        del tensor
+        store.set("posted", "1")
+        work.wait()
+        assert view.tolist() == [0.0] * 10
+    else:
+        store.wait(["posted"])
+        dist.broadcast(tensor, 0)
+    del alive
+
+
+def test_keepalive(ranks):
+    ranks(2, keepalive)
+
+
+def profiler() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_gather_into_tensor(torch.zeros(4 * world), torch.ones(4))
+        dist.broadcast(torch.full((4,), float(rank)), 0)
+        dist.barrier()
+        dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2 * world))
+    names = {event.name for event in profile.events()}
+    assert {"mcast:all_gather", "mcast:broadcast", "mcast:barrier", "mcast:reduce_scatter"} <= names
+
+
+def test_profiler(ranks):
+    ranks(2, profiler)
+
+
+def functional_collectives() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    mine = torch.full((2, 3), float(rank))
+    gathered = functional.wait_tensor(functional.all_gather_tensor(mine, 0, group))
+    assert gathered.shape == (2 * world, 3) and gathered[::2, 0].tolist() == list(map(float, range(world)))
+    sideways = functional.wait_tensor(functional.all_gather_tensor(mine, 1, group))
+    assert sideways.shape == (2, 3 * world)
+    many = functional.all_gather_into_tensor_coalesced([mine, mine + 10], group)
+    assert [functional.wait_tensor(t)[-1, 0].item() for t in many] == [world - 1.0, world + 9.0]
+    sent = functional.wait_tensor(functional.broadcast(mine, world - 1, group))
+    assert sent[0, 0].item() == world - 1.0
+    part = functional.wait_tensor(functional.reduce_scatter_tensor(gathered, "avg", 0, group))
+    assert torch.equal(part, torch.full((2, 3), float(rank)))
+    total = functional.wait_tensor(functional.all_reduce(mine, "sum", group))
+    assert total[0, 0].item() == sum(range(world))
+    # Works are registered by their outputs and go with the wait, in both ways of waiting.
+    assert torch._C._distributed_c10d._get_work_registry_size() == 0
+    with functional.allow_inflight_collective_as_graph_input_ctx():
+        output = torch.zeros(2 * world)
+        work = dist.all_gather_into_tensor(output, torch.ones(2), async_op=True)
+        assert torch._C._distributed_c10d._get_work_registry_size() == 1
+        work.wait()
+        assert torch._C._distributed_c10d._get_work_registry_size() == 0
+
+
+def test_functional_collectives(ranks):
+    ranks(2, functional_collectives)
+
+
+def errors_of_arguments() -> None:
+    world = dist.get_world_size()
+    b = backend()
+    four = torch.zeros(4)
+
+    def check(kind, text, call):
+        with pytest.raises(kind, match=text):
+            call()
+
+    check(ValueError, r"all_gather_into_tensor: expected an output of 2 x 4 = 8 elements, got 7",
+          lambda: b._allgather_base(torch.zeros(7), four))
+    check(TypeError, r"all_gather_into_tensor: output must have dtype Float, got Double",
+          lambda: b._allgather_base(torch.zeros(8, dtype=torch.float64), four))
+    check(ValueError, r"all_gather: expected 2 output tensors, one per rank, got 1",
+          lambda: b.allgather([[torch.zeros(4)]], [four]))
+    check(ValueError, r"all_gather: output 1 must have shape \[4\], got \[5\]",
+          lambda: b.allgather([[torch.zeros(4), torch.zeros(5)]], [four]))
+    check(ValueError, r"all_gather: expected 1 input tensor, got 2",
+          lambda: b.allgather([[four, four]], [four, four]))
+    check(ValueError, r"input must be a dense tensor, got layout Sparse",
+          lambda: b._allgather_base(torch.zeros(8), four.to_sparse()))
+    check(ValueError, r"input is a meta tensor",
+          lambda: b._allgather_base(torch.zeros(8), torch.zeros(4, device="meta")))
+    check(ValueError, r"output must be on cpu, got meta",
+          lambda: b._allgather_base(torch.zeros(8, device="meta"), four)) if False else None
+    options = dist.BroadcastOptions()
+    options.rootRank = world
+    check(ValueError, r"broadcast: expected a root rank from 0 to 1, got 2",
+          lambda: b.broadcast([four], options))
+    check(ValueError, r"broadcast: expected 1 input tensor, got 0", lambda: b.broadcast([]))
+    check(ValueError, r"expected as many outputs as inputs \(1\), got 0",
+          lambda: b.allgather_into_tensor_coalesced([], [four]))
+    check(ValueError, r"reduce_scatter_tensor: expected an input of 2 x 4 = 8 elements, got 4",
+          lambda: b._reduce_scatter_base(four, torch.zeros(4)))
+    # None of these took a sequence number anywhere: the group still works.
+    dist.barrier()
+    assert torch_mcast.stats()["next_sequence"] == 1
+
+
+def test_errors_of_arguments(ranks):
+    ranks(2, errors_of_arguments)
+
+
+def mismatch() -> str:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    size = 4 if rank == 0 else 8
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.all_gather_into_tensor(torch.zeros(size * world), torch.zeros(size))
+        dist.barrier()  # a rank whose small operation was over before the others saw it
+    with pytest.raises(dist.DistBackendError, match=r"on rank \d of 2 in group"):
+        dist.barrier()
+    assert torch_mcast.stats()["failure"]
+    assert backend().get_error() != dist.distributed_c10d.ErrorType.SUCCESS if hasattr(
+        dist.distributed_c10d, "ErrorType") else True
+    return str(caught.value)
+
+
+def test_mismatch(ranks):
+    texts = ranks(2, mismatch)
+    assert any("mismatch" in text for text in texts)
+
+
+def abort_from_thread() -> None:
+    rank = dist.get_rank()
+    if rank == 1:
+        work = dist.barrier(async_op=True)
+        thread = threading.Thread(target=torch_mcast.abort)
+        thread.start()
+        with pytest.raises(dist.DistBackendError):
+            work.wait()
+        thread.join()
+        assert work.exception() is not None and not work.is_success()
+        with pytest.raises(Exception, match="mcast"):
+            work.get_future().wait()
+    else:
+        with pytest.raises(dist.DistBackendError):
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                dist.all_gather_into_tensor(torch.zeros(8), torch.zeros(4))
+    torch_mcast.abort()  # again: no effect
+
+
+def test_abort_from_thread(ranks):
+    ranks(2, abort_from_thread)
+
+
+def shut_down() -> None:
+    b = backend()
+    output = torch.zeros(8)
+    dist.all_gather_into_tensor(output, torch.ones(4))
+    before = torch_mcast.stats()["next_sequence"]
+    b.shutdown()
+    b.shutdown()
+    assert b._stats()["next_sequence"] == before  # what it was
+    with pytest.raises(dist.DistBackendError, match="shut down"):
+        b._allgather_base(output, torch.ones(4))
+
+
+def test_shut_down(ranks):
+    ranks(2, shut_down)
+
+
+def again() -> None:
+    """Destroying the default group and making it again on the same store."""
+    store = dist.distributed_c10d._get_default_store()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    for _ in range(3):
+        dist.destroy_process_group()
+        dist.init_process_group("mcast", store=store, rank=rank, world_size=world,
+                                timeout=timedelta(seconds=30))
+        output = torch.zeros(4 * world)
+        dist.all_gather_into_tensor(output, torch.full((4,), float(rank)))
+        assert output.view(world, 4)[:, 0].tolist() == [float(r) for r in range(world)]
+
+
+@pytest.mark.parametrize("store", ["file", "tcp"])
+def test_init_again(ranks, store):
+    ranks(2, again, store=store)

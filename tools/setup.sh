@@ -1,0 +1,77 @@
+#!/bin/sh
+# Prepares a fresh clone on Debian 12: system packages, virtual environment, Python packages, the
+# extension. Used by the Makefile; each step leaves a stamp in .venv so that it runs once.
+#
+#   tools/setup.sh packages   Debian packages: installs them as root, else names the missing and stops
+#   tools/setup.sh venv       .venv with torch and the development tools
+#   tools/setup.sh build      pip install -e . into .venv
+set -eu
+cd "$(dirname "$0")/.."
+
+VENV=${VENV:-.venv}
+PYTHON=${PYTHON:-python3}
+TORCH=${TORCH:-torch==2.13.0}
+PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev \
+ccache clang-format-14 python3-venv"
+
+packages() {
+    missing=""
+    for package in $PACKAGES; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" ||
+            missing="$missing $package"
+    done
+    # An interpreter from elsewhere (pyenv) brings its own venv.
+    if "$PYTHON" -c "import ensurepip" 2>/dev/null; then
+        missing=$(echo "$missing" | sed 's/ python3-venv//')
+    fi
+    [ -z "$missing" ] && return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "These packages are missing:$missing" >&2
+        echo "Install them: sudo apt-get install$missing" >&2
+        exit 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    apt-get install -y --no-install-recommends $missing ||
+        { apt-get update && apt-get install -y --no-install-recommends $missing; }
+}
+
+cpu_index() {
+    # PyPI's torch for x86-64 brings gigabytes of CUDA; the CPU wheel has an index of its own. A
+    # mirror that serves CPU wheels already, or a machine without that index, keeps its default.
+    [ "${MCAST_TORCH_INDEX:-}" ] && echo "--index-url $MCAST_TORCH_INDEX"
+    return 0
+}
+
+venv() {
+    stamp="$VENV/.stamp-venv"
+    if [ "$stamp" -nt pyproject.toml ] 2>/dev/null && [ "$stamp" -nt tools/setup.sh ]; then
+        return 0
+    fi
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+    # shellcheck disable=SC2046
+    "$VENV/bin/pip" install -q --disable-pip-version-check $(cpu_index) "$TORCH"
+    "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'ruff>=0.8' rich click \
+        matplotlib psutil 'setuptools>=69' wheel
+    touch "$stamp"
+}
+
+build() {
+    stamp="$VENV/.stamp-build"
+    if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core \
+        csrc/torch -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
+        return 0
+    fi
+    "$VENV/bin/pip" install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+    touch "$stamp"
+}
+
+for step in "$@"; do
+    case $step in
+    packages | venv | build) "$step" ;;
+    *)
+        echo "usage: tools/setup.sh [packages] [venv] [build]" >&2
+        exit 2
+        ;;
+    esac
+done
