@@ -36,6 +36,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   switch (header.type) {
     case wire::DatagramType::kPosition:
+      deafness_.on_heard(header.member);
       on_position(header.sequence, header.member, header.chunk, now);
       break;
     case wire::DatagramType::kProbe:
@@ -116,6 +117,7 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
 }
 
 void GroupCore::stage(const wire::DatagramHeader& header, ConstBytes payload) {
+  deafness_.on_heard(header.member);
   if (header.sequence - next_ >= params_.ahead) {
     counters_.add(Counter::staging_drops);
     return;

@@ -15,7 +15,7 @@ void GroupCore::judge_hearing(const Operation& op, Nanos now) {
   for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
     if (op.own_slot == slot) continue;
     const Member root = op.member_of(slot);
-    if (!deafness_.on_stream(root, op.plan.chunks, op.receivers[slot].lost())) continue;
+    if (!deafness_.on_stream(root, op.plan.chunks, op.receivers[slot].heard_live())) continue;
     const std::string why = "rank " + std::to_string(self_) +
                             " no longer hears the multicast of rank " + std::to_string(root);
     if (tree_.is_top(self_)) {

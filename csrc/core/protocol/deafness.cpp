@@ -1,20 +1,20 @@
-// Evidence is gathered per root until there is enough of it, then judged and started anew. A random
-// loss of one chunk in two never gets near four in five over 64 chunks; a dead path always does.
+// The roots' Positions are multicast too, so silence over several lost streams means that the path is
+// dead, not that it is lossy.
 #include "protocol/deafness.h"
-
-#include <algorithm>
 
 namespace mcast {
 
-bool Deafness::on_stream(Member root, Chunk chunks, Chunk lost) {
+bool Deafness::on_stream(Member root, Chunk chunks, bool heard) {
   Root& r = roots_[root];
+  if (heard) {
+    r = {};
+    return false;
+  }
   r.chunks += chunks;
-  r.lost += std::min(lost, chunks);
-  r.operations++;
-  if (r.chunks < kChunks || r.operations < kOperations) return false;
-  const bool deaf = r.lost * 10 >= r.chunks * kLostOf10;
+  r.streams++;
+  if (r.streams < kStreams || (r.chunks < kChunks && r.streams < kManyStreams)) return false;
   r = {};
-  return deaf;
+  return true;
 }
 
 }  // namespace mcast

@@ -1,6 +1,7 @@
 // Does this member still hear the others' multicast? Memberships age out on switches without an IGMP
 // querier, long after the probe at creation went well; repair keeps operations correct then, at a
-// crawl. This counts, per root, how much of what it sent had to be repaired. Pure.
+// crawl. A root counts as unheard when several of its streams in a row were completed by repair without
+// one datagram of theirs. Pure.
 #pragma once
 
 #include <vector>
@@ -13,18 +14,21 @@ class Deafness {
  public:
   explicit Deafness(uint32_t members) : roots_(members) {}
 
-  // A stream of `root` is complete; `lost` of its `chunks` were found missing. True: nearly all of
-  // the last several operations and chunks of that root were lost.
-  bool on_stream(Member root, Chunk chunks, Chunk lost);
+  // Something of `root` was heard.
+  void on_heard(Member root) { roots_[root] = {}; }
+  // A stream of `root` is complete; `heard`: a datagram of it arrived by multicast. True: enough
+  // evidence that nothing is heard of the root any more; the evidence starts anew.
+  bool on_stream(Member root, Chunk chunks, bool heard);
 
-  static constexpr uint32_t kChunks = 64;      // evidence needed: chunks ...
-  static constexpr uint32_t kOperations = 3;   // ... and operations in a row
-  static constexpr uint32_t kLostOf10 = 8;     // lost share that counts as deaf, tenths
+  // Evidence needed: this many streams in a row, and this many chunks or many more streams.
+  static constexpr uint32_t kStreams = 3;
+  static constexpr uint64_t kChunks = 64;
+  static constexpr uint32_t kManyStreams = 16;
 
  private:
   struct Root {
-    uint64_t chunks = 0, lost = 0;
-    uint32_t operations = 0;
+    uint64_t chunks = 0;
+    uint32_t streams = 0;
   };
   std::vector<Root> roots_;
 };

@@ -37,6 +37,8 @@ class StreamReceiver {
   // Highest index drained + 1: what credit is counted from. Losses do not hold it back.
   Chunk mark() const { return announced_; }
   bool heard() const { return announced_ > 0; }
+  // A datagram of the stream itself arrived (not only repairs or announcements).
+  bool heard_live() const { return seen_end_ > 0; }
   // Chunks declared lost so far.
   uint32_t lost() const { return lost_; }
 

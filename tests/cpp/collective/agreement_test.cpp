@@ -1,0 +1,276 @@
+// What ranks must agree on: calls that differ, calls that are late or never made, ranks that leave,
+// networks that carry multicast to some only. Each has one outcome, the same on all ranks.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+using wire::Descriptor;
+using wire::Kind;
+
+constexpr Nanos kLimit = 2 * kSecond;
+
+ClusterOptions ranks(uint32_t n, bool ring = false) {
+  ClusterOptions o;
+  o.ranks = n;
+  o.group.name = "job";
+  o.group.arity = 2;
+  o.group.liveness_limit = kLimit;
+  o.group.try_multicast = !ring;
+  return o;
+}
+
+bool has(const Status& status, const std::string& part) {
+  return status.message().find(part) != std::string::npos;
+}
+
+// ---- mismatches ----
+
+struct Differ {
+  const char* name;
+  Descriptor usual, odd;
+};
+
+const Differ kDiffer[] = {
+    {"kind", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kBroadcast, 6, 0, 4000, ""}},
+    {"kind_barrier", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kBarrier, 255, kNoMember, 0, ""}},
+    {"kind_large", {Kind::kAllgather, 6, kNoMember, 400000, ""}, {Kind::kBarrier, 255, kNoMember, 0, ""}},
+    {"size", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kAllgather, 6, kNoMember, 4004, ""}},
+    {"size_large", {Kind::kBroadcast, 6, 0, 400000, ""}, {Kind::kBroadcast, 6, 0, 300000, ""}},
+    {"size_zero", {Kind::kBroadcast, 6, 0, 0, ""}, {Kind::kBroadcast, 6, 0, 8, ""}},
+    {"element", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kAllgather, 7, kNoMember, 4000, ""}},
+    {"root", {Kind::kBroadcast, 6, 0, 4000, ""}, {Kind::kBroadcast, 6, 1, 4000, ""}},
+    {"root_large", {Kind::kBroadcast, 6, 0, 400000, ""}, {Kind::kBroadcast, 6, 1, 400000, ""}},
+    {"element_of_zero_bytes", {Kind::kAllgather, 6, kNoMember, 0, ""}, {Kind::kAllgather, 7, kNoMember, 0, ""}},
+};
+
+class Mismatch : public testing::TestWithParam<std::tuple<int, uint32_t, bool>> {};
+
+TEST_P(Mismatch, IsRaisedOnAllRanksWithBothDescriptions) {
+  const auto [which, n, ring] = GetParam();
+  const Differ& d = kDiffer[which];
+  for (Member odd = 0; odd < n; odd++) {
+    Cluster c(ranks(n, ring));
+    Runs runs;
+    for (Member r = 0; r < n; r++) runs.push_back(c.call(r, r == odd ? d.odd : d.usual, 1));
+    // An op without data may have been complete before the difference was found: the next is not.
+    for (Member r = 0; r < n; r++) runs.push_back(c.barrier(r));
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond)) << "odd rank " << odd;
+    for (const auto& r : runs) {
+      if (r->status.ok()) {
+        EXPECT_EQ(r->id, 1u) << "the barrier completed though calls differed";
+        continue;
+      }
+      EXPECT_EQ(r->status.code(), Code::kMismatch) << r->status.to_string();
+      EXPECT_TRUE(has(r->status, d.usual.to_string()) && has(r->status, d.odd.to_string()))
+          << r->status.to_string();
+    }
+    for (Member r = 0; r < n; r++) EXPECT_TRUE(c.group(r).core().failed()) << "rank " << r;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
+                         testing::Combine(testing::Range(0, 10), testing::Values(2u, 3u, 5u),
+                                          testing::Bool()),
+                         [](const auto& p) {
+                           return std::string(kDiffer[std::get<0>(p.param)].name) + "_" +
+                                  std::to_string(std::get<1>(p.param)) +
+                                  (std::get<2>(p.param) ? "_ring" : "");
+                         });
+
+TEST(Agreement, EachTakesTheOtherForTheRoot) {
+  // No byte of data ever flows: only the pings can tell.
+  Cluster c(ranks(2));
+  Runs runs = {c.broadcast(0, 1, 100, 1), c.broadcast(1, 0, 100, 1)};
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond));
+  for (const auto& r : runs) {
+    EXPECT_EQ(r->status.code(), Code::kMismatch);
+    EXPECT_TRUE(has(r->status, "root 0") && has(r->status, "root 1")) << r->status.to_string();
+  }
+}
+
+TEST(Agreement, TwoChildrenDifferBeforeTheirParentHasCalled) {
+  Cluster c(ranks(3));
+  Runs runs = {c.broadcast(1, 1, 0, 1), c.broadcast(2, 2, 0, 1), c.barrier(1), c.barrier(2)};
+  ASSERT_TRUE(c.run([&] { return runs[2]->done() && runs[3]->done(); }, kLimit));
+  for (size_t i = 2; i < 4; i++) {
+    EXPECT_EQ(runs[i]->status.code(), Code::kMismatch);
+    EXPECT_TRUE(has(runs[i]->status, "root 1") && has(runs[i]->status, "root 2"))
+        << runs[i]->status.to_string();
+  }
+  c.run_for(100 * kMilli);
+  const auto late = c.barrier(0);
+  EXPECT_TRUE(late->done());
+  EXPECT_EQ(late->status.code(), Code::kMismatch);
+}
+
+// ---- time limits ----
+
+class LateRank : public testing::TestWithParam<std::tuple<Member, bool>> {};
+
+TEST_P(LateRank, IsNamedOnAllRanksAtTheTimeLimit) {
+  const auto [late, ring] = GetParam();
+  for (const size_t bytes : {size_t{4000}, size_t{400000}}) {
+    Cluster c(ranks(5, ring));
+    Runs runs;
+    for (Member r = 0; r < 5; r++) {
+      if (r != late) runs.push_back(c.allgather(r, bytes, 1, 5 * kSecond));
+    }
+    const Nanos posted = c.now();
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, 20 * kSecond));
+    for (const auto& r : runs) {
+      EXPECT_EQ(r->status.code(), Code::kTimeout);
+      EXPECT_TRUE(has(r->status, "rank(s) " + std::to_string(late) + " have not called it"))
+          << r->status.to_string();
+      EXPECT_TRUE(has(r->status, "all_gather (sequence 0) of group 'job'")) << r->status.to_string();
+      EXPECT_GE(r->done_at, posted + 5 * kSecond);
+      EXPECT_LE(r->done_at, posted + 7 * kSecond);
+    }
+    c.run_for(100 * kMilli);
+    const auto after = c.allgather(late, bytes, 1);
+    EXPECT_TRUE(after->done());
+    EXPECT_EQ(after->status.code(), Code::kTimeout);
+    EXPECT_LE(c.spins(), 3u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Who, LateRank,
+                         testing::Combine(testing::Values<Member>(0, 1, 2, 4), testing::Bool()));
+
+TEST(Agreement, LateAndSilentTogether) {
+  // The late rank answers; the stopped one is named dead first, since its limit is shorter.
+  Cluster c(ranks(4));
+  Runs runs;
+  for (Member r = 0; r < 2; r++) runs.push_back(c.barrier(r, 30 * kSecond));
+  c.pause(3, true);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond));
+  for (const auto& r : runs) EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
+}
+
+TEST(Agreement, DeadlineOfOneOfManyOps) {
+  Cluster c(ranks(3));
+  Runs runs = barrier_all(c);
+  runs.push_back(c.allgather(0, 1000, 2, 3 * kSecond));
+  runs.push_back(c.allgather(1, 1000, 2));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+  for (size_t i = 0; i < 3; i++) EXPECT_TRUE(runs[i]->status.ok());
+  for (size_t i = 3; i < 5; i++) {
+    EXPECT_TRUE(has(runs[i]->status, "rank(s) 2 have not called it")) << runs[i]->status.message();
+  }
+}
+
+// ---- leaving ----
+
+class Leaver : public testing::TestWithParam<Member> {};
+
+TEST_P(Leaver, FailsWhatItNeverCalled) {
+  const Member leaver = GetParam();
+  for (const bool before : {true, false}) {
+    Cluster c(ranks(5));
+    finish(c, allgather_all(c, 1000, 1));
+    Runs runs;
+    const auto post = [&] {
+      for (Member r = 0; r < 5; r++) {
+        if (r != leaver) runs.push_back(c.allgather(r, 100000, 2));
+      }
+    };
+    if (!before) post();
+    c.group(leaver).core().leave(c.now());
+    c.run_for(100 * kMilli);
+    if (before) post();
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));
+    for (const auto& r : runs) {
+      EXPECT_EQ(r->status.code(), Code::kClosed) << r->status.message();
+      EXPECT_TRUE(has(r->status, "rank " + std::to_string(leaver) + " ")) << r->status.message();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Who, Leaver, testing::Values<Member>(0, 1, 4));
+
+TEST(Agreement, AllLeaveInOrder) {
+  Cluster c(ranks(4));
+  Runs runs = allgather_all(c, 5000, 1);
+  for (Member r = 0; r < 4; r++) c.group(r).core().leave(c.now());
+  finish(c, runs);
+  for (Member r = 0; r < 4; r++) EXPECT_FALSE(c.group(r).core().failed());
+}
+
+TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
+  Cluster c(ranks(4));
+  finish(c, allgather_all(c, 5000, 1));
+  c.kill(2);
+  c.run_for(10 * kSecond);
+  for (const Member r : {0, 1, 3}) EXPECT_FALSE(c.group(r).core().failed());
+  Runs runs;
+  for (const Member r : {0, 1, 3}) runs.push_back(c.allgather(r, 5000, 2));
+  for (const auto& r : runs) {
+    EXPECT_TRUE(r->done());
+    EXPECT_TRUE(has(r->status, "rank 2 is lost")) << r->status.message();
+  }
+}
+
+TEST(Agreement, AbortReachesRanksThatHavePostedNothing) {
+  Cluster c(ranks(4));
+  c.group(2).core().fail(Status(Code::kAborted, "told to stop"), 2, c.now());
+  c.run_for(kSecond);
+  for (Member r = 0; r < 4; r++) {
+    const auto run = c.barrier(r);
+    EXPECT_TRUE(run->done());
+    EXPECT_EQ(run->status.code(), Code::kAborted);
+    EXPECT_TRUE(has(run->status, "told to stop"));
+  }
+}
+
+// ---- the path ----
+
+TEST(Agreement, OneRankThatDoesNotHearMakesAllUseTheRing) {
+  for (const bool require : {false, true}) {
+    ClusterOptions o = ranks(4);
+    Cluster c(o);
+    c.net().block_multicast(1, 3);
+    GroupParams p = o.group;
+    p.require_multicast = require;
+    p.probe_timeout = 500 * kMilli;
+    const size_t g = c.add_group(p);
+    for (Member r = 0; r < 4; r++) {
+      GroupCore& core = c.group(r, g).core();
+      ASSERT_EQ(core.failed(), require);
+      const std::string why = require ? core.failure().message() : core.path_reason();
+      EXPECT_NE(why.find("rank 3 does not hear rank 1"), std::string::npos) << why;
+      if (!require) {
+        EXPECT_EQ(core.path(), GroupCore::Path::kRing);
+      }
+    }
+    if (require) continue;
+    Runs runs;
+    for (Member r = 0; r < 4; r++) runs.push_back(c.allgather(r, 300001, 1, kNever, g));
+    for (Member r = 0; r < 4; r++) runs.push_back(c.broadcast(r, 2, 1000, 2, kNever, g));
+    finish(c, runs);
+    EXPECT_GT(c.total(Counter::ring_bytes_sent, g), 0u);
+  }
+}
+
+TEST(Agreement, CreationEndsWhenARankIsDeadOrSilent) {
+  for (const bool dead : {true, false}) {
+    Cluster c(ranks(4));
+    if (dead) {
+      c.kill(3);
+      c.run_for(10 * kMilli);
+    } else {
+      c.net().isolate(3);
+    }
+    GroupParams p = ranks(4).group;
+    p.probe_timeout = 500 * kMilli;
+    const size_t g = c.add_group(p);
+    for (const Member r : {0, 1, 2}) {
+      EXPECT_TRUE(c.group(r, g).core().failed());
+      EXPECT_TRUE(has(c.group(r, g).core().failure(), "rank 3 ")) << c.group(r, g).core().failure().to_string();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,68 @@
+// Short programs on a cluster: post an op on every rank, wait, expect exact results.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/cluster.h"
+#include "wire/datagram.h"
+#include "wire/frame.h"
+
+namespace mcast::test {
+
+using Runs = std::vector<std::shared_ptr<OpRun>>;
+
+inline bool all_done(const Runs& runs) {
+  return std::all_of(runs.begin(), runs.end(), [](const auto& r) { return r->done(); });
+}
+
+inline void expect_good(const Runs& runs, uint32_t size) {
+  for (const auto& r : runs) {
+    ASSERT_EQ(r->calls, 1) << "rank " << r->rank << " op " << r->id;
+    ASSERT_TRUE(r->status.ok()) << r->status.to_string();
+    ASSERT_EQ(r->check(size), "");
+  }
+}
+
+inline Runs broadcast_all(Cluster& c, Member root, size_t bytes, uint64_t id) {
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.broadcast(r, root, bytes, id));
+  return runs;
+}
+
+inline Runs allgather_all(Cluster& c, size_t block, uint64_t id) {
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.allgather(r, block, id));
+  return runs;
+}
+
+inline Runs barrier_all(Cluster& c) {
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.barrier(r));
+  return runs;
+}
+
+// Runs until all are done and every group is quiet, and checks results and the lanes' sleep.
+inline void finish(Cluster& c, const Runs& runs, Nanos limit = 60 * kSecond) {
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, limit)) << "hangs";
+  expect_good(runs, c.size());
+  ASSERT_TRUE(c.run(
+      [&] {
+        for (Member r = 0; r < c.size(); r++) {
+          if (!c.group(r).core().quiet()) return false;
+        }
+        return true;
+      },
+      limit))
+      << "not released";
+  EXPECT_LE(c.spins(), 3u);
+}
+
+// A datagram of stream data, parsed; false for anything else.
+inline bool is_data(ConstBytes datagram, wire::DatagramHeader& h) {
+  return wire::parse_datagram(datagram, h) == wire::ParseError::kNone &&
+         h.type == wire::DatagramType::kData;
+}
+
+}  // namespace mcast::test
