@@ -46,7 +46,7 @@ def judge_chosen(
         return warn("interface used", text + "; only ranks on this host", fix, **data)
     if not chosen.multicast:
         judge = fail if algorithm == "multicast" else warn
-        text += "; without the flag MULTICAST groups use the ring"
+        text += "; without the flag MULTICAST datagrams may not leave it: groups then use the ring"
         return judge("interface used", text, f"ip link set {chosen.name} multicast on", **data)
     return ok("interface used", text, **data)
 
