@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from torch_mcast.doctor import udp
+from torch_mcast.doctor.checks.multicast import not_tried
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
 from torch_mcast.doctor.netif import Interface
@@ -76,4 +77,9 @@ def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
 
 def run(context: Context) -> list[Finding]:
     max_mtu = context.number("max_mtu")
-    return [judge(i, max_mtu, measure(i, max_mtu)) for i in context.paths]
+    return [
+        not_tried(f"mtu of {i.name}", i)
+        if i.name in context.deaf
+        else judge(i, max_mtu, measure(i, max_mtu))
+        for i in context.paths
+    ]

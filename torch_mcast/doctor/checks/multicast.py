@@ -37,18 +37,26 @@ def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple
     return False, f"sent, but not received within {limit:g} s"
 
 
+_ACCEPT = "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT"
+
+
+def not_tried(check: str, interface: Interface) -> Finding:
+    """For checks that need multicast to arrive: they would blame the wrong thing."""
+    text = f"not tried: multicast does not arrive, see the row multicast on {interface.name}"
+    return warn(check, text, interface=interface.name)
+
+
 def judge_round_trip(interface: Interface, received: bool, problem: str, algorithm: str) -> Finding:
     name = f"multicast on {interface.name}"
     data = {"interface": interface.name, "received": received}
     if received:
         where = "" if interface.loopback else "; other machines: run under torchrun"
         return ok(name, f"sent and received on this host{where}", **data)
-    if interface.loopback:
-        text = f"{problem}: ranks of one host use the ring"
-        fix = "iptables -I INPUT -i lo -j ACCEPT"
-    else:
-        text = f"{problem}: groups use the ring"
-        fix = f"ip link set {interface.name} multicast on; see the row firewall"
+    who = "ranks of one host" if interface.loopback else "groups"
+    text = f"{problem}: {who} use the ring"
+    fix = _ACCEPT
+    if not interface.multicast and not interface.loopback:
+        fix = f"ip link set {interface.name} multicast on"
     return (fail if algorithm == "multicast" else warn)(name, text, fix, **data)
 
 
@@ -84,6 +92,8 @@ def run(context: Context) -> list[Finding]:
     findings = []
     for interface in context.paths:
         received, problem = round_trip(interface, context.number("ttl"))
+        if not received:
+            context.deaf.add(interface.name)
         findings.append(judge_round_trip(interface, received, problem, context.values["algorithm"]))
     if context.loopback is not None:  # joins there send no report to any network
         findings.append(judge_memberships(_limit(), *try_joins(context.loopback)))

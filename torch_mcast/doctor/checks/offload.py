@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from torch_mcast.doctor import udp
+from torch_mcast.doctor.checks.multicast import not_tried
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
 from torch_mcast.doctor.netif import Interface
@@ -65,7 +66,15 @@ def judge_gro(result: Result) -> Finding:
 
 
 def run(context: Context) -> list[Finding]:
-    findings = [judge_gso(i.name, measure(i, gro=False)) for i in context.paths]
-    if context.loopback is not None:
-        findings.append(judge_gro(measure(context.loopback, gro=True)))
+    findings = [
+        not_tried(f"gso on {i.name}", i)
+        if i.name in context.deaf
+        else judge_gso(i.name, measure(i, gro=False))
+        for i in context.paths
+    ]
+    loopback = context.loopback
+    if loopback is not None and loopback.name not in context.deaf:
+        findings.append(judge_gro(measure(loopback, gro=True)))
+    elif loopback is not None:
+        findings.append(not_tried("gro on loopback", loopback))
     return findings

@@ -67,10 +67,24 @@ def iptables_drops(rules: str) -> bool:
     return any(re.fullmatch(r"-A INPUT -j (DROP|REJECT)( .*)?", line) for line in lines)
 
 
+def dropping_rule(rules: str) -> str:
+    """The rule of `iptables -S INPUT` that drops multicast, or ""."""
+    for line in rules.splitlines():
+        if re.search(r"-d (22[4-9]|23\d)\.", line) and re.search(r"-j (DROP|REJECT)", line):
+            return line
+    return ""
+
+
 def judge_filter(nft: str | None, iptables: str | None) -> Finding:
     """Texts of both tools; None: the tool is missing or may not be used."""
     if nft is None and iptables is None:
         return ok("firewall", "rules not readable here (no nft or iptables, or not root)")
+    if rule := dropping_rule(iptables or ""):
+        text = f"a rule drops multicast: {rule}"
+        return warn("firewall", text, "iptables " + rule.replace("-A", "-D", 1), rule=rule)
+    if nft and re.search(r"\bdaddr (22[4-9]|23\d)\.\S+.*\b(drop|reject)\b", nft):
+        text = "a rule of nftables drops multicast"
+        return warn("firewall", text, "nft -a list ruleset  (then nft delete rule ... handle N)")
     allowed = re.compile(r"\b(224\.0\.0\.0/4|239\.\S+)\b.*accept", re.IGNORECASE)
     if any(allowed.search(text) for text in (nft or "", iptables or "")):
         return ok("firewall", "a rule accepts multicast")

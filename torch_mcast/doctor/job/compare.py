@@ -92,6 +92,15 @@ def hosts(facts: Facts) -> list[Finding]:
     return found
 
 
+def prefer_interface(facts: Facts) -> str:
+    """An export line for the interface name that most ranks on a real network use."""
+    names = [f["interface"]["name"] for f in facts.values() if f["interface"]]
+    local = {f["loopback"]["name"] for f in facts.values() if f["loopback"]}
+    outside = [name for name in names if name not in local]
+    name = max(sorted(set(outside)), key=outside.count, default="DEV")
+    return f'export MCAST_SOCKET_IFNAME="={name}"'
+
+
 def networks(facts: Facts) -> list[Finding]:
     """Interfaces, subnets and MTU; only between several hosts."""
     without = [rank for rank, f in facts.items() if f["interface"] is None]
@@ -106,14 +115,14 @@ def networks(facts: Facts) -> list[Finding]:
     local = [rank for rank, f in having.items() if f["interface"]["loopback"]]
     if local:
         text = f"{label(local)} would use loopback, but the job has several hosts"
-        fix = 'export MCAST_SOCKET_IFNAME="=DEV"  (the interface that leads to the other hosts)'
+        fix = f"{prefer_interface(facts)}  (the interface that leads to the other hosts)"
         found.append(fail("subnets", text, fix, ranks=local))
     outside = {rank: f for rank, f in having.items() if rank not in local}
     subnets = by_value(outside, lambda f: f["interface"]["subnet"])
     ttl = max((int(f["values"].get("ttl", 1)) for f in outside.values()), default=1)
     if len(subnets) > 1:
         text = f"several: {describe(subnets)}"
-        fix = 'export MCAST_SOCKET_IFNAME="=DEV"  (the interface on the common network)'
+        fix = f"{prefer_interface(facts)}  (the interface on the common network)"
         if ttl <= 1:
             text += "; multicast with MCAST_TTL=1 does not pass routers"
             fix += ", or MCAST_TTL=8 with multicast routing"

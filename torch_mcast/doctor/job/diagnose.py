@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.job.compare import Facts
+from torch_mcast.doctor.job.compare import Facts, prefer_interface
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard
 
@@ -68,22 +68,37 @@ def causes(
             )
         ]
     found = []
+    own = [r for s, r in pairs if s == r and not reports[r].problem]
+    if own:
+        names = ", ".join(sorted({facts[r]["host"] for r in own}))
+        found.append(
+            (
+                f"{label(own)} ({names}) not even from itself: a packet filter on that host",
+                f"iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT  (on {names})",
+            )
+        )
+        pairs = [(s, r) for s, r in pairs if r not in own]
+        if not pairs:
+            return found
     across = [(s, r) for s, r in pairs if host[s] != host[r]]
     if not across:
         return [
+            *found,
             (
                 "ranks of one host do not hear each other: a packet filter",
                 "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT",
-            )
+            ),
         ]
-    subnets = {(path[s].get("subnet"), path[r].get("subnet")) for s, r in across}
-    if any(a != b for a, b in subnets):
+    apart = [(s, r) for s, r in across if path[s].get("subnet") != path[r].get("subnet")]
+    if apart:
         found.append(
             (
                 "different subnets: wrong interface, or routers do not forward multicast",
-                'export MCAST_SOCKET_IFNAME="=DEV"  (the interface on the common network)',
+                f"{prefer_interface(facts)}  (the interface on the common network)",
             )
         )
+        if apart == across:
+            return found
     # A host that stands alone points at itself; all against all points at the network.
     hosts = sorted(set(host.values()))
     if len(hosts) > 2:
@@ -158,7 +173,7 @@ def judge_reach(
     return found
 
 
-def judge_tcp(plan: dict[str, Any], reports: dict[int, Heard]) -> Finding:
+def judge_tcp(plan: dict[str, Any], reports: dict[int, Heard], facts: Facts) -> Finding:
     refused = {r: report.refused for r, report in reports.items() if report.refused}
     data = {"refused": {str(r): {str(k): v for k, v in row.items()} for r, row in refused.items()}}
     if not refused:
@@ -167,6 +182,8 @@ def judge_tcp(plan: dict[str, Any], reports: dict[int, Heard]) -> Finding:
     for rank, row in sorted(refused.items())[:_PAIRS]:
         why = "; ".join(sorted(set(row.values()))[:3])
         texts.append(f"rank {rank} to {spans(row)} ({why})")
-    fix = "iptables -I INPUT -p tcp -s SUBNET -j ACCEPT  (on the hosts that do not answer)"
+    path = [facts[r]["interface"] for r in refused]
+    subnets = ",".join(sorted({i["subnet"] for i in path if i and not i["loopback"]}))
+    fix = f"iptables -I INPUT -p tcp -s {subnets or '127.0.0.0/8'} -j ACCEPT  (where no answer)"
     text = f"no connection from {', '.join(texts)}: a group cannot be made"
     return fail("tcp between ranks", text, fix, **data)

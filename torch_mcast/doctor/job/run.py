@@ -124,7 +124,7 @@ def _lead(meeting: Meeting, context: Context, timeout: float) -> tuple[dict[str,
     reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
     algorithm = context.values["algorithm"]
     found += diagnose.judge_reach(what, reports, known, algorithm)
-    found.append(diagnose.judge_tcp(what, reports))
+    found.append(diagnose.judge_tcp(what, reports, known))
     job = {
         "world_size": meeting.size,
         "ranks": [
