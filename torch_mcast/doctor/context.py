@@ -52,7 +52,7 @@ def resolve(
         try:
             values[row["name"]] = options(**explicit).resolved()[row["name"]]
         except (ValueError, RuntimeError) as error:
-            message = str(error).splitlines()[0].removeprefix("torch_mcast: ")
+            message = str(error).splitlines()[0].partition(": ")[2]  # without the class
             bad[row["env"]] = message.replace(
                 f"from option {row['name']}", f"from environment variable {row['env']}"
             )

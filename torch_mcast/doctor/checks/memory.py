@@ -39,16 +39,13 @@ def read_by_child() -> str:
     token = secrets.token_bytes(16)
     buffer = ctypes.create_string_buffer(token, len(token))
     arguments = [os.getpid(), ctypes.addressof(buffer), len(token)]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _READER, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _READER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=5,
+        check=False,
+    )
     answer = done.stdout.strip()
     if answer == token.hex():
         return ""
@@ -89,4 +86,8 @@ def run(context: Context) -> list[Finding]:
         shm = judge_shm(room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail, ranks)
     except OSError as error:
         shm = warn("/dev/shm", str(error.strerror), "mount -t tmpfs tmpfs /dev/shm")
-    return [judge_readv(read_by_child(), scope), shm]
+    try:
+        readv = judge_readv(read_by_child(), scope)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        readv = warn("process_vm_readv", f"not tried, no second process: {error}")
+    return [readv, shm]
