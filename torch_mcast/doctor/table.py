@@ -10,6 +10,7 @@ from torch_mcast.doctor.findings import Finding, Verdict
 _COLOURS = {Verdict.OK: "\033[32m", Verdict.WARN: "\033[33m", Verdict.FAIL: "\033[31m"}
 _RESET = "\033[0m"
 HEADER = ("check", "finding", "verdict", "fix")
+_LEAST_FINDING = 16
 _LEAST = 60  # a narrower terminal gets lines that it wraps itself
 
 
@@ -24,7 +25,10 @@ def column_widths(rows: Sequence[Sequence[str]], total: int) -> list[int]:
     room = max(total, _LEAST) - check - verdict - 3 * 2
     finding, fix = (max(len(row[i]) for row in rows) for i in (1, 3))
     if finding + fix > room:
-        share = max(min(room * 3 // 5, finding), room - fix)
+        # Room for the longest word of a command, if that leaves the findings some.
+        words = [len(word) for row in rows for word in row[3].split()]
+        least = min(max(words, default=0), room - _LEAST_FINDING)
+        share = min(max(min(room * 3 // 5, finding), room - fix), room - least)
         finding, fix = share, room - share
     return [check, finding, verdict, fix]
 

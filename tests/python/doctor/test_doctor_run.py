@@ -27,10 +27,11 @@ def environment(**variables):
     return {**base, "MCAST_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **variables}
 
 
-def doctor(*arguments, command=("-m", "torch_mcast.doctor"), **variables):
+def doctor(*arguments, command=("-m", "torch_mcast.doctor"), cwd=None, **variables):
     return subprocess.run(
         [sys.executable, *command, *arguments],
         env=environment(**variables),
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=240,
@@ -127,7 +128,7 @@ def test_without_the_extension(tmp_path):
     for name in os.listdir(source):
         if not name.startswith(("_C.", "_build_info", "__pycache__")):
             (target / name).symlink_to(os.path.join(source, name))
-    done = doctor("--json", PYTHONPATH=str(tmp_path))
+    done = doctor("--json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     rows = {row["check"]: row for row in findings(done)}
     assert rows["torch"]["verdict"] == "fail"
     assert "no compiled extension" in rows["torch"]["finding"]
@@ -215,6 +216,15 @@ def test_no_store_gives_the_own_report():
     rows = {row["check"]: row for row in json.loads(out)["findings"]}
     assert rows["job"]["verdict"] == "fail"
     assert rows["multicast on lo"]["verdict"] == "ok"
+    assert lonely.returncode == 1
+
+
+def test_a_store_that_never_answers_does_not_hang():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lonely = start_rank(1, silent.getsockname()[1], "--timeout", "2")
+        out, _ = lonely.communicate(timeout=200)
+    rows = {row["check"]: row for row in json.loads(out)["findings"]}
+    assert rows["job"]["verdict"] == "fail"
     assert lonely.returncode == 1
 
 

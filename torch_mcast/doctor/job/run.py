@@ -170,17 +170,20 @@ def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: b
 
 
 def run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
-    # Longest possible: connect, wait for the plan, ready, probe, the others' reports, the end.
-    limit = 4 * timeout + _READY_S + 2 * _PROBE_S + 4 * _SLACK_S
-    with _Watchdog(limit, findings, as_json):
-        try:
-            return _run(context, findings, timeout, as_json)
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
-            return _alone(findings, str(error).splitlines()[0], as_json)
+    try:
+        with _Watchdog(timeout + _SLACK_S, findings, as_json):
+            meeting = connect(context.environment, timeout)
+        # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
+        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _SLACK_S
+        with _Watchdog(limit, findings, as_json):
+            return _run(meeting, context, findings, timeout, as_json)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        return _alone(findings, str(error).splitlines()[0], as_json)
 
 
-def _run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
-    meeting = connect(context.environment, timeout)
+def _run(
+    meeting: Meeting, context: Context, findings: list[Finding], timeout: float, as_json: bool
+) -> int:
     meeting.publish(f"facts/{meeting.rank}", facts.gather(context, findings))
     if meeting.rank == 0:
         job, matrix = _lead(meeting, context, timeout)
