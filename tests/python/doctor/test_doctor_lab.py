@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.launch import rank_env
 
 DOCTOR = [sys.executable, "-m", "torch_mcast.doctor", "--json"]
+CHOICES = str(Path(__file__).with_name("choices.py"))
 
 
 def diagnose(lab):
@@ -73,3 +75,31 @@ def test_switch_with_a_smaller_mtu(hosts):
     assert "MCAST_MAX_MTU" in rows(document)["likely cause"]["fix"]
     heard = document["job"]["reach"]["heard"]
     assert (heard["0"]["full"], heard["0"]["small"]) == ([0], [0, 1])
+
+
+def test_engine_and_doctor_choose_the_same_interface(lab_rights):
+    patterns = ["", "eth", "=lo", "^eth0", "nosuch,eth", "^=eth", "dual,eth", "^dual,eth", "veth"]
+    with Lab(LabSpec(hosts=1, ranks_per_host=2)) as lab:
+        # Two more: an ordinary one, and one that looks like a container's.
+        lab.run("h1", ["ip", "link", "add", "dual0", "type", "veth", "peer", "name", "veth-x"])
+        for name, address in (("dual0", "10.98.0.1/24"), ("veth-x", "10.97.0.1/24")):
+            lab.run("h1", ["ip", "addr", "add", address, "dev", name])
+            lab.run("h1", ["ip", "link", "set", name, "up"])
+        host = lab.workers[0]
+        ranks = [
+            lab.popen(
+                host,
+                [sys.executable, CHOICES, *patterns],
+                {**lab.env(host), **rank_env(lab, host, local, 29500)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for local in (0, 1)
+        ]
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+    for output in outputs:
+        lines = output.splitlines()
+        assert [line.split("|")[0] for line in lines] == patterns
+        for line in lines:
+            _, doctor, engine = line.split("|")
+            assert engine.startswith(f"udp {doctor} "), line
