@@ -1,0 +1,20 @@
+"""A rank that makes a group per interface pattern and prints what engine and doctor each took."""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch.distributed as dist
+
+import torch_mcast
+from torch_mcast.doctor import netif
+
+port = int(os.environ["MASTER_PORT"])
+for number, pattern in enumerate(sys.argv[1:]):
+    os.environ["MCAST_SOCKET_IFNAME"] = pattern
+    os.environ["MASTER_PORT"] = str(port + number)
+    dist.init_process_group("mcast", timeout=timedelta(seconds=60))
+    transport = torch_mcast.stats()["transport"]
+    dist.destroy_process_group()
+    chosen, _ = netif.choose_interface(netif.list_interfaces(), pattern)
+    print(f"{pattern}|{chosen.name} {chosen.address}|{transport}", flush=True)

@@ -1,0 +1,301 @@
+"""The judgement of each check on figures that this machine need not have."""
+
+import resource
+
+import pytest
+
+from torch_mcast.doctor.checks import (
+    buffers,
+    host,
+    interfaces,
+    limits,
+    memory,
+    mtu,
+    multicast,
+    offload,
+    routing,
+    run_all,
+    settings,
+    tcp,
+    versions,
+)
+from torch_mcast.doctor.context import Context, resolve
+from torch_mcast.doctor.findings import Verdict, exit_code, ok, worst
+from torch_mcast.doctor.netif import Interface, Route
+
+ETH = Interface("eth0", 2, "10.0.0.1", 24, 1500, up=True, multicast=True)
+LO = Interface("lo", 1, "127.0.0.1", 8, 65536, up=True, loopback=True)
+KNOWN = {"MCAST_EAGER", "MCAST_SOCKET_IFNAME", "MCAST_RCVBUF", "MCAST_SNDBUF", "MCAST_TTL"}
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("built", "present", "distributed", "error", "verdict"),
+    [
+        ("2.13.0", "2.13.0", True, "", OK),
+        ("2.13.0", "2.13.1", True, "", OK),
+        ("2.12.0", "2.13.0", True, "ImportError: built for torch 2.12.0", FAIL),
+        ("2.13.0", "", False, "ModuleNotFoundError: torch", FAIL),
+        ("2.13.0", "2.13.0", False, "", FAIL),
+    ],
+)
+def test_torch(built, present, distributed, error, verdict):
+    finding = versions.judge_torch(built, present, distributed, error)
+    assert finding.verdict is verdict
+    if error and present:
+        assert error in finding.finding
+        assert finding.fix.startswith("pip install")
+
+
+def test_python_files_and_extension_of_one_version():
+    assert versions.judge_package("0.2", "0.2").verdict is OK
+    finding = versions.judge_package("0.2", "0.1")
+    assert finding.verdict is FAIL
+    assert "0.1" in finding.finding
+
+
+def test_python_and_kernel():
+    assert versions.judge_python((3, 9), "3.9.1").verdict is FAIL
+    assert versions.judge_python((3, 10), "3.10.0").verdict is OK
+    assert versions.judge_kernel("Linux", "4.19.0-x").verdict is WARN
+    assert versions.judge_kernel("Linux", "5.0.1").verdict is OK
+    assert versions.judge_kernel("Darwin", "23.0").verdict is FAIL
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("MCAST_EAGR", "MCAST_EAGER"),
+        ("MCAST_RCVBUFF", "MCAST_RCVBUF"),
+        ("MCAST_SOCKET_IFNAMES", "MCAST_SOCKET_IFNAME"),
+        ("mcast_eager", "MCAST_EAGER"),
+        ("MCAST_QUITE_ELSE", ""),
+    ],
+)
+def test_unknown_variable(name, guess):
+    (finding,) = settings.judge_names({name: "7", "PATH": "/bin"}, KNOWN)
+    assert finding.verdict is WARN
+    assert finding.data == {"variable": name, "nearest": guess}
+    assert f"unset {name}" in finding.fix
+    assert (f'export {guess}="7"' in finding.fix) == bool(guess)
+
+
+def test_known_and_project_variables_are_quiet():
+    environment = {"MCAST_EAGER": "1", "MCAST_LAB_HOST": "h1", "MCAST_CI": "1", "HOME": "/"}
+    assert settings.judge_names(environment, KNOWN) == []
+
+
+def test_faults_left_on_are_told():
+    assert settings.judge_faults("") == []
+    assert settings.judge_faults("drop:rate=0.1")[0].verdict is WARN
+
+
+def test_no_table_of_settings_is_a_failure():
+    (finding,) = settings.run(Context({}, {}, extension_error="ImportError: x"))
+    assert finding.verdict is FAIL
+    assert "not checked" in finding.finding
+
+
+def test_every_bad_value_is_named_and_good_ones_kept():
+    class Options:  # refuses numbers that are none, as the extension does: one setting at a time
+        def __init__(self, **given):
+            self.given = given
+            for name, text in given.items():
+                if not text.isdigit():
+                    raise ValueError(
+                        f'torch_mcast.Options: setting {name}: "{text}" from option '
+                        f"{name} is not valid"
+                    )
+
+        def resolved(self):
+            return {name: str(int(text)) for name, text in self.given.items()}
+
+    rows = [{"name": n, "env": f"MCAST_{n.upper()}", "default": "1"} for n in ("a", "b", "c", "d")]
+    environment = {"MCAST_A": "x", "MCAST_B": "007", "MCAST_C": "y", "MCAST_D": " "}
+    values, bad = resolve(Options, rows, environment)
+    assert values == {"a": "1", "b": "7", "c": "1", "d": "1"}
+    assert set(bad) == {"MCAST_A", "MCAST_C"}
+    assert bad["MCAST_A"] == ('setting a: "x" from environment variable MCAST_A is not valid')
+    assert all(f.verdict is FAIL for f in settings.judge_values(bad))
+
+
+def test_interface_used():
+    good = interfaces.judge_chosen(ETH, "why not", [LO, ETH], "auto")
+    assert good.verdict is OK
+    assert "why not" in good.finding
+    none = interfaces.judge_chosen(None, "no match", [LO, ETH], "auto")
+    assert none.verdict is FAIL
+    assert none.fix == 'export MCAST_SOCKET_IFNAME="=eth0"'
+    only = interfaces.judge_chosen(LO, "none else", [LO], "auto")
+    assert only.verdict is WARN
+    plain = Interface("eth0", 2, "10.0.0.1", 24, 1500, up=True)
+    assert interfaces.judge_chosen(plain, "", [plain], "auto").verdict is WARN
+    assert interfaces.judge_chosen(plain, "", [plain], "multicast").verdict is FAIL
+    assert interfaces.judge_loopback(None)[0].verdict is FAIL
+
+
+def test_route():
+    default = Route("eth1", 0, 0, 0, False)
+    rejecting = Route("*", 0xE0000000, 0xF0000000, 0, True)
+    assert routing.best_route([default, rejecting]) is rejecting
+    assert routing.judge_route([default, rejecting], "eth0").verdict is WARN
+    other = routing.judge_route([default], "eth0")
+    assert other.verdict is OK
+    assert "ignored" in other.finding
+    assert routing.judge_route([], "eth0").verdict is OK
+
+
+NFT = """table inet filter {
+\tchain input {
+\t\ttype filter hook input priority filter; policy drop;
+\t\tct state established,related accept
+\t}
+\tchain output {
+\t\ttype filter hook output priority filter; policy accept;
+\t}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nft", "iptables", "verdict", "fix"),
+    [
+        (None, None, OK, ""),
+        ("", "-P INPUT ACCEPT", OK, ""),
+        (NFT, None, WARN, "nft insert rule inet filter input ip daddr 224.0.0.0/4 accept"),
+        (NFT.replace("ct state", "ip daddr 224.0.0.0/4 accept\n ct state"), None, OK, ""),
+        (NFT.replace("inet", "ip6"), None, OK, ""),
+        ("", "-P INPUT DROP", WARN, "iptables -I INPUT"),
+        ("", "-P INPUT ACCEPT\n-A INPUT -j REJECT --reject-with x", WARN, "iptables -I INPUT"),
+        ("", "-P INPUT DROP\n-A INPUT -d 224.0.0.0/4 -j ACCEPT", OK, ""),
+        ("", "-P INPUT ACCEPT\n-A INPUT -d 239.0.0.0/8 -j DROP", WARN,
+         "iptables -D INPUT -d 239.0.0.0/8 -j DROP"),
+        ("ip daddr 224.0.0.0/4 counter drop", None, WARN, "nft -a list ruleset"),
+    ],
+)  # fmt: skip
+def test_firewall(nft, iptables, verdict, fix):
+    finding = routing.judge_filter(nft, iptables)
+    assert (finding.verdict, finding.fix[: len(fix)]) == (verdict, fix)
+
+
+def test_strict_reverse_path_filter():
+    assert routing.judge_rp_filter([], "eth0") == []
+    assert "conf.eth0.rp_filter=2" in routing.judge_rp_filter(["all"], "eth0")[0].fix
+
+
+@pytest.mark.parametrize(("algorithm", "verdict"), [("auto", WARN), ("multicast", FAIL)])
+def test_multicast_that_does_not_come_back(algorithm, verdict):
+    assert multicast.judge_round_trip(ETH, False, "lost", algorithm).verdict is verdict
+    assert multicast.judge_round_trip(ETH, True, "", algorithm).verdict is OK
+
+
+def test_memberships():
+    assert multicast.judge_memberships(20, 16, "").verdict is OK
+    few = multicast.judge_memberships(5, 5, "No buffer space available")
+    assert few.verdict is WARN
+    assert "igmp_max_memberships" in few.fix
+    assert multicast.judge_memberships(0, 0, "x").verdict is FAIL
+
+
+def test_where_multicast_is_deaf_nothing_else_is_blamed():
+    values = {"max_mtu": "9000", "ttl": "1", "algorithm": "auto"}
+    context = Context({}, values, chosen=ETH, loopback=LO, deaf={"eth0", "lo"})
+    findings = [*mtu.run(context), *offload.run(context)]
+    assert len(findings) == 5
+    assert all("not tried" in f.finding and not f.fix for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("size", "max_mtu", "result", "verdict", "words"),
+    [
+        (1500, 9000, mtu.Result(1472, True), OK, "jumbo"),
+        (9000, 9000, mtu.Result(8972, True), OK, "8972"),
+        (9000, 1500, mtu.Result(1472, True), OK, "MCAST_MAX_MTU is 1500"),
+        (1400, 9000, mtu.Result(1372, True), WARN, "below Ethernet"),
+        (9000, 9000, mtu.Result(8972, False, "not received"), WARN, "not received"),
+        (1500, 9000, mtu.Result(1472, True, fragments=True), WARN, "fragmented"),
+        (68, 9000, mtu.Result(40), FAIL, "no room"),
+    ],
+)
+def test_mtu(size, max_mtu, result, verdict, words):
+    interface = Interface("eth0", 2, "10.0.0.1", 24, size, up=True, multicast=True)
+    finding = mtu.judge(interface, max_mtu, result)
+    assert finding.verdict is verdict
+    assert words in finding.finding
+
+
+def test_buffers():
+    assert buffers.judge(True, 32 << 20, 64 << 20).verdict is OK
+    short = buffers.judge(True, 32 << 20, 425984)
+    assert short.verdict is WARN
+    assert short.fix == "sysctl -w net.core.rmem_max=33554432"
+    assert short.data == {"asked": 33554432, "granted": 212992}
+    assert buffers.judge(False, 1 << 20, 1).fix.startswith("sysctl -w net.core.wmem_max=")
+    assert [buffers.size_text(n) for n in (1, 2048, 3 << 20)] == ["1 B", "2 KiB", "3 MiB"]
+
+
+def test_offload():
+    assert offload.judge_gso("eth0", offload.Result(8)).verdict is OK
+    assert offload.judge_gso("eth0", offload.Result(problem="Input/output error")).verdict is WARN
+    assert offload.judge_gro(offload.Result(8, True)).verdict is OK
+    assert offload.judge_gro(offload.Result(8, False)).verdict is WARN
+
+
+def test_tcp():
+    assert tcp.judge(ETH, "").verdict is OK
+    assert tcp.judge(ETH, "timed out").verdict is FAIL
+
+
+def test_files():
+    unlimited = resource.RLIM_INFINITY
+    assert limits.judge_files(1024, 4096, 8).verdict is OK
+    assert limits.judge_files(unlimited, unlimited, 4096).verdict is OK
+    many = limits.judge_files(1024, unlimited, 1000)
+    assert (many.verdict, many.fix) == (WARN, "ulimit -n 8192")
+    assert "limits.conf" in limits.judge_files(1024, 1024, 1000).fix
+    assert limits.judge_files(64, 64, 2).verdict is FAIL
+
+
+def test_memlock_matters_with_rdma_only():
+    assert limits.judge_memlock(8 << 20, []).verdict is OK
+    assert limits.judge_memlock(8 << 20, ["mlx5_0"]).verdict is WARN
+    assert limits.judge_memlock(resource.RLIM_INFINITY, ["mlx5_0"]).verdict is OK
+
+
+def test_readv_and_shm():
+    assert memory.judge_readv("", "1").verdict is OK
+    yama = memory.judge_readv("Operation not permitted", "1")
+    assert yama.fix == "sysctl -w kernel.yama.ptrace_scope=0"
+    assert "SYS_PTRACE" in memory.judge_readv("Operation not permitted", "").fix
+    assert memory.judge_shm(64 << 20, 64 << 20, 1).verdict is OK
+    small = memory.judge_shm(64 << 20, 60 << 20, 8)
+    assert small.verdict is WARN
+    assert "--shm-size=1g" in small.fix
+
+
+def test_cpus():
+    assert host.judge_cpus(8, None, 8).verdict is OK
+    assert host.judge_cpus(4, None, 8).verdict is WARN
+    quoted = host.judge_cpus(64, 2.0, 8)
+    assert (quoted.verdict, quoted.fix) == (WARN, "torchrun --nproc-per-node 2")
+    assert [host.quota(t) for t in ("max 100000", "150000 100000", "", "1 0")] == [
+        None,
+        1.5,
+        None,
+        None,
+    ]
+
+
+def test_a_check_that_breaks_is_a_row_and_the_rest_still_runs():
+    def broken(context):
+        raise KeyError("gone")
+
+    findings = run_all(Context({}, {}), (broken, lambda context: [ok("next", "fine")]))
+    assert [f.verdict for f in findings] == [FAIL, OK]
+    assert "gone" in findings[0].finding
+
+
+def test_exit_code_is_that_of_the_worst():
+    assert worst([]) is OK
+    assert [exit_code(v) for v in (OK, WARN, FAIL)] == [0, 0, 1]
+    assert worst([ok("a", ""), *settings.judge_values({"MCAST_A": "bad"})]) is FAIL

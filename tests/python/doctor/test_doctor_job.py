@@ -1,0 +1,341 @@
+"""Comparing ranks and reading the reach matrix, on made-up jobs; the probe itself on loopback."""
+
+import threading
+import time
+
+import pytest
+
+from torch_mcast.doctor import netif, udp
+from torch_mcast.doctor.findings import Verdict, worst
+from torch_mcast.doctor.job import compare, diagnose, reach
+from torch_mcast.doctor.job.meeting import Meeting
+from torch_mcast.doctor.job.ranks import label, spans
+from torch_mcast.doctor.job.reach import Heard, Probe
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+def interface(address="10.0.0.1", name="eth0", mtu=1500, subnet="10.0.0.0/24"):
+    return {
+        "name": name,
+        "address": address,
+        "mtu": mtu,
+        "subnet": subnet,
+        "loopback": name == "lo",
+        "datagram": min(mtu, 9000) - 28,
+    }
+
+
+def rank(host="a", **changes):
+    address = f"10.0.0.{ord(host)}"
+    return {
+        "host": host,
+        "host_id": f"id-{host}",
+        "version": "0.1.0",
+        "torch": "2.13.0",
+        "python": "3.11.2",
+        "values": {"eager": "32768", "rcvbuf": "1", "interface": "", "ttl": "1", "chunk": "0"},
+        "agreed": ["eager", "chunk"],
+        "interface": interface(address),
+        "loopback": interface("127.0.0.1", "lo", 65536, "127.0.0.0/8"),
+        "findings": [],
+        **changes,
+    }
+
+
+def values(**changes):
+    return {**rank()["values"], **changes}
+
+
+def job(*ranks):
+    return dict(enumerate(ranks))
+
+
+def verdicts(findings):
+    return {f.check: f.verdict for f in findings}
+
+
+def test_spans():
+    assert spans([5, 1, 0, 2, 2]) == "0-2, 5"
+    assert (label([3]), label([1, 2])) == ("rank 3", "ranks 1-2")
+
+
+def test_equal_ranks_are_fine():
+    findings = compare.compare(job(rank("a"), rank("b")), 2)
+    assert worst(findings) is OK
+    assert set(verdicts(findings)) == {"ranks", "versions", "settings", "hosts", "subnets", "mtu"}
+
+
+def test_missing_ranks_are_named():
+    finding = compare.presence({0: rank(), 2: rank()}, 5)
+    assert finding.verdict is FAIL
+    assert "ranks 1, 3-4 of 5" in finding.finding
+
+
+def test_versions():
+    assert compare.versions(job(rank(), rank(version="0.2.0")))[0].verdict is FAIL
+    assert compare.versions(job(rank(), rank(torch="2.13.1")))[0].verdict is WARN
+    assert compare.versions(job(rank(), rank(python="3.12.0")))[0].verdict is WARN
+
+
+def test_settings_agreed_or_not():
+    agreed = compare.settings(job(rank(), rank(), rank(values=values(eager="4096"))))
+    assert [f.verdict for f in agreed] == [FAIL]
+    assert "4096 on rank 2" in agreed[0].finding
+    assert agreed[0].fix == 'export MCAST_EAGER="32768"  (on all ranks)'
+    free = compare.settings(job(rank(), rank(values=values(rcvbuf="2"))))
+    assert [f.verdict for f in free] == [WARN]
+    local = compare.settings(job(rank(), rank(values=values(interface="eth1"))))
+    assert [f.verdict for f in local] == [OK]
+
+
+def test_settings_of_ranks_without_the_table_are_left_out():
+    assert compare.settings(job(rank(), rank(values={}, agreed=[])))[0].verdict is OK
+
+
+def test_one_address_on_two_hosts():
+    findings = compare.hosts(job(rank("a"), rank("b", interface=interface("10.0.0.97"))))
+    assert [f.verdict for f in findings] == [OK, FAIL]
+    assert "10.0.0.97" in findings[1].finding
+
+
+def test_networks():
+    apart = interface("10.9.0.2", subnet="10.9.0.0/24")
+    (subnets, mtus) = compare.networks(job(rank("a"), rank("b", interface=apart)))
+    assert (subnets.verdict, mtus.verdict) == (WARN, OK)
+    small = interface("10.0.0.98", mtu=1400)
+    (subnets, mtus) = compare.networks(job(rank("a"), rank("b", interface=small)))
+    assert (subnets.verdict, mtus.verdict) == (OK, WARN)
+    assert "all use 1400" in mtus.finding
+    assert mtus.fix.startswith("ip link set eth0 mtu 1500")
+    lo = interface("127.0.0.1", "lo", 65536, "127.0.0.0/8")
+    found = compare.networks(job(rank("a"), rank("b", interface=lo)))
+    assert found[0].verdict is FAIL
+    assert 'MCAST_SOCKET_IFNAME="=eth0"' in found[0].fix
+    assert compare.networks(job(rank("a"), rank("b", interface=None)))[0].verdict is FAIL
+    # On one host nothing of it matters.
+    assert worst(compare.networks(job(rank("a"), rank("a", interface=lo)))) is OK
+
+
+def test_rows_of_other_ranks_are_grouped():
+    row = {"check": "cpus", "finding": "few", "verdict": "warn", "fix": "", "data": {}}
+    fine = {**row, "verdict": "ok"}
+    facts = job(rank(findings=[row]), rank(findings=[row]), rank(findings=[row, fine]))
+    (finding,) = compare.of_others(facts)
+    assert finding.check == "[1-2] cpus"
+
+
+def test_plan_mirrors_the_engine():
+    one = reach.plan(job(rank("a"), rank("a")))
+    assert one["path"] == "loopback"
+    two = reach.plan(job(rank("a"), rank("b", interface=interface("10.0.0.98", mtu=1400))))
+    assert two["path"] == "interface"
+    assert two["size"] == (1400 - 28 - 32) // 64 * 64 + 32
+    assert reach.probe_size(1472, 256) == 288
+    none = reach.plan(job(rank("a"), rank("b", interface=None)))
+    assert none["ranks"] == [0]
+
+
+def everything(ranks, but=()):
+    return {
+        r: Heard({s for s in ranks if (s, r) not in but}, {s for s in ranks if (s, r) not in but})
+        for r in ranks
+    }
+
+
+def judge(facts, reports, algorithm="auto"):
+    plan = {"ranks": sorted(facts), "path": "interface", "size": 1440}
+    return diagnose.judge_reach(plan, reports, facts, algorithm)
+
+
+HOSTS = job(rank("a"), rank("b"), rank("c"))
+
+
+def test_all_hear_all():
+    assert verdicts(judge(HOSTS, everything(HOSTS))) == {"reach": OK}
+
+
+def test_one_host_is_deaf():
+    findings = judge(HOSTS, everything(HOSTS, {(0, 1), (2, 1)}))
+    assert findings[0].verdict is WARN
+    assert "rank 1 does not hear ranks 0, 2" in findings[0].finding
+    assert "ring" in findings[0].finding
+    assert "the host b (rank 1) hears no other host" in findings[1].finding
+
+
+def test_one_host_is_not_heard():
+    findings = judge(HOSTS, everything(HOSTS, {(1, 0), (1, 2)}))
+    assert "the host b (rank 1) is heard by no other host" in findings[1].finding
+
+
+def test_a_host_that_does_not_hear_itself_filters():
+    findings = judge(HOSTS, everything(HOSTS, {(0, 1), (1, 1), (2, 1)}))
+    assert [f.check for f in findings] == ["reach", "likely cause"]
+    assert "not even from itself" in findings[1].finding
+
+
+def test_no_multicast_at_all():
+    pairs = {(s, r) for s in range(3) for r in range(3) if s != r}
+    causes = " ".join(f.finding for f in judge(HOSTS, everything(HOSTS, pairs)))
+    assert "cloud" in causes
+    assert "IGMP snooping without a querier" in causes
+
+
+def test_full_datagrams_only_are_lost():
+    reports = everything(HOSTS)
+    reports[2].full.discard(0)
+    findings = judge(HOSTS, reports)
+    assert "MTU" in findings[1].finding
+    assert "MCAST_MAX_MTU" in findings[1].fix
+
+
+def test_other_subnet():
+    far = rank("b", interface=interface("10.9.0.2", subnet="10.9.0.0/24"))
+    findings = judge(job(rank("a"), far), everything([0, 1], {(0, 1), (1, 0)}))
+    assert [f.check for f in findings] == ["reach", "likely cause"]
+    assert "subnets" in findings[1].finding
+
+
+def test_one_host_only():
+    facts = job(rank("a"), rank("a"))
+    findings = judge(facts, everything(facts, {(0, 1)}))
+    assert "packet filter" in findings[1].finding
+
+
+@pytest.mark.parametrize(("algorithm", "verdict"), [("multicast", FAIL), ("ring", OK)])
+def test_what_the_algorithm_makes_of_it(algorithm, verdict):
+    assert worst(judge(HOSTS, everything(HOSTS, {(0, 1)}), algorithm)) is verdict
+
+
+def test_a_rank_that_does_not_report_is_named():
+    reports = everything(HOSTS)
+    del reports[1]
+    findings = judge(HOSTS, reports)
+    assert (findings[0].verdict, findings[0].data) == (FAIL, {"ranks": [1]})
+
+
+def test_a_rank_that_could_not_take_part():
+    reports = everything(HOSTS, {(0, 2), (1, 2), (2, 2), (2, 0), (2, 1)})
+    reports[2].problem = "cannot take part: No buffer space available"
+    findings = judge(HOSTS, reports)
+    assert "rank 2: cannot take part" in findings[0].finding
+
+
+def test_matrix():
+    reports = everything([0, 1, 2], {(0, 1)})
+    reports[2].full.discard(0)
+    del reports[0]
+    lines = diagnose.matrix(reports, [0, 1, 2]).splitlines()
+    assert lines[1].split() == ["rank", "0", "?", "x", "s"]
+    assert lines[2].split() == ["rank", "1", "?", ".", "."]
+    assert diagnose.matrix({}, list(range(100))) == ""
+
+
+def test_many_pairs_are_cut_short():
+    text = diagnose.name_pairs([(0, r) for r in range(1, 31)])
+    assert text.endswith("and 18 more ranks")
+
+
+def test_refused_connections():
+    plan = {"ranks": [0, 1]}
+    facts = job(rank("a"), rank("b"))
+    assert diagnose.judge_tcp(plan, {0: Heard(), 1: Heard()}, facts).verdict is OK
+    finding = diagnose.judge_tcp(plan, {0: Heard(refused={1: "10.0.0.98: no answer"})}, facts)
+    assert finding.verdict is FAIL
+    assert "rank 0 to 1 (10.0.0.98: no answer)" in finding.finding
+    assert "-s 10.0.0.0/24" in finding.fix
+
+
+class Store:
+    """A TCPStore of one process."""
+
+    def __init__(self):
+        self.data, self.lock = {}, threading.Lock()
+
+    def set(self, key, value):
+        self.data[key] = value
+
+    def get(self, key):
+        return self.data[key]
+
+    def check(self, keys):
+        return all(key in self.data for key in keys)
+
+    def add(self, key, amount):
+        with self.lock:
+            self.data[key] = self.data.get(key, 0) + amount
+            return self.data[key]
+
+
+def test_meeting_does_not_wait_beyond_its_deadline():
+    meeting = Meeting(Store(), 0, 3)
+    meeting.publish("facts/1", {"a": [1]})
+    assert meeting.collect("facts", range(3), time.monotonic()) == {1: {"a": [1]}}
+    assert meeting.fetch("verdict", time.monotonic()) is None
+
+
+def test_the_last_to_arrive_opens_the_gate():
+    meeting = Meeting(Store(), 0, 2)
+    meeting.arrive("sent", 2)
+    assert not meeting.passed("sent")
+    meeting.arrive("sent", 2)
+    assert meeting.passed("sent")
+
+
+@pytest.fixture
+def loopback():
+    return netif.find_loopback(netif.list_interfaces())
+
+
+def open_probe(plan, number, loopback):
+    return Probe(plan, number, loopback, {"loopback": loopback.address}, 1, 1 << 20)
+
+
+def run_probes(probes, peers):
+    meeting, reports = Meeting(Store(), 0, len(probes)), {}
+
+    def one(number):
+        reports[number] = probes[number].run(
+            peers,
+            lambda: meeting.arrive("sent", len(probes)),
+            lambda: meeting.passed("sent"),
+            20.0,
+        )
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in probes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return reports
+
+
+def test_probe_on_loopback(loopback):
+    plan = reach.plan(job(rank("a"), rank("a"), rank("a")))
+    probes = {n: open_probe(plan, n, loopback) for n in range(3)}
+    with probes[0], probes[1], probes[2]:
+        reports = run_probes(probes, {n: p.addresses() for n, p in probes.items()})
+    for report in reports.values():
+        assert report == Heard({0, 1, 2}, {0, 1, 2})
+        assert Heard.from_json(report.to_json()) == report
+
+
+def test_probe_tells_a_silent_rank_and_a_closed_port(loopback):
+    plan = reach.plan(job(rank("a"), rank("a"), rank("a")))
+    probes = {n: open_probe(plan, n, loopback) for n in range(3)}
+    peers = {n: p.addresses() for n, p in probes.items()}
+    probes.pop(2).__exit__()  # it was ready, and died
+    with probes[0], probes[1]:
+        reports = run_probes(probes, peers)
+    for report in reports.values():
+        assert report.full == {0, 1}
+        assert report.refused == {2: "127.0.0.1: Connection refused"}
+
+
+def test_probe_takes_no_datagram_of_another_job(loopback):
+    plan = reach.plan(job(rank("a")))
+    with open_probe(plan, 0, loopback) as probe, udp.open_sender(loopback) as stranger:
+        for payload in (b"", b"x" * plan["size"], bytes(reach._SMALL)):
+            stranger.sendto(payload, (plan["group"], plan["port"]))
+        reports = run_probes({0: probe}, {0: probe.addresses()})
+    assert reports[0] == Heard({0}, {0})

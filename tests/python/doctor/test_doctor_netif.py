@@ -1,0 +1,104 @@
+"""The choice of the interface: the rules of csrc/core/transport/udp/netif.h, on made-up hosts."""
+
+import socket
+
+import pytest
+
+from torch_mcast.doctor import netif
+from torch_mcast.doctor.netif import Interface, Pattern, choose_interface
+
+LO = Interface("lo", 1, "127.0.0.1", 8, 65536, up=True, loopback=True)
+ETH0 = Interface("eth0", 2, "10.0.0.1", 24, 1500, up=True, multicast=True)
+ETH1 = Interface("eth1", 3, "10.1.0.1", 16, 9000, up=True, multicast=True, default_route=True)
+DOCKER = Interface("docker0", 4, "172.17.0.1", 16, 1500, up=True, multicast=True)
+DOWN = Interface("ib0", 5, "10.2.0.1", 24, 4092, multicast=True)
+BARE = Interface("eth2", 6, "", 32, 1500, up=True, multicast=True)
+TUN = Interface("tun0", 7, "10.3.0.1", 24, 1400, up=True, default_route=True)
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "pattern", "name"),
+    [
+        ([LO, ETH0, ETH1], "", "eth1"),  # the default route wins over the order
+        ([LO, DOCKER, ETH0], "", "eth0"),  # a container bridge is no ordinary one
+        ([LO, DOCKER], "", "lo"),
+        ([LO, TUN], "", "tun0"),  # no multicast, but the way out
+        ([LO, TUN, ETH0], "", "eth0"),
+        ([LO, DOWN, BARE], "", "lo"),
+        ([LO, ETH0, ETH1], "eth", "eth0"),
+        ([LO, ETH0, ETH1], "eth1,eth0", "eth1"),  # the list's order, then the system's
+        ([LO, ETH0, ETH1], "=eth0", "eth0"),
+        ([LO, ETH0, ETH1], "^eth1", "eth0"),
+        ([LO, ETH0, ETH1], "^=eth", "eth1"),
+        ([LO, ETH0], "^eth", "lo"),
+        ([LO, ETH0], "lo", "lo"),
+        ([LO, DOWN, ETH0], "ib,eth", "eth0"),
+        ([LO, DOCKER], "docker", "docker0"),  # asked for
+    ],
+)
+def test_choice(interfaces, pattern, name):
+    chosen, why = choose_interface(interfaces, pattern)
+    assert chosen.name == name
+    assert why
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("wlan", ["matches no usable interface", "lo 127.0.0.1", "ib0 10.2.0.1 (down)"]),
+        ("=eth", ["matches no usable interface"]),
+        ("ib", ["down or have no IPv4"]),
+        ("eth2", ["down or have no IPv4", "eth2 (no IPv4 address)"]),
+        ("^lo,eth,ib", ["matches no usable interface"]),
+        ("eth,,ib", ["empty name"]),
+        ("^", ["empty name"]),
+        ("=", ["empty name"]),
+    ],
+)
+def test_no_choice_says_why(pattern, words):
+    with pytest.raises(ValueError) as error:
+        choose_interface([LO, DOWN, BARE], pattern)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_reason_names_the_variable_or_the_rule():
+    assert 'MCAST_SOCKET_IFNAME="eth"' in choose_interface([LO, ETH0], "eth")[1]
+    assert "default route" in choose_interface([LO, ETH0, ETH1], "")[1]
+    assert 'MCAST_SOCKET_IFNAME="^x" leaves it' in choose_interface([LO, ETH0], "^x")[1]
+
+
+def test_pattern_takes_the_earliest_name():
+    assert Pattern.parse("ib,eth").match("eth0") == 1
+    assert Pattern.parse("=ib,eth").match("eth0") == -1
+    assert Pattern.parse("^=eth0") == Pattern(True, True, ("eth0",))
+
+
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
+eth1\t00000000\t010200C0\t0003\t0\t0\t50\t00000000\t0\t0\t0
+eth2\t00000000\t010200C0\t0002\t0\t0\t1\t00000000\t0\t0\t0
+eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+broken line
+"""
+
+
+def test_routes_are_parsed_and_the_least_metric_that_is_up_wins():
+    routes = netif.parse_routes(ROUTES)
+    assert len(routes) == 3  # not the one that is down, not the broken one
+    assert netif.default_route_interface(routes) == "eth1"
+    assert (routes[2].destination, routes[2].mask) == (0xC0000200, 0xFFFFFF00)
+    assert netif.default_route_interface([]) == ""
+
+
+def test_listing_agrees_with_the_system():
+    interfaces = {i.name: i for i in netif.list_interfaces()}
+    for index, name in socket.if_nameindex():
+        assert interfaces[name].index == index
+    loopback = netif.find_loopback(list(interfaces.values()))
+    assert (loopback.address, loopback.prefix, loopback.subnet) == (
+        "127.0.0.1",
+        8,
+        "127.0.0.0/8",
+    )
+    assert loopback.mtu > 0

@@ -1,0 +1,246 @@
+"""The command itself, in processes of its own, on loopback."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from torch_mcast.doctor.cli import SCHEMA, under_launcher
+from torch_mcast.doctor.findings import fail, ok, warn
+from torch_mcast.doctor.table import summary, table
+
+ROW = {"check": str, "finding": str, "verdict": str, "fix": str, "data": dict}
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def environment(**variables):
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MCAST_", "TORCHELASTIC_")) and name not in LAUNCHER
+    }
+    # Traffic stays on loopback.
+    return {**base, "MCAST_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **variables}
+
+
+def doctor(*arguments, command=("-m", "torch_mcast.doctor"), cwd=None, **variables):
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        env=environment(**variables),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def findings(done):
+    return json.loads(done.stdout)["findings"]
+
+
+def check_rows(rows):
+    for row in rows:
+        assert set(row) == set(ROW)
+        assert all(isinstance(row[key], kind) for key, kind in ROW.items())
+        assert row["verdict"] in ("ok", "warn", "fail")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def local():
+    return doctor("--json")
+
+
+def test_json_schema(local):
+    document = json.loads(local.stdout)
+    assert set(document) == {
+        "schema", "version", "host", "verdict", "exit_code", "findings", "job"
+    }  # fmt: skip
+    assert document["schema"] == SCHEMA
+    assert document["job"] is None
+    check_rows(document["findings"])
+
+
+def test_this_machine_passes_on_loopback(local):
+    rows = {row["check"]: row for row in findings(local)}
+    for check in (
+        "torch", "torch_mcast", "kernel", "variables", "interface used", "multicast on lo",
+        "memberships", "mtu of lo", "gso on lo", "gro on loopback", "tcp on lo",
+    ):  # fmt: skip
+        assert rows[check]["verdict"] == "ok", rows[check]
+    assert {"receive buffer", "send buffer", "open files", "locked memory", "process_vm_readv",
+            "/dev/shm", "cpus", "route 224.0.0.0/4", "firewall"} <= set(rows)  # fmt: skip
+    assert rows["interface used"]["data"]["name"] == "lo"
+    assert local.returncode == 0
+
+
+def test_text_by_the_command_torch_mcast():
+    done = doctor("doctor", command=("-m", "torch_mcast"), COLUMNS="100")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["check", "finding", "verdict", "fix"]
+    assert max(map(len, lines)) <= 100
+    assert re.fullmatch(r"\d+ ok, \d+ warn, 0 fail", lines[-1])
+    assert done.returncode == 0
+
+
+def test_mistyped_variable_is_a_warning():
+    done = doctor("--json", MCAST_SOCKET_IFNAMES="eth0")
+    (row,) = [row for row in findings(done) if row["check"] == "variables"]
+    assert row["verdict"] == "warn"
+    assert row["data"]["nearest"] == "MCAST_SOCKET_IFNAME"
+    assert done.returncode == 0
+
+
+def test_every_bad_value_is_a_failure():
+    done = doctor("--json", MCAST_EAGER="lots", MCAST_TTL="300")
+    rows = [row for row in findings(done) if row["check"] == "variables"]
+    assert {row["data"]["variable"] for row in rows} == {"MCAST_EAGER", "MCAST_TTL"}
+    assert all(row["verdict"] == "fail" and "allowed" in row["finding"] for row in rows)
+    assert done.returncode == 1
+
+
+def test_wrong_interface_is_a_failure_and_the_rest_is_still_checked():
+    done = doctor("--json", MCAST_SOCKET_IFNAME="nosuch")
+    rows = {row["check"]: row for row in findings(done)}
+    assert rows["interface used"]["verdict"] == "fail"
+    assert "lo 127.0.0.1" in rows["interface used"]["finding"]
+    assert rows["multicast on lo"]["verdict"] == "ok"
+    assert done.returncode == 1
+
+
+def test_without_the_extension(tmp_path):
+    """A package whose extension is missing: said, failed, everything else checked."""
+    import torch_mcast
+
+    source = os.path.dirname(torch_mcast.__file__)
+    target = tmp_path / "torch_mcast"
+    target.mkdir()
+    for name in os.listdir(source):
+        if not name.startswith(("_C.", "_build_info", "__pycache__")):
+            (target / name).symlink_to(os.path.join(source, name))
+    done = doctor("--json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    rows = {row["check"]: row for row in findings(done)}
+    assert rows["torch"]["verdict"] == "fail"
+    assert "no compiled extension" in rows["torch"]["finding"]
+    assert rows["variables"]["verdict"] == "fail"
+    assert rows["interface used"]["data"]["name"] == "lo"
+    assert rows["multicast on lo"]["verdict"] == "ok"
+    assert done.returncode == 1
+
+
+def torchrun(*arguments, ranks=2, **variables):
+    return doctor(
+        *arguments,
+        command=(
+            "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+            "--local-addr", "127.0.0.1", "-m", "torch_mcast.doctor",
+        ),
+        **variables,
+    )  # fmt: skip
+
+
+def test_two_ranks_by_torchrun():
+    done = torchrun("--json")
+    document = json.loads(done.stdout)
+    job = document["job"]
+    assert job["world_size"] == 2
+    assert [row["rank"] for row in job["ranks"]] == [0, 1]
+    check_rows(job["findings"])
+    for row in job["ranks"]:
+        check_rows(row["findings"])
+    assert {row["check"]: row["verdict"] for row in job["findings"]} == {
+        check: "ok"
+        for check in (
+            "ranks", "versions", "settings", "hosts", "subnets", "reach", "tcp between ranks"
+        )
+    }  # fmt: skip
+    assert job["reach"]["path"] == "loopback"
+    for rank in ("0", "1"):
+        assert job["reach"]["heard"][rank]["full"] == [0, 1]
+    assert done.returncode == 0
+
+
+def start_rank(rank, port, *arguments, **variables):
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch_mcast.doctor", "--json", *arguments],
+        env=environment(
+            RANK=str(rank),
+            WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            **variables,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ranks_with_different_settings_fail_together():
+    port = free_port()
+    first = start_rank(0, port)
+    second = start_rank(1, port, MCAST_EAGER="4096", MCAST_RCVBUFF="1M")
+    out, _ = first.communicate(timeout=120)
+    silent, _ = second.communicate(timeout=120)
+    job = json.loads(out)["job"]
+    (row,) = [row for row in job["findings"] if row["check"] == "settings"]
+    assert row["verdict"] == "fail"
+    assert "32768 on rank 0; 4096 on rank 1" in row["finding"]
+    assert "[1] variables" in {row["check"] for row in job["others"]}
+    assert silent == ""  # rank 0 speaks for all
+    assert (first.returncode, second.returncode) == (1, 1)
+
+
+def test_a_rank_that_never_comes_is_named():
+    lonely = start_rank(0, free_port(), "--timeout", "2")
+    out, _ = lonely.communicate(timeout=120)
+    (row,) = [row for row in json.loads(out)["job"]["findings"] if row["check"] == "ranks"]
+    assert row["data"] == {"missing": [1]}
+    assert lonely.returncode == 1
+
+
+def test_no_store_gives_the_own_report():
+    lonely = start_rank(1, free_port(), "--timeout", "2")
+    out, _ = lonely.communicate(timeout=120)
+    rows = {row["check"]: row for row in json.loads(out)["findings"]}
+    assert rows["job"]["verdict"] == "fail"
+    assert rows["multicast on lo"]["verdict"] == "ok"
+    assert lonely.returncode == 1
+
+
+def test_a_store_that_never_answers_does_not_hang():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lonely = start_rank(1, silent.getsockname()[1], "--timeout", "2")
+        out, _ = lonely.communicate(timeout=200)
+    rows = {row["check"]: row for row in json.loads(out)["findings"]}
+    assert rows["job"]["verdict"] == "fail"
+    assert lonely.returncode == 1
+
+
+def test_launcher_is_seen_by_its_variables():
+    assert under_launcher({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"})
+    assert not under_launcher({"RANK": "0", "WORLD_SIZE": "1"})
+
+
+def test_table_fits_and_keeps_commands_whole():
+    rows = [
+        ok("short", "fine"),
+        warn("long", "word " * 60, "sysctl -w net.core.rmem_max=33554432"),
+        fail("worst", "x", "y"),
+    ]
+    text = table(rows, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "net.core.rmem_max=33554432" in text
+    assert "\033[31m" in table(rows, 80, colour=True)
+    assert summary(rows) == "1 ok, 1 warn, 1 fail"

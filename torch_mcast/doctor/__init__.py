@@ -1,0 +1,21 @@
+"""Checks this machine, and under a launcher the machines of a job against each other.
+
+    python -m torch_mcast.doctor                    # this machine
+    torchrun --nproc-per-node 4 -m torch_mcast.doctor      # every rank, and all ranks together
+
+Each check looks at one thing the library depends on and says what it found, whether that is good,
+and the command that repairs it. Sockets are plain Python ones, so that the machine can be judged
+also where the extension cannot be loaded. Nothing is changed on the machine; what is sent is a few
+datagrams on loopback and on the interface that torch-mcast would use.
+"""
+
+from __future__ import annotations
+
+
+def main(arguments: list[str] | None = None) -> int:
+    from torch_mcast.doctor.cli import main as run
+
+    return run(arguments)
+
+
+__all__ = ["main"]

@@ -1,0 +1,59 @@
+"""One module per subject; each has run(context) -> list of findings. The order is the report's."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from torch_mcast.doctor.checks import (
+    buffers,
+    host,
+    interfaces,
+    limits,
+    memory,
+    mtu,
+    multicast,
+    offload,
+    routing,
+    settings,
+    tcp,
+    versions,
+)
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail
+
+Check = Callable[[Context], list[Finding]]
+
+ALL: tuple[Check, ...] = (
+    versions.run,
+    settings.run,
+    interfaces.run,
+    routing.run,
+    multicast.run,
+    mtu.run,
+    buffers.run,
+    offload.run,
+    tcp.run,
+    limits.run,
+    memory.run,
+    host.run,
+)
+
+
+def run_all(context: Context, checks: tuple[Check, ...] = ALL) -> list[Finding]:
+    """Findings of all checks. One that cannot be carried out is a failure in its own row."""
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings += check(context)
+        except Exception as error:  # noqa: BLE001 - the other checks are still worth running
+            name = check.__module__.rpartition(".")[2]
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            findings.append(
+                fail(
+                    name,
+                    f"the check could not be carried out: {type(error).__name__}: {error} "
+                    f"({where.name}, line {where.lineno})",
+                )
+            )
+    return findings

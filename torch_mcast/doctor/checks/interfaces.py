@@ -1,0 +1,66 @@
+"""Interfaces of this machine, and the one that the library takes."""
+
+from __future__ import annotations
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.netif import Interface
+
+
+def describe(interface: Interface) -> str:
+    flags = [
+        name
+        for name, on in (
+            ("up", interface.up),
+            ("down", not interface.up),
+            ("multicast", interface.multicast),
+            ("loopback", interface.loopback),
+            ("default route", interface.default_route),
+        )
+        if on
+    ]
+    address = f"{interface.address}/{interface.prefix}" if interface.address else "no IPv4"
+    return f"{interface.name} {address} mtu {interface.mtu} ({', '.join(flags)})"
+
+
+def suggestion(interfaces: list[Interface]) -> str:
+    """An export line that would work, for a pattern that does not."""
+    usable = [i for i in interfaces if i.usable]
+    good = [i for i in usable if i.multicast and not i.loopback] or usable
+    if not good:
+        return "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV"
+    return f'export MCAST_SOCKET_IFNAME="={good[0].name}"'
+
+
+def judge_chosen(
+    chosen: Interface | None, why: str, interfaces: list[Interface], algorithm: str
+) -> Finding:
+    if chosen is None:
+        return fail("interface used", why, suggestion(interfaces))
+    text = f"{describe(chosen)}: {why}"
+    data = {"name": chosen.name, "why": why}
+    if chosen.loopback and any(i.usable and not i.loopback for i in interfaces):
+        return ok("interface used", text + "; only ranks on this host can take part", **data)
+    if chosen.loopback:
+        fix = "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV"
+        return warn("interface used", text + "; only ranks on this host", fix, **data)
+    if not chosen.multicast:
+        judge = fail if algorithm == "multicast" else warn
+        text += "; without the flag MULTICAST datagrams may not leave it: groups then use the ring"
+        return judge("interface used", text, f"ip link set {chosen.name} multicast on", **data)
+    return ok("interface used", text, **data)
+
+
+def judge_loopback(loopback: Interface | None) -> list[Finding]:
+    if loopback is not None:
+        return []
+    return [fail("loopback", "no loopback interface that is up", "ip link set lo up")]
+
+
+def run(context: Context) -> list[Finding]:
+    listing = [ok("interface", describe(i), **i.to_json()) for i in context.interfaces]
+    return [
+        *listing,
+        judge_chosen(context.chosen, context.why, context.interfaces, context.values["algorithm"]),
+        *judge_loopback(context.loopback),
+    ]

@@ -1,0 +1,93 @@
+"""Memory shared on one host: /dev/shm, and process_vm_readv between processes.
+
+Ranks are siblings, and Yama's scope 1 lets a process read only its descendants. So a child reads
+the memory of its parent, which is allowed exactly where siblings may read each other."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+from torch_mcast.doctor.checks.buffers import size_text
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, ok, warn
+
+_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_SHM_PER_RANK = 64 << 20
+_READER = """
+import ctypes, os, sys
+class V(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+pid, address, length = map(int, sys.argv[1:])
+buffer = ctypes.create_string_buffer(length)
+read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+read.argtypes = [ctypes.c_int, ctypes.POINTER(V), ctypes.c_ulong, ctypes.POINTER(V),
+                 ctypes.c_ulong, ctypes.c_ulong]
+read.restype = ctypes.c_ssize_t
+here, there = V(ctypes.addressof(buffer), length), V(address, length)
+n = read(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+print(buffer.raw.hex() if n == length else "error " + os.strerror(ctypes.get_errno()))
+"""
+
+
+def read_by_child() -> str:
+    """ "" if another process can read this one's memory, else the reason."""
+    token = secrets.token_bytes(16)
+    buffer = ctypes.create_string_buffer(token, len(token))
+    arguments = [os.getpid(), ctypes.addressof(buffer), len(token)]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _READER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=5,
+        check=False,
+    )
+    answer = done.stdout.strip()
+    if answer == token.hex():
+        return ""
+    return answer.removeprefix("error ") or f"the reader ended with {done.returncode}"
+
+
+def judge_readv(problem: str, scope: str) -> Finding:
+    data = {"works": not problem, "ptrace_scope": scope}
+    if not problem:
+        return ok("process_vm_readv", "processes of this user can read each other", **data)
+    text = f"{problem}: no single-copy reads between ranks of one host"
+    if scope not in ("", "0"):
+        text += f" (Yama ptrace_scope is {scope})"
+        return warn("process_vm_readv", text, "sysctl -w kernel.yama.ptrace_scope=0", **data)
+    return warn("process_vm_readv", text, "docker run --cap-add SYS_PTRACE ...", **data)
+
+
+def judge_shm(total: int, free: int, ranks: int) -> Finding:
+    need = _SHM_PER_RANK * ranks
+    text = f"{size_text(free)} free of {size_text(total)}"
+    data = {"total": total, "free": free, "needed": need}
+    if free >= need:
+        return ok("/dev/shm", text, **data)
+    size = max(1 << 30, 1 << (need - 1).bit_length()) >> 30
+    fix = f"mount -o remount,size={size}G /dev/shm  (docker: --shm-size={size}g)"
+    text += f"; {ranks} rank(s) of this host and their data loaders want {size_text(need)}"
+    return warn("/dev/shm", text, fix, **data)
+
+
+def run(context: Context) -> list[Finding]:
+    try:
+        scope = _SCOPE.read_text().strip()
+    except OSError:
+        scope = ""
+    try:
+        room = os.statvfs("/dev/shm")
+        ranks = max(context.whole("LOCAL_WORLD_SIZE", 1), 1)
+        shm = judge_shm(room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail, ranks)
+    except OSError as error:
+        shm = warn("/dev/shm", str(error.strerror), "mount -t tmpfs tmpfs /dev/shm")
+    try:
+        readv = judge_readv(read_by_child(), scope)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        readv = warn("process_vm_readv", f"not tried, no second process: {error}")
+    return [readv, shm]

@@ -1,0 +1,100 @@
+"""Multicast on this machine: a datagram sent by one socket is received by another, on the chosen
+interface and on loopback; and enough groups can be joined. What the network does with it needs a
+second machine: see torch_mcast.doctor.job."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import time
+from pathlib import Path
+
+from torch_mcast.doctor import udp
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.netif import Interface
+
+_LIMIT_S = 1.0
+_JOINED = 16  # addresses that the engine receives from at once, each on a socket of its own
+_MEMBERSHIPS = Path("/proc/sys/net/ipv4/igmp_max_memberships")
+
+
+def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple[bool, str]:
+    """(received, what went wrong)."""
+    group, token = udp.random_group(), secrets.token_bytes(16)
+    try:
+        with (
+            udp.open_receiver(interface, group) as receiver,
+            udp.open_sender(interface, ttl) as sender,
+        ):
+            sender.sendto(token, (group, receiver.getsockname()[1]))
+            deadline = time.monotonic() + limit
+            if any(payload == token for payload, _ in udp.receive(receiver, deadline)):
+                return True, ""
+    except OSError as error:
+        return False, f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+    return False, f"sent, but not received within {limit:g} s"
+
+
+_ACCEPT = "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT"
+
+
+def not_tried(check: str, interface: Interface) -> Finding:
+    """For checks that need multicast to arrive: they would blame the wrong thing."""
+    text = f"not tried: multicast does not arrive, see the row multicast on {interface.name}"
+    return warn(check, text, interface=interface.name)
+
+
+def judge_round_trip(interface: Interface, received: bool, problem: str, algorithm: str) -> Finding:
+    name = f"multicast on {interface.name}"
+    data = {"interface": interface.name, "received": received}
+    if received:
+        where = "" if interface.loopback else "; other machines: run under torchrun"
+        return ok(name, f"sent and received on this host{where}", **data)
+    who = "ranks of one host" if interface.loopback else "groups"
+    text = f"{problem}: {who} use the ring"
+    fix = _ACCEPT
+    if not interface.multicast and not interface.loopback:
+        fix = f"ip link set {interface.name} multicast on"
+    return (fail if algorithm == "multicast" else warn)(name, text, fix, **data)
+
+
+def try_joins(interface: Interface, count: int = _JOINED) -> tuple[int, str]:
+    """How many of `count` groups could be joined, a socket each, and the error of the next."""
+    with contextlib.ExitStack() as stack:
+        for done in range(count):
+            try:
+                stack.enter_context(udp.open_receiver(interface, udp.random_group()))
+            except OSError as error:
+                return done, str(error.strerror)
+    return count, ""
+
+
+def judge_memberships(limit: int | None, joined: int, problem: str) -> Finding:
+    text = f"{joined} of {_JOINED} groups joined; igmp_max_memberships {limit} per socket"
+    data = {"joined": joined, "limit": limit}
+    if joined == _JOINED:
+        return ok("memberships", text, **data)
+    fix = "sysctl -w net.ipv4.igmp_max_memberships=20; ulimit -n 65536"
+    judge = warn if joined else fail
+    return judge("memberships", f"{text}: {problem}", fix, **data)
+
+
+def _limit() -> int | None:
+    try:
+        return int(_MEMBERSHIPS.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def run(context: Context) -> list[Finding]:
+    findings = []
+    for interface in context.paths:
+        received, problem = round_trip(interface, context.number("ttl"))
+        if not received:
+            context.deaf.add(interface.name)
+        findings.append(judge_round_trip(interface, received, problem, context.values["algorithm"]))
+    if context.loopback is not None:  # joins there send no report to any network
+        findings.append(judge_memberships(_limit(), *try_joins(context.loopback)))
+    return findings

@@ -1,0 +1,38 @@
+"""TCP on the chosen address: control, repair and ring traffic needs it."""
+
+from __future__ import annotations
+
+import socket
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok
+from torch_mcast.doctor.netif import Interface
+
+
+def measure(address: str, limit: float = 1.0) -> str:
+    """Listens, connects, moves a byte. "" or what went wrong."""
+    try:
+        with socket.create_server((address, 0)) as server:
+            server.settimeout(limit)
+            with (
+                socket.create_connection(server.getsockname(), limit) as client,
+                server.accept()[0] as accepted,
+            ):
+                accepted.settimeout(limit)
+                client.sendall(b"m")
+                return "" if accepted.recv(1) == b"m" else "closed before its first byte"
+    except OSError as error:
+        return str(error.strerror or error)
+
+
+def judge(interface: Interface, problem: str) -> Finding:
+    name, data = f"tcp on {interface.name}", {"address": interface.address}
+    if problem:
+        text = f"listen and connect on {interface.address}: {problem}"
+        fix = f"iptables -I INPUT -p tcp -d {interface.address} -j ACCEPT"
+        return fail(name, text, fix, **data)
+    return ok(name, f"listens and connects on {interface.address}", **data)
+
+
+def run(context: Context) -> list[Finding]:
+    return [judge(i, measure(i.address)) for i in context.paths]

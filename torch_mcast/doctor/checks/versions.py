@@ -1,0 +1,92 @@
+"""Versions: torch_mcast, torch (built for, and here), Python, kernel, and that they fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import sys
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+
+_REINSTALL = "pip install --no-build-isolation --force-reinstall --no-deps torch-mcast"
+_LEAST_PYTHON = (3, 10)
+_LEAST_KERNEL = (5, 0)  # UDP_SEGMENT came with 4.18, UDP_GRO with 5.0
+
+
+def judge_torch(built: str, present: str, distributed: bool, error: str) -> Finding:
+    """`built`, `present`: versions, "" if unknown; `error`: why the extension does not load."""
+    data = {"built": built, "running": present}
+    if not present:
+        return fail("torch", "torch cannot be imported", "pip install torch", **data)
+    if not distributed:
+        return fail("torch", f"torch {present} was built without torch.distributed", **data)
+    if error:
+        return fail(
+            "torch", f"torch {present}; extension not loadable: {error}", _REINSTALL, **data
+        )
+    if built != present:
+        return ok("torch", f"built for {built}, running {present}: same minor version", **data)
+    return ok("torch", f"{present}, the one it was built for", **data)
+
+
+def judge_package(version: str, binary: str) -> Finding:
+    if binary and binary != version:
+        return fail(
+            "torch_mcast",
+            f"Python files are {version}, the extension is {binary}",
+            _REINSTALL,
+            version=version,
+            extension=binary,
+        )
+    return ok("torch_mcast", version, version=version, extension=binary)
+
+
+def judge_python(version: tuple[int, int], text: str) -> Finding:
+    if version < _LEAST_PYTHON:
+        return fail("python", f"{text}; 3.10 or later is needed", python=text)
+    return ok("python", text, python=text)
+
+
+def judge_kernel(system: str, release: str) -> Finding:
+    data = {"system": system, "release": release}
+    if system != "Linux":
+        return fail("kernel", f"{system} {release}: torch-mcast runs on Linux", **data)
+    found = re.match(r"(\d+)\.(\d+)", release)
+    if found and (int(found[1]), int(found[2])) < _LEAST_KERNEL:
+        return warn(
+            "kernel",
+            f"Linux {release}: no UDP_GRO before 5.0; each datagram costs a system call",
+            "use a kernel from 5.0 on",
+            **data,
+        )
+    return ok("kernel", f"Linux {release}", **data)
+
+
+def _torch() -> tuple[str, bool]:
+    if importlib.util.find_spec("torch") is None:
+        return "", False
+    try:
+        import torch
+    except (ImportError, OSError):
+        return "", False
+    return str(torch.__version__), torch.distributed.is_available()
+
+
+def run(context: Context) -> list[Finding]:
+    from torch_mcast import __version__
+
+    present, distributed = _torch()
+    built = binary = ""
+    if importlib.util.find_spec("torch_mcast._build_info") is not None:
+        from torch_mcast import _build_info
+
+        built, binary = _build_info.TORCH_VERSION, _build_info.VERSION
+    return [
+        judge_package(__version__, binary),
+        judge_torch(built, present, distributed, context.extension_error),
+        judge_python(sys.version_info[:2], f"{platform.python_version()} at {sys.executable}"),
+        judge_kernel(os.uname().sysname, os.uname().release),
+    ]

@@ -1,0 +1,189 @@
+"""From who heard whom to a matrix, the pairs that do not hear each other, and likely causes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.job.compare import Facts, prefer_interface
+from torch_mcast.doctor.job.ranks import label, spans
+from torch_mcast.doctor.job.reach import Heard
+
+_MATRIX = 40  # ranks; beyond it the pairs alone are listed
+_PAIRS = 12  # named in one row
+
+_RING = "export MCAST_ALGORITHM=ring  (accept it)"
+
+
+def deaf_pairs(reports: dict[int, Heard], ranks: list[int]) -> list[tuple[int, int]]:
+    """(sender, receiver) where the receiver took part and did not hear full datagrams."""
+    return [(s, r) for s in ranks for r in ranks if r in reports and s not in reports[r].full]
+
+
+def matrix(reports: dict[int, Heard], ranks: list[int]) -> str:
+    """Rows send, columns receive: "." heard, "s" small datagrams only, "x" not, "?" no report."""
+    if len(ranks) > _MATRIX:
+        return ""
+    wide = len(str(max(ranks, default=0)))
+    head = "sends \\ hears".ljust(14) + " ".join(str(r).rjust(wide) for r in ranks)
+    lines = [head]
+    for sender in ranks:
+        cells = []
+        for receiver in ranks:
+            report = reports.get(receiver)
+            if report is None:
+                mark = "?"
+            elif sender in report.full:
+                mark = "."
+            else:
+                mark = "s" if sender in report.small else "x"
+            cells.append(mark.rjust(wide))
+        lines.append(f"rank {sender}".ljust(14) + " ".join(cells))
+    lines.append('(".": heard, "s": only small datagrams, "x": not heard, "?": no report)')
+    return "\n".join(lines)
+
+
+def name_pairs(pairs: list[tuple[int, int]]) -> str:
+    """Grouped by receiver: "rank 2 does not hear ranks 0, 1"."""
+    by_receiver: dict[int, list[int]] = {}
+    for sender, receiver in pairs:
+        by_receiver.setdefault(receiver, []).append(sender)
+    texts = [f"rank {r} does not hear {label(s)}" for r, s in sorted(by_receiver.items())]
+    more = len(texts) - _PAIRS
+    return "; ".join(texts[:_PAIRS]) + (f"; and {more} more ranks" if more > 0 else "")
+
+
+def causes(
+    pairs: list[tuple[int, int]], reports: dict[int, Heard], ranks: list[int], facts: Facts
+) -> list[tuple[str, str]]:
+    """[(likely cause, fix)], the most telling first."""
+    path = {r: facts[r]["interface"] or {} for r in ranks}
+    host = {r: facts[r]["host_id"] for r in ranks}
+    if any(s in reports[r].small for s, r in pairs):
+        return [
+            (
+                "small datagrams arrive, full ones do not: the network's MTU is below the "
+                "interfaces'",
+                "export MCAST_MAX_MTU=1500  (or raise the MTU of switches and hosts)",
+            )
+        ]
+    found = []
+    own = [r for s, r in pairs if s == r and not reports[r].problem]
+    if own:
+        names = ", ".join(sorted({facts[r]["host"] for r in own}))
+        found.append(
+            (
+                f"{label(own)} ({names}) not even from itself: a packet filter on that host",
+                f"iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT  (on {names})",
+            )
+        )
+        pairs = [(s, r) for s, r in pairs if r not in own]
+        if not pairs:
+            return found
+    across = [(s, r) for s, r in pairs if host[s] != host[r]]
+    if not across:
+        return [
+            *found,
+            (
+                "ranks of one host do not hear each other: a packet filter",
+                "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT",
+            ),
+        ]
+    apart = [(s, r) for s, r in across if path[s].get("subnet") != path[r].get("subnet")]
+    if apart:
+        found.append(
+            (
+                "different subnets: wrong interface, or routers do not forward multicast",
+                f"{prefer_interface(facts)}  (the interface on the common network)",
+            )
+        )
+        if apart == across:
+            return found
+    # A host that stands alone points at itself; all against all points at the network.
+    hosts = sorted(set(host.values()))
+    if len(hosts) > 2:
+        for name in hosts:
+            mine = [r for r in ranks if host[r] == name]
+            others = [r for r in ranks if host[r] != name]
+            deaf = all((s, r) in across for r in mine if r in reports for s in others)
+            mute = all((s, r) in across for s in mine for r in others if r in reports)
+            involved = sum(s in mine or r in mine for s, r in across)
+            if (deaf or mute) and involved == len(across):
+                what = (
+                    "neither hears nor is heard"
+                    if deaf and mute
+                    else ("hears no other host" if deaf else "is heard by no other host")
+                )
+                found.append(
+                    (
+                        f"the host {facts[mine[0]]['host']} ({label(mine)}) {what}: its firewall, "
+                        "its interface, or its switch port",
+                        "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT; iptables -I INPUT "
+                        f"-p igmp -j ACCEPT  (on {facts[mine[0]]['host']})",
+                    )
+                )
+    if len(across) == len([(s, r) for s in ranks for r in ranks if host[s] != host[r]]):
+        found.append(
+            (
+                "no host hears another: a cloud or container network without multicast (AWS needs "
+                "a Transit Gateway multicast domain, Docker's bridge passes none), or firewalls",
+                "docker run --network host ...; else " + _RING,
+            )
+        )
+    found.append(
+        (
+            "IGMP snooping without a querier: the switch forgets who listens",
+            "enable an IGMP querier in the VLAN  (Linux bridge: ip link set BRIDGE type bridge "
+            "mcast_querier 1)",
+        )
+    )
+    return found
+
+
+def judge_reach(
+    plan: dict[str, Any], reports: dict[int, Heard], facts: Facts, algorithm: str
+) -> list[Finding]:
+    ranks = plan["ranks"]
+    found = []
+    silent = [r for r in ranks if r not in reports]
+    if silent:
+        text = f"{label(silent)} did not report whom they heard"
+        found.append(fail("reach", text, "look at the output of these ranks", ranks=silent))
+    for rank, report in reports.items():
+        if report.problem:
+            found.append(warn("reach", f"rank {rank}: {report.problem}", _RING, rank=rank))
+    pairs = deaf_pairs(reports, ranks)
+    where = "loopback" if plan["path"] == "loopback" else "the chosen interfaces"
+    data = {"pairs": pairs, "size": plan["size"], "path": plan["path"]}
+    if not ranks:
+        found.append(fail("reach", "not tried: no rank has an interface", **data))
+    elif not pairs and not silent:
+        text = f"every rank hears every rank by multicast on {where}, {plan['size']} bytes"
+        found.append(ok("reach", text, **data))
+    elif pairs:
+        judge = fail if algorithm == "multicast" else ok if algorithm == "ring" else warn
+        result = {
+            "multicast": "making a group fails (MCAST_ALGORITHM=multicast)",
+            "ring": "no matter, MCAST_ALGORITHM=ring",
+        }.get(algorithm, "groups with these ranks use the ring, which is slower")
+        likely = causes(pairs, reports, ranks, facts)
+        text = f"{name_pairs(pairs)} on {where}: {result}"
+        found.append(judge("reach", text, _RING if algorithm == "auto" else "", **data))
+        found += [judge("likely cause", cause, fix) for cause, fix in likely]
+    return found
+
+
+def judge_tcp(plan: dict[str, Any], reports: dict[int, Heard], facts: Facts) -> Finding:
+    refused = {r: report.refused for r, report in reports.items() if report.refused}
+    data = {"refused": {str(r): {str(k): v for k, v in row.items()} for r, row in refused.items()}}
+    if not refused:
+        return ok("tcp between ranks", "every rank connects to every rank", **data)
+    texts = []
+    for rank, row in sorted(refused.items())[:_PAIRS]:
+        why = "; ".join(sorted(set(row.values()))[:3])
+        texts.append(f"rank {rank} to {spans(row)} ({why})")
+    path = [facts[r]["interface"] for r in refused]
+    subnets = ",".join(sorted({i["subnet"] for i in path if i and not i["loopback"]}))
+    fix = f"iptables -I INPUT -p tcp -s {subnets or '127.0.0.0/8'} -j ACCEPT  (where no answer)"
+    text = f"no connection from {', '.join(texts)}: a group cannot be made"
+    return fail("tcp between ranks", text, fix, **data)

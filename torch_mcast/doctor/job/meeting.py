@@ -1,0 +1,67 @@
+"""Ranks exchange JSON through the store that init_process_group would use. Nothing waits beyond its
+deadline: what is not there by then is missing, and the caller says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+_RETRY_S = 0.05
+
+
+class Meeting:
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self.store, self.rank, self.size = store, rank, size
+
+    def publish(self, key: str, value: Any) -> None:
+        self.store.set(key, json.dumps(value))
+
+    def fetch(self, key: str, deadline: float) -> Any:
+        """The value, or None if nobody published it before the deadline (time.monotonic)."""
+        while not self.store.check([key]):
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_RETRY_S)
+        return json.loads(self.store.get(key))
+
+    def collect(self, key: str, ranks: Iterable[int], deadline: float) -> dict[int, Any]:
+        """{rank: value} of those that published "key/rank" in time."""
+        found = {rank: self.fetch(f"{key}/{rank}", deadline) for rank in ranks}
+        return {rank: value for rank, value in found.items() if value is not None}
+
+    def arrive(self, key: str, expected: int) -> None:
+        """Counts this rank in; the last one opens the gate that `passed` looks at."""
+        if self.store.add(key, 1) == expected:
+            self.store.set(f"{key}/all", "1")
+
+    def passed(self, key: str) -> bool:
+        return self.store.check([f"{key}/all"])
+
+
+def connect(environment: Mapping[str, str], timeout: float) -> Meeting:
+    """ValueError: the launcher's variables are wrong. RuntimeError: the store is not reached.
+
+    torchrun's agent holds a store already; else rank 0 opens it, as init_process_group does.
+    """
+    from torch.distributed import PrefixStore, TCPStore
+
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    if not 0 <= rank < size:
+        raise ValueError(f"RANK={rank} is not below WORLD_SIZE={size}")
+    port = int(environment.get("MASTER_PORT", "29500"))
+    agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        environment["MASTER_ADDR"],
+        port,
+        size,
+        is_master=rank == 0 and not agent,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    # A restarted job meets anew, without what the earlier ranks left.
+    attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Meeting(PrefixStore(f"torch_mcast_doctor/{attempt}/", store), rank, size)

@@ -1,0 +1,203 @@
+"""The course of a job's check. Every rank has run its local checks before. Then:
+
+  1. facts     every rank publishes; rank 0 waits for all, up to the timeout, and compares
+  2. plan      rank 0 publishes who probes, where and with what; ranks open sockets: "ready"
+  3. go        when all are ready; ranks send, listen, connect, and publish whom they heard
+  4. verdict   rank 0 prints the report, then publishes the exit code, which all ranks return
+
+A rank that is missing at one step is named and left out of the next. If the store itself fails a
+rank prints its own report with the reason; a watchdog does so if a call to the store never returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, exit_code, fail, worst
+from torch_mcast.doctor.job import compare, diagnose, facts
+from torch_mcast.doctor.job.meeting import Meeting, connect
+from torch_mcast.doctor.job.reach import Heard, Probe, plan
+from torch_mcast.doctor.table import summary, table
+
+_READY_S = 10.0
+_PROBE_S = 10.0
+_SLACK_S = 5.0
+
+
+def _alone(findings: list[Finding], problem: str, as_json: bool) -> int:
+    from torch_mcast.doctor.cli import show
+
+    fix = "check MASTER_ADDR, MASTER_PORT and the way to them: nc -vz $MASTER_ADDR $MASTER_PORT"
+    rows = [*findings, fail("job", f"ranks could not be compared: {problem}", fix)]
+    rank = os.environ.get("RANK", "?")
+    print(f"torch-mcast doctor: rank {rank} alone\n", file=sys.stderr)
+    return show(rows, as_json)
+
+
+class _Watchdog:
+    """Ends the process with its own report when the exchange takes longer than its steps can."""
+
+    def __init__(self, limit: float, findings: list[Finding], as_json: bool) -> None:
+        self._timer = threading.Timer(limit, self._expire, (limit, findings, as_json))
+        self._timer.daemon = True
+
+    def _expire(self, limit: float, findings: list[Finding], as_json: bool) -> None:
+        _alone(findings, f"no answer from the store within {limit:g} s", as_json)
+        sys.stdout.flush()
+        os._exit(1)
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def _open_probe(context: Context, what: dict[str, Any], rank: int) -> Probe:
+    loopback, chosen = context.loopback, context.chosen
+    multicast = loopback if what["path"] == "loopback" else chosen
+    if multicast is None:
+        raise OSError("no interface")
+    addresses = {}
+    if loopback is not None:
+        addresses["loopback"] = loopback.address
+    if chosen is not None:
+        addresses["interface"] = chosen.address
+    ttl, rcvbuf = context.number("ttl"), context.number("rcvbuf")
+    return Probe(what, rank, multicast, addresses, ttl, rcvbuf)
+
+
+def _probe(meeting: Meeting, context: Context, timeout: float, stack: contextlib.ExitStack) -> None:
+    """Steps 2 and 3 of every rank. Sockets stay open, on `stack`, until all have reported."""
+    rank = meeting.rank
+    # Rank 0 waits `timeout` for the last rank, and may itself come up to as much later than this.
+    what = meeting.fetch("plan", time.monotonic() + 2 * timeout)
+    if what is None or rank not in what["ranks"]:
+        return
+    try:
+        probe = stack.enter_context(_open_probe(context, what, rank))
+    except OSError as error:
+        problem = f"cannot take part: {error.strerror or error}"
+        meeting.publish(f"ready/{rank}", {"problem": problem})
+        meeting.publish(f"heard/{rank}", Heard(problem=problem).to_json())
+        return
+    meeting.publish(f"ready/{rank}", {"addresses": probe.addresses()})
+    go = meeting.fetch("go", time.monotonic() + _READY_S + _SLACK_S)
+    if go is None:
+        return
+    peers = {int(r): addresses for r, addresses in go.items()}
+    heard = probe.run(
+        peers,
+        lambda: meeting.arrive("sent", len(peers)),
+        lambda: meeting.passed("sent"),
+        _PROBE_S,
+    )
+    meeting.publish(f"heard/{rank}", heard.to_json())
+
+
+def _start_probe(meeting: Meeting, what: dict[str, Any]) -> None:
+    """Step 2 of rank 0, beside _probe(): says go when all that can are ready."""
+    ready = meeting.collect("ready", what["ranks"], time.monotonic() + _READY_S)
+    addresses = {str(r): row["addresses"] for r, row in ready.items() if "addresses" in row}
+    meeting.publish("go", addresses)
+
+
+def _lead(meeting: Meeting, context: Context, timeout: float) -> tuple[dict[str, Any], str]:
+    """Rank 0: (the job's part of the JSON document, the matrix)."""
+    known = meeting.collect("facts", range(meeting.size), time.monotonic() + timeout)
+    found = compare.compare(known, meeting.size)
+    what = plan(known)
+    meeting.publish("plan", what)
+    starter = threading.Thread(target=_start_probe, args=(meeting, what), daemon=True)
+    starter.start()
+    with contextlib.ExitStack() as stack:
+        _probe(meeting, context, timeout, stack)
+        starter.join()
+        answers = meeting.collect("heard", what["ranks"], time.monotonic() + _PROBE_S + _SLACK_S)
+    reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
+    algorithm = context.values["algorithm"]
+    found += diagnose.judge_reach(what, reports, known, algorithm)
+    found.append(diagnose.judge_tcp(what, reports, known))
+    job = {
+        "world_size": meeting.size,
+        "ranks": [
+            {
+                key: known[rank][key]
+                for key in ("host", "host_id", "version", "torch", "interface", "findings")
+            }
+            | {"rank": rank}
+            for rank in sorted(known)
+        ],
+        "findings": [f.to_json() for f in found],
+        "others": [f.to_json() for f in compare.of_others(known)],
+        "reach": {
+            "path": what["path"],
+            "ranks": what["ranks"],
+            "datagram": what["size"],
+            "heard": {str(rank): report.to_json() for rank, report in reports.items()},
+        },
+    }
+    return job, diagnose.matrix(reports, what["ranks"])
+
+
+def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: bool) -> int:
+    from torch_mcast.doctor.cli import colour, document, width
+
+    whole = document(findings, job)
+    if as_json:
+        print(json.dumps(whole, indent=2), flush=True)
+        return whole["exit_code"]
+    together = [Finding.from_json(row) for row in job["findings"]]
+    others = [Finding.from_json(row) for row in job["others"]]
+    print(f"rank 0 on {whole['host']}\n")
+    print(table(findings, width(), colour()))
+    if others:
+        print("\nother ranks, where not ok\n")
+        print(table(others, width(), colour()))
+    print(f"\nall {job['world_size']} ranks together\n")
+    print(table(together, width(), colour()))
+    if matrix:
+        print(f"\nmulticast, {job['reach']['datagram']} bytes\n\n{matrix}")
+    print(f"\n{summary([*findings, *others, *together])}", flush=True)
+    return whole["exit_code"]
+
+
+def run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
+    try:
+        with _Watchdog(timeout + _SLACK_S, findings, as_json):
+            meeting = connect(context.environment, timeout)
+        # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
+        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _SLACK_S
+        with _Watchdog(limit, findings, as_json):
+            return _run(meeting, context, findings, timeout, as_json)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        return _alone(findings, str(error).splitlines()[0], as_json)
+
+
+def _run(
+    meeting: Meeting, context: Context, findings: list[Finding], timeout: float, as_json: bool
+) -> int:
+    meeting.publish(f"facts/{meeting.rank}", facts.gather(context, findings))
+    if meeting.rank == 0:
+        job, matrix = _lead(meeting, context, timeout)
+        code = _print(findings, job, matrix, as_json)
+        meeting.publish("verdict", code)
+        # The store may live in this process: stay until the others have read the verdict.
+        present = [row["rank"] for row in job["ranks"] if row["rank"] != 0]
+        meeting.collect("left", present, time.monotonic() + _SLACK_S)
+        return code
+    with contextlib.ExitStack() as stack:
+        _probe(meeting, context, timeout, stack)
+        wait = _READY_S + 2 * _PROBE_S + 2 * _SLACK_S + timeout
+        code = meeting.fetch("verdict", time.monotonic() + wait)
+    if code is None:
+        return _alone(findings, "rank 0 gave no verdict", as_json)
+    meeting.publish(f"left/{meeting.rank}", True)
+    return max(code, exit_code(worst(findings)))

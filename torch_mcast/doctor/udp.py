@@ -1,0 +1,103 @@
+"""Multicast sockets set up as the library's are (csrc/core/transport/udp), in plain Python."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+from torch_mcast.doctor.netif import Interface
+
+UDP_OVERHEAD = 28  # IPv4 and UDP headers
+MAX_PAYLOAD = 65507
+UDP_SEGMENT, UDP_GRO = 103, 104
+_IP_MULTICAST_ALL, _IP_MTU_DISCOVER, _PMTUDISC_PROBE = 49, 10, 3
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+
+
+def random_group() -> str:
+    """An address of the administrative scope, from another part of it than the engine's."""
+    b, c = secrets.token_bytes(2)
+    return f"239.255.{b}.{c}"
+
+
+def largest_datagram(mtu: int, max_mtu: int) -> int:
+    return max(min(mtu, max_mtu) - UDP_OVERHEAD, 0) if mtu else 0
+
+
+def payload_limit(interface: Interface, max_mtu: int) -> int:
+    return min(largest_datagram(interface.mtu, max_mtu), MAX_PAYLOAD)
+
+
+def _mreqn(group: str, interface: Interface) -> bytes:
+    address = socket.inet_aton(interface.address)
+    return struct.pack("4s4si", socket.inet_aton(group), address, interface.index)
+
+
+def open_sender(interface: Interface, ttl: int = 1) -> socket.socket:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        mreqn = _mreqn("0.0.0.0", interface)
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, mreqn)
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+        s.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        s.setblocking(False)
+    except OSError:
+        s.close()
+        raise
+    return s
+
+
+def open_receiver(interface: Interface, group: str, port: int = 0) -> socket.socket:
+    """Bound to the group (port 0: one that is free) and joined on the interface."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+        s.bind((group, port))
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _mreqn(group, interface))
+        s.setblocking(False)
+    except OSError:
+        s.close()
+        raise
+    return s
+
+
+def set_buffer(s: socket.socket, receive: bool, size: int) -> int:
+    """Asks as the library does; what the kernel says it granted (it counts double)."""
+    force = _SO_RCVBUFFORCE if receive else _SO_SNDBUFFORCE
+    plain = socket.SO_RCVBUF if receive else socket.SO_SNDBUF
+    size = min(size, (2**31 - 1) // 2)
+    try:
+        s.setsockopt(socket.SOL_SOCKET, force, size)
+    except OSError:
+        with contextlib.suppress(OSError):  # the figure that is read back is the answer
+            s.setsockopt(socket.SOL_SOCKET, plain, size)
+    return s.getsockopt(socket.SOL_SOCKET, plain)
+
+
+def send_segments(s: socket.socket, payload: bytes, segment: int, to: tuple[str, int]) -> int:
+    """One super-packet, cut into datagrams of `segment` bytes by the kernel."""
+    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", segment))]
+    return s.sendmsg([payload], control, 0, to)
+
+
+def receive(s: socket.socket, deadline: float) -> Iterator[tuple[bytes, int]]:
+    """(payload, segment size or 0) of what arrives before the deadline (time.monotonic)."""
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([s], [], [], left)[0]:
+            return
+        try:
+            payload, control, _, _ = s.recvmsg(65536, socket.CMSG_SPACE(4))
+        except BlockingIOError:  # a bad checksum: selected, but nothing to read
+            continue
+        segment = 0
+        for level, kind, value in control:
+            if level == socket.IPPROTO_UDP and kind == UDP_GRO and len(value) >= 4:
+                segment = struct.unpack("i", value[:4])[0]
+        yield payload, segment
