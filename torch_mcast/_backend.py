@@ -55,8 +55,8 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
 
 
 def engine_interface(transport: str) -> str:
-    """The interface that the engine's one-line description names ("interface=eth0"), or ""."""
-    found = re.search(r"\binterface[= ]([^\s,;]+)", transport)
+    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or ""."""
+    found = re.match(r"udp (\S+) ", transport)
     return found.group(1) if found else ""
 
 

@@ -20,6 +20,23 @@ class MpscQueue {
     return items_.size() == 1;
   }
 
+  // push() that is refused after close(): false, and `item` is untouched. `wake`: as push()'s result.
+  bool try_push(T& item, bool& wake) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return false;
+    items_.push_back(std::move(item));
+    wake = items_.size() == 1;
+    return true;
+  }
+  // The last drain: nothing can be pushed by try_push() any more.
+  bool close(std::vector<T>& out) {
+    out.clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    std::swap(items_, out);
+    return !out.empty();
+  }
+
   // Replaces the content of `out` by everything queued; returns whether there was something. The
   // two vectors swap their memory, so a lane that keeps `out` stops allocating. Old items in `out`
   // are destroyed outside the lock.
@@ -33,6 +50,7 @@ class MpscQueue {
  private:
   std::mutex mutex_;
   std::vector<T> items_;
+  bool closed_ = false;
 };
 
 }  // namespace mcast

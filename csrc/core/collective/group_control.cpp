@@ -40,10 +40,19 @@ void GroupCore::flow_credit(Operation& op, Nanos now) {
     route_limits(op, entries, now);
     return;
   }
-  wire::Writer body;
-  wire::put_credit(body, entries_);
-  send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kCredit, op.post.sequence,
-             op.plan.hash, body.bytes());
+  send_credit(tree_.parent(self_), wire::FrameType::kCredit, op, entries_);
+}
+
+void GroupCore::send_credit(Member to, wire::FrameType type, const Operation& op,
+                            std::span<const wire::CreditEntry> entries) {
+  constexpr size_t kPerFrame = 4000;  // keeps the frame below kMaxControlFrame
+  while (!entries.empty()) {
+    const size_t n = std::min(entries.size(), kPerFrame);
+    wire::Writer body;
+    wire::put_credit(body, entries.first(n));
+    send_frame(to, Channel::kControl, type, op.post.sequence, op.plan.hash, body.bytes());
+    entries = entries.subspan(n);
+  }
 }
 
 void GroupCore::route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries,
@@ -58,14 +67,11 @@ void GroupCore::route_limits(Operation& op, const std::vector<wire::CreditEntry>
     if (tree_.is_child(hop, self_)) by_hop[hop].push_back(e);
   }
   for (const auto& [hop, list] : by_hop) {
-    wire::Writer body;
-    wire::put_credit(body, list);
-    send_frame(hop, Channel::kControl, wire::FrameType::kLimit, op.post.sequence, op.plan.hash,
-               body.bytes());
+    send_credit(hop, wire::FrameType::kLimit, op, list);
   }
 }
 
-void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos) {
+void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos now) {
   std::vector<wire::CreditEntry> entries;
   if (!tree_.is_child(header.member, self_) || !wire::parse_credit(body, entries)) {
     counters_.add(Counter::malformed);
@@ -77,6 +83,7 @@ void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos) {
     if (header.sequence < base_) {
       counters_.add(Counter::stale);
     } else {
+      if (!early_allowed(header, now)) return;
       early_credit_[header.sequence].push_back({child, header.argument, std::move(entries)});
     }
     return;

@@ -138,6 +138,9 @@ class GroupCore {
   void report_credit(Operation& op, bool first);
   void flow_credit(Operation& op, Nanos now);
   void route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries, Nanos now);
+  void send_credit(Member to, wire::FrameType type, const Operation& op,
+                   std::span<const wire::CreditEntry> entries);
+  bool early_allowed(const Frame& header, Nanos now);
   void on_credit(const Frame& header, ConstBytes body, Nanos now);
   void on_limit(const Frame& header, ConstBytes body, Nanos now);
   void on_complete(const Frame& header, ConstBytes body, Nanos now);

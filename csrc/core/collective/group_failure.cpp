@@ -72,7 +72,7 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
                            "; look at its log for the first error";
   gone_[peer] = Status(Code::kPeerLost, text);
   // A peer that left in order, or whose end nobody waits for, harms nothing until the next call.
-  if (unfinished_ > 0 || probe_) fail(gone_[peer], peer, now);
+  if (unfinished_ > 0 || probe_ || !deferred_.empty()) fail(gone_[peer], peer, now);
 }
 
 void GroupCore::drive_liveness(Nanos now, bool drained) {
@@ -145,7 +145,12 @@ void GroupCore::name_late(Nanos now) {
     if (where_[m] == 0) name(late, m);
     if (where_[m] < 0) name(mute, m);
   }
-  std::string text = "operation " + std::to_string(late_seq_) + " passed its time limit: ";
+  std::string text = "operation " + std::to_string(late_seq_);
+  if (const Operation* op = find(late_seq_)) {
+    text += " (" + op->plan.descriptor.to_string() + ")";
+    if (op->deadline != kNever) text += " passed its time limit of " + seconds(op->post.timeout);
+  }
+  text += ": ";
   if (!late.empty()) text += "rank(s) " + late + " have not called it";
   if (!mute.empty()) text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
   if (late.empty() && mute.empty()) {
@@ -154,6 +159,17 @@ void GroupCore::name_late(Nanos now) {
   }
   text += "; check that all ranks make the same calls, or raise the timeout";
   fail(Status(Code::kTimeout, text), culprit, now);
+}
+
+bool GroupCore::early_allowed(const Frame& header, Nanos now) {
+  // Memory for what comes early is bounded by how far a rank may be ahead of us.
+  constexpr Sequence kFurthest = 1u << 20;
+  if (header.sequence - next_ < kFurthest) return true;
+  fail(Status(Code::kInternal, "rank " + std::to_string(header.member) + " is " +
+                                   std::to_string(header.sequence - next_) +
+                                   " operations ahead of rank " + std::to_string(self_)),
+       header.member, now);
+  return false;
 }
 
 void GroupCore::describe_to(Member to, Sequence sequence) {
@@ -176,7 +192,9 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
   }
   const Operation* op = find(header.sequence);
   if (op == nullptr) {
-    if (header.sequence >= next_) early_describe_[header.sequence] = {header.member, theirs};
+    if (header.sequence >= next_ && early_allowed(header, now)) {
+      early_describe_[header.sequence] = {header.member, theirs};
+    }
     return;
   }
   if (!theirs.same(op->plan.descriptor)) {

@@ -30,14 +30,16 @@ void GroupCore::start_ring(Operation& op, Nanos now) {
   }
 }
 
-void GroupCore::on_ring_ready(const Frame& header, Nanos) {
+void GroupCore::on_ring_ready(const Frame& header, Nanos now) {
   if (header.member != (self_ + 1u) % size_) {
     counters_.add(Counter::malformed);
     return;
   }
   Operation* op = find(header.sequence);
   if (op == nullptr) {
-    if (header.sequence >= next_) early_ring_[header.sequence] = header.argument;
+    if (header.sequence >= next_ && early_allowed(header, now)) {
+      early_ring_[header.sequence] = header.argument;
+    }
     return;
   }
   if (header.argument != op->plan.hash) {

@@ -179,6 +179,10 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
                                               std::to_string(spec.size));
   }
   if (const auto level = parse_log_level(spec.config.debug)) set_log_level(*level);
+  // Also where one rank needs no transport: a bad text should not wait for the second rank.
+  if (const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier()); !rules.ok()) {
+    return rules.status().with_context("setting faults (MCAST_FAULTS)");
+  }
   std::shared_ptr<GroupImpl> group;
   if (spec.size == 1) {
     group = std::make_shared<GroupImpl>(spec, nullptr);

@@ -282,6 +282,9 @@ GroupStats GroupImpl::stats() const {
   if (lane_ != nullptr && here()) {
     lane_->call([&](Lane& lane, Nanos) {
       if (LaneGroup* group = lane.find_group(tag_)) s.repair_from_to = group->core().repairs();
+      // What could not be attributed to a group is shown by every group of the lane.
+      s.counters[static_cast<size_t>(Counter::foreign)].second += lane.foreign();
+      s.counters[static_cast<size_t>(Counter::malformed)].second += lane.malformed();
     });
   }
   return s;

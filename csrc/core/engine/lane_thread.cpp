@@ -31,8 +31,9 @@ LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, i
 }
 
 bool LaneThread::push(Command command) {
-  if (stopped_.load(std::memory_order_acquire)) return false;
-  if (queue_.push(std::move(command))) lane_.transport().wake();
+  bool wake = false;
+  if (!queue_.try_push(command, wake)) return false;
+  if (wake) lane_.transport().wake();
   return true;
 }
 
@@ -45,12 +46,7 @@ bool LaneThread::call(const Command& command) {
       })) {
     return false;
   }
-  while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
-    if (stopped_.load(std::memory_order_acquire) &&
-        future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      return false;
-    }
-  }
+  future.wait();  // every accepted command runs, also while the lane stops
   return true;
 }
 
@@ -120,10 +116,14 @@ void LaneThread::loop() {
     now = monotonic_now();
     if (next > now) lane_.transport().wait(std::min(next - now, kLongestSleep));
   }
-  stopped_.store(true, std::memory_order_release);
-  // Whoever pushed between the last drain and the flag must not wait for ever.
-  queue_.drain(batch_);
+  // Commands accepted until here still run (posts find their group gone and say so).
+  queue_.close(batch_);
+  for (Command& command : batch_) command(lane_, monotonic_now());
   batch_.clear();
+  for (const Closing& c : closing_) {
+    c.result->set_value(Status(Code::kClosed, "the engine is shut down"));
+  }
+  closing_.clear();
 }
 
 void LaneThread::stop(Nanos patience) {

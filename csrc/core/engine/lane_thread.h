@@ -54,7 +54,7 @@ class LaneThread {
   MpscQueue<Command> queue_;
   std::vector<Command> batch_;
   std::vector<Closing> closing_;
-  std::atomic<bool> stopping_{false}, stopped_{false};
+  std::atomic<bool> stopping_{false};
   std::atomic<Nanos> stop_deadline_{0};
   std::thread thread_;
 };

@@ -149,7 +149,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
 
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);
-  const uint64_t job = hash_text(records[0].salt, hash_text(*hosts.begin(), 2));
+  const uint64_t job = hash_text(records[0].salt, 2);
   const uint64_t base = job + host_set % kAddressesPerJob;
   // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
   out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));

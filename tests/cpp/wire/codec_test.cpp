@@ -137,7 +137,8 @@ TEST(Datagrams, ReasonsOfRefusal) {
   EXPECT_EQ(parse_datagram(with(6, 0x21), out), ParseError::kVersion);
   EXPECT_EQ(parse_datagram(with(6, 0x10), out), ParseError::kType);
   EXPECT_EQ(parse_datagram(with(6, 0x15), out), ParseError::kType);
-  EXPECT_EQ(parse_datagram(with(7, 0x02), out), ParseError::kFlags);
+  EXPECT_EQ(parse_datagram(with(7, 0x02), out), ParseError::kNone);  // last chunk
+  EXPECT_EQ(parse_datagram(with(7, 0x04), out), ParseError::kFlags);
   EXPECT_EQ(parse_datagram(with(7, 0x80), out), ParseError::kFlags);
   for (int e = 0; e <= static_cast<int>(ParseError::kChecksum); e++) {
     EXPECT_STRNE(parse_error_name(static_cast<ParseError>(e)), "unknown");
