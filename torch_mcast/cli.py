@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 
 # name: (module, one line of help). A row whose module is not installed is not offered.
@@ -46,7 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     module = importlib.import_module(row[0])
     if not hasattr(module, "main"):  # a package keeps its command line apart
         module = importlib.import_module(f"{row[0]}.cli")
-    return module.main(arguments[1:]) or 0
+    try:
+        return module.main(arguments[1:]) or 0
+    except BrokenPipeError:  # "torch-mcast settings | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 if __name__ == "__main__":

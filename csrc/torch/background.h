@@ -29,13 +29,18 @@ class Background {
   Impl* impl_;
 };
 
-// Drops `reference` (an intrusive_ptr-like with use_count()) on the background thread if it is the
-// last one; here otherwise.
+// Drops `reference` on the background thread.
 template <typename Pointer>
-void dispose(Pointer reference) {
-  if (reference.use_count() > 1) return;
+void dispose_later(Pointer reference) {
   auto last = std::make_shared<Pointer>(std::move(reference));
   Background::instance().run([held = std::move(last)]() mutable { held.reset(); });
+}
+
+// Drops `reference` (an intrusive_ptr of something without a Python object) there if it is the last
+// one; here otherwise.
+template <typename Pointer>
+void dispose(Pointer reference) {
+  if (reference.use_count() <= 1) dispose_later(std::move(reference));
 }
 
 }  // namespace mcast::pg

@@ -144,7 +144,7 @@ struct Step {
     work->end_part(error);
     // The callback may outlive this call; what belongs to Python must not wait for its end.
     dispose(std::move(work));
-    dispose(std::move(output));
+    dispose_later(std::move(output));
     flat = at::Tensor();
   }
 };

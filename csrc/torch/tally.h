@@ -9,14 +9,14 @@
 namespace mcast::pg {
 
 // Names as users know them from torch.distributed.
-#define MCAST_OPS(X)                                                                               \
-  X(broadcast)                                                                                     \
-  X(all_gather)                                                                                    \
-  X(all_gather_into_tensor) X(all_gather_into_tensor_coalesced) X(all_gather_coalesced) X(barrier) \
-      X(all_reduce) X(all_reduce_coalesced) X(all_reduce_sparse) X(reduce) X(reduce_scatter)       \
-          X(reduce_scatter_tensor) X(reduce_scatter_tensor_coalesced) X(gather) X(scatter)         \
-              X(all_to_all) X(all_to_all_single) X(send) X(recv) X(recv_any_source)                \
-                  X(monitored_barrier)
+// clang-format off
+#define MCAST_OPS(X)                                                                             \
+  X(broadcast) X(all_gather) X(all_gather_into_tensor) X(all_gather_into_tensor_coalesced)       \
+  X(all_gather_coalesced) X(barrier) X(all_reduce) X(all_reduce_coalesced) X(all_reduce_sparse)  \
+  X(reduce) X(reduce_scatter) X(reduce_scatter_tensor) X(reduce_scatter_tensor_coalesced)        \
+  X(gather) X(scatter) X(all_to_all) X(all_to_all_single) X(send) X(recv) X(recv_any_source)     \
+  X(monitored_barrier)
+// clang-format on
 
 enum class Op : uint8_t {
 #define MCAST_OP_ENUM(name) name,

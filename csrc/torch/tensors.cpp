@@ -52,6 +52,24 @@ void synchronize_stream(const at::Tensor& tensor) {
   device.synchronizeStream(device.getStream(tensor.device()));
 }
 
+// Whether Python has, or had, an object for this storage. torch then takes Python's lock not only
+// for the last reference but also for the last but one, which hands the storage back to Python.
+template <typename Impl>
+bool known_to_python(Impl* storage) {
+  if constexpr (requires { storage->pyobj_slot()->load_pyobj(); }) {
+    return storage->pyobj_slot()->load_pyobj() != nullptr;
+  } else {
+    return true;  // a torch with another interface: assume the worst
+  }
+}
+
+void release(c10::Storage storage) {
+  const size_t users = storage.use_count();
+  if (users <= 1 || (users == 2 && known_to_python(storage.unsafeGetStorageImpl()))) {
+    dispose_later(std::move(storage));
+  }
+}
+
 at::Tensor new_plain(const at::Tensor& like) {
   return at::empty(like.sizes(), like.options()
                                      .device(at::kCPU)
@@ -128,7 +146,7 @@ Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
     // The storage, not the tensor: a tensor may belong to Python, whose lock a lane must not take.
     std::shared_ptr<void> keepalive(new c10::Storage(storage), [](void* held) {
       std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
-      dispose(std::move(*last));
+      release(std::move(*last));
     });
     region = std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive));
   }
