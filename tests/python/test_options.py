@@ -226,6 +226,6 @@ def test_command_line(capsys):
 
 
 def test_interface_of_the_fallback():
-    assert engine_interface("udp interface=eth0 10.0.0.1, mtu 1500") == "eth0"
-    assert engine_interface("interface lo, 127.0.0.1") == "lo"
+    assert engine_interface("udp eth0 10.0.0.1 mtu 1500 gso on") == "eth0"
+    assert engine_interface("udp lo 127.0.0.1 mtu 65536") == "lo"
     assert engine_interface("something else") == ""

@@ -138,7 +138,7 @@ void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector
   if (frame_hook_ && !frame_hook_(from, to, channel, frame)) return;
   if (to >= endpoints_.size() || dead_[to] || endpoints_[to] == nullptr) {
     schedule(now_ + options_.stream_latency, from, [this, from, to] {
-      if (endpoints_[from] != nullptr) endpoints_[from]->downs_.push_back({to, false});
+      report_down(from, to, false);
     });
     return;
   }
@@ -169,8 +169,25 @@ void SimNetwork::kill(size_t endpoint) {
   for (size_t to = 0; to < endpoints_.size(); to++) {
     if (to == endpoint) continue;
     schedule(now_ + options_.stream_latency, to, [this, to, endpoint] {
-      if (endpoints_[to] != nullptr && !dead_[to]) endpoints_[to]->downs_.push_back({endpoint, false});
+      report_down(to, endpoint, false);
     });
+  }
+}
+
+void SimNetwork::report_down(size_t to, size_t about, bool graceful) {
+  if (endpoints_[to] == nullptr || dead_[to] || !told_.insert({to, about}).second) return;
+  endpoints_[to]->downs_.push_back({about, graceful});
+}
+
+void SimNetwork::goodbye(size_t endpoint) {
+  for (size_t to = 0; to < endpoints_.size(); to++) {
+    if (to == endpoint) continue;
+    Nanos last = now_ + options_.stream_latency;
+    for (size_t c = 0; c < kChannels; c++) {
+      const auto it = stream_free_.find({endpoint, to, static_cast<Channel>(c)});
+      if (it != stream_free_.end()) last = std::max(last, it->second);
+    }
+    schedule(last + 1, to, [this, to, endpoint] { report_down(to, endpoint, true); });
   }
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <set>
 #include <vector>
 
 #include "base/rng.h"
@@ -105,6 +106,9 @@ class SimNetwork {
   void send_frame(size_t from, size_t to, Channel channel, std::vector<std::byte> frame);
   bool blocked(size_t from, size_t to) const;
   bool lose(size_t to);
+  // The endpoint has closed its connections in order: peers learn of it after its last frame.
+  void goodbye(size_t endpoint);
+  void report_down(size_t to, size_t about, bool graceful);
 
   SimOptions options_;
   Rng rng_;
@@ -116,6 +120,7 @@ class SimNetwork {
   std::vector<bool> dead_, isolated_, in_burst_;
   std::vector<std::vector<std::function<void()>>> held_;  // frames for isolated endpoints
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
+  std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end it was told
   std::map<std::tuple<size_t, size_t, Channel>, Nanos> stream_free_;
   DatagramHook datagram_hook_;
   FrameHook frame_hook_;

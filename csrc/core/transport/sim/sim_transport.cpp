@@ -24,6 +24,7 @@ size_t SimTransport::max_datagram(const MulticastAddress&) const {
 size_t SimTransport::receive_budget() const { return network_->options_.receive_budget; }
 
 Status SimTransport::join(const MulticastAddress& address) {
+  if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
   joined_[address]++;
   return {};
 }
@@ -34,6 +35,7 @@ void SimTransport::leave(const MulticastAddress& address) {
 }
 
 Bytes SimTransport::lend(const MulticastAddress& address, size_t size) {
+  if (size > network_->options_.max_datagram) return {};
   if (network_->options_.rate > 0) {
     const Nanos backlog = network_->tx_free_[index_] - network_->now_;
     if (static_cast<double>(backlog) * network_->options_.rate / 1e9 >
@@ -95,6 +97,7 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
 }
 
 bool SimTransport::close_peers(Nanos) {
+  if (!said_goodbye_) network_->goodbye(index_);
   said_goodbye_ = true;
   return true;
 }
