@@ -80,6 +80,14 @@ void GroupCore::post(Post post, Nanos now) {
       return;
     }
   }
+  if (op.post.descriptor.bytes > max_block(params_.agreed)) {
+    fail(Status(Code::kInvalidArgument,
+                "a block of " + std::to_string(op.post.descriptor.bytes) +
+                    " bytes is too long: at most " + std::to_string(max_block(params_.agreed)) +
+                    " bytes with chunks of " + std::to_string(params_.agreed.chunk)),
+         self_, now);
+    return;
+  }
   if (const auto child = completion_.on_post(sequence, op.plan.hash)) {
     describe_to(static_cast<Member>(tree_.first_child(self_) + *child), sequence);
   }

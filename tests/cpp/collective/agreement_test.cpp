@@ -190,6 +190,29 @@ TEST_P(Leaver, FailsWhatItNeverCalled) {
 
 INSTANTIATE_TEST_SUITE_P(Who, Leaver, testing::Values<Member>(0, 1, 4));
 
+TEST(Agreement, ABlockBeyondTheChunkIndicesIsRefusedEverywhere) {
+  Cluster c(ranks(3));
+  Runs runs;
+  Descriptor d{Kind::kBroadcast, 6, 0, 0x7fffffffffffffffull, ""};
+  for (Member r = 0; r < 3; r++) {
+    Post post;
+    post.sequence = 0;
+    post.descriptor = d;
+    auto run = std::make_shared<OpRun>();
+    post.done = [run](const Status& status) {
+      run->calls++;
+      run->status = status;
+    };
+    c.group(r).core().post(std::move(post), c.now());
+    runs.push_back(run);
+  }
+  for (const auto& r : runs) {
+    EXPECT_EQ(r->calls, 1);
+    EXPECT_EQ(r->status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(has(r->status, "too long")) << r->status.message();
+  }
+}
+
 TEST(Agreement, AllLeaveInOrder) {
   Cluster c(ranks(4));
   Runs runs = allgather_all(c, 5000, 1);
