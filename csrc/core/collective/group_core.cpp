@@ -296,7 +296,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
-  Nanos next = std::min(completion_.deadline(), late_until_);
+  Nanos next = std::min({completion_.deadline(), late_until_, departed_until_});
   if (base_ != next_ || probe_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {

@@ -10,7 +10,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+constexpr Nanos kInquiry = kSecond;   // patience for answers to "where are you"
+constexpr Nanos kFarewell = kSecond;  // patience after a member closed in order
 
 std::string seconds(Nanos t) {
   char text[32];
@@ -66,7 +67,15 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
                                      : " is lost (" + why.message() + ")") +
                            "; look at its log for the first error";
   gone_[peer] = Status(Code::kPeerLost, text);
-  // A peer that left in order, or whose end nobody waits for, harms nothing until the next call.
+  // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
+  // knew everything of its own to be complete everywhere; that news comes down the tree and may be
+  // slower than the goodbye.
+  if (graceful && unfinished_ > 0 && !probe_) {
+    if (departed_until_ != kNever) return;
+    departed_ = peer;
+    departed_until_ = now + kFarewell;
+    return;
+  }
   if (unfinished_ > 0 || probe_) fail(gone_[peer], peer, now);
 }
 
@@ -94,6 +103,10 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
 }
 
 void GroupCore::check_deadlines(Nanos now) {
+  if (now >= departed_until_) {
+    departed_until_ = kNever;
+    if (unfinished_ > 0) return fail(gone_[departed_], departed_, now);
+  }
   if (late_asked_) {
     if (now >= late_until_) name_late(now);
     return;

@@ -221,6 +221,83 @@ TEST(Agreement, AllLeaveInOrder) {
   for (Member r = 0; r < 4; r++) EXPECT_FALSE(c.group(r).core().failed());
 }
 
+// A rank that is done closes at once; its goodbye reaches its ring neighbour by one hop, the news of
+// the release by several. The neighbour must not take the goodbye for a failure.
+TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
+  for (const bool ring : {false, true}) {
+    for (const uint32_t n : {2u, 4u, 5u, 8u}) {
+      ClusterOptions o = ranks(n, ring);
+      o.net.stream_latency = 5 * kMilli;
+      Cluster c(o);
+      Runs runs = allgather_all(c, 200000, 1);
+      for (auto& r : barrier_all(c)) runs.push_back(r);
+      for (Member r = 0; r < n; r++) c.group(r).core().leave(c.now());
+      std::vector<bool> closed(n);
+      uint32_t open = n;
+      ASSERT_TRUE(c.run(
+          [&] {
+            for (Member r = 0; r < n; r++) {
+              if (closed[r] || !c.group(r).core().quiet()) continue;
+              closed[r] = true;
+              open--;
+              c.lane(r).transport().stream().close_peers(c.now());
+            }
+            return open == 0;
+          },
+          10 * kSecond));
+      expect_good(runs, n);
+      for (Member r = 0; r < n; r++) {
+        EXPECT_FALSE(c.group(r).core().failed()) << c.group(r).core().failure().to_string();
+      }
+    }
+  }
+}
+
+TEST(Agreement, AGoodbyeWithoutTheReleaseIsAFailureInTheEnd) {
+  Cluster c(ranks(4));
+  Runs runs;
+  for (const Member r : {0, 1, 3}) runs.push_back(c.allgather(r, 5000, 1));
+  c.run_for(10 * kMilli);
+  c.lane(2).transport().stream().close_peers(c.now());
+  c.pause(2, true);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit));
+  for (const auto& r : runs) {
+    EXPECT_TRUE(has(r->status, "rank 2 closed its connections")) << r->status.message();
+  }
+}
+
+// One direction between two ranks is dead, and nobody is told.
+TEST(Agreement, HalfOpenConnectionsEndInBoundedTime) {
+  for (size_t from = 0; from < 4; from++) {
+    for (size_t to = 0; to < 4; to++) {
+      if (from == to) continue;
+      for (const bool ring : {false, true}) {
+        ClusterOptions o = ranks(4, ring);
+        o.net.seed = from * 10 + to;
+        Cluster c(o);
+        c.net().faults().drop = 0.05;
+        c.net().set_frame_hook([=](size_t f, size_t t, Channel, ConstBytes) {
+          return f != from || t != to;
+        });
+        c.net().set_datagram_hook([=](size_t f, size_t t, ConstBytes) {
+          return f == from && t == to ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+        });
+        Runs runs = allgather_all(c, 100000, 1);
+        for (auto& r : barrier_all(c)) runs.push_back(r);
+        ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond))
+            << "from " << from << " to " << to << (ring ? " ring" : "");
+        for (const auto& r : runs) {
+          if (r->status.ok()) {
+            EXPECT_EQ(r->check(4), "");
+          } else {
+            EXPECT_EQ(r->status.code(), Code::kPeerLost) << r->status.to_string();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
   Cluster c(ranks(4));
   finish(c, allgather_all(c, 5000, 1));

@@ -174,6 +174,20 @@ void SimNetwork::kill(size_t endpoint) {
   }
 }
 
+void SimNetwork::goodbye(size_t endpoint) {
+  for (size_t to = 0; to < endpoints_.size(); to++) {
+    if (to == endpoint) continue;
+    Nanos at = now_ + options_.stream_latency;
+    for (size_t c = 0; c < kChannels; c++) {
+      const auto it = stream_free_.find({endpoint, to, static_cast<Channel>(c)});
+      if (it != stream_free_.end()) at = std::max(at, it->second + 1);
+    }
+    schedule(at, to, [this, to, endpoint] {
+      if (endpoints_[to] != nullptr && !dead_[to]) endpoints_[to]->downs_.push_back({endpoint, true});
+    });
+  }
+}
+
 void SimNetwork::isolate(size_t endpoint) { isolated_[endpoint] = true; }
 
 void SimNetwork::heal(size_t endpoint) {

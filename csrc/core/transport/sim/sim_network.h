@@ -70,6 +70,8 @@ class SimNetwork {
 
   // The process of this endpoint dies: its peers see their streams break one latency later.
   void kill(size_t endpoint);
+  // This endpoint closes in order: peers learn it after all frames that it sent.
+  void goodbye(size_t endpoint);
   // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue (their
   // frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);

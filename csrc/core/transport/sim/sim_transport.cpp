@@ -95,6 +95,7 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
 }
 
 bool SimTransport::close_peers(Nanos) {
+  if (!said_goodbye_) network_->goodbye(index_);
   said_goodbye_ = true;
   return true;
 }
