@@ -108,7 +108,17 @@ void GroupCore::check_deadlines(Nanos now) {
     if (unfinished_ > 0) return fail(gone_[departed_], departed_, now);
   }
   if (late_asked_) {
-    if (now >= late_until_) name_late(now);
+    // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
+    const Operation* op = find(late_seq_);
+    const bool over = tree_.is_top(self_) ? late_seq_ < base_
+                                          : late_seq_ < next_ && (op == nullptr || op->finished);
+    if (over) {
+      late_asked_ = false;
+      late_until_ = kNever;
+      where_.clear();
+    } else if (now >= late_until_) {
+      name_late(now);
+    }
     return;
   }
   for (const auto& op : ops_) {
@@ -139,7 +149,9 @@ void GroupCore::on_late(Sequence sequence, Nanos now) {
 void GroupCore::on_where(const Frame& header, Nanos now) {
   if (where_.empty() || header.sequence != late_seq_) return;
   where_[header.member] = header.argument > late_seq_ ? 1 : 0;
-  if (std::find(where_.begin(), where_.end(), -1) == where_.end()) name_late(now);
+  const auto some = [this](int w) { return std::find(where_.begin(), where_.end(), w) != where_.end(); };
+  // With everybody in, the transfer gets the rest of the inquiry's time to end.
+  if (!some(-1) && some(0)) name_late(now);
 }
 
 void GroupCore::name_late(Nanos now) {

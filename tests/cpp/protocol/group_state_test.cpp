@@ -1,5 +1,5 @@
-// The machines that keep a group together, cell by cell: tree, chains, credit, completion, liveness,
-// staging, reach probe.
+// The machines that keep a group together, cell by cell: tree, chains, credit, completion,
+// liveness, staging, reach probe.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -102,7 +102,8 @@ TEST(Chains, ContiguousRunsThatCoverAllMembers) {
 TEST(Chains, EveryRootGetsOneTurn) {
   for (uint64_t seed = 1; seed <= 500; seed++) {
     Rng rng(seed);
-    const auto p = static_cast<uint32_t>(1 + rng.below(20)), m = static_cast<uint32_t>(1 + rng.below(22));
+    const auto p = static_cast<uint32_t>(1 + rng.below(20)),
+               m = static_cast<uint32_t>(1 + rng.below(22));
     const Chains chains(p, m);
     std::vector<int> state(p, 0);  // 0 waiting, 1 sending, 2 ended
     const auto started = [&](Member i) { return state[i] > 0; };
@@ -280,7 +281,8 @@ TEST(Completion, ReportsThatGoBackOrDoNotFitAreInvalid) {
   uint32_t other = 0;
   const std::vector<uint32_t> two = {5, 6}, none;
   EXPECT_EQ(t.on_child(0, 3, 0, two, where, other, 0), CompletionTracker::Report::kInvalid);
-  EXPECT_EQ(t.on_child(0, 3, 1, two, where, other, 0), CompletionTracker::Report::kInvalid) << "hole";
+  EXPECT_EQ(t.on_child(0, 3, 1, two, where, other, 0), CompletionTracker::Report::kInvalid)
+      << "hole";
   EXPECT_EQ(t.on_child(0, 2, 0, two, where, other, 0), CompletionTracker::Report::kOk);
   EXPECT_EQ(t.on_child(0, 1, 1, none, where, other, 0), CompletionTracker::Report::kInvalid);
   EXPECT_EQ(t.on_child(0, 0, 2, none, where, other, 0), CompletionTracker::Report::kInvalid);

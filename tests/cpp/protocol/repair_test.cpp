@@ -141,7 +141,8 @@ TEST(FetchClient, WhatCameMeanwhileIsLeftOut) {
   EXPECT_EQ(ask(f, 0, has).ranges, (Ranges{{3, 5}, {9, 10}}));
   f.want(0, {20, 30});
   FetchClient::Request r;
-  EXPECT_FALSE(f.next(0, [](Member, Chunk) { return true; }, r));
+  EXPECT_FALSE(f.next(
+      0, [](Member, Chunk) { return true; }, r));
 }
 
 TEST(FetchClient, RequestsAreBoundedInChunksRangesAndNumber) {
@@ -200,7 +201,8 @@ TEST(FetchClient, RandomConversationsEnd) {
     for (int i = 0; i < 20; i++) {
       const auto root = static_cast<Member>(rng.below(p.members));
       if (root == p.self) continue;
-      const auto first = static_cast<Chunk>(i * 50), end = first + 1 + static_cast<Chunk>(rng.below(40));
+      const auto first = static_cast<Chunk>(i * 50),
+                 end = first + 1 + static_cast<Chunk>(rng.below(40));
       f.want(root, {first, end});
       for (Chunk c = first; c < end; c++) missing.insert({root, c});
     }

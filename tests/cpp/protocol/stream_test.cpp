@@ -277,7 +277,8 @@ TEST(StreamSender, WindowNeverFallsBelowTheReportQuantum) {
     mark = std::max(mark, run.end);
     lost += run.size() / 2;
     ASSERT_GE(s.window(), p.quantum);
-    ASSERT_TRUE(s.all_sent() || mark - reported >= p.quantum) << "nothing to report: the stream stands still";
+    ASSERT_TRUE(s.all_sent() || mark - reported >= p.quantum)
+        << "nothing to report: the stream stands still";
     reported = mark;
     s.on_credit(mark, p.chunks, lost, turn);
     if (s.all_sent()) break;
