@@ -85,6 +85,14 @@ void GroupCore::post(Post post, Nanos now) {
       return;
     }
   }
+  if (op.post.descriptor.bytes > max_block(params_.agreed)) {
+    fail(Status(Code::kInvalidArgument,
+                "a block of " + std::to_string(op.post.descriptor.bytes) +
+                    " bytes is too long: at most " + std::to_string(max_block(params_.agreed)) +
+                    " bytes with chunks of " + std::to_string(params_.agreed.chunk)),
+         self_, now);
+    return;
+  }
   if (const auto child = completion_.on_post(sequence, op.plan.hash)) {
     describe_to(static_cast<Member>(tree_.first_child(self_) + *child), sequence);
   }
@@ -294,7 +302,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
-  Nanos next = std::min(completion_.deadline(), late_until_);
+  Nanos next = std::min({completion_.deadline(), late_until_, departed_until_});
   if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {

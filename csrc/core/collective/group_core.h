@@ -226,6 +226,9 @@ class GroupCore {
   std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
   std::vector<Status> gone_;    // by member: why it can no longer be reached
   bool leaving_ = false;
+  // A member closed in order while we still wait: its last word may be on its way through others.
+  Member departed_ = kNoMember;
+  Nanos departed_until_ = kNever;
 
   // Deadline inquiry (op timeout): who has not posted `late_seq_`?
   Sequence late_seq_ = 0;

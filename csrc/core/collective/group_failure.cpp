@@ -10,7 +10,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+constexpr Nanos kInquiry = kSecond;   // patience for answers to "where are you"
+constexpr Nanos kFarewell = kSecond;  // patience after a member closed in order
 
 std::string seconds(Nanos t) {
   char text[32];
@@ -71,7 +72,15 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
                                      : " is lost (" + why.message() + ")") +
                            "; look at its log for the first error";
   gone_[peer] = Status(Code::kPeerLost, text);
-  // A peer that left in order, or whose end nobody waits for, harms nothing until the next call.
+  // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
+  // knew everything of its own to be complete everywhere; that news comes down the tree and may be
+  // slower than the goodbye.
+  if (graceful && unfinished_ > 0 && !probe_) {
+    if (departed_until_ != kNever) return;
+    departed_ = peer;
+    departed_until_ = now + kFarewell;
+    return;
+  }
   if (unfinished_ > 0 || probe_ || !deferred_.empty()) fail(gone_[peer], peer, now);
 }
 
@@ -99,8 +108,22 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
 }
 
 void GroupCore::check_deadlines(Nanos now) {
+  if (now >= departed_until_) {
+    departed_until_ = kNever;
+    if (unfinished_ > 0) return fail(gone_[departed_], departed_, now);
+  }
   if (late_asked_) {
-    if (now >= late_until_) name_late(now);
+    // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
+    const Operation* op = find(late_seq_);
+    const bool over = tree_.is_top(self_) ? late_seq_ < base_
+                                          : late_seq_ < next_ && (op == nullptr || op->finished);
+    if (over) {
+      late_asked_ = false;
+      late_until_ = kNever;
+      where_.clear();
+    } else if (now >= late_until_) {
+      name_late(now);
+    }
     return;
   }
   for (const auto& op : ops_) {
@@ -131,7 +154,9 @@ void GroupCore::on_late(Sequence sequence, Nanos now) {
 void GroupCore::on_where(const Frame& header, Nanos now) {
   if (where_.empty() || header.sequence != late_seq_) return;
   where_[header.member] = header.argument > late_seq_ ? 1 : 0;
-  if (std::find(where_.begin(), where_.end(), -1) == where_.end()) name_late(now);
+  const auto some = [this](int w) { return std::find(where_.begin(), where_.end(), w) != where_.end(); };
+  // With everybody in, the transfer gets the rest of the inquiry's time to end.
+  if (!some(-1) && some(0)) name_late(now);
 }
 
 void GroupCore::name_late(Nanos now) {

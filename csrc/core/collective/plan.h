@@ -52,6 +52,12 @@ inline constexpr size_t kIncastBytes = 2u << 20;
 // Most bytes of a default window.
 inline constexpr size_t kMaxWindow = 1u << 20;
 
+// Largest block, bytes: chunk indices are 32 bits, with room to add a batch.
+constexpr uint64_t max_block(const Agreed& agreed) {
+  return static_cast<uint64_t>(0xffff0000u) * agreed.chunk;
+}
+
+// descriptor.bytes <= max_block(agreed).
 Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed);
 
 }  // namespace mcast

@@ -70,7 +70,8 @@ Nanos StreamReceiver::deadline() const {
   if (scanned_ >= announced_) return kNever;
   const Nanos per_chunk = arrivals_ > 1 ? (last_ - first_) / static_cast<Nanos>(arrivals_) : 0;
   // What is announced but late may be in flight; a slow measured rate must not delay repair for ever.
-  const Nanos in_flight = std::min<Nanos>(per_chunk * (announced_ - scanned_), 50 * kMilli);
+  constexpr Nanos kMost = 50 * kMilli;
+  const Nanos in_flight = std::min(std::min(per_chunk, kMost) * (announced_ - scanned_), kMost);
   return last_ + params_.alpha + in_flight;
 }
 

@@ -8,6 +8,7 @@
 #include "protocol/stream_sender.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace mcast {
 namespace {
@@ -28,14 +29,15 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   if (!resend_.empty()) {
     again = true;
     ChunkRange& front = resend_.front();
-    const ChunkRange run{front.first, std::min(front.end, front.first + max)};
+    const ChunkRange run{front.first, front.first + std::min(front.size(), max)};
     front.first = run.end;
     if (front.first == front.end) resend_.pop_front();
     return run;
   }
   again = false;
-  const ChunkRange run{sent_, std::min(allowed_end(), sent_ + max)};
-  if (run.first >= run.end) return {};
+  const Chunk end = allowed_end();
+  if (sent_ >= end) return {};
+  const ChunkRange run{sent_, sent_ + std::min(end - sent_, max)};  // sent_ + max may not fit
   sent_ = run.end;
   last_send_ = now;
   announced_ = 0;
@@ -55,7 +57,19 @@ void StreamSender::put_back(ChunkRange rest, bool again) {
 
 void StreamSender::resend(ChunkRange range) {
   range.end = std::min(range.end, sent_);
-  if (range.first < range.end) resend_.push_back(range);
+  // What already waits here (a slow link, ranks that ask again) is not sent twice.
+  std::vector<ChunkRange> rest;
+  if (range.first < range.end) rest.push_back(range);
+  for (const ChunkRange& queued : resend_) {
+    std::vector<ChunkRange> left;
+    for (const ChunkRange& r : rest) {
+      const Chunk before = std::min(r.end, queued.first), after = std::max(r.first, queued.end);
+      if (r.first < before) left.push_back({r.first, before});
+      if (after < r.end) left.push_back({after, r.end});
+    }
+    rest = std::move(left);
+  }
+  resend_.insert(resend_.end(), rest.begin(), rest.end());
 }
 
 void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) {

@@ -35,15 +35,25 @@ struct Differ {
 
 const Differ kDiffer[] = {
     {"kind", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kBroadcast, 6, 0, 4000, ""}},
-    {"kind_barrier", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kBarrier, 255, kNoMember, 0, ""}},
-    {"kind_large", {Kind::kAllgather, 6, kNoMember, 400000, ""}, {Kind::kBarrier, 255, kNoMember, 0, ""}},
-    {"size", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kAllgather, 6, kNoMember, 4004, ""}},
+    {"kind_barrier",
+     {Kind::kAllgather, 6, kNoMember, 4000, ""},
+     {Kind::kBarrier, 255, kNoMember, 0, ""}},
+    {"kind_large",
+     {Kind::kAllgather, 6, kNoMember, 400000, ""},
+     {Kind::kBarrier, 255, kNoMember, 0, ""}},
+    {"size",
+     {Kind::kAllgather, 6, kNoMember, 4000, ""},
+     {Kind::kAllgather, 6, kNoMember, 4004, ""}},
     {"size_large", {Kind::kBroadcast, 6, 0, 400000, ""}, {Kind::kBroadcast, 6, 0, 300000, ""}},
     {"size_zero", {Kind::kBroadcast, 6, 0, 0, ""}, {Kind::kBroadcast, 6, 0, 8, ""}},
-    {"element", {Kind::kAllgather, 6, kNoMember, 4000, ""}, {Kind::kAllgather, 7, kNoMember, 4000, ""}},
+    {"element",
+     {Kind::kAllgather, 6, kNoMember, 4000, ""},
+     {Kind::kAllgather, 7, kNoMember, 4000, ""}},
     {"root", {Kind::kBroadcast, 6, 0, 4000, ""}, {Kind::kBroadcast, 6, 1, 4000, ""}},
     {"root_large", {Kind::kBroadcast, 6, 0, 400000, ""}, {Kind::kBroadcast, 6, 1, 400000, ""}},
-    {"element_of_zero_bytes", {Kind::kAllgather, 6, kNoMember, 0, ""}, {Kind::kAllgather, 7, kNoMember, 0, ""}},
+    {"element_of_zero_bytes",
+     {Kind::kAllgather, 6, kNoMember, 0, ""},
+     {Kind::kAllgather, 7, kNoMember, 0, ""}},
 };
 
 class Mismatch : public testing::TestWithParam<std::tuple<int, uint32_t, bool>> {};
@@ -124,7 +134,8 @@ TEST_P(LateRank, IsNamedOnAllRanksAtTheTimeLimit) {
       EXPECT_EQ(r->status.code(), Code::kTimeout);
       EXPECT_TRUE(has(r->status, "rank(s) " + std::to_string(late) + " have not called it"))
           << r->status.to_string();
-      EXPECT_TRUE(has(r->status, "all_gather (sequence 0) of group 'job'")) << r->status.to_string();
+      EXPECT_TRUE(has(r->status, "all_gather (sequence 0) of group 'job'"))
+          << r->status.to_string();
       EXPECT_GE(r->done_at, posted + 5 * kSecond);
       EXPECT_LE(r->done_at, posted + 7 * kSecond);
     }
@@ -146,7 +157,25 @@ TEST(Agreement, LateAndSilentTogether) {
   for (Member r = 0; r < 2; r++) runs.push_back(c.barrier(r, 30 * kSecond));
   c.pause(3, true);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond));
-  for (const auto& r : runs) EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
+  for (const auto& r : runs)
+    EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
+}
+
+// The last rank calls just when the others' time is up: all succeed or all fail, and a group whose
+// ops succeeded is not failed afterwards.
+TEST(Agreement, ALimitPassedByAHair) {
+  for (Nanos early = -kMilli; early <= kMilli; early += 50 * kMicro) {
+    Cluster c(ranks(3));
+    Runs runs;
+    for (Member r = 0; r < 2; r++) runs.push_back(c.allgather(r, 50000, 1, kSecond));
+    c.at(c.now() + kSecond - early, [&] { runs.push_back(c.allgather(2, 50000, 1, kSecond)); });
+    ASSERT_TRUE(c.run([&] { return runs.size() == 3 && all_done(runs); }, 10 * kSecond));
+    c.run_for(5 * kSecond);
+    const bool good = runs[0]->status.ok();
+    for (const auto& r : runs) EXPECT_EQ(r->status.ok(), good) << r->status.to_string();
+    for (Member r = 0; r < 3; r++) EXPECT_EQ(c.group(r).core().failed(), !good);
+    EXPECT_LE(c.spins(), 3u);
+  }
 }
 
 TEST(Agreement, DeadlineOfOneOfManyOps) {
@@ -190,12 +219,111 @@ TEST_P(Leaver, FailsWhatItNeverCalled) {
 
 INSTANTIATE_TEST_SUITE_P(Who, Leaver, testing::Values<Member>(0, 1, 4));
 
+TEST(Agreement, ABlockBeyondTheChunkIndicesIsRefusedEverywhere) {
+  Cluster c(ranks(3));
+  Runs runs;
+  Descriptor d{Kind::kBroadcast, 6, 0, 0x7fffffffffffffffull, ""};
+  for (Member r = 0; r < 3; r++) {
+    Post post;
+    post.sequence = 0;
+    post.descriptor = d;
+    auto run = std::make_shared<OpRun>();
+    post.done = [run](const Status& status) {
+      run->calls++;
+      run->status = status;
+    };
+    c.group(r).core().post(std::move(post), c.now());
+    runs.push_back(run);
+  }
+  for (const auto& r : runs) {
+    EXPECT_EQ(r->calls, 1);
+    EXPECT_EQ(r->status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(has(r->status, "too long")) << r->status.message();
+  }
+}
+
 TEST(Agreement, AllLeaveInOrder) {
   Cluster c(ranks(4));
   Runs runs = allgather_all(c, 5000, 1);
   for (Member r = 0; r < 4; r++) c.group(r).core().leave(c.now());
   finish(c, runs);
   for (Member r = 0; r < 4; r++) EXPECT_FALSE(c.group(r).core().failed());
+}
+
+// A rank that is done closes at once; its goodbye reaches its ring neighbour by one hop, the news
+// of the release by several. The neighbour must not take the goodbye for a failure.
+TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
+  for (const bool ring : {false, true}) {
+    for (const uint32_t n : {2u, 4u, 5u, 8u}) {
+      ClusterOptions o = ranks(n, ring);
+      o.net.stream_latency = 5 * kMilli;
+      Cluster c(o);
+      Runs runs = allgather_all(c, 200000, 1);
+      for (auto& r : barrier_all(c)) runs.push_back(r);
+      for (Member r = 0; r < n; r++) c.group(r).core().leave(c.now());
+      std::vector<bool> closed(n);
+      uint32_t open = n;
+      ASSERT_TRUE(c.run(
+          [&] {
+            for (Member r = 0; r < n; r++) {
+              if (closed[r] || !c.group(r).core().quiet()) continue;
+              closed[r] = true;
+              open--;
+              c.lane(r).transport().stream().close_peers(c.now());
+            }
+            return open == 0;
+          },
+          10 * kSecond));
+      expect_good(runs, n);
+      for (Member r = 0; r < n; r++) {
+        EXPECT_FALSE(c.group(r).core().failed()) << c.group(r).core().failure().to_string();
+      }
+    }
+  }
+}
+
+TEST(Agreement, AGoodbyeWithoutTheReleaseIsAFailureInTheEnd) {
+  Cluster c(ranks(4));
+  Runs runs;
+  for (const Member r : {0, 1, 3}) runs.push_back(c.allgather(r, 5000, 1));
+  c.run_for(10 * kMilli);
+  c.lane(2).transport().stream().close_peers(c.now());
+  c.pause(2, true);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit));
+  for (const auto& r : runs) {
+    EXPECT_TRUE(has(r->status, "rank 2 closed its connections")) << r->status.message();
+  }
+}
+
+// One direction between two ranks is dead, and nobody is told.
+TEST(Agreement, HalfOpenConnectionsEndInBoundedTime) {
+  for (size_t from = 0; from < 4; from++) {
+    for (size_t to = 0; to < 4; to++) {
+      if (from == to) continue;
+      for (const bool ring : {false, true}) {
+        ClusterOptions o = ranks(4, ring);
+        o.net.seed = from * 10 + to;
+        Cluster c(o);
+        c.net().faults().drop = 0.05;
+        c.net().set_frame_hook(
+            [=](size_t f, size_t t, Channel, ConstBytes) { return f != from || t != to; });
+        c.net().set_datagram_hook([=](size_t f, size_t t, ConstBytes) {
+          return f == from && t == to ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+        });
+        Runs runs = allgather_all(c, 100000, 1);
+        for (auto& r : barrier_all(c)) runs.push_back(r);
+        ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond))
+            << "from " << from << " to " << to << (ring ? " ring" : "");
+        for (const auto& r : runs) {
+          if (r->status.ok()) {
+            EXPECT_EQ(r->check(4), "");
+          } else {
+            EXPECT_EQ(r->status.code(), Code::kPeerLost) << r->status.to_string();
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
@@ -267,7 +395,8 @@ TEST(Agreement, CreationEndsWhenARankIsDeadOrSilent) {
     const size_t g = c.add_group(p);
     for (const Member r : {0, 1, 2}) {
       EXPECT_TRUE(c.group(r, g).core().failed());
-      EXPECT_TRUE(has(c.group(r, g).core().failure(), "rank 3 ")) << c.group(r, g).core().failure().to_string();
+      EXPECT_TRUE(has(c.group(r, g).core().failure(), "rank 3 "))
+          << c.group(r, g).core().failure().to_string();
     }
   }
 }

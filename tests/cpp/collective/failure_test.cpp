@@ -120,9 +120,8 @@ class FailureRun {
       for (Member r = 0; r < ranks_; r++) {
         at_.resize(ranks_);
         at_[r] += static_cast<Nanos>(rng_.below(rng_.chance(0.2) ? 20 * kMilli : 200 * kMicro));
-        cluster_->at(cluster_->now() + at_[r], [this, r, kind, root, bytes, k] {
-          post(r, kind, root, bytes, k + 1);
-        });
+        cluster_->at(cluster_->now() + at_[r],
+                     [this, r, kind, root, bytes, k] { post(r, kind, root, bytes, k + 1); });
         planned_++;
       }
     }
@@ -195,19 +194,22 @@ class FailureRun {
   std::string ended_well(bool deadly) const {
     for (const auto& run : runs_) {
       if (lost(run->rank)) continue;
-      const std::string who = "rank " + std::to_string(run->rank) + " op " + std::to_string(run->id) + ": ";
+      const std::string who =
+          "rank " + std::to_string(run->rank) + " op " + std::to_string(run->id) + ": ";
       if (run->calls != 1) return who + "completed " + std::to_string(run->calls) + " times";
       if (run->status.ok()) {
         if (const std::string wrong = run->check(ranks_); !wrong.empty()) return who + wrong;
         continue;
       }
       if (run->memory && !run->memory->intact()) return who + "guard bytes overwritten";
-      if (run->done_at < fault_at_) return who + "failed before the fault: " + run->status.to_string();
+      if (run->done_at < fault_at_)
+        return who + "failed before the fault: " + run->status.to_string();
       const Nanos bound = deadly ? kLimit + 2 * kSecond : kSecond;
       if (run->done_at > fault_at_ + bound) {
         return who + "raised late, after " + std::to_string(run->done_at - fault_at_) + " ns";
       }
-      if (const std::string w = names_it(run->status, run->rank, deadly); !w.empty()) return who + w;
+      if (const std::string w = names_it(run->status, run->rank, deadly); !w.empty())
+        return who + w;
     }
     return "";
   }
@@ -223,9 +225,11 @@ class FailureRun {
       if (poisoned && !later.back()->done()) return "a post to a failed group did not fail at once";
     }
     const Nanos from = cluster_->now();
-    cluster_->run([&] {
-      return std::all_of(later.begin(), later.end(), [](const auto& l) { return l->done(); });
-    }, 10 * kSecond);
+    cluster_->run(
+        [&] {
+          return std::all_of(later.begin(), later.end(), [](const auto& l) { return l->done(); });
+        },
+        10 * kSecond);
     for (const auto& l : later) {
       const std::string who = "later post of rank " + std::to_string(l->rank) + ": ";
       if (!l->done()) return who + "hangs";

@@ -1,5 +1,5 @@
-// The cases that every implementation of the paper's protocol needs (research/paper.md 8.2), each by
-// name. Losses are chosen by a hook on the simulated network: only the first copy of the chosen
+// The cases that every implementation of the paper's protocol needs (research/paper.md 8.2), each
+// by name. Losses are chosen by a hook on the simulated network: only the first copy of the chosen
 // chunks is lost unless a test says otherwise, and the repair that follows is counted.
 #include <gtest/gtest.h>
 
@@ -57,7 +57,9 @@ TEST_P(LostChunk, AtOneReceiverIsFetchedOnce) {
 
 TEST_P(LostChunk, AtAllReceiversIsMulticastAgainOnce) {
   Cluster c(ranks(5));
-  lose_once(c, [](const wire::DatagramHeader& h, size_t) { return GetParam().chunks.count(h.chunk) > 0; });
+  lose_once(c, [](const wire::DatagramHeader& h, size_t) {
+    return GetParam().chunks.count(h.chunk) > 0;
+  });
   finish(c, broadcast_all(c, 0, GetParam().bytes, 1));
   EXPECT_EQ(c.total(Counter::gaps), 4 * GetParam().chunks.size());
   // Neighbour of the last rank is the root itself, which may answer it before the others ask.
@@ -96,8 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                     // The paper's own hole: an earlier gap must not take the last chunk's length.
                     WhichCase{"earlier_of_short_last", 39 * kChunk + 100, {3}},
                     WhichCase{"first_and_last", 39 * kChunk + 1, {0, 39}},
-                    WhichCase{"small_op", 3 * kChunk + 7, {1, 3}},
-                    WhichCase{"only_chunk", 5, {0}}),
+                    WhichCase{"small_op", 3 * kChunk + 7, {1, 3}}, WhichCase{"only_chunk", 5, {0}}),
     [](const auto& p) { return std::string(p.param.name); });
 
 TEST(PaperCases, WholeBlockLostAtOneReceiver) {
@@ -137,7 +138,8 @@ TEST(PaperCases, OnlyPositionsLost) {
     const bool parsed = wire::parse_datagram(d, h) == wire::ParseError::kNone;
     const bool position = parsed && h.type == wire::DatagramType::kPosition;
     const bool tail = parsed && h.type == wire::DatagramType::kData && h.chunk >= 38;
-    return from != to && (position || tail) ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+    return from != to && (position || tail) ? SimNetwork::Verdict::kDrop
+                                            : SimNetwork::Verdict::kPass;
   });
   finish(c, broadcast_all(c, 0, 40 * kChunk, 1));
   // The tail is learnt from the Positions that go by stream.
@@ -197,7 +199,8 @@ TEST_P(Shapes, SizeBoundariesWithAndWithoutLoss) {
                                4 * kChunk + 1, 50 * kChunk + 13, 150 * kChunk}) {
       id += 2;
       for (auto& r : allgather_all(c, bytes, id)) runs.push_back(r);
-      for (auto& r : broadcast_all(c, static_cast<Member>(id % n), bytes, id + 1)) runs.push_back(r);
+      for (auto& r : broadcast_all(c, static_cast<Member>(id % n), bytes, id + 1))
+        runs.push_back(r);
     }
     finish(c, runs, 120 * kSecond);
     if (loss == 0) {
@@ -228,7 +231,8 @@ TEST(PaperCases, SlowRankBetweenOps) {
   Cluster c(ranks(4));
   Runs runs;
   for (uint64_t id = 1; id <= 20; id++) {
-    for (Member r = 0; r < 3; r++) runs.push_back(c.broadcast(r, static_cast<Member>(id % 3), 9000, id));
+    for (Member r = 0; r < 3; r++)
+      runs.push_back(c.broadcast(r, static_cast<Member>(id % 3), 9000, id));
   }
   c.run_for(3 * kSecond);
   // Small ops do not wait for the slow rank, within the memory for copies.
@@ -241,11 +245,13 @@ TEST(PaperCases, SlowRankBetweenOps) {
 
 TEST(PaperCases, RankStoppedDuringRepair) {
   Cluster c(ranks(4));
-  lose_once(c, [](const wire::DatagramHeader& h, size_t to) { return to == 1 && h.chunk % 3 == 0; });
+  lose_once(c,
+            [](const wire::DatagramHeader& h, size_t to) { return to == 1 && h.chunk % 3 == 0; });
   // Rank 2 is the donor of rank 1.
   c.net().set_frame_hook([&c](size_t, size_t to, Channel, ConstBytes frame) {
     wire::FrameHeader h;
-    if (to == 2 && !c.paused(2) && wire::parse_frame(frame, h) && h.type == wire::FrameType::kFetch) {
+    if (to == 2 && !c.paused(2) && wire::parse_frame(frame, h) &&
+        h.type == wire::FrameType::kFetch) {
       c.pause(2, true);
       c.at(c.now() + 2 * kSecond, [&c] { c.pause(2, false); });
     }

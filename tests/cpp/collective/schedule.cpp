@@ -71,8 +71,8 @@ std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks
 
 bool Schedule::faultless() const {
   const SimFaults& f = net.faults;
-  return f.drop == 0 && f.duplicate == 0 && f.reorder == 0 && f.corrupt == 0 && !replay && net.jitter == 0 &&
-         pauses.empty();
+  return f.drop == 0 && f.duplicate == 0 && f.reorder == 0 && f.corrupt == 0 && !replay &&
+         net.jitter == 0 && pauses.empty();
 }
 
 std::string Schedule::describe() const {
@@ -256,8 +256,8 @@ class Runner {
     // Kept before the call: its completion may post the next one.
     const size_t at = runs_.size();
     runs_.emplace_back();
-    runs_[at] = cluster_.call(r, {op.kind, element, root, op.bytes, ""}, g * 100 + k + 1, kNever, g,
-                              then);
+    runs_[at] =
+        cluster_.call(r, {op.kind, element, root, op.bytes, ""}, g * 100 + k + 1, kNever, g, then);
   }
 
   SimNetwork::Verdict on_datagram(size_t from, size_t to, ConstBytes datagram) {
@@ -276,9 +276,8 @@ class Runner {
         copy = std::move(other);
       }
       const auto again = static_cast<Nanos>(rng_.below(rng_.chance(0.5) ? kMilli : 2 * kSecond));
-      cluster_.at(cluster_.now() + again, [this, to, c = std::move(copy)] {
-        cluster_.net().inject(to, c);
-      });
+      cluster_.at(cluster_.now() + again,
+                  [this, to, c = std::move(copy)] { cluster_.net().inject(to, c); });
     }
     return SimNetwork::Verdict::kPass;
   }
@@ -296,7 +295,8 @@ class Runner {
     std::string text = " at " + std::to_string(cluster_.now() - start_) + " ns;";
     for (Member r = 0; r < s_.ranks; r++) {
       const Nanos next = cluster_.lane(r).deadline(cluster_.now());
-      if (next < kNever) text += " lane " + std::to_string(r) + " due in " + std::to_string(next - cluster_.now());
+      if (next < kNever)
+        text += " lane " + std::to_string(r) + " due in " + std::to_string(next - cluster_.now());
     }
     for (size_t g = 0; g < s_.groups.size(); g++) {
       for (Member r = 0; r < s_.ranks; r++) {
@@ -316,7 +316,8 @@ class Runner {
 
   std::string verdict(Outcome& out) {
     if (cluster_.spins() > 3) {
-      return "a lane span for " + std::to_string(cluster_.spins()) + " idle polls past its deadline";
+      return "a lane span for " + std::to_string(cluster_.spins()) +
+             " idle polls past its deadline";
     }
     for (const auto& run : runs_) {
       const std::string where =
@@ -363,7 +364,8 @@ class Runner {
     const uint64_t per_request = std::max<uint64_t>(1, (256u << 10) / core.params().agreed.chunk);
     const uint64_t again = total(Counter::fetch_timeouts) * std::min(per_request, chunks);
     if (total(Counter::repair_chunks_sent) > total(Counter::gaps) + again) {
-      return differ("repair chunks", total(Counter::repair_chunks_sent), total(Counter::gaps) + again);
+      return differ("repair chunks", total(Counter::repair_chunks_sent),
+                    total(Counter::gaps) + again);
     }
     if (total(Counter::remulticast_chunks) > RepairServer::kMaxRepeats * chunks) {
       return differ("chunks multicast again", total(Counter::remulticast_chunks),
@@ -372,7 +374,8 @@ class Runner {
     const SimNetwork::Totals& net = cluster_.net().totals();
     if (s_.faultless() && net.overflowed == 0 && total(Counter::staging_drops) == 0 &&
         s_.net.rate == 0) {
-      if (data_sent_[g] != chunks) return differ("data datagrams without loss", data_sent_[g], chunks);
+      if (data_sent_[g] != chunks)
+        return differ("data datagrams without loss", data_sent_[g], chunks);
       const uint64_t repairs = total(Counter::repair_chunks_sent) + total(Counter::fetches_sent);
       if (repairs != 0) return differ("repairs without loss", repairs, 0);
     }

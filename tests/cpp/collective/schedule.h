@@ -1,5 +1,5 @@
-// Random schedules: one seed makes a cluster, its faults, the operations of its groups and the times
-// at which every rank posts them; running it checks everything that must hold at the end.
+// Random schedules: one seed makes a cluster, its faults, the operations of its groups and the
+// times at which every rank posts them; running it checks everything that must hold at the end.
 #pragma once
 
 #include <string>
@@ -23,9 +23,9 @@ struct Pause {
 struct Schedule {
   uint64_t seed = 0;
   uint32_t ranks = 2;
-  SimOptions net;                              // faults come into force after creation
+  SimOptions net;  // faults come into force after creation
   std::vector<GroupParams> groups;
-  std::vector<std::vector<OpSpec>> ops;        // [group]
+  std::vector<std::vector<OpSpec>> ops;                // [group]
   std::vector<std::vector<std::vector<Nanos>>> posts;  // [group][rank][op], after creation
   bool from_callbacks = false;  // op k+1 is posted inside the completion of op k
   bool replay = false;          // old packets come again, also under another tag
@@ -37,8 +37,8 @@ struct Schedule {
 
 // What kinds of schedules a seed may make.
 struct Flavour {
-  bool ring = false;      // groups use the unicast ring
-  bool faultless = false; // a clean network, all memory ample: the counters must be exact
+  bool ring = false;       // groups use the unicast ring
+  bool faultless = false;  // a clean network, all memory ample: the counters must be exact
 };
 Schedule make_schedule(uint64_t seed, const Flavour& flavour);
 

@@ -35,5 +35,23 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Sizes,
                                           testing::Values(0, 1, 1407, 1408, 1409, 20000, 300001,
                                                           2000003)));
 
+// A small op that waits for memory must not be overtaken by a later one: what that holds is given
+// back only after the waiting one.
+TEST(RetransmitMemory, IsGivenFirstComeFirstServed) {
+  ClusterOptions o;
+  o.ranks = 3;
+  o.net.receive_budget = o.group.agreed.budget = 1 << 20;
+  o.group.agreed.eager = 1 << 20;
+  o.group.retransmit = 65536;
+  Cluster c(o);
+  Runs runs;
+  uint64_t id = 0;
+  for (const size_t bytes : {61000, 65000, 1000, 60000, 2000, 65000}) {
+    for (auto& r : broadcast_all(c, 1, bytes, ++id)) runs.push_back(r);
+  }
+  finish(c, runs, 10 * kSecond);
+  EXPECT_GT(c.total(Counter::retransmit_waits), 0u);
+}
+
 }  // namespace
 }  // namespace mcast::test

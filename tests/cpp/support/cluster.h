@@ -1,5 +1,5 @@
-// A cluster in virtual time: N lanes over one simulated network, driven by one loop. Every op's memory
-// is checked byte for byte, with guard bytes around each region.
+// A cluster in virtual time: N lanes over one simulated network, driven by one loop. Every op's
+// memory is checked byte for byte, with guard bytes around each region.
 #pragma once
 
 #include <cstring>
@@ -79,7 +79,8 @@ class Cluster {
   std::shared_ptr<OpRun> allgather(Member rank, size_t block, uint64_t id, Nanos timeout = kNever,
                                    size_t g = 0);
   std::shared_ptr<OpRun> barrier(Member rank, Nanos timeout = kNever, size_t g = 0);
-  // An op as described, for calls that ranks disagree about. `then` runs in the completion callback.
+  // An op as described, for calls that ranks disagree about. `then` runs in the completion
+  // callback.
   std::shared_ptr<OpRun> call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
                               Nanos timeout = kNever, size_t g = 0,
                               std::function<void()> then = {});

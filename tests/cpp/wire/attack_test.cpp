@@ -1,7 +1,8 @@
 // A seeded fuzzer on whole groups. Real datagrams and frames are caught on the simulated network,
-// mutated, and injected into a running group. Without a valid checksum they change nothing: every op
-// still delivers exact bytes. With a valid checksum they may fail the group (whoever can forge a frame
-// is a member; docs/protocol.md says so), but never crash, write outside the regions, or hang.
+// mutated, and injected into a running group. Without a valid checksum they change nothing: every
+// op still delivers exact bytes. With a valid checksum they may fail the group (whoever can forge a
+// frame is a member; docs/protocol.md says so), but never crash, write outside the regions, or
+// hang.
 //   MCAST_TEST_SEED=1234 mcast_test_wire --gtest_filter='Attack*'
 #include <gtest/gtest.h>
 
@@ -62,7 +63,8 @@ class Attacker {
     c.run_for(100 * kMilli);
     const bool harmless = !attack_.forge && !attack_.frames;
     for (const auto& r : runs) {
-      const std::string who = "rank " + std::to_string(r->rank) + " op " + std::to_string(r->id) + ": ";
+      const std::string who =
+          "rank " + std::to_string(r->rank) + " op " + std::to_string(r->id) + ": ";
       if (r->calls != 1) return who + "completed " + std::to_string(r->calls) + " times";
       if (harmless && !r->status.ok()) return who + r->status.to_string();
       if (r->memory && !r->memory->intact()) return who + "guard bytes overwritten";
@@ -72,8 +74,8 @@ class Attacker {
     }
     if (injected_ == 0) return "";
     uint64_t counted = 0;
-    for (const Counter k : {Counter::malformed, Counter::corrupt, Counter::stale, Counter::duplicates,
-                            Counter::mismatched, Counter::staging_drops}) {
+    for (const Counter k : {Counter::malformed, Counter::corrupt, Counter::stale,
+                            Counter::duplicates, Counter::mismatched, Counter::staging_drops}) {
       counted += c.total(k);
     }
     for (Member r = 0; r < c.size(); r++) counted += c.lane(r).foreign() + c.lane(r).malformed();
@@ -99,7 +101,12 @@ class Attacker {
         // Fields of the header and of the body's start are the telling ones.
         const size_t span = rng_.chance(0.8) ? std::min(b.size(), header + 24) : b.size();
         const size_t at = rng_.below(span);
-        const uint8_t values[] = {0, 1, 0x7f, 0x80, 0xff, static_cast<uint8_t>(rng_.next()),
+        const uint8_t values[] = {0,
+                                  1,
+                                  0x7f,
+                                  0x80,
+                                  0xff,
+                                  static_cast<uint8_t>(rng_.next()),
                                   static_cast<uint8_t>(static_cast<uint8_t>(b[at]) + 1),
                                   static_cast<uint8_t>(static_cast<uint8_t>(b[at]) - 1)};
         b[at] = std::byte{values[rng_.below(8)]};
@@ -129,7 +136,8 @@ class Attacker {
   }
 
   Nanos later() {
-    return cluster_->now() + static_cast<Nanos>(rng_.below(rng_.chance(0.7) ? kMilli : 100 * kMilli));
+    return cluster_->now() +
+           static_cast<Nanos>(rng_.below(rng_.chance(0.7) ? kMilli : 100 * kMilli));
   }
 
   Rng rng_;

@@ -287,7 +287,8 @@ TEST(Bodies, DescriptorRoundTripAndTextOfManyKinds) {
   ASSERT_TRUE(parse_descriptor(out.bytes(), back));
   EXPECT_TRUE(back.same(d));
   EXPECT_EQ(back.name, d.name);
-  for (size_t cut = 0; cut < 12; cut++) EXPECT_FALSE(parse_descriptor(out.bytes().first(cut), back));
+  for (size_t cut = 0; cut < 12; cut++)
+    EXPECT_FALSE(parse_descriptor(out.bytes().first(cut), back));
   d.name = std::string(500, 'n');
   Writer long_name;
   put_descriptor(long_name, d);

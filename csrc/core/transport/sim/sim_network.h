@@ -71,6 +71,8 @@ class SimNetwork {
 
   // The process of this endpoint dies: its peers see their streams break one latency later.
   void kill(size_t endpoint);
+  // This endpoint closes in order: peers learn it after all frames that it sent.
+  void goodbye(size_t endpoint);
   // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue (their
   // frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);
@@ -106,8 +108,6 @@ class SimNetwork {
   void send_frame(size_t from, size_t to, Channel channel, std::vector<std::byte> frame);
   bool blocked(size_t from, size_t to) const;
   bool lose(size_t to);
-  // The endpoint has closed its connections in order: peers learn of it after its last frame.
-  void goodbye(size_t endpoint);
   void report_down(size_t to, size_t about, bool graceful);
 
   SimOptions options_;

@@ -1,0 +1,361 @@
+// FetchClient and RepairServer: who is asked for what, when again, and what the root answers.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "base/rng.h"
+#include "protocol/fetch_client.h"
+#include "protocol/repair_server.h"
+
+namespace mcast {
+namespace {
+
+using Ranges = std::vector<ChunkRange>;
+const FetchClient::Has kNothing = [](Member, Chunk) { return false; };
+
+FetchParams params(Member self = 1, uint32_t members = 4) {
+  FetchParams p;
+  p.self = self;
+  p.members = members;
+  return p;
+}
+
+FetchClient::Request ask(FetchClient& f, Nanos now = 0, const FetchClient::Has& has = kNothing) {
+  FetchClient::Request r;
+  EXPECT_TRUE(f.next(now, has, r));
+  return r;
+}
+bool silent(FetchClient& f, Nanos now = 0) {
+  FetchClient::Request r;
+  return !f.next(now, kNothing, r);
+}
+
+TEST(FetchClient, AsksTheRingNeighbourFirst) {
+  FetchClient f(params(1));
+  EXPECT_TRUE(f.idle());
+  f.want(0, {5, 8});
+  const auto r = ask(f);
+  EXPECT_EQ(r.donor, 2);
+  EXPECT_EQ(r.root, 0);
+  EXPECT_EQ(r.ranges, (Ranges{{5, 8}}));
+  EXPECT_TRUE(silent(f));
+  EXPECT_TRUE(f.on_data(r.id, 3, 10));
+  EXPECT_TRUE(f.idle());
+}
+
+TEST(FetchClient, TheLastRanksNeighbourIsTheFirst) {
+  FetchClient f(params(3));
+  f.want(1, {0, 1});
+  EXPECT_EQ(ask(f).donor, 0);
+}
+
+TEST(FetchClient, TwoRanksAskEachOther) {
+  FetchClient f(params(1, 2));
+  f.want(0, {0, 4});
+  EXPECT_EQ(ask(f).donor, 0);
+}
+
+TEST(FetchClient, SmallOpsAskTheRootOnly) {
+  FetchParams p = params(1);
+  p.ask_root_only = true;
+  FetchClient f(p);
+  f.want(3, {0, 1});
+  EXPECT_EQ(ask(f).donor, 3);
+}
+
+TEST(FetchClient, NotHaveGoesToTheRootAtOnce) {
+  FetchClient f(params(1));
+  f.want(0, {0, 10});
+  const auto first = ask(f);
+  const Ranges missing = {{2, 4}};
+  f.on_not_have(first.id, 0, missing, false, 5);
+  const auto second = ask(f, 5);
+  EXPECT_EQ(second.donor, 0);
+  EXPECT_EQ(second.ranges, missing);
+  // The rest of the first is still open.
+  EXPECT_EQ(f.outstanding(), 2u);
+  EXPECT_TRUE(f.on_data(first.id, 8, 6));
+  EXPECT_TRUE(f.on_data(second.id, 2, 7));
+  EXPECT_TRUE(f.idle());
+}
+
+TEST(FetchClient, ARootWithoutTheChunkIsAskedAgainLater) {
+  FetchParams p = params(1);
+  p.ask_root_only = true;
+  FetchClient f(p);
+  f.want(0, {0, 1});
+  Nanos now = 0, wait = 0;
+  for (int i = 0; i < 6; i++) {
+    const auto r = ask(f, now);
+    f.on_not_have(r.id, 0, r.ranges, false, now);
+    EXPECT_TRUE(silent(f, now));
+    EXPECT_GT(f.deadline() - now, wait) << "waits longer each time";
+    wait = f.deadline() - now;
+    now = f.deadline();
+  }
+}
+
+TEST(FetchClient, WhatComesByMulticastIsWaitedForThenAskedAgain) {
+  FetchClient f(params(1));
+  f.want(0, {3, 4});
+  const auto a = ask(f);
+  f.on_not_have(a.id, 0, a.ranges, true, 0);
+  EXPECT_TRUE(silent(f, 0));
+  EXPECT_EQ(f.deadline(), params().coming_wait);
+  EXPECT_EQ(ask(f, f.deadline()).donor, 0);
+}
+
+TEST(FetchClient, AnUnansweredRequestGoesToTheRootWithBackOff) {
+  FetchClient f(params(1));
+  f.want(0, {0, 2});
+  (void)ask(f);
+  Nanos now = 0, before = 0;
+  for (int i = 0; i < 8; i++) {
+    const Nanos due = f.deadline();
+    EXPECT_GE(due - now, before);
+    EXPECT_LE(due - now, params().timeout_max);
+    EXPECT_EQ(f.expire(due - 1), 0u);
+    EXPECT_EQ(f.expire(due), 1u);
+    before = due - now;
+    now = due;
+    EXPECT_EQ(ask(f, now).donor, 0);
+  }
+}
+
+TEST(FetchClient, LateAnswersAreUnknown) {
+  FetchClient f(params(1));
+  f.want(0, {0, 2});
+  const auto r = ask(f);
+  f.expire(f.deadline());
+  EXPECT_FALSE(f.on_data(r.id, 2, kSecond));
+  EXPECT_FALSE(f.on_data(12345, 2, kSecond));
+  f.on_not_have(12345, 0, r.ranges, false, kSecond);
+  EXPECT_EQ(f.outstanding(), 0u);
+}
+
+TEST(FetchClient, WhatCameMeanwhileIsLeftOut) {
+  FetchClient f(params(1));
+  f.want(0, {0, 10});
+  const auto has = [](Member, Chunk c) { return c != 3 && c != 4 && c != 9; };
+  EXPECT_EQ(ask(f, 0, has).ranges, (Ranges{{3, 5}, {9, 10}}));
+  f.want(0, {20, 30});
+  FetchClient::Request r;
+  EXPECT_FALSE(f.next(
+      0, [](Member, Chunk) { return true; }, r));
+}
+
+TEST(FetchClient, RequestsAreBoundedInChunksRangesAndNumber) {
+  FetchParams p = params(1);
+  p.max_chunks = 8;
+  p.max_ranges = 3;
+  p.max_outstanding = 2;
+  FetchClient f(p);
+  f.want(0, {0, 20});
+  for (Chunk c = 100; c < 120; c += 2) f.want(0, {c, c + 1});
+  std::set<Chunk> asked;
+  std::vector<FetchClient::Request> open;
+  while (true) {
+    FetchClient::Request r;
+    while (f.next(0, kNothing, r)) {
+      Chunk total = 0;
+      for (const ChunkRange& range : r.ranges) {
+        total += range.size();
+        for (Chunk c = range.first; c < range.end; c++) EXPECT_TRUE(asked.insert(c).second) << c;
+      }
+      EXPECT_LE(total, 8u);
+      EXPECT_LE(r.ranges.size(), 3u);
+      open.push_back(r);
+    }
+    EXPECT_LE(f.outstanding(), 2u);
+    if (open.empty()) break;
+    Chunk total = 0;
+    for (const ChunkRange& range : open.back().ranges) total += range.size();
+    f.on_data(open.back().id, total, 1);
+    open.pop_back();
+  }
+  EXPECT_EQ(asked.size(), 30u);
+  EXPECT_TRUE(f.idle());
+}
+
+TEST(FetchClient, OneRequestHasOneRootAndOneDonor) {
+  FetchClient f(params(1));
+  f.want(0, {0, 1});
+  f.want(3, {0, 1});
+  f.want(0, {5, 6});
+  const auto a = ask(f), b = ask(f);
+  EXPECT_EQ(a.root, 0);
+  EXPECT_EQ(a.ranges, (Ranges{{0, 1}, {5, 6}}));
+  EXPECT_EQ(b.root, 3);
+}
+
+// Any sequence of answers, partial answers, refusals, losses: every wanted chunk is asked for until
+// it is here, and then the client is idle.
+TEST(FetchClient, RandomConversationsEnd) {
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    Rng rng(seed);
+    FetchParams p = params(1, 2 + static_cast<uint32_t>(rng.below(4)));
+    p.max_chunks = 1 + static_cast<Chunk>(rng.below(16));
+    FetchClient f(p);
+    std::set<std::pair<Member, Chunk>> missing;
+    for (int i = 0; i < 20; i++) {
+      const auto root = static_cast<Member>(rng.below(p.members));
+      if (root == p.self) continue;
+      const auto first = static_cast<Chunk>(i * 50),
+                 end = first + 1 + static_cast<Chunk>(rng.below(40));
+      f.want(root, {first, end});
+      for (Chunk c = first; c < end; c++) missing.insert({root, c});
+    }
+    const FetchClient::Has has = [&](Member m, Chunk c) { return missing.count({m, c}) == 0; };
+    std::vector<FetchClient::Request> open;
+    Nanos now = 0;
+    for (int turn = 0; turn < 20000 && !f.idle(); turn++) {
+      f.expire(now);
+      FetchClient::Request r;
+      while (f.next(now, has, r)) open.push_back(r);
+      if (f.idle()) break;
+      if (open.empty() || rng.chance(0.1)) {
+        ASSERT_NE(f.deadline(), kNever) << "seed " << seed << ": stuck";
+        now = std::max(now + 1, f.deadline());
+        continue;
+      }
+      const size_t i = rng.below(open.size());
+      const FetchClient::Request answer = open[i];
+      open.erase(open.begin() + static_cast<long>(i));
+      now += 10 * kMicro;
+      if (rng.chance(0.1)) continue;  // lost for ever
+      for (const ChunkRange& range : answer.ranges) {
+        const Ranges one = {range};
+        const uint64_t what = rng.below(4);
+        if (what == 0) {
+          f.on_not_have(answer.id, answer.root, one, false, now);
+        } else if (what == 1) {
+          f.on_not_have(answer.id, answer.root, one, true, now);
+        } else {
+          for (Chunk c = range.first; c < range.end; c++) missing.erase({answer.root, c});
+          f.on_data(answer.id, range.size(), now);
+        }
+      }
+    }
+    ASSERT_TRUE(f.idle()) << "seed " << seed;
+    ASSERT_TRUE(missing.empty()) << "seed " << seed;
+  }
+}
+
+// ---- server ----
+
+struct Flushed {
+  Ranges again;
+  std::vector<RepairServer::Answer> answers;
+};
+Flushed flush(RepairServer& s) {
+  Flushed f;
+  s.flush(f.again, f.answers);
+  return f;
+}
+
+TEST(RepairServer, HoldsThenAnswersOneAskerByStream) {
+  RepairServer s(100);
+  EXPECT_EQ(s.deadline(), kNever);
+  s.add(1, 7, {{2, 5}}, 1000);
+  EXPECT_EQ(s.deadline(), 1100);
+  const Flushed f = flush(s);
+  EXPECT_TRUE(f.again.empty());
+  ASSERT_EQ(f.answers.size(), 1u);
+  EXPECT_EQ(f.answers[0].id, 7u);
+  EXPECT_EQ(f.answers[0].unicast, (Ranges{{2, 5}}));
+  EXPECT_TRUE(f.answers[0].coming.empty());
+  EXPECT_EQ(s.deadline(), kNever);
+}
+
+TEST(RepairServer, WhatTwoAskForIsMulticastAgain) {
+  RepairServer s(100);
+  s.add(1, 1, {{0, 10}}, 0);
+  s.add(2, 2, {{5, 15}}, 50);
+  EXPECT_EQ(s.deadline(), 100);
+  const Flushed f = flush(s);
+  EXPECT_EQ(f.again, (Ranges{{5, 10}}));
+  EXPECT_EQ(f.answers[0].unicast, (Ranges{{0, 5}}));
+  EXPECT_EQ(f.answers[0].coming, (Ranges{{5, 10}}));
+  EXPECT_EQ(f.answers[1].unicast, (Ranges{{10, 15}}));
+}
+
+TEST(RepairServer, ARankThatAsksTwiceIsOneRank) {
+  RepairServer s(100);
+  s.add(1, 1, {{0, 10}}, 0);
+  s.add(1, 2, {{0, 10}, {3, 4}}, 0);
+  EXPECT_TRUE(flush(s).again.empty());
+}
+
+TEST(RepairServer, RepeatsAChunkAFewTimesThenServesByStream) {
+  RepairServer s(0);
+  for (size_t i = 0; i < RepairServer::kMaxRepeats; i++) {
+    s.add(1, 1, {{4, 6}}, 0);
+    s.add(2, 2, {{4, 6}}, 0);
+    EXPECT_EQ(flush(s).again, (Ranges{{4, 6}}));
+  }
+  s.add(1, 1, {{4, 8}}, 0);
+  s.add(2, 2, {{4, 8}}, 0);
+  const Flushed f = flush(s);
+  EXPECT_EQ(f.again, (Ranges{{6, 8}}));
+  for (const auto& a : f.answers) {
+    EXPECT_EQ(a.unicast, (Ranges{{4, 6}}));
+    EXPECT_EQ(a.coming, (Ranges{{6, 8}}));
+  }
+}
+
+// Against a model that counts askers per chunk.
+TEST(RepairServer, RandomRequestsAgainstAModel) {
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    Rng rng(seed);
+    RepairServer s(0);
+    std::map<Chunk, size_t> repeats;
+    for (int round = 0; round < 5; round++) {
+      std::map<Chunk, std::set<Member>> askers;
+      std::map<uint32_t, std::set<Chunk>> wanted;
+      for (uint32_t id = 0; id < 6; id++) {
+        const auto asker = static_cast<Member>(rng.below(4));
+        Ranges ranges;
+        for (Chunk at = static_cast<Chunk>(rng.below(10)); at < 60;) {
+          const auto end = at + 1 + static_cast<Chunk>(rng.below(10));
+          ranges.push_back({at, end});
+          for (Chunk c = at; c < end; c++) {
+            askers[c].insert(asker);
+            wanted[id].insert(c);
+          }
+          at = end + static_cast<Chunk>(rng.below(20));
+        }
+        if (!ranges.empty()) s.add(asker, id, ranges, 0);
+      }
+      const Flushed f = flush(s);
+      std::set<Chunk> again;
+      Chunk last = 0;
+      for (const ChunkRange& r : f.again) {
+        ASSERT_LT(r.first, r.end);
+        ASSERT_GE(r.first, last);
+        last = r.end;
+        for (Chunk c = r.first; c < r.end; c++) again.insert(c);
+      }
+      for (Chunk c = 0; c < 100; c++) {
+        const bool expected = askers[c].size() >= 2 && repeats[c] < RepairServer::kMaxRepeats;
+        ASSERT_EQ(again.count(c) > 0, expected) << "seed " << seed << " chunk " << c;
+        repeats[c] += expected ? 1 : 0;
+      }
+      for (const auto& a : f.answers) {
+        std::set<Chunk> told;
+        for (const auto* list : {&a.unicast, &a.coming}) {
+          for (const ChunkRange& r : *list) {
+            for (Chunk c = r.first; c < r.end; c++) {
+              ASSERT_TRUE(told.insert(c).second);
+              ASSERT_EQ(again.count(c) > 0, list == &a.coming);
+            }
+          }
+        }
+        ASSERT_EQ(told, wanted[a.id]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcast

@@ -1,0 +1,319 @@
+// StreamReceiver and StreamSender, cell by cell, and their arithmetic near 2^32 chunks.
+#include <gtest/gtest.h>
+
+#include "protocol/stream_receiver.h"
+#include "protocol/stream_sender.h"
+
+namespace mcast {
+namespace {
+
+using Ranges = std::vector<ChunkRange>;
+
+struct Detected {
+  Ranges lost;
+  bool cutoff = false;
+};
+Detected detect(StreamReceiver& r, Nanos now, bool drained = true) {
+  Detected d;
+  r.detect(now, drained, d.lost, d.cutoff);
+  return d;
+}
+
+// ---- receiver ----
+
+TEST(StreamReceiver, NothingIsLostBeforeTheFirstSign) {
+  StreamReceiver r(10, {1, kMilli});
+  EXPECT_FALSE(r.heard());
+  EXPECT_EQ(r.deadline(), kNever);
+  EXPECT_TRUE(detect(r, 100 * kSecond).lost.empty());
+}
+
+TEST(StreamReceiver, AHoleBeyondTheToleranceIsLostAtOnceAndOnce) {
+  StreamReceiver r(100, {3, kMilli});
+  r.accept(0, true, 10);
+  r.accept(4, true, 10);
+  // Seen up to 5: holes below 5 - 3 = 2 are losses.
+  EXPECT_EQ(detect(r, 10, false).lost, (Ranges{{1, 2}}));
+  EXPECT_TRUE(detect(r, 10, false).lost.empty());
+  EXPECT_EQ(r.lost(), 1u);
+  EXPECT_EQ(r.mark(), 5u);
+}
+
+TEST(StreamReceiver, OvertakingWithinTheToleranceIsNoLoss) {
+  StreamReceiver r(8, {4, kMilli});
+  for (const Chunk c : {3, 2, 1, 0, 7, 6, 5, 4}) {
+    EXPECT_TRUE(r.accept(c, true, 10));
+    EXPECT_TRUE(detect(r, 10).lost.empty());
+  }
+  EXPECT_TRUE(r.complete());
+}
+
+TEST(StreamReceiver, TheCutoffNeedsItsTimeAndADrainedSocket) {
+  StreamReceiver r(10, {100, kMilli});
+  r.accept(0, true, 0);
+  r.on_position(10, 0);
+  const Nanos due = r.deadline();
+  ASSERT_NE(due, kNever);
+  EXPECT_GE(due, kMilli);
+  EXPECT_TRUE(detect(r, due - 1).lost.empty());
+  EXPECT_TRUE(detect(r, due, false).lost.empty());
+  const Detected d = detect(r, due);
+  EXPECT_EQ(d.lost, (Ranges{{1, 10}}));
+  EXPECT_TRUE(d.cutoff);
+  EXPECT_EQ(r.deadline(), kNever);
+  EXPECT_TRUE(detect(r, due + kSecond).lost.empty());
+}
+
+TEST(StreamReceiver, ProgressReArmsTheCutoff) {
+  StreamReceiver r(100, {100, kMilli});
+  r.on_position(100, 0);
+  Nanos due = r.deadline();
+  for (Chunk c = 0; c < 50; c++) {
+    r.accept(c, true, c * 10 * kMicro);
+    EXPECT_GE(r.deadline(), due);
+    due = r.deadline();
+  }
+  EXPECT_GE(due, 49 * 10 * kMicro + kMilli);
+}
+
+TEST(StreamReceiver, ASlowRateDelaysRepairByABoundedTime) {
+  StreamReceiver r(1000, {100, kMilli});
+  r.accept(0, true, 0);
+  r.accept(1, true, 10 * kSecond);
+  r.on_position(1000, 10 * kSecond);
+  EXPECT_LE(r.deadline(), 10 * kSecond + kMilli + 50 * kMilli);
+}
+
+TEST(StreamReceiver, DuplicatesAreNoProgress) {
+  StreamReceiver r(3, {1, kMilli});
+  EXPECT_TRUE(r.accept(1, true, 5));
+  EXPECT_FALSE(r.accept(1, true, 6));
+  EXPECT_FALSE(r.accept(1, false, 7));
+  EXPECT_TRUE(r.has(1));
+  EXPECT_FALSE(r.complete());
+}
+
+TEST(StreamReceiver, RepairsDoNotTellHowFarTheRootGot) {
+  StreamReceiver r(10, {1, kMilli});
+  r.accept(6, false, 5);
+  EXPECT_EQ(r.mark(), 0u);
+  r.accept(2, true, 5);
+  EXPECT_EQ(r.mark(), 3u);
+}
+
+TEST(StreamReceiver, PositionsOnlyGoForwardAndNeverPastTheEnd) {
+  StreamReceiver r(10, {1, kMilli});
+  r.on_position(7, 0);
+  r.on_position(3, 0);
+  EXPECT_EQ(r.mark(), 7u);
+  r.on_position(0xffffffff, 0);
+  EXPECT_EQ(r.mark(), 10u);
+}
+
+TEST(StreamReceiver, HolesThatFillAgainMoveTheDeadline) {
+  StreamReceiver r(10, {10, kMilli});
+  r.accept(0, true, 0);
+  r.accept(2, true, 0);
+  EXPECT_NE(r.deadline(), kNever);
+  r.accept(1, true, kMicro);
+  EXPECT_EQ(r.deadline(), kNever);
+}
+
+TEST(StreamReceiver, TheOwnBlockIsComplete) {
+  StreamReceiver r(10, {1, kMilli});
+  r.set_all();
+  EXPECT_TRUE(r.complete());
+  EXPECT_TRUE(detect(r, kSecond).lost.empty());
+  EXPECT_EQ(r.deadline(), kNever);
+  EXPECT_TRUE(StreamReceiver(0, {1, kMilli}).complete());
+}
+
+// 6 TB of 1408-byte chunks: the bitmap alone is allocated.
+TEST(StreamReceiver, ArithmeticNearTwoToThe32) {
+  constexpr Chunk kMany = 0xffffff00u;
+  StreamReceiver r(kMany, {46, kMilli});
+  r.accept(0, true, 0);
+  r.accept(kMany - 1, true, kMilli);
+  EXPECT_EQ(r.mark(), kMany);
+  EXPECT_EQ(detect(r, kMilli, false).lost, (Ranges{{1, kMany - 46}}));
+  EXPECT_EQ(r.lost(), kMany - 47);
+  const Nanos due = r.deadline();
+  EXPECT_LE(due, kMilli + kMilli + 50 * kMilli);
+  EXPECT_EQ(detect(r, due).lost, (Ranges{{kMany - 46, kMany - 1}}));
+  EXPECT_EQ(r.deadline(), kNever);
+}
+
+TEST(StreamReceiver, ASlowHugeStreamDoesNotOverflowItsDeadline) {
+  constexpr Chunk kMany = 0xffffff00u;
+  StreamReceiver r(kMany, {46, kMilli});
+  r.accept(0, true, 0);
+  r.accept(1, true, 3600 * kSecond);
+  r.on_position(kMany, 3600 * kSecond);
+  EXPECT_GT(r.deadline(), 3600 * kSecond);
+  EXPECT_LE(r.deadline(), 3600 * kSecond + kSecond);
+}
+
+// ---- sender ----
+
+SenderParams sender(Chunk chunks, Chunk eager, Chunk window, Chunk batch = 4, Chunk quantum = 2) {
+  SenderParams p;
+  p.chunks = chunks;
+  p.eager = eager;
+  p.window = window;
+  p.batch = batch;
+  p.quantum = quantum;
+  return p;
+}
+
+ChunkRange take(StreamSender& s, Chunk max = 1000, Nanos now = 0, bool expect_again = false) {
+  bool again = false;
+  const ChunkRange r = s.take(max, again, now);
+  if (r.size() > 0) {
+    EXPECT_EQ(again, expect_again);
+  }
+  return r;
+}
+
+TEST(StreamSender, EagerThenCredit) {
+  StreamSender s(sender(100, 10, 20));
+  EXPECT_EQ(take(s), (ChunkRange{0, 10}));
+  EXPECT_FALSE(s.can_send());
+  EXPECT_EQ(take(s).size(), 0u);
+  EXPECT_FALSE(s.has_credit());
+  s.on_credit(0, 15, 0, 1);
+  EXPECT_EQ(take(s), (ChunkRange{10, 15}));  // the receivers' limit
+  s.on_credit(15, 100, 0, 2);
+  EXPECT_EQ(take(s), (ChunkRange{15, 35}));  // the own window
+}
+
+TEST(StreamSender, WithoutEagerNothingLeavesBeforeCredit) {
+  StreamSender s(sender(5, 0, 20));
+  EXPECT_FALSE(s.can_send());
+  EXPECT_EQ(s.deadline(), kNever);
+  s.on_credit(0, 3, 0, 1);
+  EXPECT_EQ(take(s), (ChunkRange{0, 3}));
+}
+
+TEST(StreamSender, CreditNeverGoesBack) {
+  StreamSender s(sender(100, 0, 20));
+  s.on_credit(10, 30, 0, 1);
+  const Chunk end = s.allowed_end();
+  s.on_credit(5, 7, 0, 2);
+  EXPECT_EQ(s.allowed_end(), end);
+  EXPECT_EQ(s.mark(), 10u);
+}
+
+TEST(StreamSender, PutBackIsSentNextTime) {
+  StreamSender s(sender(10, 10, 20));
+  EXPECT_EQ(take(s, 6), (ChunkRange{0, 6}));
+  s.put_back({2, 6}, false);
+  EXPECT_EQ(s.sent(), 2u);
+  EXPECT_EQ(take(s), (ChunkRange{2, 10}));
+}
+
+TEST(StreamSender, RepairsGoFirstAndNeverBeyondWhatWasSent) {
+  StreamSender s(sender(10, 10, 20));
+  EXPECT_EQ(take(s, 5), (ChunkRange{0, 5}));
+  s.resend({3, 9});
+  EXPECT_EQ(take(s, 1, 0, true), (ChunkRange{3, 4}));
+  s.put_back({3, 4}, true);
+  EXPECT_EQ(take(s, 10, 0, true), (ChunkRange{3, 4}));
+  EXPECT_EQ(take(s, 10, 0, true), (ChunkRange{4, 5}));
+  EXPECT_EQ(take(s), (ChunkRange{5, 10}));
+}
+
+TEST(StreamSender, ChunksAlreadyWaitingToBeRepeatedAreNotQueuedTwice) {
+  StreamSender s(sender(100, 100, 20));
+  EXPECT_EQ(take(s), (ChunkRange{0, 100}));
+  s.resend({10, 20});
+  s.resend({15, 25});
+  s.resend({5, 30});
+  Chunk total = 0;
+  while (s.can_send()) total += take(s, 7, 0, true).size();
+  EXPECT_EQ(total, 25u);
+}
+
+TEST(StreamSender, PositionsBackOffAndTurnToStreams) {
+  SenderParams p = sender(3, 3, 20);
+  StreamSender s(p);
+  EXPECT_EQ(s.deadline(), kNever);
+  take(s, 10, 1000);
+  EXPECT_EQ(s.position_due(1000), StreamSender::Announce::kNo);
+  Nanos at = s.deadline(), gap = 0;
+  EXPECT_EQ(at, 1000 + p.position_delay);
+  for (int i = 0; i < 40; i++) {
+    const auto how = s.position_due(at);
+    EXPECT_EQ(how, i < p.position_multicasts ? StreamSender::Announce::kMulticast
+                                             : StreamSender::Announce::kStream);
+    EXPECT_GE(s.deadline() - at, gap);
+    gap = s.deadline() - at;
+    EXPECT_LE(gap, p.position_max);
+    at = s.deadline();
+  }
+  s.confirm();
+  EXPECT_EQ(s.deadline(), kNever);
+  EXPECT_EQ(s.position_due(at), StreamSender::Announce::kNo);
+}
+
+TEST(StreamSender, NoPositionWhereEverybodyKnows) {
+  StreamSender s(sender(100, 4, 4));
+  take(s);
+  s.on_credit(4, 4, 0, 1);  // all drained, no leave to go on
+  EXPECT_FALSE(s.can_send());
+  EXPECT_EQ(s.deadline(), kNever);
+  EXPECT_EQ(s.position_due(kSecond), StreamSender::Announce::kNo);
+}
+
+// The loop of a stream that loses half: whatever the cuts, it goes on, since receivers report after
+// a quantum and the window stays above it.
+TEST(StreamSender, WindowNeverFallsBelowTheReportQuantum) {
+  const SenderParams p = sender(1'000'000, 0, 800, 10, 200);
+  StreamSender s(p);
+  Chunk mark = 0, reported = 0;
+  uint32_t lost = 0;
+  s.on_credit(0, p.chunks, 0, 0);
+  for (int turn = 0; turn < 5000; turn++) {
+    const ChunkRange run = take(s);
+    mark = std::max(mark, run.end);
+    lost += run.size() / 2;
+    ASSERT_GE(s.window(), p.quantum);
+    ASSERT_TRUE(s.all_sent() || mark - reported >= p.quantum)
+        << "nothing to report: the stream stands still";
+    reported = mark;
+    s.on_credit(mark, p.chunks, lost, turn);
+    if (s.all_sent()) break;
+  }
+  EXPECT_TRUE(s.all_sent());
+  EXPECT_GT(s.cuts(), 5u);
+}
+
+TEST(StreamSender, ThinLossDoesNotCut) {
+  StreamSender s(sender(100'000, 0, 800, 10, 200));
+  s.on_credit(0, 100'000, 0, 0);
+  for (uint32_t lost = 0; !s.all_sent(); lost += 8) {
+    take(s);
+    s.on_credit(s.sent(), 100'000, lost, 1);
+  }
+  EXPECT_EQ(s.cuts(), 0u);
+  EXPECT_EQ(s.window(), 800u);
+}
+
+TEST(StreamSender, ArithmeticNearTwoToThe32) {
+  constexpr Chunk kMany = 0xffffffffu;
+  StreamSender s(sender(kMany, 0, 800, 10, 200));
+  s.on_credit(kMany - 100, kMany, 0, 0);
+  Chunk at = 0;
+  while (!s.all_sent()) {
+    const ChunkRange r = take(s, 0x40000000u);
+    ASSERT_EQ(r.first, at);
+    ASSERT_GT(r.end, r.first);
+    at = r.end;
+  }
+  EXPECT_EQ(at, kMany);
+  s.resend({kMany - 5, kMany});
+  EXPECT_EQ(take(s, 46, 0, true), (ChunkRange{kMany - 5, kMany}));
+  EXPECT_FALSE(s.can_send());
+}
+
+}  // namespace
+}  // namespace mcast
