@@ -20,7 +20,8 @@ class MpscQueue {
     return items_.size() == 1;
   }
 
-  // push() that is refused after close(): false, and `item` is untouched. `wake`: as push()'s result.
+  // push() that is refused after close(): false, and `item` is untouched. `wake`: as push()'s
+  // result.
   bool try_push(T& item, bool& wake) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) return false;

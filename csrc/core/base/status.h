@@ -1,6 +1,6 @@
-// Status: the one way an error travels inside mcast_core. Values, never exceptions; csrc/torch turns
-// them into Python exceptions once. A Status that is ok() holds no allocation. Thread-safe to copy
-// (immutable, shared).
+// Status: the one way an error travels inside mcast_core. Values, never exceptions; csrc/torch
+// turns them into Python exceptions once. A Status that is ok() holds no allocation. Thread-safe to
+// copy (immutable, shared).
 #pragma once
 
 #include <cassert>
@@ -59,7 +59,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                          // NOLINT: implicit
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT: implicit
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT: implicit
 
   bool ok() const noexcept { return value_.has_value(); }

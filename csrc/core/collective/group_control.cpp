@@ -1,7 +1,8 @@
 // Credit, completion and the reach probe on the control tree. Receivers report how far they have
-// drained each stream and how far it may go on, a few times per window; each node passes the least of
-// its subtree up, the top sends every root its limit down the path to it. Completion is cumulative
-// (protocol/completion.h). The probe decides once, at the top, whether the group multicasts.
+// drained each stream and how far it may go on, a few times per window; each node passes the least
+// of its subtree up, the top sends every root its limit down the path to it. Completion is
+// cumulative (protocol/completion.h). The probe decides once, at the top, whether the group
+// multicasts.
 #include <algorithm>
 
 #include "collective/group_core.h"
@@ -108,9 +109,9 @@ void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos now) {
 void GroupCore::on_limit(const Frame& header, ConstBytes body, Nanos now) {
   std::vector<wire::CreditEntry> entries;
   const bool from_parent = !tree_.is_top(self_) && tree_.parent(self_) == header.member;
-  const bool parsed = from_parent && wire::parse_credit(body, entries) &&
-                      std::all_of(entries.begin(), entries.end(),
-                                  [this](const auto& e) { return e.root < size_; });
+  const bool parsed =
+      from_parent && wire::parse_credit(body, entries) &&
+      std::all_of(entries.begin(), entries.end(), [this](const auto& e) { return e.root < size_; });
   if (!parsed) {
     counters_.add(Counter::malformed);
     return;
@@ -184,7 +185,9 @@ void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready)
   for (uint32_t m = 0; m < size_; m++) {
     if (!gone_[m].ok()) return fail(Status(gone_[m]), static_cast<Member>(m), now);
   }
-  probe_.emplace(self_, size_, tree_.children(self_), params_.try_multicast && params_.multicast_problem.empty(), params_.probe_timeout, now);
+  probe_.emplace(self_, size_, tree_.children(self_),
+                 params_.try_multicast && params_.multicast_problem.empty(), params_.probe_timeout,
+                 now);
 }
 
 void GroupCore::drive_probe(Nanos now) {

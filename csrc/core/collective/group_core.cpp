@@ -1,8 +1,9 @@
-// The life of an operation. post() makes the plan and the protocol machines and replays what arrived
-// early; datagrams and frames then move it until it is complete locally (everything received, nothing
-// of the caller's needed for sending). Small operations deliver their result right there, since their
-// root keeps a copy for repair; large ones stay whole until the completion tree has released them, so
-// that every rank can serve as a donor. Released operations leave the front of the queue in order.
+// The life of an operation. post() makes the plan and the protocol machines and replays what
+// arrived early; datagrams and frames then move it until it is complete locally (everything
+// received, nothing of the caller's needed for sending). Small operations deliver their result
+// right there, since their root keeps a copy for repair; large ones stay whole until the completion
+// tree has released them, so that every rank can serve as a donor. Released operations leave the
+// front of the queue in order.
 #include "collective/group_core.h"
 
 #include <algorithm>
@@ -64,7 +65,8 @@ void GroupCore::post(Post post, Nanos now) {
   op.post = std::move(post);
   op.self = self_;
   op.plan = make_plan(op.post.descriptor, params_.agreed);
-  op.deadline = op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
+  op.deadline =
+      op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
   ops_.push_back(std::move(owned));
   next_ = sequence + 1;
   unfinished_++;
@@ -105,8 +107,8 @@ void GroupCore::post(Post post, Nanos now) {
     }
   }
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
-  op.needs_release = size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small &&
-                                               !by_ring(sequence)));
+  op.needs_release =
+      size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
   if (!op.plan.trivial() && size_ > 1) {
     if (!op.plan.small) large_in_flight_++;
     start_streams(op, now);
@@ -319,6 +321,8 @@ Nanos GroupCore::deadline(Nanos now) const {
   return next;
 }
 
-bool GroupCore::quiet() const { return failed() || (base_ == next_ && !probe_ && deferred_.empty()); }
+bool GroupCore::quiet() const {
+  return failed() || (base_ == next_ && !probe_ && deferred_.empty());
+}
 
 }  // namespace mcast

@@ -1,10 +1,10 @@
 // GroupCore: one group on one lane, as a state machine. It composes the protocol machines of all
-// operations in flight, answers datagrams and frames, and sends through a Port. No socket, no thread,
-// no clock: the same object runs under the simulator and under a lane thread.
+// operations in flight, answers datagrams and frames, and sends through a Port. No socket, no
+// thread, no clock: the same object runs under the simulator and under a lane thread.
 //
-// Threads: one (the lane's), except stats readers of `counters`. Calls come in the order: start_probe,
-// then any of on_*/post/progress. User code (`done` callbacks) runs inside progress(), post() and
-// fail().
+// Threads: one (the lane's), except stats readers of `counters`. Calls come in the order:
+// start_probe, then any of on_*/post/progress. User code (`done` callbacks) runs inside progress(),
+// post() and fail().
 #pragma once
 
 #include <deque>
@@ -65,8 +65,8 @@ class GroupCore {
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
 
-  // Timers and sending. `drained`: the transport's receive side was seen empty. Returns whether more
-  // can be done at once (something was sent and more is waiting).
+  // Timers and sending. `drained`: the transport's receive side was seen empty. Returns whether
+  // more can be done at once (something was sent and more is waiting).
   bool progress(Nanos now, bool drained);
   // When progress() must be called again at the latest.
   Nanos deadline(Nanos now) const;
@@ -200,11 +200,12 @@ class GroupCore {
   std::function<void(const Status&)> ready_;
 
   std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
-  // Released operations, until the next progress(): callers up the stack may still hold a reference,
-  // since the last chunk of an operation can release it (and run user code that posts the next one).
+  // Released operations, until the next progress(): callers up the stack may still hold a
+  // reference, since the last chunk of an operation can release it (and run user code that posts
+  // the next one).
   std::vector<std::unique_ptr<Operation>> retired_;
-  Sequence base_ = 0;                           // released below
-  Sequence next_ = 0;                           // posted below
+  Sequence base_ = 0;  // released below
+  Sequence next_ = 0;  // posted below
   size_t kept_bytes_ = 0;
   uint32_t large_in_flight_ = 0;
   uint32_t unfinished_ = 0;
@@ -237,7 +238,7 @@ class GroupCore {
   std::vector<int> where_;  // by member: -1 unknown, 0 not posted, 1 posted
 
   Deafness deafness_;
-  bool frozen_ = false;               // a switch is being agreed: new posts wait in deferred_
+  bool frozen_ = false;  // a switch is being agreed: new posts wait in deferred_
   std::deque<Post> deferred_;
   std::optional<Sequence> ring_from_;  // operations from here on use the ring
   std::string switch_reason_;

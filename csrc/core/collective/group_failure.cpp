@@ -1,7 +1,7 @@
-// Failure: whoever finds one (a dead stream, silence, a deadline, a mismatch, an abort) fails the whole
-// group once, tells its tree and ring neighbours and everybody by one multicast, and poisons later
-// calls; a member that is told does the same, so the news floods. Deadlines ask first: the top queries
-// where every rank is, so that the error names those who have not made the call.
+// Failure: whoever finds one (a dead stream, silence, a deadline, a mismatch, an abort) fails the
+// whole group once, tells its tree and ring neighbours and everybody by one multicast, and poisons
+// later calls; a member that is told does the same, so the news floods. Deadlines ask first: the
+// top queries where every rank is, so that the error names those who have not made the call.
 #include <algorithm>
 #include <cstdio>
 
@@ -50,8 +50,9 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
     if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(*ops_[i], now)));
   }
   for (Post& p : std::exchange(deferred_, {})) {
-    if (p.done) p.done(failure_.with_context("operation " + std::to_string(p.sequence) +
-                                             " of group '" + params_.name + "'"));
+    if (p.done)
+      p.done(failure_.with_context("operation " + std::to_string(p.sequence) + " of group '" +
+                                   params_.name + "'"));
   }
   probe_.reset();
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
@@ -67,10 +68,10 @@ void GroupCore::on_abort(const wire::AbortNotice& notice, Nanos now) {
 
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (failed() || !gone_[peer].ok()) return;
-  const std::string text = "rank " + std::to_string(peer) +
-                           (graceful ? " closed its connections"
-                                     : " is lost (" + why.message() + ")") +
-                           "; look at its log for the first error";
+  const std::string text =
+      "rank " + std::to_string(peer) +
+      (graceful ? " closed its connections" : " is lost (" + why.message() + ")") +
+      "; look at its log for the first error";
   gone_[peer] = Status(Code::kPeerLost, text);
   // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
   // knew everything of its own to be complete everywhere; that news comes down the tree and may be
@@ -99,11 +100,10 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
   if (!drained) return;
   const Member silent = liveness_.silent(now);
   if (silent == kNoMember) return;
-  fail(Status(Code::kPeerLost,
-              "rank " + std::to_string(silent) + " has been silent for " +
-                  seconds(liveness_.silence(silent, now)) + " (liveness limit " +
-                  seconds(params_.liveness_limit) +
-                  "); its process is stopped or its network is cut"),
+  fail(Status(Code::kPeerLost, "rank " + std::to_string(silent) + " has been silent for " +
+                                   seconds(liveness_.silence(silent, now)) + " (liveness limit " +
+                                   seconds(params_.liveness_limit) +
+                                   "); its process is stopped or its network is cut"),
        silent, now);
 }
 
@@ -154,7 +154,9 @@ void GroupCore::on_late(Sequence sequence, Nanos now) {
 void GroupCore::on_where(const Frame& header, Nanos now) {
   if (where_.empty() || header.sequence != late_seq_) return;
   where_[header.member] = header.argument > late_seq_ ? 1 : 0;
-  const auto some = [this](int w) { return std::find(where_.begin(), where_.end(), w) != where_.end(); };
+  const auto some = [this](int w) {
+    return std::find(where_.begin(), where_.end(), w) != where_.end();
+  };
   // With everybody in, the transfer gets the rest of the inquiry's time to end.
   if (!some(-1) && some(0)) name_late(now);
 }
@@ -177,7 +179,8 @@ void GroupCore::name_late(Nanos now) {
   }
   text += ": ";
   if (!late.empty()) text += "rank(s) " + late + " have not called it";
-  if (!mute.empty()) text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
+  if (!mute.empty())
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
   if (late.empty() && mute.empty()) {
     text += where_.empty() ? "rank 0 does not answer"
                            : "all ranks have called it, the transfer did not finish in time";
@@ -230,9 +233,10 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
 void GroupCore::mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now) {
   const Operation* op = find(sequence);
   const std::string ours = op != nullptr ? op->plan.descriptor.to_string() : "?";
-  fail(Status(Code::kMismatch, "operation " + std::to_string(sequence) + " differs between ranks: rank " +
-                                   std::to_string(self_) + " called " + ours + ", rank " +
-                                   std::to_string(other) + " called " + theirs),
+  fail(Status(Code::kMismatch, "operation " + std::to_string(sequence) +
+                                   " differs between ranks: rank " + std::to_string(self_) +
+                                   " called " + ours + ", rank " + std::to_string(other) +
+                                   " called " + theirs),
        other, now);
 }
 
@@ -256,8 +260,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
     // Whoever still talks to a failed group has not heard of the failure.
     if (header.type == FrameType::kPing) {
       wire::Writer notice;
-      wire::put_abort(notice, {static_cast<uint8_t>(failure_.code()), kNoMember, self_,
-                               failure_.message()});
+      wire::put_abort(
+          notice, {static_cast<uint8_t>(failure_.code()), kNoMember, self_, failure_.message()});
       send_frame(header.member, Channel::kControl, FrameType::kAbort, 0, 0, notice.bytes());
     }
     return;

@@ -37,7 +37,8 @@ bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32
     return false;
   }
   const size_t size = wire::write_datagram(
-      slot, {type, params_.lane, last, params_.tag, sequence, descriptor, chunk, self_, 0}, payload);
+      slot, {type, params_.lane, last, params_.tag, sequence, descriptor, chunk, self_, 0},
+      payload);
   port_.commit(size);
   counters_.add(Counter::datagrams_sent);
   counters_.add(Counter::datagram_bytes_sent, size);

@@ -1,8 +1,9 @@
-// The receive side: data, positions and repair. A datagram is judged in this order: whose operation,
-// which stream, which chunk, is it new, is its checksum right; only then do its bytes touch a region
-// and its bit is set (the placement rule), so late, stale, repeated and corrupt datagrams can neither
-// reach memory that was given back nor overwrite a good chunk. Lost chunks are asked of the ring
-// neighbour, then of the root; donors answer at once from verified chunks only.
+// The receive side: data, positions and repair. A datagram is judged in this order: whose
+// operation, which stream, which chunk, is it new, is its checksum right; only then do its bytes
+// touch a region and its bit is set (the placement rule), so late, stale, repeated and corrupt
+// datagrams can neither reach memory that was given back nor overwrite a good chunk. Lost chunks
+// are asked of the ring neighbour, then of the root; donors answer at once from verified chunks
+// only.
 #include <algorithm>
 #include <cstring>
 
@@ -122,7 +123,8 @@ void GroupCore::stage(const wire::DatagramHeader& header, ConstBytes payload) {
     counters_.add(Counter::staging_drops);
     return;
   }
-  switch (staging_.put(header.sequence, {header.member, header.chunk}, header.descriptor, payload)) {
+  switch (
+      staging_.put(header.sequence, {header.member, header.chunk}, header.descriptor, payload)) {
     case Staging::Put::kStored:
       counters_.add(Counter::chunks_staged);
       break;
@@ -231,8 +233,7 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
 
 void GroupCore::send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id,
                                 ChunkRange range) {
-  const Chunk per_frame =
-      static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / op.plan.chunk));
+  const Chunk per_frame = static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / op.plan.chunk));
   const ConstBytes source = op.source(slot);
   for (Chunk at = range.first; at < range.end; at += per_frame) {
     const ChunkRange part{at, std::min(range.end, at + per_frame)};

@@ -1,8 +1,9 @@
-// The send side of the own stream: data within credit and turn, repairs that several ranks asked for,
-// Position announcements. A large allgather takes turns in chains: a root starts when it sees that
-// everybody before it in its chain is near its end, on the multicast itself; a predecessor that stays
-// silent while its chain is idle is passed over after a little patience per place, so that a slow rank
-// does not idle the chain. Roots of an operation follow those of earlier operations of the group.
+// The send side of the own stream: data within credit and turn, repairs that several ranks asked
+// for, Position announcements. A large allgather takes turns in chains: a root starts when it sees
+// that everybody before it in its chain is near its end, on the multicast itself; a predecessor
+// that stays silent while its chain is idle is passed over after a little patience per place, so
+// that a slow rank does not idle the chain. Roots of an operation follow those of earlier
+// operations of the group.
 #include <algorithm>
 
 #include "collective/group_core.h"

@@ -59,11 +59,11 @@ struct Operation {
   uint32_t ring_next = 0;        // slot to serve next, for fairness
   uint64_t stalls_counted = 0, cuts_counted = 0;
 
-  std::vector<std::byte> kept;  // small root: the block, until released
-  bool needs_release = false;   // finished when complete everywhere
-  bool sending_started = false; // small root: the block is in `kept`; large: its turn has come
+  std::vector<std::byte> kept;   // small root: the block, until released
+  bool needs_release = false;    // finished when complete everywhere
+  bool sending_started = false;  // small root: the block is in `kept`; large: its turn has come
   bool local_complete = false;
-  bool finished = false;        // result delivered, regions dropped
+  bool finished = false;           // result delivered, regions dropped
   Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends
   Nanos turn_retry = kNever;       // when to look again whether a late predecessor is passed over
 

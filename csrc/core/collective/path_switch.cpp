@@ -1,8 +1,9 @@
 // From multicast to the ring in the middle of a group's life. A member that has gone deaf tells the
-// top, the top starts the switch: every member stops starting operations ("frozen") and answers with
-// the number of operations it has started; the top takes the largest, S, and announces that operations
-// from S on use the ring. Operations below S end as they began, by repair if need be. So all members
-// draw the line at the same operation, although some had called further ahead than others.
+// top, the top starts the switch: every member stops starting operations ("frozen") and answers
+// with the number of operations it has started; the top takes the largest, S, and announces that
+// operations from S on use the ring. Operations below S end as they began, by repair if need be. So
+// all members draw the line at the same operation, although some had called further ahead than
+// others.
 #include <algorithm>
 
 #include "base/log.h"
@@ -32,8 +33,8 @@ void GroupCore::judge_hearing(const Operation& op, Nanos now) {
 void GroupCore::begin_switch(const std::string& why, Nanos now) {
   if (path_ != Path::kMulticast || ring_from_ || frozen_) return;
   if (params_.require_multicast) {
-    fail(Status(Code::kUnavailable, why + "; MCAST_ALGORITHM=multicast forbids the ring"), kNoMember,
-         now);
+    fail(Status(Code::kUnavailable, why + "; MCAST_ALGORITHM=multicast forbids the ring"),
+         kNoMember, now);
     return;
   }
   freeze(why, now);
@@ -57,7 +58,8 @@ void GroupCore::switch_answered(Nanos now) {
   if (tree_.is_top(self_)) {
     draw_line(switch_at_, now);
   } else {
-    send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kSwitchReady, 0, switch_at_);
+    send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kSwitchReady, 0,
+               switch_at_);
   }
 }
 

@@ -1,8 +1,8 @@
-// Receive memory decides. Half of the least receive budget of the group is for windows, a quarter for
-// eager data. An allgather whose blocks fit there all together is sent by all roots at once; beyond
-// that M roots take turns in M chains: two when each still gets a window worth two batches, since the
-// second hides the hand-over of the first, else one. The window never falls below what keeps the
-// credit loop alive: one report quantum plus one batch; with little memory both shrink.
+// Receive memory decides. Half of the least receive budget of the group is for windows, a quarter
+// for eager data. An allgather whose blocks fit there all together is sent by all roots at once;
+// beyond that M roots take turns in M chains: two when each still gets a window worth two batches,
+// since the second hides the hand-over of the first, else one. The window never falls below what
+// keeps the credit loop alive: one report quantum plus one batch; with little memory both shrink.
 #include "collective/plan.h"
 
 #include <algorithm>
@@ -42,9 +42,11 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed) {
   const size_t share = std::max<size_t>(pool / std::max(1u, plan.chains), plan.chunk);
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, kMaxWindow);
   plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
-  plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1, std::max<Chunk>(1, plan.window / 4));
+  plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,
+                                 std::max<Chunk>(1, plan.window / 4));
   plan.quantum = std::max<Chunk>(1, plan.window / 4);
-  plan.tolerance = agreed.reorder != 0 ? agreed.reorder : std::max<Chunk>(1, to_chunks(agreed.batch, plan.chunk));
+  plan.tolerance = agreed.reorder != 0 ? agreed.reorder
+                                       : std::max<Chunk>(1, to_chunks(agreed.batch, plan.chunk));
   return plan;
 }
 

@@ -1,6 +1,6 @@
-// The plan of an operation: how many chunks, what may be sent eagerly, which roots send at once, how
-// wide the window is. A pure function of the descriptor and of what the group agreed on at creation,
-// never of local state, so that all ranks make the same one.
+// The plan of an operation: how many chunks, what may be sent eagerly, which roots send at once,
+// how wide the window is. A pure function of the descriptor and of what the group agreed on at
+// creation, never of local state, so that all ranks make the same one.
 #pragma once
 
 #include "base/types.h"
@@ -11,29 +11,29 @@ namespace mcast {
 // Agreed by all members when the group is made.
 struct Agreed {
   uint32_t members = 1;
-  size_t chunk = 1408;          // payload bytes per datagram
-  size_t budget = 128 * 1024;   // least receive budget of any member: payload bytes a socket queues
-  size_t batch = 64 * 1024;     // bytes of one send batch
-  size_t eager = 32 * 1024;     // setting
-  size_t window = 0;            // setting; 0: from the budget
-  uint32_t chains = 0;          // setting; 0: chosen here
-  uint32_t reorder = 0;         // setting; 0: one batch
+  size_t chunk = 1408;         // payload bytes per datagram
+  size_t budget = 128 * 1024;  // least receive budget of any member: payload bytes a socket queues
+  size_t batch = 64 * 1024;    // bytes of one send batch
+  size_t eager = 32 * 1024;    // setting
+  size_t window = 0;           // setting; 0: from the budget
+  uint32_t chains = 0;         // setting; 0: chosen here
+  uint32_t reorder = 0;        // setting; 0: one batch
 };
 
 struct Plan {
   wire::Descriptor descriptor;
   uint32_t hash = 0;
-  uint32_t roots = 0;    // streams: 1 for broadcast, members for allgather, 0 for barrier
-  size_t block = 0;      // bytes of one stream
-  Chunk chunks = 0;      // of one stream
-  size_t chunk = 0;      // bytes
-  bool small = false;    // finishes locally at once; its data is kept for repair by its root
-  uint32_t chains = 1;   // roots that send at once, when not small
-  Chunk eager = 0;       // chunks a root may send before credit
-  Chunk window = 1;      // chunks beyond the least mark
-  Chunk quantum = 1;     // progress between two credit reports
-  Chunk batch = 1;       // chunks per send batch
-  Chunk tolerance = 1;   // reorder tolerance of loss detection
+  uint32_t roots = 0;   // streams: 1 for broadcast, members for allgather, 0 for barrier
+  size_t block = 0;     // bytes of one stream
+  Chunk chunks = 0;     // of one stream
+  size_t chunk = 0;     // bytes
+  bool small = false;   // finishes locally at once; its data is kept for repair by its root
+  uint32_t chains = 1;  // roots that send at once, when not small
+  Chunk eager = 0;      // chunks a root may send before credit
+  Chunk window = 1;     // chunks beyond the least mark
+  Chunk quantum = 1;    // progress between two credit reports
+  Chunk batch = 1;      // chunks per send batch
+  Chunk tolerance = 1;  // reorder tolerance of loss detection
 
   // Bytes of chunk `c` (the last one may be short).
   size_t length(Chunk c) const {

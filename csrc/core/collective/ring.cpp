@@ -1,9 +1,9 @@
 // The unicast path, for networks that block multicast, and the baseline of the benchmark. Every
-// stream travels the ring of members from its root: a member passes on what it has received in order
-// to its successor, unless that is the root, in segments, all streams in turn. A member sends nothing
-// for an operation before its successor has said that it posted it, so arriving data always has its
-// place; the transport's queue bounds what is in flight. For an allgather this is the ring algorithm,
-// for a broadcast a pipelined chain.
+// stream travels the ring of members from its root: a member passes on what it has received in
+// order to its successor, unless that is the root, in segments, all streams in turn. A member sends
+// nothing for an operation before its successor has said that it posted it, so arriving data always
+// has its place; the transport's queue bounds what is in flight. For an allgather this is the ring
+// algorithm, for a broadcast a pipelined chain.
 #include <algorithm>
 #include <cstring>
 
@@ -22,8 +22,11 @@ void GroupCore::start_ring(Operation& op, Nanos now) {
   send_frame(predecessor, Channel::kControl, wire::FrameType::kRingReady, op.post.sequence,
              op.plan.hash);
   if (const auto it = early_ring_.find(op.post.sequence); it != early_ring_.end()) {
-    const Frame ready{wire::FrameType::kRingReady, params_.lane,
-                      static_cast<Member>((self_ + 1u) % size_), params_.tag, op.post.sequence,
+    const Frame ready{wire::FrameType::kRingReady,
+                      params_.lane,
+                      static_cast<Member>((self_ + 1u) % size_),
+                      params_.tag,
+                      op.post.sequence,
                       it->second};
     early_ring_.erase(it);
     on_ring_ready(ready, now);
@@ -93,7 +96,8 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   const auto slot = op != nullptr && wire::parse_ring_data(body, data) && !op->ring.empty()
                         ? op->slot_of(data.root)
                         : std::nullopt;
-  if (!slot || slot == op->own_slot || header.member != (self_ + size_ - 1u) % size_ || header.argument != op->plan.hash || op->local_complete ||
+  if (!slot || slot == op->own_slot || header.member != (self_ + size_ - 1u) % size_ ||
+      header.argument != op->plan.hash || op->local_complete ||
       data.offset != op->ring[*slot].available ||
       data.payload.size() > op->plan.block - data.offset) {
     counters_.add(Counter::malformed);

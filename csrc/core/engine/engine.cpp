@@ -1,8 +1,8 @@
 // One engine per process: lanes by the settings that their sockets depend on, made at first use and
-// kept, so that groups are cheap. Making a group is: publish a record, read everybody's, agree, join,
-// probe. The engine is leaked on purpose (nothing of it may be destroyed while other threads run at
-// exit); shutdown() is called by the host language's exit hook. After fork() the child closes the
-// descriptors it inherited and starts with an engine of its own.
+// kept, so that groups are cheap. Making a group is: publish a record, read everybody's, agree,
+// join, probe. The engine is leaked on purpose (nothing of it may be destroyed while other threads
+// run at exit); shutdown() is called by the host language's exit hook. After fork() the child
+// closes the descriptors it inherited and starts with an engine of its own.
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -95,7 +95,8 @@ Engine::Engine() : impl_(new Impl) {}
 
 Engine& Engine::instance() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
+  std::call_once(once,
+                 [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
   std::lock_guard<std::mutex> lock(*g_mutex);
   if (g_engine == nullptr) {
     g_engine = new Engine;
@@ -114,8 +115,8 @@ Result<LaneThread*> Engine::Impl::lane_for(const Config& config) {
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
-  auto* lane = new LaneThread(std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes.size()),
-                              pin_cpu(config));
+  auto* lane = new LaneThread(std::move(wrapped).value(),
+                              "mcast-lane" + std::to_string(lanes.size()), pin_cpu(config));
   log(LogLevel::kInfo, "transport %s", lane->description().c_str());
   lanes[key] = lane;
   return lane;
@@ -193,8 +194,9 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
   }
   std::lock_guard<std::mutex> lock(impl_->mutex);
   auto& groups = impl_->groups;
-  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
-               groups.end());
+  groups.erase(
+      std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
+      groups.end());
   groups.push_back(group);
   return std::shared_ptr<Group>(group);
 }

@@ -1,8 +1,8 @@
 // The public face of mcast_core: one Engine per process, groups made through it, operations posted
 // to groups. Used by csrc/torch, the daemons and the benchmarks.
 //
-// Threads: everything here may be called from any thread, also at once. post_*() never blocks on the
-// network. No call throws across a thread; errors are Status.
+// Threads: everything here may be called from any thread, also at once. post_*() never blocks on
+// the network. No call throws across a thread; errors are Status.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@
 #include "base/config.h"
 #include "base/counters.h"
 #include "base/log.h"
+#include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "base/region.h"
 
 namespace mcast {
 
@@ -37,12 +37,12 @@ const char* op_kind_name(OpKind kind) noexcept;  // "broadcast", "allgather", "b
 
 // What all ranks must agree on besides kind, sizes and root: shown in mismatch errors.
 struct OpLabel {
-  uint8_t element = 0;      // the caller's code of the element type (c10::ScalarType)
-  const char* name = "";    // static; name of the public op, for messages
+  uint8_t element = 0;    // the caller's code of the element type (c10::ScalarType)
+  const char* name = "";  // static; name of the public op, for messages
 };
 
-// Runs exactly once, on the lane thread or in the posting call, when the engine holds no pointer into
-// the regions any more. Must not block.
+// Runs exactly once, on the lane thread or in the posting call, when the engine holds no pointer
+// into the regions any more. Must not block.
 using Completion = std::function<void(const Status&)>;
 
 struct PostOptions {
@@ -61,7 +61,7 @@ struct GroupStats {
   size_t window = 0;      // payload bytes in flight per root when the group is alone
   size_t eager = 0;       // bytes
   uint64_t next_sequence = 0;
-  std::string failure;    // empty, or why the group is poisoned
+  std::string failure;                                     // empty, or why the group is poisoned
   std::vector<std::pair<const char*, uint64_t>> counters;  // in table order
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
@@ -89,8 +89,8 @@ class Group {
 
   // Fails everything in flight on all ranks, and every later post. Idempotent.
   virtual void abort(const std::string& reason) = 0;
-  // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the group.
-  // Idempotent; the destructor does the same with the configured linger.
+  // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the
+  // group. Idempotent; the destructor does the same with the configured linger.
   virtual Status close(Nanos limit) = 0;
 
   virtual GroupStats stats() const = 0;
@@ -106,8 +106,8 @@ struct GroupSpec {
 
 class Engine {
  public:
-  // The process's engine, made at first use and never destroyed. After fork() the child gets a fresh
-  // one; groups of the parent are dead there (every call: kClosed).
+  // The process's engine, made at first use and never destroyed. After fork() the child gets a
+  // fresh one; groups of the parent are dead there (every call: kClosed).
   static Engine& instance();
 
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.

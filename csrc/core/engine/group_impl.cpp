@@ -1,7 +1,7 @@
-// Posting: check the arguments, copy the own block if it is not in place (on the caller's thread, so
-// the lane never stalls on it), take a sequence number and push the post to the lane under one lock,
-// so that sequence order is queue order. Failures found by the lane come back through a listener and
-// make every later post fail at once with the first reason.
+// Posting: check the arguments, copy the own block if it is not in place (on the caller's thread,
+// so the lane never stalls on it), take a sequence number and push the post to the lane under one
+// lock, so that sequence order is queue order. Failures found by the lane come back through a
+// listener and make every later post fail at once with the first reason.
 #include "engine/group_impl.h"
 
 #include <unistd.h>
@@ -107,7 +107,8 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline) {
   const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
   if (future.wait_for(std::chrono::nanoseconds(left)) != std::future_status::ready) {
     abort("rank " + std::to_string(rank_) + " waited too long for the group to be made");
-    return Status(Code::kTimeout, "group '" + name_ + "': some ranks did not finish creating it in time");
+    return Status(Code::kTimeout,
+                  "group '" + name_ + "': some ranks did not finish creating it in time");
   }
   if (Status status = future.get(); !status.ok()) {
     return status.with_context("creating group '" + name_ + "'");
@@ -135,12 +136,14 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline) {
 
 Status GroupImpl::refuse(const std::string& op) const {
   if (!here()) {
-    return Status(Code::kClosed, op + ": group '" + name_ +
-                                     "' belongs to the parent process; make a new group after fork");
+    return Status(
+        Code::kClosed,
+        op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
   }
   if (!state_->failure.ok()) {
-    return Status(state_->failure.code(), op + ": group '" + name_ + "' failed earlier and cannot be used: " +
-                                       state_->failure.message() + "; destroy it and make a new one");
+    return Status(state_->failure.code(),
+                  op + ": group '" + name_ + "' failed earlier and cannot be used: " +
+                      state_->failure.message() + "; destroy it and make a new one");
   }
   if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
   return {};
@@ -201,10 +204,10 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
   }
   for (size_t i = 0; i < outputs.size(); i++) {
     if (outputs[i].length != input.length) {
-      return Status(Code::kInvalidArgument,
-                    name + ": output " + std::to_string(i) + " has " +
-                        std::to_string(outputs[i].length) + " bytes, the input has " +
-                        std::to_string(input.length));
+      return Status(Code::kInvalidArgument, name + ": output " + std::to_string(i) + " has " +
+                                                std::to_string(outputs[i].length) +
+                                                " bytes, the input has " +
+                                                std::to_string(input.length));
     }
   }
   const Slice& own = outputs[rank_];

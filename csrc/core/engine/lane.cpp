@@ -1,7 +1,7 @@
-// One turn of a lane: datagrams first (bounded), then streams, then every group's timers and sending,
-// then what is batched leaves. A timer that could declare a loss or a death only sees `drained` when
-// this turn found the datagram socket empty. Frames for a group that this rank has not made yet (its
-// peers may be ahead after the rendezvous) wait in a small bounded store.
+// One turn of a lane: datagrams first (bounded), then streams, then every group's timers and
+// sending, then what is batched leaves. A timer that could declare a loss or a death only sees
+// `drained` when this turn found the datagram socket empty. Frames for a group that this rank has
+// not made yet (its peers may be ahead after the rendezvous) wait in a small bounded store.
 #include "engine/lane.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A lane: one transport and the groups that use it, advanced by poll(now). Under a LaneThread it lives
-// on a thread of its own; under the simulator the test calls poll() with virtual time. Not
+// A lane: one transport and the groups that use it, advanced by poll(now). Under a LaneThread it
+// lives on a thread of its own; under the simulator the test calls poll() with virtual time. Not
 // thread-safe: whoever drives it owns it.
 #pragma once
 

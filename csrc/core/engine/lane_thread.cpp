@@ -1,5 +1,5 @@
-// The loop: run commands, poll the lane, serve groups that are closing, and when nothing more can be
-// done at once sleep in the transport until traffic, a wake-up or the next deadline. Signals are
+// The loop: run commands, poll the lane, serve groups that are closing, and when nothing more can
+// be done at once sleep in the transport until traffic, a wake-up or the next deadline. Signals are
 // blocked on this thread, so that Ctrl-C reaches the threads that wait for results. When a lane
 // stops it says goodbye and keeps reading until its peers have what was sent to them.
 #include "engine/lane_thread.h"
@@ -72,10 +72,10 @@ void LaneThread::serve_closing(Nanos now) {
     if (group != nullptr) {
       if (group->core().unfinished() > 0) {
         outcome = Status(Code::kTimeout, "the group was closed with operations in flight");
-        group->core().fail(Status(Code::kClosed, "rank " +
-                                                     std::to_string(group->core().params().self) +
-                                                     " closed the group with operations in flight"),
-                           group->core().params().self, now);
+        group->core().fail(
+            Status(Code::kClosed, "rank " + std::to_string(group->core().params().self) +
+                                      " closed the group with operations in flight"),
+            group->core().params().self, now);
       }
       group->core().leave(now);
       lane_.remove_group(c.tag);

@@ -1,4 +1,5 @@
-// The thread that drives one lane: commands from other threads, poll, sleep until something happens.
+// The thread that drives one lane: commands from other threads, poll, sleep until something
+// happens.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ class LaneThread {
   // Runs `command` on the lane's thread and waits for it; false after stop().
   bool call(const Command& command);
 
-  // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is in
-  // flight fails, on all ranks). The promise gets the outcome.
+  // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
+  // in flight fails, on all ranks). The promise gets the outcome.
   void close_group(uint64_t tag, Nanos deadline, std::shared_ptr<std::promise<Status>> result);
 
   // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.

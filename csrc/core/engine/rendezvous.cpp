@@ -1,7 +1,7 @@
 // Records are lines of key=value, readable in a store dump. Chunk size and budget are the least of
 // all ranks. The multicast address is one of a few per job, chosen by hashing the set of hosts with
-// the job's salt: groups over the same hosts share it, other jobs almost surely use another, and where
-// they do not, the random group tag keeps them apart.
+// the job's salt: groups over the same hosts share it, other jobs almost surely use another, and
+// where they do not, the random group tag keeps them apart.
 #include "engine/rendezvous.h"
 
 #include <algorithm>
@@ -82,8 +82,9 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
       !number(fields, "datagram_external", external) ||
       !number(fields, "datagram_loopback", loopback) || !number(fields, "budget", budget) ||
       !number(fields, "random", r.random) || port > 65535 || loopback_port > 65535) {
-    return Status(Code::kMismatch, "a rank published a rendezvous record that cannot be read; all "
-                                   "ranks must use backend mcast of the same version");
+    return Status(Code::kMismatch,
+                  "a rank published a rendezvous record that cannot be read; all "
+                  "ranks must use backend mcast of the same version");
   }
   r.version = fields["version"];
   r.protocol = static_cast<uint32_t>(protocol);
@@ -108,8 +109,9 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   for (size_t i = 0; i < records.size(); i++) {
     const RankRecord& r = records[i];
     if (r.protocol != mine.protocol || r.version != mine.version) {
-      return Status(Code::kMismatch, differ("the version of torch_mcast", mine.version, self,
-                                            r.version, i) + "; install the same on all hosts");
+      return Status(Code::kMismatch,
+                    differ("the version of torch_mcast", mine.version, self, r.version, i) +
+                        "; install the same on all hosts");
     }
     if (r.transport != mine.transport) {
       return Status(Code::kMismatch, differ("transport", mine.transport, self, r.transport, i));
@@ -133,7 +135,8 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
     out.peers.push_back(r.host == mine.host ? r.loopback : r.external);
   }
   // Multiples of 64: chunks then start on cache lines of an aligned tensor.
-  size_t chunk = datagram > wire::kDatagramHeader ? (datagram - wire::kDatagramHeader) / 64 * 64 : 0;
+  size_t chunk =
+      datagram > wire::kDatagramHeader ? (datagram - wire::kDatagramHeader) / 64 * 64 : 0;
   if (chunk == 0) {
     return Status(Code::kUnavailable, "the path MTU leaves no room for a chunk of 64 bytes");
   }

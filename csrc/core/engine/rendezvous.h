@@ -1,6 +1,6 @@
-// What ranks tell each other when a group is made, and what follows from it. One record per rank goes
-// through the store; the agreement is a pure function of all records, so every rank draws the same
-// conclusions.
+// What ranks tell each other when a group is made, and what follows from it. One record per rank
+// goes through the store; the agreement is a pure function of all records, so every rank draws the
+// same conclusions.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@
 namespace mcast {
 
 struct RankRecord {
-  std::string version;      // of torch_mcast
-  uint32_t protocol = 0;    // of the wire
-  std::string transport;    // "udp"
-  std::string host;         // same value = same kernel and network namespace
-  std::string host_name;    // for people
+  std::string version;    // of torch_mcast
+  uint32_t protocol = 0;  // of the wire
+  std::string transport;  // "udp"
+  std::string host;       // same value = same kernel and network namespace
+  std::string host_name;  // for people
   StreamAddress external, loopback;
   size_t datagram_external = 0, datagram_loopback = 0;  // largest datagram, bytes
-  size_t budget = 0;        // receive budget, bytes
-  uint64_t random = 0;      // rank 0's makes the group tag
-  std::string salt;         // tells jobs apart; rank 0's counts
-  std::string agreed;       // settings that must be equal
+  size_t budget = 0;                                    // receive budget, bytes
+  uint64_t random = 0;                                  // rank 0's makes the group tag
+  std::string salt;                                     // tells jobs apart; rank 0's counts
+  std::string agreed;                                   // settings that must be equal
 
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);

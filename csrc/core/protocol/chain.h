@@ -1,6 +1,6 @@
-// Turn-taking of a large allgather: members 0..P-1 form M chains of contiguous members; in each chain
-// one root sends at a time (paper, "sequencer"; here the activation is what every rank sees on the
-// multicast itself, so it costs no message). Any P, any M <= P. Pure.
+// Turn-taking of a large allgather: members 0..P-1 form M chains of contiguous members; in each
+// chain one root sends at a time (paper, "sequencer"; here the activation is what every rank sees
+// on the multicast itself, so it costs no message). Any P, any M <= P. Pure.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +26,7 @@ class Chains {
     return static_cast<Member>(chain * base + std::min(chain, longer));
   }
   // One past the last member.
-  uint32_t end(uint32_t chain) const {
-    return chain + 1 == chains_ ? members_ : first(chain + 1);
-  }
+  uint32_t end(uint32_t chain) const { return chain + 1 == chains_ ? members_ : first(chain + 1); }
 
   // Whether root `self` may start. started(m), ended(m): what is seen of m's stream ("ended": near
   // its end); may_open: the chain's first root may start (earlier operations are out of the way);

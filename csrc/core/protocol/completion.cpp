@@ -1,7 +1,8 @@
-// Reports are cumulative, so one frame covers any number of finished operations; a report that a rank
-// waits for leaves at once, others are held a little. Each report carries the descriptor hashes of
-// the ops it newly covers; every parent compares them with its own, so two ranks that called different
-// things are found before either op is released, even when no byte of data ever crossed between them.
+// Reports are cumulative, so one frame covers any number of finished operations; a report that a
+// rank waits for leaves at once, others are held a little. Each report carries the descriptor
+// hashes of the ops it newly covers; every parent compares them with its own, so two ranks that
+// called different things are found before either op is released, even when no byte of data ever
+// crossed between them.
 #include "protocol/completion.h"
 
 #include <algorithm>
@@ -44,8 +45,8 @@ CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence e
                                                       Sequence& mismatch, uint32_t& other,
                                                       Nanos now) {
   // A child reports only what follows its last report, and never below what it knows as released.
-  if (end < child_[child] || first > end || hashes.size() != end - first ||
-      first > child_[child] || end - released_ > (1u << 24)) {
+  if (end < child_[child] || first > end || hashes.size() != end - first || first > child_[child] ||
+      end - released_ > (1u << 24)) {
     return Report::kInvalid;
   }
   for (Sequence s = std::max(first, released_); s < end; s++) {

@@ -1,5 +1,5 @@
-// Credit of one operation at one member of the control tree: what its own receivers and its children's
-// subtrees report, reduced to the least per root and passed on. Pure.
+// Credit of one operation at one member of the control tree: what its own receivers and its
+// children's subtrees report, reduced to the least per root and passed on. Pure.
 #pragma once
 
 #include <vector>
@@ -33,8 +33,8 @@ class CreditTree {
   bool all_posted() const;
   bool child_posted(uint32_t child) const { return posted_[child + 1]; }
 
-  // Slots whose minimum changed since the last call, with their value; empty until all_posted(). The
-  // first call after that gives every slot.
+  // Slots whose minimum changed since the last call, with their value; empty until all_posted().
+  // The first call after that gives every slot.
   void collect(std::vector<std::pair<uint32_t, Least>>& changed);
 
  private:

@@ -1,5 +1,5 @@
-// The roots' Positions are multicast too, so silence over several lost streams means that the path is
-// dead, not that it is lossy.
+// The roots' Positions are multicast too, so silence over several lost streams means that the path
+// is dead, not that it is lossy.
 #include "protocol/deafness.h"
 
 namespace mcast {

@@ -1,7 +1,7 @@
-// Does this member still hear the others' multicast? Memberships age out on switches without an IGMP
-// querier, long after the probe at creation went well; repair keeps operations correct then, at a
-// crawl. A root counts as unheard when several of its streams in a row were completed by repair without
-// one datagram of theirs. Pure.
+// Does this member still hear the others' multicast? Memberships age out on switches without an
+// IGMP querier, long after the probe at creation went well; repair keeps operations correct then,
+// at a crawl. A root counts as unheard when several of its streams in a row were completed by
+// repair without one datagram of theirs. Pure.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
-// Lost ranges queue up and leave as requests of bounded size, a few in flight. The first donor is the
-// ring neighbour (paper, fetch ring), which answers at once with what it holds and NotHave for the
-// rest; NotHave and unanswered chunks go to the root, which always has them. No donor ever queues an
-// answer until it has the chunk, so there is no cycle of waiting: every request ends by data, NotHave
-// or its timer (four measured round trips, doubled per attempt).
+// Lost ranges queue up and leave as requests of bounded size, a few in flight. The first donor is
+// the ring neighbour (paper, fetch ring), which answers at once with what it holds and NotHave for
+// the rest; NotHave and unanswered chunks go to the root, which always has them. No donor ever
+// queues an answer until it has the chunk, so there is no cycle of waiting: every request ends by
+// data, NotHave or its timer (four measured round trips, doubled per attempt).
 #include "protocol/fetch_client.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
   out.ranges.clear();
   Chunk total = 0;
   int attempt = 0;
-  for (size_t scanned = wanted_.size(); scanned > 0 && total < params_.max_chunks &&
-                                        out.ranges.size() < params_.max_ranges;
+  for (size_t scanned = wanted_.size();
+       scanned > 0 && total < params_.max_chunks && out.ranges.size() < params_.max_ranges;
        scanned--) {
     Want w = wanted_.front();
     wanted_.pop_front();

@@ -1,5 +1,5 @@
-// The asking side of repair: which lost chunks to ask of whom, several requests in flight, escalation
-// from the ring neighbour to the root. One per operation. Pure; time is an argument.
+// The asking side of repair: which lost chunks to ask of whom, several requests in flight,
+// escalation from the ring neighbour to the root. One per operation. Pure; time is an argument.
 #pragma once
 
 #include <deque>
@@ -13,17 +13,19 @@ namespace mcast {
 struct FetchParams {
   Member self = 0;
   uint32_t members = 2;
-  bool ask_root_only = false;   // small operations: others may have let go of their copy
+  bool ask_root_only = false;  // small operations: others may have let go of their copy
   uint32_t max_outstanding = 4;
-  Chunk max_chunks = 128;       // per request
-  size_t max_ranges = 64;       // per request
+  Chunk max_chunks = 128;  // per request
+  size_t max_ranges = 64;  // per request
   Nanos timeout_min = 20 * kMilli, timeout_max = kSecond;
   Nanos coming_wait = 2 * kMilli;  // for chunks that the root multicasts again
 };
 
 // The low bits of a request id tell how often its chunks were asked of the root before.
 inline constexpr int kFetchAttemptBits = 4;
-inline constexpr uint32_t fetch_attempts(uint32_t id) { return id & ((1u << kFetchAttemptBits) - 1); }
+inline constexpr uint32_t fetch_attempts(uint32_t id) {
+  return id & ((1u << kFetchAttemptBits) - 1);
+}
 
 class FetchClient {
  public:

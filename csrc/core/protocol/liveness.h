@@ -1,5 +1,5 @@
-// Who is alive: which members this one watches, when to probe them, when to give one up. Pure; time is
-// an argument.
+// Who is alive: which members this one watches, when to probe them, when to give one up. Pure; time
+// is an argument.
 #pragma once
 
 #include <vector>

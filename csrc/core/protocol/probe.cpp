@@ -1,6 +1,6 @@
 // Every member multicasts probes at a growing interval until the verdict is known, so that members
-// who join late still hear some. A member whose subtree hears everyone says so at once; one that does
-// not by the time limit names whom it misses. The top decides for all.
+// who join late still hear some. A member whose subtree hears everyone says so at once; one that
+// does not by the time limit names whom it misses. The top decides for all.
 #include "protocol/probe.h"
 
 #include <algorithm>
@@ -59,8 +59,7 @@ bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
     if (missing_ > 8) mine += " and " + std::to_string(missing_ - 8) + " more";
     why_ = why_.empty() ? mine : mine + "; " + why_;
   }
-  ok = missing_ == 0 &&
-       std::all_of(child_.begin(), child_.end(), [](int c) { return c == 1; });
+  ok = missing_ == 0 && std::all_of(child_.begin(), child_.end(), [](int c) { return c == 1; });
   why = why_;
   told_ = true;
   return true;
@@ -68,7 +67,8 @@ bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
 
 Nanos ReachProbe::deadline() const {
   Nanos next = multicast_ ? next_send_ : kNever;
-  // With a child's word outstanding the time limit changes nothing: the verdict waits for the child.
+  // With a child's word outstanding the time limit changes nothing: the verdict waits for the
+  // child.
   const bool open = std::any_of(child_.begin(), child_.end(), [](int c) { return c < 0; });
   if (!told_ && multicast_ && missing_ > 0 && !open) next = std::min(next, give_up_);
   return next;

@@ -1,5 +1,5 @@
-// The reach probe at group creation: does every member hear every other by multicast, with datagrams of
-// full chunk size? It is also the barrier of the creation. Pure; time is an argument.
+// The reach probe at group creation: does every member hear every other by multicast, with
+// datagrams of full chunk size? It is also the barrier of the creation. Pure; time is an argument.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// Early data: chunks of operations that this rank has not posted yet, kept in bounded memory so that a
-// root may start without a barrier. A cache: what does not fit is dropped, counted by the caller and
-// repaired later. Pure.
+// Early data: chunks of operations that this rank has not posted yet, kept in bounded memory so
+// that a root may start without a barrier. A cache: what does not fit is dropped, counted by the
+// caller and repaired later. Pure.
 #pragma once
 
 #include <map>

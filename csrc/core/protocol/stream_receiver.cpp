@@ -2,9 +2,9 @@
 // that overtake, so a hole further back than the tolerance is a loss at once. What the tolerance
 // hides, and the tail that no later datagram betrays, is left to the cutoff timer: after the last
 // progress it waits for what is still announced at the measured rate plus alpha (paper, section on
-// the cutoff timer; here additive and re-armed). It only fires after an empty poll of the socket, so
-// that a descheduled process does not see losses that are not there. Each hole is reported once; from
-// then on the fetch client owns it.
+// the cutoff timer; here additive and re-armed). It only fires after an empty poll of the socket,
+// so that a descheduled process does not see losses that are not there. Each hole is reported once;
+// from then on the fetch client owns it.
 #include "protocol/stream_receiver.h"
 
 #include <algorithm>
@@ -69,7 +69,8 @@ Nanos StreamReceiver::deadline() const {
   scanned_ = static_cast<Chunk>(have_.next_clear(scanned_, announced_));
   if (scanned_ >= announced_) return kNever;
   const Nanos per_chunk = arrivals_ > 1 ? (last_ - first_) / static_cast<Nanos>(arrivals_) : 0;
-  // What is announced but late may be in flight; a slow measured rate must not delay repair for ever.
+  // What is announced but late may be in flight; a slow measured rate must not delay repair for
+  // ever.
   constexpr Nanos kMost = 50 * kMilli;
   const Nanos in_flight = std::min(std::min(per_chunk, kMost) * (announced_ - scanned_), kMost);
   return last_ + params_.alpha + in_flight;

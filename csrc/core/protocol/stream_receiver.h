@@ -1,5 +1,5 @@
-// One root's stream as one receiver sees it: which chunks are there, how far the root is known to have
-// sent, and which chunks are lost. Pure; time is an argument.
+// One root's stream as one receiver sees it: which chunks are there, how far the root is known to
+// have sent, and which chunks are lost. Pure; time is an argument.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 namespace mcast {
 
 struct ReceiverParams {
-  Chunk tolerance = 1;         // chunks that may overtake before a gap is a loss
-  Nanos alpha = 2 * kMilli;    // slack of the cutoff timer
+  Chunk tolerance = 1;       // chunks that may overtake before a gap is a loss
+  Nanos alpha = 2 * kMilli;  // slack of the cutoff timer
 };
 
 class StreamReceiver {
@@ -26,8 +26,8 @@ class StreamReceiver {
   bool complete() const { return have_.full(); }
   const Bitmap& bitmap() const { return have_; }
 
-  // Chunk `c` (< chunks()) was verified and placed; `live`: it came by multicast, so it tells how far
-  // the root has got. False: it was there already.
+  // Chunk `c` (< chunks()) was verified and placed; `live`: it came by multicast, so it tells how
+  // far the root has got. False: it was there already.
   bool accept(Chunk c, bool live, Nanos now);
   // A datagram of chunk `c` was seen, placed or not.
   void observe(Chunk c, Nanos now);
@@ -55,8 +55,8 @@ class StreamReceiver {
 
   Bitmap have_;
   ReceiverParams params_;
-  Chunk seen_end_ = 0;   // highest chunk seen by multicast + 1
-  Chunk announced_ = 0;  // the same or a Position
+  Chunk seen_end_ = 0;         // highest chunk seen by multicast + 1
+  Chunk announced_ = 0;        // the same or a Position
   mutable Chunk scanned_ = 0;  // holes below were reported
   uint32_t lost_ = 0;
   uint64_t arrivals_ = 0;

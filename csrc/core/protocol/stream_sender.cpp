@@ -1,10 +1,10 @@
-// A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end is
-// the least of the receivers' limits and of its own window past the least mark. The window is
+// A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end
+// is the least of the receivers' limits and of its own window past the least mark. The window is
 // adapted once per window of progress: it shrinks by a fifth when more than one chunk in fifty was
-// lost on some path (network congestion; a thin random loss is left to repair alone) and grows by one
-// batch otherwise. A sender that stops announces Position{sent} after a short delay, by multicast a
-// few times, then by stream, backing off: so the loss of the tail of a window or of the whole stream
-// is always learnt, and a stream without loss costs no extra datagram.
+// lost on some path (network congestion; a thin random loss is left to repair alone) and grows by
+// one batch otherwise. A sender that stops announces Position{sent} after a short delay, by
+// multicast a few times, then by stream, backing off: so the loss of the tail of a window or of the
+// whole stream is always learnt, and a stream without loss costs no extra datagram.
 #include "protocol/stream_sender.h"
 
 #include <algorithm>

@@ -10,13 +10,13 @@ namespace mcast {
 
 struct SenderParams {
   Chunk chunks = 0;
-  Chunk eager = 0;        // may be sent before any credit
-  Chunk window = 1;       // most chunks beyond the least mark
-  Chunk batch = 1;        // chunks of one send batch
-  Chunk quantum = 1;      // progress after which receivers report: the window stays above it
-  Nanos position_delay = kMilli;         // from stopping to the first Position
-  Nanos position_max = 100 * kMilli;     // back-off limit
-  int position_multicasts = 3;           // then by stream
+  Chunk eager = 0;    // may be sent before any credit
+  Chunk window = 1;   // most chunks beyond the least mark
+  Chunk batch = 1;    // chunks of one send batch
+  Chunk quantum = 1;  // progress after which receivers report: the window stays above it
+  Nanos position_delay = kMilli;      // from stopping to the first Position
+  Nanos position_max = 100 * kMilli;  // back-off limit
+  int position_multicasts = 3;        // then by stream
 };
 
 class StreamSender {

@@ -1,12 +1,12 @@
 // The transport contract. A transport gives one lane two endpoints with different promises (SC24
 // paper section III; docs/architecture.md):
 //
-//   Datagram  multicast to a group: unreliable, unordered, bounded size, sent and received in batches
-//   Stream    to one peer: reliable, in order, framed messages
+//   Datagram  multicast to a group: unreliable, unordered, bounded size, sent and received in
+//   batches Stream    to one peer: reliable, in order, framed messages
 //
-// Threads: every call is made by the thread that drives the lane, except wake(). Nothing here blocks
-// but wait(). Time is an argument. Errors that concern one peer arrive by StreamSink::on_peer_down;
-// anything else is a Status or a counted drop.
+// Threads: every call is made by the thread that drives the lane, except wake(). Nothing here
+// blocks but wait(). Time is an argument. Errors that concern one peer arrive by
+// StreamSink::on_peer_down; anything else is a Status or a counted drop.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace mcast {
 
-// A multicast group in transport-neutral form. udp: 239.0.0.0/8 | (group & 0xffffff), `port`; verbs:
-// an MGID made of both; sim: compared as is.
+// A multicast group in transport-neutral form. udp: 239.0.0.0/8 | (group & 0xffffff), `port`;
+// verbs: an MGID made of both; sim: compared as is.
 struct MulticastAddress {
   uint32_t group = 0;     // low 24 bits used
   uint16_t port = 0;      // 0 is invalid
@@ -62,32 +62,33 @@ class Datagram {
 
   // Largest datagram (header + payload, bytes) that `address` carries without fragmentation.
   virtual size_t max_datagram(const MulticastAddress& address) const = 0;
-  // Payload bytes that one receive socket can be relied on to queue (bookkeeping overhead taken off).
+  // Payload bytes that one receive socket can be relied on to queue (bookkeeping overhead taken
+  // off).
   virtual size_t receive_budget() const = 0;
 
   // Starts to receive what is sent to `address`. Counted: join twice, leave twice.
   virtual Status join(const MulticastAddress& address) = 0;
   virtual void leave(const MulticastAddress& address) = 0;
 
-  // Sending. lend() gives the memory of the next datagram of at most `size` bytes to `address`, or an
-  // empty span when the transport cannot take one now (try again after the next poll). commit()
-  // queues the lent memory, `size` <= lent. Several commits form a batch that leaves when it is full,
-  // when `address` or the size changes, or at flush(). A datagram may be sent before flush().
+  // Sending. lend() gives the memory of the next datagram of at most `size` bytes to `address`, or
+  // an empty span when the transport cannot take one now (try again after the next poll). commit()
+  // queues the lent memory, `size` <= lent. Several commits form a batch that leaves when it is
+  // full, when `address` or the size changes, or at flush(). A datagram may be sent before flush().
   virtual Bytes lend(const MulticastAddress& address, size_t size) = 0;
   virtual void commit(size_t size) = 0;
   // Pushes what is queued; false: something is still queued, the medium is full.
   virtual bool flush() = 0;
 
-  // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number handed
-  // over; 0 means that the socket was seen empty.
+  // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
+  // handed over; 0 means that the socket was seen empty.
   virtual size_t receive(DatagramSink& sink, size_t max_bytes) = 0;
 };
 
 class StreamSink {
  public:
   virtual ~StreamSink() = default;
-  // `frame` is the transport's memory, valid during the call only. Framing is intact; content is not
-  // verified.
+  // `frame` is the transport's memory, valid during the call only. Framing is intact; content is
+  // not verified.
   virtual void on_frame(PeerId peer, Channel channel, ConstBytes frame) = 0;
   // The peer's process is gone, refused us, or broke the protocol. Once per peer; sends to it are
   // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).

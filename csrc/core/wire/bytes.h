@@ -1,5 +1,5 @@
-// Little-endian field access and the two cursors of the codec. Reader is total: reading past the end
-// sets a flag and yields zeros, so a parser checks once at its end instead of at every field.
+// Little-endian field access and the two cursors of the codec. Reader is total: reading past the
+// end sets a flag and yields zeros, so a parser checks once at its end instead of at every field.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
-// The checksum comes first in the header so that one pass over the rest of the datagram covers header
-// and payload; the payload is copied right before, so that pass reads it from the nearest cache. The
-// source is prefetched a few kilobytes ahead: chunk-sized pieces are too short for the hardware
-// prefetcher to get going (1.3 times the goodput at 1408 bytes; see docs/decisions.md).
+// The checksum comes first in the header so that one pass over the rest of the datagram covers
+// header and payload; the payload is copied right before, so that pass reads it from the nearest
+// cache. The source is prefetched a few kilobytes ahead: chunk-sized pieces are too short for the
+// hardware prefetcher to get going (1.3 times the goodput at 1408 bytes; see docs/decisions.md).
 #include "wire/datagram.h"
 
 #include <cstring>
@@ -20,8 +20,8 @@ void copy_payload(std::byte* to, ConstBytes payload) noexcept {
   if (payload.size() < kPrefetchBelow) {
     // May run past the end of the caller's memory: a prefetch never faults.
     for (size_t i = 0; i < payload.size(); i += 64) {
-      __builtin_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) +
-                                                       kPrefetchAhead + i));
+      __builtin_prefetch(
+          reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) + kPrefetchAhead + i));
     }
   }
   std::memcpy(to, from, payload.size());
@@ -98,7 +98,8 @@ size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes paylo
     copy_payload(p + kDatagramHeader, payload);
   }
   store<uint16_t>(p + 4, kDatagramMagic);
-  store<uint8_t>(p + 6, static_cast<uint8_t>(kDatagramVersion << 4 | static_cast<uint8_t>(header.type)));
+  store<uint8_t>(p + 6,
+                 static_cast<uint8_t>(kDatagramVersion << 4 | static_cast<uint8_t>(header.type)));
   store<uint8_t>(p + 7, static_cast<uint8_t>((header.lane & 1u) | (header.last ? 2u : 0u)));
   store<uint64_t>(p + 8, header.group_tag);
   store<uint32_t>(p + 16, header.sequence);

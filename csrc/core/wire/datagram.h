@@ -1,4 +1,5 @@
-// The datagram: a fixed 32-byte little-endian header, then the payload. Length comes from the medium.
+// The datagram: a fixed 32-byte little-endian header, then the payload. Length comes from the
+// medium.
 //
 //   offset size field
 //        0    4 checksum     CRC-32C of bytes 4.. to the end (header and payload in one pass)
@@ -49,8 +50,8 @@ ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept;
 // Whether the checksum fits; datagram.size() >= kDatagramHeader.
 bool verify_datagram(ConstBytes datagram) noexcept;
 
-// Writes header, payload and checksum to `slot`; returns the datagram's size. The payload may already
-// lie at slot + kDatagramHeader (then it is not copied). slot.size() >= kDatagramHeader +
+// Writes header, payload and checksum to `slot`; returns the datagram's size. The payload may
+// already lie at slot + kDatagramHeader (then it is not copied). slot.size() >= kDatagramHeader +
 // payload.size().
 size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
 

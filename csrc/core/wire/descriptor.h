@@ -1,5 +1,5 @@
-// What an operation is, as all ranks must agree on it. Its 32-bit hash travels in every datagram and
-// completion report, the whole of it in Describe frames when hashes differ.
+// What an operation is, as all ranks must agree on it. Its 32-bit hash travels in every datagram
+// and completion report, the whole of it in Describe frames when hashes differ.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ const char* kind_name(Kind kind) noexcept;
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;
-  uint8_t element = 0;     // the caller's code of the element type; 0xff: not known
-  Member root = kNoMember; // broadcast only
-  uint64_t bytes = 0;      // length of one root's block
-  std::string name;        // name of the public op, for people; not part of the hash
+  uint8_t element = 0;      // the caller's code of the element type; 0xff: not known
+  Member root = kNoMember;  // broadcast only
+  uint64_t bytes = 0;       // length of one root's block
+  std::string name;         // name of the public op, for people; not part of the hash
 
   uint32_t hash() const noexcept;
   // "broadcast(4096 bytes, element 6, root 2)".

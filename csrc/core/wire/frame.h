@@ -1,5 +1,5 @@
-// Frames: the messages on streams. A fixed 24-byte little-endian header, then a body that depends on
-// the type. Length comes from the stream's framing.
+// Frames: the messages on streams. A fixed 24-byte little-endian header, then a body that depends
+// on the type. Length comes from the stream's framing.
 //
 //   offset size field
 //        0    4 checksum   CRC-32C of bytes 4.. to the end
@@ -23,19 +23,20 @@ namespace mcast::wire {
 inline constexpr size_t kFrameHeader = 24;
 
 enum class FrameType : uint8_t {
-  kCredit = 1,     // up: argument descriptor; CreditEntry[]. Also says "I (my subtree) posted the op"
-  kLimit = 2,      // down, towards roots: CreditEntry[]
-  kFetch = 3,      // argument request id; root, ranges
+  kCredit = 1,  // up: argument descriptor; CreditEntry[]. Also says "I (my subtree) posted the op"
+  kLimit = 2,   // down, towards roots: CreditEntry[]
+  kFetch = 3,   // argument request id; root, ranges
   kFetchData = 4,  // argument request id; root, first chunk, count, payload
   kNotHave = 5,    // argument request id; root, ranges; will not be answered by stream
-  kComplete = 6,   // up: all ops < sequence complete in my subtree; argument = first of hashes; u32[]
-  kReleased = 7,   // down: all ops < sequence complete everywhere
-  kPing = 8,       // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
+  kComplete =
+      6,  // up: all ops < sequence complete in my subtree; argument = first of hashes; u32[]
+  kReleased = 7,  // down: all ops < sequence complete everywhere
+  kPing = 8,  // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
   kPong = 9,
-  kAbort = 10,        // flooded: AbortNotice
-  kPosition = 11,     // flooded: argument = chunks sent; body root (u16)
-  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h); empty:
-                      // send yours to member `argument`, which reported another hash
+  kAbort = 10,     // flooded: AbortNotice
+  kPosition = 11,  // flooded: argument = chunks sent; body root (u16)
+  kDescribe = 12,  // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
+                   // empty: send yours to member `argument`, which reported another hash
   kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
   kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
   kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
@@ -74,10 +75,10 @@ struct CreditEntry {
 };
 
 struct AbortNotice {
-  uint8_t code = 0;           // mcast::Code
-  Member culprit = kNoMember; // who is to blame, if one is
-  Member origin = 0;          // who noticed
-  std::string text;           // at most kMaxAbortText bytes
+  uint8_t code = 0;            // mcast::Code
+  Member culprit = kNoMember;  // who is to blame, if one is
+  Member origin = 0;           // who noticed
+  std::string text;            // at most kMaxAbortText bytes
 };
 inline constexpr size_t kMaxAbortText = 1000;
 

@@ -30,7 +30,8 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
   options.ranks = ranks;
   options.group.arity = arity;
   Cluster cluster(options);
-  for (Member r = 0; r < ranks; r++) ASSERT_EQ(cluster.group(r).core().path(), GroupCore::Path::kMulticast);
+  for (Member r = 0; r < ranks; r++)
+    ASSERT_EQ(cluster.group(r).core().path(), GroupCore::Path::kMulticast);
   const auto deaf = static_cast<size_t>(ranks - 1);
   for (size_t from = 0; from < ranks; from++) {
     if (everybody) {

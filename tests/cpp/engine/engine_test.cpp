@@ -88,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EngineOps,
 TEST(Engine, DeliversUnderInjectedLoss) {
   for (const char* faults :
        {"drop:rate=0.1,seed=3", "drop:type=data,last=1,rate=0.7", "drop:type=position",
-        "drop:type=fetch_data,rate=0.5;drop:rate=0.05,seed=9", "corrupt:rate=0.1;duplicate:rate=0.1",
-        "reorder:rate=0.2,hold=5"}) {
+        "drop:type=fetch_data,rate=0.5;drop:rate=0.05,seed=9",
+        "corrupt:rate=0.1;duplicate:rate=0.1", "reorder:rate=0.2,hold=5"}) {
     expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
       auto group = make_group("lossy", rank, 3, store, {{"faults", faults}});
       return group && work(*group, 300'000, 3) && work(*group, 3'000, 10);
@@ -144,7 +144,8 @@ TEST(Engine, SeveralGroupsInDifferentOrder) {
     EXPECT_EQ(done.load(), 6);
     for (int i = 0; i < 6; i++) {
       for (size_t r = 0; r < 3; r++) {
-        EXPECT_TRUE(holds(memory[i], r * 300'000, 300'000, (order[i % 2] == a.get() ? 10 : 20) + r));
+        EXPECT_TRUE(
+            holds(memory[i], r * 300'000, 300'000, (order[i % 2] == a.get() ? 10 : 20) + r));
       }
     }
     return true;

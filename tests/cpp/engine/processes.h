@@ -1,5 +1,5 @@
-// Ranks as forked processes: run a function in each, with a rendezvous directory, and collect how they
-// ended. A rank that hangs is killed by its own alarm.
+// Ranks as forked processes: run a function in each, with a rendezvous directory, and collect how
+// they ended. A rank that hangs is killed by its own alarm.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,9 @@
-// The network is a queue of timed deliveries. A multicast datagram is judged once per receiver (hook,
-// blocked path, burst loss, duplicate, corruption, delay) when it is sent; link rates are modelled by
-// the time at which each sender's and each receiver's port is free again, and a receiver's queue
-// drops what exceeds its budget, as a socket buffer does. Frames keep their order per (from, to,
-// channel); an isolated endpoint's frames are held, not lost, as TCP would retransmit them.
+// The network is a queue of timed deliveries. A multicast datagram is judged once per receiver
+// (hook, blocked path, burst loss, duplicate, corruption, delay) when it is sent; link rates are
+// modelled by the time at which each sender's and each receiver's port is free again, and a
+// receiver's queue drops what exceeds its budget, as a socket buffer does. Frames keep their order
+// per (from, to, channel); an isolated endpoint's frames are held, not lost, as TCP would
+// retransmit them.
 #include "transport/sim/sim_network.h"
 
 #include <algorithm>
@@ -52,7 +53,8 @@ bool SimNetwork::lose(size_t to) {
   const SimFaults& f = options_.faults;
   if (f.drop <= 0) return false;
   if (f.burst <= 1) return rng_.chance(f.drop);
-  // Two-state burst model: leave a burst with probability 1/burst, enter so that the mean loss fits.
+  // Two-state burst model: leave a burst with probability 1/burst, enter so that the mean loss
+  // fits.
   const double leave = 1.0 / f.burst;
   const double enter = std::min(1.0, leave * f.drop / std::max(1e-9, 1.0 - f.drop));
   in_burst_[to] = in_burst_[to] ? !rng_.chance(leave) : rng_.chance(enter);
@@ -99,9 +101,8 @@ void SimNetwork::deliver(size_t from, size_t to, const MulticastAddress& address
     }
     Nanos at = sent + options_.latency + static_cast<Nanos>(rng_.below(options_.jitter + 1));
     if (options_.rate > 0 && from != to) {
-      rx_free_[to] =
-          std::max(rx_free_[to], at) +
-          static_cast<Nanos>(static_cast<double>(bytes.size()) * 1e9 / options_.rate);
+      rx_free_[to] = std::max(rx_free_[to], at) +
+                     static_cast<Nanos>(static_cast<double>(bytes.size()) * 1e9 / options_.rate);
       at = rx_free_[to];
     }
     if (copy > 0) {
@@ -137,9 +138,8 @@ void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector
   if (dead_[from]) return;
   if (frame_hook_ && !frame_hook_(from, to, channel, frame)) return;
   if (to >= endpoints_.size() || dead_[to] || endpoints_[to] == nullptr) {
-    schedule(now_ + options_.stream_latency, from, [this, from, to] {
-      report_down(from, to, false);
-    });
+    schedule(now_ + options_.stream_latency, from,
+             [this, from, to] { report_down(from, to, false); });
     return;
   }
   Nanos at = now_ + options_.stream_latency + static_cast<Nanos>(rng_.below(options_.jitter + 1));
@@ -168,9 +168,8 @@ void SimNetwork::kill(size_t endpoint) {
   dead_[endpoint] = true;
   for (size_t to = 0; to < endpoints_.size(); to++) {
     if (to == endpoint) continue;
-    schedule(now_ + options_.stream_latency, to, [this, to, endpoint] {
-      report_down(to, endpoint, false);
-    });
+    schedule(now_ + options_.stream_latency, to,
+             [this, to, endpoint] { report_down(to, endpoint, false); });
   }
 }
 
@@ -200,6 +199,8 @@ void SimNetwork::heal(size_t endpoint) {
   for (auto& run : held) run();
 }
 
-void SimNetwork::block_multicast(size_t from, size_t to) { multicast_blocks_.emplace_back(from, to); }
+void SimNetwork::block_multicast(size_t from, size_t to) {
+  multicast_blocks_.emplace_back(from, to);
+}
 
 }  // namespace mcast

@@ -1,7 +1,7 @@
 // A simulated network in virtual time: many transports in one thread, every loss, delay and reorder
-// drawn from one seed, so that a failing schedule can be run again alone. It models what the protocol
-// must survive: lossy multicast with bounded receive queues and optional link rates, reliable streams
-// that may break, processes that stop or die.
+// drawn from one seed, so that a failing schedule can be run again alone. It models what the
+// protocol must survive: lossy multicast with bounded receive queues and optional link rates,
+// reliable streams that may break, processes that stop or die.
 //
 // Threads: one. Time moves only by advance().
 #pragma once
@@ -35,8 +35,8 @@ struct SimOptions {
   Nanos latency = 20 * kMicro;         // datagrams
   Nanos jitter = 5 * kMicro;
   Nanos stream_latency = 50 * kMicro;
-  double rate = 0;                     // link speed, bytes per second each way; 0: unlimited
-  size_t send_queue = 64 * 1024;       // bytes a sender may have waiting when there is a rate
+  double rate = 0;                // link speed, bytes per second each way; 0: unlimited
+  size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
   SimFaults faults;
 };
 
@@ -56,7 +56,8 @@ class SimNetwork {
   Nanos next_event() const;
   Nanos now() const { return now_; }
 
-  // Decides about one datagram to one receiver before the random faults do. Empty: deliver normally.
+  // Decides about one datagram to one receiver before the random faults do. Empty: deliver
+  // normally.
   enum class Verdict { kPass, kDrop, kDeliverClean };
   using DatagramHook = std::function<Verdict(size_t from, size_t to, ConstBytes datagram)>;
   void set_datagram_hook(DatagramHook hook) { datagram_hook_ = std::move(hook); }
@@ -73,8 +74,8 @@ class SimNetwork {
   void kill(size_t endpoint);
   // This endpoint closes in order: peers learn it after all frames that it sent.
   void goodbye(size_t endpoint);
-  // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue (their
-  // frames were kept, as TCP would) and datagrams of the meantime are lost.
+  // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue
+  // (their frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);
   void heal(size_t endpoint);
   // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody).
