@@ -1,6 +1,7 @@
 # make demo       set everything up and train a small FSDP2 model on two ranks
 # make test       what a change must pass: C++ tests, format and lint, Python tests
 # make test-all   the same, also the slow and multi-host tests
+# make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make format lint clean
 #
@@ -19,7 +20,10 @@ CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp
          'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
 CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 
-.PHONY: demo test test-all test-cpp test-python sanitize format lint setup build clean
+BENCH := $(BIN)/python -m torch_mcast.bench
+RESULTS := benchmarks/results
+
+.PHONY: bench demo test test-all test-cpp test-python sanitize format lint setup build clean
 
 demo: build
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
@@ -28,6 +32,18 @@ test: test-cpp lint test-python
 
 test-all: export MCAST_TEST_ALL = 1
 test-all: test sanitize
+
+# The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
+# installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
+bench: build
+	mkdir -p $(RESULTS)
+	$(BENCH) --hosts 8 --rate 1gbit --mtu 1500 \
+	  --ops broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,fsdp2,barrier --sizes 64k,1M,8M,64M \
+	  --backends mcast,mcast:ring,gloo --peers openmpi,uftp --repetitions 5 --warmup 1 \
+	  --case-seconds 25 --json $(RESULTS)/lab-8.json --plot $(RESULTS)/lab-8.png
+	$(CMAKE) -B build/bench -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF
+	cmake --build build/bench -j $(JOBS)
+	build/bench/mcast_bench_core | tee $(RESULTS)/micro.txt
 
 setup:
 	@tools/setup.sh packages venv

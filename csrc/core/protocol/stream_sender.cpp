@@ -41,7 +41,7 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   sent_ = run.end;
   last_send_ = now;
   announced_ = 0;
-  next_position_ = now + params_.position_delay;
+  next_position_ = now + patience();
   if (sent_ < params_.chunks && sent_ == allowed_end()) stalls_++;
   return run;
 }
@@ -76,9 +76,14 @@ void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) 
   credited_ = true;
   if (mark > mark_) {
     mark_ = std::min(mark, params_.chunks);
+    if (last_credit_ != 0) {
+      const Nanos gap = now - last_credit_;
+      credit_gap_ = credit_gap_ == 0 ? gap : (7 * credit_gap_ + gap) / 8;
+    }
+    last_credit_ = now;
     adapt(mark_, lost);
     // Progress: whoever is behind is being heard, so the next Position can wait its turn.
-    if (announced_ == 0) next_position_ = now + params_.position_delay;
+    if (announced_ == 0) next_position_ = now + patience();
   }
   lost_ = std::max(lost_, lost);
   limit_ = std::max(limit_, limit);
@@ -102,6 +107,13 @@ void StreamSender::adapt(Chunk mark, uint32_t lost) {
   }
   window_start_ = mark;
   window_lost_ = lost;
+}
+
+Nanos StreamSender::patience() const {
+  // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
+  // longer than the default.
+  return std::clamp<Nanos>(3 * credit_gap_, params_.position_delay,
+                           std::max(params_.position_delay, params_.position_max / 4));
 }
 
 StreamSender::Announce StreamSender::position_due(Nanos now) {

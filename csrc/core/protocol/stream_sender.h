@@ -57,6 +57,7 @@ class StreamSender {
  private:
   bool stopped() const { return sent_ > 0 && !can_send() && !confirmed_; }
   void adapt(Chunk mark, uint32_t lost);
+  Nanos patience() const;
 
   SenderParams params_;
   Chunk sent_ = 0, mark_ = 0, limit_ = 0, window_;
@@ -67,6 +68,7 @@ class StreamSender {
   int announced_ = 0;
   Chunk announced_at_ = 0;
   Nanos last_send_ = 0, next_position_ = kNever;
+  Nanos last_credit_ = 0, credit_gap_ = 0;  // when mark_ last grew; mean time between
   uint64_t stalls_ = 0, cuts_ = 0;
 };
 
