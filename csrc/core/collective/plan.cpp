@@ -1,8 +1,9 @@
 // Receive memory decides. Half of the least receive budget of the group is for windows, a quarter
-// for eager data. An allgather whose blocks fit there all together is sent by all roots at once;
-// beyond that M roots take turns in M chains: two when each still gets a window worth two batches,
-// since the second hides the hand-over of the first, else one. The window never falls below what
-// keeps the credit loop alive: one report quantum plus one batch; with little memory both shrink.
+// for eager data. An allgather is sent by as many roots at once as get a window of two batches each
+// out of that memory and of what a switch port can be trusted to queue: a root does not receive its
+// own block, so M roots at once fill (M - 1) / M of every receiver's link, and all of them fill it
+// whole. Beyond that the roots take turns in M chains. The window never falls below what keeps the
+// credit loop alive: one report quantum plus one batch; with little memory both shrink.
 #include "collective/plan.h"
 
 #include <algorithm>
@@ -37,9 +38,11 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed) {
   } else if (all <= std::min(pool, kIncastBytes)) {
     plan.chains = plan.roots;
   } else {
-    plan.chains = plan.roots > 1 && pool / 2 >= 2 * agreed.batch ? 2 : 1;
+    const size_t roots = std::min(pool, kIncastBytes) / (2 * agreed.batch);
+    plan.chains = static_cast<uint32_t>(std::clamp<size_t>(roots, 1, plan.roots));
   }
-  const size_t share = std::max<size_t>(pool / std::max(1u, plan.chains), plan.chunk);
+  const size_t total = plan.chains > 1 ? std::min(pool, kIncastBytes) : pool;
+  const size_t share = std::max<size_t>(total / std::max(1u, plan.chains), plan.chunk);
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, kMaxWindow);
   plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,

@@ -47,7 +47,8 @@ struct Plan {
   bool trivial() const { return chunks == 0; }
 };
 
-// Bytes of the largest total of blocks that all roots send at once.
+// Bytes that all roots of an allgather together may have in flight: they meet at every receiver's
+// switch port.
 inline constexpr size_t kIncastBytes = 2u << 20;
 // Most bytes of a default window.
 inline constexpr size_t kMaxWindow = 1u << 20;

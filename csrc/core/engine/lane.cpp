@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
 constexpr size_t kOrphanBytes = 1u << 20;
 constexpr size_t kRetiredTags = 4096;
+// Ranks make a group within moments of each other; what is older belongs to one that never came.
+constexpr Nanos kOrphanAge = 60 * kSecond;
 }  // namespace
 
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
@@ -144,11 +146,20 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
 }
 
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    if (now_ - it->second.front().at < kOrphanAge) {
+      ++it;
+      continue;
+    }
+    for (const Orphan& o : it->second) orphan_bytes_ -= o.frame.size();
+    foreign_ += it->second.size();
+    it = orphans_.erase(it);
+  }
   if (retired_.count(tag) || orphan_bytes_ + frame.size() > kOrphanBytes) {
     foreign_++;
     return;
   }
-  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}});
+  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});
   orphan_bytes_ += frame.size();
 }
 

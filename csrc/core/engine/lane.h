@@ -75,6 +75,7 @@ class Lane final : private DatagramSink, private StreamSink {
   struct Orphan {
     PeerId peer;
     std::vector<std::byte> frame;
+    Nanos at;
   };
   struct Down {
     Status why;

@@ -33,10 +33,10 @@ enum class FrameType : uint8_t {
   kReleased = 7,  // down: all ops < sequence complete everywhere
   kPing = 8,  // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
   kPong = 9,
-  kAbort = 10,     // flooded: AbortNotice
-  kPosition = 11,  // flooded: argument = chunks sent; body root (u16)
-  kDescribe = 12,  // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
-                   // empty: send yours to member `argument`, which reported another hash
+  kAbort = 10,        // flooded: AbortNotice
+  kPosition = 11,     // flooded: argument = chunks sent; body root (u16)
+  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
+                      // empty: send yours to member `argument`, which reported another hash
   kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
   kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
   kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
