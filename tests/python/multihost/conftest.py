@@ -10,6 +10,7 @@ import os
 import pytest
 
 from torch_mcast.lab import pytest_plugin
+from torch_mcast.lab.pool import Pool
 
 # By name: pytest takes plugins from the top-level conftest only, and this folder also runs alone.
 _clusters, lab, lab_rights = (
@@ -36,8 +37,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture
-def hosts(lab):
-    """hosts(n, per_host=1, **fields of LabSpec): a lab at 1 Gbit/s with torch in its workers."""
+def hosts(lab, monkeypatch):
+    """hosts(n, per_host=1, **fields of LabSpec): a lab at 1 Gbit/s with torch in its workers. A call
+    that a failed test left running ends with the test: its late workers are killed."""
+    calls = []
+    start = Pool.start
+
+    def noted(*args, **fields):
+        calls.append(start(*args, **fields))
+        return calls[-1]
+
+    monkeypatch.setattr(Pool, "start", noted)
 
     def get(number, per_host=1, **fields):
         return lab(
@@ -45,7 +55,9 @@ def hosts(lab):
             **{"hosts": number, "ranks_per_host": per_host, "rate": RATE, **fields},
         )
 
-    return get
+    yield get
+    for call in calls:
+        call.outcomes(0)
 
 
 @pytest.fixture

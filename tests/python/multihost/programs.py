@@ -5,8 +5,8 @@ stays small beside the transfer: each 8-byte word depends on its place, its rank
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -122,25 +122,42 @@ def rounds(ctx, size, count, options=None) -> dict:
     return torch_mcast.stats()
 
 
-def until_told(ctx, size, options=None, timeout_s=60.0, kind="mixed") -> dict:
-    """Operations without pause until the driver says stop: rank 0 hears it and tells the others by
-    the broadcast of each round. Notifies "running" after two rounds. Every round is checked."""
+def told_to_stop(ctx) -> bool:
+    try:
+        ctx.wait("stop", timeout_s=0)
+    except TimeoutError:
+        return False
+    return True
+
+
+def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> dict:
+    """Operations without pause until the driver says stop; every byte is checked. Rank 0 hears the
+    driver and tells the others by a broadcast in each round. Broadcasts come from `root` alone if one
+    is given (and there are no all-gathers then), else from every rank in turn.
+
+    Notifies "running" after two rounds, "path" when the path becomes `watch`, and "raised" with the
+    time and the text when an operation raises, before anything is torn down."""
     join(ctx, timeout_s, **(options or {}))
     told = torch.zeros(1, dtype=torch.uint8)
     done = 0
-    while not told.item():
-        if kind != "broadcast":
-            all_gather(size, done % 60000)
-        if kind != "all_gather":
-            broadcast(size, done % ctx.world_size, done % 60000)
-        done += 1
-        if done == 2:
-            ctx.notify("running")
-        if ctx.rank == 0 and ctx._channel.poll(0):
-            ctx.wait("stop")
-            told.fill_(1)
-        dist.broadcast(told, 0)
-    return {**torch_mcast.stats(), "rounds": done}
+    try:
+        while not told.item():
+            if root is None:
+                all_gather(size, done % 60000)
+            broadcast(size, done % ctx.world_size if root is None else root, done % 60000)
+            done += 1
+            if done == 2:
+                ctx.notify("running")
+            if watch and torch_mcast.stats()["path"] == watch:
+                ctx.notify("path")
+                watch = ""
+            if ctx.rank == 0 and told_to_stop(ctx):
+                told.fill_(1)
+            dist.broadcast(told, 0)
+        return {**torch_mcast.stats(), "rounds": done}
+    except dist.DistBackendError as error:
+        ctx.notify("raised", (time.monotonic(), str(error)))  # one clock for the whole machine
+        raise
 
 
 @contextmanager
@@ -153,6 +170,3 @@ def several_groups(number, options=None):
     for group in groups:
         dist.destroy_process_group(group)
 
-
-def seconds(value: float) -> timedelta:
-    return timedelta(seconds=value)
