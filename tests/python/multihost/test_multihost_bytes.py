@@ -1,0 +1,72 @@
+"""What is on the wire, by the lab's counters of frames (`tc -s`), beside what the ranks say."""
+
+import programs
+import pytest
+import torch.distributed as dist
+
+import torch_mcast
+
+BLOCK = 16 << 20
+# 1514 bytes of frame carry a chunk of 1408 bytes here: header, IP, UDP, Ethernet are 74.
+FRAMING = (1408 + 74) / 1408
+
+
+def measured(ctx, op, count):
+    """Runs between two signals, so that creating the group is not counted."""
+    programs.join(ctx, algorithm="multicast")
+    dist.barrier()
+    ctx.notify("ready")
+    ctx.wait("go")
+    for salt in range(count):
+        if op == "all_gather":
+            programs.all_gather(BLOCK, salt)
+        else:
+            programs.broadcast(BLOCK, 1, salt)
+    ctx.notify("done")
+    ctx.wait("end")
+    return torch_mcast.stats()["counters"]
+
+
+def moved(cluster, op, count):
+    call = cluster.start(measured, op, count)
+    call.wait("ready")
+    before = cluster.lab.counters()
+    call.signal("go")
+    call.wait("done")
+    after = cluster.lab.counters()
+    call.signal("end")
+    counters = call.results()
+    return after - before, counters
+
+
+def test_an_all_gather_sends_each_block_once(four, record_property):
+    crossed, counters = moved(four, "all_gather", 2)
+    assert all(c["gaps"] == 0 and c["fetches_sent"] == 0 for c in counters), counters
+    for host in four.lab.workers:
+        ratio = crossed.sent(host.name) / (2 * BLOCK)
+        record_property(f"sent/{host.name}", round(ratio, 4))
+        assert FRAMING <= ratio <= 1.07
+        assert crossed.received(host.name) <= 1.07 * 3 * 2 * BLOCK
+
+
+def test_a_broadcast_crosses_each_link_once(four, record_property):
+    crossed, counters = moved(four, "broadcast", 2)
+    assert all(c["gaps"] == 0 and c["fetches_sent"] == 0 for c in counters), counters
+    for host in four.lab.workers:
+        sent = crossed.sent(host.name) / (2 * BLOCK)
+        received = crossed.received(host.name) / (2 * BLOCK)
+        record_property(f"{host.name}", (round(sent, 4), round(received, 4)))
+        if host.name == "h2":
+            assert FRAMING <= sent <= 1.07 and received <= 0.02
+        else:
+            assert FRAMING <= received <= 1.07 and sent <= 0.02
+
+
+@pytest.mark.all_tier
+def test_racks_carry_a_block_once_over_each_uplink(hosts):
+    cluster = hosts(8, racks=[4, 4], uplink_rate="1gbit")
+    crossed, _ = moved(cluster, "broadcast", 1)
+    for uplink, port in crossed.uplinks.items():
+        wanted = uplink in ("up1", "rack2")  # h2 is in rack 1
+        ratio = port.wire_bytes / BLOCK
+        assert (FRAMING <= ratio <= 1.07) if wanted else ratio <= 0.02, (uplink, ratio)

@@ -1,0 +1,159 @@
+"""Multicast that is blocked or dies, and traffic that is none of a group's business."""
+
+import contextlib
+import dataclasses
+import socket
+
+import programs
+import pytest
+import torch.distributed as dist
+from conftest import PRELOAD
+
+import torch_mcast
+from torch_mcast.lab.pool import Pool
+
+SIZE = 1 << 20
+
+
+def test_blocked_multicast_uses_the_ring(four):
+    four.lab.set_multicast("blocked")
+    outcomes = four.start(programs.every_op, [0, 1, 1437, SIZE]).outcomes(120)
+    assert all(outcome.ok for outcome in outcomes), outcomes
+    for outcome in outcomes:
+        assert outcome.value["path"] == "ring" and "does not hear" in outcome.value["reason"]
+        assert outcome.value["counters"]["ring_bytes_sent"] > 0
+    logs = "".join(outcome.log for outcome in outcomes)
+    assert logs.count("uses the unicast ring") == 1, logs
+
+
+def test_blocked_multicast_is_an_error_if_multicast_is_a_must(four):
+    four.lab.set_multicast("blocked")
+    outcomes = four.start(programs.every_op, [1], (), {"algorithm": "multicast"}).outcomes(60)
+    for outcome in outcomes:
+        assert outcome.state == "error" and "multicast does not reach all ranks" in outcome.text
+
+
+def test_snooping_with_a_querier_keeps_multicast(four):
+    four.lab.set_multicast("snooping")
+    stats = four.run(programs.every_op, [1, SIZE])
+    assert all(row["path"] == "multicast" for row in stats)
+
+
+@pytest.mark.parametrize("before", ["flood", pytest.param("snooping", marks=pytest.mark.all_tier)])
+def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
+    """As when memberships age out on a switch without a querier: no data is lost."""
+    four.lab.set_multicast(before)
+    call = four.start(programs.until_told, SIZE, {}, 60.0, None, "ring")
+    call.wait("running")
+    four.lab.set_multicast("blocked")
+    call.wait("path")
+    call.signal("stop")
+    outcomes = call.outcomes(60)
+    assert all(outcome.ok for outcome in outcomes), outcomes
+    for outcome in outcomes:
+        row = outcome.value
+        assert row["path"] == "ring" and row["counters"]["path_switches"] == 1
+        assert "no longer hears" in row["reason"] and not row["failure"]
+    assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
+
+
+def second_job(cluster, hosts, base_port):
+    """Another job's workers, on some of the lab's hosts."""
+    places = []
+    for rank, number in enumerate(hosts):
+        place = cluster.pool.places[number]
+        env = {
+            **place.env,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(hosts)),
+            "MASTER_ADDR": cluster.lab.hosts[hosts[0]].address,
+        }
+        places.append(dataclasses.replace(place, env=env))
+    return Pool(places, PRELOAD, base_port)
+
+
+@pytest.mark.parametrize("same_address", [False, True], ids=["own-address", "same-address"])
+def test_two_jobs_do_not_disturb_each_other(four, same_address):
+    """Even where they share the multicast address (the same run identifier): the tag decides."""
+    env = {"TORCHELASTIC_RUN_ID": "same"} if same_address else {}
+    with contextlib.closing(second_job(four, [1, 2, 3, 0], 40000)) as other:
+        call = four.start(programs.until_told, SIZE, env=env)
+        call.wait("running")
+        theirs = other.run(programs.rounds, SIZE, 6, env=env)
+        call.signal("stop")
+        ours = call.results(60)
+    for row in [*ours, *theirs]:
+        assert row["path"] == "multicast" and not row["failure"]
+        counters = row["counters"]
+        assert counters["mismatched"] == 0 and counters["corrupt"] == 0
+        assert (counters["foreign"] > 0) == same_address, counters["foreign"]
+
+
+SMALL = 1000
+
+
+def replayed(ctx):
+    """Datagrams of one group sent again while its successor waits for the same operation."""
+    programs.join(ctx)
+    store = dist.distributed_c10d._get_default_store()
+    raw = None
+    if ctx.rank == 0:
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+        raw.bind(("eth0", 0))
+        raw.settimeout(5)
+    store_barrier(store, "captures", ctx)
+    first = dist.new_group(backend="mcast")
+    for salt in range(3):
+        programs.all_gather(SMALL, salt, first)
+    dist.destroy_process_group(first)
+    store_barrier(store, "first is over", ctx)
+    second = dist.new_group(backend="mcast")
+    late = 0
+    if ctx.rank == 0:
+        late = replay(raw, ctx.address)
+        store.set("replayed", b"1")
+    store.wait(["replayed"])
+    for salt in range(3):  # the same sequence numbers and shapes, other bytes
+        programs.all_gather(SMALL, 500 + salt, second)
+    return late, torch_mcast.stats(second)
+
+
+def store_barrier(store, name, ctx):
+    """A barrier that sends no datagram."""
+    if store.add(name, 1) == ctx.world_size:
+        store.set(name + " go", b"1")
+    store.wait([name + " go"])
+
+
+def replay(raw, address):
+    """Sends every captured data datagram again from an ordinary socket; returns their number."""
+    captured = []
+    raw.setblocking(False)
+    while True:
+        try:
+            frame = raw.recv(1 << 16)
+        except BlockingIOError:
+            break
+        ip, udp = frame[14:], frame[14 + 20 :]
+        if frame[12:14] != b"\x08\x00" or ip[9] != 17 or not 224 <= ip[16] < 240:
+            continue
+        target = socket.inet_ntoa(ip[16:20]), int.from_bytes(udp[2:4], "big")
+        payload = udp[8 : int.from_bytes(udp[4:6], "big")]
+        if payload[4:6] == b"CM" and payload[6] == 0x11 and len(payload) == 32 + SMALL:
+            captured.append((target, payload))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        for target, payload in captured:
+            sender.sendto(payload, target)
+    return len(captured)
+
+
+def test_late_datagrams_of_a_previous_group_are_ignored(four):
+    answers = four.run(replayed)
+    late = answers[0][0]
+    assert late >= 12  # of 4 roots and 3 operations each
+    for _, row in answers[1:]:
+        assert row["counters"]["foreign"] >= late, row["counters"]
+    for _, row in answers:
+        assert row["path"] == "multicast" and not row["failure"]
+        assert row["counters"]["mismatched"] == 0
