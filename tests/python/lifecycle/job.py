@@ -107,9 +107,10 @@ class Job(contextlib.AbstractContextManager):
     def __init__(
         self, zygote: Zygote, world: int, scenario: str, *args: Any,
         env: dict[str, str] | None = None, limits: dict[str, int] | None = None,
-        by_rank: dict[int, dict[str, str]] | None = None,
+        by_rank: dict[int, dict[str, str]] | None = None, netns: str = "",
     ) -> None:  # fmt: skip
-        """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}."""
+        """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}. `netns`:
+        path of a network namespace."""
         self.zygote = zygote
         self.folder = Path(tempfile.mkdtemp(prefix="mcast_life_"))
         self._listener = socket.socket(socket.AF_UNIX)
@@ -121,7 +122,7 @@ class Job(contextlib.AbstractContextManager):
         self.world = world
         self._order = {
             "folder": str(self.folder), "module": module, "function": function, "args": args,
-            "world": world, "limits": limits or {},
+            "world": world, "limits": limits or {}, "netns": netns,
         }  # fmt: skip
         for number in range(world):
             self._start(number, {**(env or {}), **(by_rank or {}).get(number, {})})
@@ -162,7 +163,14 @@ class Job(contextlib.AbstractContextManager):
         expected = codes if len(codes) == self.world else self.world * (codes or (0,))
         got = tuple(rank.code() for rank in self.ranks)
         assert got == tuple(expected), f"exit codes {got}\n{self.output()}"
-        assert self.left() == [], self.output()
+        self.nothing_left()
+
+    def nothing_left(self, guard_s: float = 5) -> None:
+        """The zygote reaps orphans that have ended, which takes a moment."""
+        deadline = time.monotonic() + guard_s
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, f"{left}\n{self.output()}"
 
     def left(self) -> list[str]:
         """Processes of the ranks' sessions: "pid name state"."""

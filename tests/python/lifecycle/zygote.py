@@ -1,14 +1,15 @@
 """Forks ranks from one process that has imported torch (which takes seconds) but made no engine.
 
-Lines of JSON on stdin: {"folder", "module", "function", "args", "rank", "world", "env", "limits"}.
+Lines of JSON on stdin: {"folder", "module", "function", "args", "rank", "world", "env", "limits", "netns"}.
 Lines on stdout: {"pid": n} for each, and later {"pid": n, "code": c}: exit code, or minus the signal.
-A rank leads a session of its own and ends as any script does: by falling off the end, an exception,
+Processes that ranks leave behind are inherited and reaped here. A rank leads a session of its own and ends as any script does: by falling off the end, an exception,
 sys.exit(), os._exit() or a signal, atexit handlers included. End of input kills what still runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -20,6 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 
+PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNET = 0x40000000
+
+
 def reply(**fields: int) -> None:
     os.write(1, (json.dumps(fields) + "\n").encode())
 
@@ -27,6 +32,11 @@ def reply(**fields: int) -> None:
 def become(order: dict) -> Callable[[], None]:
     """In the child: the environment of a rank, and what it is to run."""
     os.setsid()
+    if order["netns"]:
+        with open(order["netns"]) as file:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {order['netns']}")
     out = os.open(Path(order["folder"]) / f"out{order['rank']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for target in (1, 2):
         os.dup2(out, target)
@@ -52,7 +62,14 @@ def serve() -> Callable[[], None] | None:
     children: dict[int, int] = {}  # pidfd: pid
     pending = b""
     while True:
-        for descriptor, _ in poller.poll():
+        events = poller.poll(200)
+        # Orphans of ranks. The ranks themselves are waited for one by one.
+        reap = os.WEXITED | os.WNOHANG
+        while (dead := os.waitid(os.P_ALL, 0, reap | os.WNOWAIT) if children else None) is not None:
+            if dead.si_pid in children.values():
+                break
+            os.waitid(os.P_PID, dead.si_pid, reap)
+        for descriptor, _ in events:
             if descriptor != 0:
                 poller.unregister(descriptor)
                 pid = children.pop(descriptor)
@@ -87,6 +104,7 @@ if __name__ == "__main__":
 
     import torch_mcast
 
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     torch.set_num_threads(1)
     torch_mcast.Options()  # loads the extension; makes no thread and no socket
     run = serve()
