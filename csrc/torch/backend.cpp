@@ -31,14 +31,26 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
                     "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
                     " of ", size);
   const WithoutGil nogil;
-  StoreAdapter adapter(store, rank);
+  // The engine knows no exceptions: what a signal handler raises is carried around it.
+  std::exception_ptr raised;
+  const auto interrupted = [&raised] {
+    try {
+      check_signals();
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    return raised != nullptr;
+  };
+  StoreAdapter adapter(store, rank, interrupted);
   GroupSpec spec;
   spec.name = name_;
   spec.rank = static_cast<Member>(rank);
   spec.size = static_cast<uint32_t>(size);
   spec.config = config_;
   spec.timeout = limit(c10d::kUnsetTimeout);
+  spec.interrupted = interrupted;
   auto made = Engine::instance().create_group(spec, adapter);
+  if (raised) std::rethrow_exception(raised);
   if (!made.ok()) {
     throw_status(made.status(), c10::str("mcast: rank ", rank, " of ", size,
                                          " could not make group '", name_, "'"));

@@ -1,6 +1,7 @@
 // Keys are "mcast/<incarnation>/<key>" below whatever prefix c10d has given the group. multi_get()
 // waits for all keys with one call and fetches them with one call where the store can (TCPStore),
-// so that making a group costs a constant number of round trips per rank.
+// so that making a group costs a constant number of round trips per rank. Stores do not look for
+// signals while they wait, and a late rank may take half an hour, so the wait is cut into slices.
 #include "store.h"
 
 #include <algorithm>
@@ -10,12 +11,15 @@
 namespace mcast::pg {
 namespace {
 
+constexpr std::chrono::milliseconds kSlice(1000);
+
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 }  // namespace
 
-StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank)
-    : store_(std::move(store)) {
+StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
+                           std::function<bool()> interrupted)
+    : store_(std::move(store)), interrupted_(std::move(interrupted)) {
   const int64_t incarnation = store_->add("mcast/incarnation/" + std::to_string(rank), 1);
   prefix_ = "mcast/" + std::to_string(incarnation) + "/";
 }
@@ -36,13 +40,26 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   std::vector<std::string> names;
   names.reserve(keys.size());
   for (const auto& key : keys) names.push_back(prefix_ + key);
-  // At least 1 ms: stores take 0 as "no limit".
-  const std::chrono::milliseconds limit(timeout == kNever ? int64_t{86400000}
-                                                          : std::max<int64_t>(1, timeout / kMilli));
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::nanoseconds(std::min(timeout, 86400 * kSecond));
   std::vector<std::string> values;
   values.reserve(keys.size());
   try {
-    store_->wait(names, limit);
+    for (;;) {
+      const auto start = Clock::now();
+      // At least 1 ms: stores take 0 as "no limit".
+      const auto slice = std::max(
+          std::chrono::milliseconds(1),
+          std::min(kSlice, std::chrono::duration_cast<std::chrono::milliseconds>(end - start)));
+      try {
+        store_->wait(names, slice);
+        break;
+      } catch (const std::exception&) {
+        // Only its passing tells the end of a slice from a store that is broken.
+        if (Clock::now() - start < slice || Clock::now() >= end) throw;
+      }
+      if (interrupted_ && interrupted_()) return Status(Code::kAborted, "interrupted");
+    }
     if (store_->hasExtendedApi()) {
       for (const auto& value : store_->multiGet(names))
         values.emplace_back(value.begin(), value.end());

@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ class StoreAdapter final : public KeyValueStore {
  public:
   // Takes the incarnation: how often `rank` has made this group on `store`. All ranks agree on it
   // as long as they make and destroy the group equally often. Throws what the Store throws.
-  StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank);
+  // `interrupted` is asked now and then while multi_get() waits; true: it gives up (kAborted).
+  StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::function<bool()> interrupted);
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
@@ -27,6 +29,7 @@ class StoreAdapter final : public KeyValueStore {
   Status missing(const std::vector<std::string>& keys, const std::string& cause);
 
   c10::intrusive_ptr<c10d::Store> store_;
+  std::function<bool()> interrupted_;
   std::string prefix_;
 };
 

@@ -25,16 +25,6 @@ constexpr std::chrono::milliseconds kSlice(200);
 
 std::atomic<unsigned long> main_thread{0};
 
-// Throws KeyboardInterrupt or whatever a signal handler raises. Call without locks.
-void check_signals() {
-  if (Py_IsInitialized() == 0 || PyThread_get_thread_ident() != main_thread.load()) return;
-  const pybind11::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return;
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
 std::string first_line_hint(Code code) {
   switch (code) {
     case Code::kTimeout:
@@ -57,6 +47,15 @@ std::string first_line_hint(Code code) {
 }  // namespace
 
 void set_main_thread(unsigned long ident) { main_thread.store(ident); }
+
+void check_signals() {
+  if (Py_IsInitialized() == 0 || PyThread_get_thread_ident() != main_thread.load()) return;
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
 
 void throw_status(const Status& status, const std::string& context) {
   const std::string text =

@@ -78,4 +78,8 @@ class McastWork final : public c10d::Work {
 // loaded.
 void set_main_thread(unsigned long ident);
 
+// On that thread: lets Python run its signal handlers, and throws what they raise (Ctrl-C:
+// KeyboardInterrupt). Elsewhere nothing. Call without locks and without Python's lock.
+void check_signals();
+
 }  // namespace mcast::pg

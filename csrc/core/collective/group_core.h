@@ -155,7 +155,7 @@ class GroupCore {
   void mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now);
   void drive_liveness(Nanos now, bool drained);
   void check_deadlines(Nanos now);
-  void on_late(Sequence sequence, Nanos now);
+  void on_late(Sequence sequence, const std::string& what, Nanos now);
   void on_where(const Frame& header, Nanos now);
   void name_late(Nanos now);
 
@@ -235,6 +235,7 @@ class GroupCore {
   Sequence late_seq_ = 0;
   Nanos late_until_ = kNever;
   bool late_asked_ = false;
+  std::string late_what_;   // the operation and its limit, as its rank described them
   std::vector<int> where_;  // by member: -1 unknown, 0 not posted, 1 posted
 
   Deafness deafness_;

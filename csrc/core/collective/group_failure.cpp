@@ -36,10 +36,9 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
     wire::Writer body;
     wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, self_, why.message()});
     counters_.add(Counter::aborts_sent);
+    // Also the culprit: one that was only stopped learns what happened when it goes on.
     for (const Member m : liveness_.watched()) {
-      if (m != culprit || why.code() != Code::kPeerLost) {
-        send_frame(m, Channel::kControl, wire::FrameType::kAbort, 0, 0, body.bytes());
-      }
+      send_frame(m, Channel::kControl, wire::FrameType::kAbort, 0, 0, body.bytes());
     }
     if (path_ == Path::kMulticast) {
       send_datagram(wire::DatagramType::kAbort, 0, 0, 0, body.bytes());
@@ -128,20 +127,27 @@ void GroupCore::check_deadlines(Nanos now) {
   }
   for (const auto& op : ops_) {
     if (op->finished || now < op->deadline) continue;
+    const std::string what = " (" + op->plan.descriptor.to_string() +
+                             ") passed its time limit of " + seconds(op->post.timeout);
     if (tree_.is_top(self_)) {
-      on_late(op->post.sequence, now);
+      on_late(op->post.sequence, what, now);
     } else {
       late_asked_ = true;
       late_seq_ = op->post.sequence;
       late_until_ = now + 2 * kInquiry;
-      send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op->post.sequence, 0);
+      late_what_ = what;
+      wire::Writer body;
+      body.put_text(what);
+      send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op->post.sequence, 0,
+                 body.bytes());
     }
     return;
   }
 }
 
-void GroupCore::on_late(Sequence sequence, Nanos now) {
+void GroupCore::on_late(Sequence sequence, const std::string& what, Nanos now) {
   if (!tree_.is_top(self_) || !where_.empty()) return;
+  late_what_ = what;
   late_asked_ = true;
   late_seq_ = sequence;
   late_until_ = now + kInquiry;
@@ -172,12 +178,7 @@ void GroupCore::name_late(Nanos now) {
     if (where_[m] == 0) name(late, m);
     if (where_[m] < 0) name(mute, m);
   }
-  std::string text = "operation " + std::to_string(late_seq_);
-  if (const Operation* op = find(late_seq_)) {
-    text += " (" + op->plan.descriptor.to_string() + ")";
-    if (op->deadline != kNever) text += " passed its time limit of " + seconds(op->post.timeout);
-  }
-  text += ": ";
+  std::string text = "operation " + std::to_string(late_seq_) + late_what_ + ": ";
   if (!late.empty()) text += "rank(s) " + late + " have not called it";
   if (!mute.empty())
     text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
@@ -331,7 +332,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       return;
     }
     case FrameType::kLate:
-      return on_late(header.sequence, now);
+      return on_late(header.sequence, std::string(wire::Reader(body).rest_text()), now);
     case FrameType::kQuery:
       send_frame(Tree::kTop, Channel::kControl, FrameType::kWhere, header.sequence, next_);
       return flood(FrameType::kQuery, header.sequence, 0, {}, header.member);

@@ -1,8 +1,11 @@
 // One engine per process: lanes by the settings that their sockets depend on, made at first use and
-// kept, so that groups are cheap. Making a group is: publish a record, read everybody's, agree,
-// join, probe. The engine is leaked on purpose (nothing of it may be destroyed while other threads
-// run at exit); shutdown() is called by the host language's exit hook. After fork() the child
-// closes the descriptors it inherited and starts with an engine of its own.
+// kept, so that groups are cheap. A lane that has lost a peer can never talk to that process again
+// (neither side would know what the other had received), so the next group gets a fresh one, with
+// new sockets and a new identity; the worn one ends when its last group is gone. Making a group is:
+// publish a record, read everybody's, agree, join, probe. The engine is leaked on purpose (nothing
+// of it may be destroyed while other threads run at exit); shutdown() is called by the host
+// language's exit hook. After fork() the child closes the descriptors it inherited and starts with
+// an engine of its own.
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -34,15 +37,19 @@ const char* version() noexcept { return MCAST_VERSION; }
 
 struct Engine::Impl {
   std::mutex mutex;
-  std::map<std::string, LaneThread*> lanes;
+  std::map<std::string, std::shared_ptr<LaneThread>> lanes;
+  std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
   std::vector<std::weak_ptr<GroupImpl>> groups;
   bool down = false;
 
-  Result<LaneThread*> lane_for(const Config& config);
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config);
+  void sweep_worn();
   Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 
 namespace {
+
+constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
 std::mutex* const g_mutex = new std::mutex;
@@ -62,6 +69,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   if (g_impl != nullptr) {
     for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
+    for (const auto& lane : g_impl->worn) lane->abandon_after_fork();
     g_impl->mutex.unlock();
   }
   // The parent's engine stays in memory, untouched: its threads do not exist here.
@@ -105,18 +113,35 @@ Engine& Engine::instance() {
   return *g_engine;
 }
 
-Result<LaneThread*> Engine::Impl::lane_for(const Config& config) {
+// Ends the worn lanes that no group uses any more. `mutex` held.
+void Engine::Impl::sweep_worn() {
+  for (size_t i = 0; i < worn.size();) {
+    if (worn[i].use_count() > 1) {
+      i++;
+      continue;
+    }
+    worn[i]->stop(kWornPatience);
+    worn.erase(worn.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config) {
   const std::string key = lane_key(config);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
-  if (const auto it = lanes.find(key); it != lanes.end()) return it->second;
+  if (const auto it = lanes.find(key); it != lanes.end()) {
+    if (!it->second->worn()) return it->second;
+    worn.push_back(it->second);
+    lanes.erase(it);
+  }
+  sweep_worn();
   Result<std::unique_ptr<Transport>> made = make_udp_transport(UdpTransportOptions::from(config));
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
-  auto* lane = new LaneThread(std::move(wrapped).value(),
-                              "mcast-lane" + std::to_string(lanes.size()), pin_cpu(config));
+  auto lane = std::make_shared<LaneThread>(
+      std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes.size()), pin_cpu(config));
   log(LogLevel::kInfo, "transport %s", lane->description().c_str());
   lanes[key] = lane;
   return lane;
@@ -124,7 +149,7 @@ Result<LaneThread*> Engine::Impl::lane_for(const Config& config) {
 
 Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
-  Result<LaneThread*> lane = lane_for(spec.config);
+  Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config);
   if (!lane.ok()) return lane.status();
 
   RankRecord mine;
@@ -169,7 +194,8 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
   if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
   auto group = std::make_shared<GroupImpl>(spec, lane.value());
-  if (Status status = group->open(agreement.value(), deadline); !status.ok()) return status;
+  if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
+    return status;
   return group;
 }
 
@@ -212,7 +238,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
 
 void Engine::shutdown() {
   std::vector<std::shared_ptr<GroupImpl>> live;
-  std::map<std::string, LaneThread*> lanes;
+  std::vector<std::shared_ptr<LaneThread>> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
     if (impl_->down) return;
@@ -220,10 +246,18 @@ void Engine::shutdown() {
     for (const auto& weak : impl_->groups) {
       if (auto group = weak.lock()) live.push_back(std::move(group));
     }
-    lanes = impl_->lanes;
+    lanes = impl_->worn;
+    for (const auto& [key, lane] : impl_->lanes) lanes.push_back(lane);
   }
-  for (const auto& group : live) (void)group->close_with_linger();
-  for (const auto& [key, lane] : lanes) lane->stop(2 * kSecond);
+  // All at once: the patience of many groups must not add up.
+  std::vector<std::pair<Nanos, std::future<Status>>> closing;
+  for (const auto& group : live) {
+    closing.emplace_back(group->linger(), group->start_close(group->linger()));
+  }
+  for (auto& [limit, closed] : closing) {
+    closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+  }
+  for (const auto& lane : lanes) lane->stop(2 * kSecond);
 }
 
 }  // namespace mcast

@@ -102,6 +102,8 @@ struct GroupSpec {
   uint32_t size = 1;  // 1..65534
   Config config;
   Nanos timeout = 1800 * kSecond;  // for the creation
+  // Asked now and then on the calling thread while the creation waits; true: give it up (kAborted).
+  std::function<bool()> interrupted;
 };
 
 class Engine {

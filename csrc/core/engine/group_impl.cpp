@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/clock.h"
 
 namespace mcast {
 namespace {
+
+constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
 
 GroupParams make_params(const std::string& name, Member rank, const Config& config,
                         const Agreement& agreement) {
@@ -49,13 +52,13 @@ const char* path_name(GroupCore::Path path) {
 
 }  // namespace
 
-GroupImpl::GroupImpl(const GroupSpec& spec, LaneThread* lane)
+GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane)
     : name_(spec.name),
       rank_(spec.rank),
       size_(spec.size),
       config_(spec.config),
       pid_(getpid()),
-      lane_(lane) {
+      lane_(std::move(lane)) {
   fixed_.name = name_;
   fixed_.rank = rank_;
   fixed_.size = static_cast<Member>(size_);
@@ -72,7 +75,8 @@ GroupImpl::~GroupImpl() {
 
 bool GroupImpl::here() const { return getpid() == pid_; }
 
-Status GroupImpl::open(const Agreement& agreement, Nanos deadline) {
+Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
+                       const std::function<bool()>& interrupted) {
   tag_ = agreement.tag;
   GroupParams params = make_params(name_, rank_, config_, agreement);
   auto ready = std::make_shared<std::promise<Status>>();
@@ -104,8 +108,20 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline) {
     group.core().start_probe(now, [ready](const Status& status) { ready->set_value(status); });
   });
   if (!pushed) return Status(Code::kClosed, "the engine is shut down");
-  const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
-  if (future.wait_for(std::chrono::nanoseconds(left)) != std::future_status::ready) {
+  const auto wait_slice = [&] {
+    const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
+    return future.wait_for(std::chrono::nanoseconds(std::min(left, kAskInterval))) ==
+           std::future_status::ready;
+  };
+  bool ready_now = wait_slice();
+  while (!ready_now && monotonic_now() < deadline) {
+    if (interrupted && interrupted()) {
+      abort("rank " + std::to_string(rank_) + " was interrupted");
+      return Status(Code::kAborted, "group '" + name_ + "': its creation was interrupted");
+    }
+    ready_now = wait_slice();
+  }
+  if (!ready_now) {
     abort("rank " + std::to_string(rank_) + " waited too long for the group to be made");
     return Status(Code::kTimeout,
                   "group '" + name_ + "': some ranks did not finish creating it in time");
@@ -246,17 +262,25 @@ void GroupImpl::abort(const std::string& reason) {
   });
 }
 
-Status GroupImpl::close(Nanos limit) {
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->closed) return {};
-    state_->closed = true;
-  }
-  if (lane_ == nullptr || !here() || tag_ == 0) return {};
+std::future<Status> GroupImpl::start_close(Nanos limit) {
   auto result = std::make_shared<std::promise<Status>>();
   std::future<Status> future = result->get_future();
+  bool closed = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    closed = std::exchange(state_->closed, true);
+  }
+  if (closed || lane_ == nullptr || !here() || tag_ == 0) {
+    result->set_value({});
+    return future;
+  }
   const Nanos now = monotonic_now();
   lane_->close_group(tag_, limit > kNever - now ? kNever : now + limit, result);
+  return future;
+}
+
+Status GroupImpl::close(Nanos limit) {
+  std::future<Status> future = start_close(limit);
   // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -18,11 +19,11 @@ namespace mcast {
 class GroupImpl final : public Group {
  public:
   // A group of one rank needs no lane: `lane` null.
-  GroupImpl(const GroupSpec& spec, LaneThread* lane);
+  GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane);
   ~GroupImpl() override;
 
   // Adds the group to its lane, probes, waits until the path is decided.
-  Status open(const Agreement& agreement, Nanos deadline);
+  Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
 
   Member rank() const override { return rank_; }
   Member size() const override { return static_cast<Member>(size_); }
@@ -35,6 +36,9 @@ class GroupImpl final : public Group {
   GroupStats stats() const override;
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
+  // The first half of that: the future is ready soon after the limit. For closing many at once.
+  std::future<Status> start_close(Nanos limit);
+  Nanos linger() const { return config_.linger; }
 
   // In the child of a fork: every call fails from now on.
   bool here() const;
@@ -49,7 +53,7 @@ class GroupImpl final : public Group {
   const uint32_t size_;
   const Config config_;
   const pid_t pid_;
-  LaneThread* const lane_;
+  const std::shared_ptr<LaneThread> lane_;
   uint64_t tag_ = 0;
   GroupStats fixed_;  // what does not change after open()
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();

@@ -3,6 +3,7 @@
 // thread-safe: whoever drives it owns it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -63,6 +64,8 @@ class Lane final : private DatagramSink, private StreamSink {
   uint64_t foreign() const { return foreign_; }
   uint64_t malformed() const { return malformed_; }
   uint32_t busy_groups() const { return busy_; }
+  // A peer's connections broke, so it can never be reached from this lane again. Any thread.
+  bool worn() const { return worn_.load(std::memory_order_relaxed); }
 
  private:
   friend class LaneGroup;
@@ -90,6 +93,7 @@ class Lane final : private DatagramSink, private StreamSink {
   size_t orphan_bytes_ = 0;
   std::map<uint64_t, bool> retired_;  // tags of removed groups
   std::unordered_map<PeerId, Down> down_;
+  std::atomic<bool> worn_{false};
   Nanos now_ = 0;
   uint32_t busy_ = 0;
   uint64_t foreign_ = 0, malformed_ = 0;

@@ -21,7 +21,7 @@ class LaneThread {
 
   // pin_cpu < 0: not pinned.
   LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu);
-  ~LaneThread() = delete;  // leaked with the engine; stop() ends the thread
+  ~LaneThread() = default;  // only after stop()
 
   // Any thread. Commands run in the order of the calls of one thread. After stop(): dropped, false.
   bool push(Command command);
@@ -38,6 +38,7 @@ class LaneThread {
   // In the child of a fork: closes descriptors; nothing else of this object may be used.
   void abandon_after_fork() noexcept { lane_.transport().abandon_after_fork(); }
   const std::string& description() const { return description_; }
+  bool worn() const { return lane_.worn(); }
   Transport& transport() { return lane_.transport(); }
 
  private:

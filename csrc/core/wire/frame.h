@@ -42,7 +42,7 @@ enum class FrameType : uint8_t {
   kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
   kRingData = 16,     // to the ring successor: root (u16), offset (u64), payload
   kLeave = 17,        // flooded: member `argument` posts nothing from op `sequence` on
-  kLate = 18,         // to member 0: op `sequence` passed its deadline here
+  kLate = 18,         // to member 0: op `sequence` passed its deadline here; body: text, what it is
   kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
   kWhere = 20,        // answer to member 0: argument = my next sequence
   kComing = 21,       // like NotHave, but the root multicasts these chunks again

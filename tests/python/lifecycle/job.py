@@ -1,0 +1,201 @@
+"""The test's end: jobs of ranks that are meant to die, stop, or end in other ways than by returning.
+
+Every wait is bounded by a guard. It is generous, since this machine may be busy: what passes by it is
+a hang. When a job ends, nothing of its ranks' sessions may be left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GUARD_S = 30.0
+# What a test allows beyond a limit under test: 2 s are the library's, the rest a busy machine's.
+GRACE_S = 2.0 + 5.0
+_ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+class Zygote:
+    """One per test session. Threads may start jobs at the same time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "zygote.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            start_new_session=True, env={**os.environ, **_ENV},
+        )  # fmt: skip
+        self._order = threading.Lock()
+        self._born: queue.Queue[int] = queue.Queue()
+        self._codes: dict[int, int] = {}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self._process.stdout:
+            row = json.loads(line)
+            if "code" not in row:
+                self._born.put(row["pid"])
+                continue
+            with self._changed:
+                self._codes[row["pid"]] = row["code"]
+                self._changed.notify_all()
+
+    def start(self, order: dict[str, Any]) -> int:
+        with self._order:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            return self._born.get(timeout=2 * GUARD_S)
+
+    def code(self, pid: int, guard_s: float) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._codes, guard_s)
+            return self._codes.get(pid)
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(GUARD_S)
+
+
+class Rank:
+    def __init__(self, job: Job, number: int, pid: int) -> None:
+        self.job, self.number, self.pid = job, number, pid
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.connection: socket.socket | None = None
+
+    def expect(self, event: str, guard_s: float = GUARD_S) -> dict[str, Any]:
+        """The next event, which must be this one."""
+        try:
+            row = self.events.get(timeout=guard_s)
+        except queue.Empty:
+            row = {"event": f"nothing in {guard_s} s"}
+        assert row["event"] == event, f"rank {self.number}: wanted {event}, got {row}\n{self.job.output()}"
+        return row
+
+    def order(self, word: str) -> None:
+        assert self.connection is not None
+        self.connection.sendall(f"{word}\n".encode())
+
+    def signal(self, number: int) -> float:
+        os.kill(self.pid, number)
+        return time.monotonic()
+
+    def code(self, guard_s: float = GUARD_S) -> int:
+        code = self.job.zygote.code(self.pid, guard_s)
+        assert code is not None, f"rank {self.number} still runs\n{self.job.output()}"
+        return code
+
+    def output(self) -> str:
+        path = self.job.folder / f"out{self.number}"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+class Job(contextlib.AbstractContextManager):
+    """with Job(zygote, world, "module.function", *args) as job: job.ranks[0].expect(...)"""
+
+    def __init__(
+        self, zygote: Zygote, world: int, scenario: str, *args: Any,
+        env: dict[str, str] | None = None, limits: dict[str, int] | None = None,
+        by_rank: dict[int, dict[str, str]] | None = None, netns: str = "",
+    ) -> None:  # fmt: skip
+        """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}. `netns`:
+        path of a network namespace."""
+        self.zygote = zygote
+        self.folder = Path(tempfile.mkdtemp(prefix="mcast_life_"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.folder / "link"))
+        self._listener.listen(world)
+        self._listener.settimeout(GUARD_S)
+        module, _, function = scenario.partition(".")
+        self.ranks: list[Rank] = []
+        self.world = world
+        self._order = {
+            "folder": str(self.folder), "module": module, "function": function, "args": args,
+            "world": world, "limits": limits or {}, "netns": netns,
+        }  # fmt: skip
+        for number in range(world):
+            self._start(number, {**(env or {}), **(by_rank or {}).get(number, {})})
+        for _ in range(world):
+            self._accept()
+
+    def _start(self, number: int, env: dict[str, str]) -> None:
+        pid = self.zygote.start({**self._order, "rank": number, "env": env})
+        self.ranks.append(Rank(self, number, pid))
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        file = connection.makefile("r")
+        hello = json.loads(file.readline())
+        rank = self.ranks[hello["rank"]]
+        rank.connection = connection
+
+        def listen() -> None:
+            with contextlib.suppress(OSError):
+                for line in file:
+                    rank.events.put(json.loads(line))
+            rank.events.put({"event": "end of the conversation"})
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def others(self, *victims: int) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.number not in victims]
+
+    def order(self, word: str) -> None:
+        for rank in self.ranks:
+            rank.order(word)
+
+    def expect(self, event: str, guard_s: float = GUARD_S) -> list[dict[str, Any]]:
+        return [rank.expect(event, guard_s) for rank in self.ranks]
+
+    def end(self, *codes: int) -> None:
+        """All ranks have ended, with these exit codes (one for all: 0), and left nothing behind."""
+        expected = codes if len(codes) == self.world else self.world * (codes or (0,))
+        got = tuple(rank.code() for rank in self.ranks)
+        assert got == tuple(expected), f"exit codes {got}\n{self.output()}"
+        self.nothing_left()
+
+    def nothing_left(self, guard_s: float = 5) -> None:
+        """The zygote reaps orphans that have ended, which takes a moment."""
+        deadline = time.monotonic() + guard_s
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, f"{left}\n{self.output()}"
+
+    def left(self) -> list[str]:
+        """Processes of the ranks' sessions: "pid name state"."""
+        sessions = {rank.pid for rank in self.ranks}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                name, _, rest = (entry / "stat").read_text().rpartition(") ")
+                fields = rest.split()
+                if int(fields[3]) in sessions:
+                    found.append(f"{name}) {fields[0]}")
+        return found
+
+    def output(self) -> str:
+        return "\n".join(f"--- rank {r.number} (pid {r.pid})\n{r.output()}" for r in self.ranks)
+
+    def __exit__(self, *exc: object) -> None:
+        for line in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+        for rank in self.ranks:
+            self.zygote.code(rank.pid, GUARD_S)
+            if rank.connection is not None:
+                rank.connection.close()
+        self._listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,30 @@
+"""The rank's end of the conversation with the test: events out, orders in, lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Link:
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        self.folder, self.rank, self.world = folder, rank, world
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(folder / "link"))
+        self._file = self._socket.makefile("r")
+        self.say("hello", rank=rank)
+
+    def say(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, "at": time.monotonic(), **fields})
+        self._socket.sendall((line + "\n").encode())
+
+    def hear(self, order: str) -> None:
+        """Waits for this order; the end of the conversation ends the rank."""
+        line = self._file.readline()
+        if not line:
+            raise SystemExit("the test is gone")
+        if line.strip() != order:
+            raise SystemExit(f"expected the order {order!r}, got {line.strip()!r}")

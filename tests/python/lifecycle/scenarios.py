@@ -1,0 +1,133 @@
+"""What ranks do in the tests of this folder (run by zygote.py, told by job.py)."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few milliseconds
+# One chunk of every stream is lost by multicast and by repair: an operation comes to its last chunk
+# and stays there, on all ranks.
+HOLE = "drop:type=data,chunk=3;drop:type=fetch_data"
+
+
+def join(link: Any, timeout_s: float = 60, incarnation: str = "", **options: Any) -> None:
+    dist.init_process_group(
+        "mcast",
+        store=dist.FileStore(str(link.folder / f"store{incarnation}"), link.world),
+        rank=link.rank,
+        world_size=link.world,
+        timeout=timedelta(seconds=timeout_s),
+        pg_options=torch_mcast.Options(**options),
+    )
+
+
+def group_backend() -> Any:
+    return torch_mcast._stats.backend_of()
+
+
+def post(op: str, size: int = BLOCK, **more: Any) -> Any:
+    """A Work of about `size` bytes per rank."""
+    world = dist.get_world_size()
+    if op == "broadcast":
+        return dist.broadcast(torch.zeros(size, dtype=torch.uint8), 0, async_op=True, **more)
+    if op == "barrier":
+        return dist.barrier(async_op=True, **more)
+    mine = torch.zeros(size, dtype=torch.uint8)
+    if op == "all_gather":
+        return dist.all_gather(
+            [torch.zeros_like(mine) for _ in range(world)], mine, async_op=True, **more
+        )
+    if op == "all_gather_into_tensor":
+        return dist.all_gather_into_tensor(
+            torch.zeros(size * world, dtype=torch.uint8), mine, async_op=True, **more
+        )
+    assert op == "all_gather_into_tensor_coalesced"
+    inputs = [mine[: size // 4], mine[size // 4 :]]
+    outputs = [torch.zeros(len(i) * world, dtype=torch.uint8) for i in inputs]
+    return dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs)
+
+
+OPS = ["broadcast", "all_gather", "all_gather_into_tensor_coalesced", "barrier"]
+
+
+def until(condition: Any, what: str, limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {limit_s} s for {what}: {torch_mcast.stats()}")
+        time.sleep(0.005)
+
+
+def caught(link: Any, call: Any, event: str = "error") -> None:
+    """Says what `call` raises."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        link.say(event, kind=type(error).__name__, text=str(error))
+    else:
+        link.say("no error where there should be one")
+
+
+def leave_poisoned(link: Any, op: str) -> None:
+    """Later calls raise at once; then the group goes, and the process ends in order."""
+    caught(link, lambda: post(op), "again")
+    dist.destroy_process_group()
+    link.say("destroyed")
+
+
+def struck(link: Any, victim: int, op: str, phase: str, options: dict[str, Any]) -> None:
+    """One rank gets a signal in `phase`; all say their error.
+
+    before   nobody has posted; the survivors post when they are told
+    middle   everybody has posted a large operation that has moved most of its data
+    waiting  the others have posted and wait, the victim has not
+    """
+    hole = {"faults": HOLE} if phase == "middle" and op != "barrier" else {}
+    join(link, **hole, **options)
+    dist.barrier()
+    work = None
+    if phase == "waiting" and link.rank != victim:
+        work = post(op)
+    if phase == "middle":
+        work = post(op) if op != "barrier" or link.rank != victim else None
+        if op != "barrier":
+            # The hole has been found and repairs are being refused: everything else has moved.
+            root = op == "broadcast" and link.rank == 0
+            counter = "fetches_received" if root else "fetches_sent"
+            until(lambda: torch_mcast.stats()["counters"][counter] > 0, counter)
+    link.say("ready")
+    link.hear("go")
+    caught(link, lambda: (work or post(op)).wait())
+    leave_poisoned(link, op)
+
+
+def paused(link: Any, op: str) -> None:
+    """Rank 1 is stopped inside the operation, until the others have asked for signs of life."""
+    join(link, liveness_limit=20_000)
+    dist.barrier()
+    work = None if link.rank == 1 else post(op)
+    if link.rank == 1 and op != "barrier":
+        work = post(op)  # stopped somewhere on its way, or just after it
+    link.say("posted")
+    link.hear("go")
+    if link.rank != 1:
+        before = torch_mcast.stats()["counters"]["pings_sent"]
+        last = dist.barrier(async_op=True)
+        if 1 in ((link.rank + 1) % link.world, (link.rank - 1) % link.world):
+            until(lambda: torch_mcast.stats()["counters"]["pings_sent"] > before, "pings")
+        link.say("pings sent")
+    else:
+        work = work or post(op)
+        last = dist.barrier(async_op=True)
+    work.wait()
+    last.wait()
+    assert torch_mcast.stats()["failure"] == ""
+    dist.destroy_process_group()
+    link.say("good")

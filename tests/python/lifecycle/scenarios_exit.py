@@ -1,0 +1,245 @@
+"""Ranks that end in every way a process can end, fork, and are interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from scenarios import caught, group_backend, join, post, until
+from scenarios_failure import all_good
+
+import torch_mcast
+
+
+def ends(link: Any, how: str) -> None:
+    """Rank 1 ends while the others wait for it."""
+    join(link, liveness_limit=20_000)
+    all_good()
+    if link.rank != 1:
+        works = [dist.barrier(async_op=True) for _ in range(3)]
+        link.say("posted")
+        for work in works:
+            caught(link, work.wait)
+        return
+    link.say("posted")
+    link.hear("go")
+    if how == "exception":
+        raise RuntimeError("deliberate")
+    if how == "sys.exit":
+        sys.exit(3)
+    if how == "os._exit":
+        os._exit(4)
+    if how == "in flight":
+        dist.barrier(async_op=True)  # posted, never waited for; the others have posted three
+
+
+def all_end(link: Any, how: str) -> None:
+    """All ranks end at once without destroying anything, with works nobody waits for."""
+    join(link)
+    for i in range(20):
+        post("all_gather_into_tensor", 1000 * (i + 1))
+        post("broadcast", 100_000)
+    dist.all_reduce(torch.ones(3))
+    works = [post("all_gather_into_tensor", 2 << 20), dist.barrier(async_op=True)]
+    if link.rank == 0:
+        works[0].get_future().then(lambda _: None)
+    link.say("posted")
+    if how == "sys.exit":
+        sys.exit(3)
+    if how == "thread":
+        # A thread that is inside a collective when the interpreter goes.
+        threading.Thread(target=works[1].wait, daemon=True).start()
+
+
+def waits_at_exit(link: Any, groups: int) -> None:
+    """Many groups with an operation each that the other rank never calls: their lingers do not add up."""
+    join(link, linger=1000)
+    every = [dist.new_group(backend="mcast", pg_options=torch_mcast.Options(linger=1000)) for _ in range(groups)]
+    dist.barrier()
+    if link.rank == 0:
+        for group in every:
+            dist.barrier(group=group, async_op=True)
+        link.say("ends")
+    else:
+        caught(link, lambda: until(lambda: False, "nothing", 0.1))
+        link.hear("go")
+        os._exit(0)
+
+
+def interrupted(link: Any, where: str) -> None:
+    """SIGINT while rank 0 waits."""
+    if where == "store":
+        if link.rank == 0:
+            link.say("waiting")
+            try:
+                join(link)
+            except KeyboardInterrupt:
+                link.say("interrupted")
+                raise
+        link.hear("go")
+        return
+    join(link)
+    dist.barrier()
+    if link.rank == 0:
+        work = dist.barrier(async_op=True)
+        link.say("waiting")
+        try:
+            work.wait()
+        except KeyboardInterrupt:
+            link.say("interrupted")
+            raise
+    else:
+        caught(link, lambda: (link.hear("go"), dist.barrier(), dist.barrier()))
+
+
+def leaves_a_child(link: Any) -> None:
+    """Rank 1 forks a child that holds whatever it inherited, and is killed."""
+    join(link, liveness_limit=60_000)
+    all_good()
+    work = None
+    if link.rank == 1:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+            link.say("child", pid=os.getpid())
+            while True:
+                signal.pause()
+    else:
+        work = post("all_gather_into_tensor")
+        link.say("posted")
+        caught(link, work.wait)
+        return
+    link.hear("never")
+
+
+def uses_group_in_child(link: Any) -> None:
+    """The group in a forked child: clear errors, no hang; children can make groups of their own."""
+    join(link)
+    all_good()
+    group = dist.new_group(backend="mcast")
+    parent, child = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        caught(link, dist.barrier)
+        caught(link, lambda: post("broadcast", group=group))
+        caught(link, lambda: post("all_gather_into_tensor", 100))
+        assert torch_mcast.stats()["path"] == "multicast"
+        torch_mcast.abort()
+        dist.destroy_process_group()
+        join(link, incarnation="of the children")
+        all_good()
+        dist.destroy_process_group()
+        link.say("child good")
+        os.write(child, b"x")
+        os._exit(7)
+    os.read(parent, 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    all_good()
+    dist.barrier(group=group)
+    dist.destroy_process_group()
+    link.say("good")
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
+
+
+def loads(link: Any) -> None:
+    """DataLoader workers forked before and after init; the training loop goes on."""
+
+    def loader() -> Any:
+        return torch.utils.data.DataLoader(
+            Numbers(), batch_size=8, num_workers=2, persistent_workers=True,
+            multiprocessing_context="fork",
+        )  # fmt: skip
+
+    early = loader()
+    first = iter(early)
+    next(first)
+    join(link, liveness_limit=2000)
+    late = loader()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    seen = 0
+    for _ in range(2):
+        for batches in zip(early, late, strict=True):
+            for batch in batches:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+                everything = torch.zeros(link.world * batch.numel())
+                dist.all_gather_into_tensor(everything, batch.flatten())
+                assert torch.equal(everything, batch.flatten().repeat(link.world))
+                seen += len(batch)
+    assert seen == 2 * 2 * 64
+    all_good()
+    link.say("trained")
+    if link.rank == 0:
+        dist.destroy_process_group()
+    # The other ranks end with their workers alive and the group in place.
+
+
+def many_groups(link: Any, count: int) -> None:
+    join(link)
+    dist.barrier()
+    before = len(os.listdir("/proc/self/task"))
+    start = time.monotonic()
+    groups = [dist.new_group(backend="mcast") for _ in range(count)]
+    made = time.monotonic() - start
+    stats = [torch_mcast.stats(group) for group in groups]
+    assert {row["path"] for row in stats} == {"multicast"}
+    engine = [n for n in _threads() if n.startswith("mcast-lane")]
+    for group in groups:
+        dist.barrier(group=group)
+    link.say("made", count=len(stats), seconds=made, lanes=len(engine), threads=before)
+    dist.destroy_process_group()
+
+
+def _threads() -> list[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    return names
+
+
+def strings(link: Any) -> None:
+    """Backend strings and the debug wrapper."""
+    cpu = torch.device("cpu")
+    for i, text in enumerate(["cpu:mcast", "cpu:mcast,cuda:mcast", "MCAST", "cpu:gloo,cuda:mcast"]):
+        dist.init_process_group(
+            text, store=dist.FileStore(str(link.folder / f"s{i}"), link.world), rank=link.rank,
+            world_size=link.world, timeout=timedelta(seconds=30),
+        )  # fmt: skip
+        world = dist.group.WORLD
+        if text == "cpu:gloo,cuda:mcast":
+            assert world._get_backend(cpu).name() == "gloo"
+            assert world._get_backend(torch.device("cuda")).name() == "mcast"
+            assert group_backend()._stats()["path"] == "multicast"
+            output = torch.zeros(link.world)
+            dist.all_gather_into_tensor(output, torch.ones(1))
+            dist.barrier()
+        else:
+            assert world._get_backend(cpu).name() == "mcast"
+            all_good()
+        dist.destroy_process_group()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    join(link)
+    assert type(dist.group.WORLD._get_backend(cpu)).__name__ == "_ProcessGroupWrapper"
+    all_good()
+    # The wrapper finds the difference before the engine sees the call.
+    size = 4 + link.rank
+    caught(link, lambda: dist.broadcast(torch.zeros(size), 0))
+    dist.destroy_process_group()
+    link.say("good")

@@ -1,0 +1,252 @@
+"""Ranks that are late, differ, abort, and begin again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from scenarios import HOLE, caught, join, leave_poisoned, post, until
+
+import torch_mcast
+
+
+def all_good(size: int = 100_000) -> None:
+    """The default group works: exact bytes, and nobody has failed."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    output = torch.zeros(size * world, dtype=torch.uint8)
+    dist.all_gather_into_tensor(output, torch.full((size,), rank + 1, dtype=torch.uint8))
+    expected = torch.arange(1, world + 1, dtype=torch.uint8).repeat_interleave(size)
+    assert torch.equal(output, expected)
+    dist.barrier()
+    assert torch_mcast.stats()["failure"] == ""
+
+
+def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
+    """The victim never calls the operation, but lives: all are told at the timeout, by name."""
+    join(link, timeout_s=60)
+    dist.barrier()
+    group = dist.new_group(backend="mcast", timeout=timedelta(seconds=timeout_s))
+    dist.barrier()
+    if link.rank == victim:
+        until(lambda: torch_mcast.stats(group)["failure"], "the news", 60)
+        caught(link, lambda: dist.barrier(group=group))
+    else:
+        caught(link, lambda: post(op, group=group).wait())
+    caught(link, lambda: dist.barrier(group=group), "again")
+    all_good()  # other groups are not concerned
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def late_but_in_time(link: Any) -> None:
+    """A rank that comes late is waited for, far beyond the liveness limit."""
+    join(link, timeout_s=60, liveness_limit=200)
+    if link.rank == 1:
+        link.say("elsewhere")
+        link.hear("go")
+    else:
+        work = dist.barrier(async_op=True)
+        link.say("waiting")
+        for limit_ms in (300, 400):
+            caught(link, lambda ms=limit_ms: work.wait(timedelta(milliseconds=ms)))
+        link.hear("go")
+        work.wait()
+    if link.rank == 1:
+        dist.barrier()
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def differ(link: Any, case: str) -> None:
+    """One call that differs on rank 1; the group is given up, the next case has a group of its own."""
+    join(link)
+    rank, world = link.rank, link.world
+    one = rank == 1
+    size = 300_000
+
+    def call() -> None:
+        mine = torch.zeros(size, dtype=torch.uint8)
+        if case == "size":
+            length = size + 64 * one
+            dist.all_gather_into_tensor(
+                torch.zeros(length * world, dtype=torch.uint8), torch.zeros(length, dtype=torch.uint8)
+            )
+        elif case == "small size":
+            tensor = torch.zeros(8 + one, dtype=torch.uint8)
+            dist.broadcast(tensor, 0)
+        elif case == "dtype":
+            dtype = torch.float32 if one else torch.int32
+            dist.all_gather_into_tensor(torch.zeros(size * world, dtype=dtype), torch.zeros(size, dtype=dtype))
+        elif case == "op":
+            if one:
+                dist.broadcast(mine, 0)
+            else:
+                dist.all_gather_into_tensor(torch.zeros(size * world, dtype=torch.uint8), mine)
+        elif case == "barrier":
+            if one:
+                dist.barrier()
+            else:
+                dist.broadcast(mine, 0)
+        elif case == "root":
+            dist.broadcast(mine, rank)
+        elif case == "list length":
+            parts = [mine[:100], mine[100:]] if one else [mine[:100]]
+            outputs = [torch.zeros(len(p) * world, dtype=torch.uint8) for p in parts]
+            dist.group.WORLD.allgather_into_tensor_coalesced(outputs, parts).wait()
+        dist.barrier()  # small operations are over before the others have seen them
+
+    caught(link, call)
+    leave_poisoned(link, "barrier")
+
+
+def options_differ(link: Any, by_rank: list[dict[str, Any]]) -> None:
+    """Agreed settings that differ by Options or environment; then the same processes agree."""
+    caught(link, lambda: join(link, **by_rank[link.rank]))
+    for name in [n for n in os.environ if n.startswith("MCAST_") and n != "MCAST_SOCKET_IFNAME"]:
+        del os.environ[name]
+    join(link, incarnation="2")
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def aborted(link: Any) -> None:
+    """abort() from another thread while all wait for a rank that does not come; then again by init."""
+    join(link)
+    dist.barrier()
+    works = []
+    if link.rank == 0:
+        works = [dist.barrier(async_op=True) for _ in range(5)]
+        threading.Timer(0.2, torch_mcast.abort).start()
+        for work in works:
+            caught(link, work.wait)
+    elif link.rank == 1:
+        caught(link, dist.barrier)
+    else:
+        until(lambda: torch_mcast.stats()["failure"], "the news")
+        caught(link, dist.barrier)
+    for incarnation in ("2", "3"):
+        torch_mcast.abort()  # the first time without effect: the group has failed already
+        caught(link, dist.barrier, "again")
+        dist.destroy_process_group()
+        join(link, incarnation=incarnation)
+        all_good()
+        link.say("worked")
+        link.hear("go")
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
+    """A rank is stopped so long that it counts as dead, comes back, and all begin again."""
+    hole = {"faults": HOLE} if algorithm == "multicast" else {}
+    join(link, liveness_limit=500, algorithm=algorithm, **hole)
+    dist.barrier()
+    work = post("all_gather_into_tensor", 24 << 20)
+    link.say("posted")
+    caught(link, work.wait)
+    link.hear("again")
+    if abort_first:
+        torch_mcast.abort()
+    dist.destroy_process_group()
+    for incarnation in ("2", "3"):
+        join(link, incarnation=incarnation, liveness_limit=500, algorithm=algorithm, **hole)
+        all_good(100)
+        dist.destroy_process_group()
+    join(link, incarnation="4", algorithm=algorithm)
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def cut(link: Any) -> None:
+    """All connections of a rank break, but no process ends: an error, then all begin again."""
+    join(link, liveness_limit=5000)
+    dist.barrier()
+    link.say("ready")
+    link.hear("go")
+    if link.rank == 1:
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                copy = socket.socket(fileno=os.dup(int(name)))
+            except OSError:
+                continue  # not a socket, or the descriptor of the listing itself
+            with copy:
+                if copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM:
+                    with contextlib.suppress(OSError):  # those that listen have no peer
+                        copy.getpeername()
+                        copy.shutdown(socket.SHUT_RDWR)
+    caught(link, lambda: (dist.barrier(), dist.barrier()))
+    dist.destroy_process_group()
+    for incarnation in ("2", "3"):
+        join(link, incarnation=incarnation, liveness_limit=5000)
+        all_good()
+        dist.destroy_process_group()
+    link.say("used", descriptors=len(os.listdir("/proc/self/fd")), threads=os.listdir("/proc/self/task"))
+
+
+def replaced(link: Any) -> None:
+    """One rank dies; the survivors go on as a smaller job in the same processes."""
+    join(link, liveness_limit=2000)
+    dist.barrier()
+    if link.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    caught(link, lambda: (dist.barrier(), dist.barrier()))
+    dist.destroy_process_group()
+    link.world = 2
+    join(link, incarnation="2", liveness_limit=2000)
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def in_flight(link: Any) -> None:
+    """destroy_process_group with work in flight that cannot end: bounded, and all are told."""
+    join(link, linger=300)
+    dist.barrier()
+    if link.rank == 0:
+        work = dist.barrier(async_op=True)
+        dist.destroy_process_group()
+        caught(link, work.wait)
+    else:
+        link.hear("go")
+        caught(link, lambda: (dist.barrier(), dist.barrier()))
+        dist.destroy_process_group()
+    join(link, incarnation="2")
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def reinit(link: Any, rounds: int) -> None:
+    """Init, work, destroy, many times: descriptors, threads and memory stay what they were."""
+
+    def used() -> tuple[int, int, int]:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), pages * 4096
+
+    rows = []
+    store = dist.FileStore(str(link.folder / "many"), link.world)
+    for i in range(rounds):
+        dist.init_process_group(
+            "mcast", store=dist.PrefixStore(str(i), store), rank=link.rank, world_size=link.world,
+            timeout=timedelta(seconds=60),
+        )  # fmt: skip
+        all_good(50_000)
+        never_waited = post("all_gather_into_tensor", 5000)
+        dist.all_reduce(torch.ones(10))
+        dist.barrier()
+        del never_waited
+        dist.destroy_process_group()
+        if i in (rounds // 4, rounds - 1):
+            rows.append(used())
+    link.say("used", rows=rows)

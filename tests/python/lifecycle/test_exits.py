@@ -1,0 +1,130 @@
+"""Every way a process ends, forks or is interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+
+LEFT = (
+    r"rank 1 (left the group without calling operation \d"
+    r"|closed its connections; look at its log"
+    r"|has left the group \(it called \d operations)"
+)
+ENDS = {
+    "return": (0, LEFT),
+    "exception": (1, LEFT),
+    "sys.exit": (3, LEFT),
+    "os._exit": (4, r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)"),
+    "in flight": (0, LEFT),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_one_rank_ends(job, how):
+    code, reason = ENDS[how]
+    with job(3, "scenarios_exit.ends", how) as it:
+        it.expect("posted")
+        it.ranks[1].order("go")
+        for rank in it.others(1):
+            texts = [rank.expect("error", GRACE_S)["text"]]
+            if how != "in flight":
+                texts += [rank.expect("error", GRACE_S)["text"] for _ in range(2)]
+            for text in texts:
+                assert re.search(reason, text), text
+        it.end(0, code, 0)
+        assert ("deliberate" in it.ranks[1].output()) == (how == "exception")
+
+
+@pytest.mark.parametrize("how", ["return", "sys.exit", "thread"])
+def test_all_end_without_destroy(job, how):
+    with job(3, "scenarios_exit.all_end", how) as it:
+        it.expect("posted")
+        it.end(3 if how == "sys.exit" else 0)
+        assert "Traceback" not in it.output() and "terminate" not in it.output()
+
+
+def test_lingers_do_not_add_up(job):
+    with job(2, "scenarios_exit.waits_at_exit", 30) as it:
+        it.ranks[0].expect("ends")
+        it.ranks[0].code(1 + GRACE_S)
+        it.ranks[1].expect("error")
+        it.ranks[1].order("go")
+        it.end()
+
+
+@pytest.mark.parametrize("where", ["wait", "store"])
+def test_interrupt(job, where):
+    with job(2, "scenarios_exit.interrupted", where) as it:
+        it.ranks[0].expect("waiting")
+        it.ranks[0].signal(signal.SIGINT)
+        it.ranks[0].expect("interrupted", GRACE_S)
+        # An operation in flight is given the linger (5 s) before the process ends.
+        assert it.ranks[0].code(5 + GRACE_S) == -signal.SIGINT
+        assert "KeyboardInterrupt" in it.ranks[0].output()
+        it.ranks[1].order("go")
+        if where == "wait":
+            assert "rank 0" in it.ranks[1].expect("error")["text"]
+        it.end(-signal.SIGINT, 0)
+
+
+def test_child_of_a_killed_rank_lives_on(job):
+    with job(3, "scenarios_exit.leaves_a_child") as it:
+        child = it.ranks[1].expect("child")["pid"]
+        for rank in it.others(1):
+            rank.expect("posted")
+        it.ranks[1].signal(signal.SIGKILL)
+        for rank in it.others(1):
+            assert "rank 1 is lost" in rank.expect("error", GRACE_S)["text"]
+        assert any(line.startswith(str(child)) for line in it.left())
+        os.kill(child, signal.SIGTERM)
+        it.end(0, -signal.SIGKILL, 0)
+
+
+def test_group_in_a_forked_child(job):
+    with job(2, "scenarios_exit.uses_group_in_child") as it:
+        for rank in it.ranks:
+            for _ in range(3):
+                text = rank.expect("error")["text"]
+                assert "belongs to the parent process; make a new group after fork" in text, text
+            rank.expect("child good")
+            rank.expect("good")
+        it.end()
+
+
+def test_data_loader_workers(job):
+    with job(2, "scenarios_exit.loads") as it:
+        it.expect("trained", 60)
+        it.end()
+
+
+def test_many_groups(job):
+    with job(2, "scenarios_exit.many_groups", 100) as it:
+        for row in it.expect("made"):
+            print(row)
+            assert row["count"] == 100 and row["lanes"] == 1
+        it.end()
+
+
+def test_backend_strings_and_debug_wrapper(job):
+    with job(2, "scenarios_exit.strings") as it:
+        for row in it.expect("error"):
+            assert "Detected mismatch between collectives on ranks" in row["text"], row["text"]
+        it.expect("good")
+        it.end()
+
+
+def test_all_at_once(job):
+    """Ranks of several jobs on one host, in each other's way."""
+
+    def one(_: int) -> None:
+        with job(3, "scenarios_exit.all_end", "return") as it:
+            it.expect("posted")
+            it.end()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, range(4)))

@@ -1,0 +1,170 @@
+"""Late and differing ranks, abort, and beginning again in the same processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("victim", "op"), [(2, "all_gather_into_tensor"), (0, "barrier"), (0, "broadcast")]
+)
+def test_late_rank_is_named_at_the_timeout(job, victim, op):
+    with job(3, "scenarios_failure.late", victim, op, 1.5) as it:
+        for rank in it.ranks:
+            row = rank.expect("error", 1.5 + 2 + GRACE_S)  # asking where the others are takes a second
+            text = row["text"]
+            assert re.search(
+                rf"operation \d+ \({op}.*\) passed its time limit of 1\.5 s: "
+                rf"rank\(s\) {victim} have not called it; check that all ranks make the same calls",
+                text,
+            ), text
+            assert ": timeout: " in text and "Hint: look at the ranks named here" in text
+            if rank.number != victim:
+                assert re.search(rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d", text)
+            assert f"rank(s) {victim} have not called it" in rank.expect("again")["text"]
+        it.expect("good")
+        it.end()
+
+
+def test_late_rank_is_waited_for(job):
+    with job(3, "scenarios_failure.late_but_in_time") as it:
+        it.ranks[1].expect("elsewhere")
+        for rank in it.others(1):
+            rank.expect("waiting")
+            for limit_ms in (300, 400):
+                text = rank.expect("error")["text"]
+                assert f"wait() gave up after its timeout of {limit_ms} ms; the operation goes on" in text
+        it.order("go")
+        it.expect("good")
+        it.end()
+
+
+# Case: what two ranks called, as the error shows it.
+MISMATCHES = {
+    "size": [r"all_gather_into_tensor\(300000 bytes", r"all_gather_into_tensor\(300064 bytes"],
+    "small size": [r"broadcast\(8 bytes", r"broadcast\(9 bytes"],
+    "dtype": [r"element type 3\)", r"element type 6\)"],
+    "op": [r"all_gather_into_tensor\(", r"broadcast\(.*, root 0\)"],
+    "barrier": [r"broadcast\(.*, root 0\)", "barrier"],
+    "root": [r"broadcast\(.*, root 1\)", r"broadcast\(.*, root [02]\)"],
+    "list length": [r"all_gather_into_tensor_coalesced\(", "barrier"],
+}
+
+
+def test_mismatch(job):
+    def one(case: str) -> None:
+        first, second = MISMATCHES[case]
+        with job(3, "scenarios_failure.differ", case) as it:
+            for row in it.expect("error"):
+                text = row["text"]
+                assert re.search(
+                    r"mismatch: .*operation \d+ differs between ranks: "
+                    rf"rank \d called (.*{first}.*, rank \d called .*{second}|.*{second}.*, rank \d called .*{first})"
+                    ".* Hint: all ranks must make the same calls",
+                    text,
+                ), f"{case}: {text}"
+            it.expect("again")
+            it.expect("destroyed")
+            it.end()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, MISMATCHES))
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "env", "texts"),
+    [
+        ([{"eager": 4096}, {}, {}], {}, ["eager=4096", "eager=32768"]),
+        ([{}] * 3, {1: {"MCAST_ARITY": "4"}}, ["arity=4", "arity=32"]),
+        ([{}] * 3, {2: {"MCAST_LIVENESS_LIMIT": "3000"}}, ["liveness_limit=3000", "liveness_limit=20000"]),
+    ],
+)
+def test_settings_differ(job, by_rank, env, texts):
+    with job(3, "scenarios_failure.options_differ", by_rank, by_rank=env) as it:
+        for row in it.expect("error"):
+            assert "mismatch: group '" in row["text"] and "ranks differ in settings" in row["text"]
+            for text in texts:
+                assert text in row["text"], row["text"]
+        it.expect("good")
+        it.end()
+
+
+def test_abort_from_a_thread(job):
+    with job(3, "scenarios_failure.aborted") as it:
+        for rank in it.ranks:
+            for _ in range(5 if rank.number == 0 else 1):
+                text = rank.expect("error")["text"]
+                assert "aborted by rank 0: abort() on rank 0" in text, text
+        for _ in range(2):
+            it.expect("again")
+            it.expect("worked")
+            it.order("go")
+        it.expect("good")
+        it.end()
+
+
+@pytest.mark.parametrize(
+    ("abort_first", "algorithm"), [(False, "multicast"), (True, "multicast"), (False, "ring")]
+)
+def test_begin_again_after_silence(job, abort_first, algorithm):
+    with job(3, "scenarios_failure.begin_again", abort_first, algorithm) as it:
+        it.expect("posted")
+        it.ranks[2].signal(signal.SIGSTOP)
+        for rank in it.others(2):
+            text = rank.expect("error", 0.5 + GRACE_S)["text"]
+            assert "rank 2 has been silent" in text or "rank 2 is lost" in text
+            print(text)
+        it.ranks[2].signal(signal.SIGCONT)
+        it.ranks[2].expect("error", 0.5 + GRACE_S)
+        it.order("again")
+        it.expect("good")
+        it.end()
+
+
+def test_begin_again_after_broken_connections(job):
+    with job(3, "scenarios_failure.cut") as it:
+        it.expect("ready")
+        it.order("go")
+        for rank in it.ranks:
+            assert "is lost" in rank.expect("error")["text"]
+        used = it.expect("used")
+        print(used)
+        it.end()
+
+
+def test_survivors_begin_again(job):
+    with job(3, "scenarios_failure.replaced") as it:
+        for rank in it.others(2):
+            assert "rank 2 is lost" in rank.expect("error")["text"]
+        for rank in it.others(2):
+            rank.expect("good")
+        it.end(0, 0, -signal.SIGKILL)
+
+
+def test_destroy_with_work_in_flight(job):
+    with job(3, "scenarios_failure.in_flight") as it:
+        text = it.ranks[0].expect("error")["text"]
+        assert "rank 0 closed the group with operations in flight" in text
+        for rank in it.others(0):
+            rank.order("go")
+            text = rank.expect("error")["text"]
+            assert "rank 0 closed the group" in text or "rank 0 has left the group" in text, text
+        it.expect("good")
+        it.end()
+        assert "closed: timeout: the group was closed with operations in flight" in it.output()
+
+
+def test_reinit_leaks_nothing(job):
+    rounds = 200
+    with job(2, "scenarios_failure.reinit", rounds) as it:
+        for row in it.expect("used", 90):
+            (fds, threads, memory), (fds2, threads2, memory2) = row["rows"]
+            print(row["rows"])
+            assert fds2 == fds and threads2 == threads
+            assert memory2 - memory < 8 << 20
+        it.end()
