@@ -12,7 +12,7 @@ VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
 PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev \
-ccache clang-format-14 python3-venv"
+ccache clang-format-14 python3-venv iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev"
 
 packages() {
     missing=""
@@ -52,7 +52,7 @@ venv() {
     # shellcheck disable=SC2046
     "$VENV/bin/pip" install -q --disable-pip-version-check $(cpu_index) "$TORCH"
     "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'ruff>=0.8' rich click \
-        matplotlib psutil 'setuptools>=69' wheel
+        matplotlib psutil cloudpickle 'setuptools>=69' wheel
     touch "$stamp"
 }
 
