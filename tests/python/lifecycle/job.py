@@ -85,7 +85,10 @@ class Rank:
 
     def order(self, word: str) -> None:
         assert self.connection is not None
-        self.connection.sendall(f"{word}\n".encode())
+        try:
+            self.connection.sendall(f"{word}\n".encode())
+        except OSError as error:
+            raise AssertionError(f"rank {self.number}: {error}\n{self.job.output()}") from error
 
     def signal(self, number: int) -> float:
         os.kill(self.pid, number)

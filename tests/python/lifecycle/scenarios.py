@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import torch_mcast
+from torch_mcast._stats import backend_of
 
 BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few milliseconds
 # One chunk of every stream is lost by multicast and by repair: an operation comes to its last chunk
@@ -17,10 +18,19 @@ BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few mil
 HOLE = "drop:type=data,chunk=3;drop:type=fetch_data"
 
 
-def join(link: Any, timeout_s: float = 60, incarnation: str = "", **options: Any) -> None:
+def make_store(link: Any, incarnation: str, tcp: bool) -> Any:
+    if not tcp:
+        return dist.FileStore(str(link.folder / f"store{incarnation}"), link.world)
+    assert link.rank == 0
+    return dist.TCPStore("127.0.0.1", 0, link.world, is_master=True, wait_for_workers=False)
+
+
+def join(
+    link: Any, timeout_s: float = 60, incarnation: str = "", tcp: bool = False, **options: Any
+) -> None:
     dist.init_process_group(
         "mcast",
-        store=dist.FileStore(str(link.folder / f"store{incarnation}"), link.world),
+        store=make_store(link, incarnation, tcp),
         rank=link.rank,
         world_size=link.world,
         timeout=timedelta(seconds=timeout_s),
@@ -29,7 +39,7 @@ def join(link: Any, timeout_s: float = 60, incarnation: str = "", **options: Any
 
 
 def group_backend() -> Any:
-    return torch_mcast._stats.backend_of()
+    return backend_of()
 
 
 def post(op: str, size: int = BLOCK, **more: Any) -> Any:

@@ -25,6 +25,8 @@ def ends(link: Any, how: str) -> None:
     if link.rank != 1:
         works = [dist.barrier(async_op=True) for _ in range(3)]
         link.say("posted")
+        if how == "in flight":
+            works.pop(0).wait()
         for work in works:
             caught(link, work.wait)
         return
@@ -74,12 +76,31 @@ def waits_at_exit(link: Any, groups: int) -> None:
 
 
 def interrupted(link: Any, where: str) -> None:
-    """SIGINT while rank 0 waits."""
-    if where == "store":
-        if link.rank == 0:
+    """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
+    tcp = where == "tcp store"
+    if where == "creation":
+        # Both have published their addresses, then neither hears a probe.
+        def watch() -> None:
+            store = dist.FileStore(str(link.folder / "store"), link.world)
+            store.wait([f"0//cpu//mcast/1/rank/{r}" for r in range(link.world)])
             link.say("waiting")
+
+        if link.rank == 0:
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            join(link, probe_timeout=600_000, faults="drop:type=probe")
+        except KeyboardInterrupt:
+            link.say("interrupted")
+            raise
+        except dist.DistBackendError as error:
+            link.say("error", text=str(error))
+            link.hear("go")
+        return
+    if where.endswith("store"):
+        if link.rank == 0:
             try:
-                join(link)
+                link.say("waiting")
+                join(link, tcp=tcp)
             except KeyboardInterrupt:
                 link.say("interrupted")
                 raise
@@ -89,8 +110,8 @@ def interrupted(link: Any, where: str) -> None:
     dist.barrier()
     if link.rank == 0:
         work = dist.barrier(async_op=True)
-        link.say("waiting")
         try:
+            link.say("waiting")
             work.wait()
         except KeyboardInterrupt:
             link.say("interrupted")
@@ -130,6 +151,7 @@ def uses_group_in_child(link: Any) -> None:
         caught(link, dist.barrier)
         caught(link, lambda: post("broadcast", group=group))
         caught(link, lambda: post("all_gather_into_tensor", 100))
+        caught(link, lambda: dist.all_reduce(torch.ones(2)))
         assert torch_mcast.stats()["path"] == "multicast"
         torch_mcast.abort()
         dist.destroy_process_group()

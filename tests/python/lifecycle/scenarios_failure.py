@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
+import stat
 import threading
 from datetime import timedelta
 from typing import Any
@@ -175,11 +177,11 @@ def cut(link: Any) -> None:
     link.hear("go")
     if link.rank == 1:
         for name in os.listdir("/proc/self/fd"):
-            try:
-                copy = socket.socket(fileno=os.dup(int(name)))
-            except OSError:
-                continue  # not a socket, or the descriptor of the listing itself
-            with copy:
+            with contextlib.suppress(OSError):
+                mode = os.stat(f"/proc/self/fd/{name}").st_mode
+            if not stat.S_ISSOCK(mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
                 if copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM:
                     with contextlib.suppress(OSError):  # those that listen have no peer
                         copy.getpeername()
@@ -248,5 +250,6 @@ def reinit(link: Any, rounds: int) -> None:
         del never_waited
         dist.destroy_process_group()
         if i in (rounds // 4, rounds - 1):
+            gc.collect()
             rows.append(used())
     link.say("used", rows=rows)

@@ -51,7 +51,7 @@ MISMATCHES = {
     "dtype": [r"element type 3\)", r"element type 6\)"],
     "op": [r"all_gather_into_tensor\(", r"broadcast\(.*, root 0\)"],
     "barrier": [r"broadcast\(.*, root 0\)", "barrier"],
-    "root": [r"broadcast\(.*, root 1\)", r"broadcast\(.*, root [02]\)"],
+    "root": [r"broadcast\(.*, root [01]\)", r"broadcast\(.*, root [12]\)"],
     "list length": [r"all_gather_into_tensor_coalesced\(", "barrier"],
 }
 
@@ -132,8 +132,9 @@ def test_begin_again_after_broken_connections(job):
         it.order("go")
         for rank in it.ranks:
             assert "is lost" in rank.expect("error")["text"]
-        used = it.expect("used")
-        print(used)
+        counts = {(row["descriptors"], len(row["threads"])) for row in it.expect("used")}
+        print(counts)  # the lanes that were given up are gone
+        assert max(counts)[0] - min(counts)[0] <= 3 * 2
         it.end()
 
 
@@ -165,6 +166,7 @@ def test_reinit_leaks_nothing(job):
         for row in it.expect("used", 90):
             (fds, threads, memory), (fds2, threads2, memory2) = row["rows"]
             print(row["rows"])
-            assert fds2 == fds and threads2 == threads
+            # Connections are made when they are needed: up to three per peer may have come since.
+            assert fds2 <= fds + 3 and threads2 == threads
             assert memory2 - memory < 8 << 20
         it.end()
