@@ -18,19 +18,25 @@ BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few mil
 HOLE = "drop:type=data,chunk=3;drop:type=fetch_data"
 
 
-def make_store(link: Any, incarnation: str, tcp: bool) -> Any:
-    if not tcp:
-        return dist.FileStore(str(link.folder / f"store{incarnation}"), link.world)
-    assert link.rank == 0
-    return dist.TCPStore("127.0.0.1", 0, link.world, is_master=True, wait_for_workers=False)
+def tcp_store(link: Any) -> Any:
+    """Served by rank 0, which leaves the port in a file."""
+    port = link.folder / "port"
+    if link.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, link.world, is_master=True, wait_for_workers=False)
+        (link.folder / "port.new").write_text(str(store.port))
+        (link.folder / "port.new").rename(port)
+        return store
+    until(port.exists, "the store's port")
+    return dist.TCPStore("127.0.0.1", int(port.read_text()), link.world, is_master=False)
 
 
 def join(
-    link: Any, timeout_s: float = 60, incarnation: str = "", tcp: bool = False, **options: Any
+    link: Any, timeout_s: float = 60, incarnation: str = "", store: Any = None, **options: Any
 ) -> None:
+    path = str(link.folder / f"store{incarnation}")
     dist.init_process_group(
         "mcast",
-        store=make_store(link, incarnation, tcp),
+        store=dist.FileStore(path, link.world) if store is None else store,
         rank=link.rank,
         world_size=link.world,
         timeout=timedelta(seconds=timeout_s),
@@ -71,7 +77,7 @@ def until(condition: Any, what: str, limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s} s for {what}: {torch_mcast.stats()}")
+            raise TimeoutError(f"waited {limit_s} s for {what}")
         time.sleep(0.005)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import caught, group_backend, join, post, until
+from scenarios import caught, group_backend, join, post, tcp_store, until
 from scenarios_failure import all_good
 
 import torch_mcast
@@ -77,7 +77,6 @@ def waits_at_exit(link: Any, groups: int) -> None:
 
 def interrupted(link: Any, where: str) -> None:
     """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
-    tcp = where == "tcp store"
     if where == "creation":
         # Both have published their addresses, then neither hears a probe.
         def watch() -> None:
@@ -98,9 +97,10 @@ def interrupted(link: Any, where: str) -> None:
         return
     if where.endswith("store"):
         if link.rank == 0:
+            store = tcp_store(link) if where == "tcp store" else None
             try:
                 link.say("waiting")
-                join(link, tcp=tcp)
+                join(link, store=store)
             except KeyboardInterrupt:
                 link.say("interrupted")
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import caught, group_backend, join
+from scenarios import caught, group_backend, join, tcp_store
 from scenarios_failure import all_good
 
 import torch_mcast
@@ -24,15 +24,16 @@ def arguments(link: Any) -> None:
         lambda: dist.broadcast(four, -1),
         lambda: dist.broadcast(four, world),
         lambda: dist.broadcast(four.to_sparse(), 0),
-        lambda: dist.broadcast(torch.zeros(4, device="meta"), 0),
+        # Through dist.broadcast() torch takes it for tracing and sends nothing.
+        lambda: backend.broadcast([torch.zeros(4, device="meta")]),
         lambda: dist.broadcast(torch.quantize_per_tensor(four, 1.0, 0, torch.qint8), 0),
         lambda: dist.broadcast(torch.eye(4).to_sparse_csr(), 0),
         lambda: backend.broadcast([four, four]),
         lambda: dist.all_gather_into_tensor(torch.zeros(4 * world + 1), four),
         lambda: dist.all_gather_into_tensor(torch.zeros(0), four),
         lambda: dist.all_gather_into_tensor(eight.double(), four),
-        lambda: dist.all_gather_into_tensor(eight, torch.zeros(4, device="meta")),
-        lambda: dist.all_gather_into_tensor(torch.zeros(4 * world, device="meta"), four),
+        lambda: backend._allgather_base(eight, torch.zeros(4, device="meta")),
+        lambda: backend._allgather_base(torch.zeros(4 * world, device="meta"), four),
         lambda: dist.all_gather([torch.zeros(4)] * (world - 1), four),
         lambda: dist.all_gather([torch.zeros(4)] * (world + 1), four),
         lambda: dist.all_gather([torch.zeros(3)] * world, four),
@@ -84,13 +85,14 @@ def settings(link: Any, cases: list[tuple[dict[str, str], dict[str, Any]]]) -> N
 def descriptors(link: Any, spare: int) -> None:
     """Rank 1 may open only few more descriptors: an error that says so, or it works; then it works."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    store = dist.FileStore(str(link.folder / "few"), link.world)
-    dist.PrefixStore("met", store)
+    # One that needs no more descriptors: a FileStore without ends the process.
+    store = tcp_store(link)
     if link.rank == 1:
         used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     try:
-        join(link, timeout_s=4, fallback="none", liveness_limit=1000)
+        first = dist.PrefixStore("first", store)
+        join(link, timeout_s=4, store=first, fallback="none", liveness_limit=1000)
         all_good()
         link.say("made", text="", kind="")
     except Exception as error:  # noqa: BLE001 - looked at by the test
@@ -99,10 +101,11 @@ def descriptors(link: Any, spare: int) -> None:
     link.hear("again")
     if dist.is_initialized():
         dist.destroy_process_group()
-    join(link, incarnation="2")
+    join(link, store=dist.PrefixStore("second", store))
     all_good()
     dist.destroy_process_group()
     link.say("good")
+    link.hear("end")  # the store lives in rank 0
 
 
 def works(link: Any, size: int, options: dict[str, Any]) -> None:

@@ -14,21 +14,21 @@ KINDS = "ValueError|RuntimeError|NotImplementedError"
 ARGUMENTS = [
     ("ValueError|RuntimeError", "root|rank"),
     ("ValueError|RuntimeError", "root|rank"),
-    # These four do not get as far as the backend in every version of torch.
+    # Kinds that do not get as far as the backend in every version of torch.
     (KINDS, r"Sparse"),
-    (KINDS, r"[Mm]eta"),
+    ("ValueError", r"broadcast: input is a meta tensor and has no data"),
     (KINDS, r"[Qq]uantized"),
     (KINDS, r"SparseC"),
     ("ValueError", r"broadcast: expected 1 input tensor, got 2"),
     ("ValueError", r"all_gather_into_tensor: expected an output of 3 x 4 = 12 elements, got 13"),
     ("ValueError", r"all_gather_into_tensor: expected an output of 3 x 4 = 12 elements, got 0"),
     ("TypeError", r"all_gather_into_tensor: output must have dtype Float, got Double"),
-    (KINDS, r"[Mm]eta"),
-    (KINDS, r"[Mm]eta"),
+    ("ValueError", r"all_gather_into_tensor: input is a meta tensor and has no data"),
+    ("ValueError", r"all_gather_into_tensor: output is a meta tensor and has no data"),
     ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 2"),
     ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 4"),
     ("ValueError", r"all_gather: output 0 must have shape \[4\], got \[3\]"),
-    ("TypeError", r"all_gather: output 0 must have dtype Float, got Int|Invalid usage of tensors"),
+    ("TypeError|ValueError", r"dtype"),  # torch looks first
     ("ValueError", r"expected as many outputs as inputs \(2\), got 1"),
     ("TypeError", r"tensor"),
     ("TypeError|ValueError", r""),
@@ -86,20 +86,24 @@ def test_few_descriptors(job):
             for rank in it.ranks:
                 rank.order("again")
             it.expect("good")
+            it.order("end")
             it.end()
-            return rows[0]["text"], rows[1]["text"]
+            return rows[0]["text"], rows[1]["text"] + it.ranks[1].output()
 
     spares = [0, 1, 2, 3, 4, 5, 6, 7, 8, 16]
     with ThreadPoolExecutor(5) as threads:
         rows = dict(zip(spares, threads.map(one, spares), strict=True))
     for spare, (other, own) in rows.items():
         print(spare, "|", other, "|", own)
-    assert "Too many open files" in rows[0][1] and "Too many open files" in rows[3][1]
+    assert "resource_exhausted: interface lo: socket: Too many open files" in rows[2][1]
     assert rows[16] == ("", "")
     for spare, (other, own) in rows.items():
-        # Both fail or none; the one that can knows why, the other knows who.
+        # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
+        # were there but no connections), the other knows who.
         assert bool(other) == bool(own), (spare, other, own)
+        assert not other or "Too many open files" in own, (spare, own)
         assert not other or "rank 1" in other or "rank/1" in other, (spare, other)
+    assert any("cannot open another connection: Too many open files" in own for _, own in rows.values())
 
 
 def test_small_buffers_and_lies_about_the_mtu(job):
@@ -170,6 +174,8 @@ def test_log(job):
     with job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
         assert {row["path"] for row in it.expect("stats")} == {"ring"}
         it.end()
-        # A warning per group, from one rank.
-        warnings = re.findall(r"torch-mcast\[\d+\] warn: group '\d' uses the unicast ring: rank \d", it.output())
-        assert len(warnings) == 2 and "warn" not in it.ranks[1].output(), it.output()
+        # One warning from one rank, not one per group.
+        warnings = re.findall(
+            r"torch-mcast\[\d+\] warn: group '0' uses the unicast ring: rank 0 does not hear", it.output()
+        )
+        assert len(warnings) == 1 and it.output().count("warn:") == 1, it.output()
