@@ -95,8 +95,8 @@ class ProcessGroupMcast final : public c10d::Backend {
  private:
   struct Failure;
 
-  // Whether this is the process that made the group. In the child of a fork the engine refuses calls
-  // by itself; the fallbacks' threads do not exist there, so they must not even be destroyed.
+  // Whether this is the process that made the group. In the child of a fork the engine refuses
+  // calls by itself; the fallbacks' threads do not exist there, so they must not even be destroyed.
   bool here() const;
   std::shared_ptr<Group> group(const char* op) const;
   Nanos limit(std::chrono::milliseconds timeout) const;

@@ -80,7 +80,9 @@ class Rank:
             row = self.events.get(timeout=guard_s)
         except queue.Empty:
             row = {"event": f"nothing in {guard_s} s"}
-        assert row["event"] == event, f"rank {self.number}: wanted {event}, got {row}\n{self.job.output()}"
+        assert row["event"] == event, (
+            f"rank {self.number}: wanted {event}, got {row}\n{self.job.output()}"
+        )
         return row
 
     def order(self, word: str) -> None:

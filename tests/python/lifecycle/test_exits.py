@@ -19,7 +19,10 @@ ENDS = {
     "return": (0, LEFT),
     "exception": (1, LEFT),
     "sys.exit": (3, LEFT),
-    "os._exit": (4, r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)"),
+    "os._exit": (
+        4,
+        r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)",
+    ),
     "in flight": (0, LEFT),
 }
 
@@ -68,7 +71,9 @@ def test_interrupt(job, where):
         if where == "wait":
             assert "rank 0" in it.ranks[1].expect("error")["text"]
         if where == "creation":
-            assert re.search("rank 0 (was interrupted|is lost|closed)", it.ranks[1].expect("error")["text"])
+            assert re.search(
+                "rank 0 (was interrupted|is lost|closed)", it.ranks[1].expect("error")["text"]
+            )
         it.end(-signal.SIGINT, 0)
 
 

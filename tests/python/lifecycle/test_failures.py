@@ -16,7 +16,9 @@ from job import GRACE_S
 def test_late_rank_is_named_at_the_timeout(job, victim, op):
     with job(3, "scenarios_failure.late", victim, op, 1.5) as it:
         for rank in it.ranks:
-            row = rank.expect("error", 1.5 + 2 + GRACE_S)  # asking where the others are takes a second
+            row = rank.expect(
+                "error", 1.5 + 2 + GRACE_S
+            )  # asking where the others are takes a second
             text = row["text"]
             assert re.search(
                 rf"operation \d+ \({op}.*\) passed its time limit of 1\.5 s: "
@@ -25,7 +27,9 @@ def test_late_rank_is_named_at_the_timeout(job, victim, op):
             ), text
             assert ": timeout: " in text and "Hint: look at the ranks named here" in text
             if rank.number != victim:
-                assert re.search(rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d", text)
+                assert re.search(
+                    rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d", text
+                )
             assert f"rank(s) {victim} have not called it" in rank.expect("again")["text"]
         it.expect("good")
         it.end()
@@ -38,7 +42,10 @@ def test_late_rank_is_waited_for(job):
             rank.expect("waiting")
             for limit_ms in (300, 400):
                 text = rank.expect("error")["text"]
-                assert f"wait() gave up after its timeout of {limit_ms} ms; the operation goes on" in text
+                assert (
+                    f"wait() gave up after its timeout of {limit_ms} ms; the operation goes on"
+                    in text
+                )
         it.order("go")
         it.expect("good")
         it.end()
@@ -81,7 +88,11 @@ def test_mismatch(job):
     [
         ([{"eager": 4096}, {}, {}], {}, ["eager=4096", "eager=32768"]),
         ([{}] * 3, {1: {"MCAST_ARITY": "4"}}, ["arity=4", "arity=32"]),
-        ([{}] * 3, {2: {"MCAST_LIVENESS_LIMIT": "3000"}}, ["liveness_limit=3000", "liveness_limit=20000"]),
+        (
+            [{}] * 3,
+            {2: {"MCAST_LIVENESS_LIMIT": "3000"}},
+            ["liveness_limit=3000", "liveness_limit=20000"],
+        ),
     ],
 )
 def test_settings_differ(job, by_rank, env, texts):
