@@ -5,6 +5,8 @@
 // TORCH_DISTRIBUTED_DEBUG can compare ranks.
 #include "backend.h"
 
+#include <unistd.h>
+
 #include "gil.h"
 #include "store.h"
 
@@ -25,6 +27,7 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
+      pid_(getpid()),
       timeout_ms_(options_->timeout.count()),
       first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)) {
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
@@ -67,7 +70,8 @@ ProcessGroupMcast::~ProcessGroupMcast() {
       std::lock_guard lock(mutex_);
       group = std::move(group_);
     }
-    group.reset();       // lingers for unconfirmed operations, at most the configured time
+    group.reset();  // lingers for unconfirmed operations, at most the configured time
+    if (!here()) (void)new auto(std::move(fallbacks_));
     fallbacks_.clear();  // joins threads
   } catch (const std::exception& error) {
     TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
@@ -75,6 +79,8 @@ ProcessGroupMcast::~ProcessGroupMcast() {
     TORCH_WARN("mcast: unknown error while group '", name_, "' was destroyed");
   }
 }
+
+bool ProcessGroupMcast::here() const { return getpid() == pid_; }
 
 std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
   std::lock_guard lock(mutex_);
@@ -123,7 +129,7 @@ void ProcessGroupMcast::abort() {
   {
     std::lock_guard lock(mutex_);
     group = group_;
-    fallbacks = fallbacks_;
+    if (here()) fallbacks = fallbacks_;
   }
   if (group) group->abort(c10::str("abort() on rank ", rank_));
   for (auto& [device, backend] : fallbacks) backend->abort();
@@ -137,7 +143,7 @@ void ProcessGroupMcast::shutdown() {
     std::lock_guard lock(mutex_);
     group = std::move(group_);
     group_ = nullptr;
-    fallbacks = fallbacks_;
+    if (here()) fallbacks = fallbacks_;
     if (group) last_stats_ = group->stats();
   }
   if (group) {

@@ -95,6 +95,9 @@ class ProcessGroupMcast final : public c10d::Backend {
  private:
   struct Failure;
 
+  // Whether this is the process that made the group. In the child of a fork the engine refuses
+  // calls by itself; the fallbacks' threads do not exist there, so they must not even be destroyed.
+  bool here() const;
   std::shared_ptr<Group> group(const char* op) const;
   Nanos limit(std::chrono::milliseconds timeout) const;
   std::string context(const char* op, uint64_t sequence) const;
@@ -117,6 +120,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;
   std::string name_;
+  const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions

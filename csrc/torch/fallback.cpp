@@ -63,6 +63,12 @@ std::map<std::string, std::string> ProcessGroupMcast::fallback_names() const {
 }
 
 c10d::Backend& ProcessGroupMcast::fallback(Op op, const at::Tensor& tensor) {
+  if (!here()) {
+    throw_status(Status(Code::kClosed, c10::str(op_name(op), ": group '", name_,
+                                                "' belongs to the parent process; make a new group "
+                                                "after fork")),
+                 context(op_name(op), sequence_));
+  }
   std::lock_guard lock(mutex_);
   const auto found = fallbacks_.find(tensor.device().type());
   if (found == fallbacks_.end()) {

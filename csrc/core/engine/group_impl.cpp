@@ -15,6 +15,7 @@
 namespace mcast {
 namespace {
 
+constexpr Nanos kWarnInterval = 60 * kSecond;
 constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
 
 GroupParams make_params(const std::string& name, Member rank, const Config& config,
@@ -143,11 +144,24 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
       fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str());
-  if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) {
-    log(LogLevel::kWarn, "group '%s' uses the unicast ring: %s", name_.c_str(),
-        fixed_.reason.c_str());
-  }
+  if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
   return {};
+}
+
+void GroupImpl::warn_of_ring() const {
+  // A job may make hundreds of groups, and all have the same reason.
+  static std::mutex* const mutex = new std::mutex;
+  static RateLimit* const limit = new RateLimit(kWarnInterval);
+  uint64_t before = 0;
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    if (!limit->allow(monotonic_now())) return;
+    before = limit->suppressed();
+  }
+  const std::string others =
+      before == 0 ? "" : " (and " + std::to_string(before) + " other groups since the last warning)";
+  log(LogLevel::kWarn, "group '%s' uses the unicast ring: %s%s", name_.c_str(),
+      fixed_.reason.c_str(), others.c_str());
 }
 
 Status GroupImpl::refuse(const std::string& op) const {

@@ -46,6 +46,7 @@ class GroupImpl final : public Group {
  private:
   Result<Sequence> post(wire::Descriptor descriptor, Slice input, std::vector<Slice> outputs,
                         PostOptions options);
+  void warn_of_ring() const;
   Status refuse(const std::string& op) const;  // state_->mutex held
 
   const std::string name_;

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from job import Job, Zygote  # noqa: E402
+from job import Job, Zygote
 
 
 @pytest.fixture(scope="session")

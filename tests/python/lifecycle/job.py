@@ -80,12 +80,17 @@ class Rank:
             row = self.events.get(timeout=guard_s)
         except queue.Empty:
             row = {"event": f"nothing in {guard_s} s"}
-        assert row["event"] == event, f"rank {self.number}: wanted {event}, got {row}\n{self.job.output()}"
+        assert row["event"] == event, (
+            f"rank {self.number}: wanted {event}, got {row}\n{self.job.output()}"
+        )
         return row
 
     def order(self, word: str) -> None:
         assert self.connection is not None
-        self.connection.sendall(f"{word}\n".encode())
+        try:
+            self.connection.sendall(f"{word}\n".encode())
+        except OSError as error:
+            raise AssertionError(f"rank {self.number}: {error}\n{self.job.output()}") from error
 
     def signal(self, number: int) -> float:
         os.kill(self.pid, number)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import torch_mcast
+from torch_mcast._stats import backend_of
 
 BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few milliseconds
 # One chunk of every stream is lost by multicast and by repair: an operation comes to its last chunk
@@ -17,10 +18,25 @@ BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few mil
 HOLE = "drop:type=data,chunk=3;drop:type=fetch_data"
 
 
-def join(link: Any, timeout_s: float = 60, incarnation: str = "", **options: Any) -> None:
+def tcp_store(link: Any) -> Any:
+    """Served by rank 0, which leaves the port in a file."""
+    port = link.folder / "port"
+    if link.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, link.world, is_master=True, wait_for_workers=False)
+        (link.folder / "port.new").write_text(str(store.port))
+        (link.folder / "port.new").rename(port)
+        return store
+    until(port.exists, "the store's port")
+    return dist.TCPStore("127.0.0.1", int(port.read_text()), link.world, is_master=False)
+
+
+def join(
+    link: Any, timeout_s: float = 60, incarnation: str = "", store: Any = None, **options: Any
+) -> None:
+    path = str(link.folder / f"store{incarnation}")
     dist.init_process_group(
         "mcast",
-        store=dist.FileStore(str(link.folder / f"store{incarnation}"), link.world),
+        store=dist.FileStore(path, link.world) if store is None else store,
         rank=link.rank,
         world_size=link.world,
         timeout=timedelta(seconds=timeout_s),
@@ -29,7 +45,7 @@ def join(link: Any, timeout_s: float = 60, incarnation: str = "", **options: Any
 
 
 def group_backend() -> Any:
-    return torch_mcast._stats.backend_of()
+    return backend_of()
 
 
 def post(op: str, size: int = BLOCK, **more: Any) -> Any:
@@ -61,7 +77,7 @@ def until(condition: Any, what: str, limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s} s for {what}: {torch_mcast.stats()}")
+            raise TimeoutError(f"waited {limit_s} s for {what}")
         time.sleep(0.005)
 
 

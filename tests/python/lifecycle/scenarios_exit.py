@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import caught, group_backend, join, post, until
+from scenarios import caught, group_backend, join, post, tcp_store, until
 from scenarios_failure import all_good
 
 import torch_mcast
@@ -25,6 +25,8 @@ def ends(link: Any, how: str) -> None:
     if link.rank != 1:
         works = [dist.barrier(async_op=True) for _ in range(3)]
         link.say("posted")
+        if how == "in flight":
+            works.pop(0).wait()
         for work in works:
             caught(link, work.wait)
         return
@@ -61,7 +63,10 @@ def all_end(link: Any, how: str) -> None:
 def waits_at_exit(link: Any, groups: int) -> None:
     """Many groups with an operation each that the other rank never calls: their lingers do not add up."""
     join(link, linger=1000)
-    every = [dist.new_group(backend="mcast", pg_options=torch_mcast.Options(linger=1000)) for _ in range(groups)]
+    every = [
+        dist.new_group(backend="mcast", pg_options=torch_mcast.Options(linger=1000))
+        for _ in range(groups)
+    ]
     dist.barrier()
     if link.rank == 0:
         for group in every:
@@ -74,12 +79,31 @@ def waits_at_exit(link: Any, groups: int) -> None:
 
 
 def interrupted(link: Any, where: str) -> None:
-    """SIGINT while rank 0 waits."""
-    if where == "store":
-        if link.rank == 0:
+    """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
+    if where == "creation":
+        # Both have published their addresses, then neither hears a probe.
+        def watch() -> None:
+            store = dist.FileStore(str(link.folder / "store"), link.world)
+            store.wait([f"0//cpu//mcast/1/rank/{r}" for r in range(link.world)])
             link.say("waiting")
+
+        if link.rank == 0:
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            join(link, probe_timeout=600_000, faults="drop:type=probe")
+        except KeyboardInterrupt:
+            link.say("interrupted")
+            raise
+        except dist.DistBackendError as error:
+            link.say("error", text=str(error))
+            link.hear("go")
+        return
+    if where.endswith("store"):
+        if link.rank == 0:
+            store = tcp_store(link) if where == "tcp store" else None
             try:
-                join(link)
+                link.say("waiting")
+                join(link, store=store)
             except KeyboardInterrupt:
                 link.say("interrupted")
                 raise
@@ -89,8 +113,8 @@ def interrupted(link: Any, where: str) -> None:
     dist.barrier()
     if link.rank == 0:
         work = dist.barrier(async_op=True)
-        link.say("waiting")
         try:
+            link.say("waiting")
             work.wait()
         except KeyboardInterrupt:
             link.say("interrupted")
@@ -130,6 +154,7 @@ def uses_group_in_child(link: Any) -> None:
         caught(link, dist.barrier)
         caught(link, lambda: post("broadcast", group=group))
         caught(link, lambda: post("all_gather_into_tensor", 100))
+        caught(link, lambda: dist.all_reduce(torch.ones(2)))
         assert torch_mcast.stats()["path"] == "multicast"
         torch_mcast.abort()
         dist.destroy_process_group()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
+import stat
 import threading
 from datetime import timedelta
 from typing import Any
@@ -77,14 +79,17 @@ def differ(link: Any, case: str) -> None:
         if case == "size":
             length = size + 64 * one
             dist.all_gather_into_tensor(
-                torch.zeros(length * world, dtype=torch.uint8), torch.zeros(length, dtype=torch.uint8)
+                torch.zeros(length * world, dtype=torch.uint8),
+                torch.zeros(length, dtype=torch.uint8),
             )
         elif case == "small size":
             tensor = torch.zeros(8 + one, dtype=torch.uint8)
             dist.broadcast(tensor, 0)
         elif case == "dtype":
             dtype = torch.float32 if one else torch.int32
-            dist.all_gather_into_tensor(torch.zeros(size * world, dtype=dtype), torch.zeros(size, dtype=dtype))
+            dist.all_gather_into_tensor(
+                torch.zeros(size * world, dtype=dtype), torch.zeros(size, dtype=dtype)
+            )
         elif case == "op":
             if one:
                 dist.broadcast(mine, 0)
@@ -174,23 +179,26 @@ def cut(link: Any) -> None:
     link.say("ready")
     link.hear("go")
     if link.rank == 1:
+        copies = []  # all of them first: the lane closes its own as soon as one breaks
         for name in os.listdir("/proc/self/fd"):
-            try:
-                copy = socket.socket(fileno=os.dup(int(name)))
-            except OSError:
-                continue  # not a socket, or the descriptor of the listing itself
-            with copy:
-                if copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM:
-                    with contextlib.suppress(OSError):  # those that listen have no peer
-                        copy.getpeername()
-                        copy.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing
+                if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                    copies.append(socket.socket(fileno=os.dup(int(name))))
+        for copy in copies:
+            if copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM:
+                with contextlib.suppress(OSError):  # those that listen have no peer
+                    copy.getpeername()
+                    copy.shutdown(socket.SHUT_RDWR)
+            copy.close()
     caught(link, lambda: (dist.barrier(), dist.barrier()))
     dist.destroy_process_group()
     for incarnation in ("2", "3"):
         join(link, incarnation=incarnation, liveness_limit=5000)
         all_good()
         dist.destroy_process_group()
-    link.say("used", descriptors=len(os.listdir("/proc/self/fd")), threads=os.listdir("/proc/self/task"))
+    link.say(
+        "used", descriptors=len(os.listdir("/proc/self/fd")), threads=os.listdir("/proc/self/task")
+    )
 
 
 def replaced(link: Any) -> None:
@@ -248,5 +256,6 @@ def reinit(link: Any, rounds: int) -> None:
         del never_waited
         dist.destroy_process_group()
         if i in (rounds // 4, rounds - 1):
+            gc.collect()
             rows.append(used())
     link.say("used", rows=rows)

@@ -19,7 +19,10 @@ ENDS = {
     "return": (0, LEFT),
     "exception": (1, LEFT),
     "sys.exit": (3, LEFT),
-    "os._exit": (4, r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)"),
+    "os._exit": (
+        4,
+        r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)",
+    ),
     "in flight": (0, LEFT),
 }
 
@@ -31,10 +34,8 @@ def test_one_rank_ends(job, how):
         it.expect("posted")
         it.ranks[1].order("go")
         for rank in it.others(1):
-            texts = [rank.expect("error", GRACE_S)["text"]]
-            if how != "in flight":
-                texts += [rank.expect("error", GRACE_S)["text"] for _ in range(2)]
-            for text in texts:
+            for _ in range(2 if how == "in flight" else 3):
+                text = rank.expect("error", GRACE_S)["text"]
                 assert re.search(reason, text), text
         it.end(0, code, 0)
         assert ("deliberate" in it.ranks[1].output()) == (how == "exception")
@@ -57,7 +58,7 @@ def test_lingers_do_not_add_up(job):
         it.end()
 
 
-@pytest.mark.parametrize("where", ["wait", "store"])
+@pytest.mark.parametrize("where", ["wait", "file store", "tcp store", "creation"])
 def test_interrupt(job, where):
     with job(2, "scenarios_exit.interrupted", where) as it:
         it.ranks[0].expect("waiting")
@@ -69,6 +70,10 @@ def test_interrupt(job, where):
         it.ranks[1].order("go")
         if where == "wait":
             assert "rank 0" in it.ranks[1].expect("error")["text"]
+        if where == "creation":
+            assert re.search(
+                "rank 0 (was interrupted|is lost|closed)", it.ranks[1].expect("error")["text"]
+            )
         it.end(-signal.SIGINT, 0)
 
 
@@ -88,7 +93,7 @@ def test_child_of_a_killed_rank_lives_on(job):
 def test_group_in_a_forked_child(job):
     with job(2, "scenarios_exit.uses_group_in_child") as it:
         for rank in it.ranks:
-            for _ in range(3):
+            for _ in range(4):
                 text = rank.expect("error")["text"]
                 assert "belongs to the parent process; make a new group after fork" in text, text
             rank.expect("child good")

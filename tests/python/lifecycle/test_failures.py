@@ -16,7 +16,9 @@ from job import GRACE_S
 def test_late_rank_is_named_at_the_timeout(job, victim, op):
     with job(3, "scenarios_failure.late", victim, op, 1.5) as it:
         for rank in it.ranks:
-            row = rank.expect("error", 1.5 + 2 + GRACE_S)  # asking where the others are takes a second
+            row = rank.expect(
+                "error", 1.5 + 2 + GRACE_S
+            )  # asking where the others are takes a second
             text = row["text"]
             assert re.search(
                 rf"operation \d+ \({op}.*\) passed its time limit of 1\.5 s: "
@@ -25,7 +27,9 @@ def test_late_rank_is_named_at_the_timeout(job, victim, op):
             ), text
             assert ": timeout: " in text and "Hint: look at the ranks named here" in text
             if rank.number != victim:
-                assert re.search(rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d", text)
+                assert re.search(
+                    rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d", text
+                )
             assert f"rank(s) {victim} have not called it" in rank.expect("again")["text"]
         it.expect("good")
         it.end()
@@ -38,7 +42,10 @@ def test_late_rank_is_waited_for(job):
             rank.expect("waiting")
             for limit_ms in (300, 400):
                 text = rank.expect("error")["text"]
-                assert f"wait() gave up after its timeout of {limit_ms} ms; the operation goes on" in text
+                assert (
+                    f"wait() gave up after its timeout of {limit_ms} ms; the operation goes on"
+                    in text
+                )
         it.order("go")
         it.expect("good")
         it.end()
@@ -51,7 +58,7 @@ MISMATCHES = {
     "dtype": [r"element type 3\)", r"element type 6\)"],
     "op": [r"all_gather_into_tensor\(", r"broadcast\(.*, root 0\)"],
     "barrier": [r"broadcast\(.*, root 0\)", "barrier"],
-    "root": [r"broadcast\(.*, root 1\)", r"broadcast\(.*, root [02]\)"],
+    "root": [r"broadcast\(.*, root [01]\)", r"broadcast\(.*, root [12]\)"],
     "list length": [r"all_gather_into_tensor_coalesced\(", "barrier"],
 }
 
@@ -81,7 +88,11 @@ def test_mismatch(job):
     [
         ([{"eager": 4096}, {}, {}], {}, ["eager=4096", "eager=32768"]),
         ([{}] * 3, {1: {"MCAST_ARITY": "4"}}, ["arity=4", "arity=32"]),
-        ([{}] * 3, {2: {"MCAST_LIVENESS_LIMIT": "3000"}}, ["liveness_limit=3000", "liveness_limit=20000"]),
+        (
+            [{}] * 3,
+            {2: {"MCAST_LIVENESS_LIMIT": "3000"}},
+            ["liveness_limit=3000", "liveness_limit=20000"],
+        ),
     ],
 )
 def test_settings_differ(job, by_rank, env, texts):
@@ -132,8 +143,9 @@ def test_begin_again_after_broken_connections(job):
         it.order("go")
         for rank in it.ranks:
             assert "is lost" in rank.expect("error")["text"]
-        used = it.expect("used")
-        print(used)
+        counts = {(row["descriptors"], len(row["threads"])) for row in it.expect("used")}
+        print(counts)  # the lanes that were given up are gone
+        assert max(counts)[0] - min(counts)[0] <= 3 * 2
         it.end()
 
 
@@ -165,6 +177,7 @@ def test_reinit_leaks_nothing(job):
         for row in it.expect("used", 90):
             (fds, threads, memory), (fds2, threads2, memory2) = row["rows"]
             print(row["rows"])
-            assert fds2 == fds and threads2 == threads
+            # Connections are made when they are needed: up to three per peer may have come since.
+            assert fds2 <= fds + 3 and threads2 == threads
             assert memory2 - memory < 8 << 20
         it.end()

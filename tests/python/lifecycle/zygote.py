@@ -1,9 +1,10 @@
 """Forks ranks from one process that has imported torch (which takes seconds) but made no engine.
 
-Lines of JSON on stdin: {"folder", "module", "function", "args", "rank", "world", "env", "limits", "netns"}.
-Lines on stdout: {"pid": n} for each, and later {"pid": n, "code": c}: exit code, or minus the signal.
-Processes that ranks leave behind are inherited and reaped here. A rank leads a session of its own and ends as any script does: by falling off the end, an exception,
-sys.exit(), os._exit() or a signal, atexit handlers included. End of input kills what still runs.
+Lines of JSON on stdin: {"folder", "module", "function", "args", "rank", "world", "env", "limits",
+"netns"}. Lines on stdout: {"pid": n} for each, and later {"pid": n, "code": c}: exit code, or minus the
+signal. A rank leads a session of its own and ends as any script does: by falling off the end, an
+exception, sys.exit(), os._exit() or a signal, atexit handlers included. Processes that ranks leave
+behind are inherited and reaped here. End of input kills what still runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
 
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
@@ -37,7 +37,9 @@ def become(order: dict) -> Callable[[], None]:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"setns {order['netns']}")
-    out = os.open(Path(order["folder"]) / f"out{order['rank']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    out = os.open(
+        Path(order["folder"]) / f"out{order['rank']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    )
     for target in (1, 2):
         os.dup2(out, target)
     os.close(out)

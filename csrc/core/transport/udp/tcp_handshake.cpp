@@ -98,7 +98,11 @@ void TcpStream::connect_link(PeerId id, Channel channel) {
   auto to = parse_ipv4(peer.host, peer.port);
   if (!to.ok()) return fail_peer(id, to.status());
   auto fd = open_socket(SOCK_STREAM);
-  if (!fd.ok()) return attempt_failed(id, channel, errno);
+  if (!fd.ok()) {
+    const int error = errno;
+    warn_of_limits(error);
+    return attempt_failed(id, channel, error);
+  }
   TcpConnection::configure(fd->get(), options_.liveness_limit);
   // Leave by the chosen interface's address where a host has several, so that peers see one source.
   const bool to_loopback = (ntohl(to->sin_addr.s_addr) >> 24) == 127;
@@ -120,6 +124,13 @@ void TcpStream::connect_link(PeerId id, Channel channel) {
   link.phase = Phase::kAttempt;
   link.connection = c;
   if (at_once) say_hello(*c);
+}
+
+void TcpStream::warn_of_limits(int error) {
+  // Peers only see silence, so this is the one place that can say why.
+  if (limit_warnings_.allow(now_)) {
+    log(LogLevel::kWarn, "cannot open another connection: %s; see ulimit -n", std::strerror(error));
+  }
 }
 
 void TcpStream::attempt_failed(PeerId id, Channel channel, int error) {
@@ -241,6 +252,7 @@ void TcpStream::accept_all(Listener& listener) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       ++stats_.accept_errors;
+      warn_of_limits(errno);
       return pause_listeners(now_ + kDescriptorPause);
     }
     TcpConnection::configure(fd.get(), options_.liveness_limit);

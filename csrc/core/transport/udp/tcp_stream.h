@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/log.h"
 #include "transport/transport.h"
 #include "transport/udp/netif.h"
 #include "transport/udp/options.h"
@@ -88,6 +89,7 @@ class TcpStream final : public Stream {
   void retire(TcpConnection& c);
 
   void connect_link(PeerId id, Channel channel);
+  void warn_of_limits(int error);
   void attempt_failed(PeerId id, Channel channel, int error);
   void say_hello(TcpConnection& c);
   void on_hello(TcpConnection& c);
@@ -123,6 +125,7 @@ class TcpStream final : public Stream {
   std::vector<Report> reports_;
   std::unique_ptr<std::byte[]> scratch_;
 
+  RateLimit limit_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll
   Nanos next_timer_ = kNever;
   bool timers_dirty_ = false;

@@ -1,0 +1,232 @@
+// agree() and the record that ranks publish: pure functions, so every difference between ranks can
+// be written down, versions included, which two processes of one build cannot have.
+#include "engine/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "wire/datagram.h"
+
+namespace mcast {
+namespace {
+
+RankRecord record(uint64_t uid, const std::string& host) {
+  RankRecord r;
+  r.version = "1.2.3";
+  r.protocol = kProtocolVersion;
+  r.transport = "udp";
+  r.host = host;
+  r.host_name = "name of " + host;
+  r.external = {uid, "10.0.0." + std::to_string(uid), static_cast<uint16_t>(1000 + uid)};
+  r.loopback = {uid, "127.0.0.1", static_cast<uint16_t>(2000 + uid)};
+  r.datagram_external = 1472;
+  r.datagram_loopback = 8972;
+  r.budget = 100'000 + uid;
+  r.random = 7 * uid;
+  r.salt = "job " + std::to_string(uid);
+  r.agreed = "eager=1 window=2";
+  return r;
+}
+
+// Ranks 0 and 1 on host a, 2 on b.
+std::vector<RankRecord> three() { return {record(1, "a"), record(2, "a"), record(3, "b")}; }
+
+Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
+                         const Config& config = {}) {
+  return agree(records, self, config, 65536);
+}
+
+void expect_refused(std::vector<RankRecord> records, Code code,
+                    const std::vector<std::string>& texts) {
+  for (Member self = 0; self < records.size(); self++) {
+    const auto result = agreed(records, self);
+    ASSERT_FALSE(result.ok()) << "rank " << self;
+    EXPECT_EQ(result.status().code(), code);
+    for (const std::string& text : texts) {
+      EXPECT_NE(result.status().message().find(text), std::string::npos)
+          << "rank " << self << " lacks \"" << text << "\": " << result.status().message();
+    }
+  }
+}
+
+TEST(RankRecord, SurvivesTheStore) {
+  const RankRecord a = record(5, "boot-id/net-4026531840");
+  const auto b = RankRecord::decode(a.encode());
+  ASSERT_TRUE(b.ok()) << b.status().to_string();
+  EXPECT_EQ(b->encode(), a.encode());
+  EXPECT_EQ(b->version, a.version);
+  EXPECT_EQ(b->external.uid, 5u);
+  EXPECT_EQ(b->external.host, "10.0.0.5");
+  EXPECT_EQ(b->loopback.port, 2005);
+  EXPECT_EQ(b->budget, a.budget);
+  EXPECT_EQ(b->salt, a.salt);
+}
+
+TEST(RankRecord, ValuesCannotForgeFields) {
+  RankRecord a = record(5, "a");
+  a.host_name = "x\nversion=9.9.9\nbudget=1";
+  const auto b = RankRecord::decode(a.encode());
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(b->version, "1.2.3");
+  EXPECT_EQ(b->budget, a.budget);
+}
+
+TEST(RankRecord, RefusesWhatItCannotRead) {
+  const std::string good = record(5, "a").encode();
+  const auto without = [&good](const std::string& key) {
+    const size_t at = good.find("\n" + key + "=") + 1;
+    return good.substr(0, at) + good.substr(good.find('\n', at) + 1);
+  };
+  std::vector<std::string> bad = {"", "garbage", "=\n=\n", std::string(100'000, 'x')};
+  for (const char* key : {"protocol", "uid", "external_port", "loopback_port", "datagram_external",
+                          "datagram_loopback", "budget", "random"}) {
+    bad.push_back(without(key));
+    bad.push_back(without(key) + key + "=\n");
+    bad.push_back(without(key) + key + "=-1\n");
+    bad.push_back(without(key) + key + "=1x\n");
+    bad.push_back(without(key) + key + "=" + std::string(30, '1') + "\n");
+  }
+  bad.push_back(without("external_port") + "external_port=65536\n");
+  for (const std::string& text : bad) {
+    const auto result = RankRecord::decode(text);
+    ASSERT_FALSE(result.ok()) << text.substr(0, 200);
+    EXPECT_EQ(result.status().code(), Code::kMismatch);
+    EXPECT_NE(result.status().message().find("cannot be read"), std::string::npos);
+  }
+  // Fields that a later version may add are no reason to refuse.
+  EXPECT_TRUE(RankRecord::decode(good + "colour=blue\n").ok());
+}
+
+TEST(Agree, DifferentVersionsAreRefusedOnAllRanks) {
+  auto records = three();
+  records[2].version = "1.2.4";
+  expect_refused(records, Code::kMismatch,
+                 {"the version of torch_mcast", "has \"1.2.3\"", "has \"1.2.4\"", "rank 2",
+                  "install the same on all hosts"});
+  records = three();
+  records[0].protocol = kProtocolVersion + 1;
+  expect_refused(records, Code::kMismatch, {"the version of torch_mcast", "rank 0"});
+}
+
+TEST(Agree, DifferentTransportsAreRefused) {
+  auto records = three();
+  records[1].transport = "verbs";
+  expect_refused(records, Code::kMismatch,
+                 {"ranks differ in transport", "\"udp\"", "\"verbs\"", "rank 1"});
+}
+
+TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
+  auto records = three();
+  records[1].agreed = "eager=1 window=3";
+  expect_refused(records, Code::kMismatch,
+                 {"ranks differ in settings", "\"eager=1 window=2\"", "\"eager=1 window=3\"",
+                  "rank 1", "give all ranks the same Options and MCAST_* variables"});
+}
+
+TEST(Agree, OneProcessCannotBeTwoRanks) {
+  auto records = three();
+  records[2].external.uid = records[2].loopback.uid = 1;
+  expect_refused(records, Code::kInvalidArgument, {"two ranks of the group are in one process"});
+}
+
+TEST(Agree, AllRanksConcludeTheSame) {
+  const auto records = three();
+  const auto first = agreed(records, 0);
+  ASSERT_TRUE(first.ok());
+  for (Member self = 1; self < 3; self++) {
+    const auto other = agreed(records, self);
+    ASSERT_TRUE(other.ok());
+    EXPECT_EQ(other->tag, first->tag);
+    EXPECT_EQ(other->address.group, first->address.group);
+    EXPECT_EQ(other->address.port, first->address.port);
+    EXPECT_EQ(other->agreed.chunk, first->agreed.chunk);
+    EXPECT_EQ(other->agreed.budget, first->agreed.budget);
+    EXPECT_EQ(other->hosts, 2u);
+  }
+}
+
+TEST(Agree, TheLeastBudgetAndDatagramCount) {
+  auto records = three();
+  records[1].budget = 4000;
+  records[2].datagram_external = 1000;
+  const auto result = agreed(records, 0);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->agreed.budget, 4000u);
+  EXPECT_EQ(result->agreed.chunk, (1000 - wire::kDatagramHeader) / 64 * 64);
+  EXPECT_EQ(result->agreed.members, 3u);
+  EXPECT_FALSE(result->address.loopback);
+
+  Config config;
+  config.chunk = 128;
+  EXPECT_EQ(agreed(records, 0, config)->agreed.chunk, 128u);
+  config.chunk = 64'000;  // more than fits: what fits
+  EXPECT_EQ(agreed(records, 0, config)->agreed.chunk, (1000 - wire::kDatagramHeader) / 64 * 64);
+}
+
+TEST(Agree, OneHostTalksOverLoopback) {
+  std::vector<RankRecord> records = {record(1, "a"), record(2, "a")};
+  const auto result = agreed(records, 0);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->hosts, 1u);
+  EXPECT_TRUE(result->address.loopback);
+  EXPECT_EQ(result->agreed.chunk, (8972 - wire::kDatagramHeader) / 64 * 64);
+  EXPECT_EQ(result->peers[1].host, "127.0.0.1");
+}
+
+TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
+  const auto from0 = agreed(three(), 0), from2 = agreed(three(), 2);
+  ASSERT_TRUE(from0.ok() && from2.ok());
+  EXPECT_EQ(from0->peers[1].host, "127.0.0.1");
+  EXPECT_EQ(from0->peers[1].port, 2002);
+  EXPECT_EQ(from0->peers[2].host, "10.0.0.3");
+  EXPECT_EQ(from0->peers[2].port, 1003);
+  EXPECT_EQ(from2->peers[0].host, "10.0.0.1");
+  EXPECT_EQ(from2->peers[1].host, "10.0.0.2");
+}
+
+TEST(Agree, NoRoomForAChunk) {
+  auto records = three();
+  records[0].datagram_external = wire::kDatagramHeader + 63;
+  expect_refused(records, Code::kUnavailable, {"no room for a chunk of 64 bytes"});
+  records[0].datagram_external = 0;
+  expect_refused(records, Code::kUnavailable, {"no room for a chunk of 64 bytes"});
+}
+
+TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
+  std::set<std::pair<uint32_t, uint16_t>> seen;
+  for (int job = 0; job < 500; job++) {
+    std::set<std::pair<uint32_t, uint16_t>> mine;
+    for (int set = 0; set < 50; set++) {
+      auto records = three();
+      records[0].salt = "job " + std::to_string(job);
+      records[2].host = "host " + std::to_string(set);
+      const auto result = agreed(records, 1);
+      ASSERT_TRUE(result.ok());
+      EXPECT_GE(result->address.group, 1u << 16);    // 239.1.0.0
+      EXPECT_LT(result->address.group, 255u << 16);  // below 239.255.0.0
+      EXPECT_GE(result->address.port, 20000);
+      EXPECT_LT(result->address.port, 30000);
+      mine.insert({result->address.group, result->address.port});
+    }
+    EXPECT_LE(mine.size(), kAddressesPerJob);
+    EXPECT_GT(mine.size(), 1u);
+    seen.insert(mine.begin(), mine.end());
+  }
+  EXPECT_GT(seen.size(), 500u * 8);  // hardly any address is shared between jobs
+}
+
+TEST(Agree, TagsFollowRankZerosRandomNumber) {
+  std::set<uint64_t> tags;
+  for (uint64_t random = 0; random < 1000; random++) {
+    auto records = three();
+    records[0].random = random;
+    tags.insert(agreed(records, 2)->tag);
+    records[1].random = random + 12345;  // others' do not count
+    tags.insert(agreed(records, 2)->tag);
+  }
+  EXPECT_EQ(tags.size(), 1000u);
+}
+
+}  // namespace
+}  // namespace mcast

@@ -1,0 +1,120 @@
+"""Wrong arguments, settings and surroundings."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from scenarios import caught, group_backend, join, tcp_store
+from scenarios_failure import all_good
+
+import torch_mcast
+
+
+def arguments(link: Any) -> None:
+    """Wrong ones raise before anything is sent: no sequence number is taken, the group works on."""
+    join(link)
+    rank, world = link.rank, link.world
+    backend, group = group_backend(), dist.group.WORLD
+    four, eight = torch.zeros(4), torch.zeros(4 * world)
+    wrong = [
+        lambda: dist.broadcast(four, -1),
+        lambda: dist.broadcast(four, world),
+        lambda: dist.broadcast(four.to_sparse(), 0),
+        # Through dist.broadcast() torch takes it for tracing and sends nothing.
+        lambda: backend.broadcast([torch.zeros(4, device="meta")]),
+        lambda: dist.broadcast(torch.quantize_per_tensor(four, 1.0, 0, torch.qint8), 0),
+        lambda: dist.broadcast(torch.eye(4).to_sparse_csr(), 0),
+        lambda: backend.broadcast([four, four]),
+        lambda: dist.all_gather_into_tensor(torch.zeros(4 * world + 1), four),
+        lambda: dist.all_gather_into_tensor(torch.zeros(0), four),
+        lambda: dist.all_gather_into_tensor(eight.double(), four),
+        lambda: backend._allgather_base(eight, torch.zeros(4, device="meta")),
+        lambda: backend._allgather_base(torch.zeros(4 * world, device="meta"), four),
+        lambda: dist.all_gather([torch.zeros(4)] * (world - 1), four),
+        lambda: dist.all_gather([torch.zeros(4)] * (world + 1), four),
+        lambda: dist.all_gather([torch.zeros(3)] * world, four),
+        lambda: dist.all_gather([torch.zeros(4, dtype=torch.int32)] * world, four),
+        lambda: group.allgather_into_tensor_coalesced([eight], [four, four]),
+        lambda: dist.broadcast("not a tensor", 0),
+        lambda: dist.all_gather_into_tensor(eight, None),
+    ]
+    for call in wrong:
+        caught(link, call)
+    assert torch_mcast.stats()["next_sequence"] == 0
+    # Strange but right: empty, strided, transposed, expanded views of other storages, scalars, 0 bytes.
+    dist.broadcast(torch.zeros(0), 0)
+    dist.all_gather_into_tensor(torch.zeros(0), torch.zeros(0))
+    dist.all_gather([torch.zeros(0, 3) for _ in range(world)], torch.zeros(0, 3))
+    base = torch.full((6, 8), float(rank))
+    dist.broadcast(base.t()[::2], 1)
+    assert base[:, ::2].eq(1).all() and base[:, 1::2].eq(rank).all()
+    scalar = torch.tensor(float(rank))
+    dist.broadcast(scalar, 1)
+    assert scalar.item() == 1
+    rows = torch.zeros(world * 3, 5)
+    dist.all_gather_into_tensor(rows, torch.full((3, 1), float(rank)).expand(3, 5))
+    assert [rows[3 * r, 4].item() for r in range(world)] == list(range(world))
+    all_good()
+    # After the end.
+    dist.destroy_process_group()
+    caught(link, lambda: backend.broadcast([four]))
+    caught(link, lambda: backend.barrier())
+    caught(link, lambda: torch_mcast.stats())
+    link.say("good")
+
+
+def settings(link: Any, cases: list[tuple[dict[str, str], dict[str, Any]]]) -> None:
+    """Each case fails on its rank before anybody else is bothered; then the right ones work."""
+    for number, (env, options) in enumerate(cases):
+        before = dict(os.environ)
+        os.environ.update(env)
+        caught(link, lambda o=options, n=number: join(link, incarnation=f"wrong{n}", **o))
+        os.environ.clear()
+        os.environ.update(before)
+    join(link)
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def descriptors(link: Any, spare: int) -> None:
+    """Rank 1 may open only few more descriptors: an error that says so, or it works; then it works."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # One that needs no more descriptors: a FileStore without ends the process.
+    store = tcp_store(link)
+    if link.rank == 1:
+        used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
+    try:
+        first = dist.PrefixStore("first", store)
+        join(link, timeout_s=4, store=first, fallback="none", liveness_limit=1000)
+        all_good()
+        link.say("made", text="", kind="")
+    except Exception as error:  # noqa: BLE001 - looked at by the test
+        link.say("made", text=str(error), kind=type(error).__name__)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    link.hear("again")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    join(link, store=dist.PrefixStore("second", store))
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+    link.hear("end")  # the store lives in rank 0
+
+
+def works(link: Any, size: int, options: dict[str, Any]) -> None:
+    """A job in order, and what its group says of itself."""
+    join(link, **options)
+    all_good(size)
+    second = dist.new_group(backend="mcast")
+    dist.barrier(group=second)
+    stats = torch_mcast.stats()
+    link.say(
+        "stats", **{key: stats[key] for key in ("transport", "path", "chunk", "window", "counters")}
+    )
+    dist.destroy_process_group()

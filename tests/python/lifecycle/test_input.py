@@ -1,0 +1,197 @@
+"""Wrong arguments, settings and surroundings; what is logged when all is well."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+
+KINDS = "ValueError|RuntimeError|NotImplementedError"
+ARGUMENTS = [
+    ("ValueError|RuntimeError", "root|rank"),
+    ("ValueError|RuntimeError", "root|rank"),
+    # Kinds that do not get as far as the backend in every version of torch.
+    (KINDS, r"Sparse"),
+    ("ValueError", r"broadcast: input is a meta tensor and has no data"),
+    (KINDS, r"[Qq]uantized"),
+    (KINDS, r"SparseC"),
+    ("ValueError", r"broadcast: expected 1 input tensor, got 2"),
+    ("ValueError", r"all_gather_into_tensor: expected an output of 3 x 4 = 12 elements, got 13"),
+    ("ValueError", r"all_gather_into_tensor: expected an output of 3 x 4 = 12 elements, got 0"),
+    ("TypeError", r"all_gather_into_tensor: output must have dtype Float, got Double"),
+    ("ValueError", r"all_gather_into_tensor: input is a meta tensor and has no data"),
+    ("ValueError", r"all_gather_into_tensor: output is a meta tensor and has no data"),
+    ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 2"),
+    ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 4"),
+    ("ValueError", r"all_gather: output 0 must have shape \[4\], got \[3\]"),
+    ("TypeError|ValueError", r"dtype"),  # torch looks first
+    ("ValueError", r"expected as many outputs as inputs \(2\), got 1"),
+    ("TypeError", r"tensor"),
+    ("TypeError|ValueError", r""),
+]
+AFTER_THE_END = [
+    (
+        "DistBackendError",
+        r"broadcast #\d+ on rank \d of 3 in group '0': closed: the group was shut down",
+    ),
+    (
+        "DistBackendError",
+        r"barrier #\d+ on rank \d of 3 in group '0': closed: the group was shut down",
+    ),
+    ("ValueError", r"there is no default process group; call init_process_group\(\)"),
+]
+
+
+def test_arguments(job):
+    with job(3, "scenarios_input.arguments") as it:
+        for rank in it.ranks:
+            for kind, text in ARGUMENTS + AFTER_THE_END:
+                row = rank.expect("error")
+                assert re.fullmatch(kind, row["kind"]) and re.search(text, row["text"]), (
+                    kind,
+                    text,
+                    row,
+                )
+            rank.expect("good")
+        it.end()
+
+
+SETTINGS = [
+    ({"MCAST_EAGER": "lots"}, {}, 'setting eager: "lots" from environment variable MCAST_EAGER is not valid; allowed: '),
+    ({"MCAST_EAGER": "-1"}, {}, "MCAST_EAGER is not valid"),
+    ({"MCAST_LIVENESS_LIMIT": "5"}, {}, "MCAST_LIVENESS_LIMIT is not valid; allowed: milliseconds from 100 to"),
+    ({"MCAST_ALGORITHM": "magic"}, {}, "MCAST_ALGORITHM is not valid; allowed: "),
+    ({"MCAST_TRANSPORT": "pigeon"}, {}, "MCAST_TRANSPORT is not valid"),
+    ({"MCAST_DEBUG": "loud"}, {}, "MCAST_DEBUG is not valid; allowed: "),
+    ({"MCAST_FAULTS": "explode:now"}, {}, "faults, position 0"),
+    ({"MCAST_SOCKET_IFNAME": "nope0"}, {}, 'interface pattern "nope0" matches no usable interface; this host has:'),
+    ({"MCAST_SOCKET_IFNAME": "eth,,ib"}, {}, 'interface pattern "eth,,ib" has an empty name'),
+    ({"MCAST_CHUNK": "100"}, {}, "MCAST_CHUNK is not valid"),
+    ({"MCAST_ARITY": "1"}, {}, "MCAST_ARITY is not valid; allowed: a whole number from 2 to"),
+    ({"MCAST_MAX_MTU": "99999"}, {}, "MCAST_MAX_MTU is not valid; allowed: a whole number from 576 to"),
+    ({}, {"interface": "=nope1"}, 'interface pattern "=nope1" matches no usable interface'),
+    ({}, {"eagre": 1}, "unknown option 'eagre'; there are"),
+]  # fmt: skip
+
+
+def test_settings(job):
+    with job(2, "scenarios_input.settings", [case[:2] for case in SETTINGS]) as it:
+        for rank in it.ranks:
+            for _, _, text in SETTINGS:
+                row = rank.expect("error")
+                assert row["kind"] in ("ValueError", "TypeError", "DistBackendError"), row
+                assert text in row["text"], (text, row)
+        it.expect("good")
+        it.end()
+
+
+def test_few_descriptors(job):
+    def one(spare: int) -> tuple[str, str]:
+        with job(2, "scenarios_input.descriptors", spare) as it:
+            rows = it.expect("made", 4 + 2 + GRACE_S)
+            for rank in it.ranks:
+                rank.order("again")
+            it.expect("good")
+            it.order("end")
+            it.end()
+            warnings = [
+                line for line in it.ranks[1].output().splitlines() if "torch-mcast[" in line
+            ]
+            return rows[0]["text"], "\n".join([rows[1]["text"], *warnings])
+
+    spares = [0, 1, 2, 3, 4, 5, 6, 7, 8, 16]
+    with ThreadPoolExecutor(5) as threads:
+        rows = dict(zip(spares, threads.map(one, spares), strict=True))
+    for spare, (other, own) in rows.items():
+        print(spare, "|", other, "|", own)
+    assert "resource_exhausted: interface lo: socket: Too many open files" in rows[2][1]
+    assert rows[16] == ("", "")
+    for spare, (other, own) in rows.items():
+        # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
+        # were there but no connections), the other knows who.
+        assert bool(other) == bool(own), (spare, other, own)
+        assert not other or "Too many open files" in own, (spare, own)
+        assert not other or "rank 1" in other or "rank/1" in other, (spare, other)
+    assert any(
+        "cannot open another connection: Too many open files" in own for _, own in rows.values()
+    )
+
+
+def test_small_buffers_and_lies_about_the_mtu(job):
+    env = {"MCAST_RCVBUF": "4K", "MCAST_SNDBUF": "4K"}
+    with job(3, "scenarios_input.works", 3 << 20, {}, env=env) as it:
+        for row in it.expect("stats"):
+            assert row["path"] == "multicast" and row["window"] > 0
+            assert "raise net.core.rmem_max" not in row["transport"]  # it got what it asked for
+        it.end()
+    with job(2, "scenarios_input.works", 1 << 20, {"rcvbuf": 1 << 30, "max_mtu": 65535}) as it:
+        for row in it.expect("stats"):
+            assert "(asked 1073741824; raise net.core.rmem_max)" in row["transport"]
+        it.end()
+
+
+@pytest.fixture
+def small_mtu():
+    """A network namespace whose loopback carries packets of 1500 bytes only."""
+    from torch_mcast.lab.system import LabError, require_rights
+
+    try:
+        require_rights()
+    except LabError as error:
+        pytest.skip(str(error))
+    name = f"mcast-life-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up"], check=True)
+        yield f"/run/netns/{name}"
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def test_larger_mtu_than_the_interface_has(job, small_mtu):
+    with job(2, "scenarios_input.works", 1 << 20, {"max_mtu": 9000}, netns=small_mtu) as it:
+        for row in it.expect("stats"):
+            assert " mtu 1500 " in row["transport"] and row["chunk"] < 1500, row
+            assert row["path"] == "multicast"
+        it.end()
+
+
+def test_log(job):
+    """Nothing at the default level when all is well; with info one line per transport and per group."""
+    with job(2, "scenarios_input.works", 1000, {}) as it:
+        it.expect("stats")
+        it.end()
+        assert "torch-mcast" not in it.output() and "mcast:" not in it.output(), it.output()
+    with job(2, "scenarios_input.works", 1000, {}, env={"MCAST_DEBUG": "info"}) as it:
+        it.expect("stats")
+        it.end()
+        for rank in it.ranks:
+            lines = [line for line in rank.output().splitlines() if "torch-mcast[" in line]
+            start = rf"torch-mcast\[{rank.pid}\] info: "
+            assert re.match(
+                start
+                + r"transport udp lo 127\.0\.0\.1 mtu 9000 rcvbuf \d+.* sndbuf \d+.* gso o\w+.* gro",
+                lines[0],
+            ), lines
+            for number, line in enumerate(lines[1:3]):
+                assert re.match(
+                    start
+                    + rf"group '{number}': rank {rank.number} of 2 on 1 host\(s\), path multicast "
+                    r"\(the probe reached every rank\), chunk \d+, udp lo 127",
+                    line,
+                ), lines
+            assert len(lines) == 3, lines
+    deaf = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
+    with job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
+        assert {row["path"] for row in it.expect("stats")} == {"ring"}
+        it.end()
+        # One warning from one rank, not one per group.
+        warnings = re.findall(
+            r"torch-mcast\[\d+\] warn: group '0' uses the unicast ring: rank 0 does not hear",
+            it.output(),
+        )
+        assert len(warnings) == 1 and it.output().count("warn:") == 1, it.output()

@@ -1,0 +1,48 @@
+"""torchrun: a restart with the same store, then Ctrl-C of the whole job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("restarted.py")
+GUARD_S = 120
+
+
+def alive(session: int) -> list[str]:
+    """Processes of a session, zombies included."""
+    rows = subprocess.run(
+        ["ps", "-e", "-o", "pid=,sid=,stat=,args="], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    return [row for row in rows if row.split()[1] == str(session)]
+
+
+def test_restart_then_interrupt(tmp_path):
+    folder = str(tmp_path)
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+             "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder],
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
+                 "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+    text = (tmp_path / "log").read_text
+    try:
+        deadline = time.monotonic() + GUARD_S
+        while not all((tmp_path / f"good{rank}").exists() for rank in (0, 1)):
+            assert process.poll() is None and time.monotonic() < deadline, text()
+            time.sleep(0.1)
+        assert "deliberate, in the first attempt" in text()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(GUARD_S) != 0
+        assert alive(process.pid) == [], text()
+    finally:
+        if alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(GUARD_S)
+    assert "terminate called" not in text() and "Segmentation" not in text(), text()
