@@ -159,7 +159,8 @@ void GroupImpl::warn_of_ring() const {
     before = limit->suppressed();
   }
   const std::string others =
-      before == 0 ? "" : " (and " + std::to_string(before) + " other groups since the last warning)";
+      before == 0 ? ""
+                  : " (and " + std::to_string(before) + " other groups since the last warning)";
   log(LogLevel::kWarn, "group '%s' uses the unicast ring: %s%s", name_.c_str(),
       fixed_.reason.c_str(), others.c_str());
 }

@@ -169,4 +169,3 @@ def several_groups(number, options=None):
     yield groups
     for group in groups:
         dist.destroy_process_group(group)
-
