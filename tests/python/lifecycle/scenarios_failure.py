@@ -87,9 +87,8 @@ def differ(link: Any, case: str) -> None:
             dist.broadcast(tensor, 0)
         elif case == "dtype":
             dtype = torch.float32 if one else torch.int32
-            dist.all_gather_into_tensor(
-                torch.zeros(size * world, dtype=dtype), torch.zeros(size, dtype=dtype)
-            )
+            mine = torch.zeros(size, dtype=dtype)
+            dist.all_gather_into_tensor(torch.zeros(size * world, dtype=dtype), mine)
         elif case == "op":
             if one:
                 dist.broadcast(mine, 0)
