@@ -40,7 +40,7 @@ Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
 void expect_refused(std::vector<RankRecord> records, Code code,
                     const std::vector<std::string>& texts) {
   for (Member self = 0; self < records.size(); self++) {
-    const auto result = agreed(records, self);
+    auto result = agreed(records, self);
     ASSERT_FALSE(result.ok()) << "rank " << self;
     EXPECT_EQ(result.status().code(), code);
     for (const std::string& text : texts) {
@@ -52,7 +52,7 @@ void expect_refused(std::vector<RankRecord> records, Code code,
 
 TEST(RankRecord, SurvivesTheStore) {
   const RankRecord a = record(5, "boot-id/net-4026531840");
-  const auto b = RankRecord::decode(a.encode());
+  auto b = RankRecord::decode(a.encode());
   ASSERT_TRUE(b.ok()) << b.status().to_string();
   EXPECT_EQ(b->encode(), a.encode());
   EXPECT_EQ(b->version, a.version);
@@ -66,7 +66,7 @@ TEST(RankRecord, SurvivesTheStore) {
 TEST(RankRecord, ValuesCannotForgeFields) {
   RankRecord a = record(5, "a");
   a.host_name = "x\nversion=9.9.9\nbudget=1";
-  const auto b = RankRecord::decode(a.encode());
+  auto b = RankRecord::decode(a.encode());
   ASSERT_TRUE(b.ok());
   EXPECT_EQ(b->version, "1.2.3");
   EXPECT_EQ(b->budget, a.budget);
@@ -89,7 +89,7 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
   }
   bad.push_back(without("external_port") + "external_port=65536\n");
   for (const std::string& text : bad) {
-    const auto result = RankRecord::decode(text);
+    auto result = RankRecord::decode(text);
     ASSERT_FALSE(result.ok()) << text.substr(0, 200);
     EXPECT_EQ(result.status().code(), Code::kMismatch);
     EXPECT_NE(result.status().message().find("cannot be read"), std::string::npos);
@@ -132,10 +132,10 @@ TEST(Agree, OneProcessCannotBeTwoRanks) {
 
 TEST(Agree, AllRanksConcludeTheSame) {
   const auto records = three();
-  const auto first = agreed(records, 0);
+  auto first = agreed(records, 0);
   ASSERT_TRUE(first.ok());
   for (Member self = 1; self < 3; self++) {
-    const auto other = agreed(records, self);
+    auto other = agreed(records, self);
     ASSERT_TRUE(other.ok());
     EXPECT_EQ(other->tag, first->tag);
     EXPECT_EQ(other->address.group, first->address.group);
@@ -150,7 +150,7 @@ TEST(Agree, TheLeastBudgetAndDatagramCount) {
   auto records = three();
   records[1].budget = 4000;
   records[2].datagram_external = 1000;
-  const auto result = agreed(records, 0);
+  auto result = agreed(records, 0);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->agreed.budget, 4000u);
   EXPECT_EQ(result->agreed.chunk, (1000 - wire::kDatagramHeader) / 64 * 64);
@@ -166,7 +166,7 @@ TEST(Agree, TheLeastBudgetAndDatagramCount) {
 
 TEST(Agree, OneHostTalksOverLoopback) {
   std::vector<RankRecord> records = {record(1, "a"), record(2, "a")};
-  const auto result = agreed(records, 0);
+  auto result = agreed(records, 0);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->hosts, 1u);
   EXPECT_TRUE(result->address.loopback);
@@ -175,7 +175,7 @@ TEST(Agree, OneHostTalksOverLoopback) {
 }
 
 TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
-  const auto from0 = agreed(three(), 0), from2 = agreed(three(), 2);
+  auto from0 = agreed(three(), 0), from2 = agreed(three(), 2);
   ASSERT_TRUE(from0.ok() && from2.ok());
   EXPECT_EQ(from0->peers[1].host, "127.0.0.1");
   EXPECT_EQ(from0->peers[1].port, 2002);
@@ -201,7 +201,7 @@ TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
       auto records = three();
       records[0].salt = "job " + std::to_string(job);
       records[2].host = "host " + std::to_string(set);
-      const auto result = agreed(records, 1);
+      auto result = agreed(records, 1);
       ASSERT_TRUE(result.ok());
       EXPECT_GE(result->address.group, 1u << 16);    // 239.1.0.0
       EXPECT_LT(result->address.group, 255u << 16);  // below 239.255.0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def main() -> None:
     if rank == 0:
         dist.barrier()
     else:
-        dist.distributed_c10d._get_default_store().wait(["never"])
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -61,12 +61,10 @@ def all_end(link: Any, how: str) -> None:
 
 
 def waits_at_exit(link: Any, groups: int) -> None:
-    """Many groups with an operation each that the other rank never calls: their lingers do not add up."""
+    """Many groups with an operation each that the other rank never calls."""
     join(link, linger=1000)
-    every = [
-        dist.new_group(backend="mcast", pg_options=torch_mcast.Options(linger=1000))
-        for _ in range(groups)
-    ]
+    options = torch_mcast.Options(linger=1000)
+    every = [dist.new_group(backend="mcast", pg_options=options) for _ in range(groups)]
     dist.barrier()
     if link.rank == 0:
         for group in every:

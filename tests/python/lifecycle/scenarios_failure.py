@@ -75,6 +75,7 @@ def differ(link: Any, case: str) -> None:
     size = 300_000
 
     def call() -> None:
+        dist.barrier()  # else two ranks may fail the group while the third still makes it
         mine = torch.zeros(size, dtype=torch.uint8)
         if case == "size":
             length = size + 64 * one
@@ -87,9 +88,8 @@ def differ(link: Any, case: str) -> None:
             dist.broadcast(tensor, 0)
         elif case == "dtype":
             dtype = torch.float32 if one else torch.int32
-            dist.all_gather_into_tensor(
-                torch.zeros(size * world, dtype=dtype), torch.zeros(size, dtype=dtype)
-            )
+            mine = torch.zeros(size, dtype=dtype)
+            dist.all_gather_into_tensor(torch.zeros(size * world, dtype=dtype), mine)
         elif case == "op":
             if one:
                 dist.broadcast(mine, 0)

@@ -61,14 +61,14 @@ def test_arguments(job):
 
 
 SETTINGS = [
-    ({"MCAST_EAGER": "lots"}, {}, 'setting eager: "lots" from environment variable MCAST_EAGER is not valid; allowed: '),
+    ({"MCAST_EAGER": "lots"}, {}, 'setting eager: "lots" from environment variable MCAST_EAGER is not valid'),
     ({"MCAST_EAGER": "-1"}, {}, "MCAST_EAGER is not valid"),
-    ({"MCAST_LIVENESS_LIMIT": "5"}, {}, "MCAST_LIVENESS_LIMIT is not valid; allowed: milliseconds from 100 to"),
+    ({"MCAST_LIVENESS_LIMIT": "5"}, {}, "MCAST_LIVENESS_LIMIT is not valid; allowed: milliseconds from 100"),
     ({"MCAST_ALGORITHM": "magic"}, {}, "MCAST_ALGORITHM is not valid; allowed: "),
     ({"MCAST_TRANSPORT": "pigeon"}, {}, "MCAST_TRANSPORT is not valid"),
     ({"MCAST_DEBUG": "loud"}, {}, "MCAST_DEBUG is not valid; allowed: "),
     ({"MCAST_FAULTS": "explode:now"}, {}, "faults, position 0"),
-    ({"MCAST_SOCKET_IFNAME": "nope0"}, {}, 'interface pattern "nope0" matches no usable interface; this host has:'),
+    ({"MCAST_SOCKET_IFNAME": "nope0"}, {}, '"nope0" matches no usable interface; this host has:'),
     ({"MCAST_SOCKET_IFNAME": "eth,,ib"}, {}, 'interface pattern "eth,,ib" has an empty name'),
     ({"MCAST_CHUNK": "100"}, {}, "MCAST_CHUNK is not valid"),
     ({"MCAST_ARITY": "1"}, {}, "MCAST_ARITY is not valid; allowed: a whole number from 2 to"),
