@@ -1,6 +1,8 @@
 // One engine per process: lanes by the settings that their sockets depend on, made at first use and
 // kept, so that groups are cheap. Making a group is: publish a record, read everybody's, agree, join,
-// probe. The engine is leaked on purpose (nothing of it may be destroyed while other threads run at
+// probe. A lane that has lost a peer serves the groups it has; new ones get a fresh lane, with new
+// identities and connections on both sides, so that processes which survived a cut of the network can
+// make a group again. The engine is leaked on purpose (nothing of it may be destroyed while other threads run at
 // exit); shutdown() is called by the host language's exit hook. After fork() the child closes the
 // descriptors it inherited and starts with an engine of its own.
 #include "engine/engine.h"
@@ -35,10 +37,18 @@ const char* version() noexcept { return MCAST_VERSION; }
 struct Engine::Impl {
   std::mutex mutex;
   std::map<std::string, LaneThread*> lanes;
+  std::vector<LaneThread*> retired;        // lost a peer; stopped when no group uses them any more
+  std::map<LaneThread*, uint32_t> joining;  // groups that are being made, by lane
   std::vector<std::weak_ptr<GroupImpl>> groups;
   bool down = false;
+  uint32_t lanes_made = 0;
 
+  // The lane counts as joining until leave_lane().
   Result<LaneThread*> lane_for(const Config& config);
+  void leave_lane(LaneThread* lane);
+  void stop_retired();
+  Result<std::shared_ptr<GroupImpl>> join_on(LaneThread& lane, const GroupSpec& spec,
+                                             KeyValueStore& store);
   Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 
@@ -62,6 +72,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   if (g_impl != nullptr) {
     for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
+    for (LaneThread* lane : g_impl->retired) lane->abandon_after_fork();
     g_impl->mutex.unlock();
   }
   // The parent's engine stays in memory, untouched: its threads do not exist here.
@@ -108,24 +119,51 @@ Result<LaneThread*> Engine::Impl::lane_for(const Config& config) {
   const std::string key = lane_key(config);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
-  if (const auto it = lanes.find(key); it != lanes.end()) return it->second;
+  if (const auto it = lanes.find(key); it != lanes.end()) {
+    if (!it->second->lost_peer()) {
+      joining[it->second]++;
+      return it->second;
+    }
+    retired.push_back(it->second);
+    lanes.erase(it);
+  }
+  stop_retired();
   Result<std::unique_ptr<Transport>> made = make_udp_transport(UdpTransportOptions::from(config));
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
-  auto* lane = new LaneThread(std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes.size()),
+  auto* lane = new LaneThread(std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes_made++),
                               pin_cpu(config));
   log(LogLevel::kInfo, "transport %s", lane->description().c_str());
   lanes[key] = lane;
+  joining[lane]++;
   return lane;
 }
 
+void Engine::Impl::leave_lane(LaneThread* lane) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (--joining[lane] == 0) joining.erase(lane);
+}
+
+void Engine::Impl::stop_retired() {
+  // The thread ends; the object and its descriptors stay, since closed groups may still refer to it.
+  for (LaneThread* lane : retired) {
+    if (!lane->in_use() && joining.count(lane) == 0) lane->stop(0);
+  }
+}
+
 Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
-  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
   Result<LaneThread*> lane = lane_for(spec.config);
   if (!lane.ok()) return lane.status();
+  auto group = join_on(*lane.value(), spec, store);
+  leave_lane(lane.value());
+  return group;
+}
 
+Result<std::shared_ptr<GroupImpl>> Engine::Impl::join_on(LaneThread& lane, const GroupSpec& spec,
+                                                         KeyValueStore& store) {
+  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
   RankRecord mine;
   mine.version = version();
   mine.protocol = kProtocolVersion;
@@ -135,7 +173,7 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.salt = job_salt();
   mine.agreed = spec.config.agreed_text();
   size_t batch = 0;
-  const bool asked = lane.value()->call([&](Lane& l, Nanos) {
+  const bool asked = lane.call([&](Lane& l, Nanos) {
     Transport& t = l.transport();
     mine.transport = t.name();
     mine.external = t.stream().address(false);
@@ -167,7 +205,7 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
   if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
-  auto group = std::make_shared<GroupImpl>(spec, lane.value());
+  auto group = std::make_shared<GroupImpl>(spec, &lane);
   if (Status status = group->open(agreement.value(), deadline); !status.ok()) return status;
   return group;
 }
@@ -210,7 +248,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
 
 void Engine::shutdown() {
   std::vector<std::shared_ptr<GroupImpl>> live;
-  std::map<std::string, LaneThread*> lanes;
+  std::vector<LaneThread*> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
     if (impl_->down) return;
@@ -218,10 +256,11 @@ void Engine::shutdown() {
     for (const auto& weak : impl_->groups) {
       if (auto group = weak.lock()) live.push_back(std::move(group));
     }
-    lanes = impl_->lanes;
+    lanes = impl_->retired;
+    for (const auto& [key, lane] : impl_->lanes) lanes.push_back(lane);
   }
   for (const auto& group : live) (void)group->close_with_linger();
-  for (const auto& [key, lane] : lanes) lane->stop(2 * kSecond);
+  for (LaneThread* lane : lanes) lane->stop(2 * kSecond);
 }
 
 }  // namespace mcast

@@ -47,6 +47,7 @@ LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool jo
                                            std::move(counters));
   LaneGroup& group = *owned;
   groups_[tag] = std::move(owned);
+  in_use_.store(true, std::memory_order_relaxed);
   joined_[tag] = joined;
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = down_.find(group.peers_[m]);
@@ -69,6 +70,7 @@ void Lane::remove_group(uint64_t tag) {
   joined_.erase(tag);
   if (last_ == it->second.get()) last_ = nullptr;
   groups_.erase(it);
+  in_use_.store(!groups_.empty(), std::memory_order_relaxed);
   if (retired_.size() >= kRetiredTags) retired_.erase(retired_.begin());
   retired_[tag] = true;
 }
@@ -172,6 +174,7 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};
+  if (!graceful) lost_peer_.store(true, std::memory_order_relaxed);
   for (const auto& [tag, group] : groups_) {
     for (size_t m = 0; m < group->peers_.size(); m++) {
       if (group->peers_[m] == peer) {

@@ -3,6 +3,7 @@
 // thread-safe: whoever drives it owns it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -64,6 +65,12 @@ class Lane final : private DatagramSink, private StreamSink {
   uint64_t malformed() const { return malformed_; }
   uint32_t busy_groups() const { return busy_; }
 
+  // Any thread. A connection broke: its peer's process counts as dead here for good, so a new group
+  // with that process needs a lane of its own (its network may be healed).
+  bool lost_peer() const noexcept { return lost_peer_.load(std::memory_order_relaxed); }
+  // Any thread.
+  bool in_use() const noexcept { return in_use_.load(std::memory_order_relaxed); }
+
  private:
   friend class LaneGroup;
   void on_datagram(ConstBytes datagram) override;
@@ -91,6 +98,7 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unordered_map<PeerId, Down> down_;
   Nanos now_ = 0;
   uint32_t busy_ = 0;
+  std::atomic<bool> lost_peer_{false}, in_use_{false};
   uint64_t foreign_ = 0, malformed_ = 0;
 };
 

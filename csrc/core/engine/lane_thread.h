@@ -36,6 +36,9 @@ class LaneThread {
 
   // In the child of a fork: closes descriptors; nothing else of this object may be used.
   void abandon_after_fork() noexcept { lane_.transport().abandon_after_fork(); }
+  // Any thread; see Lane.
+  bool lost_peer() const noexcept { return lane_.lost_peer(); }
+  bool in_use() const noexcept { return lane_.in_use(); }
   const std::string& description() const { return description_; }
   Transport& transport() { return lane_.transport(); }
 

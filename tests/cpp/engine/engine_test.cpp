@@ -1,7 +1,9 @@
 // The whole engine over real sockets on loopback, ranks as processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <atomic>
 
@@ -168,6 +170,38 @@ TEST(Engine, KilledRankIsNamedByTheOthers) {
   EXPECT_EQ(ends[0].exit_code, 0);
   EXPECT_EQ(ends[1].signal, SIGKILL);
   EXPECT_EQ(ends[2].exit_code, 0);
+}
+
+// Breaks every TCP connection of this process, as a cut of the network does in the end.
+int break_connections() {
+  int broken = 0;
+  for (int fd = 0; fd < 1024; fd++) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.sin_family == AF_INET && shutdown(fd, SHUT_RDWR) == 0) broken++;
+  }
+  return broken;
+}
+
+TEST(Engine, ProcessesThatLostEachOtherMakeAGroupAgain) {
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto first = make_group("first", rank, 3, store);
+    if (!first || !work(*first, 3000, 1)) return false;
+    if (rank == 1) {
+      EXPECT_GT(break_connections(), 0);
+    }
+    const Status s = barrier(*first);
+    EXPECT_EQ(s.code(), Code::kPeerLost) << s.to_string();
+    (void)first->close(0);
+    for (const char* name : {"second", "third"}) {  // the lane that replaces the first serves both
+      auto scope = store.scoped(name);
+      auto group = make_group(name, rank, 3, scope);
+      if (!group || !work(*group, 100000, 2)) return false;
+      if (!group->close(5 * kSecond).ok()) return false;
+    }
+    return true;
+  }));
 }
 
 TEST(Engine, MismatchIsDescribedOnAllRanks) {
