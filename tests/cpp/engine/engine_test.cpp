@@ -188,7 +188,9 @@ TEST(Engine, ProcessesThatLostEachOtherMakeAGroupAgain) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     auto first = make_group("first", rank, 3, store);
     if (!first || !work(*first, 3000, 1)) return false;
+    if (!store.set("worked/" + std::to_string(rank), "").ok()) return false;
     if (rank == 1) {
+      EXPECT_TRUE(store.multi_get({"worked/0", "worked/2"}, 30 * kSecond).ok());
       EXPECT_GT(break_connections(), 0);
     }
     const Status s = barrier(*first);
