@@ -36,7 +36,8 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
     wire::Writer body;
     wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, self_, why.message()});
     counters_.add(Counter::aborts_sent);
-    // Also the culprit: one that was only stopped learns what happened when it goes on.
+    // The culprit too: it may be alive (a damaged frame, a stopped process that goes on), and would
+    // otherwise wait for the liveness limit once this member's group is gone.
     for (const Member m : liveness_.watched()) {
       send_frame(m, Channel::kControl, wire::FrameType::kAbort, 0, 0, body.bytes());
     }

@@ -43,7 +43,10 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed) {
   }
   const size_t total = plan.chains > 1 ? std::min(pool, kIncastBytes) : pool;
   const size_t share = std::max<size_t>(total / std::max(1u, plan.chains), plan.chunk);
-  const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, kMaxWindow);
+  // Where roots take turns, what the last one sent may still wait in a switch when the next begins:
+  // twice the chains' windows together, which shallow queues must hold.
+  const size_t most = plan.roots > plan.chains ? kMaxWindow / plan.chains : kMaxWindow;
+  const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
   plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,
                                  std::max<Chunk>(1, plan.window / 4));

@@ -133,6 +133,10 @@ void Lane::on_datagram(ConstBytes datagram) {
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
   wire::FrameHeader header;
+  if (frame.size() >= wire::kFrameHeader && !wire::verify_frame(frame)) {
+    on_corrupt_frame(peer, frame);
+    return;
+  }
   if (!wire::parse_frame(frame, header)) {
     malformed_++;
     return;
@@ -143,6 +147,23 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
     return;
   }
   dispatch(*it->second, peer, header, frame);
+}
+
+void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
+  // A stream with a corrupt frame has lost its place in the protocol: nothing after it is safe. The
+  // damage may be in the header, so a tag that is no group's stands for any that the peer is in.
+  wire::FrameHeader header;
+  const bool named = wire::parse_frame(frame, header) && groups_.count(header.group_tag) > 0;
+  for (const auto& [tag, group] : groups_) {
+    if (named && tag != header.group_tag) continue;
+    for (size_t m = 0; m < group->peers_.size(); m++) {
+      if (group->peers_[m] != peer) continue;
+      group->counters_->add(Counter::corrupt);
+      group->core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(m) +
+                                                    " arrived corrupt (CRC-32C)"),
+                        static_cast<Member>(m), now_);
+    }
+  }
 }
 
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
@@ -168,14 +189,6 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
   // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug.
   if (header.member >= group.peers_.size() || group.peers_[header.member] != peer) {
     group.counters_->add(Counter::malformed);
-    return;
-  }
-  if (!wire::verify_frame(frame)) {
-    // A stream with a corrupt frame has lost its place in the protocol: nothing after it is safe.
-    group.counters_->add(Counter::corrupt);
-    group.core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(header.member) +
-                                                 " arrived corrupt (CRC-32C)"),
-                     header.member, now_);
     return;
   }
   group.core_.on_frame(header, frame.subspan(wire::kFrameHeader), now_);

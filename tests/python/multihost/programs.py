@@ -34,6 +34,9 @@ def check(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
 
 
 def join(ctx, timeout_s: float = 60.0, **options) -> None:
+    # The default group's name is a count of groups, those included whose creation failed in an
+    # earlier call; it must be the same in workers that are new.
+    dist.distributed_c10d._world.group_count = 0
     ctx.init_process_group("mcast", timeout_s, pg_options=torch_mcast.Options(**options))
 
 
@@ -86,13 +89,13 @@ def coalesced(size: int, salt: int) -> None:
             check(outputs[i][r * s : (r + 1) * s], expected, f"coalesced {s}, from {r}")
 
 
-def broadcast(size: int, root: int, salt: int) -> None:
+def broadcast(size: int, root: int, salt: int, group=None) -> None:
     tensor = (
         pattern(size, root, salt).clone()
         if dist.get_rank() == root
         else torch.zeros(size, dtype=torch.uint8)
     )
-    dist.broadcast(tensor, root)
+    dist.broadcast(tensor, root, group)
     check(tensor, pattern(size, root, salt), f"broadcast of {size} from {root}")
 
 

@@ -63,6 +63,19 @@ def test_a_broadcast_crosses_each_link_once(four, record_property):
 
 
 @pytest.mark.all_tier
+def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
+    """Roots take turns; what waits at the switch for one host stays below its queue (4 MiB)."""
+    cluster = hosts(8)
+    crossed, counters = moved(cluster, "all_gather", 2)
+    assert all(port.queue_drops == 0 for port in crossed.ports.values())
+    assert all(c["gaps"] == 0 and c["fetches_sent"] == 0 for c in counters), counters
+    for host in cluster.lab.workers:
+        ratio = crossed.sent(host.name) / (2 * BLOCK)
+        record_property(f"sent/{host.name}", round(ratio, 4))
+        assert FRAMING <= ratio <= 1.07
+
+
+@pytest.mark.all_tier
 def test_racks_carry_a_block_once_over_each_uplink(hosts):
     cluster = hosts(8, racks=[4, 4], uplink_rate="1gbit")
     crossed, _ = moved(cluster, "broadcast", 1)
