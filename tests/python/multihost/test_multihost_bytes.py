@@ -69,10 +69,10 @@ def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
     crossed, counters = moved(cluster, "all_gather", 2)
     assert all(port.queue_drops == 0 for port in crossed.ports.values())
     assert all(c["gaps"] == 0 and c["fetches_sent"] == 0 for c in counters), counters
-    for host in cluster.lab.workers:
-        ratio = crossed.sent(host.name) / (2 * BLOCK)
-        record_property(f"sent/{host.name}", round(ratio, 4))
-        assert FRAMING <= ratio <= 1.07
+    ratios = [crossed.sent(host.name) / (2 * BLOCK) for host in cluster.lab.workers]
+    record_property("sent/host", [round(ratio, 4) for ratio in ratios])
+    assert min(ratios) >= FRAMING and max(ratios[1:]) <= 1.07
+    assert ratios[0] <= 1.075  # the top of the tree sends credit limits to seven
 
 
 @pytest.mark.all_tier
