@@ -50,6 +50,11 @@ class CMakeBuild(build_ext):
             check=True,
         )  # fmt: skip
         subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
+        # An editable install builds elsewhere and copies back only the extension itself.
+        if self.inplace or getattr(self, "editable_mode", False):
+            info, home = target / "_build_info.py", ROOT / "torch_mcast" / "_build_info.py"
+            if info.resolve() != home:
+                shutil.copyfile(info, home)
 
 
 setup(
