@@ -180,7 +180,9 @@ def test_interrupt_reaches_the_ranks_and_the_lab_goes():
             "--",
             "sh",
             "-c",
-            "trap 'echo caught; exit 9' INT; echo $MCAST_LAB; while :; do sleep 0.1; done",
+            # The first rank to end makes the launcher end the others: that must not come before INT.
+            "trap '' TERM; trap 'echo caught; exit 9' INT; echo $MCAST_LAB; "
+            "while :; do sleep 0.1; done",
         ],
         env=ENV,
         stdout=subprocess.PIPE,
