@@ -2,7 +2,7 @@
 // table, docs/settings.md, `doctor`, Python's Options and validation are all generated from it. An
 // explicit option wins over its environment variable, which wins over the default.
 //
-// "agreed" settings decide which messages ranks exchange; their hash is compared when a group is
+// "agreed" settings decide which messages ranks exchange; their text is compared when a group is
 // made, and a difference is an error that shows both sides.
 #pragma once
 

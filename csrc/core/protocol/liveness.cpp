@@ -1,5 +1,5 @@
 // Watched members are pinged after a quiet interval (an eighth of the limit, at most a second); any
-// traffic counts as life. Polls of our own that come late are not evidence against others: the gap
+// frame counts as life. Polls of our own that come late are not evidence against others: the gap
 // is added to everybody's last sign of life.
 #include "protocol/liveness.h"
 

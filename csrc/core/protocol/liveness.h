@@ -13,7 +13,8 @@ class Liveness {
   // `watched`: tree parent and children, ring neighbours. limit: silence that counts as death.
   Liveness(std::vector<Member> watched, Nanos limit);
 
-  // Anything at all arrived from `m` (unwatched members are ignored).
+  // A stream frame arrived from `m` (datagrams are not counted: pings are answered anyway;
+  // unwatched members are ignored).
   void heard(Member m, Nanos now);
   // Something is in flight (or no longer): silence counts only while it is.
   void set_active(bool active, Nanos now);
