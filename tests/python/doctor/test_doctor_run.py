@@ -128,6 +128,11 @@ def test_without_the_extension(tmp_path):
     for name in os.listdir(source):
         if not name.startswith(("_C.", "_build_info", "__pycache__")):
             (target / name).symlink_to(os.path.join(source, name))
+    # An editable install would find the extension of the repository for this package too.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in f'{f!r}'.lower()]\n"
+    )
     done = doctor("--json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     rows = {row["check"]: row for row in findings(done)}
     assert rows["torch"]["verdict"] == "fail"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import programs
 import pytest
 
 from torch_mcast.lab import pytest_plugin
@@ -20,7 +21,6 @@ _clusters, lab, lab_rights = (
 )
 
 RATE = "1gbit"
-PRELOAD = ("torch", "torch_mcast", "programs")
 
 
 def pytest_configure(config):
@@ -51,7 +51,7 @@ def hosts(lab, monkeypatch):
 
     def get(number, per_host=1, **fields):
         return lab(
-            preload=PRELOAD,
+            preload=programs.PRELOAD,
             **{"hosts": number, "ranks_per_host": per_host, "rate": RATE, **fields},
         )
 

@@ -15,6 +15,9 @@ import torch_mcast
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # an odd multiplier keeps words distinct
 GUARD = 0xA5
+# What a worker imports before its first call. (Here: a function that runs in a worker cannot name a
+# conftest, of which a whole run has several.)
+PRELOAD = ("torch", "torch_mcast", "programs")
 
 
 def pattern(size: int, rank: int, salt: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import PRELOAD
 
 import torch_mcast
 from torch_mcast.lab.pool import Pool
@@ -71,7 +70,7 @@ def second_job(cluster, hosts, base_port):
             "MASTER_ADDR": cluster.lab.hosts[hosts[0]].address,
         }
         places.append(dataclasses.replace(place, env=env))
-    return Pool(places, PRELOAD, base_port)
+    return Pool(places, programs.PRELOAD, base_port)
 
 
 def one_of_two_jobs(ctx, count, same_address):
