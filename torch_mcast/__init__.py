@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 from torch_mcast._register import BACKEND, register
 
 __version__ = "0.1.0"
-__all__ = ["BACKEND", "Options", "__version__", "abort", "config", "register", "stats"]
+__all__ = [
+    "BACKEND",
+    "Options",
+    "__version__",
+    "abort",
+    "config",
+    "export_chrome_trace",
+    "register",
+    "stats",
+    "trace",
+]
 
 
 def _inside_import_torch() -> bool:
@@ -37,8 +47,16 @@ except Exception:
 if TYPE_CHECKING:
     from torch_mcast._C import Options
     from torch_mcast._stats import abort, config, stats
+    from torch_mcast._trace import export_chrome_trace, trace
 
-_LAZY = {"Options": "_load", "stats": "_stats", "abort": "_stats", "config": "_stats"}
+_LAZY = {
+    "Options": "_load",
+    "stats": "_stats",
+    "abort": "_stats",
+    "config": "_stats",
+    "trace": "_trace",
+    "export_chrome_trace": "_trace",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,8 @@ def stats(group: Any = None) -> dict[str, Any]:
     path        "multicast", "ring" or "local", and `reason`: why
     transport   interface, addresses, MTU, buffers, in one line
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
-    counters    {name: n}, see torch_mcast._C.counters() for their meaning
+    counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
+                reduce_counters: the reduce lane's part of them
     repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
     failure     why the group cannot be used any more, or ""
     """

@@ -61,9 +61,8 @@ class ProcessGroupMcast final : public c10d::Backend {
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
-  // Fallback (fallback.cpp).
+  // Engine, for CPU tensors (reduce.cpp).
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
@@ -73,6 +72,9 @@ class ProcessGroupMcast final : public c10d::Backend {
                                const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
+
+  // Fallback (fallback.cpp).
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -114,8 +116,22 @@ class ProcessGroupMcast final : public c10d::Backend {
 
   c10d::Backend& fallback(Op op, const at::Tensor& tensor);
   c10d::Backend& fallback(Op op, const Tensors& tensors);
-  WorkPtr reduce_scatter_by_allreduce(Op op, c10d::OpType type, Tensors outputs,
-                                      const Tensors& flats, const c10d::ReduceScatterOptions& opts);
+
+  // What a reduce-scatter moves.
+  struct ScatterPlan {
+    std::vector<Slice> inputs;  // by rank
+    Slice output;
+    Reducing how;
+  };
+  // Whether the engine reduces this tensor.
+  bool reduces(const at::Tensor& tensor) const;
+  ScatterPlan plan_scatter(const char* op, const at::Tensor& output, const at::Tensor& input,
+                           const c10d::ReduceOp& reduce, CopyBacks& back) const;
+  WorkPtr scatter_each(Op op, c10d::OpType type, const Tensors& outputs,
+                       std::vector<ScatterPlan> plans, Tensors inputs,
+                       std::shared_ptr<CopyBacks> back, std::chrono::milliseconds timeout);
+  WorkPtr allreduce_each(Op op, c10d::OpType type, Tensors& tensors, const c10d::ReduceOp& reduce,
+                         std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;

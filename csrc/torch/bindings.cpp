@@ -98,6 +98,10 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
   for (const auto& [name, value] : stats.counters) counters[name] = value;
+  py::dict reduce_counters;
+  for (size_t i = 0; i < stats.reduce_counters.size(); ++i) {
+    reduce_counters[stats.counters[i].first] = stats.reduce_counters[i];
+  }
   py::dict repairs;
   for (size_t peer = 0; peer < stats.repair_from_to.size(); ++peer) {
     py::dict row;
@@ -126,12 +130,15 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;
+  result["segment"] = stats.segment;
   result["next_sequence"] = stats.next_sequence;
+  result["next_reduce_sequence"] = stats.next_reduce_sequence;
   result["failure"] = stats.failure;
   result["fallback"] = backend.fallback_names();
   result["calls"] = calls;
   result["bytes"] = bytes;
   result["counters"] = counters;
+  result["reduce_counters"] = reduce_counters;
   result["repairs"] = repairs;
   return result;
 }
@@ -151,6 +158,29 @@ py::list settings_list() {
     rows.append(entry);
   }
   return rows;
+}
+
+py::list trace_list() {
+  const auto time = [](Nanos t) -> py::object {
+    return t == kNever ? py::none().cast<py::object>() : py::int_(t).cast<py::object>();
+  };
+  py::list events;
+  for (const TraceEvent& event : Engine::instance().trace()) {
+    py::dict row;
+    row["name"] = event.name;
+    row["group"] = event.group;
+    row["rank"] = event.rank;
+    row["lane"] = event.lane == 0 ? "multicast" : "reduce";
+    row["sequence"] = event.sequence;
+    row["bytes"] = event.bytes;
+    row["posted"] = time(event.posted);
+    row["first_byte"] = time(event.first_byte);
+    row["last_byte"] = time(event.last_byte);
+    row["done"] = time(event.done);
+    row["ok"] = event.ok;
+    events.append(row);
+  }
+  return events;
 }
 
 py::dict counters_dict() {
@@ -256,6 +286,7 @@ PYBIND11_MODULE(_C, module) {
   bind_options(module);
   bind_backend(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
+  module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "shutdown",

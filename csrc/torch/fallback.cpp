@@ -1,42 +1,11 @@
-// What the engine does not serve, handed to the fallback of the tensors' device. Works of the
-// fallback are returned as they are, with two exceptions on Gloo and CPU tensors:
-//
-// reduce_scatter. Gloo makes it an all-reduce of a copy whose Work never becomes complete before
-// wait() and has no future. The same all-reduce is posted here, with a Work that has both; the
-// bytes sent are the same.
-//
-// PREMUL_SUM. Gloo refuses it; the factor is applied to the input, then SUM.
-#include <ATen/core/ivalue.h>
-
-#include <memory>
-
+// What the engine does not serve, handed to the fallback of the tensors' device.
 #include "backend.h"
-#include "background.h"
 #include "gil.h"
 
 namespace mcast::pg {
 namespace {
 
-bool is_premul(const c10d::ReduceOp& op) { return op.op_ == c10d::ReduceOp::PREMUL_SUM; }
-
 bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == "gloo"; }
-
-// input * factor, in the input's dtype.
-at::Tensor premultiplied(const at::Tensor& input, const c10d::ReduceOp& op) {
-  TORCH_CHECK_VALUE(op.supplement_.defined(), "PREMUL_SUM: the operation has no factor");
-  // Header-only type: its RTTI is not shared between libraries, the op's code says what it is.
-  const auto& factor = *static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  const at::Tensor product = factor.tensor_factor.defined()
-                                 ? at::mul(input, factor.tensor_factor.to(input.device()))
-                                 : at::mul(input, factor.double_factor);
-  return product.to(input.scalar_type());
-}
-
-template <typename Opts>
-Opts with_sum(Opts opts) {
-  opts.reduceOp = c10d::ReduceOp(c10d::ReduceOp::SUM);
-  return opts;
-}
 
 const at::Tensor& first_of(const char* op, const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), op, ": expected at least 1 tensor, got none");
@@ -85,15 +54,6 @@ c10d::Backend& ProcessGroupMcast::fallback(Op op, const Tensors& tensors) {
   return fallback(op, first_of(op_name(op), tensors));
 }
 
-WorkPtr ProcessGroupMcast::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  c10d::Backend& backend = fallback(Op::all_reduce, tensors);
-  ++sequence_;
-  const WithoutGil nogil;
-  if (!is_premul(opts.reduceOp) || !is_gloo(backend)) return backend.allreduce(tensors, opts);
-  for (auto& tensor : tensors) tensor.copy_(premultiplied(tensor, opts.reduceOp));
-  return backend.allreduce(tensors, with_sum(opts));
-}
-
 WorkPtr ProcessGroupMcast::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   c10d::Backend& backend = fallback(Op::all_reduce_sparse, tensors);
   ++sequence_;
@@ -101,161 +61,6 @@ WorkPtr ProcessGroupMcast::allreduce_sparse(Tensors& tensors, const c10d::Allred
   // Gloo takes sparse tensors in its ordinary allreduce.
   return is_gloo(backend) ? backend.allreduce(tensors, opts)
                           : backend.allreduce_sparse(tensors, opts);
-}
-
-WorkPtr ProcessGroupMcast::allreduce_coalesced(Tensors& tensors,
-                                               const c10d::AllreduceCoalescedOptions& opts) {
-  c10d::Backend& backend = fallback(Op::all_reduce_coalesced, tensors);
-  ++sequence_;
-  const WithoutGil nogil;
-  if (!is_premul(opts.reduceOp) || !is_gloo(backend)) {
-    return backend.allreduce_coalesced(tensors, opts);
-  }
-  for (auto& tensor : tensors) tensor.copy_(premultiplied(tensor, opts.reduceOp));
-  return backend.allreduce_coalesced(tensors, with_sum(opts));
-}
-
-WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  c10d::Backend& backend = fallback(Op::reduce, tensors);
-  ++sequence_;
-  const WithoutGil nogil;
-  if (!is_premul(opts.reduceOp) || !is_gloo(backend)) return backend.reduce(tensors, opts);
-  if (opts.rootRank == rank_) {
-    for (auto& tensor : tensors) tensor.copy_(premultiplied(tensor, opts.reduceOp));
-    return backend.reduce(tensors, with_sum(opts));
-  }
-  Tensors scaled;  // the tensors of other ranks are inputs only
-  for (const auto& tensor : tensors) scaled.push_back(premultiplied(tensor, opts.reduceOp));
-  return backend.reduce(scaled, with_sum(opts));
-}
-
-namespace {
-
-// The last step of one reduce-scatter, on the fallback's thread.
-struct Step {
-  c10::intrusive_ptr<McastWork> work;
-  at::Tensor flat;
-  at::Tensor output;
-  int rank;
-
-  void finish(c10::ivalue::Future& done) {
-    std::exception_ptr error;
-    try {
-      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      output.copy_(flat.narrow(0, rank * output.numel(), output.numel()).view(output.sizes()));
-    } catch (...) {
-      error = std::current_exception();
-    }
-    work->end_part(error);
-    // The callback may outlive this call; what belongs to Python must not wait for its end.
-    dispose(std::move(work));
-    dispose_later(std::move(output));
-    flat = at::Tensor();
-  }
-};
-
-}  // namespace
-
-// flats[i] holds size() blocks, each with as many elements as outputs[i]; this call owns it.
-WorkPtr ProcessGroupMcast::reduce_scatter_by_allreduce(Op op, c10d::OpType type, Tensors outputs,
-                                                       const Tensors& flats,
-                                                       const c10d::ReduceScatterOptions& opts) {
-  auto work = make_work(op, type, "mcast:reduce_scatter", {}, {outputs},
-                        std::max(1, static_cast<int>(flats.size())), nullptr);
-  if (flats.empty()) {
-    work->end_part(nullptr);
-    return work;
-  }
-  c10d::Backend& backend = fallback(op, flats);
-  c10d::AllreduceOptions reduce_opts;
-  reduce_opts.reduceOp =
-      is_premul(opts.reduceOp) ? c10d::ReduceOp(c10d::ReduceOp::SUM) : opts.reduceOp;
-  reduce_opts.timeout = opts.timeout;
-  reduce_opts.asyncOp = opts.asyncOp;
-  for (size_t i = 0; i < flats.size(); ++i) {
-    Tensors reduced{flats[i]};
-    const auto future = backend.allreduce(reduced, reduce_opts)->getFuture();
-    auto step = std::make_shared<Step>(Step{work, flats[i], outputs[i], rank_});
-    future->addCallback([step](c10::ivalue::Future& done) { step->finish(done); });
-  }
-  return work;
-}
-
-namespace {
-
-// A flat copy of `input` that may be reduced in place.
-at::Tensor scratch(const at::Tensor& input, const c10d::ReduceOp& op) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (is_premul(op)) return premultiplied(input, op).contiguous().view({-1});
-  return input.clone(at::MemoryFormat::Contiguous).view({-1});
-}
-
-void check_scatter(const char* op, const at::Tensor& output, const at::Tensor& input, int size) {
-  check_dense(op, "input", input);
-  check_like(op, "output", output, input);
-  TORCH_CHECK_VALUE(output.numel() * size == input.numel(), op, ": expected an input of ", size,
-                    " x ", output.numel(), " = ", output.numel() * size, " elements, got ",
-                    input.numel());
-}
-
-}  // namespace
-
-WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const c10d::ReduceScatterOptions& opts) {
-  constexpr const char* name = "reduce_scatter";
-  const at::Tensor& output = check_single(name, "output", outputs);
-  TORCH_CHECK_VALUE(inputs.size() == 1, name, ": expected 1 list of inputs, got ", inputs.size());
-  TORCH_CHECK_VALUE(inputs[0].size() == static_cast<size_t>(size_), name, ": expected ", size_,
-                    " input tensors, one per rank, got ", inputs[0].size());
-  for (size_t i = 0; i < inputs[0].size(); ++i) {
-    const std::string what = "input " + std::to_string(i);
-    check_like(name, what, inputs[0][i], output);
-    TORCH_CHECK_VALUE(inputs[0][i].sizes() == output.sizes(), name, ": ", what, " must have shape ",
-                      output.sizes(), ", got ", inputs[0][i].sizes());
-  }
-  const WithoutGil nogil;
-  if (!output.device().is_cpu()) {
-    ++sequence_;
-    return fallback(Op::reduce_scatter, output).reduce_scatter(outputs, inputs, opts);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Tensors pieces;
-  for (const auto& input : inputs[0]) pieces.push_back(input.reshape({-1}));
-  const at::Tensor flat = at::cat(pieces);
-  return reduce_scatter_by_allreduce(
-      Op::reduce_scatter, c10d::OpType::REDUCE_SCATTER, outputs,
-      {is_premul(opts.reduceOp) ? premultiplied(flat, opts.reduceOp) : flat}, opts);
-}
-
-WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                const c10d::ReduceScatterOptions& opts) {
-  check_scatter("reduce_scatter_tensor", output, input, size_);
-  const WithoutGil nogil;
-  if (!output.device().is_cpu()) {
-    ++sequence_;
-    return fallback(Op::reduce_scatter_tensor, output)._reduce_scatter_base(output, input, opts);
-  }
-  return reduce_scatter_by_allreduce(Op::reduce_scatter_tensor, c10d::OpType::_REDUCE_SCATTER_BASE,
-                                     {output}, {scratch(input, opts.reduceOp)}, opts);
-}
-
-WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                           const c10d::ReduceScatterOptions& opts) {
-  constexpr Op op = Op::reduce_scatter_tensor_coalesced;
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
-                    "inputs (", inputs.size(), "), got ", outputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check_scatter(op_name(op), outputs[i], inputs[i], size_);
-  }
-  const WithoutGil nogil;
-  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    ++sequence_;
-    return fallback(op, inputs).reduce_scatter_tensor_coalesced(outputs, inputs, opts);
-  }
-  Tensors flats;
-  for (const auto& input : inputs) flats.push_back(scratch(input, opts.reduceOp));
-  return reduce_scatter_by_allreduce(op, c10d::OpType::COALESCED, outputs, flats, opts);
 }
 
 WorkPtr ProcessGroupMcast::gather(std::vector<Tensors>& outputs, Tensors& inputs,

@@ -128,11 +128,8 @@ def movement() -> None:
     ):
         work.wait()
     assert got.tolist() == [float(behind)] * 2
-    pair = [torch.full((2,), float(rank)), torch.full((3,), 1.0)]
-    dist.all_reduce_coalesced(pair)
-    assert pair[1].tolist() == [float(world)] * 3
     calls = torch_mcast.stats()["calls"]
-    for name in ("gather", "scatter", "all_to_all", "all_to_all_single", "all_reduce_coalesced"):
+    for name in ("gather", "scatter", "all_to_all", "all_to_all_single"):
         assert calls[name] == {"engine": 0, "fallback": 1}, name
     sequence = dist.group.WORLD._get_backend(torch.device("cpu"))._get_sequence_number_for_group()
     gathered = [None] * world
@@ -163,8 +160,8 @@ def test_two_of_three_talk(ranks):
 def no_fallback() -> None:
     output = torch.zeros(4 * dist.get_world_size())
     dist.all_gather_into_tensor(output, torch.ones(4))
-    with pytest.raises(NotImplementedError, match=r"all_reduce of cpu tensors.*Options\(fallback"):
-        dist.all_reduce(output)
+    with pytest.raises(NotImplementedError, match=r"gather of cpu tensors.*Options\(fallback"):
+        dist.gather(torch.ones(4), [output] if dist.get_rank() == 0 else None)
     assert torch_mcast.stats()["fallback"] == {}
 
 

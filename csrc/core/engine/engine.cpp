@@ -29,10 +29,6 @@
 
 namespace mcast {
 
-const char* op_kind_name(OpKind kind) noexcept {
-  return wire::kind_name(static_cast<wire::Kind>(kind));
-}
-
 const char* version() noexcept { return MCAST_VERSION; }
 
 struct Engine::Impl {
@@ -41,14 +37,18 @@ struct Engine::Impl {
   std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
   std::vector<std::weak_ptr<GroupImpl>> groups;
   bool down = false;
+  // Of all multicast lanes together: they share the link.
+  std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
+  std::shared_ptr<Trace> trace;
 
-  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config);
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane);
   void sweep_worn();
   Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 
 namespace {
 
+constexpr int kLanes = 2;
 constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
@@ -88,13 +88,14 @@ std::string lane_key(const Config& config) {
   return key;
 }
 
-int pin_cpu(const Config& config) {
-  const unsigned cpus = std::thread::hardware_concurrency();
+// So that XPS gives each lane a transmit queue of its own.
+int pin_cpu(const Config& config, size_t lane) {
+  const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
   const char* local = getenv("LOCAL_WORLD_SIZE");
   const char* rank = getenv("LOCAL_RANK");
-  const unsigned lanes = local != nullptr ? static_cast<unsigned>(atoi(local)) : 1;
-  if (config.pin == 0 || cpus <= lanes || lanes == 0) return -1;
-  return rank != nullptr ? atoi(rank) % static_cast<int>(cpus) : 0;
+  const int lanes = kLanes * (local != nullptr ? std::max(1, atoi(local)) : 1);
+  if (config.pin == 0 || cpus < lanes) return -1;
+  return (kLanes * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) % cpus;
 }
 
 }  // namespace
@@ -125,8 +126,8 @@ void Engine::Impl::sweep_worn() {
   }
 }
 
-Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config) {
-  const std::string key = lane_key(config);
+Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index) {
+  const std::string key = lane_key(config) + "lane " + std::to_string(index);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
@@ -135,22 +136,28 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config)
     lanes.erase(it);
   }
   sweep_worn();
-  Result<std::unique_ptr<Transport>> made = make_udp_transport(UdpTransportOptions::from(config));
+  Result<std::unique_ptr<Transport>> made =
+      make_udp_transport(UdpTransportOptions::from(config, index));
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
   auto lane = std::make_shared<LaneThread>(
-      std::move(wrapped).value(), "mcast-lane" + std::to_string(lanes.size()), pin_cpu(config));
-  log(LogLevel::kInfo, "transport %s", lane->description().c_str());
+      std::move(wrapped).value(),
+      (index == 0 ? "mcast-lane" : "mcast-red") + std::to_string(lanes.size() / kLanes),
+      pin_cpu(config, index), index == 0 ? arrived : nullptr);
+  log(LogLevel::kInfo, "%s lane: transport %s", index == 0 ? "multicast" : "reduce",
+      lane->description().c_str());
   lanes[key] = lane;
   return lane;
 }
 
 Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
-  Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config);
+  Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config, 0);
   if (!lane.ok()) return lane.status();
+  Result<std::shared_ptr<LaneThread>> reduce = lane_for(spec.config, 1);
+  if (!reduce.ok()) return reduce.status();
 
   RankRecord mine;
   mine.version = version();
@@ -171,7 +178,11 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
     mine.budget = t.datagram().receive_budget();
     batch = 64u << 10;
   });
-  if (!asked) return Status(Code::kClosed, "the engine is shut down");
+  const bool asked_too = reduce.value()->call([&](Lane& l, Nanos) {
+    mine.reduce_external = l.transport().stream().address(false);
+    mine.reduce_loopback = l.transport().stream().address(true);
+  });
+  if (!asked || !asked_too) return Status(Code::kClosed, "the engine is shut down");
 
   const auto key = [](uint32_t rank) { return "rank/" + std::to_string(rank); };
   if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
@@ -193,7 +204,8 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
   if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
-  auto group = std::make_shared<GroupImpl>(spec, lane.value());
+  auto group = std::make_shared<GroupImpl>(spec, lane.value(), reduce.value());
+  group->observe(arrived, trace);
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
   return group;
@@ -210,9 +222,13 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
   if (const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier()); !rules.ok()) {
     return rules.status().with_context("setting faults (MCAST_FAULTS)");
   }
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (!impl_->trace) impl_->trace = std::make_shared<Trace>(spec.config.trace);
+  }
   std::shared_ptr<GroupImpl> group;
   if (spec.size == 1) {
-    group = std::make_shared<GroupImpl>(spec, nullptr);
+    group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
   } else {
     Result<std::shared_ptr<GroupImpl>> made = impl_->join(spec, store);
     if (!made.ok()) return made.status();
@@ -225,6 +241,11 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
       groups.end());
   groups.push_back(group);
   return std::shared_ptr<Group>(group);
+}
+
+std::vector<TraceEvent> Engine::trace() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->trace ? impl_->trace->events() : std::vector<TraceEvent>();
 }
 
 std::vector<std::shared_ptr<Group>> Engine::groups() const {

@@ -14,9 +14,11 @@
 
 #include "base/config.h"
 #include "base/counters.h"
+#include "base/element.h"
 #include "base/log.h"
 #include "base/region.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -32,8 +34,13 @@ class KeyValueStore {
                                                      Nanos timeout) = 0;
 };
 
-enum class OpKind : uint8_t { kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
-const char* op_kind_name(OpKind kind) noexcept;  // "broadcast", "allgather", "barrier"
+// How contributions become one (base/reduce_kernels.h has the numerics contract: fixed rank order,
+// 16-bit floats accumulate in float32 and are rounded once).
+struct Reducing {
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  double factor = 1;  // PREMUL_SUM: what this rank's contribution is multiplied with
+};
 
 // What all ranks must agree on besides kind, sizes and root: shown in mismatch errors.
 struct OpLabel {
@@ -54,15 +61,18 @@ struct PostOptions {
 struct GroupStats {
   std::string name;
   Member rank = 0, size = 0;
-  std::string path;       // "multicast", "ring", "local" (one rank)
-  std::string reason;     // why that path
-  std::string transport;  // one line: interface, addresses, MTU, buffers, offloads
-  size_t chunk = 0;       // payload bytes per datagram
-  size_t window = 0;      // payload bytes in flight per root when the group is alone
-  size_t eager = 0;       // bytes
-  uint64_t next_sequence = 0;
-  std::string failure;                                     // empty, or why the group is poisoned
-  std::vector<std::pair<const char*, uint64_t>> counters;  // in table order
+  std::string path;                   // "multicast", "ring", "local" (one rank)
+  std::string reason;                 // why that path
+  std::string transport;              // one line: interface, addresses, MTU, buffers, offloads
+  size_t chunk = 0;                   // payload bytes per datagram
+  size_t window = 0;                  // payload bytes in flight per root when the group is alone
+  size_t eager = 0;                   // bytes
+  size_t segment = 0;                 // bytes of a contribution frame of large reductions
+  uint64_t next_sequence = 0;         // of the multicast lane
+  uint64_t next_reduce_sequence = 0;  // of the reduce lane
+  std::string failure;                // empty, or why the group is poisoned
+  std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together
+  std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
 };
@@ -84,6 +94,20 @@ class Group {
   // In place: input.data() == outputs[rank].data(). Outputs must not overlap otherwise.
   virtual Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
                                           PostOptions options) = 0;
+  // Reductions have a sequence of their own, on the reduce lane. Lengths are multiples of the
+  // element. An output may be its own input exactly (all_reduce, reduce; reduce_scatter: the rank's
+  // own block), and must not overlap the inputs otherwise. Same element and reduction on all ranks.
+  //
+  // reduce_scatter: inputs[i] goes to rank i; `output` gets the reduction of everybody's
+  // inputs[rank]. All lengths are equal.
+  virtual Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output,
+                                               Reducing how, PostOptions options) = 0;
+  // all_reduce: input.length == output.length.
+  virtual Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
+                                          PostOptions options) = 0;
+  // reduce: `output` on the root only, empty elsewhere.
+  virtual Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
+                                       PostOptions options) = 0;
   // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
   virtual Result<Sequence> post_barrier(PostOptions options) = 0;
 
@@ -120,6 +144,10 @@ class Engine {
   void shutdown();
 
   std::vector<std::shared_ptr<Group>> groups() const;
+
+  // The last operations of all groups, oldest first (MCAST_TRACE of the first group decides how
+  // many are kept).
+  std::vector<TraceEvent> trace() const;
 
   struct Impl;
 

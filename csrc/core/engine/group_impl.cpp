@@ -1,12 +1,11 @@
-// Posting: check the arguments, copy the own block if it is not in place (on the caller's thread,
-// so the lane never stalls on it), take a sequence number and push the post to the lane under one
-// lock, so that sequence order is queue order. Failures found by the lane come back through a
-// listener and make every later post fail at once with the first reason.
+// The life of a group on its two lanes: it is added to both, probed on the multicast lane, and the
+// reduce lane adopts the result. Failures found by a lane come back through a listener, fail the
+// other lane too, and make every later post fail at once with the first reason. (Posting is in
+// group_posts.cpp.)
 #include "engine/group_impl.h"
 
 #include <unistd.h>
 
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -33,6 +32,7 @@ GroupParams make_params(const std::string& name, Member rank, const Config& conf
   p.alpha = config.cutoff;
   p.probe_timeout = config.probe_timeout;
   p.try_multicast = config.algorithm != "ring";
+  p.policy = config.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
   p.require_multicast = config.algorithm == "multicast";
   return p;
 }
@@ -53,19 +53,20 @@ const char* path_name(GroupCore::Path path) {
 
 }  // namespace
 
-GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane)
+GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
+                     std::shared_ptr<LaneThread> reduce)
     : name_(spec.name),
       rank_(spec.rank),
       size_(spec.size),
       config_(spec.config),
       pid_(getpid()),
-      lane_(std::move(lane)) {
+      lanes_{std::move(lane), std::move(reduce)} {
   fixed_.name = name_;
   fixed_.rank = rank_;
   fixed_.size = static_cast<Member>(size_);
   fixed_.path = "local";
   fixed_.reason = "one rank";
-  fixed_.transport = lane_ != nullptr ? lane_->description() : "none";
+  fixed_.transport = lanes_[0] != nullptr ? lanes_[0]->description() : "none";
   fixed_.eager = config_.eager;
 }
 
@@ -76,38 +77,62 @@ GroupImpl::~GroupImpl() {
 
 bool GroupImpl::here() const { return getpid() == pid_; }
 
+void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
+                            const MulticastAddress& address,
+                            const std::vector<StreamAddress>& peers, Lane& lane, Nanos now) {
+  std::vector<PeerId> ids;
+  for (size_t m = 0; m < peers.size(); m++) {
+    ids.push_back(m == params.self ? kNoPeer : lane.transport().stream().add_peer(peers[m]));
+  }
+  GroupParams own = params;
+  own.lane = static_cast<uint8_t>(index);
+  bool joined = false;
+  if (params.try_multicast) {
+    const Status status = lane.transport().datagram().join(address);
+    joined = status.ok();
+    if (!joined && own.multicast_problem.empty()) own.multicast_problem = status.message();
+  }
+  GroupCore& core =
+      lane.add_group(own, address, joined, std::move(ids), now, counters_[index]).core();
+  // A lane that fails takes the other with it: the group is one.
+  core.set_failure_listener(
+      [state = state_, tag = tag_, other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
+        {
+          std::lock_guard<std::mutex> lock(state->mutex);
+          if (state->failure.ok()) state->failure = why;
+        }
+        if (const auto o = other.lock()) {
+          o->push([tag, why](Lane& l, Nanos at) {
+            if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
+          });
+        }
+      });
+}
+
 Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
                        const std::function<bool()>& interrupted) {
   tag_ = agreement.tag;
   GroupParams params = make_params(name_, rank_, config_, agreement);
+  params.trace = trace_;
+  params.multicast_arrived = arrived_;
+  // The reduce lane first: once the probe is over, every rank's is there.
+  const bool added = lanes_[1]->call([&](Lane& lane, Nanos now) {
+    add_to_lane(1, params, agreement.reduce_address, agreement.reduce_peers, lane, now);
+    params.multicast_problem = lane.find_group(tag_)->core().params().multicast_problem;
+  });
   auto ready = std::make_shared<std::promise<Status>>();
   std::future<Status> future = ready->get_future();
-  const bool pushed = lane_->push([params, agreement, ready, counters = counters_, state = state_](
-                                      Lane& lane, Nanos now) mutable {
-    std::vector<PeerId> peers;
-    for (size_t m = 0; m < agreement.peers.size(); m++) {
-      peers.push_back(m == params.self ? kNoPeer
-                                       : lane.transport().stream().add_peer(agreement.peers[m]));
-    }
-    bool joined = false;
-    if (params.try_multicast) {
-      const Status status = lane.transport().datagram().join(agreement.address);
-      joined = status.ok();
-      if (!joined) params.multicast_problem = status.message();
-    }
-    LaneGroup& group = lane.add_group(params, agreement.address, joined, std::move(peers), now,
-                                      std::move(counters));
-    group.core().set_failure_listener([state](const Status& why) {
-      std::lock_guard<std::mutex> lock(state->mutex);
-      if (state->failure.ok()) state->failure = why;
-    });
-    group.core().set_path_listener([state](const std::string& path, const std::string& why) {
-      std::lock_guard<std::mutex> lock(state->mutex);
-      state->path = path;
-      state->reason = why;
-    });
-    group.core().start_probe(now, [ready](const Status& status) { ready->set_value(status); });
-  });
+  const bool pushed =
+      added && lanes_[0]->push([this, params, agreement, ready](Lane& lane, Nanos now) {
+        add_to_lane(0, params, agreement.address, agreement.peers, lane, now);
+        GroupCore& core = lane.find_group(tag_)->core();
+        core.set_path_listener([state = state_](const std::string& path, const std::string& why) {
+          std::lock_guard<std::mutex> lock(state->mutex);
+          state->path = path;
+          state->reason = why;
+        });
+        core.start_probe(now, [ready](const Status& status) { ready->set_value(status); });
+      });
   if (!pushed) return Status(Code::kClosed, "the engine is shut down");
   const auto wait_slice = [&] {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
@@ -130,15 +155,24 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   if (Status status = future.get(); !status.ok()) {
     return status.with_context("creating group '" + name_ + "'");
   }
-  lane_->call([this](Lane& lane, Nanos) {
+  GroupCore::Path path = GroupCore::Path::kUnknown;
+  lanes_[0]->call([&](Lane& lane, Nanos) {
     if (LaneGroup* group = lane.find_group(tag_)) {
-      fixed_.path = path_name(group->core().path());
+      path = group->core().path();
+      fixed_.path = path_name(path);
       fixed_.reason = group->core().path_reason();
+    }
+  });
+  lanes_[1]->call([&](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) {
+      group->core().adopt_path(path, fixed_.reason);
     }
   });
   const Agreed& agreed = agreement.agreed;
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
+  fixed_.segment =
+      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).segment;
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
@@ -180,89 +214,6 @@ Status GroupImpl::refuse(const std::string& op) const {
   return {};
 }
 
-Result<Sequence> GroupImpl::post(wire::Descriptor descriptor, Slice input,
-                                 std::vector<Slice> outputs, PostOptions options) {
-  Sequence sequence = 0;
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    if (Status status = refuse(descriptor.name); !status.ok()) return status;
-    sequence = state_->next++;
-    if (lane_ != nullptr) {
-      auto post = std::make_shared<Post>();
-      post->sequence = sequence;
-      post->descriptor = std::move(descriptor);
-      post->input = std::move(input);
-      post->outputs = std::move(outputs);
-      post->posted = monotonic_now();
-      post->timeout = options.timeout;
-      post->done = std::move(options.done);
-      const bool pushed = lane_->push([tag = tag_, post](Lane& lane, Nanos now) {
-        LaneGroup* group = lane.find_group(tag);
-        if (group != nullptr) {
-          group->core().post(std::move(*post), now);
-        } else if (post->done) {
-          post->done(Status(Code::kClosed, "the group was closed"));
-        }
-      });
-      if (!pushed) return Status(Code::kClosed, "the engine is shut down");
-      return sequence;
-    }
-  }
-  counters_->add(Counter::ops_posted);
-  counters_->add(Counter::ops_completed);
-  if (options.done) options.done({});
-  return sequence;
-}
-
-Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions options) {
-  const std::string name = options.label.name[0] ? options.label.name : "broadcast";
-  if (root >= size_) {
-    return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
-                                              " is not a rank of group '" + name_ + "' (size " +
-                                              std::to_string(size_) + ")");
-  }
-  wire::Descriptor d{wire::Kind::kBroadcast, options.label.element, root, data.length, name};
-  const Slice input = root == rank_ ? data : Slice{};
-  return post(std::move(d), input, {std::move(data)}, std::move(options));
-}
-
-Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outputs,
-                                           PostOptions options) {
-  const std::string name = options.label.name[0] ? options.label.name : "all_gather";
-  if (outputs.size() != size_) {
-    return Status(Code::kInvalidArgument, name + ": " + std::to_string(outputs.size()) +
-                                              " outputs for " + std::to_string(size_) + " ranks");
-  }
-  for (size_t i = 0; i < outputs.size(); i++) {
-    if (outputs[i].length != input.length) {
-      return Status(Code::kInvalidArgument, name + ": output " + std::to_string(i) + " has " +
-                                                std::to_string(outputs[i].length) +
-                                                " bytes, the input has " +
-                                                std::to_string(input.length));
-    }
-  }
-  const Slice& own = outputs[rank_];
-  if (input.length > 0 && own.data() != input.data()) {
-    const auto a = reinterpret_cast<uintptr_t>(input.data());
-    const auto b = reinterpret_cast<uintptr_t>(own.data());
-    if (a < b + input.length && b < a + input.length) {
-      return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
-    }
-    {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      if (Status status = refuse(name); !status.ok()) return status;
-    }
-    std::memcpy(own.data(), input.data(), input.length);
-  }
-  wire::Descriptor d{wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
-  return post(std::move(d), std::move(input), std::move(outputs), std::move(options));
-}
-
-Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
-  const std::string name = options.label.name[0] ? options.label.name : "barrier";
-  return post({wire::Kind::kBarrier, 0xff, kNoMember, 0, name}, {}, {}, std::move(options));
-}
-
 void GroupImpl::abort(const std::string& reason) {
   if (!here()) return;
   const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
@@ -271,10 +222,12 @@ void GroupImpl::abort(const std::string& reason) {
     if (state_->closed || !state_->failure.ok()) return;
     state_->failure = why;
   }
-  if (lane_ == nullptr) return;
-  lane_->push([tag = tag_, why, rank = rank_](Lane& lane, Nanos now) {
-    if (LaneGroup* group = lane.find_group(tag)) group->core().fail(why, rank, now);
-  });
+  if (lanes_[0] == nullptr) return;
+  for (const auto& lane : lanes_) {
+    lane->push([tag = tag_, why, rank = rank_](Lane& l, Nanos now) {
+      if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, rank, now);
+    });
+  }
 }
 
 std::future<Status> GroupImpl::start_close(Nanos limit) {
@@ -285,12 +238,25 @@ std::future<Status> GroupImpl::start_close(Nanos limit) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     closed = std::exchange(state_->closed, true);
   }
-  if (closed || lane_ == nullptr || !here() || tag_ == 0) {
+  if (closed || lanes_[0] == nullptr || !here() || tag_ == 0) {
     result->set_value({});
     return future;
   }
   const Nanos now = monotonic_now();
-  lane_->close_group(tag_, limit > kNever - now ? kNever : now + limit, result);
+  struct Both {
+    std::mutex mutex;
+    int left = 2;
+    Status first;
+  };
+  auto both = std::make_shared<Both>();
+  for (const auto& lane : lanes_) {
+    lane->close_group(tag_, limit > kNever - now ? kNever : now + limit,
+                      [both, result](const Status& status) {
+                        std::lock_guard<std::mutex> lock(both->mutex);
+                        if (both->first.ok()) both->first = status;
+                        if (--both->left == 0) result->set_value(both->first);
+                      });
+  }
   return future;
 }
 
@@ -299,7 +265,7 @@ Status GroupImpl::close(Nanos limit) {
   // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
-    return Status(Code::kTimeout, "the lane of group '" + name_ + "' does not answer");
+    return Status(Code::kTimeout, "the lanes of group '" + name_ + "' do not answer");
   }
   return future.get();
 }
@@ -312,21 +278,30 @@ GroupStats GroupImpl::stats() const {
       s.path = state_->path;
       s.reason = state_->reason;
     }
-    s.next_sequence = state_->next;
+    s.next_sequence = state_->next[0];
+    s.next_reduce_sequence = state_->next[1];
     s.failure = state_->failure.message();
   }
   s.counters.reserve(kCounterCount);
   for (size_t i = 0; i < kCounterCount; i++) {
     const auto c = static_cast<Counter>(i);
-    s.counters.emplace_back(counter_name(c), counters_->get(c));
+    s.reduce_counters.push_back(counters_[1]->get(c));
+    s.counters.emplace_back(counter_name(c), counters_[0]->get(c) + s.reduce_counters.back());
   }
   s.repair_from_to.resize(size_);
-  if (lane_ != nullptr && here()) {
-    lane_->call([&](Lane& lane, Nanos) {
-      if (LaneGroup* group = lane.find_group(tag_)) s.repair_from_to = group->core().repairs();
+  if (lanes_[0] == nullptr || !here()) return s;
+  for (const auto& lane : lanes_) {
+    lane->call([&](Lane& l, Nanos) {
+      if (LaneGroup* group = l.find_group(tag_)) {
+        const auto& repairs = group->core().repairs();
+        for (size_t m = 0; m < repairs.size(); m++) {
+          s.repair_from_to[m].first += repairs[m].first;
+          s.repair_from_to[m].second += repairs[m].second;
+        }
+      }
       // What could not be attributed to a group is shown by every group of the lane.
-      s.counters[static_cast<size_t>(Counter::foreign)].second += lane.foreign();
-      s.counters[static_cast<size_t>(Counter::malformed)].second += lane.malformed();
+      s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
+      s.counters[static_cast<size_t>(Counter::malformed)].second += l.malformed();
     });
   }
   return s;

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -18,8 +19,14 @@ namespace mcast {
 
 class GroupImpl final : public Group {
  public:
-  // A group of one rank needs no lane: `lane` null.
-  GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane);
+  // A group of one rank needs no lanes: null.
+  GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
+            std::shared_ptr<LaneThread> reduce);
+  // Before open(): what the multicast lanes have received, and where operations are recorded.
+  void observe(std::shared_ptr<const std::atomic<uint64_t>> arrived, std::shared_ptr<Trace> trace) {
+    arrived_ = std::move(arrived);
+    trace_ = std::move(trace);
+  }
   ~GroupImpl() override;
 
   // Adds the group to its lane, probes, waits until the path is decided.
@@ -30,6 +37,12 @@ class GroupImpl final : public Group {
   Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) override;
   Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
                                   PostOptions options) override;
+  Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output, Reducing how,
+                                       PostOptions options) override;
+  Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
+                                  PostOptions options) override;
+  Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
+                               PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override;
@@ -44,8 +57,14 @@ class GroupImpl final : public Group {
   bool here() const;
 
  private:
-  Result<Sequence> post(wire::Descriptor descriptor, Slice input, std::vector<Slice> outputs,
-                        PostOptions options);
+  // The work of a group of one: nothing but a copy.
+  using Local = std::function<void()>;
+  Result<Sequence> post(size_t lane, Post post, PostOptions options, const Local& local = {});
+  Sequence push_post(size_t lane, Post post, bool& pushed);  // state_->mutex held
+  Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
+                                  PostOptions options);
+  void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
+                   const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
   void warn_of_ring() const;
   Status refuse(const std::string& op) const;  // state_->mutex held
 
@@ -54,15 +73,19 @@ class GroupImpl final : public Group {
   const uint32_t size_;
   const Config config_;
   const pid_t pid_;
-  const std::shared_ptr<LaneThread> lane_;
+  const std::array<std::shared_ptr<LaneThread>, 2> lanes_;  // multicast, reduce
+  std::shared_ptr<const std::atomic<uint64_t>> arrived_;
+  std::shared_ptr<Trace> trace_;
   uint64_t tag_ = 0;
   GroupStats fixed_;  // what does not change after open()
-  std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
+  std::array<std::shared_ptr<Counters>, 2> counters_{std::make_shared<Counters>(),
+                                                     std::make_shared<Counters>()};
 
   // Shared with the lane's failure listener, which may outlive a group that could not be closed.
   struct State {
     std::mutex mutex;
-    Sequence next = 0;
+    std::array<Sequence, 2> next{};
+    bool reduced = false;  // a reduction since the last barrier
     bool closed = false;
     Status failure;
     std::string path, reason;  // when they changed after creation

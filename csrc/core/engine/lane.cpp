@@ -111,6 +111,11 @@ Nanos Lane::deadline(Nanos now) const {
 }
 
 void Lane::on_datagram(ConstBytes datagram) {
+  if (arrived_) {
+    // One writer: no locked instruction.
+    const uint64_t before = arrived_->load(std::memory_order_relaxed);
+    arrived_->store(before + datagram.size(), std::memory_order_relaxed);
+  }
   wire::DatagramHeader header;
   if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
     malformed_++;

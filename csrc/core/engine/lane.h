@@ -43,7 +43,10 @@ class LaneGroup final : public Port {
 
 class Lane final : private DatagramSink, private StreamSink {
  public:
-  explicit Lane(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  // `arrived` counts the bytes of datagrams received, if not null.
+  explicit Lane(std::unique_ptr<Transport> transport,
+                std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr)
+      : transport_(std::move(transport)), arrived_(std::move(arrived)) {}
   ~Lane() override;
 
   Transport& transport() { return *transport_; }
@@ -87,6 +90,7 @@ class Lane final : private DatagramSink, private StreamSink {
   };
 
   std::unique_ptr<Transport> transport_;
+  std::shared_ptr<std::atomic<uint64_t>> arrived_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   std::unordered_map<uint64_t, bool> joined_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next

@@ -18,8 +18,9 @@ namespace {
 constexpr Nanos kLongestSleep = kSecond;
 }
 
-LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu)
-    : lane_(std::move(transport)),
+LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu,
+                       std::shared_ptr<std::atomic<uint64_t>> arrived)
+    : lane_(std::move(transport), std::move(arrived)),
       name_(std::move(name)),
       description_(lane_.transport().describe()),
       pin_cpu_(pin_cpu) {
@@ -50,12 +51,11 @@ bool LaneThread::call(const Command& command) {
   return true;
 }
 
-void LaneThread::close_group(uint64_t tag, Nanos deadline,
-                             std::shared_ptr<std::promise<Status>> result) {
-  const bool pushed = push([this, tag, deadline, result](Lane&, Nanos) {
-    closing_.push_back({tag, deadline, result});
+void LaneThread::close_group(uint64_t tag, Nanos deadline, Closed done) {
+  const bool pushed = push([this, tag, deadline, done](Lane&, Nanos) {
+    closing_.push_back({tag, deadline, done});
   });
-  if (!pushed) result->set_value(Status(Code::kClosed, "the engine is shut down"));
+  if (!pushed) done(Status(Code::kClosed, "the engine is shut down"));
 }
 
 void LaneThread::serve_closing(Nanos now) {
@@ -80,7 +80,7 @@ void LaneThread::serve_closing(Nanos now) {
       group->core().leave(now);
       lane_.remove_group(c.tag);
     }
-    c.result->set_value(outcome);
+    c.done(outcome);
   }
 }
 
@@ -121,7 +121,7 @@ void LaneThread::loop() {
   for (Command& command : batch_) command(lane_, monotonic_now());
   batch_.clear();
   for (const Closing& c : closing_) {
-    c.result->set_value(Status(Code::kClosed, "the engine is shut down"));
+    c.done(Status(Code::kClosed, "the engine is shut down"));
   }
   closing_.clear();
 }

@@ -20,7 +20,8 @@ class LaneThread {
   using Command = std::function<void(Lane&, Nanos now)>;
 
   // pin_cpu < 0: not pinned.
-  LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu);
+  LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu,
+             std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr);
   ~LaneThread() = default;  // only after stop()
 
   // Any thread. Commands run in the order of the calls of one thread. After stop(): dropped, false.
@@ -29,8 +30,9 @@ class LaneThread {
   bool call(const Command& command);
 
   // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
-  // in flight fails, on all ranks). The promise gets the outcome.
-  void close_group(uint64_t tag, Nanos deadline, std::shared_ptr<std::promise<Status>> result);
+  // in flight fails, on all ranks). `done` gets the outcome, once, usually on the lane's thread.
+  using Closed = std::function<void(const Status&)>;
+  void close_group(uint64_t tag, Nanos deadline, Closed done);
 
   // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.
   void stop(Nanos patience);
@@ -45,7 +47,7 @@ class LaneThread {
   struct Closing {
     uint64_t tag;
     Nanos deadline;
-    std::shared_ptr<std::promise<Status>> result;
+    Closed done;
   };
   void loop();
   void serve_closing(Nanos now);

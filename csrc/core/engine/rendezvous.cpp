@@ -57,6 +57,11 @@ std::string RankRecord::encode() const {
   put("external_port", std::to_string(external.port));
   put("loopback", loopback.host);
   put("loopback_port", std::to_string(loopback.port));
+  put("reduce_uid", std::to_string(reduce_external.uid));
+  put("reduce_external", reduce_external.host);
+  put("reduce_external_port", std::to_string(reduce_external.port));
+  put("reduce_loopback", reduce_loopback.host);
+  put("reduce_loopback_port", std::to_string(reduce_loopback.port));
   put("datagram_external", std::to_string(datagram_external));
   put("datagram_loopback", std::to_string(datagram_loopback));
   put("budget", std::to_string(budget));
@@ -76,10 +81,13 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   }
   RankRecord r;
   uint64_t protocol = 0, uid = 0, port = 0, loopback_port = 0, external = 0, loopback = 0,
-           budget = 0;
+           budget = 0, reduce_uid = 0, reduce_port = 0, reduce_loopback_port = 0;
   if (!number(fields, "protocol", protocol) || !number(fields, "uid", uid) ||
       !number(fields, "external_port", port) || !number(fields, "loopback_port", loopback_port) ||
-      !number(fields, "datagram_external", external) ||
+      !number(fields, "reduce_uid", reduce_uid) ||
+      !number(fields, "reduce_external_port", reduce_port) ||
+      !number(fields, "reduce_loopback_port", reduce_loopback_port) || reduce_port > 65535 ||
+      reduce_loopback_port > 65535 || !number(fields, "datagram_external", external) ||
       !number(fields, "datagram_loopback", loopback) || !number(fields, "budget", budget) ||
       !number(fields, "random", r.random) || port > 65535 || loopback_port > 65535) {
     return Status(Code::kMismatch,
@@ -93,6 +101,9 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.host_name = fields["host_name"];
   r.external = {uid, fields["external"], static_cast<uint16_t>(port)};
   r.loopback = {uid, fields["loopback"], static_cast<uint16_t>(loopback_port)};
+  r.reduce_external = {reduce_uid, fields["reduce_external"], static_cast<uint16_t>(reduce_port)};
+  r.reduce_loopback = {reduce_uid, fields["reduce_loopback"],
+                       static_cast<uint16_t>(reduce_loopback_port)};
   r.datagram_external = external;
   r.datagram_loopback = loopback;
   r.budget = budget;
@@ -133,6 +144,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
     datagram = std::min(datagram, loopback ? r.datagram_loopback : r.datagram_external);
     budget = std::min(budget, r.budget);
     out.peers.push_back(r.host == mine.host ? r.loopback : r.external);
+    out.reduce_peers.push_back(r.host == mine.host ? r.reduce_loopback : r.reduce_external);
   }
   // Multiples of 64: chunks then start on cache lines of an aligned tensor.
   size_t chunk =
@@ -148,6 +160,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.agreed.eager = config.eager;
   out.agreed.window = config.window;
   out.agreed.chains = static_cast<uint32_t>(config.chains);
+  out.agreed.incast = config.incast;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
 
   uint64_t host_set = hash_text("hosts", 1);
@@ -156,8 +169,10 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   const uint64_t base = job + host_set % kAddressesPerJob;
   // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
   out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
-  out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 10000);
+  out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);
   out.address.loopback = loopback;
+  out.reduce_address = out.address;
+  out.reduce_address.port++;
   out.tag = mix64(records[0].random ^ 0x6d63617374ULL);
   return out;
 }

@@ -14,12 +14,13 @@
 namespace mcast {
 
 struct RankRecord {
-  std::string version;    // of torch_mcast
-  uint32_t protocol = 0;  // of the wire
-  std::string transport;  // "udp"
-  std::string host;       // same value = same kernel and network namespace
-  std::string host_name;  // for people
-  StreamAddress external, loopback;
+  std::string version;                             // of torch_mcast
+  uint32_t protocol = 0;                           // of the wire
+  std::string transport;                           // "udp"
+  std::string host;                                // same value = same kernel and network namespace
+  std::string host_name;                           // for people
+  StreamAddress external, loopback;                // of the multicast lane
+  StreamAddress reduce_external, reduce_loopback;  // of the reduce lane
   size_t datagram_external = 0, datagram_loopback = 0;  // largest datagram, bytes
   size_t budget = 0;                                    // receive budget, bytes
   uint64_t random = 0;                                  // rank 0's makes the group tag
@@ -30,7 +31,7 @@ struct RankRecord {
   static Result<RankRecord> decode(const std::string& text);
 };
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
@@ -39,7 +40,9 @@ struct Agreement {
   uint64_t tag = 0;
   MulticastAddress address;
   std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
-  uint32_t hosts = 1;                // distinct hosts
+  MulticastAddress reduce_address;   // the reduce lane's: a port of its own
+  std::vector<StreamAddress> reduce_peers;
+  uint32_t hosts = 1;  // distinct hosts
 };
 
 // `records[i]` is rank i's. Fails with both sides' values where ranks differ in what must be equal.

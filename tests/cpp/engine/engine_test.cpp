@@ -4,6 +4,9 @@
 #include <signal.h>
 
 #include <atomic>
+#include <functional>
+#include <future>
+#include <thread>
 
 #include "engine/clock.h"
 #include "processes.h"
@@ -85,6 +88,140 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EngineOps,
                                          Case{2, 5'000'001, 3}, Case{3, 40'000, 20},
                                          Case{4, 1 << 20, 5}, Case{5, 12'345, 10}));
 
+// Element i of rank r's tensor; sums of a few ranks' stay small.
+int32_t element(uint32_t rank, size_t i, int salt) {
+  return static_cast<int32_t>((i * 2654435761u + rank * 40503u + static_cast<uint32_t>(salt)) %
+                              1000003u);
+}
+
+Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  PostOptions options;
+  options.timeout = 60 * kSecond;
+  options.done = [promise](const Status& status) { promise->set_value(status); };
+  if (auto posted = post(std::move(options)); !posted.ok()) return posted.status();
+  return promise->get_future().get();
+}
+
+Slice whole(std::vector<int32_t>& data) {
+  const size_t bytes = data.size() * sizeof(int32_t);
+  return {std::make_shared<Region>(reinterpret_cast<std::byte*>(data.data()), bytes, nullptr), 0,
+          bytes};
+}
+
+bool reduce_all_ways(Group& group, size_t count, int salt) {
+  const uint32_t ranks = group.size();
+  const Reducing sum{Element::kInt32, Reduction::kSum, 1};
+  const auto total = [&](size_t i) {
+    int32_t t = 0;
+    for (uint32_t r = 0; r < ranks; r++) t += element(r, i, salt);
+    return t;
+  };
+  std::vector<int32_t> mine(count * ranks), block(count), all(count * ranks), rooted(count * ranks);
+  for (size_t i = 0; i < mine.size(); i++) mine[i] = element(group.rank(), i, salt);
+  const Slice input = whole(mine);
+  std::vector<Slice> inputs;
+  for (uint32_t r = 0; r < ranks; r++) inputs.push_back({input.region, r * count * 4, count * 4});
+  const auto root = static_cast<Member>(static_cast<uint32_t>(salt) % ranks);
+  Status s = wait_for([&](PostOptions o) {
+    return group.post_reduce_scatter(inputs, whole(block), sum, std::move(o));
+  });
+  if (s.ok()) {
+    s = wait_for(
+        [&](PostOptions o) { return group.post_allreduce(input, whole(all), sum, std::move(o)); });
+  }
+  if (s.ok()) {
+    s = wait_for([&](PostOptions o) {
+      return group.post_reduce(input, whole(rooted), root, sum, std::move(o));
+    });
+  }
+  if (s.ok()) {  // in place
+    s = wait_for(
+        [&](PostOptions o) { return group.post_allreduce(input, input, sum, std::move(o)); });
+  }
+  EXPECT_TRUE(s.ok()) << s.to_string();
+  if (!s.ok()) return false;
+  for (size_t i = 0; i < count; i++) EXPECT_EQ(block[i], total(group.rank() * count + i));
+  for (size_t i = 0; i < all.size(); i++) {
+    EXPECT_EQ(all[i], total(i));
+    EXPECT_EQ(mine[i], total(i));
+    if (group.rank() == root) {
+      EXPECT_EQ(rooted[i], total(i));
+    }
+    if (testing::Test::HasFailure()) return false;
+  }
+  return true;
+}
+
+class EngineReductions : public testing::TestWithParam<Case> {};
+
+TEST_P(EngineReductions, EqualTheSumBesideOtherTraffic) {
+  const Case c = GetParam();
+  expect_all_good(run_ranks(c.ranks, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("g", rank, c.ranks, store);
+    if (!group) return false;
+    for (int round = 0; round < c.rounds; round++) {
+      // An all-gather of the other lane is in flight meanwhile.
+      std::vector<std::byte> gathered(c.ranks * 100'000);
+      std::thread other([&] { EXPECT_TRUE(allgather(*group, gathered).ok()); });
+      const bool good = reduce_all_ways(*group, c.block, round);
+      other.join();
+      if (!good || !barrier(*group).ok()) return false;
+    }
+    const GroupStats stats = group->stats();
+    const unsigned each = c.ranks == 1 ? 4 : 5;  // a group of one has no lanes to join
+    EXPECT_EQ(stats.next_reduce_sequence, each * static_cast<unsigned>(c.rounds));
+    return group->close(5 * kSecond).ok();
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, EngineReductions,
+                         testing::Values(Case{1, 1000, 2}, Case{2, 1, 20}, Case{2, 300'007, 3},
+                                         Case{3, 7'001, 10}, Case{4, 100'003, 3},
+                                         Case{5, 1'001, 10}));
+
+TEST(Engine, ReductionsFailWhereRanksDisagree) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("g", rank, 2, store);
+    if (!group) return false;
+    std::vector<int32_t> data(1000);
+    const Reducing how{Element::kInt32, rank == 0 ? Reduction::kSum : Reduction::kMax, 1};
+    const Slice slice = whole(data);
+    const Status s = wait_for(
+        [&](PostOptions o) { return group->post_allreduce(slice, slice, how, std::move(o)); });
+    EXPECT_EQ(s.code(), Code::kMismatch) << s.to_string();
+    EXPECT_NE(s.message().find("sum"), std::string::npos) << s.message();
+    EXPECT_NE(s.message().find("max"), std::string::npos) << s.message();
+    // The whole group is lost, the other lane too.
+    std::vector<std::byte> bytes(200);
+    EXPECT_FALSE(allgather(*group, bytes).ok());
+    return true;
+  }));
+}
+
+TEST(Engine, ReductionsRefuseWhatHasNoMeaning) {
+  expect_all_good(run_ranks(1, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("g", rank, 1, store);
+    if (!group) return false;
+    std::vector<int32_t> data(8);
+    const Slice all = whole(data);
+    const auto refused = [&](Slice in, Slice out, Reducing how, const char* text) {
+      auto posted = group->post_allreduce(std::move(in), std::move(out), how, {});
+      EXPECT_FALSE(posted.ok());
+      EXPECT_EQ(posted.status().code(), Code::kInvalidArgument);
+      EXPECT_NE(posted.status().message().find(text), std::string::npos)
+          << posted.status().message();
+    };
+    refused(all, all, {Element::kInt32, Reduction::kAvg, 1}, "avg has no meaning for int32");
+    refused(all, all, {Element::kFloat32, Reduction::kBitAnd, 1}, "no meaning for float32");
+    refused({all.region, 0, 6}, {all.region, 0, 6}, {Element::kInt32, Reduction::kSum, 1},
+            "no whole number");
+    refused({all.region, 0, 16}, {all.region, 8, 16}, {Element::kInt32, Reduction::kSum, 1},
+            "overlaps");
+    return true;
+  }));
+}
+
 TEST(Engine, DeliversUnderInjectedLoss) {
   for (const char* faults :
        {"drop:rate=0.1,seed=3", "drop:type=data,last=1,rate=0.7", "drop:type=position",
@@ -92,7 +229,8 @@ TEST(Engine, DeliversUnderInjectedLoss) {
         "corrupt:rate=0.1;duplicate:rate=0.1", "reorder:rate=0.2,hold=5"}) {
     expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
       auto group = make_group("lossy", rank, 3, store, {{"faults", faults}});
-      return group && work(*group, 300'000, 3) && work(*group, 3'000, 10);
+      return group && work(*group, 300'000, 3) && work(*group, 3'000, 10) &&
+             reduce_all_ways(*group, 50'001, 1);
     }));
   }
 }

@@ -152,8 +152,8 @@ Result<std::vector<Interface>> list_interfaces() {
   return out;
 }
 
-Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
-                                   std::string_view text) {
+Result<Interface> choose_interface(const std::vector<Interface>& interfaces, std::string_view text,
+                                   size_t lane) {
   auto pattern = InterfacePattern::parse(text);
   if (!pattern.ok()) return pattern.status();
   const bool include = !pattern->exclude && !pattern->names.empty();
@@ -171,10 +171,10 @@ Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
   }
   const Interface* chosen = nullptr;
   if (include) {
-    const auto it = std::min_element(usable.begin(), usable.end(), [&](auto* a, auto* b) {
+    std::stable_sort(usable.begin(), usable.end(), [&](auto* a, auto* b) {
       return pattern->match(a->name) < pattern->match(b->name);
     });
-    if (it != usable.end()) chosen = *it;
+    if (!usable.empty()) chosen = usable[pattern->exact ? lane % usable.size() : 0];
   } else {
     chosen = automatic_choice(usable);
   }

@@ -46,8 +46,9 @@ struct InterfacePattern {
 Result<std::vector<Interface>> list_interfaces();
 
 // kUnavailable when nothing matches: names the pattern and what exists.
+// `lane`: an exact list gives its i-th usable name to lane i, from the start again at its end.
 Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
-                                   std::string_view pattern);
+                                   std::string_view pattern, size_t lane = 0);
 // The loopback interface; kUnavailable if it is missing or down.
 Result<Interface> find_loopback(const std::vector<Interface>& interfaces);
 

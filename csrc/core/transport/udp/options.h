@@ -11,6 +11,7 @@ namespace mcast {
 
 struct UdpTransportOptions {
   std::string interface;                // NCCL grammar, see netif.h; empty: automatic
+  size_t lane = 0;                      // which of the interfaces, see choose_interface()
   uint64_t max_mtu = 9000;              // bytes of IP packet
   uint64_t rcvbuf = 32 << 20;           // bytes asked for, per receive socket
   uint64_t sndbuf = 1 << 20;            // bytes asked for, per transmit socket
@@ -19,8 +20,9 @@ struct UdpTransportOptions {
   bool gso = true;                      // false: one datagram per send, for tests and comparison
   bool gro = true;                      // false: one datagram per receive
 
-  static UdpTransportOptions from(const Config& config) {
+  static UdpTransportOptions from(const Config& config, size_t lane = 0) {
     UdpTransportOptions o;
+    o.lane = lane;
     o.interface = config.interface;
     o.max_mtu = config.max_mtu;
     o.rcvbuf = config.rcvbuf;

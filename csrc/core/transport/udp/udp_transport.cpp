@@ -26,7 +26,7 @@ Status UdpTransport::open(const UdpTransportOptions& options) {
   options_ = options;
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  auto chosen = choose_interface(*interfaces, options.interface);
+  auto chosen = choose_interface(*interfaces, options.interface, options.lane);
   if (!chosen.ok()) return chosen.status();
   auto loopback = find_loopback(*interfaces);
   if (!loopback.ok()) return loopback.status();

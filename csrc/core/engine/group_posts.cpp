@@ -1,0 +1,245 @@
+// Posting: check the arguments, copy the own block if it is not in place (on the caller's thread,
+// so the lane never stalls on it), take the lane's sequence number and push the post to the lane
+// under one lock, so that sequence order is queue order on every lane. A barrier goes to every lane
+// that has had operations since the last one; which lanes those are follows from the calls, so all
+// ranks agree.
+#include <cstring>
+#include <utility>
+
+#include "base/reduce_kernels.h"
+#include "engine/clock.h"
+#include "engine/group_impl.h"
+
+namespace mcast {
+namespace {
+
+std::string name_of(const PostOptions& options, const char* otherwise) {
+  return options.label.name[0] ? options.label.name : otherwise;
+}
+
+bool overlap(const Slice& a, const Slice& b) {
+  if (a.length == 0 || b.length == 0) return false;
+  const auto x = reinterpret_cast<uintptr_t>(a.data()), y = reinterpret_cast<uintptr_t>(b.data());
+  return x < y + b.length && y < x + a.length;
+}
+
+bool same(const Slice& a, const Slice& b) { return a.data() == b.data() && a.length == b.length; }
+
+// A reduction of one contribution.
+void reduce_alone(const ReduceArgs& args, const Slice& input) {
+  const size_t count = input.length / element_size(args.element);
+  std::vector<std::byte> acc(count * accumulator_size(args.element));
+  fold_first(args.element, args.reduction, args.factor, input.data(), acc.data(), count);
+  fold_finish(args.element, args.reduction, 1, acc.data(), args.output.data(), count);
+}
+
+}  // namespace
+
+Sequence GroupImpl::push_post(size_t index, Post post, bool& pushed) {
+  const Sequence sequence = state_->next[index]++;
+  auto shared = std::make_shared<Post>(std::move(post));
+  shared->sequence = sequence;
+  pushed = lanes_[index]->push([tag = tag_, shared](Lane& lane, Nanos now) {
+    LaneGroup* group = lane.find_group(tag);
+    if (group != nullptr) {
+      group->core().post(std::move(*shared), now);
+    } else if (shared->done) {
+      shared->done(Status(Code::kClosed, "the group was closed"));
+    }
+  });
+  return sequence;
+}
+
+Result<Sequence> GroupImpl::post(size_t index, Post post, PostOptions options, const Local& local) {
+  post.posted = monotonic_now();
+  post.timeout = options.timeout;
+  post.done = std::move(options.done);
+  Sequence sequence = 0;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
+    if (lanes_[index] != nullptr) {
+      bool pushed = false;
+      if (index == 1) state_->reduced = true;
+      sequence = push_post(index, std::move(post), pushed);
+      if (!pushed) return Status(Code::kClosed, "the engine is shut down");
+      return sequence;
+    }
+    sequence = state_->next[index]++;
+  }
+  if (local) local();
+  counters_[index]->add(Counter::ops_posted);
+  counters_[index]->add(Counter::ops_completed);
+  if (post.done) post.done({});
+  return sequence;
+}
+
+Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions options) {
+  const std::string name = name_of(options, "broadcast");
+  if (root >= size_) {
+    return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
+                                              " is not a rank of group '" + name_ + "' (size " +
+                                              std::to_string(size_) + ")");
+  }
+  Post p;
+  p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
+  if (root == rank_) p.input = data;
+  p.outputs = {std::move(data)};
+  return post(0, std::move(p), std::move(options));
+}
+
+Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outputs,
+                                           PostOptions options) {
+  const std::string name = name_of(options, "all_gather");
+  if (outputs.size() != size_) {
+    return Status(Code::kInvalidArgument, name + ": " + std::to_string(outputs.size()) +
+                                              " outputs for " + std::to_string(size_) + " ranks");
+  }
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (outputs[i].length != input.length) {
+      return Status(Code::kInvalidArgument, name + ": output " + std::to_string(i) + " has " +
+                                                std::to_string(outputs[i].length) +
+                                                " bytes, the input has " +
+                                                std::to_string(input.length));
+    }
+  }
+  const Slice& own = outputs[rank_];
+  if (input.length > 0 && own.data() != input.data()) {
+    if (overlap(input, own)) {
+      return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
+    }
+    {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      if (Status status = refuse(name); !status.ok()) return status;
+    }
+    std::memcpy(own.data(), input.data(), input.length);
+  }
+  Post p;
+  p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
+  p.input = std::move(input);
+  p.outputs = std::move(outputs);
+  return post(0, std::move(p), std::move(options));
+}
+
+Result<Sequence> GroupImpl::post_reduction(wire::Kind kind, Member root, uint64_t bytes,
+                                           ReduceArgs args, PostOptions options) {
+  const std::string name = name_of(options, wire::kind_name(kind));
+  const size_t element = element_size(args.element);
+  if (element == 0 || !reducible(args.element, args.reduction)) {
+    return Status(Code::kInvalidArgument, name + ": " + reduction_name(args.reduction) +
+                                              " has no meaning for " + element_name(args.element));
+  }
+  if (bytes % element != 0) {
+    return Status(Code::kInvalidArgument, name + ": " + std::to_string(bytes) +
+                                              " bytes are no whole number of " +
+                                              element_name(args.element));
+  }
+  for (size_t i = 0; i < args.inputs.size(); i++) {
+    const bool own = kind != wire::Kind::kReduceScatter || i == rank_;
+    if (overlap(args.inputs[i], args.output) && !(own && same(args.inputs[i], args.output))) {
+      return Status(Code::kInvalidArgument,
+                    name + ": the output overlaps input " + std::to_string(i) + " partly");
+    }
+  }
+  Post p;
+  p.descriptor = {kind, options.label.element, root, bytes, name};
+  p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
+  p.reduce = args;
+  return post(1, std::move(p), std::move(options), [&] { reduce_alone(args, args.inputs[0]); });
+}
+
+Result<Sequence> GroupImpl::post_reduce_scatter(std::vector<Slice> inputs, Slice output,
+                                                Reducing how, PostOptions options) {
+  const std::string name = name_of(options, "reduce_scatter");
+  if (inputs.size() != size_) {
+    return Status(Code::kInvalidArgument, name + ": " + std::to_string(inputs.size()) +
+                                              " inputs for " + std::to_string(size_) + " ranks");
+  }
+  for (size_t i = 0; i < inputs.size(); i++) {
+    if (inputs[i].length != output.length) {
+      return Status(Code::kInvalidArgument, name + ": input " + std::to_string(i) + " has " +
+                                                std::to_string(inputs[i].length) +
+                                                " bytes, the output has " +
+                                                std::to_string(output.length));
+    }
+  }
+  const uint64_t bytes = output.length;
+  return post_reduction(
+      wire::Kind::kReduceScatter, kNoMember, bytes,
+      {how.element, how.reduction, how.factor, std::move(inputs), std::move(output)},
+      std::move(options));
+}
+
+Result<Sequence> GroupImpl::post_allreduce(Slice input, Slice output, Reducing how,
+                                           PostOptions options) {
+  if (input.length != output.length) {
+    return Status(Code::kInvalidArgument, name_of(options, "all_reduce") + ": the input has " +
+                                              std::to_string(input.length) + " bytes, the output " +
+                                              std::to_string(output.length));
+  }
+  const uint64_t bytes = input.length;
+  return post_reduction(
+      wire::Kind::kAllreduce, kNoMember, bytes,
+      {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
+      std::move(options));
+}
+
+Result<Sequence> GroupImpl::post_reduce(Slice input, Slice output, Member root, Reducing how,
+                                        PostOptions options) {
+  const std::string name = name_of(options, "reduce");
+  if (root >= size_) {
+    return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
+                                              " is not a rank of group '" + name_ + "' (size " +
+                                              std::to_string(size_) + ")");
+  }
+  if (root == rank_ && input.length != output.length) {
+    return Status(Code::kInvalidArgument, name + ": the input has " + std::to_string(input.length) +
+                                              " bytes, the output " +
+                                              std::to_string(output.length));
+  }
+  if (root != rank_) output = {};
+  const uint64_t bytes = input.length;
+  return post_reduction(
+      wire::Kind::kReduce, root, bytes,
+      {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
+      std::move(options));
+}
+
+Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
+  const std::string name = name_of(options, "barrier");
+  Post p;
+  p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
+  if (lanes_[0] == nullptr) return post(0, std::move(p), std::move(options));
+  p.posted = monotonic_now();
+  p.timeout = options.timeout;
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  if (Status status = refuse(name); !status.ok()) return status;
+  bool pushed = false;
+  if (!std::exchange(state_->reduced, false)) {
+    p.done = std::move(options.done);
+    const Sequence sequence = push_post(0, std::move(p), pushed);
+    return pushed ? Result<Sequence>(sequence) : Status(Code::kClosed, "the engine is shut down");
+  }
+  struct Both {
+    std::mutex mutex;
+    int left = 2;
+    Status first;
+    Completion done;
+  };
+  auto both = std::make_shared<Both>();
+  both->done = std::move(options.done);
+  p.done = [both](const Status& status) {
+    {
+      std::lock_guard<std::mutex> held(both->mutex);
+      if (both->first.ok()) both->first = status;
+      if (--both->left > 0) return;
+    }
+    if (both->done) both->done(both->first);
+  };
+  push_post(1, p, pushed);
+  if (!pushed) return Status(Code::kClosed, "the engine is shut down");
+  const Sequence sequence = push_post(0, std::move(p), pushed);
+  return pushed ? Result<Sequence>(sequence) : Status(Code::kClosed, "the engine is shut down");
+}
+
+}  // namespace mcast

@@ -1,0 +1,374 @@
+// Reductions on the engine's reduce lane, for CPU tensors; tensors of other devices go to the
+// fallback of that device. Complex tensors travel as pairs of real numbers, which is exact for
+// sums; unsigned 16 to 64 bit integers as signed ones, which gives the same bits for everything but
+// order.
+#include "backend.h"
+#include "gil.h"
+
+namespace mcast::pg {
+namespace {
+
+using c10d::ReduceOp;
+
+const char* op_text(const ReduceOp& op) {
+  switch (op.op_) {
+    case ReduceOp::SUM:
+      return "SUM";
+    case ReduceOp::AVG:
+      return "AVG";
+    case ReduceOp::PRODUCT:
+      return "PRODUCT";
+    case ReduceOp::MIN:
+      return "MIN";
+    case ReduceOp::MAX:
+      return "MAX";
+    case ReduceOp::BAND:
+      return "BAND";
+    case ReduceOp::BOR:
+      return "BOR";
+    case ReduceOp::BXOR:
+      return "BXOR";
+    case ReduceOp::PREMUL_SUM:
+      return "PREMUL_SUM";
+    default:
+      return "an unknown ReduceOp";
+  }
+}
+
+Reduction reduction_of(const char* op, const ReduceOp& reduce) {
+  switch (reduce.op_) {
+    case ReduceOp::SUM:
+      return Reduction::kSum;
+    case ReduceOp::AVG:
+      return Reduction::kAvg;
+    case ReduceOp::PRODUCT:
+      return Reduction::kProduct;
+    case ReduceOp::MIN:
+      return Reduction::kMin;
+    case ReduceOp::MAX:
+      return Reduction::kMax;
+    case ReduceOp::BAND:
+      return Reduction::kBitAnd;
+    case ReduceOp::BOR:
+      return Reduction::kBitOr;
+    case ReduceOp::BXOR:
+      return Reduction::kBitXor;
+    case ReduceOp::PREMUL_SUM:
+      return Reduction::kPremulSum;
+    default:
+      TORCH_CHECK_VALUE(false, op, ": ", op_text(reduce), " (", static_cast<int>(reduce.op_), ")");
+  }
+}
+
+// What an element of `type` is to the engine; nothing if it cannot be reduced at all.
+std::optional<Element> element_of(at::ScalarType type) {
+  switch (c10::toRealValueType(type)) {
+    case at::kDouble:
+      return Element::kFloat64;
+    case at::kFloat:
+      return Element::kFloat32;
+    case at::kHalf:
+      return Element::kFloat16;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    case at::kLong:
+    case at::kUInt64:
+      return Element::kInt64;
+    case at::kInt:
+    case at::kUInt32:
+      return Element::kInt32;
+    case at::kShort:
+    case at::kUInt16:
+      return Element::kInt16;
+    case at::kChar:
+      return Element::kInt8;
+    case at::kByte:
+      return Element::kUInt8;
+    case at::kBool:
+      return Element::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool has_meaning(at::ScalarType type, Element element, Reduction reduction) {
+  const bool order = reduction == Reduction::kMin || reduction == Reduction::kMax;
+  if (c10::isComplexType(type)) {
+    return reduction == Reduction::kSum || reduction == Reduction::kAvg ||
+           reduction == Reduction::kPremulSum;
+  }
+  if (type == at::kUInt16 || type == at::kUInt32 || type == at::kUInt64) {
+    return !order && reducible(element, reduction);
+  }
+  return reducible(element, reduction);
+}
+
+// The factor of PREMUL_SUM: a number, or a tensor of one (c10d allows no other).
+double factor_of(const char* op, const ReduceOp& reduce) {
+  TORCH_CHECK_VALUE(reduce.supplement_.defined(), op, ": PREMUL_SUM has no factor");
+  // Header-only type: its RTTI is not shared between libraries, the op's code says what it is.
+  const auto& factor = *static_cast<const c10d::NCCLPreMulSumSupplement*>(reduce.supplement_.get());
+  return factor.tensor_factor.defined() ? factor.tensor_factor.item().toDouble()
+                                        : factor.double_factor;
+}
+
+Reducing reducing(const char* op, at::ScalarType type, const ReduceOp& reduce) {
+  const std::optional<Element> element = element_of(type);
+  Reducing how;
+  how.reduction = reduction_of(op, reduce);
+  if (!element || !has_meaning(type, *element, how.reduction)) {
+    C10_THROW_ERROR(TypeError, c10::str(op, ": ", op_text(reduce), " of ", type,
+                                        " tensors has no meaning or is not served"));
+  }
+  how.element = *element;
+  if (how.reduction == Reduction::kPremulSum) how.factor = factor_of(op, reduce);
+  return how;
+}
+
+// A copy of `input` where `output` shares bytes with it in another way than being its part `from`
+// (bytes): the output would be written while the input is still read.
+at::Tensor apart(const at::Tensor& input, const at::Tensor& output, size_t from) {
+  const auto* in = static_cast<const std::byte*>(input.const_data_ptr());
+  const auto* out = static_cast<const std::byte*>(output.const_data_ptr());
+  const bool shared = out < in + input.nbytes() && in < out + output.nbytes();
+  if (!shared || out == in + from) return input;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return input.clone(at::MemoryFormat::Contiguous);
+}
+
+}  // namespace
+
+bool ProcessGroupMcast::reduces(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+}
+
+WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& tensors,
+                                          const c10d::ReduceOp& reduce,
+                                          std::chrono::milliseconds timeout) {
+  const char* name = op_name(op);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    check_dense(name, "tensor " + std::to_string(i), tensors[i]);
+    (void)reducing(name, tensors[i].scalar_type(), reduce);
+  }
+  const WithoutGil nogil;
+  const auto engine_group = group(name);
+  struct Part {
+    Slice input, output;
+    Reducing how;
+  };
+  auto back = std::make_shared<CopyBacks>();
+  Regions regions;
+  std::vector<Part> parts;
+  for (const at::Tensor& tensor : tensors) {
+    Part part;
+    part.how = reducing(name, tensor.scalar_type(), reduce);
+    const at::Tensor plain = readable(tensor);
+    part.input = part.output = regions.slice(plain);
+    if (!is_plain(tensor)) back->add(plain, tensor);
+    parts.push_back(std::move(part));
+  }
+  auto work = make_work(op, type, "mcast:all_reduce", tensors, {tensors},
+                        std::max<int>(1, static_cast<int>(parts.size())), std::move(back));
+  if (parts.empty()) work->end_part(nullptr);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto posted = engine_group->post_allreduce(
+        std::move(parts[i].input), std::move(parts[i].output), parts[i].how,
+        post_options(op, *work, timeout, tensors[i].scalar_type()));
+    if (!posted.ok()) throw_status(posted.status(), context(name, sequence_));
+  }
+  uint64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  tallies_.engine(op, bytes);
+  return work;
+}
+
+WorkPtr ProcessGroupMcast::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  constexpr Op op = Op::all_reduce;
+  if (tensors.size() == 1 && reduces(tensors[0])) {
+    return allreduce_each(op, c10d::OpType::ALLREDUCE, tensors, opts.reduceOp, opts.timeout);
+  }
+  c10d::Backend& backend = fallback(op, tensors);
+  ++sequence_;
+  const WithoutGil nogil;
+  return backend.allreduce(tensors, opts);
+}
+
+WorkPtr ProcessGroupMcast::allreduce_coalesced(Tensors& tensors,
+                                               const c10d::AllreduceCoalescedOptions& opts) {
+  constexpr Op op = Op::all_reduce_coalesced;
+  if (tensors.empty() || reduces(tensors[0])) {
+    for (const at::Tensor& tensor : tensors) check_like(op_name(op), "tensor", tensor, tensors[0]);
+    return allreduce_each(op, c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.reduceOp,
+                          opts.timeout);
+  }
+  c10d::Backend& backend = fallback(op, tensors);
+  ++sequence_;
+  const WithoutGil nogil;
+  return backend.allreduce_coalesced(tensors, opts);
+}
+
+WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  constexpr Op op = Op::reduce;
+  TORCH_CHECK_VALUE(opts.rootRank >= 0 && opts.rootRank < size_,
+                    "reduce: expected a root rank from 0 to ", size_ - 1, ", got ", opts.rootRank);
+  TORCH_CHECK_VALUE(opts.rootTensor == 0, "reduce: expected root tensor 0, got ", opts.rootTensor);
+  if (tensors.size() != 1 || !reduces(tensors[0])) {
+    c10d::Backend& backend = fallback(op, tensors);
+    ++sequence_;
+    const WithoutGil nogil;
+    return backend.reduce(tensors, opts);
+  }
+  const at::Tensor& tensor = check_single(op_name(op), "input", tensors);
+  const Reducing how = reducing(op_name(op), tensor.scalar_type(), opts.reduceOp);
+  const WithoutGil nogil;
+  const auto engine_group = group(op_name(op));
+  auto back = std::make_shared<CopyBacks>();
+  Regions regions;
+  const at::Tensor plain = readable(tensor);
+  Slice from = regions.slice(plain), to;
+  if (opts.rootRank == rank_) {
+    to = from;
+    if (!is_plain(tensor)) back->add(plain, tensor);
+  }
+  auto work =
+      make_work(op, c10d::OpType::REDUCE, "mcast:reduce", tensors, {tensors}, 1, std::move(back));
+  auto posted =
+      engine_group->post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),
+                                how, post_options(op, *work, opts.timeout, tensor.scalar_type()));
+  if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
+  tallies_.engine(op, tensor.nbytes());
+  return work;
+}
+
+namespace {
+
+void check_scatter(const char* op, const at::Tensor& output, const at::Tensor& input, int size) {
+  check_dense(op, "input", input);
+  check_like(op, "output", output, input);
+  TORCH_CHECK_VALUE(output.numel() * size == input.numel(), op, ": expected an input of ", size,
+                    " x ", output.numel(), " = ", output.numel() * size, " elements, got ",
+                    input.numel());
+}
+
+}  // namespace
+
+WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors& outputs,
+                                        std::vector<ScatterPlan> plans, Tensors inputs,
+                                        std::shared_ptr<CopyBacks> back,
+                                        std::chrono::milliseconds timeout) {
+  const auto engine_group = group(op_name(op));
+  auto work = make_work(op, type, "mcast:reduce_scatter", std::move(inputs), {outputs},
+                        std::max<int>(1, static_cast<int>(plans.size())), std::move(back));
+  if (plans.empty()) work->end_part(nullptr);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    bytes += outputs[i].nbytes();
+    auto posted = engine_group->post_reduce_scatter(
+        std::move(plans[i].inputs), std::move(plans[i].output), plans[i].how,
+        post_options(op, *work, timeout, outputs[i].scalar_type()));
+    if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
+  }
+  tallies_.engine(op, bytes);
+  return work;
+}
+
+ProcessGroupMcast::ScatterPlan ProcessGroupMcast::plan_scatter(const char* op,
+                                                               const at::Tensor& output,
+                                                               const at::Tensor& input,
+                                                               const c10d::ReduceOp& reduce,
+                                                               CopyBacks& back) const {
+  ScatterPlan plan;
+  plan.how = reducing(op, input.scalar_type(), reduce);
+  const at::Tensor to = writable(output, back);
+  const size_t block = to.nbytes();
+  const at::Tensor from = apart(readable(input), to, static_cast<size_t>(rank_) * block);
+  Regions regions;
+  plan.output = regions.slice(to);
+  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+    plan.inputs.push_back(regions.slice(from, r * block, block));
+  }
+  return plan;
+}
+
+WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const c10d::ReduceScatterOptions& opts) {
+  constexpr Op op = Op::reduce_scatter;
+  const char* name = op_name(op);
+  const at::Tensor& output = check_single(name, "output", outputs);
+  TORCH_CHECK_VALUE(inputs.size() == 1, name, ": expected 1 list of inputs, got ", inputs.size());
+  TORCH_CHECK_VALUE(inputs[0].size() == static_cast<size_t>(size_), name, ": expected ", size_,
+                    " input tensors, one per rank, got ", inputs[0].size());
+  for (size_t i = 0; i < inputs[0].size(); ++i) {
+    const std::string what = "input " + std::to_string(i);
+    check_like(name, what, inputs[0][i], output);
+    TORCH_CHECK_VALUE(inputs[0][i].sizes() == output.sizes(), name, ": ", what, " must have shape ",
+                      output.sizes(), ", got ", inputs[0][i].sizes());
+  }
+  if (!reduces(output)) {
+    c10d::Backend& backend = fallback(op, output);
+    ++sequence_;
+    const WithoutGil nogil;
+    return backend.reduce_scatter(outputs, inputs, opts);
+  }
+  ScatterPlan plan;
+  plan.how = reducing(name, output.scalar_type(), opts.reduceOp);
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  const at::Tensor to = writable(output, *back);
+  Regions regions;
+  plan.output = regions.slice(to);
+  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+    const at::Tensor part = readable(inputs[0][r]);
+    // The rank's own input may be the output itself; any other must be apart from it.
+    const bool own = r == static_cast<size_t>(rank_);
+    plan.inputs.push_back(regions.slice(apart(part, to, own ? 0 : SIZE_MAX)));
+  }
+  std::vector<ScatterPlan> plans;
+  plans.push_back(std::move(plan));
+  return scatter_each(op, c10d::OpType::REDUCE_SCATTER, outputs, std::move(plans), inputs[0],
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                const c10d::ReduceScatterOptions& opts) {
+  constexpr Op op = Op::reduce_scatter_tensor;
+  check_scatter(op_name(op), output, input, size_);
+  if (!reduces(output)) {
+    c10d::Backend& backend = fallback(op, output);
+    ++sequence_;
+    const WithoutGil nogil;
+    return backend._reduce_scatter_base(output, input, opts);
+  }
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<ScatterPlan> plans;
+  plans.push_back(plan_scatter(op_name(op), output, input, opts.reduceOp, *back));
+  return scatter_each(op, c10d::OpType::_REDUCE_SCATTER_BASE, {output}, std::move(plans), {input},
+                      std::move(back), opts.timeout);
+}
+
+WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::ReduceScatterOptions& opts) {
+  constexpr Op op = Op::reduce_scatter_tensor_coalesced;
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
+                    "inputs (", inputs.size(), "), got ", outputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_scatter(op_name(op), outputs[i], inputs[i], size_);
+  }
+  if (!inputs.empty() && !reduces(inputs[0])) {
+    c10d::Backend& backend = fallback(op, inputs);
+    ++sequence_;
+    const WithoutGil nogil;
+    return backend.reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  }
+  const WithoutGil nogil;
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<ScatterPlan> plans;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    plans.push_back(plan_scatter(op_name(op), outputs[i], inputs[i], opts.reduceOp, *back));
+  }
+  return scatter_each(op, c10d::OpType::COALESCED, outputs, std::move(plans), inputs,
+                      std::move(back), opts.timeout);
+}
+
+}  // namespace mcast::pg

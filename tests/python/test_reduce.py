@@ -1,0 +1,277 @@
+"""Reductions on the engine: bit for bit what folding in rank order gives, however they are called."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+Op = dist.ReduceOp
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+ORDERED = [Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX]
+BITS = [Op.BAND, Op.BOR, Op.BXOR]
+SIZES = [0, 1, 3, 1021, 70_001]
+
+
+def factor_of(rank: int) -> float:
+    return 0.25 + rank
+
+
+def contribution(rank: int, size: int, dtype: torch.dtype, salt: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * salt + rank)
+    if dtype.is_complex:
+        return torch.randn(size, dtype=dtype, generator=generator)
+    if dtype.is_floating_point:
+        values = torch.randn(size, dtype=torch.float64, generator=generator) * 3
+        for at, value in ((7, torch.inf), (8, -torch.inf), (9, torch.nan)):
+            if size > 10 and rank == at % max(1, dist.get_world_size()):
+                values[at] = value
+        return values.to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(size, generator=generator) < 0.5
+    info = torch.iinfo(dtype)
+    return torch.randint(info.min, info.max, (size,), dtype=dtype, generator=generator)
+
+
+def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
+    """In rank order; 16-bit floats in float32, rounded once."""
+    dtype = parts[0].dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    values = [part.to(wide) for part in parts]
+    if op == Op.PREMUL_SUM:
+        values = [value * factor_of(rank) for rank, value in enumerate(values)]
+    step = {
+        Op.SUM: torch.add, Op.AVG: torch.add, Op.PREMUL_SUM: torch.add, Op.PRODUCT: torch.mul,
+        Op.MIN: torch.minimum, Op.MAX: torch.maximum, Op.BAND: torch.bitwise_and,
+        Op.BOR: torch.bitwise_or, Op.BXOR: torch.bitwise_xor,
+    }[op]  # fmt: skip
+    if dtype == torch.bool:
+        step = {Op.SUM: torch.logical_or, Op.PRODUCT: torch.logical_and}.get(op, step)
+    total = values[0]
+    for value in values[1:]:
+        total = step(total, value)
+    if op == Op.AVG:
+        total = total / len(parts)
+    return total.to(dtype)
+
+
+def same_bits(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    assert got.dtype == expected.dtype and got.shape == expected.shape, what
+    if got.is_complex():
+        got, expected = torch.view_as_real(got), torch.view_as_real(expected)
+    equal = got == expected
+    if got.is_floating_point():
+        # Signs of zeros count, those of NaNs do not.
+        nan = got.isnan() & expected.isnan()
+        equal = (equal & (got.signbit() == expected.signbit())) | nan
+    assert bool(equal.all()), (what, (~equal).nonzero()[:5].tolist())
+
+
+def reduce_op(op):
+    if op == Op.PREMUL_SUM:
+        return dist._make_nccl_premul_sum(factor_of(dist.get_rank()))
+    return op
+
+
+def all_kinds(cases, sizes) -> None:
+    """reduce_scatter_tensor, reduce_scatter, all_reduce, reduce."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    salt = 0
+    for (dtype, op), size in itertools.product(cases, sizes):
+        salt += 1
+        what = (dtype, op, size)
+        whole = [contribution(r, size * world, dtype, salt) for r in range(world)]
+        expected = fold(whole, op)
+        own = expected[rank * size : (rank + 1) * size]
+
+        output = torch.zeros(size, dtype=dtype)
+        mine = whole[rank].clone()
+        dist.reduce_scatter_tensor(output, mine, op=reduce_op(op))
+        same_bits(output, own, ("reduce_scatter_tensor", *what))
+        same_bits(mine, whole[rank], ("input", *what))
+
+        work = dist.reduce_scatter(
+            mine[rank * size : (rank + 1) * size], list(mine.chunk(world)) if size else
+            [mine] * world, op=reduce_op(op), async_op=True,
+        )  # fmt: skip
+        assert work.wait() is True
+        same_bits(mine[rank * size : (rank + 1) * size], own, ("in place", *what))
+
+        total = whole[rank].clone()
+        work = dist.all_reduce(total, op=reduce_op(op), async_op=True)
+        assert work.wait() is True and work.is_completed()
+        same_bits(total, expected, ("all_reduce", *what))
+
+        root = salt % world
+        rooted = whole[rank].clone()
+        dist.reduce(rooted, dst=root, op=reduce_op(op))
+        same_bits(rooted, expected if rank == root else whole[rank], ("reduce", *what))
+    calls = torch_mcast.stats()["calls"]
+    for name in ("reduce_scatter_tensor", "reduce_scatter", "all_reduce", "reduce"):
+        assert calls[name] == {"engine": salt, "fallback": 0}, name
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_float32_sum(ranks, world):
+    ranks(world, all_kinds, [(torch.float32, Op.SUM)], [*SIZES, 300_007])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_floats(ranks, world):
+    ops = [*ORDERED, Op.AVG, Op.PREMUL_SUM]
+    ranks(world, all_kinds, list(itertools.product(FLOATS, ops)), [1, 1021, 20_011])
+
+
+def test_integers(ranks):
+    cases = list(itertools.product(INTEGERS, [*ORDERED, *BITS]))
+    ranks(3, all_kinds, cases, [1, 1021, 20_011])
+
+
+def test_bool(ranks):
+    ranks(3, all_kinds, list(itertools.product([torch.bool], [*ORDERED[:2], *BITS])), [1, 1021])
+
+
+def test_complex(ranks):
+    cases = list(itertools.product([torch.complex64, torch.complex128], [Op.SUM]))
+    ranks(3, all_kinds, cases, [1, 1021])
+
+
+def repeats() -> None:
+    """Whoever is faster, the bits are the same: ranks are late at random, multicast is disturbed."""
+    size, world = 50_021, dist.get_world_size()
+    whole = [contribution(r, size * world, torch.bfloat16, 1) for r in range(world)]
+    expected = fold(whole, Op.SUM)
+    rank = dist.get_rank()
+    late = random.Random(rank)
+    for _ in range(20):
+        output = torch.zeros(size, dtype=torch.bfloat16)
+        time.sleep(late.random() * 0.01)
+        dist.reduce_scatter_tensor(output, whole[rank])
+        same_bits(output, expected[rank * size : (rank + 1) * size], "repeat")
+        total = whole[rank].clone()
+        dist.all_reduce(total)
+        same_bits(total, expected, "repeat")
+
+
+def test_twenty_repeats_under_delay_give_the_same_bits(ranks):
+    ranks(4, repeats, options={"faults": "drop:rate=0.05;reorder:rate=0.2,hold=3"})
+
+
+def coalesced() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [1, 1021, 40_000]
+    inputs = [[contribution(r, n * world, torch.float32, n) for r in range(world)] for n in sizes]
+    outputs = [torch.zeros(n) for n in sizes]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for output, parts in zip(outputs, inputs, strict=True):
+            dist.reduce_scatter_tensor(output, parts[rank])
+    manager.wait()
+    for n, output, parts in zip(sizes, outputs, inputs, strict=True):
+        same_bits(output, fold(parts, Op.SUM)[rank * n : (rank + 1) * n], n)
+    tensors = [parts[rank].clone() for parts in inputs]
+    dist.all_reduce_coalesced(tensors)
+    for tensor, parts in zip(tensors, inputs, strict=True):
+        same_bits(tensor, fold(parts, Op.SUM), "all_reduce_coalesced")
+    calls = torch_mcast.stats()["calls"]
+    assert calls["reduce_scatter_tensor_coalesced"]["engine"] == 1
+    assert calls["all_reduce_coalesced"] == {"engine": 1, "fallback": 0}
+
+
+def test_coalesced(ranks):
+    ranks(3, coalesced)
+
+
+def strided_and_scaled() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    parts = [contribution(r, 600, torch.float32, 5).view(20, 30) for r in range(world)]
+    # Not contiguous: copied on the way in and out.
+    base = torch.zeros(30, 20)
+    tensor = base.t()
+    tensor.copy_(parts[rank])
+    dist.all_reduce(tensor)
+    same_bits(tensor.contiguous(), fold(parts, Op.SUM), "transposed")
+    # One factor, as a tensor.
+    tensor = parts[rank].clone()
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.tensor([0.5])))
+    same_bits(tensor, fold([part * 0.5 for part in parts], Op.SUM), "a factor")
+    # An output that overlaps another rank's block.
+    flat = torch.cat([part.reshape(-1) for part in parts])[: 60 * world]
+    wanted = [flat.clone() + r for r in range(world)]
+    mine = wanted[rank].clone()
+    other = (rank + 1) % world
+    dist.reduce_scatter_tensor(mine[other * 60 : (other + 1) * 60], mine)
+    same_bits(
+        mine[other * 60 : (other + 1) * 60],
+        fold(wanted, Op.SUM)[rank * 60 : (rank + 1) * 60], "overlap",
+    )  # fmt: skip
+
+
+def test_strided_and_scaled(ranks):
+    ranks(3, strided_and_scaled)
+
+
+def refused() -> None:
+    world = dist.get_world_size()
+    for dtype, op in [
+        (torch.int32, Op.AVG), (torch.float32, Op.BAND), (torch.bool, Op.AVG),
+        (torch.complex64, Op.MAX), (torch.complex64, Op.PRODUCT), (torch.uint16, Op.MIN),
+        (torch.float8_e4m3fn, Op.SUM),
+    ]:  # fmt: skip
+        name = str(op).rsplit(".", 1)[-1]
+        with pytest.raises((TypeError, ValueError), match=f"{name} (of|on) "):
+            dist.all_reduce(torch.zeros(4).to(dtype), op=op)
+    with pytest.raises(ValueError, match="expected an input of"):
+        dist.reduce_scatter_tensor(torch.zeros(3), torch.zeros(3 * world + 1))
+    with pytest.raises(TypeError, match="must have dtype"):
+        dist.distributed_c10d._get_default_group()._get_backend(
+            torch.device("cpu")
+        )._reduce_scatter_base(torch.zeros(3), torch.zeros(3 * world, dtype=torch.float64))
+    # None of it has cost a sequence number: the next call is right.
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    assert total.tolist() == [world] * 3
+
+
+def test_refused(ranks):
+    ranks(2, refused)
+
+
+def overlapping(path: str) -> None:
+    """Both lanes of one group at once; the trace shows it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    size = 2 << 20
+    shard, gathered = torch.full((size,), float(rank)), torch.zeros(size * world)
+    grads, own = torch.ones(size * world), torch.zeros(size)
+    gather = dist.all_gather_into_tensor(gathered, shard, async_op=True)
+    scatter = dist.reduce_scatter_tensor(own, grads, async_op=True)
+    gather.wait()
+    scatter.wait()
+    assert bool((own == world).all())
+    ops = {op["name"]: op for op in torch_mcast.trace()}
+    g, s = ops["all_gather_into_tensor"], ops["reduce_scatter_tensor"]
+    assert (g["lane"], s["lane"]) == ("multicast", "reduce")
+    assert g["sequence"] == s["sequence"] == 0 and g["ok"] and s["ok"]
+    # The second began to move data before the first had ended.
+    assert s["first_byte"] < g["done"] and g["first_byte"] < s["done"]
+    for op in (g, s):
+        assert op["posted"] <= op["first_byte"] <= op["last_byte"] <= op["done"]
+    torch_mcast.export_chrome_trace(f"{path}/{rank}.json")
+    with open(f"{path}/{rank}.json", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    names = [event["name"] for event in events if event["ph"] == "X"]
+    assert "mcast:reduce_scatter_tensor" in names and "mcast:all_gather_into_tensor" in names
+    counters = torch_mcast.stats()
+    assert counters["reduce_counters"]["reduce_bytes_sent"] == size * 4 * (world - 1)
+    assert counters["reduce_counters"]["datagrams_sent"] == 0
+
+
+def test_the_lanes_overlap_and_the_trace_shows_it(ranks, tmp_path):
+    ranks(2, overlapping, str(tmp_path))
