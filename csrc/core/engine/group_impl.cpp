@@ -37,6 +37,12 @@ GroupParams make_params(const std::string& name, Member rank, const Config& conf
   return p;
 }
 
+Status gone(const char* how, const Post& post, const std::string& group) {
+  return Status(Code::kClosed, post.descriptor.name + " (sequence " +
+                                   std::to_string(post.sequence) + "): group '" + group + "' " +
+                                   how);
+}
+
 const char* path_name(GroupCore::Path path) {
   switch (path) {
     case GroupCore::Path::kUnknown:
@@ -59,6 +65,7 @@ GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane)
       size_(spec.size),
       config_(spec.config),
       pid_(getpid()),
+      creation_limit_(spec.timeout),
       lane_(std::move(lane)) {
   fixed_.name = name_;
   fixed_.rank = rank_;
@@ -97,7 +104,10 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
     }
     LaneGroup& group = lane.add_group(params, agreement.address, joined, std::move(peers), now,
                                       std::move(counters));
-    group.core().set_failure_listener([state](const Status& why) {
+    group.core().set_failure_listener([state, &lane](const Status& why) {
+      // Where a peer was silent, its connections may yet break, long after the network has healed:
+      // the next group must not be made over them.
+      if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.wear_out();
       std::lock_guard<std::mutex> lock(state->mutex);
       if (state->failure.ok()) state->failure = why;
     });
@@ -108,7 +118,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
     });
     group.core().start_probe(now, [ready](const Status& status) { ready->set_value(status); });
   });
-  if (!pushed) return Status(Code::kClosed, "the engine is shut down");
+  if (!pushed) return Status(Code::kClosed, "group '" + name_ + "': the engine is shut down");
   const auto wait_slice = [&] {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
     return future.wait_for(std::chrono::nanoseconds(std::min(left, kAskInterval))) ==
@@ -123,9 +133,10 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
     ready_now = wait_slice();
   }
   if (!ready_now) {
-    abort("rank " + std::to_string(rank_) + " waited too long for the group to be made");
-    return Status(Code::kTimeout,
-                  "group '" + name_ + "': some ranks did not finish creating it in time");
+    Status late = creation_timeout(deadline);
+    abort("rank " + std::to_string(rank_) +
+          " waited too long for the group to be made: " + late.message());
+    return late;
   }
   if (Status status = future.get(); !status.ok()) {
     return status.with_context("creating group '" + name_ + "'");
@@ -139,6 +150,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   const Agreed& agreed = agreement.agreed;
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
+  max_block_ = max_block(agreed);
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
@@ -146,6 +158,27 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
       fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str());
   if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
   return {};
+}
+
+Status GroupImpl::creation_timeout(Nanos deadline) const {
+  std::string open;
+  lane_->call([this, &open](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) open = group->core().probe_text();
+  });
+  const Nanos elapsed = creation_limit_ + std::max<Nanos>(0, monotonic_now() - deadline);
+  return Status(Code::kTimeout,
+                "group '" + name_ + "' was not made after " + seconds_text(elapsed) + " (limit " +
+                    seconds_text(creation_limit_) +
+                    "): " + (open.empty() ? "some ranks did not finish creating it" : open) +
+                    "; run torch-mcast doctor on all hosts, or raise the timeout");
+}
+
+Status GroupImpl::check_block(const std::string& op, uint64_t bytes) const {
+  if (bytes <= max_block_) return {};
+  return Status(Code::kInvalidArgument,
+                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
+                    name_ + "': at most " + std::to_string(max_block_) + " bytes with chunks of " +
+                    std::to_string(fixed_.chunk) + "; split it");
 }
 
 void GroupImpl::warn_of_ring() const {
@@ -196,15 +229,15 @@ Result<Sequence> GroupImpl::post(wire::Descriptor descriptor, Slice input,
       post->posted = monotonic_now();
       post->timeout = options.timeout;
       post->done = std::move(options.done);
-      const bool pushed = lane_->push([tag = tag_, post](Lane& lane, Nanos now) {
+      const bool pushed = lane_->push([tag = tag_, post, name = name_](Lane& lane, Nanos now) {
         LaneGroup* group = lane.find_group(tag);
         if (group != nullptr) {
           group->core().post(std::move(*post), now);
         } else if (post->done) {
-          post->done(Status(Code::kClosed, "the group was closed"));
+          post->done(gone("was closed meanwhile", *post, name));
         }
       });
-      if (!pushed) return Status(Code::kClosed, "the engine is shut down");
+      if (!pushed) return gone("ended with the engine, which is shut down", *post, name_);
       return sequence;
     }
   }
@@ -221,6 +254,7 @@ Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions 
                                               " is not a rank of group '" + name_ + "' (size " +
                                               std::to_string(size_) + ")");
   }
+  if (Status status = check_block(name, data.length); !status.ok()) return status;
   wire::Descriptor d{wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   const Slice input = root == rank_ ? data : Slice{};
   return post(std::move(d), input, {std::move(data)}, std::move(options));
@@ -241,6 +275,7 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
                                                 std::to_string(input.length));
     }
   }
+  if (Status status = check_block(name, input.length); !status.ok()) return status;
   const Slice& own = outputs[rank_];
   if (input.length > 0 && own.data() != input.data()) {
     const auto a = reinterpret_cast<uintptr_t>(input.data());
@@ -277,7 +312,7 @@ void GroupImpl::abort(const std::string& reason) {
   });
 }
 
-std::future<Status> GroupImpl::start_close(Nanos limit) {
+std::future<Status> GroupImpl::start_close(Nanos limit, bool hurry) {
   auto result = std::make_shared<std::promise<Status>>();
   std::future<Status> future = result->get_future();
   bool closed = false;
@@ -290,16 +325,17 @@ std::future<Status> GroupImpl::start_close(Nanos limit) {
     return future;
   }
   const Nanos now = monotonic_now();
-  lane_->close_group(tag_, limit > kNever - now ? kNever : now + limit, result);
+  lane_->close_group(tag_, limit > kNever - now ? kNever : now + limit, hurry, result);
   return future;
 }
 
-Status GroupImpl::close(Nanos limit) {
-  std::future<Status> future = start_close(limit);
+Status GroupImpl::close(Nanos limit, bool hurry) {
+  std::future<Status> future = start_close(limit, hurry);
   // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
-    return Status(Code::kTimeout, "the lane of group '" + name_ + "' does not answer");
+    return Status(Code::kTimeout,
+                  "the lane of group '" + name_ + "' has not answered for " + seconds_text(margin));
   }
   return future.get();
 }

@@ -32,12 +32,13 @@ class GroupImpl final : public Group {
                                   PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
   void abort(const std::string& reason) override;
-  Status close(Nanos limit) override;
+  Status close(Nanos limit) override { return close(limit, false); }
+  Status give_up(Nanos limit) override { return close(limit, true); }
   GroupStats stats() const override;
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
-  std::future<Status> start_close(Nanos limit);
+  std::future<Status> start_close(Nanos limit, bool hurry);
   Nanos linger() const { return config_.linger; }
 
   // In the child of a fork: every call fails from now on.
@@ -46,6 +47,9 @@ class GroupImpl final : public Group {
  private:
   Result<Sequence> post(wire::Descriptor descriptor, Slice input, std::vector<Slice> outputs,
                         PostOptions options);
+  Status close(Nanos limit, bool hurry);
+  Status creation_timeout(Nanos deadline) const;
+  Status check_block(const std::string& op, uint64_t bytes) const;
   void warn_of_ring() const;
   Status refuse(const std::string& op) const;  // state_->mutex held
 
@@ -54,9 +58,11 @@ class GroupImpl final : public Group {
   const uint32_t size_;
   const Config config_;
   const pid_t pid_;
+  const Nanos creation_limit_;
   const std::shared_ptr<LaneThread> lane_;
   uint64_t tag_ = 0;
-  GroupStats fixed_;  // what does not change after open()
+  uint64_t max_block_ = UINT64_MAX;  // bytes; from open() on
+  GroupStats fixed_;                 // what does not change after open()
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
 
   // Shared with the lane's failure listener, which may outlive a group that could not be closed.

@@ -29,8 +29,10 @@ class LaneThread {
   bool call(const Command& command);
 
   // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
-  // in flight fails, on all ranks). The promise gets the outcome.
-  void close_group(uint64_t tag, Nanos deadline, std::shared_ptr<std::promise<Status>> result);
+  // in flight fails, on all ranks). `hurry`: operations that are not over are not waited for, only
+  // the confirmation of those that are. The promise gets the outcome.
+  void close_group(uint64_t tag, Nanos deadline, bool hurry,
+                   std::shared_ptr<std::promise<Status>> result);
 
   // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.
   void stop(Nanos patience);
@@ -45,6 +47,7 @@ class LaneThread {
   struct Closing {
     uint64_t tag;
     Nanos deadline;
+    bool hurry;
     std::shared_ptr<std::promise<Status>> result;
   };
   void loop();

@@ -108,7 +108,7 @@ def test_few_descriptors(job):
         rows = dict(zip(spares, threads.map(one, spares), strict=True))
     for spare, (other, own) in rows.items():
         print(spare, "|", other, "|", own)
-    assert "resource_exhausted: interface lo: socket: Too many open files" in rows[2][1]
+    assert "resource_exhausted: group '0': interface lo: socket: Too many open files" in rows[2][1]
     assert rows[16] == ("", "")
     for spare, (other, own) in rows.items():
         # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
