@@ -2,8 +2,9 @@
 // waits for all keys with one call and fetches them with one call where the store can (TCPStore),
 // so that making a group costs a constant number of round trips per rank. Stores do not look for
 // signals while they wait, and a late rank may take half an hour, so the wait is cut into slices.
-// Where some ranks never came (one failed before it got here), those that did take their part back:
-// else the incarnation numbers of the next attempt on the same store would differ.
+// Where some ranks never came (one failed before it got here), those that did mark the incarnation
+// as given up, and everybody skips such numbers: else the next attempt on the same store would find
+// the ranks out of step.
 #include "store.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace mcast::pg {
 namespace {
 
 constexpr std::chrono::milliseconds kSlice(1000);
+constexpr const char* kGivenUp = "given_up";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -28,9 +30,7 @@ StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
 StoreAdapter::~StoreAdapter() {
   if (met_ || prefix_.empty()) return;
   try {
-    // The record first: with the number of this attempt again, nobody may find it.
-    for (const auto& key : mine_) store_->deleteKey(key);
-    store_->add(counter_, -1);
+    store_->set(prefix_ + kGivenUp, to_bytes("1"));
   } catch (...) {
     // The store is gone, and the numbers with it.
   }
@@ -39,10 +39,13 @@ StoreAdapter::~StoreAdapter() {
 Status StoreAdapter::set(const std::string& key, const std::string& value) {
   try {
     if (prefix_.empty()) {
-      prefix_ = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
+      std::string prefix;
+      do {
+        prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
+      } while (store_->check({prefix + kGivenUp}));
+      prefix_ = prefix;
     }
     store_->set(prefix_ + key, to_bytes(value));
-    mine_.push_back(prefix_ + key);
     return {};
   } catch (const std::exception& error) {
     prefix_.clear();

@@ -16,10 +16,11 @@ namespace mcast::pg {
 
 class StoreAdapter final : public KeyValueStore {
  public:
-  // The incarnation is how often `rank` has met all others on `store`, taken by the first set().
-  // All ranks agree on it as long as they make and destroy the group equally often; a rank that
-  // does not get to see all the others takes its share back (destructor). `interrupted` is asked
-  // now and then while multi_get() waits; true: it gives up (kAborted).
+  // The incarnation is how often `rank` has made this group on `store`, taken by the first set();
+  // numbers that others have given up are skipped. All ranks agree on it as long as they make and
+  // destroy the group equally often. A rank that does not get to see all the others gives the
+  // number up (destructor). `interrupted` is asked now and then while multi_get() waits; true: it
+  // stops (kAborted).
   StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::function<bool()> interrupted);
   ~StoreAdapter() override;
 
@@ -33,8 +34,7 @@ class StoreAdapter final : public KeyValueStore {
   c10::intrusive_ptr<c10d::Store> store_;
   const std::string counter_;
   std::function<bool()> interrupted_;
-  std::string prefix_;             // empty before the first set()
-  std::vector<std::string> mine_;  // what was set
+  std::string prefix_;  // empty before the first set()
   bool met_ = false;
 };
 

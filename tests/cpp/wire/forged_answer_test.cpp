@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "protocol/fetch_client.h"
 #include "support/program.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -104,7 +105,7 @@ class ForgedAnswer {
 };
 
 TEST(ForgedAnswer, SettlesNothing) {
-  uint64_t first = 1, count = 300;
+  uint64_t first = 1, count = seeds(300);
   if (const char* only = std::getenv("MCAST_TEST_SEED")) {
     first = std::strtoull(only, nullptr, 10);
     count = 1;

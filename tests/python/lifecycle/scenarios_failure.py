@@ -262,6 +262,7 @@ def subgroup(link: Any) -> None:
     """An error in a group whose ranks are not the global ones."""
     join(link)
     group = dist.new_group([1, 3], backend="mcast")
+    dist.barrier()  # it is made on both
     if link.rank == 1:
         backend_of(group).abort()
     if link.rank in (1, 3):

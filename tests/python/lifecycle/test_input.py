@@ -121,6 +121,26 @@ def test_few_descriptors(job):
     )
 
 
+def test_sockets_are_forbidden(job):
+    """A sandbox that refuses socket() on one rank: it says so, the other says who did not come."""
+    with job(2, "scenarios_input.forbidden") as it:
+        row = it.ranks[1].expect("error")
+        assert row["kind"] == "DistBackendError", row
+        assert re.search(
+            r"system: group '0': .*socket: Operation not permitted Hint: .*sandbox", row["text"]
+        ), row
+        text = it.ranks[0].expect("error", 2 + GRACE_S)["text"]
+        assert "1 of 2 keys missing (rank/1)" in text, text
+        it.end()
+
+
+def test_no_locked_memory(job):
+    """RLIMIT_MEMLOCK is for RDMA; nothing here needs it."""
+    with job(2, "scenarios_input.works", 1 << 20, {}, limits={"RLIMIT_MEMLOCK": 0}) as it:
+        assert {row["path"] for row in it.expect("stats")} == {"multicast"}
+        it.end()
+
+
 def test_small_buffers_and_lies_about_the_mtu(job):
     env = {"MCAST_RCVBUF": "4K", "MCAST_SNDBUF": "4K"}
     with job(3, "scenarios_input.works", 3 << 20, {}, env=env) as it:

@@ -111,7 +111,9 @@ def strike_creation(job, number: int, phase: str) -> None:
     reason = {
         "rendezvous": rf"waiting for the addresses of all ranks, for {seconds} \(limit 2\.0 s\): "
         rf"rendezvous: 1 of 3 keys missing \(rank/{victim}\)",
-        "probe": rf"rank {victim} " + (silent if number == signal.SIGSTOP else REFUSED),
+        # Connections that are refused are tried again: silence may count before they are given up.
+        "probe": rf"rank {victim} "
+        + (silent if number == signal.SIGSTOP else f"({silent}|{REFUSED})"),
     }[phase]
     with job(world, "scenarios.struck_in_creation", victim, phase) as it:
         it.ranks[victim].expect("ready")
@@ -132,7 +134,8 @@ def strike_creation(job, number: int, phase: str) -> None:
             assert "could not make group '0'" in row["text"], row["text"]
         else:
             codes[victim] = -number
-        it.order("end")
+        for rank in it.ranks if number == signal.SIGSTOP else it.others(victim):
+            rank.order("end")
         it.end(*codes)
 
 
