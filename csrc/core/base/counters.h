@@ -57,6 +57,9 @@ namespace mcast {
   X(aborts_received, "abort notices received")                                        \
   X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")            \
   X(probes_sent, "reach probes sent at group creation")                               \
+  X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")   \
+  X(reduce_bytes_received, "payload bytes of contributions and results received")     \
+  X(grant_waits, "grants to contributors held back because multicast was arriving")   \
   X(path_switches, "times the group gave up multicast for the ring after its creation")
 
 enum class Counter : uint16_t {

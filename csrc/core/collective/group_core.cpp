@@ -38,6 +38,9 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       staging_(params_.staging),
       completion_(tree_.children(self_), tree_.is_top(self_), kReportDelay),
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
+      early_bytes_(size_),
+      unasked_(size_),
+      ingress_(params_.policy),
       left_(size_, UINT32_MAX),
       gone_(size_),
       deafness_(size_),
@@ -64,14 +67,15 @@ void GroupCore::post(Post post, Nanos now) {
   Operation& op = *owned;
   op.post = std::move(post);
   op.self = self_;
-  op.plan = make_plan(op.post.descriptor, params_.agreed);
+  op.plan = make_plan(op.post.descriptor, params_.agreed,
+                      op.post.reduce ? element_size(op.post.reduce->element) : 1);
   op.deadline =
       op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
   ops_.push_back(std::move(owned));
   next_ = sequence + 1;
   unfinished_++;
   if (failed()) {
-    finish(op, failure_.with_context(op_text(op.post, now)));
+    finish(op, failure_.with_context(op_text(op.post, now)), now);
     return;
   }
   for (uint32_t m = 0; m < size_; m++) {
@@ -109,9 +113,18 @@ void GroupCore::post(Post post, Nanos now) {
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   op.needs_release =
       size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
+  if (op.plan.large && size_ > 1) large_in_flight_++;
+  if (op.post.reduce && op.post.descriptor.bytes > 0) {
+    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, size_, self_, buffers_);
+    op.post.outputs = op.reduce->slots();
+    if (!op.post.outputs.empty()) op.post.input = op.post.outputs[self_];
+  }
   if (!op.plan.trivial() && size_ > 1) {
-    if (!op.plan.small) large_in_flight_++;
     start_streams(op, now);
+    if (failed()) return;
+  }
+  if (op.reduce) {
+    start_reduce(op, now);
     if (failed()) return;
   }
   check_local(op, now);
@@ -205,7 +218,7 @@ bool GroupCore::keep_small(Operation& op) {
 }
 
 void GroupCore::check_local(Operation& op, Nanos now) {
-  if (op.local_complete || op.receiving > 0) return;
+  if (op.local_complete || op.receiving > 0 || (op.reduce && !reduce_complete(op))) return;
   if (op.sender && op.plan.small && !op.sending_started) return;  // the block is still the caller's
   if (!op.ring.empty()) {
     const auto successor = static_cast<Member>((self_ + 1u) % size_);
@@ -214,8 +227,9 @@ void GroupCore::check_local(Operation& op, Nanos now) {
     }
   }
   op.local_complete = true;
+  if (op.reduce) op.reduce->conclude();
   if (op.fetch) judge_hearing(op, now);
-  if (!op.needs_release) finish(op, {});
+  if (!op.needs_release) finish(op, {}, now);
   advance_complete(now);
 }
 
@@ -230,17 +244,38 @@ void GroupCore::advance_complete(Nanos now) {
   if (tree_.is_top(self_)) on_released(completion_.subtree_complete(), now);
 }
 
-void GroupCore::finish(Operation& op, const Status& status) {
+void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.finished) return;
   op.finished = true;
   unfinished_--;
-  if (!op.plan.trivial() && !op.plan.small && size_ > 1) large_in_flight_--;
+  if (op.plan.large && size_ > 1) large_in_flight_--;
   counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
+  record(op, status, now);
+  // Its machines hold pointers into the caller's memory.
+  if (op.reduce) op.reduce->drop_memory();
   const Post post = std::exchange(op.post, Post{});
   op.post.sequence = post.sequence;
   op.post.descriptor = post.descriptor;
   op.post.posted = post.posted;
   if (post.done) post.done(status);
+}
+
+void GroupCore::record(const Operation& op, const Status& status, Nanos now) {
+  if (!params_.trace) return;
+  const wire::Descriptor& d = op.plan.descriptor;
+  TraceEvent event;
+  event.name = d.name.empty() ? wire::kind_name(d.kind) : d.name;
+  event.group = params_.name;
+  event.rank = self_;
+  event.lane = params_.lane;
+  event.sequence = op.post.sequence;
+  event.bytes = d.bytes;
+  event.posted = op.post.posted;
+  event.first_byte = op.first_byte;
+  event.last_byte = op.last_byte;
+  event.done = now;
+  event.ok = status.ok();
+  params_.trace->record(std::move(event));
 }
 
 void GroupCore::release(Sequence end, Nanos now) {
@@ -251,7 +286,10 @@ void GroupCore::release(Sequence end, Nanos now) {
     base_++;
     Operation& op = *retired_.back();
     kept_bytes_ -= op.kept.size();
-    if (!op.finished) finish(op, {});
+    if (op.reduce) {
+      for (uint32_t m = 0; m < size_; m++) unasked_[m] -= op.reduce->unasked[m];
+    }
+    if (!op.finished) finish(op, {}, now);
   }
   for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
     Operation* op = find(s);
@@ -272,11 +310,16 @@ bool GroupCore::progress(Nanos now, bool drained) {
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
   bool more = false;
+  if (large_in_flight_ > 0) measure_ingress(now);
   // By sequence: the queue moves when an operation is released inside the loop.
   for (Sequence s = base_; s != next_ && !failed(); s++) {
     Operation* const found = find(s);
     if (found == nullptr) continue;
     Operation& op = *found;
+    if (op.reduce && !op.local_complete) {
+      more = pump_reduce(op, now) || more;
+      if (failed() || find(s) != found) continue;
+    }
     if (!op.ring.empty()) {
       more = pump_ring(op, now) || more;
       continue;
@@ -309,6 +352,7 @@ Nanos GroupCore::deadline(Nanos now) const {
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {
     if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
+    if (op->reduce && !op->local_complete) next = std::min(next, ingress_.deadline());
     if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
     if (op->repairs) next = std::min(next, op->repairs->deadline());
     // As in progress(): a deadline that nothing acts on would make the lane spin.

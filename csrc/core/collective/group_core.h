@@ -15,10 +15,12 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "base/trace.h"
 #include "collective/operation.h"
 #include "collective/port.h"
 #include "protocol/completion.h"
 #include "protocol/deafness.h"
+#include "protocol/ingress_share.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
 #include "protocol/staging.h"
@@ -43,7 +45,12 @@ struct GroupParams {
   Nanos probe_timeout = 2 * kSecond;
   bool try_multicast = true;       // false: straight to the ring
   bool require_multicast = false;  // a failed probe fails the group
-  std::string multicast_problem;   // not empty: this member cannot multicast, and why
+  LanePolicy policy = LanePolicy::kFair;
+  // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
+  // null.
+  std::shared_ptr<const std::atomic<uint64_t>> multicast_arrived;
+  std::shared_ptr<Trace> trace;   // may be null
+  std::string multicast_problem;  // not empty: this member cannot multicast, and why
 };
 
 class GroupCore {
@@ -53,6 +60,8 @@ class GroupCore {
   // Begins the reach probe; `ready` runs once, with the path or the reason of failure.
   void start_probe(Nanos now, std::function<void(const Status&)> ready);
   enum class Path : uint8_t { kUnknown, kMulticast, kRing, kLocal };
+  // Instead of a probe: what the group's other lane found out.
+  void adopt_path(Path path, const std::string& reason);
   Path path() const { return path_; }
   const std::string& path_reason() const { return path_reason_; }
 
@@ -116,7 +125,8 @@ class GroupCore {
   bool keep_small(Operation& op);
   void check_local(Operation& op, Nanos now);
   void advance_complete(Nanos now);
-  void finish(Operation& op, const Status& status);
+  void finish(Operation& op, const Status& status, Nanos now);
+  void record(const Operation& op, const Status& status, Nanos now);
   void release(Sequence end, Nanos now);
 
   // group_receive.cpp: datagrams and repair data
@@ -185,6 +195,21 @@ class GroupCore {
   void on_ring_ready(const Frame& header, Nanos now);
   void on_ring_data(const Frame& header, ConstBytes body, Nanos now);
 
+  // group_reduce.cpp: reductions
+  void start_reduce(Operation& op, Nanos now);
+  bool pump_reduce(Operation& op, Nanos now);
+  void send_contributions(Operation& op, bool& more, Nanos now);
+  void send_result(Operation& op, bool& more);
+  void grant_segments(Operation& op, Nanos now);
+  void contribution_progress(Operation& op, Nanos now);
+  bool reduce_complete(const Operation& op) const;
+  void on_reduce_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_reduce_grant(Operation& op, const Frame& header, ConstBytes body, Nanos now);
+  void on_reduce_data(Operation& op, const Frame& header, ConstBytes body, Nanos now);
+  void on_reduce_result(Operation& op, const Frame& header, ConstBytes body, Nanos now);
+  void broke_reduce(const Frame& header, const char* what, Nanos now);
+  void measure_ingress(Nanos now);
+
   // group_out.cpp: frames out
   void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
                   uint32_t argument, ConstBytes body = {}, ConstBytes payload = {});
@@ -209,6 +234,7 @@ class GroupCore {
   std::optional<ReachProbe> probe_;
   std::function<void(const Status&)> ready_;
 
+  BufferPool buffers_;  // before the operations, which give back to it when they go
   std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
   // Released operations, until the next progress(): callers up the stack may still hold a
   // reference, since the last chunk of an operation can release it (and run user code that posts
@@ -230,6 +256,14 @@ class GroupCore {
   std::map<Sequence, std::vector<EarlyCredit>> early_credit_;
   std::map<Sequence, std::pair<Member, wire::Descriptor>> early_describe_;
   std::map<Sequence, uint32_t> early_ring_;  // the successor's descriptor hash
+  struct EarlyReduce {
+    Frame header;
+    std::vector<std::byte> body;
+  };
+  std::map<Sequence, std::vector<EarlyReduce>> early_reduce_;
+  std::vector<size_t> early_bytes_;  // by member, in early_reduce_
+  std::vector<size_t> unasked_;      // by owner: bytes sent without a grant and not released
+  IngressShare ingress_;
   uint32_t retransmit_waiting_ = 0;
 
   Status failure_;

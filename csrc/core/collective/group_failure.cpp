@@ -49,7 +49,9 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   }
   // finish() runs callbacks, which may post again: walk by index.
   for (size_t i = 0; i < ops_.size(); i++) {
-    if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(ops_[i]->post, now)));
+    if (!ops_[i]->finished) {
+      finish(*ops_[i], failure_.with_context(op_text(ops_[i]->post, now)), now);
+    }
   }
   for (Post& p : std::exchange(deferred_, {})) {
     if (p.done) p.done(failure_.with_context(op_text(p, now)));
@@ -354,6 +356,10 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
     case FrameType::kSwitchReady:
     case FrameType::kSwitchAt:
       return on_switch_frame(header, body, now);
+    case FrameType::kReduceGrant:
+    case FrameType::kReduceData:
+    case FrameType::kReduceResult:
+      return on_reduce_frame(header, body, now);
   }
   counters_.add(Counter::malformed);
 }

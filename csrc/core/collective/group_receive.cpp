@@ -109,6 +109,8 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
   std::memcpy(op.destination(slot) + static_cast<size_t>(chunk) * op.plan.chunk, payload.data(),
               payload.size());
   receiver.accept(chunk, live, now);
+  if (op.first_byte == kNever) op.first_byte = now;
+  op.last_byte = now;
   counters_.add(Counter::chunks_placed);
   if (receiver.complete()) {
     op.receiving--;

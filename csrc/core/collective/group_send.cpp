@@ -31,6 +31,8 @@ bool GroupCore::pump(Operation& op, Nanos now) {
         sender.put_back({c, run.end}, again);
         return false;
       }
+      if (op.first_byte == kNever) op.first_byte = now;
+      op.last_byte = now;
       if (again) counters_.add(Counter::remulticast_chunks);
     }
     more = sender.can_send();

@@ -9,6 +9,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "collective/plan.h"
+#include "collective/reduce_run.h"
 #include "protocol/chain.h"
 #include "protocol/credit_tree.h"
 #include "protocol/fetch_client.h"
@@ -27,6 +28,7 @@ struct Post {
   Nanos posted = 0;            // when
   Nanos timeout = kNever;      // from then
   std::function<void(const Status&)> done;
+  std::optional<ReduceArgs> reduce;  // reductions; input and outputs are then empty
 };
 
 // Order of delivery by stream, for the ring path.
@@ -54,18 +56,20 @@ struct Operation {
   std::optional<CreditTree> credit;
   std::vector<Chunk> reported;  // by slot: mark at the last own credit report
   std::optional<Chains> chains;
-  std::vector<RingStream> ring;  // by slot, ring path only
-  bool ring_open = false;        // the successor has posted the op
-  uint32_t ring_next = 0;        // slot to serve next, for fairness
+  std::vector<RingStream> ring;       // by slot, ring path only
+  bool ring_open = false;             // the successor has posted the op
+  uint32_t ring_next = 0;             // slot to serve next, for fairness
+  std::unique_ptr<ReduceRun> reduce;  // reductions
   uint64_t stalls_counted = 0, cuts_counted = 0;
 
   std::vector<std::byte> kept;   // small root: the block, until released
   bool needs_release = false;    // finished when complete everywhere
   bool sending_started = false;  // small root: the block is in `kept`; large: its turn has come
   bool local_complete = false;
-  bool finished = false;           // result delivered, regions dropped
-  Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends
-  Nanos turn_retry = kNever;       // when to look again whether a late predecessor is passed over
+  Nanos first_byte = kNever, last_byte = kNever;  // of data, in or out
+  bool finished = false;                          // result delivered, regions dropped
+  Nanos turn_idle_since = kNever;                 // since when nobody in the own chain sends
+  Nanos turn_retry = kNever;  // when to look again whether a late predecessor is passed over
 
   // The block of slot `s` as it can be read: kept copy, input, or output.
   ConstBytes source(uint32_t slot) const;

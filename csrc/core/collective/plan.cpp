@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "base/element.h"
+
 namespace mcast {
 namespace {
 
@@ -15,20 +17,56 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
   return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
 }
 
+// How the contributions of a reduction travel, and what its multicast half moves, if it has one.
+void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
+  const wire::Descriptor& d = plan.descriptor;
+  const size_t members = agreed.members;
+  plan.share = d.bytes;
+  plan.way = ReduceWay::kScatter;
+  if (d.kind != wire::Kind::kReduceScatter) {
+    const size_t elements = d.bytes / element;
+    plan.share = (elements + members - 1) / members * element;
+    plan.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
+  }
+  const size_t others = std::max<size_t>(1, members - 1);
+  plan.segment =
+      std::clamp<size_t>(agreed.incast / (2 * others), kMinSegment, kMaxSegment) / 64 * 64;
+  plan.lookahead =
+      static_cast<uint32_t>(std::clamp<size_t>(agreed.incast / (others * plan.segment), 2, 16));
+  plan.unasked = plan.share <= std::min(kUnaskedBlock, plan.segment);
+  plan.large = !plan.unasked;
+  if (plan.way != ReduceWay::kGather) return;
+  plan.roots = agreed.members;
+  plan.block = plan.share;
+  // (With a factor per rank, contributions would have to be rounded once more.)
+  if (d.bytes > 0 && d.reduction != static_cast<uint8_t>(Reduction::kPremulSum) &&
+      d.bytes * members <= std::min(kOneStepBytes, agreed.budget / 4) && d.bytes <= agreed.eager) {
+    plan.way = ReduceWay::kOneStep;
+    plan.block = d.bytes;
+  }
+}
+
 }  // namespace
 
-Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed) {
+Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t element) {
   Plan plan;
   plan.descriptor = descriptor;
   plan.hash = descriptor.hash();
   plan.chunk = agreed.chunk;
   if (descriptor.kind == wire::Kind::kBarrier) return plan;
-  plan.roots = descriptor.kind == wire::Kind::kAllgather ? agreed.members : 1;
-  plan.block = descriptor.bytes;
+  if (wire::is_reduction(descriptor.kind)) {
+    plan_reduction(plan, agreed, element);
+    if (plan.roots == 0) return plan;
+  } else {
+    plan.roots = descriptor.kind == wire::Kind::kAllgather ? agreed.members : 1;
+    plan.block = descriptor.bytes;
+  }
   plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);
 
   const size_t eager_bytes = std::min(agreed.eager, agreed.budget / 4 / plan.roots);
-  plan.small = plan.block <= eager_bytes;
+  // The block of an all_reduce in two steps is not there to be kept when it is posted.
+  plan.small = plan.block <= eager_bytes && plan.way != ReduceWay::kGather;
+  plan.large = !plan.small && plan.block > 0;
   plan.eager = to_chunks(eager_bytes, plan.chunk);
 
   const size_t pool = std::max<size_t>(agreed.budget / 2, plan.chunk);

@@ -18,6 +18,16 @@ struct Agreed {
   size_t window = 0;           // setting; 0: from the budget
   uint32_t chains = 0;         // setting; 0: chosen here
   uint32_t reorder = 0;        // setting; 0: one batch
+  size_t incast = 1u << 20;    // setting: bytes of contributions that one owner may have asked for
+};
+
+// How a reduction is done.
+enum class ReduceWay : uint8_t {
+  kNone,     // not a reduction
+  kScatter,  // every member folds its block
+  kGather,   // all_reduce: besides, every member multicasts its block
+  kToRoot,   // reduce: besides, every member sends its block to the root
+  kOneStep,  // small all_reduce: everybody multicasts its input and folds all of them
 };
 
 struct Plan {
@@ -34,6 +44,13 @@ struct Plan {
   Chunk quantum = 1;    // progress between two credit reports
   Chunk batch = 1;      // chunks per send batch
   Chunk tolerance = 1;  // reorder tolerance of loss detection
+  bool large = false;   // counts against the lane's budget while in flight
+
+  ReduceWay way = ReduceWay::kNone;
+  size_t share = 0;        // bytes of one member's block of a reduction; the last may be shorter
+  size_t segment = 0;      // bytes of one contribution frame
+  uint32_t lookahead = 0;  // segments a contributor may have at an owner
+  bool unasked = false;    // contributions are sent without a grant
 
   // Bytes of chunk `c` (the last one may be short).
   size_t length(Chunk c) const {
@@ -58,7 +75,16 @@ constexpr uint64_t max_block(const Agreed& agreed) {
   return static_cast<uint64_t>(0xffff0000u) * agreed.chunk;
 }
 
-// descriptor.bytes <= max_block(agreed).
-Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed);
+// Frames of contributions: at least so long, unless the block is shorter, and at most (the frame
+// must fit kMaxBulkFrame).
+inline constexpr size_t kMinSegment = 4u << 10;
+inline constexpr size_t kMaxSegment = 60u << 10;
+// Blocks up to this need no grant.
+inline constexpr size_t kUnaskedBlock = 16u << 10;
+// An all_reduce in one step moves members x bytes into every member: at most this.
+inline constexpr size_t kOneStepBytes = 64u << 10;
+
+// `element`: bytes of one element of a reduction. descriptor.bytes <= max_block(agreed).
+Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t element = 1);
 
 }  // namespace mcast

@@ -108,6 +108,8 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   std::memcpy(op->destination(*slot) + data.offset, data.payload.data(), data.payload.size());
+  op->first_byte = std::min(op->first_byte, now);
+  op->last_byte = now;
   op->ring[*slot].available += data.payload.size();
   if (op->ring[*slot].available == op->plan.block) {
     op->receiving--;

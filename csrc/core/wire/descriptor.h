@@ -9,15 +9,25 @@
 
 namespace mcast::wire {
 
-enum class Kind : uint8_t { kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
+enum class Kind : uint8_t {
+  kBroadcast = 1,
+  kAllgather = 2,
+  kBarrier = 3,
+  kReduceScatter = 4,
+  kAllreduce = 5,
+  kReduce = 6,
+};
+inline constexpr uint8_t kKindMax = 6;
+constexpr bool is_reduction(Kind kind) noexcept { return kind >= Kind::kReduceScatter; }
 const char* kind_name(Kind kind) noexcept;
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;
   uint8_t element = 0;      // the caller's code of the element type; 0xff: not known
-  Member root = kNoMember;  // broadcast only
-  uint64_t bytes = 0;       // length of one root's block
+  Member root = kNoMember;  // broadcast and reduce
+  uint64_t bytes = 0;       // of one rank's block; all_reduce and reduce: of the whole tensor
   std::string name;         // name of the public op, for people; not part of the hash
+  uint8_t reduction = 0;    // mcast::Reduction; 0 where nothing is reduced
 
   uint32_t hash() const noexcept;
   // "broadcast(4096 bytes, element 6, root 2)".

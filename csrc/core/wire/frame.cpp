@@ -3,17 +3,19 @@
 // accepted only when it has exactly the length its type implies.
 #include "wire/frame.h"
 
+#include <bit>
+
 #include "base/checksum.h"
 
 namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",         "credit",       "limit",      "fetch",      "fetch_data", "not_have",
-      "complete",     "released",     "ping",       "pong",       "abort",      "position",
-      "describe",     "probe_status", "probe_done", "ring_ready", "ring_data",  "leave",
-      "late",         "query",        "where",      "coming",     "deaf",       "switch",
-      "switch_ready", "switch_at"};
+      "none",         "credit",       "limit",        "fetch",       "fetch_data",   "not_have",
+      "complete",     "released",     "ping",         "pong",        "abort",        "position",
+      "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",    "leave",
+      "late",         "query",        "where",        "coming",      "deaf",         "switch",
+      "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -139,6 +141,20 @@ bool parse_abort(ConstBytes body, AbortNotice& notice) {
   notice.origin = in.get<uint16_t>();
   if (!in.ok() || in.remaining() > kMaxAbortText) return false;
   notice.text = std::string(in.rest_text());
+  return true;
+}
+
+void put_reduce_head(Writer& out, uint32_t segment, double factor) {
+  out.put<uint32_t>(segment);
+  out.put<uint64_t>(std::bit_cast<uint64_t>(factor));
+}
+
+bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept {
+  Reader in(body);
+  out.segment = in.get<uint32_t>();
+  out.factor = std::bit_cast<double>(in.get<uint64_t>());
+  if (!in.ok() || in.remaining() == 0) return false;
+  out.payload = in.rest();
   return true;
 }
 

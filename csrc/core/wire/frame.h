@@ -50,8 +50,12 @@ enum class FrameType : uint8_t {
   kSwitch = 23,       // down: start no operation until kSwitchAt; body: text
   kSwitchReady = 24,  // up: argument = most operations that any member of my subtree has started
   kSwitchAt = 25,     // down: operations from `sequence` on use the ring
+  kReduceGrant = 26,  // to a contributor: argument descriptor; body u32: segments it may send now
+  kReduceData = 27,   // to an owner: argument descriptor; ReduceData
+  kReduceResult = 28,  // to the root of a reduce: argument descriptor; offset (u64) in the sender's
+                       // block, payload
 };
-inline constexpr uint8_t kFrameTypeMax = 25;
+inline constexpr uint8_t kFrameTypeMax = 28;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
@@ -116,6 +120,15 @@ struct RingData {
   uint64_t offset = 0;
   ConstBytes payload;
 };
+// One segment of one rank's contribution to the receiver's block.
+struct ReduceData {
+  uint32_t segment = 0;
+  double factor = 1;  // PREMUL_SUM: the contributor's
+  ConstBytes payload;
+};
+void put_reduce_head(Writer& out, uint32_t segment, double factor);
+bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept;
+
 void put_ring_head(Writer& out, Member root, uint64_t offset);
 bool parse_ring_data(ConstBytes body, RingData& out) noexcept;
 

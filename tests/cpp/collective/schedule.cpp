@@ -50,24 +50,49 @@ size_t pick_size(Rng& rng, size_t chunk, size_t most) {
   return std::min(size, most);
 }
 
-std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks, size_t budget) {
+void pick_reduction(Rng& rng, OpSpec& op) {
+  op.kind = pick(rng, {wire::Kind::kReduceScatter, wire::Kind::kAllreduce, wire::Kind::kReduce});
+  do {
+    op.element = static_cast<Element>(1 + rng.below(10));
+    op.reduction = static_cast<Reduction>(1 + rng.below(9));
+  } while (!reducible(op.element, op.reduction));
+}
+
+std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks, size_t budget,
+                             bool reduce) {
   std::vector<OpSpec> ops(1 + rng.below(6));
   for (OpSpec& op : ops) {
     const uint64_t kind = rng.below(10);
     op.kind = kind < 4   ? wire::Kind::kBroadcast
               : kind < 8 ? wire::Kind::kAllgather
                          : wire::Kind::kBarrier;
-    if (op.kind == wire::Kind::kBroadcast) op.root = static_cast<Member>(rng.below(ranks));
+    if (reduce && rng.chance(0.7)) pick_reduction(rng, op);
+    if (op.kind == wire::Kind::kBroadcast || op.kind == wire::Kind::kReduce) {
+      op.root = static_cast<Member>(rng.below(ranks));
+    }
     const size_t share = budget / ops.size() / ranks;
-    const size_t most = op.kind == wire::Kind::kAllgather ? share / ranks : share;
+    const bool blocks = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
+    const size_t most = blocks ? share / ranks : share;
     if (op.kind != wire::Kind::kBarrier) {
       op.bytes = pick_size(rng, params.agreed.chunk, std::min(most, 600 * params.agreed.chunk));
+      if (wire::is_reduction(op.kind)) op.bytes -= op.bytes % element_size(op.element);
     }
   }
   return ops;
 }
 
 }  // namespace
+
+wire::Descriptor OpSpec::descriptor() const {
+  wire::Descriptor d{kind, kind == wire::Kind::kBarrier ? uint8_t{0xff} : uint8_t{6}, kNoMember,
+                     bytes, ""};
+  if (kind == wire::Kind::kBroadcast || kind == wire::Kind::kReduce) d.root = root;
+  if (wire::is_reduction(kind)) {
+    d.element = static_cast<uint8_t>(element);
+    d.reduction = static_cast<uint8_t>(reduction);
+  }
+  return d;
+}
 
 bool Schedule::faultless() const {
   const SimFaults& f = net.faults;
@@ -95,7 +120,12 @@ std::string Schedule::describe() const {
         << p.alpha << (p.try_multicast ? "" : " ring") << "; ops";
     for (const OpSpec& op : ops[g]) {
       out << " " << wire::kind_name(op.kind) << "(" << op.bytes;
-      if (op.kind == wire::Kind::kBroadcast) out << " root " << op.root;
+      if (op.kind == wire::Kind::kBroadcast || op.kind == wire::Kind::kReduce) {
+        out << " root " << op.root;
+      }
+      if (wire::is_reduction(op.kind)) {
+        out << " " << reduction_name(op.reduction) << " " << element_name(op.element);
+      }
       out << ")";
     }
   }
@@ -103,7 +133,7 @@ std::string Schedule::describe() const {
 }
 
 Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
-  Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.ring * 2 + flavour.faultless);
+  Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.reduce * 4 + flavour.ring * 2 + flavour.faultless);
   Schedule s;
   s.seed = seed;
   s.ranks = static_cast<uint32_t>(rng.chance(0.04) ? 1 : 2 + rng.below(8));
@@ -148,7 +178,9 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
       p.ahead = pick<uint32_t>(rng, {64, 1, 4});
     }
     s.groups.push_back(p);
-    s.ops.push_back(pick_ops(rng, p, s.ranks, budget));
+    if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
+    s.groups.back() = p;
+    s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
   }
   s.from_callbacks = rng.chance(0.15);
   s.posts.resize(groups);
@@ -247,8 +279,6 @@ class Runner {
       return;
     }
     const OpSpec& op = s_.ops[g][k];
-    const Member root = op.kind == wire::Kind::kBroadcast ? op.root : kNoMember;
-    const uint8_t element = op.kind == wire::Kind::kBarrier ? 0xff : 6;
     const auto then = [this, g, r, k] {
       done_++;
       if (s_.from_callbacks && k + 1 < s_.ops[g].size()) post(g, r, k + 1);
@@ -256,8 +286,7 @@ class Runner {
     // Kept before the call: its completion may post the next one.
     const size_t at = runs_.size();
     runs_.emplace_back();
-    runs_[at] =
-        cluster_.call(r, {op.kind, element, root, op.bytes, ""}, g * 100 + k + 1, kNever, g, then);
+    runs_[at] = cluster_.call(r, op.descriptor(), g * 100 + k + 1, kNever, g, then);
   }
 
   SimNetwork::Verdict on_datagram(size_t from, size_t to, ConstBytes datagram) {
@@ -342,8 +371,8 @@ class Runner {
     }
     uint64_t chunks = 0;
     for (const OpSpec& op : s_.ops[g]) {
-      const uint64_t n = (op.bytes + core.params().agreed.chunk - 1) / core.params().agreed.chunk;
-      chunks += n * (op.kind == wire::Kind::kAllgather ? s_.ranks : 1);
+      const Plan plan = make_plan(op.descriptor(), core.params().agreed, element_size(op.element));
+      chunks += uint64_t{plan.chunks} * plan.roots;
     }
     out.chunks += chunks;
     out.gaps += total(Counter::gaps);

@@ -13,6 +13,10 @@ struct OpSpec {
   wire::Kind kind = wire::Kind::kBarrier;
   Member root = 0;
   size_t bytes = 0;
+  Element element = Element::kFloat32;  // reductions
+  Reduction reduction = Reduction::kSum;
+
+  wire::Descriptor descriptor() const;
 };
 
 struct Pause {
@@ -38,6 +42,7 @@ struct Schedule {
 // What kinds of schedules a seed may make.
 struct Flavour {
   bool ring = false;       // groups use the unicast ring
+  bool reduce = false;     // reductions among the operations
   bool faultless = false;  // a clean network, all memory ample: the counters must be exact
 };
 Schedule make_schedule(uint64_t seed, const Flavour& flavour);

@@ -64,5 +64,30 @@ TEST_P(RingSchedules, DeliverExactBytes) {
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RingSchedules, testing::Range(0, 2));
 
+class ReduceSchedules : public testing::TestWithParam<int> {};
+
+// Reductions of all kinds among the others; every result is compared bit for bit with folding in
+// rank order.
+TEST_P(ReduceSchedules, DeliverExactBytes) {
+  run_seeds(1 + static_cast<uint64_t>(GetParam()) * kPerShard, kPerShard, {.reduce = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, ReduceSchedules, testing::Range(0, 4));
+
+class CleanReduceSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(CleanReduceSchedules, SendEachChunkOnceAndRepairNothing) {
+  run_seeds(1 + static_cast<uint64_t>(GetParam()) * kPerShard, kPerShard,
+            {.reduce = true, .faultless = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, CleanReduceSchedules, testing::Range(0, 1));
+
+class RingReduceSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(RingReduceSchedules, DeliverExactBytes) {
+  run_seeds(1 + static_cast<uint64_t>(GetParam()) * kPerShard, kPerShard,
+            {.ring = true, .reduce = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, RingReduceSchedules, testing::Range(0, 1));
+
 }  // namespace
 }  // namespace mcast::test

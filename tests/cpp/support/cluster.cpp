@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/reduce_kernels.h"
 #include "base/rng.h"
 
 namespace mcast::test {
@@ -35,9 +36,54 @@ size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes) {
   return bytes.size();
 }
 
+std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
+                               size_t from, size_t bytes) {
+  const size_t count = bytes / element_size(element);
+  std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
+  for (uint32_t r = 0; r < ranks; r++) {
+    std::vector<std::byte> all(from + bytes);
+    fill_pattern(op, r, all);
+    (r == 0 ? fold_first : fold_next)(element, reduction, factor_of(r), all.data() + from,
+                                      acc.data(), count);
+  }
+  fold_finish(element, reduction, ranks, acc.data(), out.data(), count);
+  return out;
+}
+
+// Whether the element at `at` is a NaN: which one of several NaNs survives is not promised.
+bool is_nan(Element e, const std::byte* at) {
+  const size_t size = element_size(e);
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, size);
+  const int mantissa = e == Element::kFloat64   ? 52
+                       : e == Element::kFloat32 ? 23
+                       : e == Element::kFloat16 ? 10
+                                                : 7;
+  const uint64_t sign = 1ull << (size * 8 - 1);
+  return is_floating(e) && (bits & (sign - 1)) > ((sign - 1) >> mantissa << mantissa);
+}
+
 std::string OpRun::check(uint32_t size) const {
   if (memory && !memory->intact()) return "guard bytes overwritten";
   if (kind == wire::Kind::kBarrier) return "";
+  if (wire::is_reduction(kind)) {
+    if (input && !input->intact()) return "guard bytes of the input overwritten";
+    if (kind == wire::Kind::kReduce && root != rank) return "";
+    const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
+    const auto want = reduced(id, size, element, reduction, from, block);
+    // In place, a reduce_scatter's result is a part of the memory.
+    const std::byte* have = memory->data() + (input ? 0 : from);
+    for (size_t i = 0; i < block; i++) {
+      const size_t first = i - i % element_size(element);
+      if (have[i] != want[i] &&
+          !(is_nan(element, have + first) && is_nan(element, want.data() + first))) {
+        return "wrong byte " + std::to_string(i) + " of " + std::to_string(block) + " at rank " +
+               std::to_string(rank) + " of op " + std::to_string(id) + " (" +
+               reduction_name(reduction) + " of " + element_name(element) + ")";
+      }
+    }
+    return "";
+  }
   const uint32_t blocks = kind == wire::Kind::kAllgather ? size : 1;
   for (uint32_t b = 0; b < blocks; b++) {
     const uint32_t from = kind == wire::Kind::kAllgather ? b : root;
@@ -98,7 +144,30 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   post.descriptor = descriptor;
   post.posted = now_;
   post.timeout = timeout;
-  if (run->kind != wire::Kind::kBarrier) {
+  if (wire::is_reduction(run->kind)) {
+    run->element = static_cast<Element>(descriptor.element);
+    run->reduction = static_cast<Reduction>(descriptor.reduction);
+    const bool scatter = run->kind == wire::Kind::kReduceScatter;
+    const size_t whole = (scatter ? options_.ranks : 1) * run->block;
+    auto input = std::make_shared<Guarded>(whole);
+    fill_pattern(id, rank, Bytes(input->data(), whole));
+    auto from = std::make_shared<Region>(input->data(), whole, input);
+    ReduceArgs args{run->element, run->reduction, factor_of(rank), {}, {}};
+    for (uint32_t m = 0; m < (scatter ? options_.ranks : 1); m++) {
+      args.inputs.push_back({from, m * run->block, run->block});
+    }
+    const bool target = run->kind != wire::Kind::kReduce || run->root == rank;
+    if (id % 2 == 0) {  // in place
+      run->memory = input;
+      if (target) args.output = args.inputs[scatter ? rank : 0];
+    } else {
+      run->input = input;
+      run->memory = std::make_shared<Guarded>(run->block);
+      auto to = std::make_shared<Region>(run->memory->data(), run->block, run->memory);
+      if (target) args.output = {to, 0, run->block};
+    }
+    post.reduce = std::move(args);
+  } else if (run->kind != wire::Kind::kBarrier) {
     const bool all = run->kind == wire::Kind::kAllgather;
     const uint32_t slots = all ? options_.ranks : 1;
     run->memory = std::make_shared<Guarded>(slots * run->block);

@@ -38,6 +38,12 @@ class Guarded {
   size_t size_;
 };
 
+// The factor of a rank in PREMUL_SUM.
+inline double factor_of(uint32_t rank) { return 0.5 + rank; }
+// What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
+std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
+                               size_t from, size_t bytes);
+
 // One op at one rank: its memory and its result.
 struct OpRun {
   wire::Kind kind = wire::Kind::kBarrier;
@@ -46,6 +52,9 @@ struct OpRun {
   Member rank = 0;
   size_t block = 0;
   std::shared_ptr<Guarded> memory;
+  std::shared_ptr<Guarded> input;  // of a reduction that is not in place
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
   int calls = 0;
   Status status;
   Nanos done_at = 0;

@@ -1,0 +1,246 @@
+// Reductions. Every member owns one block: it grants the others a few segments at a time, folds
+// what they send in rank order, and the result is its own (reduce_scatter), goes on by multicast as
+// far as it is final (all_reduce), or to the root (reduce). Small blocks are sent unasked, within
+// an allowance per owner that operations give back when they are complete everywhere, so what an
+// owner must keep before its own call is bounded. The sum of what is granted and not folded is
+// bounded over all operations in flight, which bounds both staging memory and the burst that meets
+// at the owner's switch port; while the multicast lane receives, grants are paced
+// (protocol/ingress_share.h).
+#include <algorithm>
+#include <cstring>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kQueueLimit = 128u << 10;   // bytes waiting for one owner's connection
+constexpr size_t kUnaskedBytes = 64u << 10;  // allowance per owner
+constexpr size_t kEarlyBytes = 256u << 10;   // kept per member before the own call
+constexpr int kSegmentsPerPoll = 8;          // then the receive side gets its turn
+
+}  // namespace
+
+void GroupCore::adopt_path(Path path, const std::string& reason) {
+  path_ = path;
+  path_reason_ = reason;
+}
+
+void GroupCore::measure_ingress(Nanos now) {
+  const uint64_t multicast = params_.multicast_arrived ? params_.multicast_arrived->load() : 0;
+  ingress_.update(multicast,
+                  counters_.get(Counter::frame_bytes_received) +
+                      counters_.get(Counter::datagram_bytes_received),
+                  now);
+}
+
+void GroupCore::start_reduce(Operation& op, Nanos now) {
+  const auto it = early_reduce_.find(op.post.sequence);
+  if (it == early_reduce_.end()) return;
+  const std::vector<EarlyReduce> early = std::move(it->second);
+  early_reduce_.erase(it);
+  for (const EarlyReduce& e : early) {
+    early_bytes_[e.header.member] -= e.body.size();
+    on_reduce_frame(e.header, e.body, now);
+    if (failed()) return;
+  }
+}
+
+bool GroupCore::reduce_complete(const Operation& op) const {
+  const ReduceRun& run = *op.reduce;
+  if (op.plan.way == ReduceWay::kOneStep) return true;
+  if (!run.owner->complete() || !run.sender->done()) return false;
+  if (op.plan.way != ReduceWay::kToRoot) return true;
+  if (op.plan.descriptor.root != self_) return run.result_sent == run.length(self_);
+  for (uint32_t m = 0; m < size_; m++) {
+    if (m != self_ && run.collected[m] < run.length(static_cast<Member>(m))) return false;
+  }
+  return true;
+}
+
+bool GroupCore::pump_reduce(Operation& op, Nanos now) {
+  if (!op.reduce->owner) return false;
+  bool more = false;
+  op.reduce->refresh_own();
+  grant_segments(op, now);
+  send_contributions(op, more, now);
+  contribution_progress(op, now);
+  if (!op.local_complete && op.plan.way == ReduceWay::kToRoot) {
+    send_result(op, more);
+    check_local(op, now);
+  }
+  return more;
+}
+
+void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
+  ReduceRun& run = *op.reduce;
+  const size_t segment_bytes = op.plan.segment;
+  const auto length = [&](Member owner, uint32_t segment) {
+    return std::min(segment_bytes, run.length(owner) - segment * segment_bytes);
+  };
+  const auto can = [&](Member owner, uint32_t segment) {
+    const size_t bytes = length(owner, segment);
+    if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
+    if (op.plan.unasked && unasked_[owner] > 0 && unasked_[owner] + bytes > kUnaskedBytes) {
+      return false;
+    }
+    return port_.queued(owner, Channel::kReduce) < kQueueLimit;
+  };
+  for (int i = 0;; i++) {
+    const auto next = run.sender->next(can);
+    if (!next) return;
+    if (i == kSegmentsPerPoll) {
+      more = true;
+      return;
+    }
+    const size_t bytes = length(next->owner, next->segment);
+    wire::Writer head;
+    wire::put_reduce_head(head, next->segment, op.post.reduce->factor);
+    send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
+               op.plan.hash, head.bytes(),
+               run.contribution(next->owner).bytes().subspan(next->segment * segment_bytes, bytes));
+    counters_.add(Counter::reduce_bytes_sent, bytes);
+    run.sender->sent(next->owner);
+    if (op.first_byte == kNever) op.first_byte = now;
+    op.last_byte = now;
+    if (op.plan.unasked) {
+      unasked_[next->owner] += bytes;
+      run.unasked[next->owner] += bytes;
+    }
+  }
+}
+
+void GroupCore::send_result(Operation& op, bool& more) {
+  ReduceRun& run = *op.reduce;
+  const Member root = op.plan.descriptor.root;
+  if (root == self_) return;
+  const uint64_t end = run.owner->final_bytes();
+  for (int i = 0; run.result_sent < end; i++) {
+    if (port_.queued(root, Channel::kReduce) >= kQueueLimit) return;
+    if (i == kSegmentsPerPoll) {
+      more = true;
+      return;
+    }
+    const size_t bytes = std::min<uint64_t>(kMaxSegment, end - run.result_sent);
+    wire::Writer head;
+    head.put<uint64_t>(run.result_sent);
+    send_frame(root, Channel::kReduce, wire::FrameType::kReduceResult, op.post.sequence,
+               op.plan.hash, head.bytes(), run.result().bytes().subspan(run.result_sent, bytes));
+    counters_.add(Counter::reduce_bytes_sent, bytes);
+    run.result_sent += bytes;
+  }
+}
+
+void GroupCore::grant_segments(Operation& op, Nanos now) {
+  ReduceOwner& owner = *op.reduce->owner;
+  if (owner.granted() == owner.segments() || size_ == 1) return;
+  const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
+  uint32_t outstanding = 0;
+  for (const auto& o : ops_) {
+    if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
+    outstanding += o->reduce->owner->granted() - o->reduce->owner->folded();
+  }
+  if (outstanding >= most) return;
+  const uint32_t left = owner.segments() - owner.granted();
+  const uint32_t step = std::min(left, most - outstanding);
+  if (step < std::min(left, std::max(1u, most / 2))) return;
+  if (!ingress_.take(static_cast<uint64_t>(step) * op.plan.segment * (size_ - 1), now)) {
+    counters_.add(Counter::grant_waits);
+    return;
+  }
+  owner.grant(owner.granted() + step);
+  wire::Writer body;
+  body.put<uint32_t>(owner.granted());
+  for (uint32_t m = 0; m < size_; m++) {
+    if (m == self_) continue;
+    send_frame(static_cast<Member>(m), Channel::kReduce, wire::FrameType::kReduceGrant,
+               op.post.sequence, op.plan.hash, body.bytes());
+  }
+}
+
+void GroupCore::contribution_progress(Operation& op, Nanos now) {
+  op.reduce->publish();
+  if (!op.local_complete) check_local(op, now);
+}
+
+void GroupCore::broke_reduce(const Frame& header, const char* what, Nanos now) {
+  counters_.add(Counter::malformed);
+  fail(Status(Code::kInternal, "rank " + std::to_string(header.member) +
+                                   " broke the protocol of operation " +
+                                   std::to_string(header.sequence) + ": " + what),
+       header.member, now);
+}
+
+void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now) {
+  Operation* op = find(header.sequence);
+  if (op == nullptr) {
+    if (header.sequence < base_) {
+      counters_.add(Counter::stale);
+      return;
+    }
+    if (!early_allowed(header, now)) return;
+    size_t& kept = early_bytes_[header.member];
+    if (kept + body.size() > kEarlyBytes) {
+      return broke_reduce(header, "more was sent ahead than is allowed", now);
+    }
+    kept += body.size();
+    early_reduce_[header.sequence].push_back({header, {body.begin(), body.end()}});
+    return;
+  }
+  if (header.argument != op->plan.hash) {
+    counters_.add(Counter::mismatched);
+    describe_to(header.member, header.sequence);
+    return;
+  }
+  if (!op->reduce) return broke_reduce(header, "a reduction's frame", now);
+  if (!op->reduce->owner || op->local_complete) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  op->last_byte = now;
+  op->first_byte = std::min(op->first_byte, now);
+  switch (header.type) {
+    case wire::FrameType::kReduceGrant:
+      return on_reduce_grant(*op, header, body, now);
+    case wire::FrameType::kReduceData:
+      return on_reduce_data(*op, header, body, now);
+    default:
+      return on_reduce_result(*op, header, body, now);
+  }
+}
+
+void GroupCore::on_reduce_grant(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
+  wire::Reader in(body);
+  const auto end = in.get<uint32_t>();
+  if (!in.done() || !op.reduce->sender->on_grant(header.member, end)) {
+    broke_reduce(header, "a grant beyond the block", now);
+  }
+}
+
+void GroupCore::on_reduce_data(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
+  wire::ReduceData data;
+  if (!wire::parse_reduce_data(body, data) ||
+      !op.reduce->owner->accept(header.member, data.segment, data.factor, data.payload)) {
+    return broke_reduce(header, "a contribution that was not asked for", now);
+  }
+  counters_.add(Counter::reduce_bytes_received, data.payload.size());
+  if (op.reduce->owner->complete()) contribution_progress(op, now);
+}
+
+void GroupCore::on_reduce_result(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
+  wire::Reader in(body);
+  const auto offset = in.get<uint64_t>();
+  ReduceRun& run = *op.reduce;
+  if (!in.ok() || op.plan.way != ReduceWay::kToRoot || op.plan.descriptor.root != self_ ||
+      offset != run.collected[header.member] ||
+      in.remaining() > run.length(header.member) - offset) {
+    return broke_reduce(header, "a result out of place", now);
+  }
+  const ConstBytes payload = in.rest();
+  std::memcpy(run.destination(header.member).data() + offset, payload.data(), payload.size());
+  run.collected[header.member] += payload.size();
+  counters_.add(Counter::reduce_bytes_received, payload.size());
+  check_local(op, now);
+}
+
+}  // namespace mcast

@@ -1,0 +1,140 @@
+// Blocks of an all_reduce or a reduce are equal but for the last ones, so that streams of the
+// multicast half stay uniform: a block that is shorter has a scratch slot of full length, whose
+// true part is copied to the output at the end. In place is safe: the result of a segment exists
+// only after every member's contribution to it has left.
+#include "collective/reduce_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/reduce_kernels.h"
+
+namespace mcast {
+namespace {
+
+Slice scratch(size_t bytes) {
+  auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+  return {std::make_shared<Region>(memory->data(), bytes, memory), 0, bytes};
+}
+
+}  // namespace
+
+ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
+                     BufferPool& pool)
+    : unasked(members), plan_(plan), args_(args), members_(members), self_(self) {
+  if (plan.way == ReduceWay::kOneStep) {
+    const Slice all = scratch(plan.block * members);
+    for (uint32_t m = 0; m < members; m++) {
+      slots_.push_back({all.region, m * plan.block, plan.block});
+    }
+    result_ = slots_[self];
+    if (plan.block > 0) {
+      std::memcpy(result_.data(), args.inputs[0].data(), plan.block);
+    }
+    return;
+  }
+  if (plan.way == ReduceWay::kGather) {
+    for (uint32_t m = 0; m < members; m++) {
+      const auto member = static_cast<Member>(m);
+      slots_.push_back(length(member) == plan.block ? part(args.output, member)
+                                                    : scratch(plan.block));
+    }
+    // A region of its own: its mark is that of the folding, not of the output.
+    const Slice& own = slots_[self];
+    result_ = {std::make_shared<Region>(own.data(), own.length, own.region), 0, own.length};
+    result_.region->set_ready(0);
+    slots_[self] = result_;
+  } else if (plan.way == ReduceWay::kScatter) {
+    result_ = args.output;
+  } else {
+    result_ = args.output.region ? part(args.output, self) : scratch(length(self));
+    if (args.output.region) collected.assign(members, 0);
+  }
+  ReduceShape shape;
+  shape.members = members;
+  shape.self = self;
+  shape.element = args.element;
+  shape.reduction = args.reduction;
+  shape.factor = args.factor;
+  shape.bytes = length(self);
+  shape.segment = plan.segment;
+  shape.window = plan.lookahead;
+  shape.granted = plan.unasked;
+  const Slice own = contribution(self);
+  own_staged_ = !readable(self, own.length);
+  if (own_staged_) shape.own_ready = 0;
+  owner.emplace(shape, own.data(), result_.data(), pool);
+  std::vector<uint32_t> segments(members);
+  for (uint32_t m = 0; m < members; m++) {
+    segments[m] =
+        static_cast<uint32_t>((length(static_cast<Member>(m)) + plan.segment - 1) / plan.segment);
+  }
+  sender.emplace(self, std::move(segments), plan.unasked);
+}
+
+size_t ReduceRun::length(Member m) const {
+  if (plan_.way == ReduceWay::kScatter) return plan_.share;
+  const size_t at = std::min<size_t>(m * plan_.share, plan_.descriptor.bytes);
+  return std::min<size_t>(plan_.share, plan_.descriptor.bytes - at);
+}
+
+Slice ReduceRun::part(const Slice& whole, Member m) const {
+  const size_t at = std::min<size_t>(m * plan_.share, plan_.descriptor.bytes);
+  return {whole.region, whole.offset + at, length(m)};
+}
+
+Slice ReduceRun::contribution(Member m) const {
+  return plan_.way == ReduceWay::kScatter ? args_.inputs[m] : part(args_.inputs[0], m);
+}
+
+void ReduceRun::publish() {
+  if (plan_.way != ReduceWay::kGather) return;
+  // The rest of a short block is padding.
+  result_.region->set_ready(owner->complete() ? result_.length : owner->final_bytes());
+}
+
+bool ReduceRun::readable(Member m, uint64_t bytes) const {
+  const Slice c = contribution(m);
+  return !c.region || c.offset + bytes <= c.region->ready();
+}
+
+void ReduceRun::refresh_own() {
+  if (!own_staged_ || !owner) return;
+  const Slice own = contribution(self_);
+  const uint64_t ready = own.region->ready();
+  own_staged_ = ready < own.offset + own.length;
+  owner->own_ready(ready <= own.offset ? 0 : std::min<uint64_t>(ready - own.offset, own.length));
+}
+
+void ReduceRun::drop_memory() {
+  owner.reset();
+  sender.reset();
+  slots_.clear();
+  result_ = {};
+  args_ = {};
+}
+
+void ReduceRun::conclude() {
+  if (plan_.way == ReduceWay::kOneStep) return fold_slots();
+  if (plan_.way != ReduceWay::kGather) return;
+  for (uint32_t m = 0; m < members_; m++) {
+    const auto member = static_cast<Member>(m);
+    const size_t bytes = length(member);
+    if (bytes == plan_.block || bytes == 0) continue;
+    std::memcpy(part(args_.output, member).data(), slots_[m].data(), bytes);
+  }
+}
+
+void ReduceRun::fold_slots() {
+  const Element e = args_.element;
+  const Reduction r = args_.reduction;
+  const size_t count = plan_.block / element_size(e);
+  std::vector<std::byte> acc(count * accumulator_size(e));
+  fold_first(e, r, args_.factor, slots_[0].data(), acc.data(), count);
+  for (uint32_t m = 1; m < members_; m++) {
+    fold_next(e, r, args_.factor, slots_[m].data(), acc.data(), count);
+  }
+  fold_finish(e, r, members_, acc.data(), args_.output.data(), count);
+}
+
+}  // namespace mcast

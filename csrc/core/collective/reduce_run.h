@@ -1,0 +1,73 @@
+// A reduction in flight at one member: whose blocks, from which memory, into which.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/element.h"
+#include "base/region.h"
+#include "collective/plan.h"
+#include "protocol/reduce_owner.h"
+#include "protocol/reduce_sender.h"
+
+namespace mcast {
+
+// What the poster of a reduction hands over.
+struct ReduceArgs {
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  double factor = 1;          // PREMUL_SUM: this rank's
+  std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
+  Slice output;               // reduce_scatter: the own block; all_reduce, reduce: the whole (empty
+                              // away from the root)
+};
+
+class ReduceRun {
+ public:
+  ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
+            BufferPool& pool);
+
+  // Bytes of member `m`'s block, and our contribution to it.
+  size_t length(Member m) const;
+  Slice contribution(Member m) const;
+
+  // The multicast half of an all_reduce: the slots of its streams, by member. Blocks that are
+  // shorter than the others (and all slots of the one-step way) are scratch memory.
+  const std::vector<Slice>& slots() const { return slots_; }
+  // The own block's result; `region->ready()` follows the folding (publish()).
+  const Slice& result() const { return result_; }
+  // Raises the mark of what may be multicast.
+  void publish();
+  // Tells the owner how far our contribution to our own block may be read (staged sources).
+  void refresh_own();
+  // Whether `bytes` of our contribution to member `m`, from its start, can be read.
+  bool readable(Member m, uint64_t bytes) const;
+  // reduce, at the root: where member `m`'s result goes.
+  Slice destination(Member m) const { return part(args_.output, m); }
+
+  // Everything is here: the last step, into the caller's memory.
+  void conclude();
+  // The operation is over: lets go of the caller's memory and of the machines that point into it.
+  void drop_memory();
+
+  std::optional<ReduceOwner> owner;  // not for the one-step way
+  std::optional<ReduceSender> sender;
+  std::vector<size_t> unasked;      // by owner: bytes sent without a grant
+  uint64_t result_sent = 0;         // reduce: of the own block, to the root
+  std::vector<uint64_t> collected;  // reduce, at the root: by member, bytes of its result
+
+ private:
+  Slice part(const Slice& whole, Member m) const;
+  void fold_slots();
+
+  const Plan plan_;
+  ReduceArgs args_;
+  const uint32_t members_;
+  const Member self_;
+  std::vector<Slice> slots_;
+  Slice result_;
+  bool own_staged_ = false;  // our contribution was not all readable when last looked at
+};
+
+}  // namespace mcast

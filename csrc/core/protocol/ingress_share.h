@@ -1,0 +1,52 @@
+// The pacer between the two lanes. All-gather and reduce-scatter meet at the receiver's switch
+// port, so only the receiver can share it out: it slows the grants of the reduce lane while
+// multicast data arrives. Reduction gets what multicast leaves of the measured capacity, and at
+// least its policy's share; without multicast traffic it is not paced at all. Pure; time is an
+// argument.
+#pragma once
+
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace mcast {
+
+enum class LanePolicy : uint8_t {
+  kFair,    // half for each lane
+  kGather,  // multicast first: FSDP waits for its all-gathers; reduction keeps a tenth
+};
+
+class IngressShare {
+ public:
+  explicit IngressShare(LanePolicy policy) : share_(policy == LanePolicy::kFair ? 0.5 : 0.1) {}
+
+  // Bytes that have arrived so far on each lane. Cheap; call it on every poll.
+  void update(uint64_t multicast, uint64_t reduce, Nanos now);
+  // Whether contributors may be asked for `bytes` more now; then they count as asked.
+  bool take(uint64_t bytes, Nanos now);
+  // When take() is worth another try; kNever unless it refused.
+  Nanos deadline() const { return retry_; }
+
+  bool pacing() const { return active_ > 0; }
+  double capacity() const { return capacity_; }  // bytes per second
+  uint64_t waits() const { return waits_; }
+
+ private:
+  static constexpr Nanos kInterval = 2 * kMilli;
+  static constexpr int kIdleIntervals =
+      3;  // multicast counts as active so long after its last byte
+  static constexpr double kHeadroom = 1.05;  // what is unused is found by asking for a little more
+  static constexpr double kDecay = 0.98;     // of the capacity, per interval
+
+  const double share_;
+  Nanos since_ = -1;
+  uint64_t multicast_ = 0, reduce_ = 0;  // at `since_`
+  double capacity_ = 0, rate_ = 0;       // bytes per second
+  double tokens_ = 0;                    // bytes; negative: asked ahead
+  Nanos filled_ = 0;
+  int active_ = 0;
+  Nanos retry_ = kNever;
+  uint64_t waits_ = 0;
+};
+
+}  // namespace mcast

@@ -1,0 +1,96 @@
+// The owner of a block in a reduce-scatter: takes every member's contribution segment by segment
+// and folds them in rank order, so that the bits of the result do not depend on who was faster.
+// Says how far contributors may send. Pure: no time, no sockets.
+//
+// Memory: a member may have at most `window` segments here that are not folded, so staging is at
+// most (members - 1) x window x segment, plus accumulators of window x segment (twice that for
+// 16-bit floats, which accumulate in 32 bits).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/element.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// Buffers of one size that go round instead of through the allocator.
+class BufferPool {
+ public:
+  std::vector<std::byte> take(size_t size);
+  void give(std::vector<std::byte> buffer);
+  size_t held() const { return free_.size(); }
+
+ private:
+  static constexpr size_t kMost = 64;
+  std::vector<std::vector<std::byte>> free_;
+};
+
+struct ReduceShape {
+  uint32_t members = 1;
+  Member self = 0;
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  double factor = 1;                // PREMUL_SUM: ours
+  size_t bytes = 0;                 // of the block, a multiple of the element
+  size_t segment = 1;               // bytes, a multiple of every element
+  uint32_t window = 1;              // segments
+  uint64_t own_ready = UINT64_MAX;  // how far our own contribution can be read, bytes
+  bool granted = false;             // contributors send without being asked (small blocks)
+};
+
+class ReduceOwner {
+ public:
+  // `own`: our contribution; `out`: where the result goes; both of shape.bytes, may be the same
+  // memory. All outlive this object.
+  ReduceOwner(const ReduceShape& shape, const std::byte* own, std::byte* out, BufferPool& pool);
+  ~ReduceOwner();
+  ReduceOwner(const ReduceOwner&) = delete;
+  ReduceOwner& operator=(const ReduceOwner&) = delete;
+
+  uint32_t segments() const { return segments_; }
+  // Segments whose result is final, from the start.
+  uint32_t folded() const { return folded_; }
+  uint64_t final_bytes() const;
+  bool complete() const { return folded_ == segments_; }
+
+  // Segments that contributors may send so far; grant() raises it, to at most folded() + window.
+  uint32_t granted() const { return granted_; }
+  void grant(uint32_t end);
+
+  // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
+  bool accept(Member from, uint32_t segment, double factor, ConstBytes payload);
+  // Our own input can be read up to here, bytes.
+  void own_ready(uint64_t bytes);
+
+ private:
+  struct Staged {
+    std::vector<std::byte> bytes;
+    double factor = 1;
+  };
+  struct Slot {                  // one segment in progress
+    uint32_t next = 0;           // member whose contribution comes next
+    std::vector<std::byte> own;  // accumulator, unless the result's memory serves
+    std::vector<Staged> staged;  // by member
+  };
+
+  size_t length(uint32_t segment) const;
+  Slot& slot(uint32_t segment) { return slots_[segment % slots_.size()]; }
+  std::byte* accumulator(Slot& s, uint32_t segment);
+  void fold(Slot& s, uint32_t segment, double factor, const std::byte* source);
+  void advance(uint32_t segment);
+  void finish_ready();
+
+  const ReduceShape shape_;
+  const std::byte* own_;
+  std::byte* out_;
+  BufferPool& pool_;
+  bool direct_;  // accumulate in `out`: same element size, not our own input's memory
+  uint32_t segments_, folded_ = 0, granted_ = 0;
+  uint64_t own_ready_;
+  std::vector<uint32_t> arrived_;  // by member: segments
+  std::vector<Slot> slots_;
+};
+
+}  // namespace mcast
