@@ -50,11 +50,15 @@ class CMakeBuild(build_ext):
             check=True,
         )  # fmt: skip
         subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
-        # An editable install builds elsewhere and copies back only the extension itself.
-        if self.inplace or getattr(self, "editable_mode", False):
-            info, home = target / "_build_info.py", ROOT / "torch_mcast" / "_build_info.py"
-            if info.resolve() != home:
-                shutil.copyfile(info, home)
+        self._info = target / "_build_info.py"
+
+    def copy_extensions_to_source(self) -> None:
+        """With --inplace and for an editable install, which build elsewhere and bring back only the
+        extension itself."""
+        super().copy_extensions_to_source()
+        home = ROOT / "torch_mcast" / "_build_info.py"
+        if self._info.resolve() != home:
+            shutil.copyfile(self._info, home)
 
 
 setup(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from types import ModuleType
 
 _extension: ModuleType | None = None
@@ -25,6 +26,13 @@ def check_torch(built: str, present: str) -> None:
         )
 
 
+def _shutdown(module: ModuleType) -> None:
+    """Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
+    nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
+    for operations that it leaves in flight: other ranks learn of it at once."""
+    module.shutdown(give_up=getattr(sys, "last_value", None) is not None)
+
+
 def extension() -> ModuleType:
     """torch_mcast._C."""
     global _extension
@@ -42,8 +50,6 @@ def extension() -> ModuleType:
     check_torch(_build_info.TORCH_VERSION, str(torch.__version__))
     from torch_mcast import _C
 
-    # Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
-    # nothing may call into Python afterwards.
-    atexit.register(_C.shutdown)
+    atexit.register(_shutdown, _C)
     _extension = _C
     return _C

@@ -15,6 +15,20 @@ namespace {
 
 constexpr const char* kTitleAllGather = "mcast:all_gather";
 
+// Inside the engine ranks are those of the group; people know the global ones.
+std::string global_ranks_text(const std::vector<uint64_t>& global) {
+  constexpr size_t kShown = 16;
+  bool same = true;
+  std::string list;
+  for (size_t r = 0; r < global.size(); ++r) {
+    same = same && global[r] == r;
+    if (r < kShown)
+      list += (r > 0 ? ", " : "") + std::to_string(r) + "=" + std::to_string(global[r]);
+  }
+  if (same) return "";
+  return " (group rank=global rank: " + list + (global.size() > kShown ? ", ..." : "") + ")";
+}
+
 Nanos to_nanos(std::chrono::milliseconds value) {
   return static_cast<Nanos>(value.count()) * kMilli;
 }
@@ -27,6 +41,7 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
+      ranks_(global_ranks_text(options_->global_ranks_in_group)),
       pid_(getpid()),
       timeout_ms_(options_->timeout.count()),
       first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)) {
@@ -56,7 +71,7 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
   if (raised) std::rethrow_exception(raised);
   if (!made.ok()) {
     throw_status(made.status(), c10::str("mcast: rank ", rank, " of ", size,
-                                         " could not make group '", name_, "'"));
+                                         " could not make group '", name_, "'", ranks_));
   }
   group_ = std::move(made).value();
   init();
@@ -96,7 +111,7 @@ Nanos ProcessGroupMcast::limit(std::chrono::milliseconds timeout) const {
 
 std::string ProcessGroupMcast::context(const char* op, uint64_t sequence) const {
   return c10::str("mcast ", op, " #", sequence, " on rank ", rank_, " of ", size_, " in group '",
-                  name_, "'");
+                  name_, "'", ranks_);
 }
 
 void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
@@ -147,7 +162,9 @@ void ProcessGroupMcast::shutdown() {
     if (group) last_stats_ = group->stats();
   }
   if (group) {
-    const Status closed = group->close(config_.linger);
+    // After Ctrl-C nobody wants to wait for what was interrupted.
+    const bool give_up = interrupted_->load() > 0 || handles_interrupt();
+    const Status closed = give_up ? group->give_up(config_.linger) : group->close(config_.linger);
     // A peer that failed has been reported by the operations it failed; here it is only worth a
     // word.
     if (!closed.ok()) TORCH_WARN("mcast: group '", name_, "' closed: ", closed.to_string());
@@ -179,6 +196,7 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   description.outputs = std::move(outputs);
   description.sequence = sequence_.fetch_add(1) + 1;
   description.context = context(op_name(op), description.sequence);
+  description.interrupted = interrupted_;
   auto work = c10::make_intrusive<McastWork>(std::move(description));
   work->on_failure([first = first_failure_](const Status& status) {
     Code none = Code::kOk;

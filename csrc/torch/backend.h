@@ -136,10 +136,12 @@ class ProcessGroupMcast final : public c10d::Backend {
   const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;
   std::string name_;
+  const std::string ranks_;  // where they are not the global ones: which those are, for errors
   const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions
+  const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
   Tallies tallies_;
 
   mutable std::mutex mutex_;  // guards the rest

@@ -290,10 +290,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "shutdown",
-      [] {
-        Engine::instance().shutdown();
+      [](bool give_up) {
+        Engine::instance().shutdown(give_up);
         Background::instance().close();
       },
-      "Ends the engine: waits for unconfirmed operations up to their linger. For exit.",
-      py::call_guard<py::gil_scoped_release>());
+      "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "
+      "those "
+      "that are not over here. For exit.",
+      py::arg("give_up") = false, py::call_guard<py::gil_scoped_release>());
 }

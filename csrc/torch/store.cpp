@@ -2,6 +2,9 @@
 // waits for all keys with one call and fetches them with one call where the store can (TCPStore),
 // so that making a group costs a constant number of round trips per rank. Stores do not look for
 // signals while they wait, and a late rank may take half an hour, so the wait is cut into slices.
+// Where some ranks never came (one failed before it got here), those that did mark the incarnation
+// as given up, and everybody skips such numbers: else the next attempt on the same store would find
+// the ranks out of step.
 #include "store.h"
 
 #include <algorithm>
@@ -12,6 +15,7 @@ namespace mcast::pg {
 namespace {
 
 constexpr std::chrono::milliseconds kSlice(1000);
+constexpr const char* kGivenUp = "given_up";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -19,16 +23,32 @@ std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), t
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
                            std::function<bool()> interrupted)
-    : store_(std::move(store)), interrupted_(std::move(interrupted)) {
-  const int64_t incarnation = store_->add("mcast/incarnation/" + std::to_string(rank), 1);
-  prefix_ = "mcast/" + std::to_string(incarnation) + "/";
+    : store_(std::move(store)),
+      counter_("mcast/incarnation/" + std::to_string(rank)),
+      interrupted_(std::move(interrupted)) {}
+
+StoreAdapter::~StoreAdapter() {
+  if (met_ || prefix_.empty()) return;
+  try {
+    store_->set(prefix_ + kGivenUp, to_bytes("1"));
+  } catch (...) {
+    // The store is gone, and the numbers with it.
+  }
 }
 
 Status StoreAdapter::set(const std::string& key, const std::string& value) {
   try {
+    if (prefix_.empty()) {
+      std::string prefix;
+      do {
+        prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
+      } while (store_->check({prefix + kGivenUp}));
+      prefix_ = prefix;
+    }
     store_->set(prefix_ + key, to_bytes(value));
     return {};
   } catch (const std::exception& error) {
+    prefix_.clear();
     return Status(Code::kUnavailable,
                   "the rendezvous store refused key '" + key + "': " + error.what());
   }
@@ -72,6 +92,7 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   } catch (const std::exception& error) {
     return missing(keys, error.what());
   }
+  met_ = true;
   return values;
 }
 
@@ -87,9 +108,12 @@ Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::st
       if (++count <= kShown) list += (list.empty() ? "" : ", ") + key;
     }
   } catch (const std::exception&) {
+    count = 0;
+  }
+  if (count == 0) {
+    prefix_.clear();  // no more calls of a store that does not work
     return Status(Code::kUnavailable, "the rendezvous store failed: " + cause);
   }
-  if (count == 0) return Status(Code::kUnavailable, "the rendezvous store failed: " + cause);
   if (count > kShown) list += ", ...";
   return Status(Code::kTimeout, "rendezvous: " + std::to_string(count) + " of " +
                                     std::to_string(keys.size()) + " keys missing (" + list + ")");

@@ -16,10 +16,13 @@ namespace mcast::pg {
 
 class StoreAdapter final : public KeyValueStore {
  public:
-  // Takes the incarnation: how often `rank` has made this group on `store`. All ranks agree on it
-  // as long as they make and destroy the group equally often. Throws what the Store throws.
-  // `interrupted` is asked now and then while multi_get() waits; true: it gives up (kAborted).
+  // The incarnation is how often `rank` has made this group on `store`, taken by the first set();
+  // numbers that others have given up are skipped. All ranks agree on it as long as they make and
+  // destroy the group equally often. A rank that does not get to see all the others gives the
+  // number up (destructor). `interrupted` is asked now and then while multi_get() waits; true: it
+  // stops (kAborted).
   StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::function<bool()> interrupted);
+  ~StoreAdapter() override;
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
@@ -29,8 +32,10 @@ class StoreAdapter final : public KeyValueStore {
   Status missing(const std::vector<std::string>& keys, const std::string& cause);
 
   c10::intrusive_ptr<c10d::Store> store_;
+  const std::string counter_;
   std::function<bool()> interrupted_;
-  std::string prefix_;
+  std::string prefix_;  // empty before the first set()
+  bool met_ = false;
 };
 
 }  // namespace mcast::pg

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
+#include <utility>
 
 #include "background.h"
 #include "gil.h"
@@ -39,6 +40,19 @@ std::string first_line_hint(Code code) {
              " TORCH_DISTRIBUTED_DEBUG=DETAIL finds the first that differs.";
     case Code::kClosed:
       return " Hint: a group that failed or was destroyed stays unusable; make a new one.";
+    case Code::kAborted:
+      return " Hint: abort() or an interrupt on the rank named here; its output says why.";
+    case Code::kUnavailable:
+      return " Hint: 'torch-mcast doctor' on this host, or under torchrun on all, finds out more.";
+    case Code::kResourceExhausted:
+      return " Hint: a limit of this process or host is reached: 'ulimit -n' (descriptors), memory,"
+             " net.ipv4.igmp_max_memberships.";
+    case Code::kSystem:
+      return " Hint: the call named here was refused: missing rights, a sandbox, or an interface "
+             "that"
+             " changed; see 'torch-mcast doctor'.";
+    case Code::kInternal:
+      return " Hint: please report this with the output of all ranks.";
     default:
       return "";
   }
@@ -55,6 +69,19 @@ void check_signals() {
   python_error error;
   error.persist();
   throw std::move(error);
+}
+
+bool handles_interrupt() {
+  if (Py_IsInitialized() == 0) return false;
+  const pybind11::gil_scoped_acquire gil;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_GetExcInfo(&type, &value, &trace);
+  const bool yes = value != nullptr && value != Py_None &&
+                   PyErr_GivenExceptionMatches(value, PyExc_KeyboardInterrupt) != 0;
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  return yes;
 }
 
 void throw_status(const Status& status, const std::string& context) {
@@ -77,7 +104,20 @@ McastWork::McastWork(Description description)
            description.title ? std::optional(description.inputs) : std::nullopt),
       outputs_(std::move(description.outputs)),
       sequence_(description.sequence),
-      context_(std::move(description.context)) {}
+      context_(std::move(description.context)),
+      interrupted_(std::move(description.interrupted)) {}
+
+void McastWork::note_interrupt() {
+  std::lock_guard lock(settle_mutex_);
+  if (settled_ || counted_ || !interrupted_) return;
+  counted_ = true;
+  interrupted_->fetch_add(1);
+}
+
+void McastWork::settled_now() {
+  settled_ = true;
+  if (std::exchange(counted_, false)) interrupted_->fetch_sub(1);
+}
 
 Completion McastWork::completion() {
   auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
@@ -102,7 +142,7 @@ void McastWork::end_part(std::exception_ptr error) {
       Background::instance().run([held = std::move(self)] { held->settle(); });
       return;
     }
-    settled_ = true;
+    settled_now();
     final_error = error_;
   }
   finish(final_error);
@@ -126,7 +166,7 @@ void McastWork::settle() {
   {
     std::lock_guard lock(settle_mutex_);
     error_ = error;
-    settled_ = true;
+    settled_now();
     future = future_;
   }
   if (future) fulfil(future);
@@ -189,7 +229,12 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
       cv_.wait_for(lock, slice, [&] { return completed_; });
       if (completed_) break;
       lock.unlock();
-      check_signals();
+      try {
+        check_signals();
+      } catch (...) {
+        note_interrupt();
+        throw;
+      }
       lock.lock();
     }
     error = exception_;

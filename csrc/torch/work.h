@@ -36,6 +36,8 @@ class McastWork final : public c10d::Work {
     std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
     uint64_t sequence = 0;
     std::string context;  // goes before error messages
+    // How many works of the group are in flight whose wait() was interrupted. May be null.
+    std::shared_ptr<std::atomic<int>> interrupted;
   };
   explicit McastWork(Description description);
   ~McastWork() override = default;
@@ -59,11 +61,14 @@ class McastWork final : public c10d::Work {
 
  private:
   void settle();
+  void note_interrupt();
+  void settled_now();  // settle_mutex_ held
   void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
   const std::vector<std::vector<at::Tensor>> outputs_;
   const uint64_t sequence_;
   const std::string context_;
+  const std::shared_ptr<std::atomic<int>> interrupted_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
   std::atomic<int> pending_{0};
@@ -72,6 +77,7 @@ class McastWork final : public c10d::Work {
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
+  bool counted_ = false;  // in *interrupted_
 };
 
 // The thread (threading.get_ident()) that handles signals for Python. Called when the module is
@@ -81,5 +87,9 @@ void set_main_thread(unsigned long ident);
 // On that thread: lets Python run its signal handlers, and throws what they raise (Ctrl-C:
 // KeyboardInterrupt). Elsewhere nothing. Call without locks and without Python's lock.
 void check_signals();
+
+// Whether this thread is inside the handling of a KeyboardInterrupt (an except or finally block).
+// Takes Python's lock.
+bool handles_interrupt();
 
 }  // namespace mcast::pg

@@ -3,9 +3,16 @@
 #include "base/status.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace mcast {
+
+std::string seconds_text(Nanos time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(time) / 1e9);
+  return text;
+}
 
 const char* code_name(Code code) noexcept {
   switch (code) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/types.h"
+
 namespace mcast {
 
 enum class Code : uint8_t {
@@ -25,6 +27,9 @@ enum class Code : uint8_t {
   kSystem,             // an operating system call failed
   kInternal,           // a bug in torch-mcast
 };
+
+// "3.1 s", for messages.
+std::string seconds_text(Nanos time);
 
 // Stable lower-case name ("timeout", "peer_lost", ...).
 const char* code_name(Code code) noexcept;

@@ -218,6 +218,13 @@ void GroupCore::drive_probe(Nanos now) {
   on_probe_done(multicast, why, now);
 }
 
+std::string GroupCore::probe_text() const {
+  if (!probe_) return "";
+  const std::string open = probe_->open_text(static_cast<Member>(tree_.first_child(self_)));
+  if (!open.empty() || tree_.is_top(self_)) return open;
+  return "rank " + std::to_string(tree_.parent(self_)) + " has not passed on the decision";
+}
+
 void GroupCore::on_probe_status(const Frame& header, ConstBytes body, Nanos) {
   if (!tree_.is_child(header.member, self_)) {
     counters_.add(Counter::malformed);

@@ -75,7 +75,7 @@ void GroupCore::post(Post post, Nanos now) {
   next_ = sequence + 1;
   unfinished_++;
   if (failed()) {
-    finish(op, failure_.with_context(op_text(op, now)), now);
+    finish(op, failure_.with_context(op_text(op.post, now)), now);
     return;
   }
   for (uint32_t m = 0; m < size_; m++) {
@@ -347,7 +347,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
-  Nanos next = std::min({completion_.deadline(), late_until_, departed_until_});
+  Nanos next = std::min({completion_.deadline(), late_until_, departed_until_, lost_until_});
   if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {
@@ -367,6 +367,10 @@ Nanos GroupCore::deadline(Nanos now) const {
 
 bool GroupCore::quiet() const {
   return failed() || (base_ == next_ && !probe_ && deferred_.empty());
+}
+
+bool GroupCore::confirmed_so_far() const {
+  return quiet() || ops_.empty() || !ops_.front()->finished;
 }
 
 }  // namespace mcast

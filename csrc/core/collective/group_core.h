@@ -98,9 +98,18 @@ class GroupCore {
   void leave(Nanos now);
   // Nothing of ours is unconfirmed: the group may be dropped.
   bool quiet() const;
+  // What can be confirmed is: the oldest operation that is not over waits for other ranks, and
+  // those behind it with it.
+  bool confirmed_so_far() const;
+  // The oldest operation that is not over, as in errors; empty if there is none.
+  std::string unfinished_text(Nanos now) const;
+  // Before the path is decided: who keeps it open, as far as this member can tell.
+  std::string probe_text() const;
 
   bool busy() const { return large_in_flight_ > 0; }
   uint32_t unfinished() const { return unfinished_; }
+  // Those, and the ones that wait for a change of path.
+  size_t waiting() const { return unfinished_ + deferred_.size(); }
   Sequence next_sequence() const { return next_; }
   const GroupParams& params() const { return params_; }
   // Per member: repair payload bytes received from it, sent to it. Lane thread only.
@@ -210,7 +219,8 @@ class GroupCore {
   bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
                      ConstBytes payload, bool last = false);
   bool is_multicast() const { return path_ == Path::kMulticast; }
-  std::string op_text(const Operation& op, Nanos now) const;
+  // Which operation, of which group, on which rank, how long it took and how long it might.
+  std::string op_text(const Post& post, Nanos now) const;
 
   GroupParams params_;
   Port& port_;
@@ -264,6 +274,9 @@ class GroupCore {
   // A member closed in order while we still wait: its last word may be on its way through others.
   Member departed_ = kNoMember;
   Nanos departed_until_ = kNever;
+  // A member was lost while only the confirmation of finished operations was open: it never comes.
+  Member lost_ = kNoMember;
+  Nanos lost_until_ = kNever;
 
   // Deadline inquiry (op timeout): who has not posted `late_seq_`?
   Sequence late_seq_ = 0;

@@ -3,7 +3,6 @@
 // later calls; a member that is told does the same, so the news floods. Deadlines ask first: the
 // top queries where every rank is, so that the error names those who have not made the call.
 #include <algorithm>
-#include <cstdio>
 
 #include "collective/group_core.h"
 
@@ -12,20 +11,23 @@ namespace {
 
 constexpr Nanos kInquiry = kSecond;   // patience for answers to "where are you"
 constexpr Nanos kFarewell = kSecond;  // patience after a member closed in order
-
-std::string seconds(Nanos t) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(t) / 1e9);
-  return text;
-}
+constexpr Nanos kServe = kSecond;     // after one was lost: the others may still need repairs
 
 }  // namespace
 
-std::string GroupCore::op_text(const Operation& op, Nanos now) const {
-  const std::string& name = op.post.descriptor.name;
-  return (name.empty() ? wire::kind_name(op.post.descriptor.kind) : name) + " (sequence " +
-         std::to_string(op.post.sequence) + ") of group '" + params_.name + "' failed on rank " +
-         std::to_string(self_) + " after " + seconds(now - op.post.posted);
+std::string GroupCore::op_text(const Post& post, Nanos now) const {
+  const std::string& name = post.descriptor.name;
+  return (name.empty() ? wire::kind_name(post.descriptor.kind) : name) + " (sequence " +
+         std::to_string(post.sequence) + ") of group '" + params_.name + "' failed on rank " +
+         std::to_string(self_) + " after " + seconds_text(now - post.posted) + " (" +
+         (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
+}
+
+std::string GroupCore::unfinished_text(Nanos now) const {
+  for (const auto& op : ops_) {
+    if (!op->finished) return op_text(op->post, now);
+  }
+  return deferred_.empty() ? "" : op_text(deferred_.front(), now);
 }
 
 void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
@@ -47,12 +49,12 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   }
   // finish() runs callbacks, which may post again: walk by index.
   for (size_t i = 0; i < ops_.size(); i++) {
-    if (!ops_[i]->finished) finish(*ops_[i], failure_.with_context(op_text(*ops_[i], now)), now);
+    if (!ops_[i]->finished) {
+      finish(*ops_[i], failure_.with_context(op_text(ops_[i]->post, now)), now);
+    }
   }
   for (Post& p : std::exchange(deferred_, {})) {
-    if (p.done)
-      p.done(failure_.with_context("operation " + std::to_string(p.sequence) + " of group '" +
-                                   params_.name + "'"));
+    if (p.done) p.done(failure_.with_context(op_text(p, now)));
   }
   probe_.reset();
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
@@ -82,7 +84,11 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
     departed_until_ = now + kFarewell;
     return;
   }
-  if (unfinished_ > 0 || probe_ || !deferred_.empty()) fail(gone_[peer], peer, now);
+  if (unfinished_ > 0 || probe_ || !deferred_.empty()) return fail(gone_[peer], peer, now);
+  if (!graceful && base_ != next_ && lost_until_ == kNever) {
+    lost_ = peer;
+    lost_until_ = now + kServe;
+  }
 }
 
 void GroupCore::drive_liveness(Nanos now, bool drained) {
@@ -101,8 +107,8 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
   const Member silent = liveness_.silent(now);
   if (silent == kNoMember) return;
   fail(Status(Code::kPeerLost, "rank " + std::to_string(silent) + " has been silent for " +
-                                   seconds(liveness_.silence(silent, now)) + " (liveness limit " +
-                                   seconds(params_.liveness_limit) +
+                                   seconds_text(liveness_.silence(silent, now)) +
+                                   " (liveness limit " + seconds_text(params_.liveness_limit) +
                                    "); its process is stopped or its network is cut"),
        silent, now);
 }
@@ -111,6 +117,10 @@ void GroupCore::check_deadlines(Nanos now) {
   if (now >= departed_until_) {
     departed_until_ = kNever;
     if (unfinished_ > 0) return fail(gone_[departed_], departed_, now);
+  }
+  if (now >= lost_until_) {
+    lost_until_ = kNever;
+    if (base_ != next_) return fail(gone_[lost_], lost_, now);
   }
   if (late_asked_) {
     // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
@@ -129,7 +139,7 @@ void GroupCore::check_deadlines(Nanos now) {
   for (const auto& op : ops_) {
     if (op->finished || now < op->deadline) continue;
     const std::string what = " (" + op->plan.descriptor.to_string() +
-                             ") passed its time limit of " + seconds(op->post.timeout);
+                             ") passed its time limit of " + seconds_text(op->post.timeout);
     if (tree_.is_top(self_)) {
       on_late(op->post.sequence, what, now);
     } else {
@@ -182,9 +192,11 @@ void GroupCore::name_late(Nanos now) {
   std::string text = "operation " + std::to_string(late_seq_) + late_what_ + ": ";
   if (!late.empty()) text += "rank(s) " + late + " have not called it";
   if (!mute.empty())
-    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " do not answer";
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " have not answered for " +
+            seconds_text(kInquiry);
   if (late.empty() && mute.empty()) {
-    text += where_.empty() ? "rank 0 does not answer"
+    text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +
+                                 seconds_text(2 * kInquiry)
                            : "all ranks have called it, the transfer did not finish in time";
   }
   text += "; check that all ranks make the same calls, or raise the timeout";

@@ -286,7 +286,10 @@ void GroupCore::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
     }
     offset += length;
   }
-  op->fetch->on_data(header.argument, data.range.size(), now);
+  // A late answer is one of a request that was given up; a false one settles nothing.
+  if (!op->fetch->on_data(header.argument, header.member, data.root, data.range, now)) {
+    counters_.add(Counter::stale);
+  }
 }
 
 void GroupCore::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
@@ -309,7 +312,9 @@ void GroupCore::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
       return;
     }
   }
-  op->fetch->on_not_have(header.argument, root, ranges, coming, now);
+  if (!op->fetch->on_not_have(header.argument, header.member, root, ranges, coming, now)) {
+    counters_.add(Counter::stale);
+  }
 }
 
 }  // namespace mcast

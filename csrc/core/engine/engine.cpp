@@ -153,11 +153,12 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
 }
 
 Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
-  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
+  const Nanos start = monotonic_now();
+  const Nanos deadline = start + std::min<Nanos>(spec.timeout, kNever / 2);
   Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config, 0);
-  if (!lane.ok()) return lane.status();
+  if (!lane.ok()) return lane.status().with_context("group '" + spec.name + "'");
   Result<std::shared_ptr<LaneThread>> reduce = lane_for(spec.config, 1);
-  if (!reduce.ok()) return reduce.status();
+  if (!reduce.ok()) return reduce.status().with_context("group '" + spec.name + "'");
 
   RankRecord mine;
   mine.version = version();
@@ -182,7 +183,9 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
     mine.reduce_external = l.transport().stream().address(false);
     mine.reduce_loopback = l.transport().stream().address(true);
   });
-  if (!asked || !asked_too) return Status(Code::kClosed, "the engine is shut down");
+  if (!asked || !asked_too) {
+    return Status(Code::kClosed, "group '" + spec.name + "': the engine is shut down");
+  }
 
   const auto key = [](uint32_t rank) { return "rank/" + std::to_string(rank); };
   if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
@@ -193,13 +196,17 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   Result<std::vector<std::string>> values =
       store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
   if (!values.ok()) {
-    return values.status().with_context("group '" + spec.name +
-                                        "': waiting for the addresses of all ranks");
+    return values.status().with_context(
+        "group '" + spec.name + "': waiting for the addresses of all ranks, for " +
+        seconds_text(monotonic_now() - start) + " (limit " + seconds_text(spec.timeout) + ")");
   }
   std::vector<RankRecord> records;
   for (const std::string& text : *values) {
     Result<RankRecord> record = RankRecord::decode(text);
-    if (!record.ok()) return record.status();
+    if (!record.ok()) {
+      return record.status().with_context("group '" + spec.name + "': rank " +
+                                          std::to_string(records.size()));
+    }
     records.push_back(std::move(record).value());
   }
   Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
@@ -257,7 +264,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
   return live;
 }
 
-void Engine::shutdown() {
+void Engine::shutdown(bool give_up) {
   std::vector<std::shared_ptr<GroupImpl>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   {
@@ -273,7 +280,7 @@ void Engine::shutdown() {
   // All at once: the patience of many groups must not add up.
   std::vector<std::pair<Nanos, std::future<Status>>> closing;
   for (const auto& group : live) {
-    closing.emplace_back(group->linger(), group->start_close(group->linger()));
+    closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
   }
   for (auto& [limit, closed] : closing) {
     closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));

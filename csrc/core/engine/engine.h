@@ -116,6 +116,9 @@ class Group {
   // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the
   // group. Idempotent; the destructor does the same with the configured linger.
   virtual Status close(Nanos limit) = 0;
+  // The same after an error or an interrupt here: operations that are not over fail at once on all
+  // ranks (kAborted here), only the confirmation of those that are is waited for.
+  virtual Status give_up(Nanos limit) = 0;
 
   virtual GroupStats stats() const = 0;
 };
@@ -139,9 +142,9 @@ class Engine {
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<Group>> create_group(const GroupSpec& spec, KeyValueStore& store);
 
-  // Aborts nothing, waits for confirmed ends of all groups up to their linger, stops the lanes. For
-  // atexit. create_group() after it is kClosed.
-  void shutdown();
+  // Waits for confirmed ends of all groups up to their linger, stops the lanes. For atexit.
+  // `give_up`: as Group::give_up(), else nothing is aborted. create_group() after it is kClosed.
+  void shutdown(bool give_up = false);
 
   std::vector<std::shared_ptr<Group>> groups() const;
 

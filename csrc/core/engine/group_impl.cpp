@@ -60,6 +60,7 @@ GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
       size_(spec.size),
       config_(spec.config),
       pid_(getpid()),
+      creation_limit_(spec.timeout),
       lanes_{std::move(lane), std::move(reduce)} {
   fixed_.name = name_;
   fixed_.rank = rank_;
@@ -95,18 +96,21 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
   GroupCore& core =
       lane.add_group(own, address, joined, std::move(ids), now, counters_[index]).core();
   // A lane that fails takes the other with it: the group is one.
-  core.set_failure_listener(
-      [state = state_, tag = tag_, other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
-        {
-          std::lock_guard<std::mutex> lock(state->mutex);
-          if (state->failure.ok()) state->failure = why;
-        }
-        if (const auto o = other.lock()) {
-          o->push([tag, why](Lane& l, Nanos at) {
-            if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
-          });
-        }
+  core.set_failure_listener([state = state_, tag = tag_, &lane,
+                             other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
+    // Where a peer was silent, its connections may yet break, long after the network has healed:
+    // the next group must not be made over them.
+    if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.wear_out();
+    {
+      std::lock_guard<std::mutex> lock(state->mutex);
+      if (state->failure.ok()) state->failure = why;
+    }
+    if (const auto o = other.lock()) {
+      o->push([tag, why](Lane& l, Nanos at) {
+        if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
       });
+    }
+  });
 }
 
 Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
@@ -133,7 +137,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
         });
         core.start_probe(now, [ready](const Status& status) { ready->set_value(status); });
       });
-  if (!pushed) return Status(Code::kClosed, "the engine is shut down");
+  if (!pushed) return Status(Code::kClosed, "group '" + name_ + "': the engine is shut down");
   const auto wait_slice = [&] {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
     return future.wait_for(std::chrono::nanoseconds(std::min(left, kAskInterval))) ==
@@ -148,9 +152,10 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
     ready_now = wait_slice();
   }
   if (!ready_now) {
-    abort("rank " + std::to_string(rank_) + " waited too long for the group to be made");
-    return Status(Code::kTimeout,
-                  "group '" + name_ + "': some ranks did not finish creating it in time");
+    Status late = creation_timeout(deadline);
+    abort("rank " + std::to_string(rank_) +
+          " waited too long for the group to be made: " + late.message());
+    return late;
   }
   if (Status status = future.get(); !status.ok()) {
     return status.with_context("creating group '" + name_ + "'");
@@ -173,6 +178,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   fixed_.chunk = agreed.chunk;
   fixed_.segment =
       make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).segment;
+  max_block_ = max_block(agreed);
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
@@ -180,6 +186,27 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
       fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str());
   if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
   return {};
+}
+
+Status GroupImpl::creation_timeout(Nanos deadline) const {
+  std::string open;
+  lanes_[0]->call([this, &open](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) open = group->core().probe_text();
+  });
+  const Nanos elapsed = creation_limit_ + std::max<Nanos>(0, monotonic_now() - deadline);
+  return Status(Code::kTimeout,
+                "group '" + name_ + "' was not made after " + seconds_text(elapsed) + " (limit " +
+                    seconds_text(creation_limit_) +
+                    "): " + (open.empty() ? "some ranks did not finish creating it" : open) +
+                    "; run torch-mcast doctor on all hosts, or raise the timeout");
+}
+
+Status GroupImpl::check_block(const std::string& op, uint64_t bytes) const {
+  if (bytes <= max_block_) return {};
+  return Status(Code::kInvalidArgument,
+                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
+                    name_ + "': at most " + std::to_string(max_block_) + " bytes with chunks of " +
+                    std::to_string(fixed_.chunk) + "; split it");
 }
 
 void GroupImpl::warn_of_ring() const {
@@ -230,7 +257,7 @@ void GroupImpl::abort(const std::string& reason) {
   }
 }
 
-std::future<Status> GroupImpl::start_close(Nanos limit) {
+std::future<Status> GroupImpl::start_close(Nanos limit, bool hurry) {
   auto result = std::make_shared<std::promise<Status>>();
   std::future<Status> future = result->get_future();
   bool closed = false;
@@ -250,7 +277,7 @@ std::future<Status> GroupImpl::start_close(Nanos limit) {
   };
   auto both = std::make_shared<Both>();
   for (const auto& lane : lanes_) {
-    lane->close_group(tag_, limit > kNever - now ? kNever : now + limit,
+    lane->close_group(tag_, limit > kNever - now ? kNever : now + limit, hurry,
                       [both, result](const Status& status) {
                         std::lock_guard<std::mutex> lock(both->mutex);
                         if (both->first.ok()) both->first = status;
@@ -260,12 +287,13 @@ std::future<Status> GroupImpl::start_close(Nanos limit) {
   return future;
 }
 
-Status GroupImpl::close(Nanos limit) {
-  std::future<Status> future = start_close(limit);
+Status GroupImpl::close(Nanos limit, bool hurry) {
+  std::future<Status> future = start_close(limit, hurry);
   // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
-    return Status(Code::kTimeout, "the lanes of group '" + name_ + "' do not answer");
+    return Status(Code::kTimeout, "the lanes of group '" + name_ + "' have not answered for " +
+                                      seconds_text(margin));
   }
   return future.get();
 }

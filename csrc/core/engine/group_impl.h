@@ -45,12 +45,13 @@ class GroupImpl final : public Group {
                                PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
   void abort(const std::string& reason) override;
-  Status close(Nanos limit) override;
+  Status close(Nanos limit) override { return close(limit, false); }
+  Status give_up(Nanos limit) override { return close(limit, true); }
   GroupStats stats() const override;
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
-  std::future<Status> start_close(Nanos limit);
+  std::future<Status> start_close(Nanos limit, bool hurry);
   Nanos linger() const { return config_.linger; }
 
   // In the child of a fork: every call fails from now on.
@@ -60,11 +61,14 @@ class GroupImpl final : public Group {
   // The work of a group of one: nothing but a copy.
   using Local = std::function<void()>;
   Result<Sequence> post(size_t lane, Post post, PostOptions options, const Local& local = {});
-  Sequence push_post(size_t lane, Post post, bool& pushed);  // state_->mutex held
+  Result<Sequence> push_post(size_t lane, Post post);  // state_->mutex held
   Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                                   PostOptions options);
   void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
                    const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
+  Status close(Nanos limit, bool hurry);
+  Status creation_timeout(Nanos deadline) const;
+  Status check_block(const std::string& op, uint64_t bytes) const;
   void warn_of_ring() const;
   Status refuse(const std::string& op) const;  // state_->mutex held
 
@@ -73,11 +77,13 @@ class GroupImpl final : public Group {
   const uint32_t size_;
   const Config config_;
   const pid_t pid_;
+  const Nanos creation_limit_;
   const std::array<std::shared_ptr<LaneThread>, 2> lanes_;  // multicast, reduce
   std::shared_ptr<const std::atomic<uint64_t>> arrived_;
   std::shared_ptr<Trace> trace_;
   uint64_t tag_ = 0;
-  GroupStats fixed_;  // what does not change after open()
+  uint64_t max_block_ = UINT64_MAX;  // bytes; from open() on
+  GroupStats fixed_;                 // what does not change after open()
   std::array<std::shared_ptr<Counters>, 2> counters_{std::make_shared<Counters>(),
                                                      std::make_shared<Counters>()};
 

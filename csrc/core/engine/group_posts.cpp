@@ -17,6 +17,12 @@ std::string name_of(const PostOptions& options, const char* otherwise) {
   return options.label.name[0] ? options.label.name : otherwise;
 }
 
+Status gone(const char* how, const Post& post, const std::string& group) {
+  return Status(Code::kClosed, post.descriptor.name + " (sequence " +
+                                   std::to_string(post.sequence) + "): group '" + group + "' " +
+                                   how);
+}
+
 bool overlap(const Slice& a, const Slice& b) {
   if (a.length == 0 || b.length == 0) return false;
   const auto x = reinterpret_cast<uintptr_t>(a.data()), y = reinterpret_cast<uintptr_t>(b.data());
@@ -35,18 +41,20 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 
 }  // namespace
 
-Sequence GroupImpl::push_post(size_t index, Post post, bool& pushed) {
+Result<Sequence> GroupImpl::push_post(size_t index, Post post) {
   const Sequence sequence = state_->next[index]++;
   auto shared = std::make_shared<Post>(std::move(post));
   shared->sequence = sequence;
-  pushed = lanes_[index]->push([tag = tag_, shared](Lane& lane, Nanos now) {
-    LaneGroup* group = lane.find_group(tag);
-    if (group != nullptr) {
-      group->core().post(std::move(*shared), now);
-    } else if (shared->done) {
-      shared->done(Status(Code::kClosed, "the group was closed"));
-    }
-  });
+  const bool pushed =
+      lanes_[index]->push([tag = tag_, shared, name = name_](Lane& lane, Nanos now) {
+        LaneGroup* group = lane.find_group(tag);
+        if (group != nullptr) {
+          group->core().post(std::move(*shared), now);
+        } else if (shared->done) {
+          shared->done(gone("was closed meanwhile", *shared, name));
+        }
+      });
+  if (!pushed) return gone("ended with the engine, which is shut down", *shared, name_);
   return sequence;
 }
 
@@ -59,11 +67,8 @@ Result<Sequence> GroupImpl::post(size_t index, Post post, PostOptions options, c
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
     if (lanes_[index] != nullptr) {
-      bool pushed = false;
       if (index == 1) state_->reduced = true;
-      sequence = push_post(index, std::move(post), pushed);
-      if (!pushed) return Status(Code::kClosed, "the engine is shut down");
-      return sequence;
+      return push_post(index, std::move(post));
     }
     sequence = state_->next[index]++;
   }
@@ -81,6 +86,7 @@ Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions 
                                               " is not a rank of group '" + name_ + "' (size " +
                                               std::to_string(size_) + ")");
   }
+  if (Status status = check_block(name, data.length); !status.ok()) return status;
   Post p;
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   if (root == rank_) p.input = data;
@@ -103,6 +109,7 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
                                                 std::to_string(input.length));
     }
   }
+  if (Status status = check_block(name, input.length); !status.ok()) return status;
   const Slice& own = outputs[rank_];
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
@@ -134,6 +141,7 @@ Result<Sequence> GroupImpl::post_reduction(wire::Kind kind, Member root, uint64_
                                               " bytes are no whole number of " +
                                               element_name(args.element));
   }
+  if (Status status = check_block(name, bytes); !status.ok()) return status;
   for (size_t i = 0; i < args.inputs.size(); i++) {
     const bool own = kind != wire::Kind::kReduceScatter || i == rank_;
     if (overlap(args.inputs[i], args.output) && !(own && same(args.inputs[i], args.output))) {
@@ -214,11 +222,9 @@ Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
   p.timeout = options.timeout;
   std::lock_guard<std::mutex> lock(state_->mutex);
   if (Status status = refuse(name); !status.ok()) return status;
-  bool pushed = false;
   if (!std::exchange(state_->reduced, false)) {
     p.done = std::move(options.done);
-    const Sequence sequence = push_post(0, std::move(p), pushed);
-    return pushed ? Result<Sequence>(sequence) : Status(Code::kClosed, "the engine is shut down");
+    return push_post(0, std::move(p));
   }
   struct Both {
     std::mutex mutex;
@@ -236,10 +242,8 @@ Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
     }
     if (both->done) both->done(both->first);
   };
-  push_post(1, p, pushed);
-  if (!pushed) return Status(Code::kClosed, "the engine is shut down");
-  const Sequence sequence = push_post(0, std::move(p), pushed);
-  return pushed ? Result<Sequence>(sequence) : Status(Code::kClosed, "the engine is shut down");
+  if (auto posted = push_post(1, p); !posted.ok()) return posted;
+  return push_post(0, std::move(p));
 }
 
 }  // namespace mcast

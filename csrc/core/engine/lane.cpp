@@ -201,7 +201,7 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};
-  if (!graceful) worn_.store(true, std::memory_order_relaxed);
+  if (!graceful) wear_out();
   for (const auto& [tag, group] : groups_) {
     for (size_t m = 0; m < group->peers_.size(); m++) {
       if (group->peers_[m] == peer) {

@@ -67,8 +67,10 @@ class Lane final : private DatagramSink, private StreamSink {
   uint64_t foreign() const { return foreign_; }
   uint64_t malformed() const { return malformed_; }
   uint32_t busy_groups() const { return busy_; }
-  // A peer's connections broke, so it can never be reached from this lane again. Any thread.
+  // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
+  // Any thread.
   bool worn() const { return worn_.load(std::memory_order_relaxed); }
+  void wear_out() { worn_.store(true, std::memory_order_relaxed); }
 
  private:
   friend class LaneGroup;

@@ -51,9 +51,9 @@ bool LaneThread::call(const Command& command) {
   return true;
 }
 
-void LaneThread::close_group(uint64_t tag, Nanos deadline, Closed done) {
-  const bool pushed = push([this, tag, deadline, done](Lane&, Nanos) {
-    closing_.push_back({tag, deadline, done});
+void LaneThread::close_group(uint64_t tag, Nanos deadline, bool hurry, Closed done) {
+  const bool pushed = push([this, tag, deadline, hurry, done](Lane&, Nanos) {
+    closing_.push_back({tag, deadline, hurry, done});
   });
   if (!pushed) done(Status(Code::kClosed, "the engine is shut down"));
 }
@@ -62,20 +62,27 @@ void LaneThread::serve_closing(Nanos now) {
   for (size_t i = 0; i < closing_.size();) {
     const Closing c = closing_[i];
     LaneGroup* group = lane_.find_group(c.tag);
-    const bool quiet = group == nullptr || group->core().quiet();
-    if (!quiet && now < c.deadline) {
+    const bool over =
+        group == nullptr || (c.hurry ? group->core().confirmed_so_far() : group->core().quiet());
+    if (!over && now < c.deadline) {
       i++;
       continue;
     }
     closing_.erase(closing_.begin() + static_cast<std::ptrdiff_t>(i));
     Status outcome;
     if (group != nullptr) {
-      if (group->core().unfinished() > 0) {
-        outcome = Status(Code::kTimeout, "the group was closed with operations in flight");
-        group->core().fail(
-            Status(Code::kClosed, "rank " + std::to_string(group->core().params().self) +
-                                      " closed the group with operations in flight"),
-            group->core().params().self, now);
+      GroupCore& core = group->core();
+      if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
+        const std::string rank = "rank " + std::to_string(core.params().self);
+        const std::string which = std::to_string(core.waiting()) + " operation(s) in flight";
+        outcome = c.hurry ? Status(Code::kAborted, "the group was given up with " + which)
+                          : Status(Code::kTimeout, "the group was closed with " + which +
+                                                       " that did not end within the linger time");
+        core.fail(Status(Code::kClosed, rank + " closed the group with " + which +
+                                            (c.hurry ? ", after an error or interrupt there" : "") +
+                                            "; look at its log for the first error"),
+                  core.params().self, now);
+        outcome = outcome.with_context(oldest);
       }
       group->core().leave(now);
       lane_.remove_group(c.tag);

@@ -30,9 +30,11 @@ class LaneThread {
   bool call(const Command& command);
 
   // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
-  // in flight fails, on all ranks). `done` gets the outcome, once, usually on the lane's thread.
+  // in flight fails, on all ranks). `hurry`: operations that are not over are not waited for, only
+  // the confirmation of those that are. `done` gets the outcome, once, usually on the lane's
+  // thread.
   using Closed = std::function<void(const Status&)>;
-  void close_group(uint64_t tag, Nanos deadline, Closed done);
+  void close_group(uint64_t tag, Nanos deadline, bool hurry, Closed done);
 
   // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.
   void stop(Nanos patience);
@@ -47,6 +49,7 @@ class LaneThread {
   struct Closing {
     uint64_t tag;
     Nanos deadline;
+    bool hurry;
     Closed done;
   };
   void loop();

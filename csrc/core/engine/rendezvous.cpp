@@ -91,8 +91,8 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
       !number(fields, "datagram_loopback", loopback) || !number(fields, "budget", budget) ||
       !number(fields, "random", r.random) || port > 65535 || loopback_port > 65535) {
     return Status(Code::kMismatch,
-                  "a rank published a rendezvous record that cannot be read; all "
-                  "ranks must use backend mcast of the same version");
+                  "its rendezvous record cannot be read; all ranks must use backend mcast of the "
+                  "same version");
   }
   r.version = fields["version"];
   r.protocol = static_cast<uint32_t>(protocol);
@@ -116,7 +116,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
                         size_t batch_bytes) {
   const RankRecord& mine = records[self];
   std::set<std::string> hosts;
-  std::set<uint64_t> uids;
+  std::map<uint64_t, size_t> uids;  // of a process -> its rank
   for (size_t i = 0; i < records.size(); i++) {
     const RankRecord& r = records[i];
     if (r.protocol != mine.protocol || r.version != mine.version) {
@@ -131,8 +131,10 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
       return Status(Code::kMismatch, differ("settings", mine.agreed, self, r.agreed, i) +
                                          "; give all ranks the same Options and MCAST_* variables");
     }
-    if (!uids.insert(r.external.uid).second) {
-      return Status(Code::kInvalidArgument, "two ranks of the group are in one process");
+    if (const auto [it, first] = uids.emplace(r.external.uid, i); !first) {
+      return Status(Code::kInvalidArgument, "ranks " + std::to_string(it->second) + " and " +
+                                                std::to_string(i) + " are in one process of host " +
+                                                r.host_name + "; start one process per rank");
     }
     hosts.insert(r.host);
   }
@@ -140,8 +142,11 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.hosts = static_cast<uint32_t>(hosts.size());
   const bool loopback = hosts.size() == 1;
   size_t datagram = SIZE_MAX, budget = SIZE_MAX;
+  const RankRecord* narrowest = nullptr;
   for (const RankRecord& r : records) {
-    datagram = std::min(datagram, loopback ? r.datagram_loopback : r.datagram_external);
+    const size_t largest = loopback ? r.datagram_loopback : r.datagram_external;
+    if (largest < datagram) narrowest = &r;
+    datagram = std::min(datagram, largest);
     budget = std::min(budget, r.budget);
     out.peers.push_back(r.host == mine.host ? r.loopback : r.external);
     out.reduce_peers.push_back(r.host == mine.host ? r.reduce_loopback : r.reduce_external);
@@ -150,7 +155,11 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   size_t chunk =
       datagram > wire::kDatagramHeader ? (datagram - wire::kDatagramHeader) / 64 * 64 : 0;
   if (chunk == 0) {
-    return Status(Code::kUnavailable, "the path MTU leaves no room for a chunk of 64 bytes");
+    return Status(Code::kUnavailable,
+                  "rank " + std::to_string(narrowest - records.data()) + " on host " +
+                      narrowest->host_name + " can send datagrams of " + std::to_string(datagram) +
+                      " bytes only: no room for a chunk of 64 bytes; see ip link there, and "
+                      "MCAST_MAX_MTU");
   }
   if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);
   out.agreed.members = static_cast<uint32_t>(records.size());

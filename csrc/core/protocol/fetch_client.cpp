@@ -8,6 +8,25 @@
 #include <algorithm>
 
 namespace mcast {
+namespace {
+
+// Takes `range` out of `from` (disjoint) and appends what was there to `taken`.
+void subtract(std::vector<ChunkRange>& from, ChunkRange range, std::vector<ChunkRange>& taken) {
+  std::vector<ChunkRange> rest;
+  for (const ChunkRange& r : from) {
+    const ChunkRange common{std::max(r.first, range.first), std::min(r.end, range.end)};
+    if (common.first >= common.end) {
+      rest.push_back(r);
+      continue;
+    }
+    taken.push_back(common);
+    if (r.first < common.first) rest.push_back({r.first, common.first});
+    if (common.end < r.end) rest.push_back({common.end, r.end});
+  }
+  from = std::move(rest);
+}
+
+}  // namespace
 
 void FetchClient::want(Member root, ChunkRange range) {
   wanted_.push_back({root, range, params_.ask_root_only, 0, 0});
@@ -61,49 +80,58 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
   if (out.ranges.empty()) return false;
   out.id = next_id_++ << kFetchAttemptBits |
            static_cast<uint32_t>(std::min(attempt, (1 << kFetchAttemptBits) - 1));
-  outstanding_.push_back({out, total, attempt, now, now + timeout(attempt)});
+  outstanding_.push_back({out, attempt, now, now + timeout(attempt)});
   return true;
 }
 
-void FetchClient::settle(size_t index, Chunk chunks, Nanos now) {
+// A request is known by its id, the donor it went to and the stream it asked of: whoever else
+// answers must not settle it, else its chunks would never be asked again.
+size_t FetchClient::find(uint32_t id, Member from, Member root) const {
+  for (size_t i = 0; i < outstanding_.size(); i++) {
+    const Request& r = outstanding_[i].request;
+    if (r.id == id && r.donor == from && r.root == root) return i;
+  }
+  return kNone;
+}
+
+void FetchClient::settle(size_t index, Nanos now) {
   Outstanding& o = outstanding_[index];
   const Nanos sample = now - o.sent;
   rtt_ = rtt_ == 0 ? sample : (7 * rtt_ + sample) / 8;
-  o.open -= std::min(o.open, chunks);
   o.deadline = now + timeout(o.attempt);
-  if (o.open == 0) {
+  if (o.request.ranges.empty()) {
     outstanding_[index] = std::move(outstanding_.back());
     outstanding_.pop_back();
   }
 }
 
-bool FetchClient::on_data(uint32_t id, Chunk chunks, Nanos now) {
-  for (size_t i = 0; i < outstanding_.size(); i++) {
-    if (outstanding_[i].request.id != id) continue;
-    settle(i, chunks, now);
-    return true;
-  }
-  return false;
+bool FetchClient::on_data(uint32_t id, Member from, Member root, ChunkRange range, Nanos now) {
+  const size_t i = find(id, from, root);
+  if (i == kNone) return false;
+  std::vector<ChunkRange> answered;
+  subtract(outstanding_[i].request.ranges, range, answered);
+  if (answered.empty()) return false;
+  settle(i, now);
+  return true;
 }
 
-void FetchClient::on_not_have(uint32_t id, Member root, std::span<const ChunkRange> ranges,
-                              bool coming, Nanos now) {
-  for (size_t i = 0; i < outstanding_.size(); i++) {
-    if (outstanding_[i].request.id != id || outstanding_[i].request.root != root) continue;
-    const bool from_root = outstanding_[i].request.donor == root;
-    const int attempt = outstanding_[i].attempt;
-    Chunk chunks = 0;
-    // A root without the chunk has not got that far itself: ask again later. The repetition may be
-    // lost or late too: the wait doubles, so that a slow network is not filled with repetitions.
-    const bool later = coming || from_root;
-    const Nanos wait = later ? now + (params_.coming_wait << std::min(attempt, 8)) : 0;
-    for (const ChunkRange& r : ranges) {
-      chunks += r.size();
-      wanted_.push_back({root, r, true, later ? attempt + 1 : attempt, wait});
-    }
-    settle(i, chunks, now);
-    return;
+bool FetchClient::on_not_have(uint32_t id, Member from, Member root,
+                              std::span<const ChunkRange> ranges, bool coming, Nanos now) {
+  const size_t i = find(id, from, root);
+  if (i == kNone) return false;
+  const int attempt = outstanding_[i].attempt;
+  // A root without the chunk has not got that far itself: ask again later. The repetition may be
+  // lost or late too: the wait doubles, so that a slow network is not filled with repetitions.
+  const bool later = coming || from == root;
+  const Nanos wait = later ? now + (params_.coming_wait << std::min(attempt, 8)) : 0;
+  std::vector<ChunkRange> refused;
+  for (const ChunkRange& r : ranges) subtract(outstanding_[i].request.ranges, r, refused);
+  if (refused.empty()) return false;
+  for (const ChunkRange& r : refused) {
+    wanted_.push_back({root, r, true, later ? attempt + 1 : attempt, wait});
   }
+  settle(i, now);
+  return true;
 }
 
 size_t FetchClient::expire(Nanos now) {

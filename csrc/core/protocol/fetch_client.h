@@ -2,8 +2,10 @@
 // escalation from the ring neighbour to the root. One per operation. Pure; time is an argument.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/types.h"
@@ -43,11 +45,13 @@ class FetchClient {
   // The next request to send now; false: none. Chunks that came meanwhile are left out.
   bool next(Nanos now, const Has& has, Request& out);
 
-  // `chunks` chunks of request `id` were answered with data. False: unknown id (late answer).
-  bool on_data(uint32_t id, Chunk chunks, Nanos now);
-  // These will not be sent by that donor. `coming`: the root multicasts them again instead.
-  void on_not_have(uint32_t id, Member root, std::span<const ChunkRange> ranges, bool coming,
-                   Nanos now);
+  // `from` answered request `id` with data of `root`'s stream. Only chunks that this request asked
+  // of this donor, and that are still open, count. False: none are (a late answer, or a false one).
+  bool on_data(uint32_t id, Member from, Member root, ChunkRange range, Nanos now);
+  // These will not be sent by `from`; the same check. `coming`: the root multicasts them again
+  // instead.
+  bool on_not_have(uint32_t id, Member from, Member root, std::span<const ChunkRange> ranges,
+                   bool coming, Nanos now);
   // Requests past their deadline go to the root (again). Returns how many there were.
   size_t expire(Nanos now);
 
@@ -66,13 +70,14 @@ class FetchClient {
     Nanos not_before;
   };
   struct Outstanding {
-    Request request;
-    Chunk open;  // chunks not answered
+    Request request;  // its ranges: what is not answered yet
     int attempt;
     Nanos sent, deadline;
   };
+  static constexpr size_t kNone = SIZE_MAX;
   Nanos timeout(int attempt) const;
-  void settle(size_t index, Chunk chunks, Nanos now);
+  size_t find(uint32_t id, Member from, Member root) const;
+  void settle(size_t index, Nanos now);
 
   FetchParams params_;
   std::deque<Want> wanted_;

@@ -51,18 +51,35 @@ bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
   // A child that has not spoken is not late by our clock: it may have joined after us.
   if (std::any_of(child_.begin(), child_.end(), [](int c) { return c < 0; })) return false;
   if (missing_ > 0) {
-    std::string mine = "rank " + std::to_string(self_) + " does not hear rank";
-    int named = 0;
-    for (size_t m = 0; m < heard_.size() && named < 8; m++) {
-      if (!heard_[m]) mine += (named++ ? ", " : " ") + std::to_string(m);
-    }
-    if (missing_ > 8) mine += " and " + std::to_string(missing_ - 8) + " more";
+    const std::string mine = unheard();
     why_ = why_.empty() ? mine : mine + "; " + why_;
   }
   ok = missing_ == 0 && std::all_of(child_.begin(), child_.end(), [](int c) { return c == 1; });
   why = why_;
   told_ = true;
   return true;
+}
+
+std::string ReachProbe::unheard() const {
+  std::string text = "rank " + std::to_string(self_) + " does not hear rank";
+  int named = 0;
+  for (size_t m = 0; m < heard_.size() && named < 8; m++) {
+    if (!heard_[m]) text += (named++ ? ", " : " ") + std::to_string(m);
+  }
+  if (missing_ > 8) text += " and " + std::to_string(missing_ - 8) + " more";
+  return text;
+}
+
+std::string ReachProbe::open_text(Member first_child) const {
+  std::string children;
+  int named = 0;
+  for (size_t c = 0; c < child_.size() && named < 8; c++) {
+    if (child_[c] >= 0) continue;
+    children += (named++ ? ", " : "") + std::to_string(first_child + c);
+  }
+  if (!children.empty()) children = "rank(s) " + children + " have not reported";
+  if (missing_ == 0) return children;
+  return unheard() + (children.empty() ? "" : ", ") + children;
 }
 
 Nanos ReachProbe::deadline() const {

@@ -24,8 +24,12 @@ class ReachProbe {
   // The subtree's verdict, once: to be sent up, or acted on at the top. False: not yet.
   bool verdict(Nanos now, bool& ok, std::string& why);
   Nanos deadline() const;
+  // Whom this member does not hear, which children have not spoken; empty: nobody in particular.
+  std::string open_text(Member first_child) const;
 
  private:
+  std::string unheard() const;
+
   Member self_;
   std::vector<bool> heard_;
   uint32_t missing_;

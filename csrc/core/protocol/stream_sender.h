@@ -43,9 +43,6 @@ class StreamSender {
   // Multicast these chunks again (several ranks asked).
   void resend(ChunkRange range);
 
-  // Everything is confirmed everywhere: no Position any more.
-  void confirm() { confirmed_ = true; }
-
   enum class Announce { kNo, kMulticast, kStream };
   // Whether Position{sent()} is due; arms the next one.
   Announce position_due(Nanos now);
@@ -55,13 +52,13 @@ class StreamSender {
   uint64_t cuts() const { return cuts_; }
 
  private:
-  bool stopped() const { return sent_ > 0 && !can_send() && !confirmed_; }
+  bool stopped() const { return sent_ > 0 && !can_send(); }
   void adapt(Chunk mark, uint32_t lost);
   Nanos patience() const;
 
   SenderParams params_;
   Chunk sent_ = 0, mark_ = 0, limit_ = 0, window_;
-  bool credited_ = false, confirmed_ = false, stalled_ = false;
+  bool credited_ = false, stalled_ = false;
   std::deque<ChunkRange> resend_;
   uint32_t lost_ = 0, window_lost_ = 0;
   Chunk window_start_ = 0;

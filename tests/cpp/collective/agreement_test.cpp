@@ -340,6 +340,33 @@ TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
   }
 }
 
+// A small operation is over on every rank, but the word of one that died never comes: those who
+// close their group serve the others a little longer, then go.
+TEST(Agreement, DeathBeforeTheConfirmationIsNotWaitedFor) {
+  for (const Member dead : {0, 3}) {
+    Cluster c(ranks(4));
+    c.net().set_frame_hook([dead](size_t from, size_t, Channel, ConstBytes frame) {
+      wire::FrameHeader h;
+      return from != dead || !wire::parse_frame(frame, h) ||
+             (h.type != wire::FrameType::kComplete && h.type != wire::FrameType::kReleased);
+    });
+    Runs runs = broadcast_all(c, 1, 3000, 1);
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+    expect_good(runs, 4);
+    c.kill(dead);
+    c.run_for(100 * kMilli);
+    for (const Member r : {1, 2}) EXPECT_FALSE(c.group(r).core().quiet()) << r;
+    c.run_for(2 * kSecond);
+    for (const Member r : {1, 2}) EXPECT_TRUE(c.group(r).core().quiet()) << r;
+    for (const Member r : {1, 2}) {
+      const auto later = c.barrier(r);
+      EXPECT_TRUE(later->done());
+      EXPECT_TRUE(has(later->status, "rank " + std::to_string(dead) + " is lost"))
+          << later->status.message();
+    }
+  }
+}
+
 TEST(Agreement, AbortReachesRanksThatHavePostedNothing) {
   Cluster c(ranks(4));
   c.group(2).core().fail(Status(Code::kAborted, "told to stop"), 2, c.now());

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "support/cluster.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -257,7 +258,7 @@ class FailureRun {
 class Failures : public testing::TestWithParam<Fault> {};
 
 TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
-  uint64_t first = 1, count = 1000;
+  uint64_t first = 1, count = seeds(1000);
   if (const char* only = std::getenv("MCAST_TEST_SEED")) {
     first = std::strtoull(only, nullptr, 10);
     count = 1;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "collective/schedule.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -40,7 +41,7 @@ void run_seeds(uint64_t first, uint64_t count, const Flavour& flavour) {
   testing::Test::RecordProperty("repairs", static_cast<int>(sum.repairs + sum.remulticast));
 }
 
-constexpr uint64_t kPerShard = 300;
+constexpr uint64_t kPerShard = seeds(300);
 
 class Schedules : public testing::TestWithParam<int> {};
 

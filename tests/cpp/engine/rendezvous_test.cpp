@@ -127,7 +127,8 @@ TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
 TEST(Agree, OneProcessCannotBeTwoRanks) {
   auto records = three();
   records[2].external.uid = records[2].loopback.uid = 1;
-  expect_refused(records, Code::kInvalidArgument, {"two ranks of the group are in one process"});
+  expect_refused(records, Code::kInvalidArgument,
+                 {"ranks 0 and 2 are in one process of host", "start one process per rank"});
 }
 
 TEST(Agree, AllRanksConcludeTheSame) {
@@ -188,9 +189,11 @@ TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
 TEST(Agree, NoRoomForAChunk) {
   auto records = three();
   records[0].datagram_external = wire::kDatagramHeader + 63;
-  expect_refused(records, Code::kUnavailable, {"no room for a chunk of 64 bytes"});
-  records[0].datagram_external = 0;
-  expect_refused(records, Code::kUnavailable, {"no room for a chunk of 64 bytes"});
+  expect_refused(records, Code::kUnavailable,
+                 {"rank 0 on host", "datagrams of 95 bytes", "no room for a chunk of 64 bytes"});
+  records[2].datagram_external = 0;
+  expect_refused(records, Code::kUnavailable,
+                 {"rank 2 on host", "datagrams of 0 bytes", "no room for a chunk of 64 bytes"});
 }
 
 TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {

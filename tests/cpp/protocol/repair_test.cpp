@@ -40,7 +40,7 @@ TEST(FetchClient, AsksTheRingNeighbourFirst) {
   EXPECT_EQ(r.root, 0);
   EXPECT_EQ(r.ranges, (Ranges{{5, 8}}));
   EXPECT_TRUE(silent(f));
-  EXPECT_TRUE(f.on_data(r.id, 3, 10));
+  EXPECT_TRUE(f.on_data(r.id, 2, 0, {5, 8}, 10));
   EXPECT_TRUE(f.idle());
 }
 
@@ -69,14 +69,16 @@ TEST(FetchClient, NotHaveGoesToTheRootAtOnce) {
   f.want(0, {0, 10});
   const auto first = ask(f);
   const Ranges missing = {{2, 4}};
-  f.on_not_have(first.id, 0, missing, false, 5);
+  EXPECT_TRUE(f.on_not_have(first.id, 2, 0, missing, false, 5));
   const auto second = ask(f, 5);
   EXPECT_EQ(second.donor, 0);
   EXPECT_EQ(second.ranges, missing);
   // The rest of the first is still open.
   EXPECT_EQ(f.outstanding(), 2u);
-  EXPECT_TRUE(f.on_data(first.id, 8, 6));
-  EXPECT_TRUE(f.on_data(second.id, 2, 7));
+  EXPECT_TRUE(f.on_data(first.id, 2, 0, {0, 2}, 6));
+  EXPECT_EQ(f.outstanding(), 2u);
+  EXPECT_TRUE(f.on_data(first.id, 2, 0, {4, 10}, 6));
+  EXPECT_TRUE(f.on_data(second.id, 0, 0, {2, 4}, 7));
   EXPECT_TRUE(f.idle());
 }
 
@@ -88,7 +90,7 @@ TEST(FetchClient, ARootWithoutTheChunkIsAskedAgainLater) {
   Nanos now = 0, wait = 0;
   for (int i = 0; i < 6; i++) {
     const auto r = ask(f, now);
-    f.on_not_have(r.id, 0, r.ranges, false, now);
+    f.on_not_have(r.id, 0, 0, r.ranges, false, now);
     EXPECT_TRUE(silent(f, now));
     EXPECT_GT(f.deadline() - now, wait) << "waits longer each time";
     wait = f.deadline() - now;
@@ -100,7 +102,7 @@ TEST(FetchClient, WhatComesByMulticastIsWaitedForThenAskedAgain) {
   FetchClient f(params(1));
   f.want(0, {3, 4});
   const auto a = ask(f);
-  f.on_not_have(a.id, 0, a.ranges, true, 0);
+  f.on_not_have(a.id, 2, 0, a.ranges, true, 0);
   EXPECT_TRUE(silent(f, 0));
   EXPECT_EQ(f.deadline(), params().coming_wait);
   EXPECT_EQ(ask(f, f.deadline()).donor, 0);
@@ -128,10 +130,29 @@ TEST(FetchClient, LateAnswersAreUnknown) {
   f.want(0, {0, 2});
   const auto r = ask(f);
   f.expire(f.deadline());
-  EXPECT_FALSE(f.on_data(r.id, 2, kSecond));
-  EXPECT_FALSE(f.on_data(12345, 2, kSecond));
-  f.on_not_have(12345, 0, r.ranges, false, kSecond);
+  EXPECT_FALSE(f.on_data(r.id, 2, 0, {0, 2}, kSecond));
+  EXPECT_FALSE(f.on_data(12345, 2, 0, {0, 2}, kSecond));
+  EXPECT_FALSE(f.on_not_have(12345, 2, 0, r.ranges, false, kSecond));
   EXPECT_EQ(f.outstanding(), 0u);
+}
+
+// A false or mistaken answer must not pass for one: its chunks would never be asked for again.
+TEST(FetchClient, OnlyTheDonorSettlesAndOnlyWhatWasAsked) {
+  FetchClient f(params(1));
+  f.want(0, {5, 8});
+  const auto r = ask(f);
+  const Ranges asked = {{5, 8}};
+  EXPECT_FALSE(f.on_data(r.id, 3, 0, {5, 8}, 1)) << "another rank";
+  EXPECT_FALSE(f.on_data(r.id, 2, 3, {5, 8}, 1)) << "another stream";
+  EXPECT_FALSE(f.on_data(r.id, 2, 0, {0, 5}, 1)) << "chunks that were not asked for";
+  EXPECT_FALSE(f.on_not_have(r.id, 3, 0, asked, false, 1)) << "another rank";
+  EXPECT_FALSE(f.on_not_have(r.id, 2, 0, Ranges{{8, 20}}, false, 1)) << "not asked for";
+  EXPECT_EQ(f.outstanding(), 1u);
+  EXPECT_TRUE(f.on_data(r.id, 2, 0, {4, 6}, 2));
+  EXPECT_FALSE(f.on_data(r.id, 2, 0, {4, 6}, 3)) << "the same again";
+  EXPECT_FALSE(f.idle());
+  EXPECT_TRUE(f.on_not_have(r.id, 2, 0, Ranges{{0, 100}}, false, 4)) << "beyond what is open";
+  EXPECT_EQ(ask(f, 4).ranges, (Ranges{{6, 8}}));
 }
 
 TEST(FetchClient, WhatCameMeanwhileIsLeftOut) {
@@ -169,9 +190,8 @@ TEST(FetchClient, RequestsAreBoundedInChunksRangesAndNumber) {
     }
     EXPECT_LE(f.outstanding(), 2u);
     if (open.empty()) break;
-    Chunk total = 0;
-    for (const ChunkRange& range : open.back().ranges) total += range.size();
-    f.on_data(open.back().id, total, 1);
+    const FetchClient::Request& last = open.back();
+    for (const ChunkRange& range : last.ranges) f.on_data(last.id, last.donor, 0, range, 1);
     open.pop_back();
   }
   EXPECT_EQ(asked.size(), 30u);
@@ -228,12 +248,12 @@ TEST(FetchClient, RandomConversationsEnd) {
         const Ranges one = {range};
         const uint64_t what = rng.below(4);
         if (what == 0) {
-          f.on_not_have(answer.id, answer.root, one, false, now);
+          f.on_not_have(answer.id, answer.donor, answer.root, one, false, now);
         } else if (what == 1) {
-          f.on_not_have(answer.id, answer.root, one, true, now);
+          f.on_not_have(answer.id, answer.donor, answer.root, one, true, now);
         } else {
           for (Chunk c = range.first; c < range.end; c++) missing.erase({answer.root, c});
-          f.on_data(answer.id, range.size(), now);
+          f.on_data(answer.id, answer.donor, answer.root, range, now);
         }
       }
     }

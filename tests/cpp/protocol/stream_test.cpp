@@ -250,9 +250,6 @@ TEST(StreamSender, PositionsBackOffAndTurnToStreams) {
     EXPECT_LE(gap, p.position_max);
     at = s.deadline();
   }
-  s.confirm();
-  EXPECT_EQ(s.deadline(), kNever);
-  EXPECT_EQ(s.position_due(at), StreamSender::Announce::kNo);
 }
 
 TEST(StreamSender, NoPositionWhereEverybodyKnows) {

@@ -1,7 +1,9 @@
 // What is particular to UDP datagrams: offloads and their fallback, buffers, the limit of
 // addresses.
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "transport/transport_contract.h"
 #include "transport/udp_world.h"
@@ -119,6 +121,27 @@ TEST_F(UdpDatagramTest, SixteenAddressesAndNoMore) {
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kMaxJoined; }));
   node(1).dg().leave(world_.address(5));
   EXPECT_TRUE(node(1).dg().join(extra).ok());
+}
+
+// A program that took the port without SO_REUSEADDR: the group learns which address it was.
+TEST_F(UdpDatagramTest, APortInUseIsNamed) {
+  make_nodes(1);
+  const int other = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(other, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t length = sizeof any;
+  ASSERT_EQ(::bind(other, reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
+  ASSERT_EQ(::getsockname(other, reinterpret_cast<sockaddr*>(&any), &length), 0);
+  MulticastAddress taken = world_.address(0);
+  taken.port = ntohs(any.sin_port);
+  const Status status = node(0).dg().join(taken);
+  EXPECT_EQ(status.code(), Code::kSystem);
+  EXPECT_THAT(status.message(), HasSubstr(":" + std::to_string(taken.port)));
+  EXPECT_THAT(status.message(), HasSubstr("bind 239."));
+  EXPECT_THAT(status.message(), HasSubstr("Address already in use"));
+  ::close(other);
+  EXPECT_TRUE(node(0).dg().join(taken).ok());
 }
 
 TEST_F(UdpDatagramTest, ReceiveStopsAtTheLimitAndServesAllSockets) {

@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "base/rng.h"
 #include "support/program.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -148,6 +149,7 @@ class Attacker {
 
 void attack(const Attack& how, uint64_t count) {
   uint64_t first = 1;
+  count = seeds(count);
   if (const char* only = std::getenv("MCAST_TEST_SEED")) {
     first = std::strtoull(only, nullptr, 10);
     count = 1;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -122,6 +123,28 @@ def struck(link: Any, victim: int, op: str, phase: str, options: dict[str, Any])
     link.hear("go")
     caught(link, lambda: (work or post(op)).wait())
     leave_poisoned(link, op)
+
+
+def struck_in_creation(link: Any, victim: int, phase: str) -> None:
+    """One rank gets a signal while the group is made: before it has published its address, or when
+    all have, but no probe is heard."""
+    store = dist.FileStore(str(link.folder / "store"), link.world)
+    options = {"liveness_limit": 1000, "faults": "drop:type=probe", "probe_timeout": 600_000}
+
+    def watch() -> None:
+        store.wait([f"0//cpu//mcast/1/rank/{r}" for r in range(link.world)])
+        link.say("ready")
+
+    if link.rank == victim and phase == "rendezvous":
+        link.say("ready")
+        link.hear("go")
+    elif link.rank == victim:
+        threading.Thread(target=watch, daemon=True).start()
+    timeout_s = 2 if phase == "rendezvous" else 60
+    caught(link, lambda: join(link, timeout_s, store=store, **options))
+    if link.rank == victim and phase == "probe":
+        link.hear("go")  # when it goes on, after SIGSTOP
+    link.hear("end")
 
 
 def paused(link: Any, op: str) -> None:

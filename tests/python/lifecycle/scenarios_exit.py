@@ -107,7 +107,7 @@ def interrupted(link: Any, where: str) -> None:
                 raise
         link.hear("go")
         return
-    join(link)
+    join(link, linger=3_600_000)
     dist.barrier()
     if link.rank == 0:
         work = dist.barrier(async_op=True)
@@ -119,6 +119,49 @@ def interrupted(link: Any, where: str) -> None:
             raise
     else:
         caught(link, lambda: (link.hear("go"), dist.barrier(), dist.barrier()))
+
+
+def leaves_in_a_hurry(link: Any, how: str) -> None:
+    """Rank 0 ends by an error with work in flight that cannot end, since rank 1 does not call it."""
+    join(link, linger=3_600_000)
+    dist.barrier()
+    if link.rank == 1:
+        link.hear("go")
+        caught(link, lambda: (dist.barrier(), dist.barrier(), dist.barrier()))
+        return
+    works = [dist.barrier(async_op=True), post("all_gather_into_tensor")]
+    if how == "exception":
+        link.say("waiting")
+        raise RuntimeError("deliberate")
+    try:
+        link.say("waiting")
+        if how == "sleep":
+            time.sleep(3600)
+        works[0].wait()
+    except KeyboardInterrupt:
+        if how != "caught":
+            raise
+    finally:
+        if how == "finally":
+            dist.destroy_process_group()
+    dist.destroy_process_group()
+
+
+def confirms_then_raises(link: Any) -> None:
+    """Rank 0's broadcast is over for itself; rank 1 calls it when rank 0 is on its way out, and gets
+    every byte by asking for it."""
+    join(link, linger=3_600_000, faults="drop:type=data")
+    dist.barrier()
+    tensor = torch.arange(1000) if link.rank == 0 else torch.zeros(1000, dtype=torch.int64)
+    if link.rank == 1:
+        link.hear("go")
+    dist.broadcast(tensor, 0)
+    if link.rank == 0:
+        link.say("raises")
+        raise RuntimeError("deliberate")
+    assert torch.equal(tensor, torch.arange(1000))
+    dist.destroy_process_group()
+    link.say("good")
 
 
 def leaves_a_child(link: Any) -> None:

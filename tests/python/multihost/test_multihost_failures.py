@@ -156,6 +156,10 @@ def test_a_link_cut_for_good_is_named(four, rank, silent):
     assert when - since <= LIMIT_S + ALLOWANCE_S and "silent" in text, text
     four.lab.heal(rank)  # so that what tears down need not wait for the network
     assert [outcome.state for outcome in call.outcomes(90)] == ["error"] * 4
+    # The same processes begin again at once. Connections of before, which TCP may give up only now,
+    # are none of the new group's business.
+    stats = four.run(programs.rounds, 1 << 20, 3, LIMIT)
+    assert all(not row["failure"] for row in stats)
 
 
 def test_after_all_this_the_workers_still_work(four):
