@@ -35,6 +35,8 @@ class Options(Backend.Options):
         sndbuf: _Count = None,
         reorder: _Count = None,
         ttl: _Count = None,
+        segment: _Count = None,
+        device_wait: str | None = None,
         pin: _Count | bool = None,
         liveness_limit: _Milliseconds = None,
         probe_timeout: _Milliseconds = None,
@@ -62,6 +64,8 @@ class Options(Backend.Options):
     sndbuf: int
     reorder: int
     ttl: int
+    segment: int
+    device_wait: str
     pin: int
     liveness_limit: float
     probe_timeout: float

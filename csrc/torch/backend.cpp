@@ -14,6 +14,7 @@ namespace mcast::pg {
 namespace {
 
 constexpr const char* kTitleAllGather = "mcast:all_gather";
+constexpr const char* kTitleBroadcast = "mcast:broadcast";
 
 Nanos to_nanos(std::chrono::milliseconds value) {
   return static_cast<Nanos>(value.count()) * kMilli;
@@ -208,12 +209,19 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: expected root tensor 0, got ",
                     opts.rootTensor);
   const WithoutGil nogil;
-  const auto engine_group = group(op_name(op));
   auto back = std::make_shared<CopyBacks>();
+  if (!tensor.device().is_cpu()) {
+    check_stageable(op, tensors);
+    const auto root = static_cast<Member>(opts.rootRank);
+    return post_staged(op, c10d::OpType::BROADCAST, kTitleBroadcast,
+                       {plan_broadcast(tensor, root, opts.rootRank == rank_, *back)}, tensors,
+                       {tensors}, back, opts.timeout);
+  }
+  const auto engine_group = group(op_name(op));
   const at::Tensor plain = opts.rootRank == rank_ ? readable(tensor) : writable(tensor, *back);
   Regions regions;
   Slice data = regions.slice(plain);
-  auto work = make_work(op, c10d::OpType::BROADCAST, "mcast:broadcast", tensors, {tensors}, 1,
+  auto work = make_work(op, c10d::OpType::BROADCAST, kTitleBroadcast, tensors, {tensors}, 1,
                         std::move(back));
   auto posted =
       engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
@@ -275,6 +283,12 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   check_gather_lists(op_name(op), outputs[0], input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!input.device().is_cpu()) {
+    check_stageable(op, inputs);
+    return post_staged(op, c10d::OpType::ALLGATHER, kTitleAllGather,
+                       {plan_transfer(input, outputs[0], rank_, *back)}, inputs, outputs, back,
+                       opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, outputs[0], rank_, *back));
   return post_gathers(op, c10d::OpType::ALLGATHER, std::move(plans), inputs, outputs,
@@ -287,6 +301,12 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   check_gather_flat(op_name(op), output, input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!input.device().is_cpu()) {
+    check_stageable(op, {input});
+    return post_staged(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
+                       {plan_transfer(input, output, rank_, size_, *back)}, {input}, {{output}},
+                       back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, output, rank_, size_, *back));
   return post_gathers(op, c10d::OpType::_ALLGATHER_BASE, std::move(plans), {input}, {{output}},
@@ -301,6 +321,15 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   for (size_t i = 0; i < inputs.size(); ++i) check_gather_flat(op_name(op), outputs[i], inputs[i]);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
+    check_stageable(op, inputs);
+    std::vector<Transfer> transfers;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
+    }
+    return post_staged(op, c10d::OpType::COALESCED, kTitleAllGather, std::move(transfers), inputs,
+                       {outputs}, back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {
     plans.push_back(plan_gather(inputs[i], outputs[i], rank_, size_, *back));
@@ -325,6 +354,15 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   }
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
+    check_stageable(op, inputs);
+    std::vector<Transfer> transfers;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));
+    }
+    return post_staged(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather,
+                       std::move(transfers), inputs, outputs, back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {
     plans.push_back(plan_gather(inputs[i], columns[i], rank_, *back));

@@ -56,6 +56,11 @@ namespace mcast {
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true,                                               \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                   \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, "IP TTL of multicast datagrams (hops between subnets)")  \
+  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false,                                     \
+    "bytes of a device tensor per copy to or from the host, at least")                           \
+  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false,                                           \
+    "wait() on device tensors blocks the stream where the device can do that, or the host "      \
+    "thread: stream or host")                                                                    \
   U(pin, "MCAST_PIN", 0, 0, 1, false,                                                            \
     "1: pin lane threads to CPUs when the host has more cores than lanes")                       \
   D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true,                          \

@@ -126,6 +126,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     if (op.own_slot == slot) op.receivers.back().set_all();
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
+  if (op.post.on_mark) op.final_to.assign(plan.roots, 0);
   if (by_ring(op.post.sequence)) {
     start_ring(op, now);
     return;
@@ -149,7 +150,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     // In order: a later small operation that overtook would hold memory which is only given back
     // after the waiting one.
     if (plan.small && (retransmit_waiting_ > 0 || !keep_small(op))) {
-      counters_.add(Counter::retransmit_waits);
+      if (op.readable() == plan.block) counters_.add(Counter::retransmit_waits);
       retransmit_waiting_++;
     }
   }
@@ -195,6 +196,7 @@ void GroupCore::replay_staged(Operation& op, Nanos now) {
 }
 
 bool GroupCore::keep_small(Operation& op) {
+  if (op.readable() < op.plan.block) return false;  // staged, and not here yet
   // One operation always fits, however small the memory is set.
   if (kept_bytes_ > 0 && kept_bytes_ + op.plan.block > params_.retransmit) return false;
   const ConstBytes block = op.post.input.bytes();
@@ -253,6 +255,10 @@ void GroupCore::release(Sequence end, Nanos now) {
     kept_bytes_ -= op.kept.size();
     if (!op.finished) finish(op, {});
   }
+  keep_waiting(now);
+}
+
+void GroupCore::keep_waiting(Nanos now) {
   for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
     Operation* op = find(s);
     if (op == nullptr || !op->sender || !op->plan.small || op->sending_started) continue;
@@ -271,6 +277,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   liveness_.set_active(base_ != next_ || probe_ || frozen_, now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
+  keep_waiting(now);
   bool more = false;
   // By sequence: the queue moves when an operation is released inside the loop.
   for (Sequence s = base_; s != next_ && !failed(); s++) {

@@ -68,10 +68,7 @@ bool GroupCore::pump_ring(Operation& op, Nanos now) {
     op.ring_next = (op.ring_next + 1) % slots;
     RingStream& stream = op.ring[slot];
     uint64_t end = stream.available;
-    if (op.own_slot == slot && op.post.input.region) {
-      const uint64_t ready = op.post.input.region->ready();
-      end = std::min<uint64_t>(end, ready - std::min<uint64_t>(ready, op.post.input.offset));
-    }
+    if (op.own_slot == slot) end = std::min(end, op.readable());
     if (op.member_of(slot) == successor || stream.forwarded >= end) {
       idle++;
       continue;
@@ -109,6 +106,9 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   }
   std::memcpy(op->destination(*slot) + data.offset, data.payload.data(), data.payload.size());
   op->ring[*slot].available += data.payload.size();
+  if (!op->final_to.empty()) {
+    op->raise_mark(*slot, data.offset, op->ring[*slot].available);
+  }
   if (op->ring[*slot].available == op->plan.block) {
     op->receiving--;
     check_local(*op, now);

@@ -196,6 +196,8 @@ Result<Sequence> GroupImpl::post(wire::Descriptor descriptor, Slice input,
       post->posted = monotonic_now();
       post->timeout = options.timeout;
       post->done = std::move(options.done);
+      post->on_mark = std::move(options.on_mark);
+      post->mark_step = options.mark_step;
       const bool pushed = lane_->push([tag = tag_, post](Lane& lane, Nanos now) {
         LaneGroup* group = lane.find_group(tag);
         if (group != nullptr) {
@@ -261,6 +263,12 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
 Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
   const std::string name = options.label.name[0] ? options.label.name : "barrier";
   return post({wire::Kind::kBarrier, 0xff, kNoMember, 0, name}, {}, {}, std::move(options));
+}
+
+std::function<void()> GroupImpl::waker() const {
+  return [weak = std::weak_ptr<LaneThread>(lane_)] {
+    if (const auto lane = weak.lock()) lane->transport().wake();
+  };
 }
 
 void GroupImpl::abort(const std::string& reason) {

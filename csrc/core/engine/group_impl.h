@@ -31,6 +31,7 @@ class GroupImpl final : public Group {
   Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
                                   PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
+  std::function<void()> waker() const override;
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override;
   GroupStats stats() const override;
