@@ -85,7 +85,8 @@ class CudaGate final : public Gate {
 
 class ForeignGate final : public Gate {
  public:
-  ForeignGate(GateFunction wait, GateFunction signal) : wait_(wait), signal_(signal) {}
+  ForeignGate(GateFunction for_wait, GateFunction for_signal)
+      : wait_(for_wait), signal_(for_signal) {}
   void wait(const c10::Stream& stream, uint32_t* word, uint32_t value) const override {
     const int error = wait_(stream.id(), stream.device_index(), word, value);
     TORCH_CHECK(error == 0, "mcast: the gate of ", stream.device(), " failed to wait: ", error);

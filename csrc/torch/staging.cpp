@@ -33,7 +33,8 @@ constexpr size_t kAlign = 256;
 // Each piece costs some microseconds of the posting thread, so large operations have larger ones.
 constexpr size_t kMostPieces = 64;
 
-size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+size_t aligned(size_t bytes) { return rounded(bytes, kAlign); }
 
 uint32_t load(uint32_t* word) {
   return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);
@@ -52,10 +53,11 @@ void raise(uint32_t* word, uint32_t value) {
 
 }  // namespace
 
-SideStreams SideStreams::make(c10::Device device, bool gated, size_t segment) {
+SideStreams SideStreams::make(c10::Device device, bool gated, size_t segment, size_t chunk) {
   const c10::impl::VirtualGuardImpl guard(device.type());
+  const size_t unit = chunk == 0 ? kAlign : chunk;
   return {guard.getStreamFromGlobalPool(device, true), guard.getStreamFromGlobalPool(device, true),
-          gated ? gate_of(device) : nullptr, segment};
+          gated ? gate_of(device) : nullptr, rounded(segment, unit), unit};
 }
 
 Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
@@ -104,7 +106,7 @@ void Staged::plan_pieces() {
     bytes += transfer.block * transfer.targets.size();
   }
   first_word_.push_back(words_);
-  segment_ = std::max(streams_.segment, aligned(bytes / kMostPieces));
+  segment_ = std::max(streams_.segment, rounded(bytes / kMostPieces, streams_.unit));
   size_t end = aligned(words_ * sizeof(uint32_t));
   for (size_t t = 0; t < transfers_.size(); ++t) {
     const Transfer& transfer = transfers_[t];

@@ -37,10 +37,12 @@ struct SideStreams {
   c10::Stream out;
   c10::Stream in;
   const Gate* gate;  // null: none
-  size_t segment;    // bytes of a piece, at least
+  size_t segment;    // bytes of a piece, at least; a multiple of `unit`
+  size_t unit;
 
-  // `gated` false: no gate even if there is one.
-  static SideStreams make(c10::Device device, bool gated, size_t segment);
+  // `gated` false: no gate even if there is one. `chunk`: of the network, bytes; a piece that ends
+  // with one need not wait for the next piece to leave. 0: any.
+  static SideStreams make(c10::Device device, bool gated, size_t segment, size_t chunk);
 };
 
 class Staged : public std::enable_shared_from_this<Staged> {

@@ -29,7 +29,7 @@ at::Tensor writable_on_device(const at::Tensor& tensor, CopyBacks& back) {
   return plain;
 }
 
-DeviceBytes range_of(const at::Tensor& plain) {
+DeviceBytes bytes_of(const at::Tensor& plain) {
   return {plain.storage(), static_cast<size_t>(plain.storage_offset()) * plain.element_size(),
           plain.nbytes()};
 }
@@ -39,6 +39,7 @@ bool same_start(const DeviceBytes& a, const DeviceBytes& b) {
 }
 
 bool overlap(const DeviceBytes& a, const DeviceBytes& b) {
+  if (a.length == 0 || b.length == 0) return false;
   const auto* const first = static_cast<const std::byte*>(a.storage.data()) + a.offset;
   const auto* const other = static_cast<const std::byte*>(b.storage.data()) + b.offset;
   return first < other + b.length && other < first + a.length;
@@ -50,7 +51,7 @@ void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
   transfer.dtype = input.scalar_type();
   if (transfer.block == 0) return;
   at::Tensor plain = readable_on_device(input);
-  transfer.source = range_of(plain);
+  transfer.source = bytes_of(plain);
   DeviceBytes& own = transfer.targets[static_cast<size_t>(rank)];
   if (same_start(transfer.source, own)) {
     own = {};  // in place
@@ -65,7 +66,7 @@ void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
                   [&](const DeviceBytes& target) { return overlap(transfer.source, target); })) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     plain = plain.clone();
-    transfer.source = range_of(plain);
+    transfer.source = bytes_of(plain);
   }
 }
 
@@ -89,9 +90,9 @@ Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, Cop
   transfer.targets.resize(1);
   if (transfer.block == 0) return transfer;
   if (is_root) {
-    transfer.source = range_of(readable_on_device(tensor));
+    transfer.source = bytes_of(readable_on_device(tensor));
   } else {
-    transfer.targets[0] = range_of(writable_on_device(tensor, back));
+    transfer.targets[0] = bytes_of(writable_on_device(tensor, back));
   }
   return transfer;
 }
@@ -101,7 +102,7 @@ Transfer plan_transfer(const at::Tensor& input, const at::Tensor& output, int ra
   Transfer transfer;
   transfer.targets.resize(static_cast<size_t>(size));
   if (input.nbytes() > 0) {
-    const DeviceBytes all = range_of(writable_on_device(output, back));
+    const DeviceBytes all = bytes_of(writable_on_device(output, back));
     for (size_t i = 0; i < transfer.targets.size(); ++i) {
       transfer.targets[i] = {all.storage, all.offset + i * input.nbytes(), input.nbytes()};
     }
@@ -115,7 +116,7 @@ Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& o
   Transfer transfer;
   transfer.targets.resize(outputs.size());
   for (size_t i = 0; i < outputs.size() && input.nbytes() > 0; ++i) {
-    transfer.targets[i] = range_of(writable_on_device(outputs[i], back));
+    transfer.targets[i] = bytes_of(writable_on_device(outputs[i], back));
   }
   set_source(transfer, input, rank);
   return transfer;

@@ -17,7 +17,7 @@ class Marks : public testing::TestWithParam<bool> {
     o.ranks = 3;
     o.group.name = "job";
     o.group.try_multicast = !GetParam();
-    o.net.drop = loss;
+    o.net.faults.drop = loss;
     o.net.seed = 7;
     return o;
   }
