@@ -283,13 +283,14 @@ void Staged::enqueue_final() {
 bool Staged::poll() {
   try {
     const bool out = raise_ready();
+    if (streams_.gate == nullptr) enqueue_final();
+    if (!out) return false;  // also if the end is seen below: it may have come since
     if (streams_.gate != nullptr) {
       if (load(word(kFinishedWord)) == 0) return false;
     } else {
-      enqueue_final();
       if (enqueued()) {
         if (!in_end_.query()) return false;
-      } else if (!failed_.load(std::memory_order_acquire) || !out) {
+      } else if (!failed_.load(std::memory_order_acquire)) {
         return false;
       } else if (written_ > 0) {
         // Copies in are under way, and no event follows them.
