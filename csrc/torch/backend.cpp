@@ -16,6 +16,12 @@ namespace {
 constexpr const char* kTitleAllGather = "mcast:all_gather";
 constexpr const char* kTitleBroadcast = "mcast:broadcast";
 
+void check_one_device(const char* op, const at::Tensor& first, const at::Tensor& other) {
+  TORCH_CHECK_VALUE(first.device() == other.device(), op,
+                    ": all tensors of one call must be on one device, got ", first.device(),
+                    " and ", other.device());
+}
+
 Nanos to_nanos(std::chrono::milliseconds value) {
   return static_cast<Nanos>(value.count()) * kMilli;
 }
@@ -211,7 +217,7 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!tensor.device().is_cpu()) {
-    check_stageable(op, tensors);
+    check_stageable(op, tensor);
     const auto root = static_cast<Member>(opts.rootRank);
     return post_staged(op, c10d::OpType::BROADCAST, kTitleBroadcast,
                        {plan_broadcast(tensor, root, opts.rootRank == rank_, *back)}, tensors,
@@ -284,7 +290,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_stageable(op, inputs);
+    check_stageable(op, input);
     return post_staged(op, c10d::OpType::ALLGATHER, kTitleAllGather,
                        {plan_transfer(input, outputs[0], rank_, *back)}, inputs, outputs, back,
                        opts.timeout);
@@ -302,7 +308,7 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_stageable(op, {input});
+    check_stageable(op, input);
     return post_staged(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
                        {plan_transfer(input, output, rank_, size_, *back)}, {input}, {{output}},
                        back, opts.timeout);
@@ -318,11 +324,14 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   constexpr Op op = Op::all_gather_into_tensor_coalesced;
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
                     "inputs (", inputs.size(), "), got ", outputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) check_gather_flat(op_name(op), outputs[i], inputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_gather_flat(op_name(op), outputs[i], inputs[i]);
+    check_one_device(op_name(op), inputs[0], inputs[i]);
+  }
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_stageable(op, inputs);
+    check_stageable(op, inputs[0]);
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
@@ -350,12 +359,13 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   std::vector<Tensors> columns(inputs.size());  // by input: one output per rank
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (const auto& list : outputs) columns[i].push_back(list[i]);
+    check_one_device(op_name(op), inputs[0], inputs[i]);
     check_gather_lists(op_name(op), columns[i], inputs[i]);
   }
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_stageable(op, inputs);
+    check_stageable(op, inputs[0]);
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));

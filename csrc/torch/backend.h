@@ -114,7 +114,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_staged(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
-  void check_stageable(Op op, const Tensors& tensors) const;
+  void check_stageable(Op op, const at::Tensor& tensor) const;
   SideStreams side_streams(c10::Device device, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;

@@ -21,13 +21,8 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
 
 }  // namespace
 
-void ProcessGroupMcast::check_stageable(Op op, const Tensors& tensors) const {
-  const c10::Device device = tensors[0].device();
-  for (const auto& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.device() == device, op_name(op),
-                      ": all tensors of one call must be on one device, got ", device, " and ",
-                      tensor.device());
-  }
+void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
+  const c10::Device device = tensor.device();
   const c10::impl::VirtualGuardImpl guard(device.type());
   TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op), ": mcast cannot be captured ",
               "in a graph: the host takes part in every operation");

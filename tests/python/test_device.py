@@ -325,7 +325,12 @@ def wait_first() -> None:
     tensor = torch.zeros(100_000).to("fake")
     work = dist.broadcast(tensor, 0, async_op=True)
     future = work.get_future()
-    seen = future.then(lambda done: ops().flip(done.value()[0], BEFORE))
+
+    def kernel(done: Any) -> torch.Tensor:
+        ops().flip(done.value()[0], BEFORE)
+        return done.value()[0]
+
+    seen = future.then(kernel)
     assert future.done() and work.wait()
     seen.wait()
     ops().flip(tensor, AFTER)

@@ -175,8 +175,9 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 // Holds no reference to the tensors, like real hardware.
 std::function<at::Tensor()> raw(const at::Tensor& tensor) {
   return [data = tensor.data_ptr(), sizes = tensor.sizes().vec(), strides = tensor.strides().vec(),
-          dtype = tensor.scalar_type()] {
-    return at::from_blob(data, sizes, strides, at::TensorOptions().dtype(dtype));
+          dtype = tensor.scalar_type(), conjugate = tensor.is_conj()] {
+    const at::Tensor bare = at::from_blob(data, sizes, strides, at::TensorOptions().dtype(dtype));
+    return conjugate ? bare.conj() : bare;
   };
 }
 
@@ -282,6 +283,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", view);
   m.impl("_reshape_alias", reshape_alias);
   m.impl("resize_", resize);
+}
+
+// copy_from() sees to lazily conjugated tensors itself; resolving them is made of copies.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
