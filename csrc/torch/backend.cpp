@@ -370,8 +370,8 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));
     }
-    return post_staged(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather,
-                       std::move(transfers), inputs, outputs, back, opts.timeout);
+    return post_staged(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather, std::move(transfers),
+                       inputs, outputs, back, opts.timeout);
   }
   std::vector<GatherPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -264,7 +264,8 @@ PYBIND11_MODULE(_C, module) {
                  reinterpret_cast<GateFunction>(signal));
       },
       py::arg("device"), py::arg("wait"), py::arg("signal"),
-      "Addresses of the C functions with which streams of a device type wait for, and write, a word\n"
+      "Addresses of the C functions with which streams of a device type wait for, and write, a "
+      "word\n"
       "of pinned memory: int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t "
       "value).\n0 and 0: none, so wait() blocks its caller.");
   module.def(

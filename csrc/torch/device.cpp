@@ -4,8 +4,8 @@
 // source gets here.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "background.h"
 #include "backend.h"
+#include "background.h"
 
 namespace mcast::pg {
 namespace {
@@ -24,8 +24,8 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
 void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
   const c10::Device device = tensor.device();
   const c10::impl::VirtualGuardImpl guard(device.type());
-  TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op), ": mcast cannot be captured ",
-              "in a graph: the host takes part in every operation");
+  TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op),
+              ": mcast cannot be captured ", "in a graph: the host takes part in every operation");
 }
 
 SideStreams ProcessGroupMcast::side_streams(c10::Device device, const Group& engine_group) {
@@ -60,11 +60,10 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
     Slice input;
     std::vector<Slice> slices;
     staged->slices(i, input, slices);
-    auto posted = transfer.gather
-                      ? engine_group->post_allgather(std::move(input), std::move(slices),
-                                                     std::move(options))
-                      : engine_group->post_broadcast(std::move(slices[0]), transfer.root,
-                                                     std::move(options));
+    auto posted =
+        transfer.gather
+            ? engine_group->post_allgather(std::move(input), std::move(slices), std::move(options))
+            : engine_group->post_broadcast(std::move(slices[0]), transfer.root, std::move(options));
     if (!posted.ok()) {
       // Earlier ones wait for sources that now never come.
       if (i > 0) engine_group->abort("a part of a coalesced operation was refused");

@@ -45,7 +45,8 @@ class CudaGate final : public Gate {
     const c10::impl::VirtualGuardImpl guard(device.type());
     const c10::Stream stream = guard.getStreamFromGlobalPool(device, true);
     if (native_handle(guard, stream) == nullptr) return false;
-    const at::Tensor words = at::empty({2}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
+    const at::Tensor words =
+        at::empty({2}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
     auto* const word = static_cast<uint32_t*>(words.mutable_data_ptr());
     word[0] = 5;
     word[1] = 0;

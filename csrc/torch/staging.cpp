@@ -73,9 +73,9 @@ Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs
   for (size_t t = 0; t < transfers_.size(); ++t) {
     const Transfer& transfer = transfers_[t];
     const size_t own = transfer.gather ? static_cast<size_t>(rank_) : 0;
-    sources_.push_back(transfer.block == 0 ? nullptr
-                                           : std::make_shared<Region>(host(t, own), transfer.block,
-                                                                      pinned_));
+    sources_.push_back(transfer.block == 0
+                           ? nullptr
+                           : std::make_shared<Region>(host(t, own), transfer.block, pinned_));
     if (transfer.block > 0 && transfer.source.length > 0) sources_[t]->set_ready(0);
   }
 }
@@ -84,9 +84,8 @@ Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs
 std::shared_ptr<Staged> Staged::make(std::vector<Transfer> transfers,
                                      std::shared_ptr<CopyBacks> backs, int rank,
                                      const SideStreams& streams) {
-  return {new Staged(std::move(transfers), std::move(backs), rank, streams), [](Staged* staged) {
-            Background::instance().run([staged] { delete staged; });
-          }};
+  return {new Staged(std::move(transfers), std::move(backs), rank, streams),
+          [](Staged* staged) { Background::instance().run([staged] { delete staged; }); }};
 }
 
 uint32_t* Staged::word(size_t index) const {
@@ -142,8 +141,8 @@ void Staged::slices(size_t i, Slice& input, std::vector<Slice>& outputs) const {
     return;
   }
   input = own;
-  const auto all = std::make_shared<Region>(
-      host(i, 0), transfer.block * transfer.targets.size(), pinned_);
+  const auto all =
+      std::make_shared<Region>(host(i, 0), transfer.block * transfer.targets.size(), pinned_);
   for (size_t target = 0; target < outputs.size(); ++target) {
     outputs[target] = {all, target * transfer.block, transfer.block};
   }
@@ -154,14 +153,13 @@ void Staged::hook(size_t i, PostOptions& options) {
   if (block == 0) return;
   const auto pieces = static_cast<uint32_t>((block + segment_ - 1) / segment_);
   options.mark_step = segment_;
-  options.on_mark = [self = shared_from_this(), i, block, pieces](uint32_t target,
-                                                                  uint64_t bytes) {
+  options.on_mark = [self = shared_from_this(), i, block, pieces](uint32_t target, uint64_t bytes) {
     raise(self->word(self->first_word_[i] + target),
           bytes == block ? pieces : static_cast<uint32_t>(bytes / self->segment_));
     if (self->streams_.gate == nullptr) watch::notify();
   };
-  options.done = [self = shared_from_this(), i, work_done = std::move(options.done)](
-                     const Status& status) mutable {
+  options.done = [self = shared_from_this(), i,
+                  work_done = std::move(options.done)](const Status& status) mutable {
     if (!status.ok()) self->failed_.store(true, std::memory_order_release);
     self->open(i);
     work_done(status);

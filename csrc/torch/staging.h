@@ -113,9 +113,9 @@ class Staged : public std::enable_shared_from_this<Staged> {
   const SideStreams streams_;
   std::shared_ptr<CopyBacks> backs_;
   size_t segment_ = 0;
-  size_t words_ = 0;                 // at the head of the pinned memory
-  std::vector<size_t> first_word_;   // by transfer: of target 0; then the end
-  std::vector<size_t> data_;         // by transfer: offset in pinned memory
+  size_t words_ = 0;                // at the head of the pinned memory
+  std::vector<size_t> first_word_;  // by transfer: of target 0; then the end
+  std::vector<size_t> data_;        // by transfer: offset in pinned memory
   std::vector<OutPiece> outs_;
   std::vector<InPiece> ins_;
   std::shared_ptr<PinnedBuffer> pinned_;

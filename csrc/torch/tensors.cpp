@@ -62,9 +62,8 @@ void release(c10::Storage storage) {
 }
 
 at::Tensor new_plain(const at::Tensor& like) {
-  return at::empty(like.sizes(), like.options()
-                                     .memory_format(at::MemoryFormat::Contiguous)
-                                     .requires_grad(false));
+  return at::empty(like.sizes(),
+                   like.options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
 }
 
 }  // namespace

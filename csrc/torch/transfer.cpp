@@ -22,9 +22,9 @@ at::Tensor readable_on_device(const at::Tensor& tensor) {
 
 at::Tensor writable_on_device(const at::Tensor& tensor, CopyBacks& back) {
   if (plain_on_device(tensor)) return tensor;
-  at::Tensor plain = at::empty(
-      tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous).requires_grad(
-                          false));
+  at::Tensor plain =
+      at::empty(tensor.sizes(),
+                tensor.options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
   back.add(plain, tensor);
   return plain;
 }
@@ -55,9 +55,9 @@ void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
   DeviceBytes& own = transfer.targets[static_cast<size_t>(rank)];
   if (same_start(transfer.source, own)) {
     own = {};  // in place
-    const bool shared = std::any_of(
-        transfer.targets.begin(), transfer.targets.end(),
-        [&](const DeviceBytes& target) { return overlap(transfer.source, target); });
+    const bool shared =
+        std::any_of(transfer.targets.begin(), transfer.targets.end(),
+                    [&](const DeviceBytes& target) { return overlap(transfer.source, target); });
     if (!shared) return;
     own = transfer.source;  // its place belongs to other ranks too: written in their order
   }

@@ -5,8 +5,8 @@
 // wait() returns.
 //
 // Device tensors. Work that is enqueued on a stream counts as done for wait() without a timeout and
-// for the future, as with NCCL: who uses the tensors is made to wait for that stream. is_completed()
-// and wait(timeout) mean the device and the network.
+// for the future, as with NCCL: who uses the tensors is made to wait for that stream.
+// is_completed() and wait(timeout) mean the device and the network.
 //
 // Waiting. On a condition variable without Python's lock, in slices: after each slice Python's main
 // thread looks for signals, so that Ctrl-C is noticed. An interrupted wait leaves the operation
@@ -228,9 +228,7 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
         }
         slice = std::min(slice, timeout - passed);
       }
-      const auto done = [&] {
-        return completed_ || (timeout <= kNoTimeout && device_ready());
-      };
+      const auto done = [&] { return completed_ || (timeout <= kNoTimeout && device_ready()); };
       if (cv_.wait_for(lock, slice, done)) break;
       lock.unlock();
       check_signals();
@@ -242,7 +240,8 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
 }
 
 std::vector<at::Tensor> McastWork::result() {
-  TORCH_CHECK(isCompleted() || device_ready(), context_, ": result() needs a completed work; call wait() first");
+  TORCH_CHECK(isCompleted() || device_ready(), context_,
+              ": result() needs a completed work; call wait() first");
   TORCH_CHECK(outputs_.size() <= 1, context_,
               ": result() cannot return a list of lists; use get_future().value()");
   return outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0];

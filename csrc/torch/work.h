@@ -76,14 +76,14 @@ class McastWork final : public c10d::Work {
   const std::string context_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
-  std::shared_ptr<Staged> staged_;  // null for CPU tensors
+  std::shared_ptr<Staged> staged_;   // null for CPU tensors
   std::atomic<bool> joined_{false};  // a caller's stream waits, and nobody will throw
   std::atomic<int> pending_{0};
 
   std::mutex settle_mutex_;  // guards the rest
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
+  bool settled_ = false;   // error_ is final; a future made now is fulfilled by its maker
   bool promised_ = false;  // the future was fulfilled when it was made, with the end of a stream
 };
 

@@ -270,10 +270,16 @@ def late_source(size: int) -> None:
     hold back what was posted before."""
     rank, world = dist.get_rank(), dist.get_world_size()
     early = torch.zeros(world * size).to("fake")
-    first = dist.all_gather_into_tensor(early, upload(content(rank, size, torch.float32, 1)), async_op=True)
+    first = dist.all_gather_into_tensor(
+        early, upload(content(rank, size, torch.float32, 1)), async_op=True
+    )
     if rank == 0:
         ops().hold()
-    mine = upload_held(content(rank, size, torch.float32, 2)) if rank == 0 else upload(content(rank, size, torch.float32, 2))
+    mine = (
+        upload_held(content(rank, size, torch.float32, 2))
+        if rank == 0
+        else upload(content(rank, size, torch.float32, 2))
+    )
     output = torch.zeros(world * size).to("fake") if rank else early.new_empty(world * size)
     work = dist.all_gather_into_tensor(output, mine, async_op=True)
     if rank == 0:

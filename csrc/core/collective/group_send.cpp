@@ -28,8 +28,8 @@ bool GroupCore::pump(Operation& op, Nanos now) {
     if (!sender.resending()) {
       // A staged source (device memory) may not have got here yet; its stager wakes the lane.
       const uint64_t here = op.readable();
-      const auto end = here == op.plan.block ? op.plan.chunks
-                                             : static_cast<Chunk>(here / op.plan.chunk);
+      const auto end =
+          here == op.plan.block ? op.plan.chunks : static_cast<Chunk>(here / op.plan.chunk);
       if (sender.sent() >= end) return false;
       most = std::min(most, end - sender.sent());
     }

@@ -35,8 +35,8 @@ class Marks : public testing::TestWithParam<bool> {
       }
       const bool all = post.descriptor.kind == wire::Kind::kAllgather;
       post.mark_step = kStep;
-      post.on_mark = [this, id, all, rank, root = post.descriptor.root,
-                      outputs = post.outputs](uint32_t slot, uint64_t bytes) {
+      post.on_mark = [this, id, all, rank, root = post.descriptor.root, outputs = post.outputs](
+                         uint32_t slot, uint64_t bytes) {
         uint64_t& mark = marks_[{rank, slot}];
         EXPECT_GT(bytes, mark);
         EXPECT_TRUE(bytes / kStep > mark / kStep || bytes == outputs[slot].length);

@@ -1,7 +1,8 @@
 // The fake device as torch sees it: PrivateUse1 with an allocator, pinned memory, a guard, copies
 // that run on streams, and everything else on the CPU. Freed memory is overwritten in the order of
 // the stream that it was allocated on, as the next owner of a caching allocator would do, unless
-// recordDataPtrOnStream() has named other streams to wait for. Pinned memory is overwritten at once.
+// recordDataPtrOnStream() has named other streams to wait for. Pinned memory is overwritten at
+// once.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -227,10 +228,10 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // An asynchronous kernel: every byte ^= value.
 void flip(const at::Tensor& tensor, int64_t value) {
-  enqueue(current_stream(), [data = static_cast<uint8_t*>(tensor.data_ptr()), n = tensor.nbytes(),
-                             value] {
-    for (size_t i = 0; i < n; i++) data[i] ^= static_cast<uint8_t>(value);
-  });
+  enqueue(current_stream(),
+          [data = static_cast<uint8_t*>(tensor.data_ptr()), n = tensor.nbytes(), value] {
+            for (size_t i = 0; i < n; i++) data[i] ^= static_cast<uint8_t>(value);
+          });
 }
 
 // Nothing after it on the current stream runs before release() has been called once more.
