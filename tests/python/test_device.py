@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -460,6 +462,36 @@ def test_peer_dies(device_pool, library, gate):
     with pytest.raises(RankError) as caught:
         runner(device_pool, library, gate)(2, peer_fails, "dies", gate)
     assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how, code", [("returns", 0), ("raises", 7)])
+def test_exit_while_a_stream_waits(library, tmp_path, how, code):
+    script = fake_device.FOLDER / "exit_script.py"
+    folders = [str(fake_device.FOLDER.parent), str(fake_device.FOLDER.parents[2])]
+    env = {
+        **os.environ,
+        "MCAST_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join(folders),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), library, str(rank), str(tmp_path / "store"), how],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            _, errors = rank.communicate(timeout=60)
+            assert rank.returncode == code, errors
+            assert "Traceback" not in errors
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
 
 
 def no_fallback() -> None:
