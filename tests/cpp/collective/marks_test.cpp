@@ -61,7 +61,9 @@ TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
     for (const Member r : {0, 2}) {
       EXPECT_LE((marks_[{r, 0}]), ready);
       // All of it but the chunk that is cut by the mark, once a step is complete.
-      if (ready >= 2 * kStep) EXPECT_GE((marks_[{r, 0}]), ready - 2 * kStep);
+      if (ready >= 2 * kStep) {
+        EXPECT_GE((marks_[{r, 0}]), ready - 2 * kStep);
+      }
       EXPECT_FALSE(runs[r]->done());
     }
   }
@@ -105,7 +107,9 @@ TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
   finish(c, runs);
   for (Member r = 0; r < 3; r++) {
     for (uint32_t slot = 0; slot < 3; slot++) {
-      if (slot != r) EXPECT_EQ((marks_[{r, slot}]), kBlock);
+      if (slot != r) {
+        EXPECT_EQ((marks_[{r, slot}]), kBlock);
+      }
     }
   }
 }

@@ -4,10 +4,10 @@ Arguments: library, rank, store file, how: "returns" or "raises"."""
 import sys
 from datetime import timedelta
 
-import fake_device
 import torch
 import torch.distributed as dist
 
+import fake_device
 import torch_mcast
 
 library, rank, path, how = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
