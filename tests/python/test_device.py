@@ -478,12 +478,14 @@ def test_exit_while_a_stream_waits(library, tmp_path, how, code):
         subprocess.Popen(
             [sys.executable, str(script), library, str(rank), str(tmp_path / "store"), how],
             env=env,
+            stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
     try:
+        ranks[1].wait(timeout=60)  # while rank 0 is still there
         for rank in ranks:
             _, errors = rank.communicate(timeout=60)
             assert rank.returncode == code, errors

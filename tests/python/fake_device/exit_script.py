@@ -1,5 +1,6 @@
 """A rank that ends while its stream waits for an operation that nobody will complete.
-Arguments: library, rank, store file, how: "returns" or "raises"."""
+Arguments: library, rank, store file, how: "returns" or "raises". Rank 0, the root, posts nothing and
+stays until its standard input ends."""
 
 import sys
 from datetime import timedelta
@@ -25,6 +26,7 @@ tensor = torch.zeros(100_000).to("fake")
 if rank == 1:
     assert dist.broadcast(tensor, 0, async_op=True).wait()
     fake.flip(tensor, 1)
-dist.barrier(async_op=True)
+else:
+    sys.stdin.read()
 if how == "raises":
     raise SystemExit(7)
