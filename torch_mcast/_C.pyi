@@ -38,6 +38,8 @@ class Options(Backend.Options):
         incast: _Count = None,
         lane_policy: str | None = None,
         trace: _Count = None,
+        segment: _Count = None,
+        device_wait: str | None = None,
         pin: _Count | bool = None,
         liveness_limit: _Milliseconds = None,
         probe_timeout: _Milliseconds = None,
@@ -65,6 +67,8 @@ class Options(Backend.Options):
     sndbuf: int
     reorder: int
     ttl: int
+    segment: int
+    device_wait: str
     pin: int
     liveness_limit: float
     probe_timeout: float
@@ -88,4 +92,6 @@ class ProcessGroupMcast(Backend):
 
 def settings() -> list[dict[str, Any]]: ...
 def counters() -> dict[str, str]: ...
+def trace() -> list[dict[str, Any]]: ...
+def set_gate(device: str, wait: int, signal: int) -> None: ...
 def shutdown(give_up: bool = False) -> None: ...

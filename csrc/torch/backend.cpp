@@ -14,6 +14,13 @@ namespace mcast::pg {
 namespace {
 
 constexpr const char* kTitleAllGather = "mcast:all_gather";
+constexpr const char* kTitleBroadcast = "mcast:broadcast";
+
+void check_one_device(const char* op, const at::Tensor& first, const at::Tensor& other) {
+  TORCH_CHECK_VALUE(first.device() == other.device(), op,
+                    ": all tensors of one call must be on one device, got ", first.device(),
+                    " and ", other.device());
+}
 
 // Inside the engine ranks are those of the group; people know the global ones.
 std::string global_ranks_text(const std::vector<uint64_t>& global) {
@@ -226,12 +233,19 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: expected root tensor 0, got ",
                     opts.rootTensor);
   const WithoutGil nogil;
-  const auto engine_group = group(op_name(op));
   auto back = std::make_shared<CopyBacks>();
+  if (!tensor.device().is_cpu()) {
+    check_stageable(op, tensor);
+    const auto root = static_cast<Member>(opts.rootRank);
+    return post_staged(op, c10d::OpType::BROADCAST, kTitleBroadcast,
+                       {plan_broadcast(tensor, root, opts.rootRank == rank_, *back)}, tensors,
+                       {tensors}, back, opts.timeout);
+  }
+  const auto engine_group = group(op_name(op));
   const at::Tensor plain = opts.rootRank == rank_ ? readable(tensor) : writable(tensor, *back);
   Regions regions;
   Slice data = regions.slice(plain);
-  auto work = make_work(op, c10d::OpType::BROADCAST, "mcast:broadcast", tensors, {tensors}, 1,
+  auto work = make_work(op, c10d::OpType::BROADCAST, kTitleBroadcast, tensors, {tensors}, 1,
                         std::move(back));
   auto posted =
       engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
@@ -293,6 +307,12 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   check_gather_lists(op_name(op), outputs[0], input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!input.device().is_cpu()) {
+    check_stageable(op, input);
+    return post_staged(op, c10d::OpType::ALLGATHER, kTitleAllGather,
+                       {plan_transfer(input, outputs[0], rank_, *back)}, inputs, outputs, back,
+                       opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, outputs[0], rank_, *back));
   return post_gathers(op, c10d::OpType::ALLGATHER, std::move(plans), inputs, outputs,
@@ -305,6 +325,12 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   check_gather_flat(op_name(op), output, input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!input.device().is_cpu()) {
+    check_stageable(op, input);
+    return post_staged(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
+                       {plan_transfer(input, output, rank_, size_, *back)}, {input}, {{output}},
+                       back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, output, rank_, size_, *back));
   return post_gathers(op, c10d::OpType::_ALLGATHER_BASE, std::move(plans), {input}, {{output}},
@@ -316,9 +342,21 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   constexpr Op op = Op::all_gather_into_tensor_coalesced;
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
                     "inputs (", inputs.size(), "), got ", outputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) check_gather_flat(op_name(op), outputs[i], inputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_gather_flat(op_name(op), outputs[i], inputs[i]);
+    check_one_device(op_name(op), inputs[0], inputs[i]);
+  }
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
+    check_stageable(op, inputs[0]);
+    std::vector<Transfer> transfers;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
+    }
+    return post_staged(op, c10d::OpType::COALESCED, kTitleAllGather, std::move(transfers), inputs,
+                       {outputs}, back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {
     plans.push_back(plan_gather(inputs[i], outputs[i], rank_, size_, *back));
@@ -339,10 +377,20 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   std::vector<Tensors> columns(inputs.size());  // by input: one output per rank
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (const auto& list : outputs) columns[i].push_back(list[i]);
+    check_one_device(op_name(op), inputs[0], inputs[i]);
     check_gather_lists(op_name(op), columns[i], inputs[i]);
   }
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
+    check_stageable(op, inputs[0]);
+    std::vector<Transfer> transfers;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));
+    }
+    return post_staged(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather, std::move(transfers),
+                       inputs, outputs, back, opts.timeout);
+  }
   std::vector<GatherPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {
     plans.push_back(plan_gather(inputs[i], columns[i], rank_, *back));

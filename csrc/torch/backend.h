@@ -19,6 +19,7 @@
 
 #include "engine/engine.h"
 #include "options.h"
+#include "staging.h"
 #include "tally.h"
 #include "tensors.h"
 #include "work.h"
@@ -111,6 +112,12 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
                        std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                        std::chrono::milliseconds timeout);
+  // Device tensors (device.cpp). `back` as in plan_gather().
+  WorkPtr post_staged(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
+                      Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
+                      std::chrono::milliseconds timeout);
+  void check_stageable(Op op, const at::Tensor& tensor) const;
+  SideStreams side_streams(c10::Device device, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
@@ -148,6 +155,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::shared_ptr<Group> group_;
   GroupStats last_stats_;
   std::map<c10::DeviceType, BackendPtr> fallbacks_;
+  std::vector<SideStreams> side_streams_;  // one per device used
 };
 
 }  // namespace mcast::pg

@@ -289,9 +289,21 @@ PYBIND11_MODULE(_C, module) {
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
+      "set_gate",
+      [](const std::string& device, uintptr_t wait, uintptr_t signal) {
+        set_gate(c10::Device(device).type(), reinterpret_cast<GateFunction>(wait),
+                 reinterpret_cast<GateFunction>(signal));
+      },
+      py::arg("device"), py::arg("wait"), py::arg("signal"),
+      "Addresses of the C functions with which streams of a device type wait for, and write, a "
+      "word\n"
+      "of pinned memory: int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t "
+      "value).\n0 and 0: none, so wait() blocks its caller.");
+  module.def(
       "shutdown",
       [](bool give_up) {
         Engine::instance().shutdown(give_up);
+        watch::close(5 * kSecond);
         Background::instance().close();
       },
       "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "

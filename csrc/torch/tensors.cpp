@@ -6,8 +6,6 @@
 // does.
 #include "tensors.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -45,13 +43,6 @@ bool any_overlap(const std::vector<at::Tensor>& tensors) {
   return false;
 }
 
-// Work already queued on the tensor's device must be over before another thread writes it.
-void synchronize_stream(const at::Tensor& tensor) {
-  if (tensor.device().is_cpu()) return;
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  device.synchronizeStream(device.getStream(tensor.device()));
-}
-
 // Whether Python has, or had, an object for this storage. torch then takes Python's lock not only
 // for the last reference but also for the last but one, which hands the storage back to Python.
 template <typename Impl>
@@ -71,10 +62,8 @@ void release(c10::Storage storage) {
 }
 
 at::Tensor new_plain(const at::Tensor& like) {
-  return at::empty(like.sizes(), like.options()
-                                     .device(at::kCPU)
-                                     .memory_format(at::MemoryFormat::Contiguous)
-                                     .requires_grad(false));
+  return at::empty(like.sizes(),
+                   like.options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
 }
 
 }  // namespace
@@ -113,10 +102,7 @@ const at::Tensor& check_single(const char* op, const char* what,
 void CopyBacks::run() const {
   // Below autograd: the user's graph has no part in the arrival of data.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const auto& [from, to] : copies_) {
-    to.copy_(from);
-    synchronize_stream(to);
-  }
+  for (const auto& [from, to] : copies_) to.copy_(from);
 }
 
 at::Tensor readable(const at::Tensor& tensor) {
@@ -129,7 +115,6 @@ at::Tensor readable(const at::Tensor& tensor) {
 
 at::Tensor writable(const at::Tensor& tensor, CopyBacks& back) {
   if (is_plain(tensor)) return tensor;
-  synchronize_stream(tensor);
   at::Tensor plain = new_plain(tensor);
   back.add(plain, tensor);
   return plain;

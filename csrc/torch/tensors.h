@@ -1,5 +1,5 @@
-// Tensors as the engine sees them: ranges of bytes of some storage. Checks, the choice between
-// direct use and a copy, and the copies back.
+// CPU tensors as the engine sees them: ranges of bytes of some storage. Checks (of all tensors),
+// the choice between direct use and a copy, and the copies back. Device tensors: transfer.h.
 //
 // "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are
 // its content and the engine works on them in place. Anything else goes through a plain copy.
@@ -32,7 +32,7 @@ class CopyBacks {
  public:
   void add(at::Tensor from, at::Tensor to) { copies_.emplace_back(std::move(from), std::move(to)); }
   bool empty() const { return copies_.empty(); }
-  // On the background thread. Throws what copy_ throws.
+  // On the background thread; for device tensors on the current stream. Throws what copy_ throws.
   void run() const;
 
  private:

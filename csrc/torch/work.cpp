@@ -4,12 +4,17 @@
 // whose callbacks may need Python's lock, and wakes the waiters last, so that a future is done when
 // wait() returns.
 //
+// Device tensors. Work that is enqueued on a stream counts as done for wait() without a timeout and
+// for the future, as with NCCL: who uses the tensors is made to wait for that stream.
+// is_completed() and wait(timeout) mean the device and the network.
+//
 // Waiting. On a condition variable without Python's lock, in slices: after each slice Python's main
 // thread looks for signals, so that Ctrl-C is noticed. An interrupted wait leaves the operation
 // running; the engine keeps the memory.
 #include "work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -18,6 +23,7 @@
 
 #include "background.h"
 #include "gil.h"
+#include "staging.h"
 
 namespace mcast::pg {
 namespace {
@@ -123,6 +129,10 @@ Completion McastWork::completion() {
   auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
   return [held = std::move(self)](const Status& status) mutable {
     if (!status.ok() && held->failure_hook_) held->failure_hook_(status);
+    if (!status.ok() && held->joined_.load(std::memory_order_relaxed)) {
+      log(LogLevel::kError, "%s failed after wait() had returned; its outputs are undefined: %s",
+          held->context_.c_str(), status.to_string().c_str());
+    }
     held->end_part(status.ok() ? nullptr : to_exception(status, held->context_));
     dispose(std::move(held));
   };
@@ -134,10 +144,11 @@ void McastWork::end_part(std::exception_ptr error) {
     if (!error_) error_ = error;
   }
   if (pending_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (staged_) staged_->release();
   std::exception_ptr final_error;
   {
     std::lock_guard lock(settle_mutex_);
-    if (future_ || (after_ && !error_)) {
+    if ((future_ && !promised_) || (after_ && !error_)) {
       auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
       Background::instance().run([held = std::move(self)] { held->settle(); });
       return;
@@ -174,6 +185,9 @@ void McastWork::settle() {
 }
 
 void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+  // Whoever uses the value waits for what is enqueued on the stream that is current here.
+  std::optional<c10::StreamGuard> stream;
+  if (staged_ && staged_->enqueued()) stream.emplace(staged_->stream());
   if (error_) {
     future->setError(error_);
   } else if (outputs_.size() > 1) {
@@ -200,16 +214,44 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
       }
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(type, devices);
-    if (!settled_) return future_;
+    promised_ = !settled_ && device_ready();
+    if (!settled_ && !promised_) return future_;
     future = future_;
   }
   fulfil(future);  // nobody else will
   return future;
 }
 
+bool McastWork::device_ready() const { return staged_ && staged_->enqueued(); }
+
+void McastWork::look_again() {
+  // Locked, so that it is not lost between a waiter's look and its sleep.
+  const std::lock_guard lock(mutex_);
+  cv_.notify_all();
+}
+
+bool McastWork::throw_or_join(const std::exception_ptr& error) {
+  if (!error && device_ready()) {
+    staged_->join();
+    joined_.store(true, std::memory_order_relaxed);
+  }
+  // Also after an error: functional collectives register a work until somebody has waited for it.
+  synchronize();
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
 bool McastWork::wait(std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
   std::exception_ptr error;
+  if (timeout <= kNoTimeout && device_ready()) {
+    {
+      std::lock_guard lock(settle_mutex_);
+      error = error_;
+    }
+    const WithoutGil nogil;
+    return throw_or_join(error);
+  }
   {
     const WithoutGil nogil;
     std::unique_lock lock(mutex_);
@@ -226,8 +268,8 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
         }
         slice = std::min(slice, timeout - passed);
       }
-      cv_.wait_for(lock, slice, [&] { return completed_; });
-      if (completed_) break;
+      const auto done = [&] { return completed_ || (timeout <= kNoTimeout && device_ready()); };
+      if (cv_.wait_for(lock, slice, done)) break;
       lock.unlock();
       try {
         check_signals();
@@ -239,14 +281,12 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
     }
     error = exception_;
   }
-  // Also after an error: functional collectives register a work until somebody has waited for it.
-  synchronize();
-  if (error) std::rethrow_exception(error);
-  return true;
+  return throw_or_join(error);
 }
 
 std::vector<at::Tensor> McastWork::result() {
-  TORCH_CHECK(isCompleted(), context_, ": result() needs a completed work; call wait() first");
+  TORCH_CHECK(isCompleted() || device_ready(), context_,
+              ": result() needs a completed work; call wait() first");
   TORCH_CHECK(outputs_.size() <= 1, context_,
               ": result() cannot return a list of lists; use get_future().value()");
   return outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0];

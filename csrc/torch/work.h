@@ -22,6 +22,8 @@
 
 namespace mcast::pg {
 
+class Staged;
+
 // The exception for a Status that is not ok. `context` comes before the message, "" for none.
 std::exception_ptr to_exception(const Status& status, const std::string& context);
 [[noreturn]] void throw_status(const Status& status, const std::string& context);
@@ -48,6 +50,12 @@ class McastWork final : public c10d::Work {
   // posted.
   void set_after(std::function<void()> after) { after_ = std::move(after); }
 
+  // The device side, which ends one part. Before the first part is posted. wait() without a timeout
+  // then makes the caller's stream wait instead of the caller, as far as the device can do that.
+  void set_staged(std::shared_ptr<Staged> staged) { staged_ = std::move(staged); }
+  // Staged::enqueued() has become true.
+  void look_again();
+
   // The callback for one part. expect() says how many there will be, before the first is posted.
   void expect(int parts) { pending_.store(parts, std::memory_order_relaxed); }
   Completion completion();
@@ -60,6 +68,8 @@ class McastWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
+  bool device_ready() const;
+  bool throw_or_join(const std::exception_ptr& error);
   void settle();
   void note_interrupt();
   void settled_now();  // settle_mutex_ held
@@ -71,13 +81,16 @@ class McastWork final : public c10d::Work {
   const std::shared_ptr<std::atomic<int>> interrupted_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
+  std::shared_ptr<Staged> staged_;   // null for CPU tensors
+  std::atomic<bool> joined_{false};  // a caller's stream waits, and nobody will throw
   std::atomic<int> pending_{0};
 
   std::mutex settle_mutex_;  // guards the rest
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
-  bool counted_ = false;  // in *interrupted_
+  bool settled_ = false;   // error_ is final; a future made now is fulfilled by its maker
+  bool counted_ = false;   // in *interrupted_
+  bool promised_ = false;  // the future was fulfilled when it was made, with the end of a stream
 };
 
 // The thread (threading.get_ident()) that handles signals for Python. Called when the module is

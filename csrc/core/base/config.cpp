@@ -53,6 +53,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "transport") return {"auto", "udp"};
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
+  if (name == "device_wait") return {"stream", "host"};
   if (name == "debug") return {"off", "error", "warn", "info", "trace"};
   return {};
 }

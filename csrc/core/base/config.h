@@ -65,6 +65,11 @@ namespace mcast {
     "gather: all-gather first")                                                                   \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false,                                                \
     "operations kept for torch_mcast.trace(), per process")                                       \
+  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false,                                      \
+    "bytes of a device tensor per copy to or from the host, at least")                            \
+  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false,                                            \
+    "wait() on device tensors blocks the stream where the device can do that, or the host "       \
+    "thread: stream or host")                                                                     \
   U(pin, "MCAST_PIN", 0, 0, 1, false,                                                             \
     "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")       \
   D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true,                           \

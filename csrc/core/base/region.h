@@ -22,7 +22,7 @@ class Region {
   size_t size() const noexcept { return size_; }
 
   // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
-  // post() and then only raises it.
+  // post(), then only raises it and calls the group's waker().
   uint64_t ready() const noexcept { return ready_.load(std::memory_order_acquire); }
   void set_ready(uint64_t bytes) noexcept { ready_.store(bytes, std::memory_order_release); }
 

@@ -139,6 +139,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     if (op.own_slot == slot) op.receivers.back().set_all();
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
+  if (op.post.on_mark) op.final_to.assign(plan.roots, 0);
   if (by_ring(op.post.sequence)) {
     start_ring(op, now);
     return;
@@ -162,7 +163,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     // In order: a later small operation that overtook would hold memory which is only given back
     // after the waiting one.
     if (plan.small && (retransmit_waiting_ > 0 || !keep_small(op))) {
-      counters_.add(Counter::retransmit_waits);
+      if (op.readable() == plan.block) counters_.add(Counter::retransmit_waits);
       retransmit_waiting_++;
     }
   }
@@ -208,6 +209,7 @@ void GroupCore::replay_staged(Operation& op, Nanos now) {
 }
 
 bool GroupCore::keep_small(Operation& op) {
+  if (op.readable() < op.plan.block) return false;  // staged, and not here yet
   // One operation always fits, however small the memory is set.
   if (kept_bytes_ > 0 && kept_bytes_ + op.plan.block > params_.retransmit) return false;
   const ConstBytes block = op.post.input.bytes();
@@ -291,6 +293,10 @@ void GroupCore::release(Sequence end, Nanos now) {
     }
     if (!op.finished) finish(op, {}, now);
   }
+  keep_waiting(now);
+}
+
+void GroupCore::keep_waiting(Nanos now) {
   for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
     Operation* op = find(s);
     if (op == nullptr || !op->sender || !op->plan.small || op->sending_started) continue;
@@ -309,6 +315,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   liveness_.set_active(base_ != next_ || probe_ || frozen_, now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
+  keep_waiting(now);
   bool more = false;
   if (large_in_flight_ > 0) measure_ingress(now);
   // By sequence: the queue moves when an operation is released inside the loop.

@@ -123,6 +123,7 @@ class GroupCore {
   void start_streams(Operation& op, Nanos now);
   void replay_staged(Operation& op, Nanos now);
   bool keep_small(Operation& op);
+  void keep_waiting(Nanos now);
   void check_local(Operation& op, Nanos now);
   void advance_complete(Nanos now);
   void finish(Operation& op, const Status& status, Nanos now);

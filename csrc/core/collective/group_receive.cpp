@@ -112,6 +112,13 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
   if (op.first_byte == kNever) op.first_byte = now;
   op.last_byte = now;
   counters_.add(Counter::chunks_placed);
+  if (!op.final_to.empty() && op.final_to[slot] == chunk) {
+    const auto bytes = [&op](Chunk c) {
+      return std::min<uint64_t>(op.plan.block, static_cast<uint64_t>(c) * op.plan.chunk);
+    };
+    op.final_to[slot] = static_cast<Chunk>(receiver.bitmap().next_clear(chunk, op.plan.chunks));
+    op.raise_mark(slot, bytes(chunk), bytes(op.final_to[slot]));
+  }
   if (receiver.complete()) {
     op.receiving--;
     check_local(op, now);

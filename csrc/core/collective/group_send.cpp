@@ -24,7 +24,16 @@ bool GroupCore::pump(Operation& op, Nanos now) {
   bool more = false;
   for (Chunk left = kBatchesPerPoll; left > 0; left--) {
     bool again = false;
-    const ChunkRange run = sender.take(op.plan.batch, again, now);
+    Chunk most = op.plan.batch;
+    if (!sender.resending()) {
+      // A staged source (device memory) may not have got here yet; its stager wakes the lane.
+      const uint64_t here = op.readable();
+      const auto end =
+          here == op.plan.block ? op.plan.chunks : static_cast<Chunk>(here / op.plan.chunk);
+      if (sender.sent() >= end) return false;
+      most = std::min(most, end - sender.sent());
+    }
+    const ChunkRange run = sender.take(most, again, now);
     if (run.first >= run.end) break;
     for (Chunk c = run.first; c < run.end; c++) {
       if (!send_chunk(op, c)) {
@@ -47,11 +56,6 @@ bool GroupCore::pump(Operation& op, Nanos now) {
 bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
   const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
   const size_t length = op.plan.length(chunk);
-  const Slice& input = op.post.input;
-  // A staged source (device memory) may not have got here yet.
-  if (input.region && !op.finished && input.offset + offset + length > input.region->ready()) {
-    return false;
-  }
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
                        op.source(*op.own_slot).subspan(offset, length),
                        chunk + 1 == op.plan.chunks);

@@ -1,6 +1,8 @@
 // Mapping between members and stream slots, and where a stream's bytes can be read from.
 #include "collective/operation.h"
 
+#include <algorithm>
+
 namespace mcast {
 
 std::optional<uint32_t> Operation::slot_of(Member m) const {
@@ -15,6 +17,19 @@ std::optional<uint32_t> Operation::slot_of(Member m) const {
 Member Operation::member_of(uint32_t slot) const {
   return plan.descriptor.kind == wire::Kind::kBroadcast ? plan.descriptor.root
                                                         : static_cast<Member>(slot);
+}
+
+uint64_t Operation::readable() const {
+  const Slice& input = post.input;
+  if (!input.region || finished) return plan.block;
+  const uint64_t ready = input.region->ready();
+  return std::min<uint64_t>(plan.block, ready - std::min<uint64_t>(ready, input.offset));
+}
+
+void Operation::raise_mark(uint32_t slot, uint64_t before, uint64_t after) const {
+  if (after / post.mark_step > before / post.mark_step || after == plan.block) {
+    post.on_mark(slot, after);
+  }
 }
 
 ConstBytes Operation::source(uint32_t slot) const {

@@ -29,6 +29,9 @@ struct Post {
   Nanos timeout = kNever;      // from then
   std::function<void(const Status&)> done;
   std::optional<ReduceArgs> reduce;  // reductions; input and outputs are then empty
+  // Done marks of the outputs, if asked for: (slot, bytes final from its start).
+  std::function<void(uint32_t, uint64_t)> on_mark;
+  size_t mark_step = 1;
 };
 
 // Order of delivery by stream, for the ring path.
@@ -55,6 +58,7 @@ struct Operation {
   std::optional<FetchClient> fetch;
   std::optional<CreditTree> credit;
   std::vector<Chunk> reported;  // by slot: mark at the last own credit report
+  std::vector<Chunk> final_to;  // by slot: no hole below; only if done marks are asked for
   std::optional<Chains> chains;
   std::vector<RingStream> ring;       // by slot, ring path only
   bool ring_open = false;             // the successor has posted the op
@@ -75,6 +79,10 @@ struct Operation {
   ConstBytes source(uint32_t slot) const;
   std::byte* destination(uint32_t slot) const { return post.outputs[slot].data(); }
   bool data_held() const { return !finished; }
+  // Bytes of the own block that may be read: all, unless it is staged (device memory).
+  uint64_t readable() const;
+  // The output of `slot` has become final from `before` to `after` bytes.
+  void raise_mark(uint32_t slot, uint64_t before, uint64_t after) const;
 };
 
 }  // namespace mcast

@@ -68,10 +68,7 @@ bool GroupCore::pump_ring(Operation& op, Nanos now) {
     op.ring_next = (op.ring_next + 1) % slots;
     RingStream& stream = op.ring[slot];
     uint64_t end = stream.available;
-    if (op.own_slot == slot && op.post.input.region) {
-      const uint64_t ready = op.post.input.region->ready();
-      end = std::min<uint64_t>(end, ready - std::min<uint64_t>(ready, op.post.input.offset));
-    }
+    if (op.own_slot == slot) end = std::min(end, op.readable());
     if (op.member_of(slot) == successor || stream.forwarded >= end) {
       idle++;
       continue;
@@ -111,6 +108,9 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   op->first_byte = std::min(op->first_byte, now);
   op->last_byte = now;
   op->ring[*slot].available += data.payload.size();
+  if (!op->final_to.empty()) {
+    op->raise_mark(*slot, data.offset, op->ring[*slot].available);
+  }
   if (op->ring[*slot].available == op->plan.block) {
     op->receiving--;
     check_local(*op, now);

@@ -56,6 +56,12 @@ struct PostOptions {
   Nanos timeout = 1800 * kSecond;  // from now; then every rank gets kTimeout naming the late ranks
   OpLabel label;
   Completion done;
+  // Done marks, for destinations that are only a stop on the way (device memory): how many bytes
+  // from its start the output of this index holds for good. Called on the lane thread about every
+  // `mark_step` bytes and at the end of each output but the own one; not after `done`. Must not
+  // block.
+  std::function<void(uint32_t output, uint64_t bytes)> on_mark;
+  size_t mark_step = 1u << 20;
 };
 
 struct GroupStats {
@@ -110,6 +116,10 @@ class Group {
                                        PostOptions options) = 0;
   // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
   virtual Result<Sequence> post_barrier(PostOptions options) = 0;
+
+  // To be called after a Region's ready mark rose: the lane looks at it soon. Any thread; may
+  // outlive the group.
+  virtual std::function<void()> waker() const = 0;
 
   // Fails everything in flight on all ranks, and every later post. Idempotent.
   virtual void abort(const std::string& reason) = 0;

@@ -241,6 +241,14 @@ Status GroupImpl::refuse(const std::string& op) const {
   return {};
 }
 
+std::function<void()> GroupImpl::waker() const {
+  return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+    for (const auto& weak : lanes) {
+      if (const auto lane = weak.lock()) lane->transport().wake();
+    }
+  };
+}
+
 void GroupImpl::abort(const std::string& reason) {
   if (!here()) return;
   const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);

@@ -44,6 +44,7 @@ class GroupImpl final : public Group {
   Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
                                PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
+  std::function<void()> waker() const override;
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }

@@ -62,6 +62,8 @@ Result<Sequence> GroupImpl::post(size_t index, Post post, PostOptions options, c
   post.posted = monotonic_now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
+  post.on_mark = std::move(options.on_mark);
+  post.mark_step = options.mark_step;
   Sequence sequence = 0;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);

@@ -27,7 +27,8 @@ class StreamSender {
   bool all_sent() const { return sent_ == params_.chunks; }
   // First chunk that may not be sent yet.
   Chunk allowed_end() const;
-  bool can_send() const { return !resend_.empty() || sent_ < allowed_end(); }
+  bool can_send() const { return resending() || sent_ < allowed_end(); }
+  bool resending() const { return !resend_.empty(); }
 
   // Next run to send, at most `max` chunks: repairs first. `again` tells a repair. Empty: stop.
   ChunkRange take(Chunk max, bool& again, Nanos now);

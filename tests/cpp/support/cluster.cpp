@@ -186,6 +186,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->done_at = now_;
     if (then) then();
   };
+  if (adjust) adjust(rank, post);
   core.post(std::move(post), now_);
   return run;
 }

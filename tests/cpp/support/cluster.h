@@ -94,6 +94,9 @@ class Cluster {
                               Nanos timeout = kNever, size_t g = 0,
                               std::function<void()> then = {});
 
+  // Changes what the calls above post, just before.
+  std::function<void(Member rank, Post& post)> adjust;
+
   // Drives everything until `until()` or `limit` of virtual time passes; returns until(). A paused
   // rank's lane is not polled (a stopped process).
   template <typename Until>

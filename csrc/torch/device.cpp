@@ -1,0 +1,84 @@
+// Operations on device tensors. The engine is given pinned memory (staging.h), with the ready mark
+// at 0, before anything is enqueued on the device: an operation that the group refuses must not
+// write to outputs. From then on the operation has its place in the group's order, whenever its
+// source gets here.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "backend.h"
+#include "background.h"
+
+namespace mcast::pg {
+namespace {
+
+template <typename Guard>
+bool capturing(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.isStreamCapturing(stream); }) {
+    return guard.isStreamCapturing(stream);
+  } else {
+    return false;  // an older torch: the copy fails by itself, less clearly
+  }
+}
+
+}  // namespace
+
+void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
+  const c10::Device device = tensor.device();
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op),
+              ": mcast cannot be captured ", "in a graph: the host takes part in every operation");
+}
+
+SideStreams ProcessGroupMcast::side_streams(c10::Device device, const Group& engine_group) {
+  std::lock_guard lock(mutex_);
+  for (const SideStreams& streams : side_streams_) {
+    if (streams.in.device() == device) return streams;
+  }
+  side_streams_.push_back(SideStreams::make(device, config_.device_wait == "stream",
+                                            config_.segment, engine_group.stats().chunk));
+  return side_streams_.back();
+}
+
+WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* title,
+                                       std::vector<Transfer> transfers, Tensors inputs,
+                                       std::vector<Tensors> outputs,
+                                       std::shared_ptr<CopyBacks> back,
+                                       std::chrono::milliseconds timeout) {
+  const auto engine_group = group(op_name(op));
+  const c10::Device device = inputs[0].device();
+  const auto staged = Staged::make(std::move(transfers), std::move(back), rank_,
+                                   side_streams(device, *engine_group));
+  const size_t count = staged->transfers().size();
+  auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
+                        static_cast<int>(count) + 1, nullptr);
+  work->set_staged(staged);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Transfer& transfer = staged->transfers()[i];
+    bytes += transfer.block * transfer.targets.size();
+    PostOptions options = post_options(op, *work, timeout, transfer.dtype);
+    staged->hook(i, options);
+    Slice input;
+    std::vector<Slice> slices;
+    staged->slices(i, input, slices);
+    auto posted =
+        transfer.gather
+            ? engine_group->post_allgather(std::move(input), std::move(slices), std::move(options))
+            : engine_group->post_broadcast(std::move(slices[0]), transfer.root, std::move(options));
+    if (!posted.ok()) {
+      // Earlier ones wait for sources that now never come.
+      if (i > 0) engine_group->abort("a part of a coalesced operation was refused");
+      throw_status(posted.status(), context(op_name(op), sequence_));
+    }
+  }
+  staged->launch(work, engine_group->waker(),
+                 [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
+                   // The last reference to a group waits for its end: not on the watch thread.
+                   Background::instance().run([weak, reason] {
+                     if (const auto live = weak.lock()) live->abort(reason);
+                   });
+                 });
+  tallies_.engine(op, bytes);
+  return work;
+}
+
+}  // namespace mcast::pg

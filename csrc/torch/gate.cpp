@@ -1,0 +1,150 @@
+// The CUDA gate is used only after a trial: on a stream of the pool, wait for a word that is there
+// already and write another, then look. Drivers that lack the functions, devices that refuse them
+// and builds of torch that do not tell their stream handles (or whose "cuda" is ROCm) fail it and
+// have no gate.
+#include "gate.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/log.h"
+
+namespace mcast::pg {
+namespace {
+
+template <typename Guard>
+void* native_handle(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.getStreamNativeHandle(stream); }) {
+    return guard.getStreamNativeHandle(stream);
+  } else {
+    return nullptr;  // an older torch
+  }
+}
+
+class CudaGate final : public Gate {
+ public:
+  CudaGate() {
+    void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) return;
+    address_ = reinterpret_cast<Address>(dlsym(library, "cuMemHostGetDevicePointer_v2"));
+    wait_ = reinterpret_cast<Operation>(dlsym(library, "cuStreamWaitValue32_v2"));
+    write_ = reinterpret_cast<Operation>(dlsym(library, "cuStreamWriteValue32_v2"));
+  }
+
+  // Throws or returns false if it does not work.
+  bool try_out(c10::Device device) const {
+    if (address_ == nullptr || wait_ == nullptr || write_ == nullptr) return false;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const c10::Stream stream = guard.getStreamFromGlobalPool(device, true);
+    if (native_handle(guard, stream) == nullptr) return false;
+    const at::Tensor words =
+        at::empty({2}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
+    auto* const word = static_cast<uint32_t*>(words.mutable_data_ptr());
+    word[0] = 5;
+    word[1] = 0;
+    wait(stream, word, 4);
+    signal(stream, word + 1, 7);
+    guard.synchronizeStream(stream);
+    return static_cast<volatile uint32_t*>(word)[1] == 7;
+  }
+
+  void wait(const c10::Stream& stream, uint32_t* word, uint32_t value) const override {
+    enqueue(wait_, "cuStreamWaitValue32", stream, word, value);
+  }
+  void signal(const c10::Stream& stream, uint32_t* word, uint32_t value) const override {
+    enqueue(write_, "cuStreamWriteValue32", stream, word, value);
+  }
+
+ private:
+  using Pointer = unsigned long long;  // CUdeviceptr
+  using Address = int (*)(Pointer*, void*, unsigned);
+  using Operation = int (*)(void* stream, Pointer, uint32_t value, unsigned flags);
+
+  // Flags 0: wait for >= in cyclic order; write after a memory barrier.
+  void enqueue(Operation operation, const char* name, const c10::Stream& stream, uint32_t* word,
+               uint32_t value) const {
+    const c10::StreamGuard current(stream);  // and its device, so that the context is right
+    const c10::impl::VirtualGuardImpl guard(stream.device_type());
+    Pointer pointer = 0;
+    int error = address_(&pointer, word, 0);
+    if (error == 0) error = operation(native_handle(guard, stream), pointer, value, 0);
+    TORCH_CHECK(error == 0, "mcast: ", name, " failed with CUDA driver error ", error);
+  }
+
+  Address address_ = nullptr;
+  Operation wait_ = nullptr;
+  Operation write_ = nullptr;
+};
+
+class ForeignGate final : public Gate {
+ public:
+  ForeignGate(GateFunction for_wait, GateFunction for_signal)
+      : wait_(for_wait), signal_(for_signal) {}
+  void wait(const c10::Stream& stream, uint32_t* word, uint32_t value) const override {
+    const int error = wait_(stream.id(), stream.device_index(), word, value);
+    TORCH_CHECK(error == 0, "mcast: the gate of ", stream.device(), " failed to wait: ", error);
+  }
+  void signal(const c10::Stream& stream, uint32_t* word, uint32_t value) const override {
+    const int error = signal_(stream.id(), stream.device_index(), word, value);
+    TORCH_CHECK(error == 0, "mcast: the gate of ", stream.device(), " failed to signal: ", error);
+  }
+
+ private:
+  const GateFunction wait_;
+  const GateFunction signal_;
+};
+
+// Leaked, like everything that streams may still use at exit.
+struct Gates {
+  std::mutex mutex;
+  std::map<c10::DeviceType, const Gate*> foreign;
+  std::map<c10::DeviceIndex, const Gate*> cuda;
+};
+Gates& gates() {
+  static auto* const all = new Gates;
+  return *all;
+}
+
+const Gate* make_cuda_gate(c10::Device device) {
+  auto gate = std::make_unique<CudaGate>();
+  std::string why = "the driver or torch lacks what it needs";
+  try {
+    if (gate->try_out(device)) return gate.release();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  log(LogLevel::kInfo, "%s: no stream gate (%s); wait() blocks the calling thread",
+      device.str().c_str(), why.c_str());
+  return nullptr;
+}
+
+}  // namespace
+
+const Gate* gate_of(c10::Device device) {
+  Gates& all = gates();
+  std::lock_guard lock(all.mutex);
+  if (device.is_cuda()) {
+    const auto [found, added] = all.cuda.try_emplace(device.index(), nullptr);
+    if (added) found->second = make_cuda_gate(device);
+    return found->second;
+  }
+  const auto found = all.foreign.find(device.type());
+  return found == all.foreign.end() ? nullptr : found->second;
+}
+
+void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal) {
+  Gates& all = gates();
+  std::lock_guard lock(all.mutex);
+  all.foreign[type] =
+      wait == nullptr || signal == nullptr ? nullptr : new ForeignGate(wait, signal);
+}
+
+}  // namespace mcast::pg

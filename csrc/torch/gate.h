@@ -1,0 +1,36 @@
+// Gates: words of pinned host memory that a device stream waits for and writes, so that stream and
+// network go hand in hand without a thread that calls the device. The host opens a gate with an
+// ordinary store.
+//
+// CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32), found
+// with dlsym() in the libcuda that torch has loaded; no header, no link. Other devices may bring
+// their own with set_gate(). Without one, staging.h falls back to events.
+//
+// Threads: all functions from any thread. Errors: c10::Error.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+
+namespace mcast::pg {
+
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  // Enqueued on `stream`: nothing after it starts before int32(*word - value) >= 0. `word` lies in
+  // pinned memory and outlives that.
+  virtual void wait(const c10::Stream& stream, uint32_t* word, uint32_t value) const = 0;
+  // Enqueued on `stream`: *word = value, after the effects of everything before it.
+  virtual void signal(const c10::Stream& stream, uint32_t* word, uint32_t value) const = 0;
+};
+
+// The gate of this device type, or null. Tried out on the first call for CUDA.
+const Gate* gate_of(c10::Device device);
+
+// A device's own gate, as C functions that return 0 for success. For devices of torch's out-of-tree
+// kind; before the first operation on them. Null functions: none.
+using GateFunction = int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t value);
+void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal);
+
+}  // namespace mcast::pg

@@ -1,0 +1,74 @@
+// A cache by size, of bounded sum: a request takes the smallest buffer that holds it unless that is
+// more than four times as large. What no longer fits in the cache is freed on the background
+// thread, since freeing may call the device. The child of a fork starts with an empty cache; the
+// parent's pinned memory means nothing to it.
+#include "pinned.h"
+
+#include <ATen/ops/empty.h>
+#include <pthread.h>
+
+#include <map>
+#include <mutex>
+
+#include "background.h"
+
+namespace mcast::pg {
+namespace {
+
+constexpr size_t kMostCached = size_t{512} << 20;
+constexpr size_t kGranule = size_t{64} << 10;
+constexpr size_t kMostWaste = 4;
+
+struct Cache {
+  std::mutex mutex;
+  std::multimap<size_t, at::Tensor> free;
+  size_t bytes = 0;
+};
+
+Cache*& cache() {
+  static Cache* current = [] {
+    pthread_atfork(nullptr, nullptr, [] { cache() = new Cache; });
+    return new Cache;
+  }();
+  return current;
+}
+
+}  // namespace
+
+PinnedBuffer::PinnedBuffer(at::Tensor bytes)
+    : bytes_(std::move(bytes)),
+      data_(static_cast<std::byte*>(bytes_.mutable_data_ptr())),
+      size_(bytes_.nbytes()) {}
+
+PinnedBuffer::~PinnedBuffer() {
+  Cache& all = *cache();
+  {
+    std::lock_guard lock(all.mutex);
+    if (all.bytes + size_ <= kMostCached) {
+      all.bytes += size_;
+      all.free.emplace(size_, std::move(bytes_));
+      return;
+    }
+  }
+  dispose_later(std::move(bytes_));
+}
+
+std::shared_ptr<PinnedBuffer> pinned_buffer(size_t bytes) {
+  bytes = (bytes + kGranule - 1) / kGranule * kGranule;
+  Cache& all = *cache();
+  {
+    std::lock_guard lock(all.mutex);
+    const auto found = all.free.lower_bound(bytes);
+    if (found != all.free.end() && found->first / kMostWaste <= bytes) {
+      at::Tensor reused = std::move(found->second);
+      all.bytes -= found->first;
+      all.free.erase(found);
+      return std::make_shared<PinnedBuffer>(std::move(reused));
+    }
+  }
+  return std::make_shared<PinnedBuffer>(
+      at::empty({static_cast<int64_t>(bytes)},
+                at::TensorOptions().dtype(at::kByte).device(at::kCPU).pinned_memory(true)));
+}
+
+}  // namespace mcast::pg

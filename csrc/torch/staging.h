@@ -1,0 +1,147 @@
+// Device tensors on their way through pinned host memory, piece by piece, beside the network.
+//
+//   out stream:  wait for the caller's stream | copy piece 0 | mark | copy piece 1 | mark | ...
+//   network:     sends what is marked ready   ...             receives; marks what is final
+//   in stream:   wait for the caller's stream | gate, copy piece 0 | gate, copy piece 1 | ... | end
+//
+// With a gate (gate.h) everything is enqueued by the posting call; later the host only stores and
+// reads words of pinned memory, and wait() makes the caller's stream wait for `end`. Without one a
+// thread asks for events and enqueues the copies in as their bytes become final; wait() blocks its
+// caller until all are enqueued. Errors open every gate: the device never hangs, the work carries
+// the error.
+//
+// Threads: make(), slices(), hook() and launch() on the posting thread; the rest as noted. Memory:
+// pinned memory, device storages and temporaries are held until the device has finished.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+#include "gate.h"
+#include "pinned.h"
+#include "transfer.h"
+
+namespace mcast::pg {
+
+class McastWork;
+
+// The streams of one group on one device.
+struct SideStreams {
+  c10::Stream out;
+  c10::Stream in;
+  const Gate* gate;  // null: none
+  size_t segment;    // bytes of a piece, at least; a multiple of `unit`
+  size_t unit;
+
+  // `gated` false: no gate even if there is one. `chunk`: of the network, bytes; a piece that ends
+  // with one need not wait for the next piece to leave. 0: any.
+  static SideStreams make(c10::Device device, bool gated, size_t segment, size_t chunk);
+};
+
+class Staged : public std::enable_shared_from_this<Staged> {
+ public:
+  // Takes pinned memory for all transfers. `rank` is the own one.
+  static std::shared_ptr<Staged> make(std::vector<Transfer> transfers,
+                                      std::shared_ptr<CopyBacks> backs, int rank,
+                                      const SideStreams& streams);
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+
+  const std::vector<Transfer>& transfers() const { return transfers_; }
+  // What to post for transfer `i`: `input` of a gather, or the one slice of a broadcast in
+  // `outputs`.
+  void slices(size_t i, Slice& input, std::vector<Slice>& outputs) const;
+  // Adds the hooks of transfer `i` to its post: done marks, and its end before the work's.
+  void hook(size_t i, PostOptions& options);
+
+  // After the posts: enqueues what can be, and lets `work` end one part when the device has
+  // finished. `waker`: of the group. `abort`: called with a reason if the device fails.
+  void launch(c10::intrusive_ptr<McastWork> work, std::function<void()> waker,
+              std::function<void(const std::string&)> abort);
+
+  // Any thread. True: join() covers everything.
+  bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
+  // Makes the caller's current stream wait for everything.
+  void join() const;
+  // A stream on which everything is enqueued, once enqueued().
+  const c10::Stream& stream() const { return streams_.in; }
+
+  // Network and device are done with the pinned memory. Once, by the last of the two.
+  void release() { pinned_ = nullptr; }
+
+  // The watch thread. Raises marks, enqueues; true: the device has finished and the work was told.
+  bool poll();
+
+ private:
+  Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
+         const SideStreams& streams);
+  ~Staged() = default;
+
+  // Device to host: [offset, offset + length) of the source of a transfer.
+  struct OutPiece {
+    size_t transfer, offset, length;
+  };
+  // Host, or the own block, to device.
+  struct InPiece {
+    size_t transfer, target, offset, length;
+    size_t word;      // in words(); its value ...
+    uint32_t needed;  // ... says when the bytes are final; 0: the own block
+  };
+
+  uint32_t* word(size_t index) const;
+  std::byte* host(size_t transfer, size_t target) const;
+  at::Tensor host_view(const InPiece& piece) const;
+  void plan_pieces();
+  void open(size_t transfer);
+  void copy_out(const c10::Stream& caller);
+  void copy_in(const InPiece& piece);
+  void end_in();
+  bool raise_ready();
+  void enqueue_final();
+  void fail(const std::string& why, std::exception_ptr error);
+  void finish(std::exception_ptr error);
+
+  std::vector<Transfer> transfers_;
+  const int rank_;
+  const SideStreams streams_;
+  std::shared_ptr<CopyBacks> backs_;
+  size_t segment_ = 0;
+  size_t words_ = 0;                // at the head of the pinned memory
+  std::vector<size_t> first_word_;  // by transfer: of target 0; then the end
+  std::vector<size_t> data_;        // by transfer: offset in pinned memory
+  std::vector<OutPiece> outs_;
+  std::vector<InPiece> ins_;
+  std::shared_ptr<PinnedBuffer> pinned_;
+  std::vector<std::shared_ptr<Region>> sources_;  // by transfer
+
+  c10::Event caller_, out_end_, in_end_;
+  std::vector<c10::Event> out_marks_;  // without a gate
+  std::atomic<bool> enqueued_{false};
+  std::atomic<bool> failed_{false};
+
+  // The watch thread's.
+  size_t raised_ = 0;   // out pieces
+  size_t written_ = 0;  // in pieces
+  c10::intrusive_ptr<McastWork> work_;
+  std::function<void()> waker_;
+  std::function<void(const std::string&)> abort_;
+};
+
+// The thread that polls staged works, one per process, started by the first. After fork() the child
+// has none in flight and its own thread.
+namespace watch {
+void add(std::shared_ptr<Staged> staged);
+// Something changed: look now. Any thread, never blocking for long.
+void notify();
+// Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
+void close(Nanos limit);
+}  // namespace watch
+
+}  // namespace mcast::pg

@@ -1,0 +1,121 @@
+// Staged memory: sources that become readable piece by piece, and destinations that are read piece
+// by piece while the operation runs.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+constexpr size_t kStep = 16 << 10;
+constexpr size_t kBlock = 10 * kStep + 77;
+
+class Marks : public testing::TestWithParam<bool> {
+ protected:
+  static ClusterOptions options(double loss = 0) {
+    ClusterOptions o;
+    o.ranks = 3;
+    o.group.name = "job";
+    o.group.try_multicast = !GetParam();
+    o.net.faults.drop = loss;
+    o.net.seed = 7;
+    return o;
+  }
+
+  // Sources start with nothing readable; marks of outputs are written down, and what they say is
+  // looked at on the spot.
+  void stage(Cluster& c, uint64_t id) {
+    c.adjust = [this, id](Member rank, Post& post) {
+      if (post.input.length > 0) {
+        auto region = std::make_shared<Region>(post.input.data(), post.input.length,
+                                               std::make_shared<Slice>(post.input));
+        region->set_ready(0);
+        sources_[rank] = region;
+        post.input = {region, 0, post.input.length};
+      }
+      const bool all = post.descriptor.kind == wire::Kind::kAllgather;
+      post.mark_step = kStep;
+      post.on_mark = [this, id, all, rank, root = post.descriptor.root, outputs = post.outputs](
+                         uint32_t slot, uint64_t bytes) {
+        uint64_t& mark = marks_[{rank, slot}];
+        EXPECT_GT(bytes, mark);
+        EXPECT_TRUE(bytes / kStep > mark / kStep || bytes == outputs[slot].length);
+        mark = bytes;
+        const ConstBytes seen = outputs[slot].bytes().first(bytes);
+        EXPECT_EQ(check_pattern(id, all ? slot : root, seen), bytes);
+      };
+    };
+  }
+
+  std::map<Member, std::shared_ptr<Region>> sources_;
+  std::map<std::pair<Member, uint32_t>, uint64_t> marks_;
+};
+
+TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
+  Cluster c(options());
+  stage(c, 5);
+  const Runs runs = broadcast_all(c, 1, kBlock, 5);
+  for (size_t ready = 0; ready < kBlock; ready += kStep) {
+    sources_[1]->set_ready(ready);
+    c.run_for(200 * kMilli);
+    for (const Member r : {0, 2}) {
+      EXPECT_LE((marks_[{r, 0}]), ready);
+      // All of it but the chunk that is cut by the mark, once a step is complete.
+      if (ready >= 2 * kStep) {
+        EXPECT_GE((marks_[{r, 0}]), ready - 2 * kStep);
+      }
+      EXPECT_FALSE(runs[r]->done());
+    }
+  }
+  sources_[1]->set_ready(kBlock);
+  finish(c, runs);
+  EXPECT_EQ((marks_[{0, 0}]), kBlock);
+  EXPECT_EQ((marks_[{2, 0}]), kBlock);
+  EXPECT_EQ(marks_.count({1, 0}), 0u) << "the own block has no done mark";
+}
+
+TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
+  Cluster c(options());
+  stage(c, 8);
+  Runs first = allgather_all(c, 1000, 8);
+  const auto held = sources_;
+  c.adjust = {};
+  Runs second = allgather_all(c, 500, 9);
+  for (const auto& [rank, source] : held) {
+    if (rank != 2) source->set_ready(1000);
+  }
+  c.run_for(300 * kMilli);
+  for (const auto& run : first) EXPECT_FALSE(run->done());
+  held.at(2)->set_ready(999);
+  c.run_for(100 * kMilli);
+  for (const auto& run : first) EXPECT_FALSE(run->done());
+  held.at(2)->set_ready(1000);
+  first.insert(first.end(), second.begin(), second.end());
+  finish(c, first);
+}
+
+TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
+  Cluster c(options(0.05));
+  stage(c, 11);
+  const Runs runs = allgather_all(c, kBlock, 11);
+  for (const auto& [rank, source] : sources_) {
+    for (size_t piece = 1; piece <= 11; piece++) {
+      c.at(c.now() + static_cast<Nanos>(piece * (rank + 1)) * kMilli,
+           [source = source, piece] { source->set_ready(std::min(kBlock, piece * kStep)); });
+    }
+  }
+  finish(c, runs);
+  for (Member r = 0; r < 3; r++) {
+    for (uint32_t slot = 0; slot < 3; slot++) {
+      if (slot != r) {
+        EXPECT_EQ((marks_[{r, slot}]), kBlock);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Marks, testing::Bool(),
+                         [](const auto& p) { return p.param ? "ring" : "multicast"; });
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,76 @@
+"""A device for tests of device tensors: asynchronous streams with random delays on host memory.
+
+build() compiles it; load() makes it the device "fake" of the calling process. `python -m fake_device`
+builds and prints the library's path: building in the test process would register the device there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+BUILD = FOLDER.parents[2] / "build" / "fake_device"
+
+TO_HOST, TO_DEVICE = 0, 1  # directions of allow() and copies()
+
+
+def build() -> str:
+    """Compiles the extension in a process of its own; the path of the library."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fake_device"],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def compile_here() -> str:
+    import torch
+    from torch.utils import cpp_extension
+
+    folder = BUILD / f"torch{torch.__version__}-{sys.implementation.cache_tag}"
+    folder.mkdir(parents=True, exist_ok=True)
+    cpp_extension.load(
+        "fake_device",
+        [str(FOLDER / name) for name in ("runtime.cpp", "device.cpp")],
+        extra_cflags=["-O1", "-std=c++20"],
+        build_directory=str(folder),
+        is_python_module=False,
+    )
+    return str(folder / "fake_device.so")
+
+
+def load(library: str, gate: bool) -> types.ModuleType:
+    """Registers the device and its gate (or none) with torch and torch_mcast. torch.ops.fake_device."""
+    import torch
+
+    from torch_mcast._load import extension
+
+    if not hasattr(torch, "fake"):
+        torch.ops.load_library(library)
+        torch.utils.rename_privateuse1_backend("fake")
+        torch.ops.fake_device.init()
+        module = types.ModuleType("torch.fake")
+        module.is_available = lambda: True
+        module.is_initialized = lambda: True
+        module.current_device = lambda: 0
+        module.device_count = lambda: 1
+        module.set_device = lambda device: None
+        module.synchronize = lambda device=None: torch.ops.fake_device.synchronize()
+        module._is_in_bad_fork = lambda: False
+        module.manual_seed_all = lambda seed: None
+        torch._register_device_module("fake", module)
+    symbols = ctypes.CDLL(library)
+    functions = [
+        ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value if gate else 0
+        for name in ("fake_gate_wait", "fake_gate_signal")
+    ]
+    extension().set_gate("privateuseone", *functions)
+    return torch.ops.fake_device

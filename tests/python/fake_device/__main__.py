@@ -1,0 +1,3 @@
+from fake_device import compile_here
+
+print(compile_here())

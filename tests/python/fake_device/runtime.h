@@ -1,0 +1,55 @@
+// The "hardware" of the fake device: streams run by threads, in order, after random delays, and
+// events. Memory is the host's, so work that runs too early or too late sees wrong bytes.
+//
+// Tests steer it: copies between device and pinned memory can be limited to a number, and streams
+// can be held.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace fake {
+
+constexpr int kPool = 8;  // streams 1..8: pool, 9..16: of high priority; 0: default
+
+// A point in a stream.
+struct Mark {
+  bool reached = false;
+};
+using MarkPtr = std::shared_ptr<Mark>;
+
+// One lock and one condition for everything: it is a fake.
+struct Device {
+  std::mutex mutex;
+  std::condition_variable changed;
+  // Copies between device and pinned memory: done so far and allowed, [0] to the host, [1] from it.
+  int64_t copies[2] = {0, 0};
+  int64_t allowed[2] = {INT64_MAX, INT64_MAX};
+  int64_t open_holds = 0;
+
+  void wait_until(const std::function<bool()>& condition) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, condition);
+  }
+  void change(const std::function<void()>& step) {
+    const std::lock_guard lock(mutex);
+    step();
+    changed.notify_all();
+  }
+};
+Device& device();
+
+void enqueue(int64_t stream, std::function<void()> task);
+bool idle(int64_t stream);
+MarkPtr record(int64_t stream);
+void block(const MarkPtr& mark, int64_t stream);
+void wait(const MarkPtr& mark);
+bool reached(const MarkPtr& mark);
+
+int64_t current_stream();
+int64_t exchange_stream(int64_t stream);
+
+}  // namespace fake
