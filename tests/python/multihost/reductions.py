@@ -1,0 +1,207 @@
+"""What the ranks run in test_multihost_reduce.py. Floats whose sums are rounded, so that another
+order of summation than that of the ranks shows in the bits."""
+
+from __future__ import annotations
+
+import time
+
+import programs
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+
+def values(count: int, rank: int, salt: int) -> torch.Tensor:
+    return programs.pattern(4 * count, rank, salt).view(torch.int32).float()
+
+
+def folded(count: int, salt: int, part: slice = slice(None)) -> torch.Tensor:
+    """The sum in rank order."""
+    total = values(count, 0, salt)[part].clone()
+    for rank in range(1, dist.get_world_size()):
+        total += values(count, rank, salt)[part]
+    return total
+
+
+def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    programs.check(got.view(torch.uint8), expected.view(torch.uint8), what)
+
+
+def block_of(count: int) -> tuple[int, slice]:
+    """(elements of the whole input, the rank's part of it)."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    block = -(-count // world)
+    return block * world, slice(rank * block, (rank + 1) * block)
+
+
+def reduce_scatter(count: int, salt: int, group=None) -> None:
+    whole, part = block_of(count)
+    output = torch.full((part.stop - part.start,), float("nan"))
+    dist.reduce_scatter_tensor(output, values(whole, dist.get_rank(), salt), group=group)
+    same(output, folded(whole, salt, part), f"reduce_scatter of {whole}")
+
+
+def all_reduce(count: int, salt: int) -> None:
+    tensor = values(count, dist.get_rank(), salt)
+    dist.all_reduce(tensor)
+    same(tensor, folded(count, salt), f"all_reduce of {count}")
+
+
+def reduce(count: int, root: int, salt: int) -> None:
+    mine = values(count, dist.get_rank(), salt)
+    tensor = mine.clone()
+    dist.reduce(tensor, root)
+    rooted = dist.get_rank() == root
+    same(tensor, folded(count, salt) if rooted else mine, f"reduce of {count} to {root}")
+
+
+def every_reduction(ctx, sizes) -> dict:
+    programs.join(ctx)
+    for i, count in enumerate(sizes):
+        reduce_scatter(count, 3 * i)
+        all_reduce(count, 3 * i + 1)
+        reduce(count, i % ctx.world_size, 3 * i + 2)
+    dist.barrier()
+    return torch_mcast.stats()
+
+
+def measured(ctx, op, size, rounds) -> None:
+    """Runs between two signals, so that creating the group is not counted."""
+    programs.join(ctx, algorithm="multicast")
+    dist.barrier()
+    ctx.notify("ready")
+    ctx.wait("go")
+    for salt in range(rounds):
+        (reduce_scatter if op == "reduce_scatter" else all_reduce)(size // 4, salt)
+    dist.barrier()
+    ctx.notify("done")
+    ctx.wait("end")
+
+
+def both_at_once(ctx, size, rounds) -> dict:
+    """`size` bytes of output and of input."""
+    programs.join(ctx)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    whole, part = block_of(size // 4)
+    for salt in range(rounds):
+        shard, gathered = programs.pattern(size // world, rank, salt), torch.zeros(size).byte()
+        own, total = torch.zeros(part.stop - part.start), values(whole, rank, salt + 1)
+        works = [
+            dist.all_gather_into_tensor(gathered, shard, async_op=True),
+            dist.reduce_scatter_tensor(own, values(whole, rank, salt), async_op=True),
+            dist.all_reduce(total, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        expected = torch.cat(programs.blocks(size // world, salt))
+        programs.check(gathered, expected, "all_gather")
+        same(own, folded(whole, salt, part), "reduce_scatter")
+        same(total, folded(whole, salt + 1), "all_reduce")
+    dist.barrier()
+    return torch_mcast.stats()
+
+
+def one_lane_after_the_other(ctx, size) -> None:
+    programs.join(ctx, algorithm="multicast")
+    programs.all_gather(1024, 0)  # connects, resolves addresses
+    reduce_scatter(1 << 16, 0)
+    dist.barrier()
+    ctx.notify("ready")
+    for lane, run in (
+        ("all_gather", lambda: programs.all_gather(size, 1)),
+        ("reduce_scatter", lambda: reduce_scatter(size // 2, 1)),
+    ):
+        ctx.wait(lane)
+        run()
+        ctx.notify(lane)
+    ctx.wait("end")
+
+
+def beside_a_stopped_owner(ctx, stopped) -> dict:
+    """`stopped` posts, grants its first segments, and is stopped before the others post."""
+    programs.join(ctx)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    rest = dist.new_group([r for r in range(world) if r != stopped], backend="mcast")
+    whole, part = block_of(8 << 20)
+    output, mine = torch.zeros(part.stop - part.start), values(whole, rank, 0)
+    dist.barrier()
+    if rank == stopped:
+        work = dist.reduce_scatter_tensor(output, mine, async_op=True)
+        ctx.notify("posted")
+    else:
+        ctx.wait("go")
+        work = dist.reduce_scatter_tensor(output, mine, async_op=True)
+        for salt in range(10):
+            programs.broadcast(1 << 20, (stopped + 1) % world, salt, rest)
+        assert not work.is_completed()
+        ctx.notify("broadcasts done")
+    work.wait()
+    same(output, folded(whole, 0, part), "reduce_scatter around a stop")
+    dist.barrier()
+    return torch_mcast.stats()
+
+
+def until_it_fails(ctx, size, options) -> None:
+    """Two reductions are always in flight."""
+    programs.join(ctx, **options)
+    whole, part = block_of(size // 4)
+    mine = values(whole, dist.get_rank(), 0)
+    outputs = [torch.zeros(part.stop - part.start) for _ in range(2)]
+    works = [dist.reduce_scatter_tensor(output, mine, async_op=True) for output in outputs]
+    ctx.notify("running")
+    try:
+        while True:
+            works.pop(0).wait()
+            outputs.append(outputs.pop(0))
+            works.append(dist.reduce_scatter_tensor(outputs[-1], mine, async_op=True))
+    except dist.DistBackendError as error:
+        ctx.notify("raised", (time.monotonic(), str(error)))
+        raise
+
+
+def fsdp2(ctx, backend) -> tuple[list[float], list[dict]]:
+    """Losses of a few steps, and the trace of the last backward pass."""
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if backend == "mcast":
+        programs.join(ctx)
+    else:
+        ctx.init_process_group(backend)
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 768))
+    mesh = init_device_mesh("cpu", (ctx.world_size,))
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+        # On a GPU a stream of its own does this.
+        layer._set_unshard_async_op(True)
+    fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    torch.manual_seed(100 + ctx.rank)
+    inputs, targets = torch.randn(8, 768), torch.randn(8, 768)
+    losses, trace = [], []
+    for _ in range(3):
+        loss = (net(inputs) - targets).square().mean()
+        losses.append(loss.item())
+        since = time.monotonic_ns()
+        loss.backward()
+        trace = [op for op in torch_mcast.trace() if op["posted"] >= since]
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, trace
+
+
+def overlaps(trace: list[dict]) -> int:
+    """Pairs of an all-gather and a reduce-scatter of one group whose data moved at the same time."""
+    moved = [op for op in trace if op["ok"] and op["first_byte"] is not None]
+    return sum(
+        gather["group"] == scatter["group"]
+        and gather["first_byte"] < scatter["last_byte"]
+        and scatter["first_byte"] < gather["last_byte"]
+        for gather in moved
+        if gather["name"] == "all_gather_into_tensor"
+        for scatter in moved
+        if scatter["name"] == "reduce_scatter_tensor"
+    )
