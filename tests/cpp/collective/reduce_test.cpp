@@ -9,20 +9,21 @@ using wire::Kind;
 TEST(Reductions, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
   ClusterOptions o;
   o.ranks = 3;
-  o.group.agreed.incast = 4096;  // segments of 4 KiB, two per contributor
   Cluster c(o);
+  // Eight segments of 60 KiB per contributor: the large one asks for four at a time, and whatever
+  // is free in between would be enough for small ones.
   Runs runs;
   const auto scatter = [&](Member r, size_t bytes, uint64_t id) {
     runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, bytes, id));
   };
   for (const Member r : {Member{0}, Member{1}}) {
-    scatter(r, 200'000, 1);
-    for (uint64_t id = 2; id < 8; id++) scatter(r, 6000, id);
+    scatter(r, 3'000'000, 1);
+    for (uint64_t id = 2; id < 8; id++) scatter(r, 70'000, id);
   }
   // The third calls the others only when the first is over.
-  scatter(2, 200'000, 1);
+  scatter(2, 3'000'000, 1);
   ASSERT_TRUE(c.run([&] { return runs.back()->done(); }, 10 * kSecond)) << "waits for each other";
-  for (uint64_t id = 2; id < 8; id++) scatter(2, 6000, id);
+  for (uint64_t id = 2; id < 8; id++) scatter(2, 70'000, id);
   finish(c, runs);
 }
 
