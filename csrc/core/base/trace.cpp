@@ -23,10 +23,4 @@ std::vector<TraceEvent> Trace::events() const {
   return out;
 }
 
-void Trace::clear() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  ring_.clear();
-  next_ = 0;
-}
-
 }  // namespace mcast

@@ -29,7 +29,6 @@ class Trace {
   void record(TraceEvent event);
   // Oldest first.
   std::vector<TraceEvent> events() const;
-  void clear();
 
  private:
   const size_t capacity_;

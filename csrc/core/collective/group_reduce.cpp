@@ -138,7 +138,11 @@ void GroupCore::grant_segments(Operation& op, Nanos now) {
   uint32_t outstanding = 0;
   for (const auto& o : ops_) {
     if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
-    outstanding += o->reduce->owner->granted() - o->reduce->owner->folded();
+    const ReduceOwner& earlier = *o->reduce->owner;
+    outstanding += earlier.granted() - earlier.folded();
+    if (o.get() == &op) break;
+    // A rank may wait for this one before it posts ours: ours must not take its room.
+    if (earlier.granted() < earlier.segments()) return;
   }
   if (outstanding >= most) return;
   const uint32_t left = owner.segments() - owner.granted();

@@ -1,5 +1,7 @@
 // Rates are measured over intervals of a few milliseconds. Capacity is the highest total seen, with
-// a slow decay. A token bucket turns the rate into moments: a request may overdraw it once (a
+// a slow decay. How much multicast would take is not known: so while the link is full, reduction
+// gives way step by step down to its share, and as soon as something is left unused it takes it
+// back. A token bucket turns the rate into moments: a request may overdraw it once (a
 // segment from everybody is large), the next waits until the debt is paid.
 #include "protocol/ingress_share.h"
 
@@ -24,7 +26,14 @@ void IngressShare::update(uint64_t multicast, uint64_t reduce, Nanos now) {
   const bool was_idle = active_ == 0;
   active_ = multicast != multicast_ ? kIdleIntervals : std::max(0, active_ - 1);
   capacity_ = std::max(capacity_ * kDecay, m + r);
-  rate_ = std::max(share_ * capacity_, capacity_ * kHeadroom - m);
+  if (was_idle) {
+    rate_ = capacity_;
+  } else if (m + r >= kSaturated * capacity_) {
+    rate_ *= kYield;
+  } else {
+    rate_ += kRaise * capacity_;
+  }
+  rate_ = std::clamp(rate_, share_ * capacity_, capacity_);
   if (was_idle) {
     tokens_ = 0;
     filled_ = now;

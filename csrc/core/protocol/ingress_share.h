@@ -35,8 +35,9 @@ class IngressShare {
   static constexpr Nanos kInterval = 2 * kMilli;
   static constexpr int kIdleIntervals =
       3;  // multicast counts as active so long after its last byte
-  static constexpr double kHeadroom = 1.05;  // what is unused is found by asking for a little more
-  static constexpr double kDecay = 0.98;     // of the capacity, per interval
+  static constexpr double kSaturated = 0.95;  // of the capacity: the link is full
+  static constexpr double kYield = 0.9, kRaise = 0.1;
+  static constexpr double kDecay = 0.98;  // of the capacity, per interval
 
   const double share_;
   Nanos since_ = -1;

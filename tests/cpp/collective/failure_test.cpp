@@ -114,7 +114,7 @@ class FailureRun {
   void post_program() {
     const size_t ops = 1 + rng_.below(4);
     for (size_t k = 0; k < ops; k++) {
-      const uint64_t kind = rng_.below(5);
+      const uint64_t kind = rng_.below(8);
       const size_t sizes[] = {1, 1409, 30000, 150000, 0};
       const size_t bytes = sizes[rng_.below(5)];
       const auto root = static_cast<Member>(rng_.below(ranks_));
@@ -148,8 +148,12 @@ class FailureRun {
       runs_.push_back(cluster_->broadcast(r, root, bytes, id));
     } else if (kind < 4) {
       runs_.push_back(cluster_->allgather(r, bytes, id));
-    } else {
+    } else if (kind == 4) {
       runs_.push_back(cluster_->barrier(r));
+    } else {
+      const auto way =
+          static_cast<wire::Kind>(static_cast<uint64_t>(wire::Kind::kReduceScatter) + kind - 5);
+      runs_.push_back(cluster_->reduction(r, way, root, bytes, id));
     }
   }
 

@@ -201,6 +201,14 @@ std::shared_ptr<OpRun> Cluster::allgather(Member rank, size_t block, uint64_t id
   return call(rank, {wire::Kind::kAllgather, 6, kNoMember, block, ""}, id, timeout, g);
 }
 
+std::shared_ptr<OpRun> Cluster::reduction(Member rank, wire::Kind kind, Member root, size_t bytes,
+                                          uint64_t id, Nanos timeout, size_t g) {
+  wire::Descriptor d{kind, static_cast<uint8_t>(Element::kInt32), kNoMember, bytes / 4 * 4, ""};
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  if (kind == wire::Kind::kReduce) d.root = root;
+  return call(rank, d, id, timeout, g);
+}
+
 std::shared_ptr<OpRun> Cluster::barrier(Member rank, Nanos timeout, size_t g) {
   return call(rank, {wire::Kind::kBarrier, 0xff, kNoMember, 0, ""}, 0, timeout, g);
 }

@@ -87,6 +87,9 @@ class Cluster {
                                    Nanos timeout = kNever, size_t g = 0);
   std::shared_ptr<OpRun> allgather(Member rank, size_t block, uint64_t id, Nanos timeout = kNever,
                                    size_t g = 0);
+  // A reduction by sum of int32; `bytes` are rounded down to whole elements.
+  std::shared_ptr<OpRun> reduction(Member rank, wire::Kind kind, Member root, size_t bytes,
+                                   uint64_t id, Nanos timeout = kNever, size_t g = 0);
   std::shared_ptr<OpRun> barrier(Member rank, Nanos timeout = kNever, size_t g = 0);
   // An op as described, for calls that ranks disagree about. `then` runs in the completion
   // callback.

@@ -50,13 +50,18 @@ class Attacker {
     Runs runs;
     const size_t ops = 2 + rng_.below(4);
     for (size_t k = 1; k <= ops; k++) {
-      const uint64_t kind = rng_.below(5);
+      const uint64_t kind = rng_.below(8);
       const size_t bytes = 1 + rng_.below(rng_.chance(0.5) ? 3000 : 120000);
       const auto root = static_cast<Member>(rng_.below(c.size()));
       for (Member r = 0; r < c.size(); r++) {
         if (kind < 2) runs.push_back(c.broadcast(r, root, bytes, k, kOpLimit));
         if (kind == 2 || kind == 3) runs.push_back(c.allgather(r, bytes, k, kOpLimit));
         if (kind == 4) runs.push_back(c.barrier(r, kOpLimit));
+        if (kind > 4) {
+          const auto way =
+              static_cast<wire::Kind>(static_cast<uint64_t>(wire::Kind::kReduceScatter) + kind - 5);
+          runs.push_back(c.reduction(r, way, root, bytes, k, kOpLimit));
+        }
       }
     }
     const bool ended = c.run([&] { return all_done(runs); }, kOpLimit + 5 * kSecond);

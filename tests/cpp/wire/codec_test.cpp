@@ -2,6 +2,7 @@
 // structure or by checksum; bodies of any length are either exactly one message or nothing.
 #include <gtest/gtest.h>
 
+#include "base/element.h"
 #include "base/rng.h"
 #include "wire/datagram.h"
 #include "wire/descriptor.h"
@@ -302,17 +303,52 @@ TEST(Bodies, DescriptorRoundTripAndTextOfManyKinds) {
   EXPECT_FALSE(parse_descriptor(bad.bytes(), back));
 }
 
+TEST(Bodies, DescriptorsOfReductionsNameThem) {
+  Descriptor d{Kind::kReduce, 6, 3, 4096, ""};
+  d.reduction = static_cast<uint8_t>(Reduction::kMax);
+  EXPECT_EQ(d.to_string(), "reduce(4096 bytes, element type 6, max, root 3)");
+  for (uint8_t kind = 1; kind <= kKindMax; kind++) {
+    d.kind = static_cast<Kind>(kind);
+    Writer out;
+    put_descriptor(out, d);
+    Descriptor back;
+    ASSERT_TRUE(parse_descriptor(out.bytes(), back));
+    EXPECT_TRUE(back.same(d));
+    EXPECT_EQ(back.reduction, d.reduction);
+    EXPECT_EQ(is_reduction(back.kind), kind >= 4);
+    EXPECT_STRNE(kind_name(back.kind), "unknown");
+  }
+}
+
+TEST(Bodies, ReduceDataRoundTripAndTruncation) {
+  Writer out;
+  put_reduce_head(out, 77, -0.5);
+  EXPECT_EQ(out.bytes().size(), 12u);
+  ReduceData data;
+  EXPECT_FALSE(parse_reduce_data(out.bytes(), data)) << "no payload";
+  out.put<uint8_t>(9);
+  ASSERT_TRUE(parse_reduce_data(out.bytes(), data));
+  EXPECT_EQ(data.segment, 77u);
+  EXPECT_EQ(data.factor, -0.5);
+  ASSERT_EQ(data.payload.size(), 1u);
+  EXPECT_EQ(data.payload[0], std::byte{9});
+  for (size_t n = 0; n < 13; n++) {
+    EXPECT_FALSE(parse_reduce_data(out.bytes().first(n), data)) << n;
+  }
+}
+
 TEST(Bodies, DescriptorHashTellsEveryFieldApart) {
   const Descriptor base{Kind::kBroadcast, 6, 3, 1000, "a"};
   Descriptor other = base;
   other.name = "b";
   EXPECT_EQ(base.hash(), other.hash());
-  for (int field = 0; field < 4; field++) {
+  for (int field = 0; field < 5; field++) {
     other = base;
     if (field == 0) other.kind = Kind::kAllgather;
     if (field == 1) other.element = 7;
     if (field == 2) other.root = 4;
     if (field == 3) other.bytes = 1001;
+    if (field == 4) other.reduction = 1;
     EXPECT_NE(base.hash(), other.hash()) << field;
     EXPECT_FALSE(base.same(other)) << field;
   }

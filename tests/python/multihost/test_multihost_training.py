@@ -1,11 +1,17 @@
-"""FSDP2, FSDP1 and DDP between hosts: parameters bit for bit those that Gloo gives."""
+"""FSDP2, FSDP1 and DDP between hosts: parameters as Gloo gives them. With two ranks bit for bit; with
+more Gloo adds in another order (the engine's is the order of ranks), so the last bits differ."""
 
 import programs
 import pytest
+import torch
 from contents import assert_same
 
 all_tier = pytest.mark.all_tier
-USED = {"fsdp2": "all_gather_into_tensor", "fsdp1": "all_gather", "ddp": "broadcast"}
+USED = {
+    "fsdp2": ("all_gather_into_tensor", "reduce_scatter_tensor"),
+    "fsdp1": ("all_gather", "reduce_scatter_tensor"),
+    "ddp": ("broadcast", "all_reduce"),
+}
 
 
 def trained(ctx, backend, case):
@@ -33,9 +39,16 @@ def assert_parity(cluster, case):
     for (mine, stats), (reference, _) in zip(ours, theirs, strict=True):
         assert mine.keys() == reference.keys() and len(mine) == 5
         for name in mine:
-            assert_same(mine[name], reference[name], name)
+            if len(ours) == 2:
+                assert_same(mine[name], reference[name], name)
+            elif "bf16" in case:
+                # A gradient that rounds to the neighbour moves a weight by a step of the optimizer.
+                torch.testing.assert_close(mine[name], reference[name], rtol=0.02, atol=0.02)
+            else:
+                torch.testing.assert_close(mine[name], reference[name], rtol=1e-4, atol=1e-6)
         assert stats["path"] == "multicast"
-        assert stats["calls"][USED[case.split("_")[0]]]["engine"] > 0
+        for op in USED[case.split("_")[0]]:
+            assert stats["calls"][op]["engine"] > 0 and stats["calls"][op]["fallback"] == 0, op
 
 
 @pytest.mark.parametrize("case", ["fsdp2", "ddp"])

@@ -1,0 +1,259 @@
+// The machines of a reduce-scatter, cell by cell, and the pacer between the lanes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/reduce_kernels.h"
+#include "base/rng.h"
+#include "protocol/ingress_share.h"
+#include "protocol/reduce_owner.h"
+#include "protocol/reduce_sender.h"
+
+namespace mcast::test {
+namespace {
+
+using Block = std::vector<std::byte>;
+
+Block noise(size_t bytes, uint64_t seed) {
+  Block block(bytes);
+  Rng rng(seed);
+  // Floats of moderate size, so that the order of additions shows.
+  for (size_t i = 0; i + 4 <= bytes; i += 4) {
+    const float value = static_cast<float>(rng.below(1'000'000)) / 977.0f - 400.0f;
+    std::memcpy(block.data() + i, &value, 4);
+  }
+  return block;
+}
+
+struct Fold {
+  ReduceShape shape;
+  std::vector<Block> inputs;
+
+  Fold(uint32_t members, Member self, size_t bytes, size_t segment, uint32_t window) {
+    shape.members = members;
+    shape.self = self;
+    shape.bytes = bytes;
+    shape.segment = segment;
+    shape.window = window;
+    for (uint32_t m = 0; m < members; m++) inputs.push_back(noise(bytes, m + 1));
+  }
+
+  ConstBytes part(Member m, uint32_t segment) const {
+    const size_t at = segment * shape.segment;
+    return ConstBytes(inputs[m]).subspan(at, std::min(shape.segment, shape.bytes - at));
+  }
+
+  Block reference() const {
+    Block acc = inputs[0];
+    const size_t count = shape.bytes / 4;
+    for (uint32_t m = 1; m < shape.members; m++) {
+      fold_next(shape.element, shape.reduction, 1, inputs[m].data(), acc.data(), count);
+    }
+    fold_finish(shape.element, shape.reduction, shape.members, acc.data(), acc.data(), count);
+    return acc;
+  }
+};
+
+TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
+  for (uint64_t seed = 1; seed <= 60; seed++) {
+    Rng rng(seed);
+    const auto members = static_cast<uint32_t>(2 + rng.below(5));
+    Fold f(members, static_cast<Member>(rng.below(members)), 4 * (1 + rng.below(3000)),
+           64 * (1 + rng.below(20)), static_cast<uint32_t>(1 + rng.below(5)));
+    BufferPool pool;
+    const bool in_place = rng.chance(0.5);
+    const Block want = f.reference();
+    Block out(f.shape.bytes, std::byte{0x77});
+    std::byte* to = in_place ? f.inputs[f.shape.self].data() : out.data();
+    ReduceOwner owner(f.shape, f.inputs[f.shape.self].data(), to, pool);
+    std::vector<uint32_t> sent(members);
+    owner.grant(f.shape.window);
+    while (!owner.complete()) {
+      const auto m = static_cast<Member>(rng.below(members));
+      if (m != f.shape.self && sent[m] < owner.granted()) {
+        ASSERT_TRUE(owner.accept(m, sent[m], 1, f.part(m, sent[m])));
+        sent[m]++;
+      }
+      if (rng.chance(0.3)) owner.grant(owner.folded() + f.shape.window);
+      ASSERT_LE(owner.granted(), owner.folded() + f.shape.window);
+      // What is said to be final is.
+      ASSERT_EQ(std::memcmp(to, want.data(), owner.final_bytes()), 0) << seed;
+    }
+    EXPECT_EQ(owner.final_bytes(), f.shape.bytes);
+  }
+}
+
+TEST(ReduceOwner, TakesOnlyWhatWasGrantedInOrderAndWhole) {
+  Fold f(3, 1, 1000, 256, 2);
+  BufferPool pool;
+  Block out(1000);
+  ReduceOwner owner(f.shape, f.inputs[1].data(), out.data(), pool);
+  EXPECT_EQ(owner.segments(), 4u);
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0))) << "not granted";
+  owner.grant(100);
+  EXPECT_EQ(owner.granted(), 2u) << "the window bounds a grant";
+  EXPECT_FALSE(owner.accept(0, 1, 1, f.part(0, 1))) << "not the next";
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0).first(255))) << "short";
+  EXPECT_FALSE(owner.accept(1, 0, 1, f.part(1, 0))) << "our own";
+  EXPECT_FALSE(owner.accept(3, 0, 1, f.part(0, 0))) << "no member";
+  EXPECT_TRUE(owner.accept(0, 0, 1, f.part(0, 0)));
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0))) << "twice";
+  EXPECT_EQ(owner.folded(), 0u);
+  EXPECT_TRUE(owner.accept(2, 0, 1, f.part(2, 0)));
+  EXPECT_EQ(owner.folded(), 1u);
+  EXPECT_EQ(owner.final_bytes(), 256u);
+}
+
+TEST(ReduceOwner, WaitsForItsOwnStagedInput) {
+  Fold f(2, 0, 512, 256, 2);
+  f.shape.own_ready = 0;
+  BufferPool pool;
+  Block out(512);
+  ReduceOwner owner(f.shape, f.inputs[0].data(), out.data(), pool);
+  owner.grant(2);
+  EXPECT_TRUE(owner.accept(1, 0, 1, f.part(1, 0)));
+  EXPECT_TRUE(owner.accept(1, 1, 1, f.part(1, 1)));
+  EXPECT_EQ(owner.folded(), 0u);
+  owner.own_ready(300);
+  EXPECT_EQ(owner.folded(), 1u);
+  owner.own_ready(512);
+  EXPECT_TRUE(owner.complete());
+  EXPECT_EQ(out, f.reference());
+}
+
+TEST(ReduceOwner, AloneOrEmptyIsCompleteAtOnce) {
+  Fold alone(1, 0, 1000, 256, 2);
+  BufferPool pool;
+  Block out(1000);
+  ReduceOwner one(alone.shape, alone.inputs[0].data(), out.data(), pool);
+  EXPECT_TRUE(one.complete());
+  EXPECT_EQ(out, alone.inputs[0]);
+  Fold empty(4, 2, 0, 256, 2);
+  ReduceOwner none(empty.shape, nullptr, nullptr, pool);
+  EXPECT_TRUE(none.complete());
+}
+
+TEST(ReduceOwner, StagingIsBoundedByTheWindow) {
+  Fold f(4, 3, 64 * 256, 256, 3);
+  BufferPool pool;
+  Block out(f.shape.bytes);
+  ReduceOwner owner(f.shape, f.inputs[3].data(), out.data(), pool);
+  owner.grant(64);
+  // Member 0 is late: all that the others may send is staged.
+  for (const Member m : {Member{1}, Member{2}}) {
+    uint32_t s = 0;
+    while (owner.accept(m, s, 1, f.part(m, s))) s++;
+    EXPECT_EQ(s, 3u);
+  }
+  EXPECT_EQ(owner.folded(), 0u);
+}
+
+TEST(ReduceSender, FeedsAllOwnersSegmentBySegment) {
+  ReduceSender sender(1, {3, 3, 3, 2}, true);
+  std::vector<std::pair<int, int>> order;
+  while (const auto next = sender.next([](Member, uint32_t) { return true; })) {
+    order.emplace_back(next->owner, next->segment);
+    sender.sent(next->owner);
+  }
+  EXPECT_TRUE(sender.done());
+  const std::vector<std::pair<int, int>> want = {{2, 0}, {3, 0}, {0, 0}, {2, 1},
+                                                 {3, 1}, {0, 1}, {2, 2}, {0, 2}};
+  EXPECT_EQ(order, want);
+}
+
+TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
+  ReduceSender sender(0, {4, 4, 4}, false);
+  const auto any = [](Member, uint32_t) { return true; };
+  EXPECT_FALSE(sender.next(any));
+  EXPECT_TRUE(sender.on_grant(2, 4));
+  EXPECT_TRUE(sender.on_grant(2, 1)) << "an older grant is no news";
+  EXPECT_FALSE(sender.on_grant(2, 5)) << "more than there is";
+  EXPECT_FALSE(sender.on_grant(0, 1)) << "our own block";
+  EXPECT_FALSE(sender.on_grant(9, 1)) << "no member";
+  for (uint32_t s = 0; s < 4; s++) {
+    const auto next = sender.next(any);
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->owner, 2);
+    EXPECT_EQ(next->segment, s);
+    sender.sent(2);
+  }
+  EXPECT_FALSE(sender.next(any));
+  EXPECT_FALSE(sender.done());
+  EXPECT_TRUE(sender.on_grant(1, 4));
+  EXPECT_FALSE(sender.next([](Member owner, uint32_t) { return owner != 1; }))
+      << "its queue is full";
+}
+
+// A receiver behind a switch port of 125 MB/s that serves what is queued for it in proportion. The
+// multicast lane offers `multicast` bytes per second and may have 1 MB in flight; the reduce lane
+// asks for 100 KB at a time, at most 800 KB. Returns the reduce lane's rate in the last half
+// second.
+double reduce_rate(LanePolicy policy, double multicast) {
+  IngressShare share(policy);
+  const Nanos step = 100 * kMicro;
+  const double seconds = 1e-9 * static_cast<double>(step), room = 125e6 * seconds;
+  double arrived_m = 0, arrived_r = 0, queue_m = 0, queue_r = 0, at_half = 0;
+  for (Nanos now = 0; now < kSecond; now += step) {
+    if (now == kSecond / 2) at_half = arrived_r;
+    queue_m = std::min(queue_m + multicast * seconds, 1e6);
+    const double served = std::min(1.0, room / std::max(1.0, queue_m + queue_r));
+    arrived_m += queue_m * served;
+    arrived_r += queue_r * served;
+    queue_m -= queue_m * served;
+    queue_r -= queue_r * served;
+    share.update(static_cast<uint64_t>(arrived_m), static_cast<uint64_t>(arrived_r), now);
+    while (queue_r < 700e3 && share.take(100'000, now)) queue_r += 100e3;
+  }
+  return (arrived_r - at_half) * 2;
+}
+
+TEST(IngressShare, LeavesTheReduceLaneAloneWithoutMulticast) {
+  EXPECT_GT(reduce_rate(LanePolicy::kFair, 0), 120e6);
+  IngressShare share(LanePolicy::kFair);
+  for (Nanos now = 0; now < kSecond; now += kMilli) {
+    share.update(0, static_cast<uint64_t>(now), now);
+    EXPECT_TRUE(share.take(1 << 30, now));
+    EXPECT_FALSE(share.pacing());
+    EXPECT_EQ(share.deadline(), kNever);
+  }
+}
+
+TEST(IngressShare, GivesWhatMulticastLeaves) {
+  const double rate = reduce_rate(LanePolicy::kGather, 40e6);
+  EXPECT_GT(rate, 70e6);
+  EXPECT_LT(rate, 95e6);
+}
+
+TEST(IngressShare, PoliciesDifferWhereBothWantTheWholeLink) {
+  const double fair = reduce_rate(LanePolicy::kFair, 125e6);
+  const double gather = reduce_rate(LanePolicy::kGather, 125e6);
+  EXPECT_GT(fair, 1.5 * gather);
+  EXPECT_GT(gather, 5e6) << "never starved";
+}
+
+TEST(IngressShare, ARefusalNamesWhenToAskAgain) {
+  IngressShare share(LanePolicy::kGather);
+  uint64_t multicast = 0;
+  Nanos now = 0;
+  for (int i = 0; i < 20; i++, now += 2 * kMilli) share.update(multicast += 250'000, 0, now);
+  ASSERT_TRUE(share.pacing());
+  int asked = 0;
+  while (share.take(200'000, now) && asked < 100) asked++;
+  ASSERT_LT(asked, 100);
+  EXPECT_EQ(share.waits(), 1u);
+  ASSERT_GT(share.deadline(), now);
+  ASSERT_LT(share.deadline(), now + kSecond);
+  // Whoever does not ask at that time is not asked again and again to.
+  const Nanos then = share.deadline();
+  share.update(multicast, 0, then);
+  EXPECT_EQ(share.deadline(), kNever);
+  // When multicast has been silent for a while, the pacing ends.
+  for (int i = 0; i < 6; i++) share.update(multicast, 0, now += 3 * kMilli);
+  EXPECT_FALSE(share.pacing());
+  EXPECT_TRUE(share.take(1 << 30, now));
+}
+
+}  // namespace
+}  // namespace mcast::test
