@@ -3,6 +3,7 @@ order of summation than that of the ranks shows in the bits."""
 
 from __future__ import annotations
 
+import random
 import time
 
 import programs
@@ -205,3 +206,75 @@ def overlaps(trace: list[dict]) -> int:
         for scatter in moved
         if scatter["name"] == "reduce_scatter_tensor"
     )
+
+
+def posted(ctx, draw: random.Random, salt: int, group) -> tuple:
+    """One operation drawn from the seed that all ranks share: (work, check). Its tensors live in
+    the check."""
+    kind = draw.choice(["all_gather", "broadcast", "reduce_scatter", "all_reduce", "reduce"])
+    count = int(2 ** draw.uniform(0, 19)) - 1  # of float32, up to 2 MiB
+    root = draw.randrange(ctx.world_size)
+    if kind == "all_gather":
+        got = torch.zeros(count * ctx.world_size)
+        work = dist.all_gather_into_tensor(got, values(count, ctx.rank, salt), group, True)
+        return work, lambda: same(
+            got, torch.cat([values(count, r, salt) for r in range(ctx.world_size)]), kind
+        )
+    if kind == "broadcast":
+        got = values(count, ctx.rank, salt)
+        work = dist.broadcast(got, root, group, True)
+        return work, lambda: same(got, values(count, root, salt), kind)
+    if kind == "reduce_scatter":
+        whole, part = block_of(count)
+        got = torch.zeros(part.stop - part.start)
+        mine = values(whole, ctx.rank, salt)
+        work = dist.reduce_scatter_tensor(got, mine, group=group, async_op=True)
+        return work, lambda: same(got, folded(whole, salt, part), kind)
+    got = values(count, ctx.rank, salt)
+    if kind == "all_reduce":
+        work = dist.all_reduce(got, group=group, async_op=True)
+    else:
+        work = dist.reduce(got, root, group=group, async_op=True)
+    rooted = kind == "all_reduce" or root == ctx.rank
+    return work, lambda: same(
+        got, folded(count, salt) if rooted else values(count, ctx.rank, salt), f"{kind}, {count}"
+    )
+
+
+def drawn(ctx, seed, rounds, number) -> dict:
+    """Rounds of operations on several groups of all ranks: each group's in one order on all ranks,
+    the groups' among each other in another order on each rank, all waited for in any order."""
+    programs.join(ctx)
+    own = random.Random(f"{seed} {ctx.rank}")
+    groups = [dist.new_group(backend="mcast") for _ in range(number)]
+    draws = [random.Random(f"{seed} group {i}") for i in range(number)]
+    for i in range(rounds):
+        order = [j for j in range(number) for _ in range(5)]
+        own.shuffle(order)
+        flying = [posted(ctx, draws[j], 7 * i + j, groups[j]) for j in order]
+        own.shuffle(flying)
+        for work, check in flying:
+            work.wait()
+            check()
+    dist.barrier()
+    stats = [torch_mcast.stats(group) for group in groups]
+    for group in groups:
+        dist.destroy_process_group(group)
+    return stats
+
+
+def until_the_ring(ctx, size) -> dict:
+    """All-reduces until the driver says stop; notifies "ring" when the reduce lane has changed."""
+    programs.join(ctx)
+    told, seen, done = torch.zeros(1), False, 0
+    while not told.item():
+        all_reduce(size // 4, done)
+        done += 1
+        if done == 2:
+            ctx.notify("running")
+        if not seen and torch_mcast.stats()["reduce_counters"]["path_switches"]:
+            seen = True
+            ctx.notify("ring")
+        told.fill_(float(ctx.rank == 0 and programs.told_to_stop(ctx)))
+        dist.all_reduce(told)
+    return torch_mcast.stats()

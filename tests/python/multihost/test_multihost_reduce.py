@@ -78,6 +78,37 @@ def test_both_lanes_at_once_on_the_ring(four):
     assert all(row["path"] == "ring" and not row["failure"] for row in stats)
 
 
+def test_all_reduces_survive_multicast_that_dies(four):
+    """The reduce lane changes to the ring by itself; nothing runs on the other."""
+    call = four.start(reductions.until_the_ring, 1 << 20)
+    call.wait("running")
+    four.lab.set_multicast("blocked")
+    call.wait("ring")
+    call.signal("stop", ranks=[0])
+    for row in call.results(60):
+        assert not row["failure"] and row["reduce_counters"]["path_switches"] == 1
+        assert row["reduce_counters"]["ring_bytes_sent"] > 0
+
+
+SCHEDULES = [
+    pytest.param(1, "1%", "flood", id="1"),
+    *(pytest.param(n, "1%", "flood", id=str(n), marks=all_tier) for n in range(2, 8)),
+    pytest.param(8, "10%", "flood", id="8-lossy", marks=all_tier),
+    pytest.param(9, "0%", "flood", id="9-clean", marks=all_tier),
+    pytest.param(10, "0%", "blocked", id="10-ring", marks=all_tier),
+]
+
+
+@pytest.mark.parametrize("seed, loss, mode", SCHEDULES)
+def test_any_schedule_on_several_groups(four, seed, loss, mode):
+    four.lab.set_multicast(mode)
+    if loss != "0%":
+        four.lab.set_faults(Loss(loss))
+    for groups in four.run(reductions.drawn, seed, 4, 3, timeout_s=240):
+        assert all(not row["failure"] for row in groups)
+        assert all(row["counters"]["ops_failed"] == 0 for row in groups)
+
+
 def test_each_lane_has_its_nic_queue(hosts, record_property):
     """XPS by CPU, lane threads pinned: what a lane sends leaves by one queue, the other's by
     another. Links are not shaped: what a shaper queues leaves later, on other CPUs."""
