@@ -278,3 +278,25 @@ def until_the_ring(ctx, size) -> dict:
         told.fill_(float(ctx.rank == 0 and programs.told_to_stop(ctx)))
         dist.all_reduce(told)
     return torch_mcast.stats()
+
+
+def differing(ctx, how, timeout_s) -> None:
+    """Rank 2 calls something else, or nothing."""
+    programs.join(ctx, timeout_s)
+    ops, count = dist.ReduceOp, 1 << 20
+    reduce_scatter(1 << 16, 0)
+    output, mine = torch.zeros(count // 4), torch.zeros(count)
+    odd = ctx.rank == 2
+    try:
+        if not odd or how in ("operator", "dtype"):
+            if odd and how == "dtype":
+                output, mine = output.int(), mine.int()
+            op = ops.MAX if odd and how == "operator" else ops.SUM
+            dist.reduce_scatter_tensor(output, mine, op)
+        elif how == "kind":
+            dist.all_reduce(output)
+        else:
+            ctx.wait("go")  # alive, but elsewhere
+            dist.barrier()
+    except dist.DistBackendError as error:
+        ctx.notify("raised", str(error))

@@ -1,6 +1,7 @@
 """Reductions between hosts: exact, as few bytes as the algorithm needs, beside the multicast lane."""
 
 import os
+import time
 
 import programs
 import pytest
@@ -149,8 +150,6 @@ def test_a_stopped_owner_holds_up_its_reduction_only(four):
 
 
 def test_a_killed_owner_is_named(four):
-    import time
-
     call = four.start(reductions.until_it_fails, 32 << 20, LIMIT)
     call.wait("running")
     since = time.monotonic()
@@ -158,6 +157,65 @@ def test_a_killed_owner_is_named(four):
     raised_in_time(call, others(four, 2), since, 2)
     outcomes = call.outcomes(60)
     assert all(outcomes[rank].state == "error" for rank in others(four, 2))
+
+
+@all_tier
+@pytest.mark.parametrize("fault", ["stop", "cut", "kill-0"])
+def test_an_owner_lost_for_good_is_named(four, fault):
+    call = four.start(reductions.until_it_fails, 32 << 20, LIMIT)
+    call.wait("running")
+    since = time.monotonic()
+    culprit = 0 if fault == "kill-0" else 2
+    if fault == "cut":
+        four.lab.cut(culprit, silent=True)
+    elif fault == "stop":
+        four.pool.stop(culprit)
+    else:
+        four.pool.kill(culprit)
+    raised_in_time(call, others(four, culprit), since, culprit)
+    if fault == "cut":
+        four.lab.heal(culprit)
+    elif fault == "stop":
+        four.pool.resume(culprit)
+    states = {outcome.state for outcome in call.outcomes(60)}
+    assert states == ({"error", "died"} if fault == "kill-0" else {"error"})
+
+
+@all_tier
+@pytest.mark.parametrize("fault", ["stop", "cut"])
+def test_an_owner_that_comes_back_survives(four, fault):
+    call = four.start(reductions.until_the_ring, 16 << 20)
+    call.wait("running")
+    if fault == "stop":
+        four.pool.stop(2)
+    else:
+        four.lab.cut(2, silent=True)
+    time.sleep(3)  # the length of the fault
+    if fault == "stop":
+        four.pool.resume(2)
+    else:
+        four.lab.heal(2)
+    call.signal("stop", ranks=[0])
+    assert all(not row["failure"] for row in call.results(90))
+
+
+@pytest.mark.parametrize("how", ["operator", "dtype", "kind"])
+def test_ranks_that_reduce_differently_are_told(four, how):
+    call = four.start(reductions.differing, how, 60.0)
+    texts = call.wait("raised")
+    call.results()
+    for text in texts:
+        assert "differs between ranks" in text and "rank 2 called" in text, text
+
+
+def test_a_rank_that_does_not_reduce_is_named(four):
+    call = four.start(reductions.differing, "absent", 2.0)
+    texts = call.wait("raised", others(four, 2))
+    call.signal("go", ranks=[2])
+    assert "reduce_scatter" in call.wait("raised", [2])[0]  # the group has failed
+    call.results()
+    for text in texts:
+        assert "rank(s) 2 have not called it" in text, text
 
 
 def test_fsdp2_overlaps_its_collectives(four, record_property):
