@@ -103,19 +103,22 @@ def both_at_once(ctx, size, rounds) -> dict:
     return torch_mcast.stats()
 
 
-def one_lane_after_the_other(ctx, size) -> None:
+def one_lane_after_the_other(ctx, size, ops) -> None:
+    """Each of the operations at its signal; a rank sends about `size` bytes in each."""
     programs.join(ctx, algorithm="multicast")
+    run = {
+        "all_gather": lambda: programs.all_gather(size, 1),
+        "reduce_scatter": lambda: reduce_scatter(size // 2, 1),
+        "all_reduce": lambda: all_reduce(size // 4, 1),
+    }
     programs.all_gather(1024, 0)  # connects, resolves addresses
     reduce_scatter(1 << 16, 0)
     dist.barrier()
     ctx.notify("ready")
-    for lane, run in (
-        ("all_gather", lambda: programs.all_gather(size, 1)),
-        ("reduce_scatter", lambda: reduce_scatter(size // 2, 1)),
-    ):
-        ctx.wait(lane)
-        run()
-        ctx.notify(lane)
+    for op in ops:
+        ctx.wait(op)
+        run[op]()
+        ctx.notify(op)
     ctx.wait("end")
 
 
@@ -284,7 +287,6 @@ def differing(ctx, how, timeout_s) -> None:
     """Rank 2 calls something else, or nothing."""
     programs.join(ctx, timeout_s)
     ops, count = dist.ReduceOp, 1 << 20
-    reduce_scatter(1 << 16, 0)
     output, mine = torch.zeros(count // 4), torch.zeros(count)
     odd = ctx.rank == 2
     try:

@@ -1,4 +1,6 @@
-"""Reductions between hosts: exact, as few bytes as the algorithm needs, beside the multicast lane."""
+"""Reductions between hosts: exact, as few bytes as the algorithm needs, beside the multicast lane.
+
+Tests with two hosts come first, so that the lab of four is built once."""
 
 import os
 import time
@@ -8,7 +10,7 @@ import pytest
 import reductions
 from test_multihost_failures import LIMIT, others, raised_in_time
 
-from torch_mcast.lab import Loss, pytest_plugin
+from torch_mcast.lab import Loss, pytest_plugin, system
 
 all_tier = pytest.mark.all_tier
 SIZES = [0, 1, 1021, 4096, 70_001, 1 << 20]  # elements of float32: of the whole input
@@ -21,6 +23,80 @@ def check_served(stats, path="multicast"):
         assert row["path"] == path and not row["failure"]
         for op in OPS:
             assert row["calls"][op]["engine"] > 0 and row["calls"][op]["fallback"] == 0
+
+
+def test_each_lane_has_its_nic_queue(hosts, record_property):
+    """XPS by CPU, lane threads pinned: what a lane sends leaves by one queue, the other's by
+    another. Links are not shaped: what a shaper queues leaves later, on other CPUs."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest_plugin.skip_or_fail("one CPU")
+    cluster = hosts(2, rate=None, tx_queues=2)
+    lanes = ("all_gather", "reduce_scatter")
+    env = {"MCAST_PIN": "1"}
+    call = cluster.start(reductions.one_lane_after_the_other, 16 << 20, lanes, env=env)
+    call.wait("ready")
+    used = {}
+    for lane in lanes:
+        before = cluster.lab.counters()
+        call.signal(lane)
+        call.wait(lane)
+        moved = cluster.lab.counters() - before
+        used[lane] = {host.name: moved.nics[host.name].queues for host in cluster.lab.workers}
+    call.signal("end")
+    call.results()
+    record_property("bytes by queue", used)
+    for host in cluster.lab.workers:
+        busiest = []
+        for lane, queues in used.items():
+            bytes = queues[host.name]
+            assert sum(bytes) >= 8 << 20, (lane, bytes)
+            assert max(bytes) >= 0.95 * sum(bytes), (lane, host.name, bytes)
+            busiest.append(bytes.index(max(bytes)))
+        assert busiest[0] != busiest[1], used
+
+
+@pytest.fixture
+def two_nics(hosts):
+    """Two hosts with a second NIC, back to back."""
+    cluster = hosts(2)
+    one, two = (host.namespace for host in cluster.lab.workers)
+    system.ip_batch([f"link add eth1 netns {one} type veth peer name eth1 netns {two}"])
+    for number, namespace in enumerate([one, two], 1):
+        system.ip_batch([f"addr add 10.98.0.{number}/24 dev eth1", "link set eth1 up"], namespace)
+    yield cluster
+    system.ip_batch(["link del eth1"], one)
+
+
+def test_each_lane_has_its_interface(two_nics):
+    """An exact list of interfaces: the first multicasts, the second reduces, all-reduces whole."""
+    env = {"MCAST_SOCKET_IFNAME": "=eth0,eth1"}
+    lanes = ("all_gather", "reduce_scatter", "all_reduce")
+    call = two_nics.start(reductions.one_lane_after_the_other, 16 << 20, lanes, env=env)
+    call.wait("ready")
+    used = {}
+    for lane in lanes:
+        before = sent_by_nic(two_nics.lab)
+        call.signal(lane)
+        call.wait(lane)
+        after = sent_by_nic(two_nics.lab)
+        used[lane] = {key: after[key] - before[key] for key in after}
+    call.signal("end")
+    call.results()
+    for host in ("h1", "h2"):
+        for lane in lanes:
+            busy, quiet = ("eth0", "eth1") if lane == "all_gather" else ("eth1", "eth0")
+            assert used[lane][host, busy] >= 8 << 20, used
+            assert used[lane][host, quiet] < 64 << 10, used
+
+
+def sent_by_nic(lab):
+    return {
+        (host.name, nic): int(
+            lab.run(host, ["cat", f"/sys/class/net/{nic}/statistics/tx_bytes"]).stdout
+        )
+        for host in lab.workers
+        for nic in ("eth0", "eth1")
+    }
 
 
 CLUSTERS = [
@@ -108,34 +184,6 @@ def test_any_schedule_on_several_groups(four, seed, loss, mode):
     for groups in four.run(reductions.drawn, seed, 4, 3, timeout_s=240):
         assert all(not row["failure"] for row in groups)
         assert all(row["counters"]["ops_failed"] == 0 for row in groups)
-
-
-def test_each_lane_has_its_nic_queue(hosts, record_property):
-    """XPS by CPU, lane threads pinned: what a lane sends leaves by one queue, the other's by
-    another. Links are not shaped: what a shaper queues leaves later, on other CPUs."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest_plugin.skip_or_fail("one CPU")
-    cluster = hosts(2, rate=None, tx_queues=2)
-    call = cluster.start(reductions.one_lane_after_the_other, 16 << 20, env={"MCAST_PIN": "1"})
-    call.wait("ready")
-    used = {}
-    for lane in ("all_gather", "reduce_scatter"):
-        before = cluster.lab.counters()
-        call.signal(lane)
-        call.wait(lane)
-        moved = cluster.lab.counters() - before
-        used[lane] = {host.name: moved.nics[host.name].queues for host in cluster.lab.workers}
-    call.signal("end")
-    call.results()
-    record_property("bytes by queue", used)
-    for host in cluster.lab.workers:
-        busiest = []
-        for lane, queues in used.items():
-            bytes = queues[host.name]
-            assert sum(bytes) >= 8 << 20, (lane, bytes)
-            assert max(bytes) >= 0.95 * sum(bytes), (lane, host.name, bytes)
-            busiest.append(bytes.index(max(bytes)))
-        assert busiest[0] != busiest[1], used
 
 
 def test_a_stopped_owner_holds_up_its_reduction_only(four):
