@@ -286,6 +286,8 @@ def until_the_ring(ctx, size) -> dict:
 def differing(ctx, how, timeout_s) -> None:
     """Rank 2 calls something else, or nothing."""
     programs.join(ctx, timeout_s)
+    ctx.notify("joined")  # who still makes a group that has failed gets another text
+    ctx.wait("all joined")
     ops, count = dist.ReduceOp, 1 << 20
     output, mine = torch.zeros(count // 4), torch.zeros(count)
     odd = ctx.rank == 2

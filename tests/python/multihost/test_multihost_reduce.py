@@ -250,6 +250,8 @@ def test_an_owner_that_comes_back_survives(four, fault):
 @pytest.mark.parametrize("how", ["operator", "dtype", "kind"])
 def test_ranks_that_reduce_differently_are_told(four, how):
     call = four.start(reductions.differing, how, 60.0)
+    call.wait("joined")
+    call.signal("all joined")
     texts = call.wait("raised")
     call.results()
     for text in texts:
@@ -258,6 +260,8 @@ def test_ranks_that_reduce_differently_are_told(four, how):
 
 def test_a_rank_that_does_not_reduce_is_named(four):
     call = four.start(reductions.differing, "absent", 2.0)
+    call.wait("joined")
+    call.signal("all joined")
     texts = call.wait("raised", others(four, 2))
     call.signal("go", ranks=[2])
     assert "reduce_scatter" in call.wait("raised", [2])[0]  # the group has failed
