@@ -103,13 +103,14 @@ def test_few_descriptors(job):
             ]
             return rows[0]["text"], "\n".join([rows[1]["text"], *warnings])
 
-    spares = [0, 1, 2, 3, 4, 5, 6, 7, 8, 16]
+    # Two lanes need some eight each, connections come after.
+    spares = [0, 2, 5, 8, *range(10, 17), 24]
     with ThreadPoolExecutor(5) as threads:
         rows = dict(zip(spares, threads.map(one, spares), strict=True))
     for spare, (other, own) in rows.items():
         print(spare, "|", other, "|", own)
     assert "resource_exhausted: group '0': interface lo: socket: Too many open files" in rows[2][1]
-    assert rows[16] == ("", "")
+    assert rows[24] == ("", "")
     for spare, (other, own) in rows.items():
         # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
         # were there but no connections), the other knows who.
@@ -181,7 +182,7 @@ def test_larger_mtu_than_the_interface_has(job, small_mtu):
 
 
 def test_log(job):
-    """Nothing at the default level when all is well; with info one line per transport and per group."""
+    """Nothing at the default level when all is well; with info one line per lane and per group."""
     with job(2, "scenarios_input.works", 1000, {}) as it:
         it.expect("stats")
         it.end()
@@ -192,19 +193,20 @@ def test_log(job):
         for rank in it.ranks:
             lines = [line for line in rank.output().splitlines() if "torch-mcast[" in line]
             start = rf"torch-mcast\[{rank.pid}\] info: "
-            assert re.match(
-                start
-                + r"transport udp lo 127\.0\.0\.1 mtu 9000 rcvbuf \d+.* sndbuf \d+.* gso o\w+.* gro",
-                lines[0],
-            ), lines
-            for number, line in enumerate(lines[1:3]):
+            for lane, line in zip(("multicast", "reduce"), lines, strict=False):
+                assert re.match(
+                    start + rf"{lane} lane: transport udp lo 127\.0\.0\.1 mtu 9000 rcvbuf \d+.* "
+                    r"sndbuf \d+.* gso o\w+.* gro",
+                    line,
+                ), lines
+            for number, line in enumerate(lines[2:4]):
                 assert re.match(
                     start
                     + rf"group '{number}': rank {rank.number} of 2 on 1 host\(s\), path multicast "
                     r"\(the probe reached every rank\), chunk \d+, udp lo 127",
                     line,
                 ), lines
-            assert len(lines) == 3, lines
+            assert len(lines) == 4, lines
     deaf = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
     with job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
         assert {row["path"] for row in it.expect("stats")} == {"ring"}

@@ -108,9 +108,9 @@ def test_two_jobs_do_not_disturb_each_other(four, same_address):
         assert row["path"] == "multicast" and not row["failure"]
         counters = row["counters"]
         assert counters["mismatched"] == 0 and counters["corrupt"] == 0
-        # Probes that come before a rank knows its group are foreign too: a few.
+        # Probes that come before a rank knows its group are foreign too: some, on a busy machine.
         foreign = counters["foreign"]
-        assert foreign >= heard if same_address else foreign < 200, foreign
+        assert foreign >= heard if same_address else foreign < heard // 10, foreign
 
 
 SMALL = 1000
