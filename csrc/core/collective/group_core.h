@@ -169,7 +169,7 @@ class GroupCore {
   void on_probe_status(const Frame& header, ConstBytes body, Nanos now);
   void on_probe_done(bool multicast, const std::string& why, Nanos now);
   void drive_probe(Nanos now);
-  void on_abort(const wire::AbortNotice& notice, Nanos now);
+  void on_abort(const wire::AbortNotice& notice, Sequence released, Nanos now);
   void on_describe(const Frame& header, ConstBytes body, Nanos now);
   void describe_to(Member to, Sequence sequence);
   void mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now);

@@ -41,10 +41,10 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
     // The culprit too: it may be alive (a damaged frame, a stopped process that goes on), and would
     // otherwise wait for the liveness limit once this member's group is gone.
     for (const Member m : liveness_.watched()) {
-      send_frame(m, Channel::kControl, wire::FrameType::kAbort, 0, 0, body.bytes());
+      send_frame(m, Channel::kControl, wire::FrameType::kAbort, base_, 0, body.bytes());
     }
     if (path_ == Path::kMulticast) {
-      send_datagram(wire::DatagramType::kAbort, 0, 0, 0, body.bytes());
+      send_datagram(wire::DatagramType::kAbort, base_, 0, 0, body.bytes());
     }
   }
   // finish() runs callbacks, which may post again: walk by index.
@@ -60,8 +60,10 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
 }
 
-void GroupCore::on_abort(const wire::AbortNotice& notice, Nanos now) {
+void GroupCore::on_abort(const wire::AbortNotice& notice, Sequence released, Nanos now) {
   counters_.add(Counter::aborts_received);
+  // The news of a failure may overtake that of success: what was complete everywhere stays so.
+  if (!failed()) on_released(released, now);
   if (leaving_ && unfinished_ == 0) return;
   const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
   fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text), notice.culprit,
@@ -276,7 +278,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       wire::Writer notice;
       wire::put_abort(
           notice, {static_cast<uint8_t>(failure_.code()), kNoMember, self_, failure_.message()});
-      send_frame(header.member, Channel::kControl, FrameType::kAbort, 0, 0, notice.bytes());
+      send_frame(header.member, Channel::kControl, FrameType::kAbort, base_, 0, notice.bytes());
     }
     return;
   }
@@ -312,7 +314,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       return;
     case FrameType::kAbort: {
       wire::AbortNotice notice;
-      if (wire::parse_abort(body, notice)) return on_abort(notice, now);
+      if (wire::parse_abort(body, notice)) return on_abort(notice, header.sequence, now);
       break;
     }
     case FrameType::kPosition:

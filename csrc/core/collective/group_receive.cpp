@@ -46,7 +46,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
     case wire::DatagramType::kAbort: {
       wire::AbortNotice notice;
       if (wire::parse_abort(payload, notice)) {
-        on_abort(notice, now);
+        on_abort(notice, header.sequence, now);
       } else {
         counters_.add(Counter::malformed);
       }

@@ -282,6 +282,29 @@ TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
   }
 }
 
+TEST(Agreement, AnAbortThatOvertakesTheReleaseTakesNothingBack) {
+  ClusterOptions o;
+  o.ranks = 3;
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.barrier(r));
+  runs.push_back(c.barrier(0));
+  runs.push_back(c.barrier(2));
+  // Rank 2 has said all it has to say, then stands still: the release and the abort wait for it
+  // together, and datagrams are read first.
+  c.run_for(20 * kMicro);
+  c.pause(2, true);
+  ASSERT_TRUE(c.run([&] { return c.group(1).core().quiet(); }));
+  ASSERT_FALSE(runs[2]->done());
+  c.group(1).core().leave(c.now());
+  ASSERT_TRUE(c.run([&] { return c.group(0).core().failed(); }));
+  c.run_for(kMilli);
+  c.pause(2, false);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+  EXPECT_TRUE(runs[2]->status.ok()) << runs[2]->status.to_string();
+  EXPECT_EQ(runs[4]->status.code(), Code::kClosed) << runs[4]->status.to_string();
+}
+
 TEST(Agreement, AGoodbyeWithoutTheReleaseIsAFailureInTheEnd) {
   Cluster c(ranks(4));
   Runs runs;

@@ -46,7 +46,11 @@ LOST = (
     r"|connection to peer 127\.0\.0\.1:\d+ broke: Connection reset by peer)"
     r"( in the middle of a frame)?\); look at its log for the first error"
 )
-SILENT = r"has been silent for \d\.\d s \(liveness limit 1\.0 s\); its process is stopped"
+# A connection that is first needed then is not answered either.
+SILENT = (
+    r"(has been silent for \d\.\d s \(liveness limit 1\.0 s\); its process is stopped"
+    r"|is lost \(peer 127\.0\.0\.1:\d+ did not answer a connection attempt\))"
+)
 
 
 def strike(job, op: str, phase: str, number: int, world: int, **options) -> None:
