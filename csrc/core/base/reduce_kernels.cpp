@@ -366,16 +366,19 @@ HWY_EXPORT(Finish);
 
 void fold_first(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
                 size_t count) {
+  if (count == 0) return;  // pointers may be null
   HWY_DYNAMIC_DISPATCH(Fold)(e, r, factor, true, source, acc, count);
 }
 
 void fold_next(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
                size_t count) {
+  if (count == 0) return;  // pointers may be null
   HWY_DYNAMIC_DISPATCH(Fold)(e, r, factor, false, source, acc, count);
 }
 
 void fold_finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::byte* out,
                  size_t count) {
+  if (count == 0) return;
   HWY_DYNAMIC_DISPATCH(Finish)(e, r, ranks, acc, out, count);
 }
 
