@@ -127,6 +127,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["path"] = stats.path;
   result["reason"] = stats.reason;
   result["transport"] = stats.transport;
+  result["transport_reason"] = stats.transport_reason;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;

@@ -27,6 +27,7 @@ class GroupImpl final : public Group {
     arrived_ = std::move(arrived);
     trace_ = std::move(trace);
   }
+  void explain_transport(const std::string& why) { fixed_.transport_reason = why; }
   ~GroupImpl() override;
 
   // Adds the group to its lane, probes, waits until the path is decided.
