@@ -24,8 +24,9 @@ namespace mcast {
     "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "   \
     "verbs: RDMA, or an error that says which rank cannot and why")                               \
   S(ib_hca, "MCAST_IB_HCA", "", false,                                                            \
-    "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact "   \
-    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives the "  \
+    "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact " \
+    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives " \
+    "the "                                                                                        \
     "multicast lane the first, the reduce lane the second")                                       \
   S(algorithm, "MCAST_ALGORITHM", "auto", true,                                                   \
     "auto: multicast where the probe reaches every host, else ring; multicast: fail if it does "  \

@@ -92,8 +92,8 @@ void after_fork_in_child() {
 // The settings that sockets and threads depend on.
 std::string lane_key(const Config& config) {
   std::string key;
-  for (const char* name : {"interface", "ib_hca", "probe_timeout", "faults", "max_mtu", "rcvbuf", "sndbuf", "ttl",
-                           "liveness_limit", "pin"}) {
+  for (const char* name : {"interface", "ib_hca", "probe_timeout", "faults", "max_mtu", "rcvbuf",
+                           "sndbuf", "ttl", "liveness_limit", "pin"}) {
     key += config.get(name) + "\n";
   }
   return key;
@@ -106,7 +106,8 @@ int pin_cpu(const Config& config, size_t lane) {
   const char* rank = getenv("LOCAL_RANK");
   const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
   if (config.pin == 0 || cpus < lanes) return -1;
-  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) % cpus;
+  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) %
+         cpus;
 }
 
 }  // namespace
@@ -254,7 +255,9 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   // Without verbs where only verbs will do, the others are told why before this rank gives up.
   if (!made.ok() && !only_verbs) return made.status().with_context(context);
   if (!made.ok()) mine.verbs = made.status().message();
-  const auto closed = [&context] { return Status(Code::kClosed, context + ": the engine is shut down"); };
+  const auto closed = [&context] {
+    return Status(Code::kClosed, context + ": the engine is shut down");
+  };
   if (made.ok() && !describe_lanes(*made, mine)) return closed();
   Result<std::vector<RankRecord>> records = exchange(spec, store, "rank", mine, start, deadline);
   if (!records.ok()) return records.status().with_context(context);
@@ -268,8 +271,7 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
     } else if (!describe_lanes(*verbs, mine)) {
       return closed();
     }
-    Result<std::vector<RankRecord>> second =
-        exchange(spec, store, "verbs", mine, start, deadline);
+    Result<std::vector<RankRecord>> second = exchange(spec, store, "verbs", mine, start, deadline);
     if (!second.ok()) return second.status().with_context(context);
     choice = choose_transport(*second, spec.config.transport);
     if (choice->verbs) {

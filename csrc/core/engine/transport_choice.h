@@ -14,8 +14,8 @@ struct TransportChoice {
   std::string reason;  // for stats: "asked for", "every rank of 4 hosts has RDMA", ...
 };
 
-// `setting`: the agreed setting `transport`. verbs where a rank has none: kUnavailable that names the
-// rank, its host and its reason. RankRecord::verbs tells who has it.
+// `setting`: the agreed setting `transport`. verbs where a rank has none: kUnavailable that names
+// the rank, its host and its reason. RankRecord::verbs tells who has it.
 Result<TransportChoice> choose_transport(const std::vector<RankRecord>& records,
                                          const std::string& setting);
 

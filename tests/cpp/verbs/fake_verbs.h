@@ -1,8 +1,8 @@
 // A device and a fabric in memory behind the table of functions: queue pairs, completion queues,
-// rdma_cm and multicast groups as the transport uses them, one thread, delivery at once. It is strict
-// where hardware is: keys and ranges are checked, a datagram without a posted receive is lost, a
-// message without one breaks the connection, state changes out of order are refused. Tests make it
-// misbehave through the public members.
+// rdma_cm and multicast groups as the transport uses them, one thread, delivery at once. It is
+// strict where hardware is: keys and ranges are checked, a datagram without a posted receive is
+// lost, a message without one breaks the connection, state changes out of order are refused. Tests
+// make it misbehave through the public members.
 #pragma once
 
 #include <deque>
@@ -37,19 +37,19 @@ class FakeVerbs final : public verbs::Api {
   uint8_t gid_index = 1;
 
   // Misbehaviour.
-  int channel_error = 0;               // create_event_channel fails with it
-  int registration_error = 0;          // reg_mr fails with it
+  int channel_error = 0;                   // create_event_channel fails with it
+  int registration_error = 0;              // reg_mr fails with it
   size_t largest_registration = SIZE_MAX;  // beyond: ENOMEM
-  int join_status = 0;                 // joins end with it
-  bool join_silent = false;            // joins are never answered
+  int join_status = 0;                     // joins end with it
+  bool join_silent = false;                // joins are never answered
   int attach_error = 0;
-  bool connects_silent = false;        // connect requests are never answered
-  ibv_wc_status send_status = IBV_WC_SUCCESS;     // of the next messages (RC)
+  bool connects_silent = false;                    // connect requests are never answered
+  ibv_wc_status send_status = IBV_WC_SUCCESS;      // of the next messages (RC)
   ibv_wc_status datagram_status = IBV_WC_SUCCESS;  // of the next datagrams' completions
   ibv_wc_status read_status = IBV_WC_SUCCESS;
   ibv_wc_status receive_status = IBV_WC_SUCCESS;  // of the next arrivals
-  int cut_read = 0;                    // bytes that a read brings less
-  int refuse_posts = 0;                // sends that post_send refuses with ENOMEM
+  int cut_read = 0;                               // bytes that a read brings less
+  int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
   std::function<bool(std::vector<std::byte>&)> on_datagram;  // false: lost; may change the bytes
 
   // What happened.
@@ -61,17 +61,17 @@ class FakeVerbs final : public verbs::Api {
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
   std::vector<uint32_t> used_qkeys;
-  uint64_t destroyed_in_use = 0;      // address handles or regions that work requests still named
+  uint64_t destroyed_in_use = 0;  // address handles or regions that work requests still named
 
   // From outside.
   void raise(ibv_event_type type, uint32_t qp_number = 0);
-  void fabric_takes_group_away();     // MULTICAST_ERROR for every member
-  void device_removal();              // rdma_cm's event for every identifier
+  void fabric_takes_group_away();  // MULTICAST_ERROR for every member
+  void device_removal();           // rdma_cm's event for every identifier
   // Breaks every connection as silence of the peer does.
   void break_connections(ibv_wc_status status);
   // A message of a peer that does not keep to the protocol.
   void inject_message(const std::vector<std::byte>& bytes);
-  void take_receives_away();          // of every reliable connection
+  void take_receives_away();  // of every reliable connection
 
   int device_count() override;
   int query_device(ibv_context*, ibv_device_attr* out) override;

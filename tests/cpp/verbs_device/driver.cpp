@@ -1,13 +1,13 @@
-// Collectives over the engine between machines, every byte checked: what the virtual machines of the
-// lab run to try the verbs transport (and, with MCAST_TRANSPORT=udp, the other one beside it). Ranks
-// find each other through files in a folder that all machines see.
+// Collectives over the engine between machines, every byte checked: what the virtual machines of
+// the lab run to try the verbs transport (and, with MCAST_TRANSPORT=udp, the other one beside it).
+// Ranks find each other through files in a folder that all machines see.
 //
 //   mcast_verbs_driver check [BYTES...]   broadcast, all_gather, reduce_scatter of each size
 //   mcast_verbs_driver until-lost         broadcasts until a rank is lost; its error must name it
 //   mcast_verbs_driver bench [BYTES [N]]  broadcasts, messages per second, CPU per chunk
 //
-// RANK, WORLD_SIZE as torchrun sets them; MCAST_VM_SHARE: the folder; MCAST_*: settings. Results are
-// lines "name=value" on standard output; exit code 0 if everything was as it must be.
+// RANK, WORLD_SIZE as torchrun sets them; MCAST_VM_SHARE: the folder; MCAST_*: settings. Results
+// are lines "name=value" on standard output; exit code 0 if everything was as it must be.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -44,7 +44,8 @@ class FileStore final : public KeyValueStore {
     std::ofstream(part, std::ios::binary) << value;
     std::error_code error;
     fs::rename(part, to, error);
-    return error ? Status(Code::kSystem, "rename " + to.string() + ": " + error.message()) : Status();
+    return error ? Status(Code::kSystem, "rename " + to.string() + ": " + error.message())
+                 : Status();
   }
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override {
@@ -132,14 +133,13 @@ void check_all_gather(Job& job, size_t size) {
   }
   std::copy_n(want.begin() + static_cast<std::ptrdiff_t>(job.rank * size), size,
               memory.begin() + static_cast<std::ptrdiff_t>(job.rank * size));
-  auto region = memory.empty() ? nullptr
-                               : std::make_shared<Region>(memory.data(), memory.size(), nullptr);
+  auto region =
+      memory.empty() ? nullptr : std::make_shared<Region>(memory.data(), memory.size(), nullptr);
   std::vector<Slice> outputs;
   for (uint32_t r = 0; r < job.size; r++) outputs.push_back({region, r * size, size});
   const Slice input = outputs[job.rank];
-  const Status s = run([&](PostOptions o) {
-    return job.group->post_allgather(input, outputs, std::move(o));
-  });
+  const Status s =
+      run([&](PostOptions o) { return job.group->post_allgather(input, outputs, std::move(o)); });
   job.expect(s.ok(), "all_gather of " + std::to_string(size) + ": " + s.to_string());
   job.expect(memory == want, "bytes of the all_gather of " + std::to_string(size));
 }
@@ -157,8 +157,8 @@ void check_reduce_scatter(Job& job, size_t size) {
       std::memcpy(inputs.data() + to * size + i * sizeof v, &v, sizeof v);
     }
   }
-  auto region = inputs.empty() ? nullptr
-                               : std::make_shared<Region>(inputs.data(), inputs.size(), nullptr);
+  auto region =
+      inputs.empty() ? nullptr : std::make_shared<Region>(inputs.data(), inputs.size(), nullptr);
   std::vector<Slice> parts;
   for (uint32_t r = 0; r < job.size; r++) parts.push_back({region, r * size, size});
   const Status s = run([&](PostOptions o) {
@@ -230,9 +230,10 @@ void bench(Job& job, size_t size, int rounds) {
   const double took = std::chrono::duration<double>(Clock::now() - begin).count();
   const size_t chunk = job.group->stats().chunk;
   const double chunks = static_cast<double>((size + chunk - 1) / chunk) * rounds;
-  std::printf("seconds=%.3f\nmegabytes_per_s=%.2f\nchunk=%zu\nchunks_per_s=%.0f\ncpu_us_per_chunk=%.2f\n",
-              took, static_cast<double>(size) * rounds / took / 1e6, chunk, chunks / took,
-              (cpu() - before) / chunks * 1e6);
+  std::printf(
+      "seconds=%.3f\nmegabytes_per_s=%.2f\nchunk=%zu\nchunks_per_s=%.0f\ncpu_us_per_chunk=%.2f\n",
+      took, static_cast<double>(size) * rounds / took / 1e6, chunk, chunks / took,
+      (cpu() - before) / chunks * 1e6);
 }
 
 void print_device_counters() {

@@ -8,9 +8,10 @@ Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& opti
 }
 
 Status verbs_viable(const VerbsOptions&) {
-  return Status(Code::kUnavailable,
-                "torch-mcast was built without the headers of rdma-core; install libibverbs-dev and "
-                "librdmacm-dev and build it again");
+  return Status(
+      Code::kUnavailable,
+      "torch-mcast was built without the headers of rdma-core; install libibverbs-dev and "
+      "librdmacm-dev and build it again");
 }
 
 }  // namespace mcast

@@ -38,7 +38,8 @@ const char* cm_event_name(rdma_cm_event_type type) noexcept {
 
 std::string cm_event_text(const CmEvent& event) {
   std::string text = cm_event_name(event.type);
-  if (event.type == RDMA_CM_EVENT_REJECTED) return text + ", reason " + std::to_string(event.status);
+  if (event.type == RDMA_CM_EVENT_REJECTED)
+    return text + ", reason " + std::to_string(event.status);
   if (event.status != 0) text += std::string(": ") + std::strerror(std::abs(event.status));
   return text;
 }
@@ -51,9 +52,10 @@ Status CmChannel::open() {
   channel_ = api_.create_event_channel();
   if (channel_ == nullptr) {
     const int error = errno;
-    return Status(Code::kUnavailable,
-                  std::string("rdma_create_event_channel: ") + std::strerror(error) +
-                      "; is the kernel module rdma_ucm loaded and /dev/infiniband/rdma_cm visible?");
+    return Status(
+        Code::kUnavailable,
+        std::string("rdma_create_event_channel: ") + std::strerror(error) +
+            "; is the kernel module rdma_ucm loaded and /dev/infiniband/rdma_cm visible?");
   }
   (void)::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   return {};

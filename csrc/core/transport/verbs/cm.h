@@ -1,6 +1,6 @@
-// The event channel of rdma_cm, one per lane. Events are copied and acknowledged at once (destroying
-// an identifier waits for its acknowledgements), then handed to the handler that the identifier
-// carries.
+// The event channel of rdma_cm, one per lane. Events are copied and acknowledged at once
+// (destroying an identifier waits for its acknowledgements), then handed to the handler that the
+// identifier carries.
 #pragma once
 
 #include <vector>

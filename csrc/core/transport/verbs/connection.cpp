@@ -1,8 +1,8 @@
-// Messages leave from a ring of registered slots, in order, so one completion frees all slots before
-// it; the last message before a pause is always signalled. A message needs a credit, that is a
-// receive that the peer has posted: so a receiver is never found without one, and the retries for
-// that case stay few. Time-outs and retries are chosen so that a peer which answers nothing is found
-// within half the liveness limit.
+// Messages leave from a ring of registered slots, in order, so one completion frees all slots
+// before it; the last message before a pause is always signalled. A message needs a credit, that is
+// a receive that the peer has posted: so a receiver is never found without one, and the retries for
+// that case stay few. Time-outs and retries are chosen so that a peer which answers nothing is
+// found within half the liveness limit.
 #include "transport/verbs/connection.h"
 
 #include <algorithm>
@@ -76,7 +76,8 @@ Status Connection::connect(const Hello& hello) {
   rdma_conn_param param{};
   param.private_data = data.data();
   param.private_data_len = static_cast<uint8_t>(data.size());
-  param.responder_resources = static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
+  param.responder_resources =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
   param.initiator_depth =
       static_cast<uint8_t>(std::clamp(device_.attr().max_qp_init_rd_atom, 0, 16));
   param.retry_count = kRetries;
@@ -87,7 +88,8 @@ Status Connection::connect(const Hello& hello) {
 
 Status Connection::accept() {
   rdma_conn_param param{};
-  param.responder_resources = static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
+  param.responder_resources =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
   param.initiator_depth =
       static_cast<uint8_t>(std::clamp(device_.attr().max_qp_init_rd_atom, 0, 16));
   param.rnr_retry_count = kNotReadyRetries;

@@ -15,8 +15,8 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kSends = kCredits + 2;  // slots for messages on their way out
-inline constexpr size_t kReads = 8;             // RDMA Reads at once
+inline constexpr size_t kSends = kCredits + 2;   // slots for messages on their way out
+inline constexpr size_t kReads = 8;              // RDMA Reads at once
 inline constexpr size_t kReadBytes = 64 * 1024;  // of one, at most
 // Completion queue entries that one connection can fill.
 inline constexpr size_t kCompletions = kReceives + kSends + kReads + 1;
@@ -90,9 +90,9 @@ class Connection final : public CmHandler {
 
   State state = State::kResolvingAddress;
   PeerId peer = kNoPeer;
-  bool said_goodbye = false;   // the peer
-  bool goodbye_sent = false;   // we
-  Status problem;              // the first error of a completion
+  bool said_goodbye = false;  // the peer
+  bool goodbye_sent = false;  // we
+  Status problem;             // the first error of a completion
   // Frames being put together, by channel.
   struct Assembly {
     std::vector<std::byte> bytes;

@@ -1,9 +1,10 @@
 // Sending: a datagram is written into the next slot of a registered ring, where header and payload
-// lie together, and posted with up to 31 others as one chain of work requests of which only the last
-// is signalled; its completion frees all slots before it. Receiving: the ring is posted ahead as a
-// whole. A datagram that finds no posted receive is lost without a trace, so slots go back in chains
-// as soon as a chain is full, and at once when the posted ones run low. Completions of both kinds
-// share the queue; receives that turn up while a sender looks for room are kept until receive().
+// lie together, and posted with up to 31 others as one chain of work requests of which only the
+// last is signalled; its completion frees all slots before it. Receiving: the ring is posted ahead
+// as a whole. A datagram that finds no posted receive is lost without a trace, so slots go back in
+// chains as soon as a chain is full, and at once when the posted ones run low. Completions of both
+// kinds share the queue; receives that turn up while a sender looks for room are kept until
+// receive().
 //
 // A send that fails puts the queue pair into the send error state: what was posted is lost like
 // datagrams in the network, the state is reset and sending goes on.
@@ -106,9 +107,8 @@ Status UdEndpoint::join(const MulticastAddress& address) {
       std::min(kMaxGroups, static_cast<size_t>(std::max(0, device_.attr().max_mcast_grp)));
   if (static_cast<size_t>(joined) >= most) {
     if (!group.membership) groups_.erase(address);
-    return Status(Code::kResourceExhausted,
-                  "RDMA device " + device_.port().text() + ": at most " + std::to_string(most) +
-                      " multicast groups at once");
+    return Status(Code::kResourceExhausted, "RDMA device " + device_.port().text() + ": at most " +
+                                                std::to_string(most) + " multicast groups at once");
   }
   retire(std::move(group.membership));
   group.membership = std::make_unique<Membership>(cm_, device_, qp_, address, false,
@@ -120,11 +120,10 @@ Status UdEndpoint::join(const MulticastAddress& address) {
   for (Nanos waited = 0; membership.state() == Membership::State::kJoining; waited += kStep) {
     if (waited >= options_.join_patience) {
       groups_.erase(address);
-      return Status(Code::kUnavailable,
-                    "RDMA device " + device_.port().text() +
-                        ": no answer to the multicast join within " +
-                        seconds_text(options_.join_patience) +
-                        " (InfiniBand: is a subnet manager running?)");
+      return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
+                                            ": no answer to the multicast join within " +
+                                            seconds_text(options_.join_patience) +
+                                            " (InfiniBand: is a subnet manager running?)");
     }
     cm_.wait(kStep);
     (void)cm_.poll();
@@ -222,8 +221,8 @@ bool UdEndpoint::push() {
   return true;
 }
 
-// Whatever cannot be sent is lost, as far as the protocol is concerned. Slots are freed in order, so
-// the dropped one counts as posted and done with its predecessors.
+// Whatever cannot be sent is lost, as far as the protocol is concerned. Slots are freed in order,
+// so the dropped one counts as posted and done with its predecessors.
 void UdEndpoint::drop_head() {
   queue_.pop_front();
   ++stats_.dropped_datagrams;

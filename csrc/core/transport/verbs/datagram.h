@@ -16,11 +16,11 @@ namespace mcast::verbs {
 
 // Distinct groups joined at once, as with sockets; the engine shares groups beyond it.
 inline constexpr size_t kMaxGroups = 16;
-inline constexpr size_t kGrh = 40;           // bytes in front of every received datagram
-inline constexpr size_t kSendSlots = 256;    // datagrams on their way out
-inline constexpr size_t kSendChain = 32;     // datagrams per post, the last one signalled
+inline constexpr size_t kGrh = 40;             // bytes in front of every received datagram
+inline constexpr size_t kSendSlots = 256;      // datagrams on their way out
+inline constexpr size_t kSendChain = 32;       // datagrams per post, the last one signalled
 inline constexpr size_t kReceiveSlots = 4096;  // at most; see receive_slots()
-inline constexpr size_t kReceiveChain = 32;  // receives per post
+inline constexpr size_t kReceiveChain = 32;    // receives per post
 
 class UdEndpoint final : public Datagram {
  public:
@@ -99,7 +99,7 @@ class UdEndpoint final : public Datagram {
 
   // Datagrams are numbered; slot = number % kSendSlots. done_ <= posted_ <= committed_.
   uint64_t committed_ = 0, posted_ = 0, done_ = 0;
-  uint64_t signalled_ = 0;  // the last that reports its completion
+  uint64_t signalled_ = 0;    // the last that reports its completion
   std::deque<Queued> queue_;  // posted_ .. committed_
   MulticastAddress lent_to_;
   size_t lent_ = 0;

@@ -66,14 +66,16 @@ Result<std::vector<Port>> list_ports(Api& api, rdma_event_channel* channel,
     (void)api.destroy_id(id);
   }
   if (error != 0) {
-    return Status(Code::kUnavailable,
-                  std::string("rdma_create_id: ") + std::strerror(error) +
-                      "; is the kernel module rdma_ucm loaded and /dev/infiniband/rdma_cm visible?");
+    return Status(
+        Code::kUnavailable,
+        std::string("rdma_create_id: ") + std::strerror(error) +
+            "; is the kernel module rdma_ucm loaded and /dev/infiniband/rdma_cm visible?");
   }
   if (ports.empty()) {
     return Status(Code::kUnavailable,
-                  std::to_string(count) + " RDMA device(s), but none behind an interface with an "
-                  "IPv4 address" +
+                  std::to_string(count) +
+                      " RDMA device(s), but none behind an interface with an "
+                      "IPv4 address" +
                       (options.interface.empty()
                            ? ""
                            : " that MCAST_SOCKET_IFNAME \"" + options.interface + "\" allows") +
@@ -234,8 +236,8 @@ CompletionQueue::~CompletionQueue() {
 Status CompletionQueue::open(int depth, const char* what) {
   cq_ = device_.api().create_cq(device_.context(), depth, this, device_.completions());
   if (cq_ != nullptr) return {};
-  return Status::system(errno, std::string("ibv_create_cq of ") + std::to_string(depth) +
-                                   " entries for " + what);
+  return Status::system(
+      errno, std::string("ibv_create_cq of ") + std::to_string(depth) + " entries for " + what);
 }
 
 bool CompletionQueue::fill() {

@@ -1,7 +1,7 @@
 // The device of one lane: port, protection domain, completion queues, and what happens to it from
 // outside (port down, addresses changed, removed). All lanes of a process share librdmacm's context
-// of a device and with it the one queue of asynchronous events, so what a lane reads from it is kept
-// where the others see it.
+// of a device and with it the one queue of asynchronous events, so what a lane reads from it is
+// kept where the others see it.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,10 @@ namespace mcast::verbs {
 class VerbsTransport final : public Transport {
  public:
   explicit VerbsTransport(Api& api)
-      : cm_(api), device_(api, stats_), datagram_(device_, cm_, stats_), stream_(device_, cm_, stats_) {}
+      : cm_(api),
+        device_(api, stats_),
+        datagram_(device_, cm_, stats_),
+        stream_(device_, cm_, stats_) {}
   ~VerbsTransport() override;
 
   Status open(const VerbsOptions& options);

@@ -1,4 +1,5 @@
-// The grammar and the choice. The list decides the order, except that exclusions leave the system's.
+// The grammar and the choice. The list decides the order, except that exclusions leave the
+// system's.
 #include "transport/verbs/hca.h"
 
 #include <algorithm>
@@ -66,7 +67,8 @@ Result<Port> choose_port(const std::vector<Port>& ports, std::string_view text, 
     known += (known.empty() ? "" : ", ") + port.text() + " (" + port.interface.name +
              (port.active ? ")" : ", not active)");
     const int at = pattern->match(port);
-    if (!port.active || (pattern->exclude ? at >= 0 : !pattern->entries.empty() && at < 0)) continue;
+    if (!port.active || (pattern->exclude ? at >= 0 : !pattern->entries.empty() && at < 0))
+      continue;
     fit.push_back({pattern->exclude ? 0 : at, &port});
   }
   if (fit.empty()) {

@@ -1,5 +1,5 @@
-// Which RDMA port to use. rdma_cm tells which ports stand behind which IP addresses; the choice among
-// them is a pure function.
+// Which RDMA port to use. rdma_cm tells which ports stand behind which IP addresses; the choice
+// among them is a pure function.
 //
 // Grammar (NCCL_IB_HCA's): a comma list of device name prefixes, each with an optional port,
 // "mlx5_0:1,mlx5_1". A leading '=' makes the names exact, a leading '^' turns the list into

@@ -1,6 +1,6 @@
 // Registration, its most common failure told with its remedy, and the cache. A look-up first drops
-// the entries whose allocation is gone; the cache holds as many entries as operations in flight have
-// regions, so a scan is short.
+// the entries whose allocation is gone; the cache holds as many entries as operations in flight
+// have regions, so a scan is short.
 #include "transport/verbs/memory.h"
 
 #include <sys/mman.h>

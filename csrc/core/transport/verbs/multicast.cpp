@@ -1,6 +1,7 @@
 // Each membership has an identifier of its own, so that one group can be joined for sending only,
-// then in full, then again, without waiting for the end of what was before. The queue pair's key must
-// be the groups': the first join sets it, a later group with another key cannot be used beside it.
+// then in full, then again, without waiting for the end of what was before. The queue pair's key
+// must be the groups': the first join sets it, a later group with another key cannot be used beside
+// it.
 #include "transport/verbs/multicast.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 // One membership in a multicast group: joined through rdma_cm, which asks the subnet manager
-// (InfiniBand) or the network (RoCE: IGMP), and returns what to send with. Nothing of that is assumed:
-// address vector, queue pair number and key are the join event's.
+// (InfiniBand) or the network (RoCE: IGMP), and returns what to send with. Nothing of that is
+// assumed: address vector, queue pair number and key are the join event's.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
 // What a reliable connection carries. Pure functions over bytes; integers are little-endian.
 //
 //   Hello (private data of the connect request, 32 bytes):
-//     "MCSV" version:u16 slots:u16 source:u64 target:u64 listen address:4 bytes listen port:u16 zero:u16
+//     "MCSV" version:u16 slots:u16 source:u64 target:u64 listen address:4 bytes listen port:u16
+//     zero:u16
 //   Refusal (private data of a reject): "MCSV" reason:u8
 //   message: kind:u8 flags:u8 credits:u16 length:u32, then a piece of a frame
 //

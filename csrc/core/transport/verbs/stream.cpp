@@ -1,15 +1,16 @@
 // Frames on established connections, credits, failure and goodbye. (Making connections is in
 // stream_connect.cpp.)
 //
-// send() queues a copy of the frame and pump() cuts the queues into messages while the connection has
-// slots and credits: control first, the two bulk channels in turns of one message, so that a repair
-// of 64 KB delays a control frame by one message and no more. A receiver posts each receive again
-// once its bytes are handed over, and returns the credit with the next message that goes the other
-// way, or with one of its own when half of all is owed.
+// send() queues a copy of the frame and pump() cuts the queues into messages while the connection
+// has slots and credits: control first, the two bulk channels in turns of one message, so that a
+// repair of 64 KB delays a control frame by one message and no more. A receiver posts each receive
+// again once its bytes are handed over, and returns the credit with the next message that goes the
+// other way, or with one of its own when half of all is owed.
 //
-// A completion with an error ends the connection. The queue pair's flush reports everything behind it
-// with an error too; the first reason is kept. What the peer had sent before is in the completion
-// queue already and is handed over first, so a goodbye in it makes the end a graceful one.
+// A completion with an error ends the connection. The queue pair's flush reports everything behind
+// it with an error too; the first reason is kept. What the peer had sent before is in the
+// completion queue already and is handed over first, so a goodbye in it makes the end a graceful
+// one.
 #include "transport/verbs/stream.h"
 
 #include <algorithm>
@@ -287,8 +288,9 @@ bool RcStream::put_together(Connection& c, const Message& m, ConstBytes piece, S
   if (m.first != (a.expected == 0) || piece.empty() || m.length == 0 ||
       m.length > max_frame(m.channel) || (!m.first && m.length != a.expected) ||
       a.bytes.size() + piece.size() > m.length) {
-    violation(c, " sent a frame of " + std::to_string(m.length) + " bytes in wrong pieces (allowed: " +
-                     "1 to " + std::to_string(max_frame(m.channel)) + ")");
+    violation(c, " sent a frame of " + std::to_string(m.length) +
+                     " bytes in wrong pieces (allowed: " + "1 to " +
+                     std::to_string(max_frame(m.channel)) + ")");
     return false;
   }
   if (m.first && piece.size() == m.length) {
@@ -322,8 +324,8 @@ void RcStream::broken(Connection& c) {
     return;
   }
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(id, c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke")
-                                      : c.problem);
+    attempt_failed(id,
+                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem);
     return;
   }
   if (c.goodbye_sent) {
@@ -408,6 +410,12 @@ void RcStream::on_read(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   if (it == reads_.end()) return;
   const Read read = it->second;
   reads_.erase(it);
+  // Not every driver tells the length of a read.
+  if (wc.byte_len != 0 && wc.byte_len != read.length) {
+    c.problem = Status(Code::kPeerLost, "an RDMA Read brought " + std::to_string(wc.byte_len) +
+                                            " of " + std::to_string(read.length) + " bytes");
+    return;
+  }
   ++stats_.reads_completed;
   stats_.read_bytes += read.length;
   sink.on_read(c.peer, read.token, c.read_slot(slot, read.length));

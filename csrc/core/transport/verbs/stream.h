@@ -1,5 +1,5 @@
-// The Stream endpoint over reliable connections: one per peer that is needed, made by the first send,
-// shared by the three channels, which take turns piece by piece with control in front.
+// The Stream endpoint over reliable connections: one per peer that is needed, made by the first
+// send, shared by the three channels, which take turns piece by piece with control in front.
 //
 // The peer's uid is its identity, as with TCP: a connection is accepted only if its Hello names our
 // uid, and belongs to the PeerId of the uid it comes from. Frames flow only on an established
@@ -23,7 +23,9 @@ inline constexpr Nanos kRefusedPatience = 2 * kSecond;
 inline constexpr Nanos kConnectLimit = 10 * kSecond;
 inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue
 
-class RcStream final : public Stream, public RemoteMemory, private Connection::Owner,
+class RcStream final : public Stream,
+                       public RemoteMemory,
+                       private Connection::Owner,
                        private CmHandler {
  public:
   RcStream(Device& device, CmChannel& cm, VerbsStats& stats)
@@ -72,14 +74,14 @@ class RcStream final : public Stream, public RemoteMemory, private Connection::O
     Connection* connection = nullptr;
     std::array<std::deque<Outgoing>, kChannels> queues;
     std::array<size_t, kChannels> queued{};
-    size_t turn = 0;            // which bulk channel sends next
+    size_t turn = 0;  // which bulk channel sends next
     bool goodbye_due = false;
-    bool timed = false;         // `since` and `deadline` are set: send() has no clock
-    Nanos since = kNever;       // of the first attempt
-    Nanos deadline = kNever;    // of the next retry, or of the phase
+    bool timed = false;       // `since` and `deadline` are set: send() has no clock
+    Nanos since = kNever;     // of the first attempt
+    Nanos deadline = kNever;  // of the next retry, or of the phase
     Nanos backoff = 0;
-    Status last;                // why the last attempt failed
-    bool dirty = false;         // in dirty_
+    Status last;         // why the last attempt failed
+    bool dirty = false;  // in dirty_
   };
   struct Report {
     PeerId peer;

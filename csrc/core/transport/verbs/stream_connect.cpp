@@ -18,7 +18,8 @@ constexpr int kResolveMs = 2000;
 
 Connection* RcStream::make_connection(PeerId peer, Connection::State state) {
   const uint32_t serial = next_serial_++;
-  auto made = std::make_unique<Connection>(static_cast<Connection::Owner&>(*this), cm_, device_, stats_, serial);
+  auto made = std::make_unique<Connection>(static_cast<Connection::Owner&>(*this), cm_, device_,
+                                           stats_, serial);
   made->peer = peer;
   made->state = state;
   Connection* const c = made.get();
@@ -101,10 +102,10 @@ void RcStream::run_timers(Nanos now) {
       peer.deadline = peer.phase == Phase::kRetry ? now + peer.backoff : kNever;
     }
     if (peer.phase == Phase::kRetry && now >= peer.deadline) start(id);
-    next_timer_ = std::min(
-        {next_timer_, peer.since + kConnectLimit,
-         peer.phase == Phase::kRetry ? std::min(peer.deadline, peer.since + kRefusedPatience)
-                                     : kNever});
+    next_timer_ = std::min({next_timer_, peer.since + kConnectLimit,
+                            peer.phase == Phase::kRetry
+                                ? std::min(peer.deadline, peer.since + kRefusedPatience)
+                                : kNever});
   }
 }
 
@@ -135,10 +136,10 @@ void RcStream::on_request(const CmEvent& event) {
     return;
   }
   const auto known = by_uid_.find(hello->source);
-  const PeerId id = known != by_uid_.end()
-                        ? known->second
-                        : add_peer({hello->source, to_text(hello->listen_address),
-                                    hello->listen_port});
+  const PeerId id =
+      known != by_uid_.end()
+          ? known->second
+          : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
   Peer& peer = peers_[id];
   const bool ours_wins = peer.phase == Phase::kAttempt && uid_ < hello->source;
   if (ours_wins || peer.phase == Phase::kOpen || peer.phase == Phase::kAccepting) {

@@ -1,7 +1,7 @@
 // Sleeping: every completion queue is armed, looked at once more, and then epoll waits for the
-// completion channel, rdma_cm's events, the device's asynchronous events and wake-ups. A sleep costs
-// an interrupt and a system call, far more than a message: where cores are free the queues are first
-// polled for a moment, as long as that has paid of late.
+// completion channel, rdma_cm's events, the device's asynchronous events and wake-ups. A sleep
+// costs an interrupt and a system call, far more than a message: where cores are free the queues
+// are first polled for a moment, as long as that has paid of late.
 //
 // Fork: librdmacm's context of a device is shared by all lanes and cannot be made anew, so a child
 // closes what it inherited and has no verbs (viability says so); exec'd programs do.
@@ -26,7 +26,7 @@ constexpr Nanos kLongestSpin = 50 * kMicro, kShortestSpin = 2 * kMicro;
 // Lanes and whoever waits for them: below that many cores nobody spins.
 constexpr unsigned kCoresToSpin = 4;
 
-std::atomic<pid_t> g_user{0};      // the process that has used verbs
+std::atomic<pid_t> g_user{0};       // the process that has used verbs
 std::atomic<bool> g_forked{false};  // this one is its fork
 
 Nanos clock_now() {
