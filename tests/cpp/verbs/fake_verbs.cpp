@@ -289,12 +289,14 @@ void FakeVerbs::send_datagram(Qp& qp, const ibv_send_wr& wr) {
   }
   used_qkeys.push_back(wr.wr.ud.remote_qkey);
   const std::string mgid(reinterpret_cast<const char*>(handle->attr.grh.dgid.raw), 16);
-  if (wr.wr.ud.remote_qpn == multicast_qpn && (!on_datagram || on_datagram(bytes))) {
+  if (wr.wr.ud.remote_qpn == multicast_qpn) {
     for (Qp& to : qps_) {
       const auto group = to.groups.find(mgid);
       if (group == to.groups.end() || group->second != handle->attr.dlid) continue;
       if (to.key != wr.wr.ud.remote_qkey) continue;
-      if (!deliver(to, bytes, qp.qp_num, true)) ++lost_without_receive;
+      std::vector<std::byte> copy = bytes;
+      if (on_datagram && !on_datagram(copy)) continue;
+      if (!deliver(to, copy, qp.qp_num, true)) ++lost_without_receive;
     }
   }
   if ((wr.send_flags & IBV_SEND_SIGNALED) != 0) complete(*qp.send, wc);

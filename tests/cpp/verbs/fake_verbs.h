@@ -50,7 +50,8 @@ class FakeVerbs final : public verbs::Api {
   ibv_wc_status receive_status = IBV_WC_SUCCESS;  // of the next arrivals
   int cut_read = 0;                               // bytes that a read brings less
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
-  std::function<bool(std::vector<std::byte>&)> on_datagram;  // false: lost; may change the bytes
+  std::function<bool(std::vector<std::byte>&)>
+      on_datagram;  // per receiver; false: lost; may change the bytes
 
   // What happened.
   uint64_t lost_without_receive = 0;  // datagrams
