@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from scenarios import caught, group_backend, join, post, tcp_store, until
 from scenarios_failure import all_good
 
 import torch_mcast
+
+FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 
 
 def ends(link: Any, how: str) -> None:
@@ -121,6 +124,23 @@ def interrupted(link: Any, where: str) -> None:
         caught(link, lambda: (link.hear("go"), dist.barrier(), dist.barrier()))
 
 
+def say_when_in_wait(link: Any) -> None:
+    """Says "waiting" when the main thread sleeps in a futex, called from the last frame it entered:
+    in wait()'s condition variable, not in Python code."""
+    call = "/proc/self/task/%d/syscall" % os.getpid()
+    main = threading.main_thread().ident
+    assert main is not None
+    seen = 0
+    while seen < 3:
+        line = sys._current_frames()[main].f_lineno
+        source = linecache.getline(__file__, line)
+        with open(call) as file:
+            asleep = file.read().startswith(f"{FUTEX} ")
+        seen = seen + 1 if asleep and ".wait()" in source else 0
+        time.sleep(0.01)
+    link.say("waiting")
+
+
 def leaves_in_a_hurry(link: Any, how: str) -> None:
     """Rank 0 ends by an error with work in flight that cannot end, since rank 1 does not call it."""
     join(link, linger=3_600_000)
@@ -133,8 +153,12 @@ def leaves_in_a_hurry(link: Any, how: str) -> None:
     if how == "exception":
         link.say("waiting")
         raise RuntimeError("deliberate")
-    try:
+    if how == "caught":
+        # Only an interrupt inside wait() tells the engine that the work in flight is given up.
+        threading.Thread(target=say_when_in_wait, args=(link,), daemon=True).start()
+    else:
         link.say("waiting")
+    try:
         if how == "sleep":
             time.sleep(3600)
         works[0].wait()
