@@ -265,12 +265,17 @@ bool HostCore::arm(HostWaiter waiter) {
     data = need_of(*op);
     data.waiter = waiter;
   }
+  // The nearest mark of those not reached: one that is reached already holds up nothing.
+  const uint64_t least = least_consumed();
+  const auto want = [&](uint64_t rounds) {
+    if (least < rounds) room.rounds = std::min(room.rounds, rounds);
+  };
   if (publishing_ < ops_.size()) {
     const uint64_t round = ops_[publishing_]->first + ops_[publishing_]->published;
-    if (round >= kHostDepth) room.rounds = round + 1 - kHostDepth;
+    if (round >= kHostDepth) want(round + 1 - kHostDepth);
   }
-  if (consuming_ > 0) room.rounds = std::min(room.rounds, ops_[0]->first + ops_[0]->plan.rounds);
-  const bool wants_room = room.rounds != UINT64_MAX && least_consumed() < room.rounds;
+  if (consuming_ > 0) want(ops_[0]->first + ops_[0]->plan.rounds);
+  const bool wants_room = room.rounds != UINT64_MAX;
   if (wants_room) room.waiter = waiter;
   mine().need_published.store(data.pack(), std::memory_order_seq_cst);
   mine().need_consumed.store(wants_room ? room.pack() : 0, std::memory_order_seq_cst);
