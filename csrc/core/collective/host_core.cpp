@@ -96,7 +96,11 @@ void HostCore::post(Post post) {
 bool HostCore::progress(bool large) {
   retired_.clear();
   bool left_over = false;
-  while (failure_.ok() && !look_at_notice()) {
+  while (failure_.ok()) {
+    if (noticed()) {
+      obey_notice();
+      return false;
+    }
     bool moved = false;
     while (publish_next()) moved = true;
     left_over = false;
@@ -195,12 +199,13 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   Op& op = *ops_[consuming_];
   const uint32_t index = op.consumed;
   if (op.published <= index || !compare(op, index)) return false;
+  if (op.plan.direct && noticed()) return false;
   const Took took = take(op, index, large);
   left_over = took == Took::kLarge;
   if (took != Took::kAll) return false;
   if (op.plan.direct) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (look_at_notice()) return false;
+    if (noticed()) return false;
   }
   op.consumed++;
   op.taken.assign(params_.size, false);
@@ -350,23 +355,27 @@ Nanos HostCore::deadline() const {
   return least;
 }
 
-bool HostCore::look_at_notice() {
+bool HostCore::noticed() const {
+  return board_.notice().state.load(std::memory_order_acquire) != 0;
+}
+
+void HostCore::obey_notice() {
   const HostNotice& notice = board_.notice();
-  const uint32_t state = notice.state.load(std::memory_order_acquire);
-  if (state == 0) return false;
-  if (state == 2) {
+  if (notice.state.load(std::memory_order_acquire) == 2) {
+    // The news of a failure may overtake that of success: what is all there in slots is taken.
+    bool left_over = false;
+    while (failure_.ok() && (consume_next(false, left_over) || complete_next())) {
+    }
     counters_.add(Counter::aborts_received);
     const bool known = notice.code > 0 && notice.code <= static_cast<uint32_t>(Code::kInternal);
-    fail_local(Status(known ? static_cast<Code>(notice.code) : Code::kAborted,
-                      std::string(notice.text, strnlen(notice.text, kHostText))));
-    return true;
+    return fail_local(Status(known ? static_cast<Code>(notice.code) : Code::kAborted,
+                             std::string(notice.text, strnlen(notice.text, kHostText))));
   }
   const Nanos now = port_.now();
   if (notice_seen_ == kNever) notice_seen_ = now;
   if (now - notice_seen_ > kNoticeWriting) {
     fail_local(Status(Code::kPeerLost, "a rank ended while it reported a failure"));
   }
-  return true;
 }
 
 void HostCore::fail(const Status& why, Member culprit) {
@@ -374,10 +383,7 @@ void HostCore::fail(const Status& why, Member culprit) {
   HostNotice& notice = board_.notice();
   uint32_t none = 0;
   if (!notice.state.compare_exchange_strong(none, 1)) {
-    // Somebody else was first; with their reason, if it can be read already.
-    if (none == 1) fail_local(why);
-    if (none == 2) look_at_notice();
-    return;
+    return;  // somebody else was first: progress() will see
   }
   notice.code = static_cast<uint32_t>(why.code());
   notice.culprit = culprit;
@@ -420,7 +426,7 @@ std::vector<Member> HostCore::awaited() const {
 }
 
 void HostCore::check(const std::vector<Member>& mute) {
-  if (ops_.empty() || !failure_.ok() || look_at_notice()) return;
+  if (ops_.empty() || !failure_.ok() || noticed()) return;
   std::vector<std::pair<Member, Sequence>> left;
   for (uint32_t i = 0; i < params_.size; i++) {
     const auto m = static_cast<Member>(i);

@@ -100,7 +100,8 @@ class HostCore {
   // host_core.cpp
   HostWords& words(Member m) const { return board_.words(params_.lane, m); }
   HostWords& mine() const { return words(params_.self); }
-  bool look_at_notice();
+  bool noticed() const;
+  void obey_notice();
   void fail_local(const Status& why);
   bool publish_next();
   bool consume_next(bool large, bool& left_over);

@@ -140,7 +140,7 @@ bool HostCore::fetch(Member from, uint64_t address, std::byte* to, size_t length
     return true;
   }
   // A rank that failed, told why and ended is not the one to blame.
-  if (look_at_notice()) return false;
+  if (noticed()) return false;
   fail(Status(Code::kPeerLost, "rank " + std::to_string(from) + " is lost (" + status.message() +
                                    "); look at its log for the first error"),
        from);

@@ -260,8 +260,8 @@ void HostLane::watch(Nanos at) {
           m);
     }
     if (s.total >= kMute) mute.push_back(m);
-    if (!open && at - s.at >= interval) {
-      s.asked = box.asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (at - s.at >= interval) {
+      if (!open) s.asked = box.asked.fetch_add(1, std::memory_order_seq_cst) + 1;
       s.at = at;
       counters_->add(Counter::pings_sent);
       box.bells[0].rings.fetch_add(1, std::memory_order_seq_cst);

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import caught, group_backend, join, post, tcp_store, until
+from scenarios import caught, expected_path, group_backend, join, post, tcp_store, until
 from scenarios_failure import all_good
 
 import torch_mcast
@@ -220,7 +220,7 @@ def uses_group_in_child(link: Any) -> None:
         caught(link, lambda: post("broadcast", group=group))
         caught(link, lambda: post("all_gather_into_tensor", 100))
         caught(link, lambda: dist.all_reduce(torch.ones(2)))
-        assert torch_mcast.stats()["path"] == "multicast"
+        assert torch_mcast.stats()["path"] == expected_path()
         torch_mcast.abort()
         dist.destroy_process_group()
         join(link, incarnation="of the children")
@@ -288,7 +288,7 @@ def many_groups(link: Any, count: int) -> None:
     groups = [dist.new_group(backend="mcast") for _ in range(count)]
     made = time.monotonic() - start
     stats = [torch_mcast.stats(group) for group in groups]
-    assert {row["path"] for row in stats} == {"multicast"}
+    assert {row["path"] for row in stats} == {expected_path()}
     engine = [n for n in _threads() if n.startswith("mcast-lane")]
     for group in groups:
         dist.barrier(group=group)
@@ -316,7 +316,7 @@ def strings(link: Any) -> None:
         if text == "cpu:gloo,cuda:mcast":
             assert world._get_backend(cpu).name() == "gloo"
             assert world._get_backend(torch.device("cuda")).name() == "mcast"
-            assert group_backend()._stats()["path"] == "multicast"
+            assert group_backend()._stats()["path"] == expected_path()
             output = torch.zeros(link.world)
             dist.all_gather_into_tensor(output, torch.ones(1))
             dist.barrier()
