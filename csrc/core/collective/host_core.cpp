@@ -26,6 +26,9 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 // One all_reduce step reads members x bytes into every rank's cache: at most this.
 constexpr size_t kOneStep = 256u << 10;
+// What is folded before it is gathered: results are read again while they are in the cache that
+// the cores share.
+constexpr size_t kSegment = 8u << 20;
 constexpr size_t kAlign = 64;  // of parts of a tensor: whole elements, whole cache lines
 
 }  // namespace
@@ -60,15 +63,23 @@ HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct
         break;
       }
       plan.direct = direct;
-      plan.rounds = 2;
-      plan.share = round_up((bytes + members - 1) / members, kAlign);
-      if (!direct) {
-        in_slots(part, (bytes + members - 1) / members);
-        plan.rounds *= 2;
-      }
+      in_slots(direct ? std::min(kSegment / members / kAlign * kAlign,
+                                 round_up((bytes + members - 1) / members, kAlign))
+                      : part,
+               (bytes + members - 1) / members);
+      plan.rounds *= 2;
       break;
   }
   return plan;
+}
+
+HostPlan::Step HostPlan::step(uint32_t index) const {
+  // Direct: one segment is folded ahead of the one that is gathered, so that nobody waits for the
+  // slowest folder. In slots: in turn, since the slots are few.
+  if (!direct) return {index % 2 == 1, index / 2};
+  if (index == 0) return {false, 0};
+  if (index + 1 == rounds) return {true, rounds / 2 - 1};
+  return index % 2 == 1 ? Step{false, (index + 1) / 2} : Step{true, index / 2 - 1};
 }
 
 HostCore::HostCore(HostParams params, HostBoard board, HostPort& port, Counters& counters)
@@ -140,8 +151,11 @@ bool HostCore::ready_to_publish(const Op& op) const {
     case Kind::kBarrier:  // says that everything before it is over here
       return &op == ops_.front().get();
     case Kind::kAllreduce:
-      // The second half of a step publishes the result of the first.
-      if (!op.plan.one_step && op.published % 2 == 1 && op.consumed < op.published) return false;
+      // A round that gathers publishes the result of the one that folded.
+      if (!op.plan.one_step) {
+        const HostPlan::Step step = op.plan.step(op.published);
+        if (step.gathers && step.segment >= op.folded) return false;
+      }
       break;
     default:
       break;

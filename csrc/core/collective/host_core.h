@@ -46,8 +46,16 @@ struct HostPlan {
   bool direct = false;    // by address
   bool one_step = false;  // all_reduce: everybody folds everything
   uint32_t rounds = 1;
-  size_t slice = 0;  // bytes of a block (reductions in slots: of each rank's part) per round
-  size_t share = 0;  // direct all_reduce: bytes of one rank's block; the last may be shorter
+  // Bytes of a block per round; reductions in slots and all_reduce: of each rank's part.
+  size_t slice = 0;
+
+  // all_reduce, not in one step: what round `index` does with segment `segment` (slice x members
+  // bytes): its parts are folded, or the results of that are gathered.
+  struct Step {
+    bool gathers;
+    uint32_t segment;
+  };
+  Step step(uint32_t index) const;
 };
 HostPlan make_host_plan(const wire::Descriptor& descriptor, uint32_t members, bool direct);
 
@@ -91,6 +99,7 @@ class HostCore {
     uint64_t first = 0;      // its first round
     uint32_t published = 0;  // rounds, of this rank
     uint32_t consumed = 0;
+    uint32_t folded = 0;          // all_reduce: segments whose own part is done
     std::vector<bool> taken;      // by member, in this round
     std::vector<std::byte> part;  // all_reduce in slots: the own part's result
     Nanos deadline = kNever;
@@ -121,7 +130,8 @@ class HostCore {
   Took take_blocks(Op& op, uint32_t index);
   Took take_direct_blocks(Op& op, bool large);
   Took take_reduction(Op& op, uint32_t index, bool large);
-  bool fold_direct(Op& op, size_t offset, size_t length, std::byte* out);
+  bool take_all_reduce(Op& op, uint32_t index);
+  bool fold_direct(Op& op, uint32_t index, size_t offset, size_t length, std::byte* out);
   void fold_slots(Op& op, uint64_t round, size_t offset, size_t length, std::byte* out);
   bool fetch(Member from, uint64_t address, std::byte* to, size_t length);
   HostNeed need_of(const Op& op) const;

@@ -3,8 +3,8 @@
 // contributions of all ranks in rank order, tile by tile, so that a tile and its accumulator stay
 // in the cache; 16-bit floats accumulate in float32 (base/reduce_kernels.h).
 //
-// all_reduce: in one step everybody folds everything; otherwise in pairs of rounds: each rank folds
-// its part of what the first publishes, and the second publishes the results.
+// all_reduce: in one step everybody folds everything; otherwise segment by segment: in one round
+// each rank folds its part of the segment, in another it publishes the result for all to gather.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -78,13 +78,17 @@ void HostCore::fill(Op& op, uint32_t index) {
     case Kind::kAllreduce:
       if (op.plan.one_step) {
         copy(reduce->inputs[0], 0, d.bytes, 0);
-      } else if (op.plan.direct) {
-        r.address = address(index == 0 ? reduce->inputs[0] : reduce->output);
-      } else if (index % 2 == 0) {
-        copy(reduce->inputs[0], index / 2 * slice * params_.size, slice * params_.size, 0);
       } else {
-        std::memcpy(data, op.part.data(), op.part.size());
-        copied += op.part.size();
+        const auto [gathers, segment] = op.plan.step(index);
+        r.address = address(gathers ? reduce->output : reduce->inputs[0]);
+        if (op.plan.direct) break;
+        if (gathers) {
+          std::memcpy(data, op.part.data(), op.part.size());
+          copied += op.part.size();
+        } else {
+          const size_t span = slice * params_.size;
+          copy(reduce->inputs[0], segment * span, span, 0);
+        }
       }
       break;
   }
@@ -198,32 +202,68 @@ void HostCore::fold_slots(Op& op, uint64_t round, size_t offset, size_t length, 
 }
 
 // Folds the part at `offset` of everybody's tensor (reduce_scatter: of what it has for this rank).
-bool HostCore::fold_direct(Op& op, size_t offset, size_t length, std::byte* out) {
+bool HostCore::fold_direct(Op& op, uint32_t index, size_t offset, size_t length, std::byte* out) {
   const ReduceArgs& how = *op.post.reduce;
   const bool scatter = op.post.descriptor.kind == wire::Kind::kReduceScatter;
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
+  const Slice& own = how.inputs[scatter ? params_.self : 0];
   accumulator_.resize(std::max(accumulator_.size(), kTile / element * wide));
   tile_.resize(kTile);
-  const Slice& own = how.inputs[scatter ? params_.self : 0];
+  // Straight into the output, unless that is wider or still holds the own contribution.
+  const bool in_place = own.data() + offset == out;
+  const bool straight = wide == element && how.reduction != Reduction::kAvg && !in_place;
+  const bool copies_first = wide == element && how.reduction != Reduction::kPremulSum;
   for (size_t at = 0; at < length; at += kTile) {
     const size_t bytes = std::min(kTile, length - at), count = bytes / element;
+    std::byte* const sum = straight ? out + at : accumulator_.data();
     for (uint32_t i = 0; i < params_.size; i++) {
       const auto m = static_cast<Member>(i);
+      const HostRound& r = round_of(m, op.first + index);
       const std::byte* source = own.data() + offset + at;
-      const HostRound& r = round_of(m, op.first);
       if (m != params_.self) {
         uint64_t address = r.address;
         if (scatter) {
-          std::memcpy(&address, data_of(m, op.first) + params_.self * sizeof address,
+          std::memcpy(&address, data_of(m, op.first + index) + params_.self * sizeof address,
                       sizeof address);
         }
-        if (!fetch(m, address + offset + at, tile_.data(), bytes)) return false;
-        source = tile_.data();
+        std::byte* const to = i == 0 && copies_first ? sum : tile_.data();
+        if (!fetch(m, address + offset + at, to, bytes)) return false;
+        if (to == sum) continue;
+        source = to;
       }
-      (i == 0 ? fold_first : fold_next)(how.element, how.reduction, r.factor, source,
-                                        accumulator_.data(), count);
+      (i == 0 ? fold_first : fold_next)(how.element, how.reduction, r.factor, source, sum, count);
     }
-    fold_finish(how.element, how.reduction, params_.size, accumulator_.data(), out + at, count);
+    if (!straight) {
+      fold_finish(how.element, how.reduction, params_.size, sum, out + at, count);
+    }
+  }
+  return true;
+}
+
+// One round of an all_reduce that is not done in one step.
+bool HostCore::take_all_reduce(Op& op, uint32_t index) {
+  const auto [gathers, segment] = op.plan.step(index);
+  const size_t slice = op.plan.slice, base = segment * slice * params_.size;
+  const size_t end = op.post.descriptor.bytes, self = params_.self;
+  const uint64_t round = op.first + index;
+  std::byte* const output = op.post.reduce->output.data();
+  if (!gathers) {
+    const size_t at = base + self * slice, length = clip(at, slice, end);
+    if (op.plan.direct) return length == 0 || fold_direct(op, index, at, length, output + at);
+    op.part.resize(length);
+    if (length > 0) fold_slots(op, round, self * slice, length, op.part.data());
+    return true;
+  }
+  for (size_t i = 0; i < params_.size; i++) {
+    const size_t m = (self + 1 + i) % params_.size;
+    const size_t at = base + m * slice, length = clip(at, slice, end);
+    const auto from = static_cast<Member>(m);
+    if (length == 0 || (op.plan.direct && m == self)) continue;
+    if (!op.plan.direct) {
+      std::memcpy(output + at, data_of(from, round), length);
+    } else if (!fetch(from, round_of(from, round).address + at, output + at, length)) {
+      return false;
+    }
   }
   return true;
 }
@@ -235,43 +275,19 @@ HostCore::Took HostCore::take_reduction(Op& op, uint32_t index, bool large) {
   if (op.first_byte == kNever) op.first_byte = port_.now();
   const wire::Descriptor& d = op.post.descriptor;
   const Slice& output = op.post.reduce->output;
-  const size_t slice = op.plan.slice, share = op.plan.share, self = params_.self;
+  const size_t slice = op.plan.slice;
   bool good = true;
-  using wire::Kind;
-  if (d.kind != Kind::kAllreduce) {
-    if (op.plan.direct) {
-      good = fold_direct(op, 0, d.bytes, output.data());
-    } else {
-      const size_t offset = index * slice, length = clip(offset, slice, d.bytes);
-      const size_t at = d.kind == Kind::kReduceScatter ? self * slice : 0;
-      if (length > 0) fold_slots(op, round, at, length, output.data() + offset);
-    }
-  } else if (op.plan.one_step) {
+  if (op.plan.one_step) {
     if (d.bytes > 0) fold_slots(op, round, 0, d.bytes, output.data());
-  } else if (op.plan.direct && index == 0) {
-    const size_t length = clip(self * share, share, d.bytes);
-    if (length > 0) good = fold_direct(op, self * share, length, output.data() + self * share);
+  } else if (d.kind == wire::Kind::kAllreduce) {
+    good = take_all_reduce(op, index);
+    if (!op.plan.step(index).gathers) op.folded++;
   } else if (op.plan.direct) {
-    for (size_t i = 1; i < params_.size && good; i++) {
-      const size_t m = (self + i) % params_.size, length = clip(m * share, share, d.bytes);
-      if (length == 0) continue;
-      const auto from = static_cast<Member>(m);
-      good =
-          fetch(from, round_of(from, round).address + m * share, output.data() + m * share, length);
-    }
+    good = fold_direct(op, index, 0, d.bytes, output.data());
   } else {
-    const size_t base = index / 2 * slice * params_.size;
-    if (index % 2 == 0) {
-      op.part.resize(clip(base + self * slice, slice, d.bytes));
-      if (!op.part.empty()) fold_slots(op, round, self * slice, op.part.size(), op.part.data());
-    } else {
-      for (size_t m = 0; m < params_.size; m++) {
-        const size_t at = base + m * slice, length = clip(at, slice, d.bytes);
-        if (length > 0) {
-          std::memcpy(output.data() + at, data_of(static_cast<Member>(m), round), length);
-        }
-      }
-    }
+    const size_t offset = index * slice, length = clip(offset, slice, d.bytes);
+    const size_t at = d.kind == wire::Kind::kReduceScatter ? params_.self * slice : 0;
+    if (length > 0) fold_slots(op, round, at, length, output.data() + offset);
   }
   if (!good) return Took::kFailed;
   op.last_byte = port_.now();

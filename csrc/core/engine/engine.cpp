@@ -243,12 +243,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.salt = job_salt();
   mine.agreed = spec.config.agreed_text();
   Result<HostMeeting> meeting = prepare_meeting(spec);
-  if (meeting.ok()) {
-    mine.shared = meeting->address().encode();
-  } else {
-    log(LogLevel::kInfo, "group '%s': no shared memory: %s", spec.name.c_str(),
-        meeting.status().message().c_str());
-  }
+  if (meeting.ok()) mine.shared = meeting->address().encode();
   size_t batch = 0;
   const bool asked = lane.value()->call([&](Lane& l, Nanos) {
     Transport& t = l.transport();
@@ -299,6 +294,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   auto group = std::make_shared<GroupImpl>(spec, lane.value(), reduce.value());
   group->observe(arrived, trace);
+  if (agreement->hosts == 1 && !meeting.ok()) group->shares_not(meeting.status().message());
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
   return std::shared_ptr<GroupBase>(group);

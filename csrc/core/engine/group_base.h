@@ -84,6 +84,8 @@ class GroupBase : public Group {
   Result<Sequence> take_turn(size_t lane, Post post);  // state_->mutex held
   Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                                   PostOptions options);
+  void advise_memory(const Slice& slice) const;
+  void advise_memory(const std::vector<Slice>& slices) const;
   Status check_block(const std::string& op, uint64_t bytes) const;
 };
 

@@ -167,9 +167,9 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   max_block_ = max_block(agreed);
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
-  log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
+  log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
-      fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str());
+      fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str(), not_shared_.c_str());
   if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
   return {};
 }

@@ -24,6 +24,8 @@ class GroupImpl final : public GroupBase {
     arrived_ = std::move(arrived);
     trace_ = std::move(trace);
   }
+  // Between ranks of one host: why not by shared memory; for the log.
+  void shares_not(const std::string& why) { not_shared_ = "; no shared memory: " + why; }
   ~GroupImpl() override;
 
   // Adds the group to its lane, probes, waits until the path is decided.
@@ -45,6 +47,7 @@ class GroupImpl final : public GroupBase {
   const std::array<std::shared_ptr<LaneThread>, 2> lanes_;  // multicast, reduce
   std::shared_ptr<const std::atomic<uint64_t>> arrived_;
   uint64_t tag_ = 0;
+  std::string not_shared_;
 };
 
 }  // namespace mcast

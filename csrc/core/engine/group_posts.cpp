@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/huge_pages.h"
 #include "base/reduce_kernels.h"
 #include "engine/clock.h"
 #include "engine/group_base.h"
@@ -34,6 +35,21 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 }
 
 }  // namespace
+
+void GroupBase::advise_memory(const Slice& slice) const {
+  if (config_.huge_pages != 0 && size_ > 1) advise_huge(slice.bytes());
+}
+
+// Slices that follow each other in memory, as the blocks of one tensor do, count as one.
+void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
+  if (config_.huge_pages == 0 || size_ == 1) return;
+  for (size_t i = 0; i < slices.size();) {
+    const std::byte* const begin = slices[i].data();
+    size_t length = slices[i++].length;
+    while (i < slices.size() && slices[i].data() == begin + length) length += slices[i++].length;
+    advise_huge({begin, length});
+  }
+}
 
 Result<Sequence> GroupBase::take_turn(size_t index, Post post) {
   const Sequence sequence = state_->next[index]++;
@@ -75,6 +91,7 @@ Result<Sequence> GroupBase::post_broadcast(Slice data, Member root, PostOptions 
                                               std::to_string(size_) + ")");
   }
   if (Status status = check_block(name, data.length); !status.ok()) return status;
+  advise_memory(data);
   Post p;
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   if (root == rank_) p.input = data;
@@ -98,7 +115,9 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
     }
   }
   if (Status status = check_block(name, input.length); !status.ok()) return status;
+  advise_memory(outputs);
   const Slice& own = outputs[rank_];
+  if (own.data() != input.data()) advise_memory(input);
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
       return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
@@ -137,6 +156,8 @@ Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_
                     name + ": the output overlaps input " + std::to_string(i) + " partly");
     }
   }
+  advise_memory(args.inputs);
+  if (args.inputs.empty() || !same(args.inputs[0], args.output)) advise_memory(args.output);
   Post p;
   p.descriptor = {kind, options.label.element, root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);

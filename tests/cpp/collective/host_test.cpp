@@ -243,6 +243,33 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   }
 }
 
+TEST(HostRounds, AllReduceInPlaceOverSeveralSegments) {
+  for (const size_t count : {size_t{7'000'001}, size_t{2'097'152}, size_t{17}}) {
+    for (const bool direct : {true, false}) {
+      if (!direct && count > 3'000'000) continue;
+      HostWorld world(3, direct, count);
+      for (const Member m : {0, 1, 2}) {
+        HostCall call;
+        call.descriptor = {Kind::kAllreduce, 0, kNoMember, count * 4, "", 1};
+        call.output.resize(count * 4);
+        auto* values = reinterpret_cast<int32_t*>(call.output.data());
+        for (size_t i = 0; i < count; i++) values[i] = static_cast<int32_t>(i * 7 + m);
+        call.marks = {0};
+        world.post_in_place(m, std::move(call));
+      }
+      ASSERT_TRUE(world.run());
+      for (const Member m : {0, 1, 2}) {
+        const HostCall& call = *world.calls(m)[0];
+        ASSERT_TRUE(call.ended == 1 && call.status.ok()) << call.status.to_string();
+        const auto* values = reinterpret_cast<const int32_t*>(call.output.data());
+        for (size_t i = 0; i < count; i++) {
+          ASSERT_EQ(values[i], static_cast<int32_t>(3 * i * 7 + 3)) << i << " on rank " << m;
+        }
+      }
+    }
+  }
+}
+
 TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
   // A direct all_gather reads every peer's block once; a reduce_scatter the own block of each.
   for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter, Kind::kAllreduce}) {

@@ -242,6 +242,17 @@ HostCall& HostWorld::post(Member m, HostCall call, Nanos timeout) {
   return kept;
 }
 
+HostCall& HostWorld::post_in_place(Member m, HostCall call) {
+  Node& node = *nodes_[m];
+  node.calls.push_back(std::make_unique<HostCall>(std::move(call)));
+  HostCall& kept = *node.calls.back();
+  Post p = make_post(kept, static_cast<Sequence>(node.calls.size() - 1), now, false);
+  p.reduce->inputs = {p.reduce->output};
+  node.core->post(std::move(p));
+  node.asleep = false;
+  return kept;
+}
+
 void HostWorld::kill(Member m) { nodes_[m]->killed = true; }
 
 bool HostWorld::step() {

@@ -39,6 +39,8 @@ class HostWorld {
   HostCore& core(Member m);
   uint64_t total(Counter c) const;
   HostCall& post(Member m, HostCall call, Nanos timeout = kNever);
+  // An all_reduce of `call.output`.
+  HostCall& post_in_place(Member m, HostCall call);
   std::vector<std::unique_ptr<HostCall>>& calls(Member m);
 
   // The rank does nothing any more; its memory cannot be read.

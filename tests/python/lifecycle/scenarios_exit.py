@@ -127,7 +127,7 @@ def interrupted(link: Any, where: str) -> None:
 def say_when_in_wait(link: Any) -> None:
     """Says "waiting" when the main thread sleeps in a futex, called from the last frame it entered:
     in wait()'s condition variable, not in Python code."""
-    call = "/proc/self/task/%d/syscall" % os.getpid()
+    call = f"/proc/self/task/{os.getpid()}/syscall"
     main = threading.main_thread().ident
     assert main is not None
     seen = 0

@@ -206,10 +206,18 @@ def test_log(network_job):
                 assert re.match(
                     start
                     + rf"group '{number}': rank {rank.number} of 2 on 1 host\(s\), path multicast "
-                    r"\(the probe reached every rank\), chunk \d+, udp lo 127",
+                    r"\(the probe reached every rank\), chunk \d+, udp lo 127.*"
+                    "; no shared memory: shared_memory is off$",
                     line,
                 ), lines
             assert len(lines) == 4, lines
+    shared = {"MCAST_DEBUG": "info", "MCAST_SHARED_MEMORY": "auto"}
+    with network_job(2, "scenarios_input.works", 1000, {}, env=shared) as it:
+        it.expect("stats")
+        it.end()
+        for rank in it.ranks:
+            text = rf"info: group '0': rank {rank.number} of 2 on this host, shared memory: 8 slots"
+            assert len(re.findall(text, rank.output())) == 1, rank.output()
     deaf = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
     with network_job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
         assert {row["path"] for row in it.expect("stats")} == {"ring"}
