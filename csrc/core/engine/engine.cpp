@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <mutex>
 #include <thread>
 
@@ -21,6 +20,8 @@
 #include "engine/clock.h"
 #include "engine/fault_classifier.h"
 #include "engine/group_impl.h"
+#include "engine/host_group.h"
+#include "engine/introduction.h"
 #include "engine/transport_choice.h"
 #include "transport/interceptor.h"
 #include "transport/udp/udp_transport.h"
@@ -34,32 +35,33 @@ namespace mcast {
 
 const char* version() noexcept { return MCAST_VERSION; }
 
-namespace {
-constexpr size_t kLanes = 2;
-}
-
 struct Engine::Impl {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes;
   std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
-  std::vector<std::weak_ptr<GroupImpl>> groups;
+  std::vector<std::weak_ptr<GroupBase>> groups;
   bool down = false;
   // Of all multicast lanes together: they share the link.
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
   std::shared_ptr<Trace> trace;
+  std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
-  using Lanes = std::array<std::shared_ptr<LaneThread>, kLanes>;
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs);
   Result<Lanes> lanes_for(const Config& config, bool verbs);
   // Empty, or why verbs does not work here. Asked once per set of settings.
   std::string verbs_problem_of(const Config& config);
   std::map<std::string, std::string> verbs_problems;
   void sweep_worn();
-  Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
+  Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
+  Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
+                                          const std::vector<RankRecord>& records, Nanos deadline,
+                                          KeyValueStore& store);
+  Result<std::shared_ptr<GroupBase>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 
 namespace {
 
+constexpr Nanos kMeetingStep = 200 * kMilli;   // between looks at the other ranks' processes
 constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
@@ -81,6 +83,7 @@ void after_fork_in_child() {
   if (g_impl != nullptr) {
     for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
     for (const auto& lane : g_impl->worn) lane->abandon_after_fork();
+    if (g_impl->hub) g_impl->hub->abandon_after_fork();
     g_impl->mutex.unlock();
   }
   // The parent's engine stays in memory, untouched: its threads do not exist here.
@@ -167,7 +170,7 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   return lane;
 }
 
-Result<Engine::Impl::Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs) {
+Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs) {
   Lanes made;
   for (size_t i = 0; i < kLanes; i++) {
     Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs);
@@ -185,56 +188,73 @@ std::string Engine::Impl::verbs_problem_of(const Config& config) {
   return verbs_problems[key] = verbs_problem(config);
 }
 
-namespace {
-
-// Where the lanes can be reached and what they can carry. False: they are stopped.
-bool describe_lanes(const std::array<std::shared_ptr<LaneThread>, kLanes>& lanes,
-                    RankRecord& record) {
-  return lanes[0]->call([&record](Lane& l, Nanos) {
-    Transport& t = l.transport();
-    record.transport = t.name();
-    record.external = t.stream().address(false);
-    record.loopback = t.stream().address(true);
-    record.datagram_external = t.datagram().max_datagram({1, 1, false});
-    record.datagram_loopback = t.datagram().max_datagram({1, 1, true});
-    record.budget = t.datagram().receive_budget();
-  }) && lanes[1]->call([&record](Lane& l, Nanos) {
-    record.reduce_external = l.transport().stream().address(false);
-    record.reduce_loopback = l.transport().stream().address(true);
-  });
+Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
+  const Config& c = spec.config;
+  const auto no = [](const std::string& why) { return Status(Code::kUnavailable, why); };
+  if (c.shared_memory == "off") return no("shared_memory is off");
+  if (c.transport != "auto") return no("the transport " + c.transport + " was asked for");
+  if (c.algorithm != "auto") return no("the algorithm " + c.algorithm + " was asked for");
+  if (!c.faults.empty()) return no("faults are injected into the network path");
+  if (spec.size > kHostMembers) return no("the group is too large");
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!hub) {
+    Result<std::unique_ptr<HostHub>> made = HostHub::make();
+    if (!made.ok()) return made.status();
+    hub = std::move(made).value();
+  }
+  return HostMeeting::prepare(spec, *hub);
 }
 
-// Publishes this rank's record and reads everybody's. Keys "<prefix>/<rank>".
-Result<std::vector<RankRecord>> exchange(const GroupSpec& spec, KeyValueStore& store,
-                                         const std::string& prefix, const RankRecord& mine,
-                                         Nanos start, Nanos deadline) {
-  const auto key = [&prefix](uint32_t rank) { return prefix + "/" + std::to_string(rank); };
-  if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
-    return status.with_context("publishing this rank's address");
-  }
-  std::vector<std::string> keys;
-  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(key(r));
-  Result<std::vector<std::string>> values =
-      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
-  if (!values.ok()) {
-    return values.status().with_context("waiting for the addresses of all ranks, for " +
-                                        seconds_text(monotonic_now() - start) + " (limit " +
-                                        seconds_text(spec.timeout) + ")");
-  }
-  std::vector<RankRecord> records;
-  for (const std::string& text : *values) {
-    Result<RankRecord> record = RankRecord::decode(text);
-    if (!record.ok()) {
-      return record.status().with_context("rank " + std::to_string(records.size()));
+// Null: some rank cannot, the network path is taken; all ranks come to the same.
+Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
+                                                      const std::vector<RankRecord>& records,
+                                                      Nanos deadline, KeyValueStore& store) {
+  std::vector<HostAddress> addresses(records.size());
+  for (size_t r = 0; r < records.size(); r++) {
+    if (!HostAddress::decode(records[r].shared, addresses[r])) {
+      return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(r) +
+                                         " cannot be read; all ranks must use backend mcast of "
+                                         "the same version");
     }
-    records.push_back(std::move(record).value());
+    // Seen alike by all ranks.
+    if (addresses[r].pid == 0) return std::shared_ptr<GroupBase>();
   }
-  return records;
+  meeting.attach(addresses, spec);
+  const auto key = [](size_t rank) { return "shared/" + std::to_string(rank); };
+  std::string verdict = meeting.verdict();
+  if (spec.config.shared_memory == "slots" && verdict == "direct") verdict = "slots";
+  if (Status status = store.set(key(spec.rank), verdict); !status.ok()) return status;
+  std::vector<std::string> keys;
+  for (size_t r = 0; r < records.size(); r++) keys.push_back(key(r));
+  for (;;) {
+    const Nanos now = monotonic_now();
+    const Nanos left = std::max<Nanos>(0, deadline - now);
+    Result<std::vector<std::string>> verdicts = store.multi_get(keys, std::min(left, kMeetingStep));
+    if (verdicts.ok()) {
+      bool direct = false;
+      const std::string problem = HostMeeting::unite(verdicts.value(), direct);
+      if (!problem.empty()) {
+        log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
+            spec.name.c_str(), problem.c_str());
+        return std::shared_ptr<GroupBase>();
+      }
+      std::shared_ptr<GroupBase> group =
+          std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, trace);
+      log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec.name.c_str(),
+          unsigned{spec.rank}, spec.size, group->stats().transport.c_str());
+      return group;
+    }
+    if (verdicts.status().code() != Code::kTimeout || left == 0) {
+      return verdicts.status().with_context("waiting for all ranks to find their shared memory");
+    }
+    if (Status status = meeting.look_after(monotonic_now(), spec.config.liveness_limit);
+        !status.ok()) {
+      return status;
+    }
+  }
 }
 
-}  // namespace
-
-Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
+Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos start = monotonic_now();
   const Nanos deadline = start + std::min<Nanos>(spec.timeout, kNever / 2);
   const std::string context = "group '" + spec.name + "'";
@@ -248,17 +268,17 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.random = secure_random64();
   mine.salt = job_salt();
   mine.agreed = spec.config.agreed_text();
+  Result<HostMeeting> meeting = prepare_meeting(spec);
+  if (meeting.ok()) mine.shared = meeting->address().encode();
   mine.verbs = verbs_problem_of(spec.config);
-  mine.transport = spec.config.transport == "verbs" ? "verbs" : "udp";
+  mine.transport = only_verbs ? "verbs" : "udp";
   Result<Lanes> made = Status(Code::kUnavailable, mine.verbs);
   if (!only_verbs || mine.verbs.empty()) made = lanes_for(spec.config, only_verbs);
   // Without verbs where only verbs will do, the others are told why before this rank gives up.
   if (!made.ok() && !only_verbs) return made.status().with_context(context);
   if (!made.ok()) mine.verbs = made.status().message();
-  const auto closed = [&context] {
-    return Status(Code::kClosed, context + ": the engine is shut down");
-  };
-  if (made.ok() && !describe_lanes(*made, mine)) return closed();
+  const Status closed(Code::kClosed, context + ": the engine is shut down");
+  if (made.ok() && !describe_lanes(*made, mine)) return closed;
   Result<std::vector<RankRecord>> records = exchange(spec, store, "rank", mine, start, deadline);
   if (!records.ok()) return records.status().with_context(context);
   Result<TransportChoice> choice = choose_transport(*records, spec.config.transport);
@@ -269,7 +289,7 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
     if (!verbs.ok()) {
       mine.verbs = verbs.status().message();
     } else if (!describe_lanes(*verbs, mine)) {
-      return closed();
+      return closed;
     }
     Result<std::vector<RankRecord>> second = exchange(spec, store, "verbs", mine, start, deadline);
     if (!second.ok()) return second.status().with_context(context);
@@ -281,12 +301,18 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   Result<Agreement> agreement = agree(*records, spec.rank, spec.config, 64u << 10);
   if (!agreement.ok()) return agreement.status().with_context(context);
+  if (agreement->hosts == 1 && meeting.ok()) {
+    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
+    if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");
+    if (met.value() != nullptr) return met;
+  }
   auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
   group->observe(arrived, trace);
   group->explain_transport(choice->reason);
+  if (agreement->hosts == 1 && !meeting.ok()) group->shares_not(meeting.status().message());
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
-  return group;
+  return std::shared_ptr<GroupBase>(group);
 }
 
 Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyValueStore& store) {
@@ -304,11 +330,11 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
     std::lock_guard<std::mutex> lock(impl_->mutex);
     if (!impl_->trace) impl_->trace = std::make_shared<Trace>(spec.config.trace);
   }
-  std::shared_ptr<GroupImpl> group;
+  std::shared_ptr<GroupBase> group;
   if (spec.size == 1) {
     group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
   } else {
-    Result<std::shared_ptr<GroupImpl>> made = impl_->join(spec, store);
+    Result<std::shared_ptr<GroupBase>> made = impl_->join(spec, store);
     if (!made.ok()) return made.status();
     group = std::move(made).value();
   }
@@ -336,7 +362,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
 }
 
 void Engine::shutdown(bool give_up) {
-  std::vector<std::shared_ptr<GroupImpl>> live;
+  std::vector<std::shared_ptr<GroupBase>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
@@ -357,6 +383,7 @@ void Engine::shutdown(bool give_up) {
     closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
   }
   for (const auto& lane : lanes) lane->stop(2 * kSecond);
+  if (impl_->hub) impl_->hub->stop();
 }
 
 }  // namespace mcast
