@@ -102,7 +102,9 @@ class VmCluster:
         self._partial = [b""] * (nodes + 1)
         hidden = [path for path in _HIDDEN if self._cwd.startswith(path + "/") or self._cwd == path]
         if hidden:
-            raise LabError(f"{self._cwd} is not visible in the machines, which have their own {hidden[0]}")
+            raise LabError(
+                f"{self._cwd} is not visible in the machines, which have their own {hidden[0]}"
+            )
 
     def __enter__(self) -> VmCluster:
         image = vm_image.image()
@@ -187,7 +189,10 @@ class VmCluster:
         netem = f"tc qdisc add dev eth0 root netem {self._netem} || exit 98" if self._netem else ""
         (self._share / "start").write_text(
             _START.format(
-                share=SHARE, netem=netem, cwd=shlex.quote(self._cwd), command=shlex.join(self._command)
+                share=SHARE,
+                netem=netem,
+                cwd=shlex.quote(self._cwd),
+                command=shlex.join(self._command),
             )
         )
 
@@ -195,12 +200,14 @@ class VmCluster:
         nodes = [self._machine(image, node) for node in range(1, self.nodes + 1)]
         rights = [] if system.capable() else ["--user", "--map-root-user"]
         supervisor = system.python_argv("vm_inside", json.dumps({"nodes": nodes}))
-        errors = open(self._share / "supervisor", "wb")
-        self._process = subprocess.Popen(
-            ["unshare", *rights, "--net", "--pid", "--fork", "--kill-child", *supervisor],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-        errors.close()
+        with open(self._share / "supervisor", "wb") as errors:
+            self._process = subprocess.Popen(
+                ["unshare", *rights, "--net", "--pid", "--fork", "--kill-child", *supervisor],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -266,7 +273,7 @@ def run(
     for node in result.nodes:
         if node.code is None and node.node not in victims:
             tail = "\n".join(node.console.splitlines()[-15:])
-            print(f"torch-mcast lab vm: node{node.node} gave no answer; its console:\n{tail}", file=sys.stderr)
+            print(f"torch-mcast lab vm: node{node.node} gave no answer:\n{tail}", file=sys.stderr)
     if result.timed_out:
         print(f"torch-mcast lab vm: not done after {timeout:g} s", file=sys.stderr)
         return 124

@@ -141,7 +141,11 @@ def _build(home: Path, recipe: str) -> None:
 def _fetch(package: str, folder: Path) -> None:
     def download() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["apt-get", "download", package], cwd=folder, capture_output=True, text=True, timeout=600
+            ["apt-get", "download", package],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
 
     done = download()
@@ -160,7 +164,16 @@ def _tree(root: Path, version: str, tree: Path) -> Path:
     order: list[str] = []
     for module in MODULES:
         shown = call(
-            ["modprobe", "-d", str(root), "-S", version, "--show-depends", "--ignore-install", module]
+            [
+                "modprobe",
+                "-d",
+                str(root),
+                "-S",
+                version,
+                "--show-depends",
+                "--ignore-install",
+                module,
+            ]
         )
         for line in shown.splitlines():
             words = line.split()

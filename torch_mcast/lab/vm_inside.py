@@ -24,7 +24,11 @@ def tap(node: int) -> str:
 
 
 def _build(nodes: int) -> None:
-    lines = ["link set lo up", f"link add {_BRIDGE} type bridge mcast_snooping 0", f"link set {_BRIDGE} up"]
+    lines = [
+        "link set lo up",
+        f"link add {_BRIDGE} type bridge mcast_snooping 0",
+        f"link set {_BRIDGE} up",
+    ]
     ip_batch(lines)
     for node in range(1, nodes + 1):
         call(["ip", "tuntap", "add", "dev", tap(node), "mode", "tap"])
@@ -33,13 +37,17 @@ def _build(nodes: int) -> None:
         )  # before the bridge: its MTU is the least of its ports
 
 
+def _start(console: str, argv: list[str]) -> subprocess.Popen[bytes]:
+    with open(console, "wb") as log:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
 def main() -> int:
     commands: list[list[str]] = json.loads(sys.argv[1])["nodes"]
     _build(len(commands))
-    machines = [
-        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        for argv, log in ((argv[1:], open(argv[0], "wb")) for argv in commands)
-    ]
+    machines = [_start(argv[0], argv[1:]) for argv in commands]
     lock = threading.Lock()
 
     def report(number: int, machine: subprocess.Popen[bytes]) -> None:

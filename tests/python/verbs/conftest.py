@@ -1,0 +1,97 @@
+"""Virtual machines with Soft-RoCE. Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are
+left out (deselected, not skipped: in strict mode a skip is a failure)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_mcast.lab import vm_image
+from torch_mcast.lab.vm import VmCluster, VmResult
+
+ROOT = Path(__file__).parents[3]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "all_tier: runs with MCAST_TEST_ALL=1 only")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("MCAST_TEST_ALL") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("all_tier")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def driver() -> str:
+    """The C++ driver: of `make test-cpp` where that was run, else built here."""
+    missing = vm_image.missing_tools()
+    if missing:
+        pytest.skip(f"the virtual machines need: apt install {' '.join(missing)}")
+    build = ROOT / "build" / "cpp"
+    if not (build / "build.ninja").exists():
+        subprocess.run(
+            ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DMCAST_BUILD_TESTS=ON"], check=True
+        )
+    targets = ["mcast_verbs_driver", "mcast_verbs_contract"]
+    subprocess.run(["cmake", "--build", build, "-j", "2", "--target", *targets], check=True)
+    return str(build / "mcast_verbs_driver")
+
+
+class Nodes:
+    """Results of a driver run: per node the values of its name=value lines."""
+
+    def __init__(self, result: VmResult) -> None:
+        self.result = result
+        self.outputs = [node.output for node in result.nodes]
+        self.values = [
+            dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+            for text in self.outputs
+        ]
+
+    def total(self, name: str) -> int:
+        return sum(int(values[name]) for values in self.values if name in values)
+
+    def text(self) -> str:
+        tails = [
+            f"--- node{n.node} ended with {n.code}\n{n.output}\n{n.console[-2000:]}"
+            for n in self.result.nodes
+        ]
+        return "\n".join(tails)
+
+
+@pytest.fixture
+def machines() -> Callable[..., Nodes]:
+    """machines(n, command, timeout, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
+
+    def run(count: int, command: list[str], timeout: float, kill=None, **keywords) -> Nodes:
+        waiting = dict(kill or {})
+
+        def watch(node: int, line: str) -> None:
+            for victim, text in list(waiting.items()):
+                if text in line:
+                    del waiting[victim]
+                    cluster.kill(victim)
+
+        cluster = VmCluster(count, command, on_line=watch, cwd=str(ROOT), **keywords)
+        with cluster:
+            nodes = Nodes(cluster.wait(timeout))
+        assert not nodes.result.timed_out, nodes.text()
+        return nodes
+
+    return run
+
+
+def result_of(output: str) -> dict:
+    """The JSON of a job's RESULT line."""
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    assert len(lines) == 1, output
+    return json.loads(lines[0].removeprefix("RESULT "))
