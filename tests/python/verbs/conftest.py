@@ -3,16 +3,16 @@ left out (deselected, not skipped: in strict mode a skip is a failure)."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nodes import Nodes
 
 from torch_mcast.lab import vm_image
-from torch_mcast.lab.vm import VmCluster, VmResult
+from torch_mcast.lab.vm import VmCluster
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,28 +46,6 @@ def driver() -> str:
     return str(build / "mcast_verbs_driver")
 
 
-class Nodes:
-    """Results of a driver run: per node the values of its name=value lines."""
-
-    def __init__(self, result: VmResult) -> None:
-        self.result = result
-        self.outputs = [node.output for node in result.nodes]
-        self.values = [
-            dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
-            for text in self.outputs
-        ]
-
-    def total(self, name: str) -> int:
-        return sum(int(values[name]) for values in self.values if name in values)
-
-    def text(self) -> str:
-        tails = [
-            f"--- node{n.node} ended with {n.code}\n{n.output}\n{n.console[-2000:]}"
-            for n in self.result.nodes
-        ]
-        return "\n".join(tails)
-
-
 @pytest.fixture
 def machines() -> Callable[..., Nodes]:
     """machines(n, command, timeout, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
@@ -88,10 +66,3 @@ def machines() -> Callable[..., Nodes]:
         return nodes
 
     return run
-
-
-def result_of(output: str) -> dict:
-    """The JSON of a job's RESULT line."""
-    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
-    assert len(lines) == 1, output
-    return json.loads(lines[0].removeprefix("RESULT "))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import result_of
+from nodes import result_of
 
 VERBS = {"MCAST_TRANSPORT": "verbs"}
 
