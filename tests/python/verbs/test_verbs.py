@@ -40,6 +40,7 @@ def test_two_nodes_losses_are_repaired_by_rdma_read(driver, machines):
     assert nodes.total("fetch_grants_sent") > 0
 
 
+@pytest.mark.all_tier
 def test_auto_takes_verbs_between_hosts_that_all_have_it(driver, machines):
     nodes = machines(2, [driver, "check", "70000"], 100, env={"MCAST_TRANSPORT": "auto"})
     check_verbs(nodes)
@@ -62,6 +63,7 @@ def test_auto_takes_sockets_where_one_node_has_no_device(driver, machines):
         assert "this host has no RDMA device" in values["transport_reason"]
 
 
+@pytest.mark.all_tier
 def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines):
     without = 'if [ "$NODE" = 2 ]; then rdma link delete rxe0; fi; exec "$@"'
     nodes = machines(2, ["sh", "-c", without, "sh", driver, "check", "0"], 100, env=VERBS)

@@ -49,6 +49,14 @@ CmChannel::~CmChannel() {
 }
 
 Status CmChannel::open() {
+  // First what most hosts lack: it is the plainer reason.
+  const int devices = api_.device_count();
+  if (devices < 0) {
+    return Status(Code::kUnavailable,
+                  std::string("no RDMA devices: ") + std::strerror(errno) +
+                      "; is the kernel module ib_uverbs loaded and /dev/infiniband visible?");
+  }
+  if (devices == 0) return Status(Code::kUnavailable, "this host has no RDMA device");
   channel_ = api_.create_event_channel();
   if (channel_ == nullptr) {
     const int error = errno;

@@ -130,7 +130,7 @@ void RcStream::refuse(rdma_cm_id* id, Refusal reason) {
 void RcStream::on_request(const CmEvent& event) {
   event.id->context = nullptr;  // the listener's, until it is adopted
   const auto hello = decode_hello(event.data);
-  if (!hello || hello->target != uid_ || hello->source == uid_ || closing_) {
+  if (!hello || hello->target != uid_ || hello->source == uid_) {
     ++stats_.hello_refused;
     refuse(event.id, Refusal::kStranger);
     return;
@@ -146,7 +146,8 @@ void RcStream::on_request(const CmEvent& event) {
     refuse(event.id, Refusal::kYield);
     return;
   }
-  if (peer.phase == Phase::kEnded) {
+  // While closing down, only what we wait for ourselves: our last frames may need their connection.
+  if (peer.phase == Phase::kEnded || (closing_ && !peer.goodbye_due)) {
     refuse(event.id, Refusal::kStranger);
     return;
   }
