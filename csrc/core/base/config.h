@@ -29,7 +29,8 @@ namespace mcast {
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "          \
     "\"^docker\";"                                                                                \
     " empty: the interface of the default route, else one with multicast, else loopback. An "     \
-    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second")   \
+    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "  \
+    "\"=eth0+eth1\" stripes a lane over several")                                                 \
   S(faults, "MCAST_FAULTS", "", false,                                                            \
     "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")  \
   U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true,                                             \

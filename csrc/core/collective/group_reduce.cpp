@@ -59,9 +59,12 @@ bool GroupCore::reduce_complete(const Operation& op) const {
 }
 
 bool GroupCore::pump_reduce(Operation& op, Nanos now) {
-  if (!op.reduce->owner) return false;
+  const bool arrived = op.reduce->refresh_own();
+  if (!op.reduce->owner) {
+    if (arrived) keep_waiting(now);
+    return false;
+  }
   bool more = false;
-  op.reduce->refresh_own();
   grant_segments(op, now);
   send_contributions(op, more, now);
   contribution_progress(op, now);
@@ -162,8 +165,22 @@ void GroupCore::grant_segments(Operation& op, Nanos now) {
   }
 }
 
+// Done mark of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
+void GroupCore::mark_result(Operation& op) {
+  const uint64_t before = op.marked, after = op.reduce->mark();
+  if (after == before) return;
+  const bool scatter = op.plan.way == ReduceWay::kScatter;
+  if (!scatter && !op.reduce->lands(self_)) return;
+  op.marked = after;
+  const size_t step = op.post.mark_step;
+  if (after / step > before / step || after == op.reduce->length(self_)) {
+    op.post.on_mark(scatter ? 0 : self_, after);
+  }
+}
+
 void GroupCore::contribution_progress(Operation& op, Nanos now) {
   op.reduce->publish();
+  if (op.post.on_mark) mark_result(op);
   if (!op.local_complete) check_local(op, now);
 }
 
