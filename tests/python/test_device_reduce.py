@@ -18,14 +18,14 @@ import torch_mcast
 
 Op = dist.ReduceOp
 device_pool, library, either = test_device.device_pool, test_device.library, test_device.either
-SIZES = [0, 1, 3, 1021, 9000, 100_001]
+SIZES = [0, 1, 1021, 50_001]
 CASES = [
     (torch.float32, Op.SUM),
     (torch.bfloat16, Op.AVG),
     (torch.float16, Op.PREMUL_SUM),
     (torch.int64, Op.MAX),
     (torch.uint8, Op.BXOR),
-    (torch.complex64, Op.SUM),
+    (torch.float64, Op.SUM),
 ]
 
 
@@ -127,7 +127,7 @@ def strided_and_coalesced() -> None:
     room[::2].copy_(upload(whole[rank]))
     dist.all_reduce(room[::2])
     compare(room[::2], fold(whole, Op.SUM), "strided")
-    with pytest.raises(ValueError, match="one device"):
+    with pytest.raises(ValueError, match="must be on fake:0, got cpu"):
         dist.group.WORLD.allreduce_coalesced([room, torch.zeros(1)])
 
 
@@ -196,7 +196,8 @@ def test_late_source(either, size, algorithm):
 def overlap() -> None:
     """Pieces of the result are on the device before the last of the input has left it."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    size = 256 << 10  # floats in a block: 1 MiB, 4 pieces of 256 KiB
+    piece = 240 << 10  # of whole contribution frames, 60 KiB each
+    size = piece  # floats in a block: 4 pieces
     whole = [contribution(r, world * size, torch.float32, 3) for r in range(world)]
     expected = fold(whole, Op.SUM)[rank * size : (rank + 1) * size]
     mine, output = upload(whole[rank]), torch.zeros(size).to("fake")
@@ -206,7 +207,7 @@ def overlap() -> None:
     work = dist.reduce_scatter_tensor(output, mine, async_op=True)
     wait_for(lambda: ops().copies(test_device.TO_DEVICE) - before >= 2)
     assert ops().copies(test_device.TO_DEVICE) - before == 2
-    known = 2 * (256 << 10)
+    known = 2 * piece
     same_bits(ops().peek(output, known).view(torch.float32), expected[: known // 4], "half")
     dist.barrier()
     ops().allow(test_device.TO_HOST, -1)
@@ -221,7 +222,7 @@ def wait_for(condition) -> None:
 
 
 def test_overlap(either):
-    either(2, overlap, options={"segment": 256 << 10, "chunk": 1024})
+    either(2, overlap, options={"segment": 240 << 10, "chunk": 1024})
 
 
 def peer_dies() -> None:

@@ -33,17 +33,21 @@ class IngressShare {
 
  private:
   static constexpr Nanos kInterval = 2 * kMilli;
-  static constexpr int kIdleIntervals =
-      3;  // multicast counts as active so long after its last byte
-  static constexpr double kSaturated = 0.95;  // of the capacity: the link is full
-  static constexpr double kYield = 0.9, kRaise = 0.1;
-  static constexpr double kDecay = 0.98;  // of the capacity, per interval
+  // Intervals for which multicast counts as active after its last byte.
+  static constexpr int kIdleIntervals = 10;
+  static constexpr Nanos kMemory = 20 * kMilli;
+  static constexpr Nanos kLearn = 60 * kMilli, kRelearn = 10 * kSecond;
+  static constexpr double kForget = 0.5;  // of the capacity, when it is learned anew
+  static constexpr double kUsed = 0.92;   // of the capacity; the rest is the margin
 
   const double share_;
   Nanos since_ = -1;
   uint64_t multicast_ = 0, reduce_ = 0;  // at `since_`
-  double capacity_ = 0, rate_ = 0;       // bytes per second
-  double tokens_ = 0;                    // bytes; negative: asked ahead
+  Nanos learned_ = -kRelearn;            // when the last phase without pacing began
+  bool learning_ = false;
+  double total_ = 0, multicast_rate_ = 0;  // smoothed, bytes per second
+  double capacity_ = 0, rate_ = 0;         // bytes per second
+  double tokens_ = 0;                      // bytes; negative: asked ahead
   Nanos filled_ = 0;
   int active_ = 0;
   Nanos retry_ = kNever;

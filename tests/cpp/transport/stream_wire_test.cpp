@@ -7,6 +7,7 @@
 
 #include "transport/transport_contract.h"
 #include "transport/udp/send_queue.h"
+#include "transport/udp/socket.h"
 
 namespace mcast {
 namespace {

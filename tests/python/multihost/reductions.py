@@ -123,13 +123,13 @@ def one_lane_after_the_other(ctx, size, ops) -> None:
     ctx.wait("end")
 
 
-def refused_group(ctx, *interfaces) -> str:
-    """The error of a group whose ranks name these interfaces."""
+def refused_group(ctx, *interfaces) -> None:
+    """Tells the error of a group whose ranks name these interfaces; the store stays until the end."""
     try:
         programs.join(ctx, 20.0, interface=interfaces[ctx.rank])
     except dist.DistBackendError as error:
-        return str(error)
-    return ""
+        ctx.notify("raised", str(error))
+    ctx.wait("end")
 
 
 def beside_a_stopped_owner(ctx, stopped) -> dict:

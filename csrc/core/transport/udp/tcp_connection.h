@@ -68,6 +68,8 @@ class TcpConnection {
   size_t max_length() const { return max_frame(channel) + (numbered ? kFrameNumber : 0); }
   // Bytes written that the peer's kernel has not acknowledged, a FIN counts one.
   size_t unacknowledged() const;
+  // Bytes per second that have lately reached the peer, by the kernel's estimate; 0: not known.
+  uint64_t delivery_rate() const;
 
   State state;
   PeerId peer = kNoPeer;

@@ -11,10 +11,10 @@
 // marker and FIN on every connection and keeps reading, because closing a socket with unread input
 // makes the kernel send RST, which could destroy our last bytes.
 //
-// A stripe: each frame takes the connection that has least to send, and carries a number. A reader
-// that finds a frame whose turn has not come leaves it, and the socket, alone until those before it
-// have come by the other connections; TCP's own window stops the sender. So order is kept with no
-// more memory than one read per connection.
+// A stripe: each frame takes the connection on which it should arrive first, and carries a number.
+// A reader that finds a frame whose turn has not come leaves it, and the socket, alone until those
+// before it have come by the other connections; TCP's own window stops the sender. So order is kept
+// with no more memory than one read per connection.
 #include "transport/udp/tcp_stream.h"
 
 #include <sys/socket.h>
@@ -71,34 +71,46 @@ size_t TcpStream::queued(PeerId id, Channel channel) const {
   return bytes;
 }
 
-size_t TcpStream::choose_line(Peer& peer, Channel channel) {
+size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
   if (channel == Channel::kControl || peer.stripes < 2) return line_of(channel, 0);
   ++turn_;
-  size_t best = 0, least = SIZE_MAX;
+  struct Load {
+    size_t line;
+    double waiting, rate;
+  };
+  std::array<Load, kMaxStripe> loads;
+  double fastest = 1;
   for (size_t i = 0; i < peer.stripes; ++i) {
     const size_t line = line_of(channel, (turn_ + i) % peer.stripes);
     const Link& link = peer.links[line];
-    size_t waiting = link.queue.size();
-    if (link.phase == Phase::kOpen) waiting += link.connection->unacknowledged();
-    if (waiting < least) {
-      least = waiting;
-      best = line;
-    }
+    Load& load = loads[i] = {line, static_cast<double>(link.queue.size()), 0};
+    if (link.phase != Phase::kOpen) continue;
+    load.waiting += static_cast<double>(link.connection->unacknowledged());
+    load.rate = static_cast<double>(link.connection->delivery_rate());
+    fastest = std::max(fastest, load.rate);
   }
-  return best;
+  // Where the frame would be over first. One that has shown nothing yet counts as fast as any, and
+  // none as so slow that it would never show again.
+  const auto end = [&](const Load& load) {
+    const double rate = load.rate > 0 ? std::max(load.rate, fastest / 16) : fastest;
+    return (load.waiting + static_cast<double>(bytes)) / rate;
+  };
+  return std::min_element(loads.begin(), loads.begin() + static_cast<std::ptrdiff_t>(peer.stripes),
+                          [&](const Load& a, const Load& b) { return end(a) < end(b); })
+      ->line;
 }
 
 void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> parts) {
   if (id >= peers_.size()) return;
   Peer& peer = peers_[id];
-  const size_t line = choose_line(peer, channel);
+  size_t length = 0;
+  for (const ConstBytes& part : parts) length += part.size();
+  const size_t line = choose_line(peer, channel, length);
   Link& link = peer.links[line];
   if (link.phase == Phase::kEnded || peer.down || closing_) {
     ++stats_.frames_dropped;
     return;
   }
-  size_t length = 0;
-  for (const ConstBytes& part : parts) length += part.size();
   if (length == 0 || length > max_frame(channel)) {
     fail_peer(id, Status(Code::kInternal,
                          "frame of " + std::to_string(length) + " bytes for " + peer_text(id)));
@@ -240,11 +252,10 @@ void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
                                        " bytes (allowed: 1 to " +
                                        std::to_string(max_frame(c.channel)) + ")";
     fail_peer(c.peer, Status(Code::kPeerLost, peer_text(c.peer, c.stripe) + what));
-  } else if (scan.end == End::kGoodbye) {
-    c.goodbye = true;
-  } else if (c.numbered) {
-    c.want(interest(c));
+    return;
   }
+  c.goodbye = scan.end == End::kGoodbye;
+  if (c.numbered) c.want(interest(c));
 }
 
 void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events) {

@@ -95,7 +95,7 @@ class TcpStream final : public Stream {
   Link& link_of(const TcpConnection& c) {
     return peers_[c.peer].links[line_of(c.channel, c.stripe)];
   }
-  size_t choose_line(Peer& peer, Channel channel);
+  size_t choose_line(const Peer& peer, Channel channel, size_t bytes);
   std::string peer_text(PeerId id, size_t stripe = 0) const;
   TcpConnection* own(Fd fd, TcpConnection::State state, uint32_t events);
   void retire(TcpConnection& c);
