@@ -149,8 +149,13 @@ void GroupCore::grant_segments(Operation& op, Nanos now) {
   }
   if (outstanding >= most) return;
   const uint32_t left = owner.segments() - owner.granted();
-  const uint32_t step = std::min(left, most - outstanding);
-  if (step < std::min(left, std::max(1u, most / 2))) return;
+  uint32_t step = std::min(left, most - outstanding);
+  if (ingress_.pacing()) {
+    // Little by little: multicast goes as fast as the slowest receiver, and a burst would slow it.
+    step = 1;
+  } else if (step < std::min(left, std::max(1u, most / 2))) {
+    return;
+  }
   if (!ingress_.take(static_cast<uint64_t>(step) * op.plan.segment * (size_ - 1), now)) {
     counters_.add(Counter::grant_waits);
     return;

@@ -18,7 +18,9 @@ enum class LanePolicy : uint8_t {
 
 class IngressShare {
  public:
-  explicit IngressShare(LanePolicy policy) : share_(policy == LanePolicy::kFair ? 0.5 : 0.1) {}
+  explicit IngressShare(LanePolicy policy)
+      : share_(policy == LanePolicy::kFair ? 0.5 : 0.1),
+        used_(policy == LanePolicy::kFair ? 0.92 : 0.8) {}
 
   // Bytes that have arrived so far on each lane. Cheap; call it on every poll.
   void update(uint64_t multicast, uint64_t reduce, Nanos now);
@@ -35,15 +37,17 @@ class IngressShare {
   static constexpr Nanos kInterval = 2 * kMilli;
   // Intervals for which multicast counts as active after its last byte.
   static constexpr int kIdleIntervals = 10;
-  static constexpr Nanos kMemory = 20 * kMilli;
-  static constexpr Nanos kLearn = 60 * kMilli, kRelearn = 10 * kSecond;
-  static constexpr double kForget = 0.5;  // of the capacity, when it is learned anew
-  static constexpr double kUsed = 0.92;   // of the capacity; the rest is the margin
+  static constexpr Nanos kMemory = 40 * kMilli, kLongMemory = 200 * kMilli;
+  static constexpr Nanos kSettle = 10 * kMilli, kLearn = 80 * kMilli, kRelearn = kSecond;
 
-  const double share_;
+  void learn(uint64_t arrived, Nanos now);
+
+  const double share_, used_;  // of the capacity: reduction's floor; all but the margin
   Nanos since_ = -1;
   uint64_t multicast_ = 0, reduce_ = 0;  // at `since_`
   Nanos learned_ = -kRelearn;            // when the last phase without pacing began
+  uint64_t mark_ = 0;                    // bytes that had arrived on both lanes ...
+  Nanos marked_ = 0;                     // ... when the measuring in it began
   bool learning_ = false;
   double total_ = 0, multicast_rate_ = 0;  // smoothed, bytes per second
   double capacity_ = 0, rate_ = 0;         // bytes per second

@@ -371,12 +371,12 @@ def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
     reduce-scatter beside it is still running. Links that are slow beside any CPU."""
     four, shares = hosts(4, rate="200mbit"), {}
     for policy in ("fair", "gather"):
-        rows = four.run(reductions.shares_at_the_end_of_a_gather, policy, 16 << 20, 48 << 20)
+        rows = four.run(reductions.shares_at_the_end_of_a_gather, policy, 32 << 20, 96 << 20)
         assert all(not over for _, over in rows), "the reduce-scatter was over first"
         shares[policy] = sum(share for share, _ in rows) / len(rows)
     record_property("reduction's share", shares)
-    assert 0.35 <= shares["fair"] <= 0.65, shares
-    assert 0.05 <= shares["gather"] <= 0.3, shares
+    assert 0.25 <= shares["fair"] <= 0.65, shares
+    assert 0.05 <= shares["gather"] <= 0.8 * shares["fair"], shares
 
 
 def test_fsdp2_overlaps_its_collectives(four, record_property):
