@@ -58,7 +58,7 @@ namespace mcast {
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true,                                                \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                    \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, "IP TTL of multicast datagrams (hops between subnets)")   \
-  U(incast, "MCAST_INCAST", 1 << 20, 65536, 1u << 30, true,                                       \
+  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true,                                       \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "  \
     "and the burst at its switch port")                                                           \
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false,                                              \
