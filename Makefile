@@ -26,7 +26,7 @@ RESULTS := benchmarks/results
 .PHONY: bench demo test test-all test-cpp test-python sanitize format lint setup build clean
 
 demo: build
-	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
+	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
 
 test: test-cpp lint test-python
 

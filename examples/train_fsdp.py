@@ -4,6 +4,7 @@
 
 Every all-gather of weights goes through the multicast engine: a rank puts its shard on the wire once,
 whatever the number of ranks. The table at the end shows the bytes beside what a ring would have sent.
+Ranks that are all on one host share memory instead; MCAST_SHARED_MEMORY=off keeps them on the network path.
 `--backend gloo` runs the same training for comparison; the losses agree.
 """
 
@@ -109,6 +110,14 @@ def report(stats: list[dict], console: Console) -> None:
     """What the engine put on the wire, beside a ring's bytes for the same calls."""
     world = len(stats)
     first = stats[0]
+    if first["path"] == "shared memory":
+        c = first["counters"]
+        console.print(
+            f"all ranks are on one host: rank 0 copied {c['shm_slot_bytes']:,} bytes into shared memory and "
+            f"read {c['shm_direct_bytes']:,} from the others' memory; nothing crossed a network. "
+            "MCAST_SHARED_MEMORY=off shows the same training over multicast on loopback."
+        )
+        return
     table = Table(title=f"path: {first['path']} ({first['reason']})")
     for column in (
         "rank",

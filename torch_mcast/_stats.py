@@ -44,7 +44,7 @@ def _names(candidates: list[Any]) -> str:
 def stats(group: Any = None) -> dict[str, Any]:
     """Counters and facts of `group` on this rank, since it was made.
 
-    path        "multicast", "ring" or "local", and `reason`: why
+    path        "multicast", "ring", "shared memory" or "local", and `reason`: why
     transport   interface, addresses, MTU, buffers, in one line
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;

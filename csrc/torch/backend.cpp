@@ -209,6 +209,16 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
   });
+  const bool reduces = type == c10d::OpType::ALLREDUCE ||
+                       type == c10d::OpType::ALLREDUCE_COALESCED || type == c10d::OpType::REDUCE ||
+                       type == c10d::OpType::REDUCE_SCATTER ||
+                       type == c10d::OpType::_REDUCE_SCATTER_BASE ||
+                       type == c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  work->set_helper([weak = std::weak_ptr(group(op_name(op))), lane = size_t{reduces}](
+                       const std::function<bool()>& done, Nanos until) {
+    const auto engine_group = weak.lock();
+    return engine_group && engine_group->help(lane, done, until);
+  });
   if (back && !back->empty()) work->set_after([back = std::move(back)] { back->run(); });
   work->expect(parts);
   return work;

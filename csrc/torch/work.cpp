@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "background.h"
+#include "engine/clock.h"
 #include "gil.h"
 #include "staging.h"
 
@@ -269,7 +270,17 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
         slice = std::min(slice, timeout - passed);
       }
       const auto done = [&] { return completed_ || (timeout <= kNoTimeout && device_ready()); };
-      if (cv_.wait_for(lock, slice, done)) break;
+      bool helped = false;
+      if (helper_) {
+        lock.unlock();
+        const auto seen = [&] {
+          const std::lock_guard look(mutex_);
+          return done();
+        };
+        helped = helper_(seen, monotonic_now() + static_cast<Nanos>(slice.count()) * kMilli);
+        lock.lock();
+      }
+      if (helped ? done() : cv_.wait_for(lock, slice, done)) break;
       lock.unlock();
       try {
         check_signals();

@@ -62,6 +62,10 @@ class McastWork final : public c10d::Work {
   // Ends one part of a work whose parts are not engine operations.
   void end_part(std::exception_ptr error);
 
+  // Before the first post: how a thread in wait() may help (Group::help).
+  using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;
+  void set_helper(Helper helper) { helper_ = std::move(helper); }
+
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -81,6 +85,7 @@ class McastWork final : public c10d::Work {
   const std::shared_ptr<std::atomic<int>> interrupted_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
+  Helper helper_;
   std::shared_ptr<Staged> staged_;   // null for CPU tensors
   std::atomic<bool> joined_{false};  // a caller's stream waits, and nobody will throw
   std::atomic<int> pending_{0};

@@ -18,10 +18,30 @@ def pool() -> Iterator[Pool]:
     workers.close()
 
 
+# Modules whose tests run over both: the network path on loopback, and shared memory.
+BOTH_PATHS = {"test_ops", "test_reduce", "test_training", "test_work"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "ranks" in metafunc.fixturenames and metafunc.module.__name__ in BOTH_PATHS:
+        paths = ["network"] if metafunc.definition.get_closest_marker("network") else PATHS
+        metafunc.parametrize("ranks", paths, indirect=True)
+
+
+PATHS = ["network", "host", "host-slots"]
+
+
 @pytest.fixture
-def ranks(pool: Pool) -> Callable[..., list[Any]]:
+def ranks(pool: Pool, request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """ranks(world, function, *args, ...): see ranks.Pool.run."""
-    return pool.run
+    setting = {"network": "off", "host": "auto", "host-slots": "slots"}[
+        getattr(request, "param", "network")
+    ]
+
+    def run(world: int, *args: Any, env: dict[str, str] | None = None, **more: Any) -> list[Any]:
+        return pool.run(world, *args, env={"MCAST_SHARED_MEMORY": setting, **(env or {})}, **more)
+
+    return run
 
 
 @pytest.hookimpl(wrapper=True)

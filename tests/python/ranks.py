@@ -26,7 +26,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-_LOOPBACK = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+# The network path, on loopback; tests of shared memory say so.
+_LOOPBACK = {
+    "MCAST_SOCKET_IFNAME": "lo",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "MCAST_SHARED_MEMORY": "off",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @dataclass

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -229,3 +230,10 @@ def test_interface_of_the_fallback():
     assert engine_interface("udp eth0 10.0.0.1 mtu 1500 gso on") == "eth0"
     assert engine_interface("udp lo 127.0.0.1 mtu 65536") == "lo"
     assert engine_interface("something else") == ""
+
+
+def test_the_settings_page_is_what_the_table_says():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    assert settings.markdown(extension().settings()).strip() in page, (
+        "docs/settings.md: put in what 'torch-mcast settings --markdown' prints"
+    )

@@ -273,5 +273,6 @@ def overlapping(path: str) -> None:
     assert counters["reduce_counters"]["datagrams_sent"] == 0
 
 
+@pytest.mark.network  # asserts its counters; on one host the lanes share two cores
 def test_the_lanes_overlap_and_the_trace_shows_it(ranks, tmp_path):
     ranks(2, overlapping, str(tmp_path))

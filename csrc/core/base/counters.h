@@ -60,6 +60,11 @@ namespace mcast {
   X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")   \
   X(reduce_bytes_received, "payload bytes of contributions and results received")     \
   X(grant_waits, "grants to contributors held back because multicast was arriving")   \
+  X(shm_rounds, "rounds published to the ranks of the same host")                     \
+  X(shm_slot_bytes, "payload bytes copied into shared memory")                        \
+  X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host") \
+  X(shm_sleeps, "times a thread slept until a rank of the same host rang")            \
+  X(shm_wakes, "times a rank of the same host was woken")                             \
   X(path_switches, "times the group gave up multicast for the ring after its creation")
 
 enum class Counter : uint16_t {

@@ -16,11 +16,7 @@ constexpr Nanos kServe = kSecond;     // after one was lost: the others may stil
 }  // namespace
 
 std::string GroupCore::op_text(const Post& post, Nanos now) const {
-  const std::string& name = post.descriptor.name;
-  return (name.empty() ? wire::kind_name(post.descriptor.kind) : name) + " (sequence " +
-         std::to_string(post.sequence) + ") of group '" + params_.name + "' failed on rank " +
-         std::to_string(self_) + " after " + seconds_text(now - post.posted) + " (" +
-         (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
+  return describe_failed(post, params_.name, self_, now);
 }
 
 std::string GroupCore::unfinished_text(Nanos now) const {

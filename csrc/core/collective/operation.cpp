@@ -5,6 +5,14 @@
 
 namespace mcast {
 
+std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now) {
+  const std::string& name = post.descriptor.name;
+  return (name.empty() ? wire::kind_name(post.descriptor.kind) : name) + " (sequence " +
+         std::to_string(post.sequence) + ") of group '" + group + "' failed on rank " +
+         std::to_string(self) + " after " + seconds_text(now - post.posted) + " (" +
+         (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
+}
+
 std::optional<uint32_t> Operation::slot_of(Member m) const {
   if (plan.descriptor.kind == wire::Kind::kBroadcast) {
     if (m == plan.descriptor.root) return 0;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/region.h"
@@ -33,6 +34,10 @@ struct Post {
   std::function<void(uint32_t, uint64_t)> on_mark;
   size_t mark_step = 1;
 };
+
+// Which operation, of which group, on which rank, how long it took and how long it might: the start
+// of its errors.
+std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now);
 
 // Order of delivery by stream, for the ring path.
 struct RingStream {

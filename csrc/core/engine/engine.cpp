@@ -20,6 +20,7 @@
 #include "engine/clock.h"
 #include "engine/fault_classifier.h"
 #include "engine/group_impl.h"
+#include "engine/host_group.h"
 #include "transport/interceptor.h"
 #include "transport/udp/udp_transport.h"
 
@@ -35,20 +36,26 @@ struct Engine::Impl {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes;
   std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
-  std::vector<std::weak_ptr<GroupImpl>> groups;
+  std::vector<std::weak_ptr<GroupBase>> groups;
   bool down = false;
   // Of all multicast lanes together: they share the link.
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
   std::shared_ptr<Trace> trace;
+  std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane);
   void sweep_worn();
-  Result<std::shared_ptr<GroupImpl>> join(const GroupSpec& spec, KeyValueStore& store);
+  Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
+  Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
+                                          const std::vector<RankRecord>& records, Nanos deadline,
+                                          KeyValueStore& store);
+  Result<std::shared_ptr<GroupBase>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 
 namespace {
 
 constexpr int kLanes = 2;
+constexpr Nanos kMeetingStep = 200 * kMilli;   // between looks at the other ranks' processes
 constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
@@ -70,6 +77,7 @@ void after_fork_in_child() {
   if (g_impl != nullptr) {
     for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
     for (const auto& lane : g_impl->worn) lane->abandon_after_fork();
+    if (g_impl->hub) g_impl->hub->abandon_after_fork();
     g_impl->mutex.unlock();
   }
   // The parent's engine stays in memory, untouched: its threads do not exist here.
@@ -152,7 +160,73 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   return lane;
 }
 
-Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
+Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
+  const Config& c = spec.config;
+  const auto no = [](const std::string& why) { return Status(Code::kUnavailable, why); };
+  if (c.shared_memory == "off") return no("shared_memory is off");
+  if (c.transport != "auto") return no("the transport " + c.transport + " was asked for");
+  if (c.algorithm != "auto") return no("the algorithm " + c.algorithm + " was asked for");
+  if (!c.faults.empty()) return no("faults are injected into the network path");
+  if (spec.size > kHostMembers) return no("the group is too large");
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!hub) {
+    Result<std::unique_ptr<HostHub>> made = HostHub::make();
+    if (!made.ok()) return made.status();
+    hub = std::move(made).value();
+  }
+  return HostMeeting::prepare(spec, *hub);
+}
+
+// Null: some rank cannot, the network path is taken; all ranks come to the same.
+Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
+                                                      const std::vector<RankRecord>& records,
+                                                      Nanos deadline, KeyValueStore& store) {
+  std::vector<HostAddress> addresses(records.size());
+  for (size_t r = 0; r < records.size(); r++) {
+    if (!HostAddress::decode(records[r].shared, addresses[r])) {
+      return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(r) +
+                                         " cannot be read; all ranks must use backend mcast of "
+                                         "the same version");
+    }
+    // Seen alike by all ranks.
+    if (addresses[r].pid == 0) return std::shared_ptr<GroupBase>();
+  }
+  meeting.attach(addresses, spec);
+  const auto key = [](size_t rank) { return "shared/" + std::to_string(rank); };
+  std::string verdict = meeting.verdict();
+  if (spec.config.shared_memory == "slots" && verdict == "direct") verdict = "slots";
+  if (Status status = store.set(key(spec.rank), verdict); !status.ok()) return status;
+  std::vector<std::string> keys;
+  for (size_t r = 0; r < records.size(); r++) keys.push_back(key(r));
+  for (;;) {
+    const Nanos now = monotonic_now();
+    const Nanos left = std::max<Nanos>(0, deadline - now);
+    Result<std::vector<std::string>> verdicts = store.multi_get(keys, std::min(left, kMeetingStep));
+    if (verdicts.ok()) {
+      bool direct = false;
+      const std::string problem = HostMeeting::unite(verdicts.value(), direct);
+      if (!problem.empty()) {
+        log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
+            spec.name.c_str(), problem.c_str());
+        return std::shared_ptr<GroupBase>();
+      }
+      std::shared_ptr<GroupBase> group =
+          std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, trace);
+      log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec.name.c_str(),
+          unsigned{spec.rank}, spec.size, group->stats().transport.c_str());
+      return group;
+    }
+    if (verdicts.status().code() != Code::kTimeout || left == 0) {
+      return verdicts.status().with_context("waiting for all ranks to find their shared memory");
+    }
+    if (Status status = meeting.look_after(monotonic_now(), spec.config.liveness_limit);
+        !status.ok()) {
+      return status;
+    }
+  }
+}
+
+Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos start = monotonic_now();
   const Nanos deadline = start + std::min<Nanos>(spec.timeout, kNever / 2);
   Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config, 0);
@@ -168,6 +242,8 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.random = secure_random64();
   mine.salt = job_salt();
   mine.agreed = spec.config.agreed_text();
+  Result<HostMeeting> meeting = prepare_meeting(spec);
+  if (meeting.ok()) mine.shared = meeting->address().encode();
   size_t batch = 0;
   const bool asked = lane.value()->call([&](Lane& l, Nanos) {
     Transport& t = l.transport();
@@ -211,11 +287,17 @@ Result<std::shared_ptr<GroupImpl>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
   if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
+  if (agreement->hosts == 1 && meeting.ok()) {
+    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, records, deadline, store);
+    if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");
+    if (met.value() != nullptr) return met;
+  }
   auto group = std::make_shared<GroupImpl>(spec, lane.value(), reduce.value());
   group->observe(arrived, trace);
+  if (agreement->hosts == 1 && !meeting.ok()) group->shares_not(meeting.status().message());
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
-  return group;
+  return std::shared_ptr<GroupBase>(group);
 }
 
 Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyValueStore& store) {
@@ -233,11 +315,11 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
     std::lock_guard<std::mutex> lock(impl_->mutex);
     if (!impl_->trace) impl_->trace = std::make_shared<Trace>(spec.config.trace);
   }
-  std::shared_ptr<GroupImpl> group;
+  std::shared_ptr<GroupBase> group;
   if (spec.size == 1) {
     group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
   } else {
-    Result<std::shared_ptr<GroupImpl>> made = impl_->join(spec, store);
+    Result<std::shared_ptr<GroupBase>> made = impl_->join(spec, store);
     if (!made.ok()) return made.status();
     group = std::move(made).value();
   }
@@ -265,7 +347,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
 }
 
 void Engine::shutdown(bool give_up) {
-  std::vector<std::shared_ptr<GroupImpl>> live;
+  std::vector<std::shared_ptr<GroupBase>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
@@ -286,6 +368,7 @@ void Engine::shutdown(bool give_up) {
     closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
   }
   for (const auto& lane : lanes) lane->stop(2 * kSecond);
+  if (impl_->hub) impl_->hub->stop();
 }
 
 }  // namespace mcast

@@ -69,7 +69,7 @@ struct PostOptions {
 struct GroupStats {
   std::string name;
   Member rank = 0, size = 0;
-  std::string path;                   // "multicast", "ring", "local" (one rank)
+  std::string path;                   // "multicast", "ring", "shared memory", "local" (one rank)
   std::string reason;                 // why that path
   std::string transport;              // one line: interface, addresses, MTU, buffers, offloads
   size_t chunk = 0;                   // payload bytes per datagram
@@ -118,6 +118,15 @@ class Group {
                                        PostOptions options) = 0;
   // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
   virtual Result<Sequence> post_barrier(PostOptions options) = 0;
+
+  // Lends the calling thread to `lane` (0 multicast, 1 reduce) until `done()` is true or `until`
+  // has come: between ranks of one host a thread that waits for a result does its work itself.
+  // False, at once: there is nothing to help with, or another thread does it. Callbacks of
+  // operations may run on this thread.
+  virtual bool help(size_t lane, const std::function<bool()>& done, Nanos until) {
+    (void)lane, (void)done, (void)until;
+    return false;
+  }
 
   // To be called after a Region's ready mark rose: the lane looks at it soon. Any thread; may
   // outlive the group.

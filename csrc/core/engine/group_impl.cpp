@@ -55,28 +55,14 @@ const char* path_name(GroupCore::Path path) {
 
 GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
                      std::shared_ptr<LaneThread> reduce)
-    : name_(spec.name),
-      rank_(spec.rank),
-      size_(spec.size),
-      config_(spec.config),
-      pid_(getpid()),
-      creation_limit_(spec.timeout),
-      lanes_{std::move(lane), std::move(reduce)} {
-  fixed_.name = name_;
-  fixed_.rank = rank_;
-  fixed_.size = static_cast<Member>(size_);
-  fixed_.path = "local";
-  fixed_.reason = "one rank";
-  fixed_.transport = lanes_[0] != nullptr ? lanes_[0]->description() : "none";
-  fixed_.eager = config_.eager;
+    : GroupBase(spec), creation_limit_(spec.timeout), lanes_{std::move(lane), std::move(reduce)} {
+  if (lanes_[0] != nullptr) fixed_.transport = lanes_[0]->description();
 }
 
 GroupImpl::~GroupImpl() {
   const Status status = close_with_linger();
   if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
 }
-
-bool GroupImpl::here() const { return getpid() == pid_; }
 
 void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
                             const MulticastAddress& address,
@@ -181,9 +167,9 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   max_block_ = max_block(agreed);
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
-  log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s",
+  log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
-      fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str());
+      fixed_.reason.c_str(), agreed.chunk, fixed_.transport.c_str(), not_shared_.c_str());
   if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
   return {};
 }
@@ -199,14 +185,6 @@ Status GroupImpl::creation_timeout(Nanos deadline) const {
                     seconds_text(creation_limit_) +
                     "): " + (open.empty() ? "some ranks did not finish creating it" : open) +
                     "; run torch-mcast doctor on all hosts, or raise the timeout");
-}
-
-Status GroupImpl::check_block(const std::string& op, uint64_t bytes) const {
-  if (bytes <= max_block_) return {};
-  return Status(Code::kInvalidArgument,
-                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
-                    name_ + "': at most " + std::to_string(max_block_) + " bytes with chunks of " +
-                    std::to_string(fixed_.chunk) + "; split it");
 }
 
 void GroupImpl::warn_of_ring() const {
@@ -226,19 +204,21 @@ void GroupImpl::warn_of_ring() const {
       fixed_.reason.c_str(), others.c_str());
 }
 
-Status GroupImpl::refuse(const std::string& op) const {
-  if (!here()) {
-    return Status(
-        Code::kClosed,
-        op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
-  }
-  if (!state_->failure.ok()) {
-    return Status(state_->failure.code(),
-                  op + ": group '" + name_ + "' failed earlier and cannot be used: " +
-                      state_->failure.message() + "; destroy it and make a new one");
-  }
-  if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
-  return {};
+Status GroupImpl::push(size_t index, Post post) {
+  const auto gone = [name = name_](const char* how, const Post& p) {
+    return Status(Code::kClosed, p.descriptor.name + " (sequence " + std::to_string(p.sequence) +
+                                     "): group '" + name + "' " + how);
+  };
+  auto shared = std::make_shared<Post>(std::move(post));
+  const bool pushed = lanes_[index]->push([tag = tag_, shared, gone](Lane& lane, Nanos now) {
+    LaneGroup* group = lane.find_group(tag);
+    if (group != nullptr) {
+      group->core().post(std::move(*shared), now);
+    } else if (shared->done) {
+      shared->done(gone("was closed meanwhile", *shared));
+    }
+  });
+  return pushed ? Status() : gone("ended with the engine, which is shut down", *shared);
 }
 
 std::function<void()> GroupImpl::waker() const {
@@ -295,36 +275,8 @@ std::future<Status> GroupImpl::start_close(Nanos limit, bool hurry) {
   return future;
 }
 
-Status GroupImpl::close(Nanos limit, bool hurry) {
-  std::future<Status> future = start_close(limit, hurry);
-  // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
-  const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
-  if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
-    return Status(Code::kTimeout, "the lanes of group '" + name_ + "' have not answered for " +
-                                      seconds_text(margin));
-  }
-  return future.get();
-}
-
 GroupStats GroupImpl::stats() const {
-  GroupStats s = fixed_;
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    if (!state_->path.empty()) {
-      s.path = state_->path;
-      s.reason = state_->reason;
-    }
-    s.next_sequence = state_->next[0];
-    s.next_reduce_sequence = state_->next[1];
-    s.failure = state_->failure.message();
-  }
-  s.counters.reserve(kCounterCount);
-  for (size_t i = 0; i < kCounterCount; i++) {
-    const auto c = static_cast<Counter>(i);
-    s.reduce_counters.push_back(counters_[1]->get(c));
-    s.counters.emplace_back(counter_name(c), counters_[0]->get(c) + s.reduce_counters.back());
-  }
-  s.repair_from_to.resize(size_);
+  GroupStats s = common_stats();
   if (lanes_[0] == nullptr || !here()) return s;
   for (const auto& lane : lanes_) {
     lane->call([&](Lane& l, Nanos) {

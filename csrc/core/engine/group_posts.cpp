@@ -6,21 +6,16 @@
 #include <cstring>
 #include <utility>
 
+#include "base/huge_pages.h"
 #include "base/reduce_kernels.h"
 #include "engine/clock.h"
-#include "engine/group_impl.h"
+#include "engine/group_base.h"
 
 namespace mcast {
 namespace {
 
 std::string name_of(const PostOptions& options, const char* otherwise) {
   return options.label.name[0] ? options.label.name : otherwise;
-}
-
-Status gone(const char* how, const Post& post, const std::string& group) {
-  return Status(Code::kClosed, post.descriptor.name + " (sequence " +
-                                   std::to_string(post.sequence) + "): group '" + group + "' " +
-                                   how);
 }
 
 bool overlap(const Slice& a, const Slice& b) {
@@ -41,47 +36,54 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 
 }  // namespace
 
-Result<Sequence> GroupImpl::push_post(size_t index, Post post) {
+void GroupBase::advise_memory(const Slice& slice) const {
+  if (config_.huge_pages != 0 && size_ > 1) advise_huge(slice.bytes());
+}
+
+// Slices that follow each other in memory, as the blocks of one tensor do, count as one.
+void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
+  if (config_.huge_pages == 0 || size_ == 1) return;
+  for (size_t i = 0; i < slices.size();) {
+    const std::byte* const begin = slices[i].data();
+    size_t length = slices[i++].length;
+    while (i < slices.size() && slices[i].data() == begin + length) length += slices[i++].length;
+    advise_huge({begin, length});
+  }
+}
+
+Result<Sequence> GroupBase::take_turn(size_t index, Post post) {
   const Sequence sequence = state_->next[index]++;
-  auto shared = std::make_shared<Post>(std::move(post));
-  shared->sequence = sequence;
-  const bool pushed =
-      lanes_[index]->push([tag = tag_, shared, name = name_](Lane& lane, Nanos now) {
-        LaneGroup* group = lane.find_group(tag);
-        if (group != nullptr) {
-          group->core().post(std::move(*shared), now);
-        } else if (shared->done) {
-          shared->done(gone("was closed meanwhile", *shared, name));
-        }
-      });
-  if (!pushed) return gone("ended with the engine, which is shut down", *shared, name_);
+  post.sequence = sequence;
+  if (Status status = push(index, std::move(post)); !status.ok()) return status;
   return sequence;
 }
 
-Result<Sequence> GroupImpl::post(size_t index, Post post, PostOptions options, const Local& local) {
+Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, const Local& local) {
   post.posted = monotonic_now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
   post.on_mark = std::move(options.on_mark);
   post.mark_step = options.mark_step;
-  Sequence sequence = 0;
   {
-    std::lock_guard<std::mutex> lock(state_->mutex);
+    std::unique_lock<std::mutex> lock(state_->mutex);
     if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
-    if (lanes_[index] != nullptr) {
+    if (size_ > 1) {
       if (index == 1) state_->reduced = true;
-      return push_post(index, std::move(post));
+      Result<Sequence> taken = take_turn(index, std::move(post));
+      lock.unlock();
+      if (taken.ok()) pushed(index);
+      return taken;
     }
-    sequence = state_->next[index]++;
+    post.sequence = state_->next[index]++;
   }
   if (local) local();
   counters_[index]->add(Counter::ops_posted);
   counters_[index]->add(Counter::ops_completed);
   if (post.done) post.done({});
-  return sequence;
+  return post.sequence;
 }
 
-Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions options) {
+Result<Sequence> GroupBase::post_broadcast(Slice data, Member root, PostOptions options) {
   const std::string name = name_of(options, "broadcast");
   if (root >= size_) {
     return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
@@ -89,6 +91,7 @@ Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions 
                                               std::to_string(size_) + ")");
   }
   if (Status status = check_block(name, data.length); !status.ok()) return status;
+  advise_memory(data);
   Post p;
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   if (root == rank_) p.input = data;
@@ -96,7 +99,7 @@ Result<Sequence> GroupImpl::post_broadcast(Slice data, Member root, PostOptions 
   return post(0, std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outputs,
+Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outputs,
                                            PostOptions options) {
   const std::string name = name_of(options, "all_gather");
   if (outputs.size() != size_) {
@@ -112,7 +115,9 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
     }
   }
   if (Status status = check_block(name, input.length); !status.ok()) return status;
+  advise_memory(outputs);
   const Slice& own = outputs[rank_];
+  if (own.data() != input.data()) advise_memory(input);
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
       return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
@@ -130,7 +135,7 @@ Result<Sequence> GroupImpl::post_allgather(Slice input, std::vector<Slice> outpu
   return post(0, std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupImpl::post_reduction(wire::Kind kind, Member root, uint64_t bytes,
+Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_t bytes,
                                            ReduceArgs args, PostOptions options) {
   const std::string name = name_of(options, wire::kind_name(kind));
   const size_t element = element_size(args.element);
@@ -151,6 +156,8 @@ Result<Sequence> GroupImpl::post_reduction(wire::Kind kind, Member root, uint64_
                     name + ": the output overlaps input " + std::to_string(i) + " partly");
     }
   }
+  advise_memory(args.inputs);
+  if (args.inputs.empty() || !same(args.inputs[0], args.output)) advise_memory(args.output);
   Post p;
   p.descriptor = {kind, options.label.element, root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
@@ -158,7 +165,7 @@ Result<Sequence> GroupImpl::post_reduction(wire::Kind kind, Member root, uint64_
   return post(1, std::move(p), std::move(options), [&] { reduce_alone(args, args.inputs[0]); });
 }
 
-Result<Sequence> GroupImpl::post_reduce_scatter(std::vector<Slice> inputs, Slice output,
+Result<Sequence> GroupBase::post_reduce_scatter(std::vector<Slice> inputs, Slice output,
                                                 Reducing how, PostOptions options) {
   const std::string name = name_of(options, "reduce_scatter");
   if (inputs.size() != size_) {
@@ -180,7 +187,7 @@ Result<Sequence> GroupImpl::post_reduce_scatter(std::vector<Slice> inputs, Slice
       std::move(options));
 }
 
-Result<Sequence> GroupImpl::post_allreduce(Slice input, Slice output, Reducing how,
+Result<Sequence> GroupBase::post_allreduce(Slice input, Slice output, Reducing how,
                                            PostOptions options) {
   if (input.length != output.length) {
     return Status(Code::kInvalidArgument, name_of(options, "all_reduce") + ": the input has " +
@@ -194,7 +201,7 @@ Result<Sequence> GroupImpl::post_allreduce(Slice input, Slice output, Reducing h
       std::move(options));
 }
 
-Result<Sequence> GroupImpl::post_reduce(Slice input, Slice output, Member root, Reducing how,
+Result<Sequence> GroupBase::post_reduce(Slice input, Slice output, Member root, Reducing how,
                                         PostOptions options) {
   const std::string name = name_of(options, "reduce");
   if (root >= size_) {
@@ -215,18 +222,21 @@ Result<Sequence> GroupImpl::post_reduce(Slice input, Slice output, Member root, 
       std::move(options));
 }
 
-Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
+Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   const std::string name = name_of(options, "barrier");
   Post p;
   p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
-  if (lanes_[0] == nullptr) return post(0, std::move(p), std::move(options));
+  if (size_ == 1) return post(0, std::move(p), std::move(options));
   p.posted = monotonic_now();
   p.timeout = options.timeout;
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  std::unique_lock<std::mutex> lock(state_->mutex);
   if (Status status = refuse(name); !status.ok()) return status;
   if (!std::exchange(state_->reduced, false)) {
     p.done = std::move(options.done);
-    return push_post(0, std::move(p));
+    Result<Sequence> taken = take_turn(0, std::move(p));
+    lock.unlock();
+    if (taken.ok()) pushed(0);
+    return taken;
   }
   struct Both {
     std::mutex mutex;
@@ -244,8 +254,12 @@ Result<Sequence> GroupImpl::post_barrier(PostOptions options) {
     }
     if (both->done) both->done(both->first);
   };
-  if (auto posted = push_post(1, p); !posted.ok()) return posted;
-  return push_post(0, std::move(p));
+  if (auto taken = take_turn(1, p); !taken.ok()) return taken;
+  Result<Sequence> taken = take_turn(0, std::move(p));
+  lock.unlock();
+  pushed(1);
+  if (taken.ok()) pushed(0);
+  return taken;
 }
 
 }  // namespace mcast

@@ -74,6 +74,7 @@ std::string RankRecord::encode() const {
   put("random", std::to_string(random));
   put("salt", salt);
   put("agreed", agreed);
+  put("shared", shared);
   return out;
 }
 
@@ -115,6 +116,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.budget = budget;
   r.salt = fields["salt"];
   r.agreed = fields["agreed"];
+  r.shared = fields["shared"];
   return r;
 }
 

@@ -26,12 +26,13 @@ struct RankRecord {
   uint64_t random = 0;                                  // rank 0's makes the group tag
   std::string salt;                                     // tells jobs apart; rank 0's counts
   std::string agreed;                                   // settings that must be equal
+  std::string shared;  // HostAddress: where ranks of its host find its memory; empty: they cannot
 
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);
 };
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 

@@ -93,7 +93,9 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
   spec.rank = rank;
   spec.size = ranks;
   spec.timeout = 30 * kSecond;
-  auto config = Config::resolve(settings, {});
+  auto all = settings;
+  all.emplace("shared_memory", "off");
+  auto config = Config::resolve(all, {});
   if (!config.ok()) {
     ADD_FAILURE() << config.status().to_string();
     return nullptr;

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,24 @@ def zygote() -> Iterator[Zygote]:
     process.close()
 
 
+def _jobs(zygote: Zygote, shared_memory: str) -> Callable[..., Job]:
+    def start(
+        world: int, scenario: str, *args: Any, env: dict[str, str] | None = None, **more: Any
+    ) -> Job:
+        env = {"MCAST_SHARED_MEMORY": shared_memory, **(env or {})}
+        return Job(zygote, world, scenario, *args, env=env, **more)
+
+    return start
+
+
+@pytest.fixture(params=["network", "host"])
+def job(zygote: Zygote, request: pytest.FixtureRequest) -> Callable[..., Job]:
+    """job(world, "module.function", *args, env=..., ...): see job.Job. Over the network path (on
+    loopback), and over shared memory."""
+    return _jobs(zygote, {"network": "off", "host": "auto"}[request.param])
+
+
 @pytest.fixture
-def job(zygote: Zygote) -> Callable[..., Job]:
-    """job(world, "module.function", *args, env=..., ...): see job.Job."""
-    return lambda world, scenario, *args, **more: Job(zygote, world, scenario, *args, **more)
+def network_job(zygote: Zygote) -> Callable[..., Job]:
+    """For what only the network path can meet."""
+    return _jobs(zygote, "off")

@@ -28,7 +28,7 @@ def main() -> None:
         except dist.DistBackendError as error:
             (folder / "first").write_text(str(error))
             raise
-    assert torch_mcast.stats()["path"] == "multicast"
+    assert torch_mcast.stats()["path"] == sys.argv[2]
     (folder / f"good{rank}.new").write_text(str(os.getpid()))
     (folder / f"good{rank}.new").rename(folder / f"good{rank}")
     if rank == 0:

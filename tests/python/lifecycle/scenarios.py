@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -145,6 +146,10 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
     if link.rank == victim and phase == "probe":
         link.hear("go")  # when it goes on, after SIGSTOP
     link.hear("end")
+
+
+def expected_path() -> str:
+    return "multicast" if os.environ["MCAST_SHARED_MEMORY"] == "off" else "shared memory"
 
 
 def paused(link: Any, op: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import sys
@@ -12,10 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import caught, group_backend, join, post, tcp_store, until
+from scenarios import caught, expected_path, group_backend, join, post, tcp_store, until
 from scenarios_failure import all_good
 
 import torch_mcast
+
+FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 
 
 def ends(link: Any, how: str) -> None:
@@ -121,6 +124,23 @@ def interrupted(link: Any, where: str) -> None:
         caught(link, lambda: (link.hear("go"), dist.barrier(), dist.barrier()))
 
 
+def say_when_in_wait(link: Any) -> None:
+    """Says "waiting" when the main thread sleeps in a futex, called from the last frame it entered:
+    in wait()'s condition variable, not in Python code."""
+    call = f"/proc/self/task/{os.getpid()}/syscall"
+    main = threading.main_thread().ident
+    assert main is not None
+    seen = 0
+    while seen < 3:
+        line = sys._current_frames()[main].f_lineno
+        source = linecache.getline(__file__, line)
+        with open(call) as file:
+            asleep = file.read().startswith(f"{FUTEX} ")
+        seen = seen + 1 if asleep and ".wait()" in source else 0
+        time.sleep(0.01)
+    link.say("waiting")
+
+
 def leaves_in_a_hurry(link: Any, how: str) -> None:
     """Rank 0 ends by an error with work in flight that cannot end, since rank 1 does not call it."""
     join(link, linger=3_600_000)
@@ -133,8 +153,12 @@ def leaves_in_a_hurry(link: Any, how: str) -> None:
     if how == "exception":
         link.say("waiting")
         raise RuntimeError("deliberate")
-    try:
+    if how == "caught":
+        # Only an interrupt inside wait() tells the engine that the work in flight is given up.
+        threading.Thread(target=say_when_in_wait, args=(link,), daemon=True).start()
+    else:
         link.say("waiting")
+    try:
         if how == "sleep":
             time.sleep(3600)
         works[0].wait()
@@ -196,7 +220,7 @@ def uses_group_in_child(link: Any) -> None:
         caught(link, lambda: post("broadcast", group=group))
         caught(link, lambda: post("all_gather_into_tensor", 100))
         caught(link, lambda: dist.all_reduce(torch.ones(2)))
-        assert torch_mcast.stats()["path"] == "multicast"
+        assert torch_mcast.stats()["path"] == expected_path()
         torch_mcast.abort()
         dist.destroy_process_group()
         join(link, incarnation="of the children")
@@ -264,7 +288,7 @@ def many_groups(link: Any, count: int) -> None:
     groups = [dist.new_group(backend="mcast") for _ in range(count)]
     made = time.monotonic() - start
     stats = [torch_mcast.stats(group) for group in groups]
-    assert {row["path"] for row in stats} == {"multicast"}
+    assert {row["path"] for row in stats} == {expected_path()}
     engine = [n for n in _threads() if n.startswith("mcast-lane")]
     for group in groups:
         dist.barrier(group=group)
@@ -292,7 +316,7 @@ def strings(link: Any) -> None:
         if text == "cpu:gloo,cuda:mcast":
             assert world._get_backend(cpu).name() == "gloo"
             assert world._get_backend(torch.device("cuda")).name() == "mcast"
-            assert group_backend()._stats()["path"] == "multicast"
+            assert group_backend()._stats()["path"] == expected_path()
             output = torch.zeros(link.world)
             dist.all_gather_into_tensor(output, torch.ones(1))
             dist.barrier()

@@ -21,7 +21,8 @@ ENDS = {
     "sys.exit": (3, LEFT),
     "os._exit": (
         4,
-        r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer)",
+        r"rank 1 is lost \((peer \S+ closed its connection without a goodbye|.*reset by peer"
+        r"|its process \d+ has ended)",
     ),
     "in flight": (0, LEFT),
 }

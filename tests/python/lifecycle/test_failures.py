@@ -140,8 +140,8 @@ def test_begin_again_after_silence(job, abort_first, algorithm):
         it.end()
 
 
-def test_begin_again_after_broken_connections(job):
-    with job(3, "scenarios_failure.cut") as it:
+def test_begin_again_after_broken_connections(network_job):
+    with network_job(3, "scenarios_failure.cut") as it:
         it.expect("ready")
         it.order("go")
         for rank in it.ranks:

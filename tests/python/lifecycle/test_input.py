@@ -89,9 +89,9 @@ def test_settings(job):
         it.end()
 
 
-def test_few_descriptors(job):
+def test_few_descriptors(network_job):
     def one(spare: int) -> tuple[str, str, str]:
-        with job(2, "scenarios_input.descriptors", spare) as it:
+        with network_job(2, "scenarios_input.descriptors", spare) as it:
             rows = it.expect("made", 4 + 2 + GRACE_S)
             for rank in it.ranks:
                 rank.order("again")
@@ -123,9 +123,9 @@ def test_few_descriptors(job):
     )
 
 
-def test_sockets_are_forbidden(job):
+def test_sockets_are_forbidden(network_job):
     """A sandbox that refuses socket() on one rank: it says so, the other says who did not come."""
-    with job(2, "scenarios_input.forbidden") as it:
+    with network_job(2, "scenarios_input.forbidden") as it:
         row = it.ranks[1].expect("error")
         assert row["kind"] == "DistBackendError", row
         assert re.search(
@@ -136,21 +136,23 @@ def test_sockets_are_forbidden(job):
         it.end()
 
 
-def test_no_locked_memory(job):
+def test_no_locked_memory(network_job):
     """RLIMIT_MEMLOCK is for RDMA; nothing here needs it."""
-    with job(2, "scenarios_input.works", 1 << 20, {}, limits={"RLIMIT_MEMLOCK": 0}) as it:
+    with network_job(2, "scenarios_input.works", 1 << 20, {}, limits={"RLIMIT_MEMLOCK": 0}) as it:
         assert {row["path"] for row in it.expect("stats")} == {"multicast"}
         it.end()
 
 
-def test_small_buffers_and_lies_about_the_mtu(job):
+def test_small_buffers_and_lies_about_the_mtu(network_job):
     env = {"MCAST_RCVBUF": "4K", "MCAST_SNDBUF": "4K"}
-    with job(3, "scenarios_input.works", 3 << 20, {}, env=env) as it:
+    with network_job(3, "scenarios_input.works", 3 << 20, {}, env=env) as it:
         for row in it.expect("stats"):
             assert row["path"] == "multicast" and row["window"] > 0
             assert "raise net.core.rmem_max" not in row["transport"]  # it got what it asked for
         it.end()
-    with job(2, "scenarios_input.works", 1 << 20, {"rcvbuf": 1 << 30, "max_mtu": 65535}) as it:
+    with network_job(
+        2, "scenarios_input.works", 1 << 20, {"rcvbuf": 1 << 30, "max_mtu": 65535}
+    ) as it:
         for row in it.expect("stats"):
             assert "(asked 1073741824; raise net.core.rmem_max)" in row["transport"]
         it.end()
@@ -174,21 +176,21 @@ def small_mtu():
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def test_larger_mtu_than_the_interface_has(job, small_mtu):
-    with job(2, "scenarios_input.works", 1 << 20, {"max_mtu": 9000}, netns=small_mtu) as it:
+def test_larger_mtu_than_the_interface_has(network_job, small_mtu):
+    with network_job(2, "scenarios_input.works", 1 << 20, {"max_mtu": 9000}, netns=small_mtu) as it:
         for row in it.expect("stats"):
             assert " mtu 1500 " in row["transport"] and row["chunk"] < 1500, row
             assert row["path"] == "multicast"
         it.end()
 
 
-def test_log(job):
+def test_log(network_job):
     """Nothing at the default level when all is well; with info one line per lane and per group."""
-    with job(2, "scenarios_input.works", 1000, {}) as it:
+    with network_job(2, "scenarios_input.works", 1000, {}) as it:
         it.expect("stats")
         it.end()
         assert "torch-mcast" not in it.output() and "mcast:" not in it.output(), it.output()
-    with job(2, "scenarios_input.works", 1000, {}, env={"MCAST_DEBUG": "info"}) as it:
+    with network_job(2, "scenarios_input.works", 1000, {}, env={"MCAST_DEBUG": "info"}) as it:
         it.expect("stats")
         it.end()
         for rank in it.ranks:
@@ -204,12 +206,20 @@ def test_log(job):
                 assert re.match(
                     start
                     + rf"group '{number}': rank {rank.number} of 2 on 1 host\(s\), path multicast "
-                    r"\(the probe reached every rank\), chunk \d+, udp lo 127",
+                    r"\(the probe reached every rank\), chunk \d+, udp lo 127.*"
+                    "; no shared memory: shared_memory is off$",
                     line,
                 ), lines
             assert len(lines) == 4, lines
+    shared = {"MCAST_DEBUG": "info", "MCAST_SHARED_MEMORY": "auto"}
+    with network_job(2, "scenarios_input.works", 1000, {}, env=shared) as it:
+        it.expect("stats")
+        it.end()
+        for rank in it.ranks:
+            text = rf"info: group '0': rank {rank.number} of 2 on this host, shared memory: 8 slots"
+            assert len(re.findall(text, rank.output())) == 1, rank.output()
     deaf = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
-    with job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
+    with network_job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
         assert {row["path"] for row in it.expect("stats")} == {"ring"}
         it.end()
         # One warning from one rank, not one per group.

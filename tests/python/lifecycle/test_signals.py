@@ -43,7 +43,7 @@ def check_again(row: dict, op: str, reason: str) -> None:
 # RST in place of FIN where the dead rank had unread input.
 LOST = (
     r"is lost \((peer 127\.0\.0\.1:\d+ closed its connection without a goodbye"
-    r"|connection to peer 127\.0\.0\.1:\d+ broke: Connection reset by peer)"
+    r"|connection to peer 127\.0\.0\.1:\d+ broke: Connection reset by peer|its process \d+ has ended)"
     r"( in the middle of a frame)?\); look at its log for the first error"
 )
 # A connection that is first needed then is not answered either.

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).with_name("restarted.py")
 GUARD_S = 120
 
@@ -21,15 +23,19 @@ def alive(session: int) -> list[str]:
     return [row for row in rows if row.split()[1] == str(session)]
 
 
-def test_restart_then_interrupt(tmp_path):
+@pytest.mark.parametrize(
+    ("shared_memory", "path"), [("off", "multicast"), ("auto", "shared memory")]
+)
+def test_restart_then_interrupt(tmp_path, shared_memory, path):
     folder = str(tmp_path)
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-             "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder],
+             "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder, path],
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
-                 "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                 "OMP_NUM_THREADS": "1", "MCAST_SHARED_MEMORY": shared_memory,
+                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
     text = (tmp_path / "log").read_text
     try:

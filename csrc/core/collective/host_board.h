@@ -1,0 +1,125 @@
+// The memory that the ranks of one group on one host share: for each lane, what every rank has
+// published and consumed, and a ring of slots with its data; for the group, the notice of a
+// failure. Nothing here is a pointer: every process maps it where it likes. All words are written
+// by one rank, except those of the notice (the first to claim it) and the doorbells.
+//
+// Ranks of one group trust each other's processes: they run under one user and could as well trace
+// each other (docs/architecture.md).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace mcast {
+
+// Rounds that a rank may be ahead of the slowest: slots per rank and lane.
+inline constexpr uint32_t kHostDepth = 8;
+// Data of one slot, bytes.
+inline constexpr size_t kHostSlot = 64u << 10;
+// Ranks of one group that can share a board: a slot holds an address for each.
+inline constexpr uint32_t kHostMembers = 1024;
+inline constexpr size_t kHostLanes = 2;
+inline constexpr size_t kHostName = 64;
+inline constexpr size_t kHostText = 1800;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// Who sleeps where, while it waits: nobody, a thread that waits for a result (its own doorbell), or
+// the process's host thread (its mailbox).
+enum class HostWaiter : uint8_t { kNone = 0, kCaller = 1, kThread = 2 };
+
+// What would let a rank go on, in one word, so that peers wake only those that can: the waiter, the
+// kind of need, whose round (kFrom), and how many rounds.
+struct HostNeed {
+  enum class Kind : uint8_t {
+    kNothing = 0,
+    kAll = 1,   // everybody has published `rounds`
+    kFrom = 2,  // `member` has
+    kAny = 3,   // anybody more has
+  };
+  HostWaiter waiter = HostWaiter::kNone;
+  Kind kind = Kind::kNothing;
+  Member member = 0;
+  uint64_t rounds = 0;  // 40 bits
+
+  uint64_t pack() const {
+    return static_cast<uint64_t>(waiter) << 60 | static_cast<uint64_t>(kind) << 56 |
+           static_cast<uint64_t>(member) << 40 | rounds;
+  }
+  static HostNeed unpack(uint64_t word) {
+    return {static_cast<HostWaiter>(word >> 60), static_cast<Kind>(word >> 56 & 15),
+            static_cast<Member>(word >> 40 & 0xffff), word & ((uint64_t{1} << 40) - 1)};
+  }
+};
+
+// One rank on one lane.
+struct alignas(64) HostWords {
+  std::atomic<uint64_t> published;  // rounds whose slot is filled
+  std::atomic<uint64_t> consumed;   // rounds of which this rank needs nothing more
+  std::atomic<uint32_t> called;     // operations posted
+  std::atomic<uint32_t> left;       // 1 + operations it had posted when it left; 0: it is here
+  alignas(64) std::atomic<uint64_t> need_published;
+  std::atomic<uint64_t> need_consumed;  // by all; waiter and rounds
+  alignas(64) std::atomic<uint32_t> doorbell;
+};
+
+// What a rank does in one round, as all must agree on it; with its data, or where to read it.
+struct alignas(64) HostRound {
+  uint8_t kind, element, reduction, pad;
+  Member root;
+  uint16_t index_low;  // of the round in its operation, low bits: for mismatches
+  uint32_t sequence;
+  uint64_t bytes;
+  uint64_t address;  // direct rounds: of the rank's source, in its own address space
+  double factor;     // PREMUL_SUM: the rank's
+  char name[kHostName];
+};
+
+// The first failure of the group.
+struct alignas(64) HostNotice {
+  std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable
+  uint32_t code;                // mcast::Code
+  Member culprit, reporter;
+  char text[kHostText];
+};
+
+class HostBoard {
+ public:
+  HostBoard() = default;
+  // `base`: bytes(members) of zeroed memory, aligned to 64.
+  HostBoard(std::byte* base, uint32_t members) : base_(base), members_(members) {}
+
+  static constexpr size_t bytes(uint32_t members) {
+    return kNotice + kHostLanes * members * (sizeof(HostWords) + kHostDepth * kStride);
+  }
+  uint32_t members() const { return members_; }
+  HostNotice& notice() const { return *reinterpret_cast<HostNotice*>(base_); }
+  HostWords& words(size_t lane, Member m) const {
+    return *reinterpret_cast<HostWords*>(base_ + kNotice +
+                                         (lane * members_ + m) * sizeof(HostWords));
+  }
+  HostRound& round(size_t lane, Member m, uint64_t round) const {
+    return *reinterpret_cast<HostRound*>(slot(lane, m, round));
+  }
+  std::byte* data(size_t lane, Member m, uint64_t round) const {
+    return slot(lane, m, round) + sizeof(HostRound);
+  }
+
+ private:
+  static constexpr size_t kNotice = 4096;
+  static constexpr size_t kStride = sizeof(HostRound) + kHostSlot;
+  static_assert(sizeof(HostNotice) <= kNotice);
+
+  std::byte* slot(size_t lane, Member m, uint64_t round) const {
+    return base_ + kNotice + kHostLanes * members_ * sizeof(HostWords) +
+           ((lane * members_ + m) * kHostDepth + round % kHostDepth) * kStride;
+  }
+
+  std::byte* base_ = nullptr;
+  uint32_t members_ = 0;
+};
+
+}  // namespace mcast

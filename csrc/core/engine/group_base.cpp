@@ -1,0 +1,82 @@
+// What all groups do alike: refusing posts, closing, and the parts of stats() that are not the
+// lanes' own.
+#include "engine/group_base.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/clock.h"
+
+namespace mcast {
+
+GroupBase::GroupBase(const GroupSpec& spec)
+    : name_(spec.name), rank_(spec.rank), size_(spec.size), config_(spec.config), pid_(getpid()) {
+  fixed_.name = name_;
+  fixed_.rank = rank_;
+  fixed_.size = static_cast<Member>(size_);
+  fixed_.path = "local";
+  fixed_.reason = "one rank";
+  fixed_.transport = "none";
+  fixed_.eager = config_.eager;
+}
+
+bool GroupBase::here() const { return getpid() == pid_; }
+
+Status GroupBase::check_block(const std::string& op, uint64_t bytes) const {
+  if (bytes <= max_block_) return {};
+  return Status(Code::kInvalidArgument,
+                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
+                    name_ + "': at most " + std::to_string(max_block_) + " bytes with chunks of " +
+                    std::to_string(fixed_.chunk) + "; split it");
+}
+
+Status GroupBase::refuse(const std::string& op) const {
+  if (!here()) {
+    return Status(
+        Code::kClosed,
+        op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
+  }
+  if (!state_->failure.ok()) {
+    return Status(state_->failure.code(),
+                  op + ": group '" + name_ + "' failed earlier and cannot be used: " +
+                      state_->failure.message() + "; destroy it and make a new one");
+  }
+  if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
+  return {};
+}
+
+Status GroupBase::close(Nanos limit, bool hurry) {
+  std::future<Status> future = start_close(limit, hurry);
+  // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
+  const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
+  if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
+    return Status(Code::kTimeout, "the lanes of group '" + name_ + "' have not answered for " +
+                                      seconds_text(margin));
+  }
+  return future.get();
+}
+
+GroupStats GroupBase::common_stats() const {
+  GroupStats s = fixed_;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (!state_->path.empty()) {
+      s.path = state_->path;
+      s.reason = state_->reason;
+    }
+    s.next_sequence = state_->next[0];
+    s.next_reduce_sequence = state_->next[1];
+    s.failure = state_->failure.message();
+  }
+  s.counters.reserve(kCounterCount);
+  for (size_t i = 0; i < kCounterCount; i++) {
+    const auto c = static_cast<Counter>(i);
+    s.reduce_counters.push_back(counters_[1]->get(c));
+    s.counters.emplace_back(counter_name(c), counters_[0]->get(c) + s.reduce_counters.back());
+  }
+  s.repair_from_to.resize(size_);
+  return s;
+}
+
+}  // namespace mcast

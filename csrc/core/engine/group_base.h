@@ -1,0 +1,92 @@
+// What groups of every kind have in common: argument checks, sequence numbers, the state that posts
+// look at. How a post is carried out is theirs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "collective/operation.h"
+#include "engine/engine.h"
+
+namespace mcast {
+
+class GroupBase : public Group {
+ public:
+  explicit GroupBase(const GroupSpec& spec);
+
+  Member rank() const override { return rank_; }
+  Member size() const override { return static_cast<Member>(size_); }
+  Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) override;
+  Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
+                                  PostOptions options) override;
+  Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output, Reducing how,
+                                       PostOptions options) override;
+  Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
+                                  PostOptions options) override;
+  Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
+                               PostOptions options) override;
+  Result<Sequence> post_barrier(PostOptions options) override;
+  Status close(Nanos limit) override { return close(limit, false); }
+  Status give_up(Nanos limit) override { return close(limit, true); }
+
+  // close() with the configured limit.
+  Status close_with_linger() { return close(config_.linger); }
+  // The first half of that: the future is ready soon after the limit. For closing many at once.
+  virtual std::future<Status> start_close(Nanos limit, bool hurry) = 0;
+  Nanos linger() const { return config_.linger; }
+
+  // In the child of a fork: every call fails from now on.
+  bool here() const;
+
+ protected:
+  // Hands the post to the lane; state_->mutex is held. post.sequence is set.
+  virtual Status push(size_t lane, Post post) = 0;
+  // After that, with no lock held.
+  virtual void pushed(size_t) {}
+
+  Status close(Nanos limit, bool hurry);
+  Status refuse(const std::string& op) const;  // state_->mutex held
+  // Counters and state, both lanes together.
+  GroupStats common_stats() const;
+
+  const std::string name_;
+  const Member rank_;
+  const uint32_t size_;
+  const Config config_;
+  const pid_t pid_;
+  uint64_t max_block_ = UINT64_MAX;  // bytes; from the creation on
+  GroupStats fixed_;                 // what does not change after the creation
+  std::shared_ptr<Trace> trace_;
+  std::array<std::shared_ptr<Counters>, 2> counters_{std::make_shared<Counters>(),
+                                                     std::make_shared<Counters>()};
+
+  // Shared with the lanes' failure listeners, which may outlive a group that could not be closed.
+  struct State {
+    std::mutex mutex;
+    std::array<Sequence, 2> next{};
+    bool reduced = false;  // a reduction since the last barrier
+    bool closed = false;
+    Status failure;
+    std::string path, reason;  // when they changed after creation
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+
+ private:
+  // The work of a group of one: nothing but a copy.
+  using Local = std::function<void()>;
+  Result<Sequence> post(size_t lane, Post post, PostOptions options, const Local& local = {});
+  Result<Sequence> take_turn(size_t lane, Post post);  // state_->mutex held
+  Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
+                                  PostOptions options);
+  void advise_memory(const Slice& slice) const;
+  void advise_memory(const std::vector<Slice>& slices) const;
+  Status check_block(const std::string& op, uint64_t bytes) const;
+};
+
+}  // namespace mcast

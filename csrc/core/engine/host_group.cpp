@@ -1,0 +1,204 @@
+// The group: posts go to the lane's inbox under the group's lock, and the posting thread then does
+// what needs no wait. Failures found by one lane reach the other through the board's notice.
+//
+// The meeting: rank 0's record names the descriptor of a fresh segment, every record its process's
+// mailbox. Each rank maps them through /proc, checks that they hold what was announced, and reads a
+// word of every peer's private memory; then all tell each other how it went.
+#include "engine/host_group.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "engine/clock.h"
+#include "transport/shm/futex.h"
+
+namespace mcast {
+
+HostGroup::HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostShared> shared,
+                     bool direct, std::shared_ptr<Trace> trace)
+    : GroupBase(spec), hub_(hub), shared_(std::move(shared)) {
+  trace_ = std::move(trace);
+  fixed_.path = "shared memory";
+  fixed_.reason = "all ranks are on one host";
+  fixed_.transport = "shared memory: " + std::to_string(kHostDepth) + " slots of " +
+                     std::to_string(kHostSlot / 1024) + " KiB per rank and lane, " +
+                     (direct ? "larger data read from the peer's memory"
+                             : "larger data through the slots (peers' memory cannot be read)");
+  fixed_.chunk = kHostSlot;
+  fixed_.window = kHostDepth * kHostSlot;
+  fixed_.segment = kHostSlot;
+  fixed_.eager = kHostSlot;
+  for (size_t lane = 0; lane < kHostLanes; lane++) {
+    HostParams params;
+    params.name = name_;
+    params.self = rank_;
+    params.size = size_;
+    params.lane = static_cast<uint8_t>(lane);
+    params.direct = direct;
+    params.trace = trace_;
+    lanes_[lane] = std::make_shared<HostLane>(params, config_.liveness_limit, shared_, hub,
+                                              counters_[lane], [state = state_](const Status& why) {
+                                                std::lock_guard<std::mutex> lock(state->mutex);
+                                                if (state->failure.ok()) state->failure = why;
+                                              });
+    hub.thread(lane).add(lanes_[lane]);
+  }
+}
+
+HostGroup::~HostGroup() {
+  if (!here()) {
+    // The mappings are not in this process; unmapping could hit something else.
+    (void)new auto(lanes_);
+    return;
+  }
+  const Status status = close_with_linger();
+  if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
+  for (size_t lane = 0; lane < kHostLanes; lane++) hub_.thread(lane).remove(lanes_[lane].get());
+}
+
+Status HostGroup::push(size_t lane, Post post) {
+  lanes_[lane]->enqueue(std::move(post));
+  return {};
+}
+
+void HostGroup::pushed(size_t lane) { lanes_[lane]->run(); }
+
+bool HostGroup::help(size_t lane, const std::function<bool()>& done, Nanos until) {
+  return here() && lanes_[lane]->help(done, until);
+}
+
+std::function<void()> HostGroup::waker() const {
+  return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+    for (const auto& weak : lanes) {
+      if (const auto lane = weak.lock()) lane->run();
+    }
+  };
+}
+
+void HostGroup::abort(const std::string& reason) {
+  if (!here()) return;
+  const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->closed || !state_->failure.ok()) return;
+    state_->failure = why;
+  }
+  for (const auto& lane : lanes_) lane->fail(why, rank_);
+}
+
+std::future<Status> HostGroup::start_close(Nanos limit, bool hurry) {
+  struct Both {
+    std::mutex mutex;
+    size_t left = kHostLanes;
+    Status first;
+    std::promise<Status> result;
+  };
+  auto both = std::make_shared<Both>();
+  std::future<Status> future = both->result.get_future();
+  bool closed = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    closed = std::exchange(state_->closed, true);
+  }
+  if (closed || !here()) {
+    both->result.set_value({});
+    return future;
+  }
+  const Nanos now = monotonic_now();
+  for (const auto& lane : lanes_) {
+    lane->close(limit > kNever - now ? kNever : now + limit, hurry, [both](const Status& status) {
+      std::lock_guard<std::mutex> lock(both->mutex);
+      if (both->first.ok()) both->first = status;
+      if (--both->left == 0) both->result.set_value(both->first);
+    });
+  }
+  return future;
+}
+
+Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& hub) {
+  HostMeeting meeting;
+  meeting.address_ = hub.address();
+  if (spec.rank != 0) return meeting;
+  Result<Segment> made = Segment::create("mcast-group", HostBoard::bytes(spec.size));
+  if (!made.ok()) return made.status();
+  meeting.address_.segment = made->fd();
+  meeting.shared_->segment = std::move(made).value();
+  return meeting;
+}
+
+void HostMeeting::attach(const std::vector<HostAddress>& all, const GroupSpec& spec) {
+  HostShared& s = *shared_;
+  s.peers.resize(spec.size);
+  verdict_ = "direct";
+  const auto cannot = [&](size_t rank, const Status& why) {
+    verdict_ = "rank " + std::to_string(spec.rank) + " cannot share memory with rank " +
+               std::to_string(rank) + ": " + why.message();
+  };
+  if (spec.rank != 0) {
+    Result<Segment> found = Segment::attach(static_cast<pid_t>(all[0].pid), all[0].segment,
+                                            HostBoard::bytes(spec.size));
+    if (!found.ok()) return cannot(0, found.status());
+    s.segment = std::move(found).value();
+  }
+  s.board = HostBoard(s.segment.data(), spec.size);
+  for (size_t rank = 0; rank < spec.size; rank++) {
+    if (rank == spec.rank) continue;
+    const HostAddress& a = all[rank];
+    HostShared::Peer& peer = s.peers[rank];
+    peer.process = PeerProcess(static_cast<pid_t>(a.pid));
+    Result<Segment> page = Segment::attach(static_cast<pid_t>(a.pid), a.mailbox, kHostMailboxBytes);
+    if (!page.ok()) return cannot(rank, page.status());
+    peer.page = std::move(page).value();
+    if (peer.mailbox().token.load(std::memory_order_acquire) != a.token) {
+      return cannot(rank, Status(Code::kUnavailable, "its mailbox is another process's"));
+    }
+    uint64_t copy = 0;
+    const Status read =
+        peer.process.read(a.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
+    if (!read.ok() || copy != a.token) verdict_ = "slots";
+  }
+}
+
+std::string HostMeeting::unite(const std::vector<std::string>& verdicts, bool& direct) {
+  direct = true;
+  for (const std::string& verdict : verdicts) {
+    if (verdict == "slots") direct = false;
+    if (verdict != "slots" && verdict != "direct") return verdict;
+  }
+  return "";
+}
+
+Status HostMeeting::look_after(Nanos now, Nanos limit) {
+  asked_.resize(shared_->peers.size());
+  for (size_t rank = 0; rank < shared_->peers.size(); rank++) {
+    const HostShared::Peer& peer = shared_->peers[rank];
+    if (peer.page.data() == nullptr) continue;
+    const std::string who = "rank " + std::to_string(rank);
+    if (!peer.process.alive()) {
+      return Status(Code::kPeerLost, who + " is lost (its process " +
+                                         std::to_string(peer.process.pid()) +
+                                         " has ended); look at its log for the first error");
+    }
+    Asked& a = asked_[rank];
+    HostMailbox& box = peer.mailbox();
+    if (a.question == 0 || box.answered.load(std::memory_order_acquire) >= a.question) {
+      a.question = box.asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+      a.answered = now;
+      box.bells[0].rings.fetch_add(1, std::memory_order_seq_cst);
+      futex_wake(box.bells[0].rings);
+    } else if (now - a.answered >= limit) {
+      return Status(Code::kPeerLost, who + " has been silent for " +
+                                         seconds_text(now - a.answered) + " (liveness limit " +
+                                         seconds_text(limit) + "); its process is stopped");
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<HostShared> HostMeeting::take() {
+  shared_->segment.close_fd();
+  return shared_;
+}
+
+}  // namespace mcast

@@ -1,0 +1,66 @@
+// A group whose ranks share this host: no sockets, two lanes over shared memory.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/group_base.h"
+#include "engine/host_lane.h"
+
+namespace mcast {
+
+class HostGroup final : public GroupBase {
+ public:
+  HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostShared> shared, bool direct,
+            std::shared_ptr<Trace> trace);
+  ~HostGroup() override;
+
+  bool help(size_t lane, const std::function<bool()>& done, Nanos until) override;
+  std::function<void()> waker() const override;
+  void abort(const std::string& reason) override;
+  GroupStats stats() const override { return common_stats(); }
+  std::future<Status> start_close(Nanos limit, bool hurry) override;
+
+ private:
+  Status push(size_t lane, Post post) override;
+  void pushed(size_t lane) override;
+
+  HostHub& hub_;
+  const std::shared_ptr<HostShared> shared_;
+  std::array<std::shared_ptr<HostLane>, kHostLanes> lanes_;
+};
+
+// Finding the other ranks' memory when a group is made. All ranks end with the same verdict.
+class HostMeeting {
+ public:
+  // Before the records are exchanged: rank 0 makes the segment. Not ok: this rank cannot share
+  // memory; the others learn it from the missing address.
+  static Result<HostMeeting> prepare(const GroupSpec& spec, const HostHub& hub);
+  const HostAddress& address() const { return address_; }
+  // Maps everybody's memory; the verdict of this rank.
+  void attach(const std::vector<HostAddress>& all, const GroupSpec& spec);
+  // "direct", "slots", or why not; to be told to the others.
+  const std::string& verdict() const { return verdict_; }
+  // Of everybody's verdicts: empty if all can, else why not. `direct`: all can read all.
+  static std::string unite(const std::vector<std::string>& verdicts, bool& direct);
+  // While the others' verdicts are waited for: a rank that has ended or been silent for `limit`, of
+  // those that were found. Ok: none.
+  Status look_after(Nanos now, Nanos limit);
+  std::shared_ptr<HostShared> take();
+
+ private:
+  HostAddress address_;
+  std::shared_ptr<HostShared> shared_ = std::make_shared<HostShared>();
+  std::string verdict_;
+  struct Asked {
+    uint64_t question = 0;
+    Nanos answered = 0;
+  };
+  std::vector<Asked> asked_;  // by rank
+};
+
+}  // namespace mcast

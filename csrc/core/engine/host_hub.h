@@ -1,0 +1,85 @@
+// This process among the ranks of its host: a mailbox where the others ring, and a thread per lane
+// that answers and drives the groups nobody waits for.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transport/shm/segment.h"
+
+namespace mcast {
+
+class HostLane;
+
+// One process's page, mapped by its peers.
+struct HostMailbox {
+  std::atomic<uint64_t> token;  // random: what is mapped is what was announced
+  struct alignas(64) Bell {
+    std::atomic<uint32_t> rings;
+  } bells[2];                               // by lane: its host thread sleeps there
+  alignas(64) std::atomic<uint64_t> asked;  // "are you there"
+  std::atomic<uint64_t> answered;           // questions answered
+};
+
+// Drives the groups of one lane of this process while no caller does. Sleeps for good when nothing
+// has been posted for a while.
+class HostThread {
+ public:
+  HostThread(HostMailbox& mailbox, size_t lane);
+  void add(const std::shared_ptr<HostLane>& lane);
+  void remove(const HostLane* lane);
+  // Something was posted: its limits are to be watched. Any thread; cheap while the thread is warm.
+  void warm_up();
+  // Look at the lanes now. Any thread.
+  void ring();
+  void stop();
+
+ private:
+  void loop();
+  HostMailbox& mailbox_;
+  const size_t lane_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<HostLane>> lanes_;
+  std::atomic<bool> warm_{true}, stopping_{false};
+  std::thread thread_;
+};
+
+// What peers need to find this process: travels in the rendezvous record.
+struct HostAddress {
+  int64_t pid = 0;
+  int mailbox = -1;           // descriptor of its mailbox
+  uint64_t token = 0;         // of the mailbox
+  uint64_t private_copy = 0;  // address of a copy of the token in its private memory
+  int segment = -1;           // rank 0: descriptor of the group's segment
+  std::string encode() const;
+  // "" gives pid 0; false: malformed.
+  static bool decode(const std::string& text, HostAddress& address);
+};
+
+class HostHub {
+ public:
+  // Made at the first group, kept while the engine is.
+  static Result<std::unique_ptr<HostHub>> make();
+  HostThread& thread(size_t lane) { return *threads_[lane]; }
+  HostAddress address() const;
+  // Threads end; groups must be closed.
+  void stop();
+  void abandon_after_fork() noexcept { page_.close_fd(); }
+
+ private:
+  HostHub() = default;
+  HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page_.data()); }
+  Segment page_;
+  std::unique_ptr<uint64_t> token_;  // private memory, for the reading probe
+  std::unique_ptr<HostThread> threads_[2];
+};
+
+inline constexpr size_t kHostMailboxBytes = 4096;
+static_assert(sizeof(HostMailbox) <= kHostMailboxBytes);
+
+}  // namespace mcast

@@ -1,0 +1,40 @@
+// Another process of this host: whether it lives, and its memory.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// Movable. const functions: any thread.
+class PeerProcess {
+ public:
+  PeerProcess() = default;
+  explicit PeerProcess(pid_t pid);
+  ~PeerProcess();
+  PeerProcess(PeerProcess&& other) noexcept;
+  PeerProcess& operator=(PeerProcess&& other) noexcept;
+
+  pid_t pid() const { return pid_; }
+  // A stopped process is alive; a zombie is not.
+  bool alive() const;
+  // Copies from the process's memory, without its help (process_vm_readv). Errors say why: it
+  // ended, it does not allow it, nothing is mapped there.
+  Status read(uint64_t address, std::byte* to, size_t length) const;
+  // In the child of a fork.
+  void abandon() noexcept;
+
+ private:
+  pid_t pid_ = 0;
+  int pidfd_ = -1;
+};
+
+// Where the Yama module restricts tracing to ancestors (ptrace_scope 1), lets every process of this
+// user read this one's memory. Once per process is enough.
+void allow_readers();
+
+}  // namespace mcast

@@ -1,0 +1,42 @@
+// Memory that several processes of one host map.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// An anonymous file (memfd: no name in any file system, so nothing to clean up and no limit of
+// /dev/shm), mapped shared, of fixed size (sealed), readable by this user only. The mapping is not
+// inherited by forked children. Movable; unmaps when destroyed. Any thread, one at a time.
+class Segment {
+ public:
+  Segment() = default;
+  ~Segment();
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+
+  // Zeroed. `label` shows in /proc/<pid>/maps.
+  static Result<Segment> create(const char* label, size_t bytes);
+  // Maps what process `pid` holds as descriptor `fd`: it must be a sealed memfd of `bytes`.
+  static Result<Segment> attach(pid_t pid, int fd, size_t bytes);
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  // What others name in attach(); -1 once closed.
+  int fd() const { return fd_; }
+  // Nobody attaches any more. The mapping stays.
+  void close_fd();
+
+ private:
+  static Result<Segment> map(int fd, size_t bytes);
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  int fd_ = -1;
+};
+
+}  // namespace mcast

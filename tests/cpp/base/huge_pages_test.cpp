@@ -1,0 +1,79 @@
+#include "base/huge_pages.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace mcast {
+namespace {
+
+// "AnonHugePages" of the mapping that holds `at`, bytes.
+size_t huge_bytes(const void* at) {
+  std::ifstream in("/proc/self/smaps");
+  bool inside = false;
+  size_t sum = 0;
+  for (std::string line; std::getline(in, line);) {
+    uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    std::istringstream head(line);
+    if (line.find('-') < 20 && head >> std::hex >> begin >> dash >> end && dash == '-') {
+      inside = reinterpret_cast<uintptr_t>(at) >= begin && reinterpret_cast<uintptr_t>(at) < end;
+    }
+    size_t kib = 0;
+    if (inside && std::sscanf(line.c_str(), "AnonHugePages: %zu kB", &kib) == 1) sum += kib << 10;
+  }
+  return sum;
+}
+
+bool switched_off() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  return !std::getline(file, text) || text.find("[never]") != std::string::npos;
+}
+
+struct Mapping {
+  static constexpr size_t kBytes = 16u << 20;
+  std::byte* data = static_cast<std::byte*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ~Mapping() { munmap(data, kBytes); }
+  // Away from the ends, which the advice leaves alone.
+  const void* middle() const { return data + kBytes / 2; }
+};
+
+TEST(HugePages, AreUsedForWhatIsTouchedLater) {
+  Mapping memory;
+  advise_huge({memory.data, Mapping::kBytes});
+  std::memset(memory.data, 1, Mapping::kBytes);
+  if (switched_off()) {
+    EXPECT_EQ(huge_bytes(memory.middle()), 0u);
+  } else {
+    EXPECT_GE(huge_bytes(memory.middle()), Mapping::kBytes / 2);
+  }
+}
+
+TEST(HugePages, ContentsStayWhenPagesAreReplacedAtTheThirdUse) {
+  Mapping memory;
+  (void)madvise(memory.data, Mapping::kBytes, MADV_NOHUGEPAGE);
+  for (size_t i = 0; i < Mapping::kBytes; i++) memory.data[i] = static_cast<std::byte>(i * 31 >> 3);
+  EXPECT_EQ(huge_bytes(memory.middle()), 0u);
+  for (int use = 0; use < 4; use++) advise_huge({memory.data, Mapping::kBytes});
+  for (size_t i = 0; i < Mapping::kBytes; i++) {
+    ASSERT_EQ(memory.data[i], static_cast<std::byte>(i * 31 >> 3)) << i;
+  }
+}
+
+TEST(HugePages, ShortAndOddRangesAreLeftAlone) {
+  std::byte small[64];
+  advise_huge({small, sizeof small});
+  advise_huge({});
+  Mapping memory;
+  std::memset(memory.data, 1, 8192);
+  advise_huge({memory.data + 1, kHugeRange - 1});
+  EXPECT_EQ(huge_bytes(memory.data), 0u);
+}
+
+}  // namespace
+}  // namespace mcast

@@ -1,0 +1,23 @@
+// What ranks do in tests of the whole engine.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "processes.h"
+
+namespace mcast::test {
+
+std::byte pattern(size_t seed, size_t i);
+void fill(std::vector<std::byte>& data, size_t from, size_t length, size_t seed);
+bool holds(const std::vector<std::byte>& data, size_t from, size_t length, size_t seed);
+// Nobody died or reported a failure.
+void expect_all_good(const std::vector<Ended>& ends);
+// All-gathers and broadcasts of `block` bytes, then a barrier; bytes compared.
+bool work(Group& group, size_t block, int rounds);
+// reduce_scatter, all_reduce (also in place), reduce of int32 sums.
+bool reduce_all_ways(Group& group, size_t count, int salt);
+Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post);
+Slice whole(std::vector<int32_t>& data);
+
+}  // namespace mcast::test
