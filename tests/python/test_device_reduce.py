@@ -99,6 +99,10 @@ def test_every_reduction_with_losses(either):
     either(2, every_reduction, options={"faults": "drop:rate=0.05,seed=1"})
 
 
+def test_every_reduction_in_shared_memory(either):
+    either(3, every_reduction, options={"shared_memory": "auto"})
+
+
 def strided_and_coalesced() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [1000, 1, 0, 77_777]
