@@ -376,7 +376,7 @@ def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
         shares[policy] = sum(share for share, _ in rows) / len(rows)
     record_property("reduction's share", shares)
     assert 0.25 <= shares["fair"] <= 0.65, shares
-    assert 0.05 <= shares["gather"] <= 0.8 * shares["fair"], shares
+    assert 0.05 <= shares["gather"] <= 0.9 * shares["fair"], shares
 
 
 def test_fsdp2_overlaps_its_collectives(four, record_property):
