@@ -5,9 +5,9 @@
 // that was read directly only when everybody has consumed it, since until then the caller's memory
 // is being read.
 //
-// Sleeping: arm() writes into the board what this rank waits for, fences, and looks once more; a
-// peer that publishes or consumes fences and then looks at the needs, so one of the two always sees
-// the other. A need that is met is taken away by the peer that rings.
+// Sleeping: arm() writes into the board what this rank waits for and looks once more; a peer that
+// publishes or consumes then looks at the needs. All of it in one total order (seq_cst), so one of
+// the two always sees the other. A need that is met is taken away by the peer that rings.
 //
 // Failure: the first to claim the notice writes the reason; everybody who looks fails with it. A
 // rank claims before it gives memory back to its caller, and a reader looks after it has read, so
@@ -125,13 +125,13 @@ bool HostCore::progress(bool large) {
 uint64_t HostCore::least_consumed() const {
   uint64_t least = UINT64_MAX;
   for (uint32_t m = 0; m < params_.size; m++) {
-    least = std::min(least, words(static_cast<Member>(m)).consumed.load(std::memory_order_acquire));
+    least = std::min(least, words(static_cast<Member>(m)).consumed.load(std::memory_order_seq_cst));
   }
   return least;
 }
 
 bool HostCore::published(Member m, uint64_t round) const {
-  return words(m).published.load(std::memory_order_acquire) > round;
+  return words(m).published.load(std::memory_order_seq_cst) > round;
 }
 
 bool HostCore::all_published(uint64_t round) const {
@@ -218,7 +218,7 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   left_over = took == Took::kLarge;
   if (took != Took::kAll) return false;
   if (op.plan.direct) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // After the reads: each was a system call, which the look cannot overtake.
     if (noticed()) return false;
   }
   op.consumed++;
@@ -298,8 +298,7 @@ bool HostCore::arm(HostWaiter waiter) {
   if (wants_room) room.waiter = waiter;
   mine().need_published.store(data.pack(), std::memory_order_seq_cst);
   mine().need_consumed.store(wants_room ? room.pack() : 0, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool there = board_.notice().state.load(std::memory_order_acquire) == 2;
+  bool there = board_.notice().state.load(std::memory_order_seq_cst) == 2;
   there = there || (wants_room && least_consumed() >= room.rounds);
   if (data.waiter != HostWaiter::kNone && !there) {
     const uint64_t round = data.rounds - 1;
