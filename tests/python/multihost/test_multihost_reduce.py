@@ -176,11 +176,7 @@ def test_an_interface_of_a_stripe_that_goes_down_is_named(two_rails):
 
 
 def test_ranks_that_stripe_differently_are_told(two_rails):
-    call = two_rails.start(reductions.refused_group, "=eth0+eth1", "=eth0")
-    texts = call.wait("raised")
-    call.signal("end")
-    call.results()
-    for text in texts:
+    for text in two_rails.run(reductions.refused_group, "=eth0+eth1", "=eth0"):
         assert "number of interfaces that the multicast lane is striped over" in text
         assert "MCAST_SOCKET_IFNAME" in text
 
