@@ -99,8 +99,10 @@ class HostCore {
     uint64_t first = 0;      // its first round
     uint32_t published = 0;  // rounds, of this rank
     uint32_t consumed = 0;
-    uint32_t folded = 0;          // all_reduce: segments whose own part is done
-    std::vector<bool> taken;      // by member, in this round
+    uint32_t folded = 0;  // all_reduce: segments whose own part is done
+    // By member, in this round: its header was seen and names the same call; its slot was taken.
+    // Only what has been compared is taken, whatever has been published since.
+    std::vector<bool> agreed, taken;
     std::vector<std::byte> part;  // all_reduce in slots: the own part's result
     Nanos deadline = kNever;
     Nanos first_byte = kNever, last_byte = kNever;
@@ -116,7 +118,8 @@ class HostCore {
   bool consume_next(bool large, bool& left_over);
   bool complete_next();
   bool ready_to_publish(const Op& op) const;
-  bool compare(const Op& op, uint32_t index);
+  void begin_round(Op& op) const;
+  bool compare(Op& op, uint32_t index);
   uint64_t least_consumed() const;
   void finish(size_t index, const Status& status);
   void tell_published();
