@@ -370,12 +370,6 @@ std::string HostCore::op_text(const Post& post) const {
 
 std::string HostCore::oldest_text() const { return ops_.empty() ? "" : op_text(ops_[0]->post); }
 
-Nanos HostCore::deadline() const {
-  Nanos least = kNever;
-  for (const auto& op : ops_) least = std::min(least, op->deadline);
-  return least;
-}
-
 bool HostCore::noticed() const {
   return board_.notice().state.load(std::memory_order_acquire) != 0;
 }

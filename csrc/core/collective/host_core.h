@@ -79,7 +79,6 @@ class HostCore {
   size_t in_flight() const { return ops_.size(); }
   // The oldest operation in flight, as in errors; empty if there is none.
   std::string oldest_text() const;
-  Nanos deadline() const;  // the earliest limit of an operation in flight
   // Members that the oldest operation waits for.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or somebody left without calling what we wait for. `mute`
