@@ -106,7 +106,7 @@ void HostCore::post(Post post) {
 
 bool HostCore::progress(bool large) {
   retired_.clear();
-  bool left_over = false;
+  bool left_over = false, ended = false;
   while (failure_.ok()) {
     if (noticed()) {
       obey_notice();
@@ -115,8 +115,9 @@ bool HostCore::progress(bool large) {
     bool moved = false;
     while (publish_next()) moved = true;
     left_over = false;
-    if (consume_next(large, left_over)) moved = true;
-    while (complete_next()) moved = true;
+    // Whoever waits for an operation that has ended is not kept for the transfer of the next.
+    if (consume_next(large && !ended, left_over)) moved = true;
+    while (complete_next()) moved = ended = true;
     if (!moved) return left_over;
   }
   return false;

@@ -66,8 +66,8 @@ class HostCore {
   // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
   void post(Post post);
 
-  // Does what can be done. `large`: also what takes longer than a hand-over to another thread.
-  // True: something large is left that could be done at once.
+  // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
+  // until an operation ends. True: something large is left that could be done at once.
   bool progress(bool large);
 
   // Tells the peers what this rank waits for. False: it is there already, call progress() again.

@@ -191,6 +191,7 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) {
       driving = false;
       break;
     }
+    if (left_over) continue;
     if (spins_) {
       if (spin_until == 0) spin_until = at + kSpin;
       if (at < spin_until) continue;
@@ -217,7 +218,7 @@ Nanos HostLane::turn() {
   for (const Closing& c : closing_) {
     if (c.deadline > now()) next = std::min(next, c.deadline);
   }
-  const bool ring = !core_.idle() && !core_.arm(HostWaiter::kThread);
+  const bool ring = left_over || (!core_.idle() && !core_.arm(HostWaiter::kThread));
   driven_.store(false, std::memory_order_seq_cst);
   return ring || mail_.load(std::memory_order_seq_cst) ? now() : next;
 }

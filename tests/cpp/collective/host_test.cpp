@@ -289,6 +289,30 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   }
 }
 
+// A caller that waits for the first of two is not kept for the bytes of the second.
+TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
+  HostWorld world(2, true, 1);
+  constexpr size_t kBytes = 1 << 20;
+  for (const Member m : {0, 1}) {
+    for (int i = 0; i < 2; i++) {
+      HostCall call;
+      call.descriptor = {Kind::kBroadcast, 0xff, 0, kBytes, "broadcast"};
+      call.output.assign(kBytes, m == 0 ? std::byte{7} : std::byte{});
+      if (m == 0) call.inputs = {call.output};
+      call.marks = {0};
+      world.post(m, std::move(call));
+    }
+    if (m == 0) world.core(0).progress(true);
+  }
+  EXPECT_TRUE(world.core(1).progress(true));  // there is more to do
+  EXPECT_EQ(world.calls(1)[0]->ended, 1);
+  EXPECT_EQ(world.calls(1)[1]->ended, 0);
+  EXPECT_EQ(world.total(Counter::shm_direct_bytes), kBytes);
+  ASSERT_TRUE(world.run());
+  EXPECT_EQ(world.calls(1)[1]->ended, 1);
+  EXPECT_EQ(world.calls(1)[1]->output[kBytes - 1], std::byte{7});
+}
+
 TEST(HostRounds, AllReduceInPlaceOverSeveralSegments) {
   for (const size_t count : {size_t{7'000'001}, size_t{2'097'152}, size_t{17}}) {
     for (const bool direct : {true, false}) {
