@@ -1,6 +1,7 @@
 // The whole engine between ranks of one host that share memory, ranks as processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -303,6 +304,30 @@ TEST(HostEngine, TheNetworkIsTakenBetweenUsers) {
     if (!group) return false;
     EXPECT_EQ(group->stats().path, "multicast");
     return work(*group, 10'000, 3);
+  }));
+}
+
+TEST(HostEngine, TheNetworkIsTakenBetweenProcessNamespaces) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    if (rank == 1) {
+      // Without the right to do so the numbers agree, and memory is shared.
+      if (unshare(CLONE_NEWPID) != 0) return store.set("apart", "no").ok();
+      const pid_t child = fork();
+      if (child > 0) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        return status == 0;
+      }
+      alarm(60);
+      EXPECT_EQ(getpid(), 1);
+      EXPECT_TRUE(store.set("apart", "yes").ok());
+    }
+    auto apart = store.multi_get({"apart"}, 20 * kSecond);
+    if (!apart.ok() || apart->at(0) != "yes") return apart.ok();
+    auto group = make_group("g", rank, 2, store, kShared);
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "multicast");
+    return work(*group, 100'000, 2);
   }));
 }
 
