@@ -13,6 +13,7 @@
 #include <future>
 #include <thread>
 
+#include "base/rng.h"
 #include "engine/clock.h"
 #include "programs.h"
 
@@ -122,6 +123,84 @@ TEST(HostEngine, AKilledRankIsNamedByTheOthers) {
     EXPECT_EQ(ends[1].signal, SIGKILL);
     EXPECT_EQ(ends[2].exit_code, 0);
   }
+}
+
+// Wherever in an operation it is: the others get exact bytes up to some call, then its name.
+TEST(HostEngine, ARankKilledAtAnyMomentIsNamed) {
+  for (uint64_t seed = 1; seed <= 12; seed++) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto ends = run_ranks(3, 30, [&](Member rank, DirectoryStore& store) {
+      auto group = host_group("victim", rank, 3, store);
+      if (!group || !barrier(*group).ok()) return false;
+      std::thread killer;
+      if (rank == 1) {
+        killer = std::thread([seed] {
+          Rng rng(seed);
+          for (uint64_t i = rng.next() % 3000; i > 0; i--) std::this_thread::yield();
+          raise(SIGKILL);
+        });
+      }
+      Rng rng(seed + 100);
+      for (size_t round = 0;; round++) {
+        static constexpr size_t kCounts[] = {10, 20'000, 300'000};
+        const size_t count = kCounts[rng.next() % std::size(kCounts)];
+        const bool helps = rng.next() % 2 == 0;
+        std::vector<int32_t> mine(count, static_cast<int32_t>(round + rank)), sum(count);
+        std::vector<std::byte> all(3 * count);
+        fill(all, rank * count, count, round + rank);
+        const auto reduce = [&](PostOptions o) {
+          return group->post_allreduce(whole(mine), whole(sum), {Element::kInt32, Reduction::kSum},
+                                       std::move(o));
+        };
+        Status s = helps ? help_through(*group, 1, reduce) : wait_for(reduce);
+        for (size_t i = 0; s.ok() && i < count; i++) {
+          if (sum[i] != static_cast<int32_t>(3 * round + 3)) return false;
+        }
+        if (s.ok()) s = allgather(*group, all);
+        for (size_t r = 0; s.ok() && r < 3; r++) {
+          if (!holds(all, r * count, count, round + r)) return false;
+        }
+        if (s.ok()) continue;
+        EXPECT_EQ(s.code(), Code::kPeerLost) << s.to_string();
+        EXPECT_NE(s.message().find("rank 1 is lost"), std::string::npos) << s.to_string();
+        return true;
+      }
+    });
+    EXPECT_EQ(ends[0].exit_code, 0);
+    EXPECT_EQ(ends[1].signal, SIGKILL);
+    EXPECT_EQ(ends[2].exit_code, 0);
+  }
+}
+
+// Nobody is lost who comes back before the limit, and no byte is wrong.
+TEST(HostEngine, ARankThatIsStoppedForAMomentIsWaitedFor) {
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = host_group("paused", rank, 3, store);
+    if (!group || !barrier(*group).ok()) return false;
+    for (int i = 0; i < 8; i++) {
+      if (rank == 1) {  // a child lets it go on as soon as it is stopped
+        const pid_t self = getpid();
+        const pid_t child = fork();
+        if (child == 0) {
+          std::string text;
+          while (text.find(") T ") == std::string::npos) {
+            std::ifstream in("/proc/" + std::to_string(self) + "/stat");
+            std::getline(in, text);
+          }
+          kill(self, SIGCONT);
+          _exit(0);
+        }
+        std::thread stopper([self] { kill(self, SIGSTOP); });
+        EXPECT_TRUE(work(*group, 150'000, 3));
+        stopper.join();
+        waitpid(child, nullptr, 0);
+      } else if (!work(*group, 150'000, 3)) {
+        return false;
+      }
+      if (!reduce_all_ways(*group, 30'000, i)) return false;
+    }
+    return true;
+  }));
 }
 
 TEST(HostEngine, AStoppedRankIsNamedAndLearnsIt) {
