@@ -12,7 +12,8 @@ VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
 PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev \
-ccache clang-format-14 python3-venv iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev"
+ccache clang-format-14 python3-venv iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev \
+libibverbs-dev librdmacm-dev ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio"
 
 packages() {
     missing=""

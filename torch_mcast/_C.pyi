@@ -19,6 +19,7 @@ class Options(Backend.Options):
         timeout: timedelta = ...,
         fallback: str = "auto",
         transport: str | None = None,
+        ib_hca: str | None = None,
         algorithm: str | None = None,
         interface: str | None = None,
         faults: str | None = None,
@@ -51,6 +52,7 @@ class Options(Backend.Options):
     timeout: timedelta
     fallback: str
     transport: str
+    ib_hca: str
     algorithm: str
     interface: str
     faults: str
@@ -90,6 +92,7 @@ class ProcessGroupMcast(Backend):
     def _stats(self) -> dict[str, Any]: ...
     def _config(self) -> dict[str, str]: ...
 
+def verbs_problem() -> str: ...
 def settings() -> list[dict[str, Any]]: ...
 def counters() -> dict[str, str]: ...
 def trace() -> list[dict[str, Any]]: ...

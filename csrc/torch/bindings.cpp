@@ -13,6 +13,7 @@
 
 #include "backend.h"
 #include "background.h"
+#include "engine/transport_choice.h"
 
 namespace py = pybind11;
 
@@ -127,6 +128,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["path"] = stats.path;
   result["reason"] = stats.reason;
   result["transport"] = stats.transport;
+  result["transport_reason"] = stats.transport_reason;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;
@@ -287,6 +289,16 @@ PYBIND11_MODULE(_C, module) {
   bind_backend(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
+  module.def(
+      "verbs_problem",
+      [] {
+        // As of the environment, but whether or not it leaves the choice.
+        mcast::Config config = McastOptions().resolve();
+        config.transport = "auto";
+        return mcast::verbs_problem(config);
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "Empty, or why the verbs transport does not work on this host.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",

@@ -1,4 +1,4 @@
-"""`torch-mcast lab`: run, up, exec, set, counters, status, down, rootless."""
+"""`torch-mcast lab`: run, up, exec, set, counters, status, down, vm, rootless."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 
-from torch_mcast.lab import launch, network, rootless, state, system
+from torch_mcast.lab import launch, network, rootless, state, system, vm
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.spec import MULTICAST_MODES, Fault, LabSpec
 from torch_mcast.lab.units import format_rate, parse_rate, parse_size
@@ -112,6 +112,23 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument(
         "--all", action="store_true", help="every lab, also those of running programs"
     )
+
+    machines = commands.add_parser("vm", help="virtual machines with Soft-RoCE (verbs, rdma_cm)")
+    boot = machines.add_subparsers(dest="vm_command", required=True).add_parser(
+        "run", help="boot machines, run a command in each, remove them"
+    )
+    boot.add_argument("--nodes", type=int, default=2)
+    boot.add_argument("--memory", type=int, default=512, metavar="MB", help="of each machine")
+    boot.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
+    boot.add_argument("--netem", default="", help='of each link, tc\'s words: "loss 1%%"')
+    boot.add_argument(
+        "--kill",
+        action="append",
+        default=[],
+        metavar="NODE=TEXT",
+        help="cut this machine's power when TEXT appears in any output",
+    )
+    boot.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
 
     private = commands.add_parser("rootless", help="run a command where it may make labs")
     private.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
@@ -247,6 +264,11 @@ def _down(args: argparse.Namespace) -> int:
     return 0
 
 
+def _vm(args: argparse.Namespace) -> int:
+    kill = {int(node): text for node, _, text in (pair.partition("=") for pair in args.kill)}
+    return vm.run(args.nodes, args.argv, args.memory, args.netem, args.timeout, kill)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs `torch-mcast lab ARGV`; the exit code."""
     argv = sys.argv[1:] if argv is None else argv
@@ -263,6 +285,7 @@ def main(argv: list[str] | None = None) -> int:
             "status": _status,
             "counters": _counters,
             "down": _down,
+            "vm": _vm,
         }[args.command](args)
     except (system.LabError, ValueError) as error:
         print(f"torch-mcast lab: {error}", file=sys.stderr)

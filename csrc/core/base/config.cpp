@@ -51,7 +51,7 @@ std::string format(const Config& config, const Row& row) {
 
 std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "shared_memory") return {"auto", "slots", "off"};
-  if (name == "transport") return {"auto", "udp"};
+  if (name == "transport") return {"auto", "udp", "verbs"};
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "device_wait") return {"stream", "host"};

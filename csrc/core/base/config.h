@@ -20,7 +20,13 @@ namespace mcast {
 // Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30), D duration in
 // milliseconds (may be fractional), S string.
 #define MCAST_SETTINGS(U, D, S)                                                                    \
-  S(transport, "MCAST_TRANSPORT", "auto", true, "datagram transport: auto or udp")                 \
+  S(transport, "MCAST_TRANSPORT", "auto", true,                                                    \
+    "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "    \
+    "verbs: RDMA, or an error that says which rank cannot and why")                                \
+  S(ib_hca, "MCAST_IB_HCA", "", false,                                                             \
+    "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact "  \
+    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives "  \
+    "the multicast lane the first, the reduce lane the second")                                    \
   S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true,                                            \
     "between ranks that are all on one host: auto: shared memory and reads of the peer's memory; " \
     "slots: shared memory only; off: the network path, as between hosts")                          \

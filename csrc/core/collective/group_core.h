@@ -106,6 +106,9 @@ class GroupCore {
   // Before the path is decided: who keeps it open, as far as this member can tell.
   std::string probe_text() const;
 
+  // The bytes that Port::read() asked for.
+  void on_read(uint32_t token, ConstBytes bytes, Nanos now);
+
   bool busy() const { return large_in_flight_ > 0; }
   uint32_t unfinished() const { return unfinished_; }
   // Those, and the ones that wait for a change of path.
@@ -138,6 +141,8 @@ class GroupCore {
   void on_position(Sequence sequence, Member root, Chunk sent, Nanos now);
   void on_fetch(const Frame& header, ConstBytes body, Nanos now);
   void on_fetch_data(const Frame& header, ConstBytes body, Nanos now);
+  bool accept_repair(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
+                     ConstBytes payload, Nanos now);
   void on_not_have(const Frame& header, ConstBytes body, Nanos now);
   void donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
               const std::vector<ChunkRange>& ranges);
@@ -146,6 +151,12 @@ class GroupCore {
                     std::span<const ChunkRange> ranges, bool coming);
   void detect_losses(Operation& op, Nanos now, bool drained);
   void drive_fetch(Operation& op, Nanos now);
+
+  // group_read.cpp: repairs by one-sided reads
+  bool send_fetch_grant(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                        const std::vector<ChunkRange>& ranges);
+  void on_fetch_grant(const Frame& header, ConstBytes body, Nanos now);
+  void drive_reads();
 
   // group_send.cpp: the own stream
   bool pump(Operation& op, Nanos now);
@@ -295,6 +306,19 @@ class GroupCore {
   uint32_t switch_waiting_ = 0;
   Sequence switch_at_ = 0;
   std::function<void(const std::string& path, const std::string& why)> on_path_change_;
+
+  // Reads that were granted: those to be posted, and those on their way by token.
+  struct RepairRead {
+    Sequence sequence;
+    uint32_t id;
+    Member donor, root;
+    ChunkRange range;
+    uint64_t address;
+    uint32_t key;
+  };
+  std::deque<RepairRead> reads_waiting_;
+  std::map<uint32_t, RepairRead> reads_running_;
+  uint32_t next_read_ = 0;
 
   std::vector<std::pair<uint64_t, uint64_t>> repairs_;
   // Scratch, kept to avoid allocation.

@@ -285,6 +285,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       return on_limit(header, body, now);
     case FrameType::kFetch:
       return on_fetch(header, body, now);
+    case FrameType::kFetchGrant:
+      return on_fetch_grant(header, body, now);
     case FrameType::kFetchData:
       return on_fetch_data(header, body, now);
     case FrameType::kNotHave:

@@ -170,6 +170,7 @@ void GroupCore::detect_losses(Operation& op, Nanos now, bool drained) {
 }
 
 void GroupCore::drive_fetch(Operation& op, Nanos now) {
+  drive_reads();
   if (op.fetch->idle()) return;
   if (const size_t expired = op.fetch->expire(now)) {
     counters_.add(Counter::fetch_timeouts, expired);
@@ -217,7 +218,7 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
   // A finished operation's memory belongs to the caller again, except a small root's own copy.
   const bool readable = own && op.plan.small ? op.sending_started : op.data_held();
   const Chunk own_end = own && op.sender ? op.sender->sent() : 0;
-  std::vector<ChunkRange> missing;
+  std::vector<ChunkRange> missing, present;
   for (const ChunkRange& r : ranges) {
     Chunk at = r.first;
     while (at < r.end) {
@@ -227,13 +228,12 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
       const bool have = held(at);
       Chunk end = at + 1;
       while (end < r.end && held(end) == have) end++;
-      if (have) {
-        send_fetch_data(op, slot, asker, id, {at, end});
-      } else {
-        missing.push_back({at, end});
-      }
+      (have ? present : missing).push_back({at, end});
       at = end;
     }
+  }
+  if (!present.empty() && !send_fetch_grant(op, slot, asker, id, present)) {
+    for (const ChunkRange& r : present) send_fetch_data(op, slot, asker, id, r);
   }
   if (!missing.empty()) {
     say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);
@@ -284,19 +284,24 @@ void GroupCore::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
     counters_.add(Counter::malformed);
     return;
   }
-  repairs_[header.member].first += data.payload.size();
+  // A late answer is one of a request that was given up; a false one settles nothing.
+  if (!accept_repair(*op, *slot, header.member, header.argument, data.range, data.payload, now)) {
+    counters_.add(Counter::stale);
+  }
+}
+
+bool GroupCore::accept_repair(Operation& op, uint32_t slot, Member donor, uint32_t id,
+                              ChunkRange range, ConstBytes payload, Nanos now) {
+  repairs_[donor].first += payload.size();
   size_t offset = 0;
-  for (Chunk c = data.range.first; c < data.range.end; c++) {
-    const size_t length = op->plan.length(c);
-    if (place(*op, *slot, c, data.payload.subspan(offset, length), false, now)) {
+  for (Chunk c = range.first; c < range.end; c++) {
+    const size_t length = op.plan.length(c);
+    if (place(op, slot, c, payload.subspan(offset, length), false, now)) {
       counters_.add(Counter::repair_chunks_received);
     }
     offset += length;
   }
-  // A late answer is one of a request that was given up; a false one settles nothing.
-  if (!op->fetch->on_data(header.argument, header.member, data.root, data.range, now)) {
-    counters_.add(Counter::stale);
-  }
+  return op.fetch->on_data(id, donor, op.member_of(slot), range, now);
 }
 
 void GroupCore::on_not_have(const Frame& header, ConstBytes body, Nanos now) {

@@ -1,6 +1,10 @@
 // What a group needs of the lane that drives it: the way out. Calls are made by the lane's thread.
 #pragma once
 
+#include <memory>
+#include <optional>
+
+#include "base/region.h"
 #include "base/types.h"
 #include "transport/transport.h"
 
@@ -18,6 +22,19 @@ class Port {
   virtual size_t queued(Member to, Channel channel) const = 0;
   // Groups of this lane that move large operations now, this one included: they share the budget.
   virtual uint32_t busy_groups() const = 0;
+
+  // One-sided reads, where the transport has them (RemoteMemory). expose(): what other members need
+  // to read `region`; nothing: they cannot. It stays readable for about the liveness limit after
+  // the call, even if the region goes.
+  virtual std::optional<RemoteGrant> expose(const std::shared_ptr<Region>& /*region*/) {
+    return std::nullopt;
+  }
+  virtual size_t max_read() const { return 0; }
+  // Whoever drives the port brings the bytes to GroupCore::on_read() with `token`. False: not now.
+  virtual bool read(Member /*from*/, uint64_t /*address*/, uint32_t /*key*/, size_t /*length*/,
+                    uint32_t /*token*/) {
+    return false;
+  }
 };
 
 }  // namespace mcast

@@ -21,8 +21,11 @@
 #include "engine/fault_classifier.h"
 #include "engine/group_impl.h"
 #include "engine/host_group.h"
+#include "engine/introduction.h"
+#include "engine/transport_choice.h"
 #include "transport/interceptor.h"
 #include "transport/udp/udp_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 #ifndef MCAST_VERSION
 #error "MCAST_VERSION comes from CMake"
@@ -43,7 +46,11 @@ struct Engine::Impl {
   std::shared_ptr<Trace> trace;
   std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
-  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane);
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs);
+  Result<Lanes> lanes_for(const Config& config, bool verbs);
+  // Empty, or why verbs does not work here. Asked once per set of settings.
+  std::string verbs_problem_of(const Config& config);
+  std::map<std::string, std::string> verbs_problems;
   void sweep_worn();
   Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
@@ -54,7 +61,6 @@ struct Engine::Impl {
 
 namespace {
 
-constexpr int kLanes = 2;
 constexpr Nanos kMeetingStep = 200 * kMilli;   // between looks at the other ranks' processes
 constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
@@ -89,8 +95,8 @@ void after_fork_in_child() {
 // The settings that sockets and threads depend on.
 std::string lane_key(const Config& config) {
   std::string key;
-  for (const char* name : {"transport", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf", "ttl",
-                           "liveness_limit", "pin"}) {
+  for (const char* name : {"interface", "ib_hca", "probe_timeout", "faults", "max_mtu", "rcvbuf",
+                           "sndbuf", "ttl", "liveness_limit", "pin"}) {
     key += config.get(name) + "\n";
   }
   return key;
@@ -101,9 +107,10 @@ int pin_cpu(const Config& config, size_t lane) {
   const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
   const char* local = getenv("LOCAL_WORLD_SIZE");
   const char* rank = getenv("LOCAL_RANK");
-  const int lanes = kLanes * (local != nullptr ? std::max(1, atoi(local)) : 1);
+  const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
   if (config.pin == 0 || cpus < lanes) return -1;
-  return (kLanes * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) % cpus;
+  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) %
+         cpus;
 }
 
 }  // namespace
@@ -134,8 +141,10 @@ void Engine::Impl::sweep_worn() {
   }
 }
 
-Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index) {
-  const std::string key = lane_key(config) + "lane " + std::to_string(index);
+Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index,
+                                                           bool verbs) {
+  const std::string key =
+      lane_key(config) + (verbs ? "verbs" : "udp") + " lane " + std::to_string(index);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
@@ -145,7 +154,8 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   }
   sweep_worn();
   Result<std::unique_ptr<Transport>> made =
-      make_udp_transport(UdpTransportOptions::from(config, index));
+      verbs ? make_verbs_transport(VerbsOptions::from(config, index))
+            : make_udp_transport(UdpTransportOptions::from(config, index));
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
@@ -158,6 +168,24 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
       lane->description().c_str());
   lanes[key] = lane;
   return lane;
+}
+
+Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs) {
+  Lanes made;
+  for (size_t i = 0; i < kLanes; i++) {
+    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs);
+    if (!lane.ok()) return lane.status();
+    made[i] = std::move(lane).value();
+  }
+  return made;
+}
+
+std::string Engine::Impl::verbs_problem_of(const Config& config) {
+  const std::string key = config.transport + "\n" + lane_key(config);
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto it = verbs_problems.find(key);
+  if (it != verbs_problems.end()) return it->second;
+  return verbs_problems[key] = verbs_problem(config);
 }
 
 Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
@@ -232,10 +260,8 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
 Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos start = monotonic_now();
   const Nanos deadline = start + std::min<Nanos>(spec.timeout, kNever / 2);
-  Result<std::shared_ptr<LaneThread>> lane = lane_for(spec.config, 0);
-  if (!lane.ok()) return lane.status().with_context("group '" + spec.name + "'");
-  Result<std::shared_ptr<LaneThread>> reduce = lane_for(spec.config, 1);
-  if (!reduce.ok()) return reduce.status().with_context("group '" + spec.name + "'");
+  const std::string context = "group '" + spec.name + "'";
+  const bool only_verbs = spec.config.transport == "verbs";
 
   RankRecord mine;
   mine.version = version();
@@ -247,56 +273,45 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.agreed = spec.config.agreed_text();
   Result<HostMeeting> meeting = prepare_meeting(spec);
   if (meeting.ok()) mine.shared = meeting->address().encode();
-  size_t batch = 0;
-  const bool asked = lane.value()->call([&](Lane& l, Nanos) {
-    Transport& t = l.transport();
-    mine.transport = t.name();
-    mine.external = t.stream().address(false);
-    mine.loopback = t.stream().address(true);
-    mine.datagram_external = t.datagram().max_datagram({1, 1, false});
-    mine.datagram_loopback = t.datagram().max_datagram({1, 1, true});
-    mine.budget = t.datagram().receive_budget();
-    batch = 64u << 10;
-  });
-  const bool asked_too = reduce.value()->call([&](Lane& l, Nanos) {
-    mine.reduce_external = l.transport().stream().address(false);
-    mine.reduce_loopback = l.transport().stream().address(true);
-  });
-  if (!asked || !asked_too) {
-    return Status(Code::kClosed, "group '" + spec.name + "': the engine is shut down");
-  }
-
-  const auto key = [](uint32_t rank) { return "rank/" + std::to_string(rank); };
-  if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
-    return status.with_context("group '" + spec.name + "': publishing this rank's address");
-  }
-  std::vector<std::string> keys;
-  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(key(r));
-  Result<std::vector<std::string>> values =
-      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
-  if (!values.ok()) {
-    return values.status().with_context(
-        "group '" + spec.name + "': waiting for the addresses of all ranks, for " +
-        seconds_text(monotonic_now() - start) + " (limit " + seconds_text(spec.timeout) + ")");
-  }
-  std::vector<RankRecord> records;
-  for (const std::string& text : *values) {
-    Result<RankRecord> record = RankRecord::decode(text);
-    if (!record.ok()) {
-      return record.status().with_context("group '" + spec.name + "': rank " +
-                                          std::to_string(records.size()));
+  mine.verbs = verbs_problem_of(spec.config);
+  mine.transport = only_verbs ? "verbs" : "udp";
+  Result<Lanes> made = Status(Code::kUnavailable, mine.verbs);
+  if (!only_verbs || mine.verbs.empty()) made = lanes_for(spec.config, only_verbs);
+  // Without verbs where only verbs will do, the others are told why before this rank gives up.
+  if (!made.ok() && !only_verbs) return made.status().with_context(context);
+  if (!made.ok()) mine.verbs = made.status().message();
+  const Status closed(Code::kClosed, context + ": the engine is shut down");
+  if (made.ok() && !describe_lanes(*made, mine)) return closed;
+  Result<std::vector<RankRecord>> records = exchange(spec, store, "rank", mine, start, deadline);
+  if (!records.ok()) return records.status().with_context(context);
+  Result<TransportChoice> choice = choose_transport(*records, spec.config.transport);
+  if (!choice.ok()) return choice.status().with_context(context);
+  if (choice->verbs && !only_verbs) {
+    // All have a device: now the endpoints on it, which may yet fail (locked memory).
+    Result<Lanes> verbs = lanes_for(spec.config, true);
+    if (!verbs.ok()) {
+      mine.verbs = verbs.status().message();
+    } else if (!describe_lanes(*verbs, mine)) {
+      return closed;
     }
-    records.push_back(std::move(record).value());
+    Result<std::vector<RankRecord>> second = exchange(spec, store, "verbs", mine, start, deadline);
+    if (!second.ok()) return second.status().with_context(context);
+    choice = choose_transport(*second, spec.config.transport);
+    if (choice->verbs) {
+      made = std::move(verbs);
+      records = std::move(second);
+    }
   }
-  Result<Agreement> agreement = agree(records, spec.rank, spec.config, batch);
-  if (!agreement.ok()) return agreement.status().with_context("group '" + spec.name + "'");
+  Result<Agreement> agreement = agree(*records, spec.rank, spec.config, 64u << 10);
+  if (!agreement.ok()) return agreement.status().with_context(context);
   if (agreement->hosts == 1 && meeting.ok()) {
-    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, records, deadline, store);
+    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
     if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");
     if (met.value() != nullptr) return met;
   }
-  auto group = std::make_shared<GroupImpl>(spec, lane.value(), reduce.value());
+  auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
   group->observe(arrived, trace);
+  group->explain_transport(choice->reason);
   if (agreement->hosts == 1 && !meeting.ok()) group->shares_not(meeting.status().message());
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;

@@ -72,6 +72,7 @@ struct GroupStats {
   std::string path;                   // "multicast", "ring", "shared memory", "local" (one rank)
   std::string reason;                 // why that path
   std::string transport;              // one line: interface, addresses, MTU, buffers, offloads
+  std::string transport_reason;       // why that transport
   size_t chunk = 0;                   // payload bytes per datagram
   size_t window = 0;                  // payload bytes in flight per root when the group is alone
   size_t eager = 0;                   // bytes

@@ -24,6 +24,7 @@ class GroupImpl final : public GroupBase {
     arrived_ = std::move(arrived);
     trace_ = std::move(trace);
   }
+  void explain_transport(const std::string& why) { fixed_.transport_reason = why; }
   // Between ranks of one host: why not by shared memory; for the log.
   void shares_not(const std::string& why) { not_shared_ = "; no shared memory: " + why; }
   ~GroupImpl() override;

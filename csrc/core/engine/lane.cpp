@@ -34,6 +34,35 @@ size_t LaneGroup::queued(Member to, Channel channel) const {
   return lane_.transport_->stream().queued(peers_[to], channel);
 }
 
+std::optional<RemoteGrant> LaneGroup::expose(const std::shared_ptr<Region>& region) {
+  RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
+  if (remote == nullptr || region == nullptr) return std::nullopt;
+  auto grant = remote->expose(region);
+  if (!grant.ok()) return std::nullopt;  // locked memory is short: repairs go by messages
+  // A peer that reads what is gone would break the connection for every group of the lane.
+  const Nanos until = lane_.now_ + core_.params().liveness_limit;
+  if (!lane_.grants_.empty() && lane_.grants_.back().hold == grant->hold) {
+    lane_.grants_.back().until = until;
+  } else {
+    lane_.grants_.push_back({grant->hold, until});
+  }
+  return std::move(grant).value();
+}
+
+size_t LaneGroup::max_read() const {
+  RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
+  return remote == nullptr ? 0 : remote->max_read();
+}
+
+bool LaneGroup::read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) {
+  RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
+  const uint64_t id = lane_.next_reader_;
+  if (remote == nullptr || !remote->read(peers_[from], address, key, length, id)) return false;
+  lane_.next_reader_++;
+  lane_.readers_[id] = {core_.params().tag, token};
+  return true;
+}
+
 uint32_t LaneGroup::busy_groups() const { return std::max(1u, lane_.busy_); }
 
 Lane::~Lane() {
@@ -77,6 +106,7 @@ void Lane::remove_group(uint64_t tag) {
 
 bool Lane::poll(Nanos now) {
   now_ = now;
+  while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
   // Replayed here, not in add_group(): the caller has had time to start the probe.
   for (auto it = orphans_.begin(); it != orphans_.end();) {
     const auto group = groups_.find(it->first);
@@ -197,6 +227,16 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
     return;
   }
   group.core_.on_frame(header, frame.subspan(wire::kFrameHeader), now_);
+}
+
+void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
+  const auto reader = readers_.find(token);
+  if (reader == readers_.end()) return;
+  const Reader r = reader->second;
+  readers_.erase(reader);
+  if (const auto group = groups_.find(r.tag); group != groups_.end()) {
+    group->second->core_.on_read(r.token, bytes, now_);
+  }
 }
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {

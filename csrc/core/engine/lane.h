@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -33,6 +34,9 @@ class LaneGroup final : public Port {
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_groups() const override;
+  std::optional<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
+  size_t max_read() const override;
+  bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
   Lane& lane_;
   MulticastAddress address_;
@@ -77,6 +81,7 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_datagram(ConstBytes datagram) override;
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
@@ -100,6 +105,19 @@ class Lane final : private DatagramSink, private StreamSink {
   size_t orphan_bytes_ = 0;
   std::map<uint64_t, bool> retired_;  // tags of removed groups
   std::unordered_map<PeerId, Down> down_;
+  // Whose read a transport's token is.
+  struct Reader {
+    uint64_t tag;
+    uint32_t token;
+  };
+  std::unordered_map<uint64_t, Reader> readers_;
+  uint64_t next_reader_ = 0;
+  // What peers may still be reading, though its operation or group is gone.
+  struct Grant {
+    std::shared_ptr<void> hold;
+    Nanos until;
+  };
+  std::deque<Grant> grants_;
   std::atomic<bool> worn_{false};
   Nanos now_ = 0;
   uint32_t busy_ = 0;

@@ -56,6 +56,7 @@ std::string RankRecord::encode() const {
   put("version", version);
   put("protocol", std::to_string(protocol));
   put("transport", transport);
+  put("verbs", verbs);
   put("host", host);
   put("host_name", host_name);
   put("uid", std::to_string(external.uid));
@@ -104,6 +105,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.version = fields["version"];
   r.protocol = static_cast<uint32_t>(protocol);
   r.transport = fields["transport"];
+  r.verbs = fields["verbs"];
   r.host = fields["host"];
   r.host_name = fields["host_name"];
   r.external = {uid, fields["external"], static_cast<uint16_t>(port)};

@@ -16,7 +16,8 @@ namespace mcast {
 struct RankRecord {
   std::string version;                             // of torch_mcast
   uint32_t protocol = 0;                           // of the wire
-  std::string transport;                           // "udp"
+  std::string transport;                           // "udp" or "verbs": of the addresses below
+  std::string verbs;                               // empty: verbs works here; else why not
   std::string host;                                // same value = same kernel and network namespace
   std::string host_name;                           // for people
   StreamAddress external, loopback;                // of the multicast lane
@@ -32,7 +33,7 @@ struct RankRecord {
   static Result<RankRecord> decode(const std::string& text);
 };
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 

@@ -115,6 +115,13 @@ bool FetchClient::on_data(uint32_t id, Member from, Member root, ChunkRange rang
   return true;
 }
 
+bool FetchClient::on_grant(uint32_t id, Member from, Member root, Nanos now) {
+  const size_t i = find(id, from, root);
+  if (i == kNone) return false;
+  settle(i, now);
+  return true;
+}
+
 bool FetchClient::on_not_have(uint32_t id, Member from, Member root,
                               std::span<const ChunkRange> ranges, bool coming, Nanos now) {
   const size_t i = find(id, from, root);

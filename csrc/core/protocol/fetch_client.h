@@ -48,6 +48,8 @@ class FetchClient {
   // `from` answered request `id` with data of `root`'s stream. Only chunks that this request asked
   // of this donor, and that are still open, count. False: none are (a late answer, or a false one).
   bool on_data(uint32_t id, Member from, Member root, ChunkRange range, Nanos now);
+  // `from` lets us read what it was asked for: its time begins anew. False as above.
+  bool on_grant(uint32_t id, Member from, Member root, Nanos now);
   // These will not be sent by `from`; the same check. `coming`: the root multicasts them again
   // instead.
   bool on_not_have(uint32_t id, Member from, Member root, std::span<const ChunkRange> ranges,

@@ -188,6 +188,9 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
     return events + handed_;
   }
 
+  // Reads pass: they carry no message that a rule could name.
+  RemoteMemory* remote_memory() override { return inner_.remote_memory(); }
+
   bool close_peers(Nanos now) override {
     owner_.now_ = now;
     for (Held& held : owner_.frames_out_) put(held.peer, held.channel, held.bytes);
@@ -235,6 +238,9 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
     release_incoming();
   }
 
+  void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override {
+    sink_->on_read(peer, token, bytes);
+  }
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override {
     std::erase_if(owner_.frames_in_, [peer](const Held& h) { return h.peer == peer; });
     sink_->on_peer_down(peer, why, graceful);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -93,6 +94,32 @@ class StreamSink {
   // The peer's process is gone, refused us, or broke the protocol. Once per peer; sends to it are
   // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
   virtual void on_peer_down(PeerId peer, const Status& why, bool graceful) = 0;
+  // The bytes that RemoteMemory::read() asked for; the transport's memory, valid during the call.
+  virtual void on_read(PeerId, uint64_t /*token*/, ConstBytes) {}
+};
+
+// What a peer needs to read a region of ours.
+struct RemoteGrant {
+  uint64_t address = 0;  // of the region's first byte
+  uint32_t key = 0;
+  // Readable as long as this lives; the memory itself may be gone before, readers then get bytes
+  // without meaning.
+  std::shared_ptr<void> hold;
+};
+
+// One-sided reads, an optional capability of a Stream: bytes of a peer's region arrive without that
+// peer's thread (RDMA Read).
+class RemoteMemory {
+ public:
+  virtual ~RemoteMemory() = default;
+  // Lets peers read `region`, which is registered with the device for as long as it or the grant
+  // lives.
+  virtual Result<RemoteGrant> expose(const std::shared_ptr<Region>& region) = 0;
+  // Most bytes of one read().
+  virtual size_t max_read() const = 0;
+  // Reads from a peer's memory; StreamSink::on_read() brings the bytes. False: not now (too many at
+  // once, no connection). Reads of a peer that goes down are never answered.
+  virtual bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) = 0;
 };
 
 class Stream {
@@ -116,6 +143,9 @@ class Stream {
   // Says goodbye on all connections and flushes; returns true when nothing is left to send. Call it
   // with time passing until true or the caller's patience ends.
   virtual bool close_peers(Nanos now) = 0;
+
+  // Null: this transport has none.
+  virtual RemoteMemory* remote_memory() { return nullptr; }
 };
 
 class Transport {

@@ -11,11 +11,12 @@ namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",         "credit",       "limit",        "fetch",       "fetch_data",   "not_have",
-      "complete",     "released",     "ping",         "pong",        "abort",        "position",
-      "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",    "leave",
-      "late",         "query",        "where",        "coming",      "deaf",         "switch",
-      "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result"};
+      "none",       "credit",       "limit",       "fetch",         "fetch_data",
+      "not_have",   "complete",     "released",    "ping",          "pong",
+      "abort",      "position",     "describe",    "probe_status",  "probe_done",
+      "ring_ready", "ring_data",    "leave",       "late",          "query",
+      "where",      "coming",       "deaf",        "switch",        "switch_ready",
+      "switch_at",  "reduce_grant", "reduce_data", "reduce_result", "fetch_grant"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -113,6 +114,19 @@ bool parse_fetch_data(ConstBytes body, FetchData& out) noexcept {
   if (!in.ok() || out.range.first >= out.range.end) return false;
   out.payload = in.rest();
   return true;
+}
+
+void put_fetch_grant(Writer& out, const FetchGrant& grant) {
+  out.put<uint64_t>(grant.address);
+  out.put<uint32_t>(grant.key);
+  put_ranges(out, grant.root, grant.ranges);
+}
+
+bool parse_fetch_grant(ConstBytes body, FetchGrant& out) {
+  Reader in(body);
+  out.address = in.get<uint64_t>();
+  out.key = in.get<uint32_t>();
+  return in.ok() && parse_ranges(in.rest(), out.root, out.ranges);
 }
 
 void put_hashes(Writer& out, std::span<const uint32_t> hashes) {

@@ -54,8 +54,9 @@ enum class FrameType : uint8_t {
   kReduceData = 27,   // to an owner: argument descriptor; ReduceData
   kReduceResult = 28,  // to the root of a reduce: argument descriptor; offset (u64) in the sender's
                        // block, payload
+  kFetchGrant = 29,    // instead of kFetchData: argument request id; FetchGrant
 };
-inline constexpr uint8_t kFrameTypeMax = 28;
+inline constexpr uint8_t kFrameTypeMax = 29;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
@@ -108,6 +109,16 @@ struct FetchData {
 };
 void put_fetch_data_head(Writer& out, Member root, ChunkRange range);
 bool parse_fetch_data(ConstBytes body, FetchData& out) noexcept;
+
+// The donor holds these chunks of `root`'s block in memory that the asker may read by itself.
+struct FetchGrant {
+  Member root = 0;
+  uint64_t address = 0;  // of chunk 0 of the block, in the donor's memory
+  uint32_t key = 0;
+  std::vector<ChunkRange> ranges;
+};
+void put_fetch_grant(Writer& out, const FetchGrant& grant);
+bool parse_fetch_grant(ConstBytes body, FetchGrant& out);
 
 void put_hashes(Writer& out, std::span<const uint32_t> hashes);
 bool parse_hashes(ConstBytes body, std::vector<uint32_t>& hashes);

@@ -98,7 +98,8 @@ std::string OpRun::check(uint32_t size) const {
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(options.net) {
   for (uint32_t r = 0; r < options.ranks; r++) {
-    lanes_.push_back(std::make_unique<Lane>(net_.attach()));
+    lanes_.push_back(
+        std::make_unique<Lane>(options.transport ? options.transport() : net_.attach()));
   }
   paused_.assign(options.ranks, false);
   spins_.assign(options.ranks, 0);

@@ -68,6 +68,8 @@ struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
   GroupParams group;  // self, tag and agreed.members are filled in
+  // Another medium than the simulated network, which then stands idle.
+  std::function<std::unique_ptr<Transport>()> transport;
 };
 
 class Cluster {

@@ -6,6 +6,7 @@
 //     Nanos now();                             // the time given to poll()
 //     void pass(std::vector<Transport*> all);  // nothing happened: let a little time pass
 //     MulticastAddress address(int n);         // the n-th of a few distinct addresses
+//     static constexpr bool kDropsEcho = true; // optional: own datagrams never come back
 //   };
 //   INSTANTIATE_TYPED_TEST_SUITE_P(Mine, TransportContract, MyWorld);
 //
@@ -79,6 +80,12 @@ struct Node : DatagramSink, StreamSink {
     return out;
   }
 };
+
+template <typename World>
+constexpr bool drops_echo() {
+  if constexpr (requires { World::kDropsEcho; }) return World::kDropsEcho;
+  return false;
+}
 
 template <typename World>
 class TransportContract : public ::testing::Test {
@@ -169,12 +176,17 @@ TYPED_TEST_P(TransportContract, MulticastReachesEveryMemberAndEchoes) {
   const Buffer data = pattern(700, 1);
   ASSERT_TRUE(this->send_datagram(this->node(0), to, data));
   ASSERT_TRUE(this->flush(this->node(0)));
+  const auto first = this->nodes_.begin() + (drops_echo<TypeParam>() ? 1 : 0);
   ASSERT_TRUE(this->pump([&] {
-    return std::all_of(this->nodes_.begin(), this->nodes_.end(),
-                       [](auto& n) { return !n->datagrams.empty(); });
+    return std::all_of(first, this->nodes_.end(), [](auto& n) { return !n->datagrams.empty(); });
   }));
   this->settle();
-  for (auto& n : this->nodes_) EXPECT_EQ(n->datagrams, std::vector<Buffer>{data});
+  for (auto n = first; n != this->nodes_.end(); ++n) {
+    EXPECT_EQ((*n)->datagrams, std::vector<Buffer>{data});
+  }
+  if (drops_echo<TypeParam>()) {
+    EXPECT_TRUE(this->node(0).datagrams.empty());
+  }
 }
 
 TYPED_TEST_P(TransportContract, DatagramsOfEverySizeArriveWhole) {

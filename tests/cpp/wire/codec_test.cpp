@@ -251,6 +251,19 @@ TEST(Bodies, FetchDataHashesAbortRing) {
     EXPECT_FALSE(parse_fetch_data(ConstBytes(whole).first(cut), data));
   }
 
+  const FetchGrant sent{3, 0x1122334455667788, 0xaabbccdd, {{1, 2}, {9, 30}}};
+  FetchGrant granted;
+  Writer g;
+  put_fetch_grant(g, sent);
+  ASSERT_TRUE(parse_fetch_grant(g.bytes(), granted));
+  EXPECT_EQ(granted.root, sent.root);
+  EXPECT_EQ(granted.address, sent.address);
+  EXPECT_EQ(granted.key, sent.key);
+  EXPECT_EQ(granted.ranges, sent.ranges);
+  for (size_t cut = 1; cut < 14; cut++) {
+    EXPECT_FALSE(parse_fetch_grant(g.bytes().first(cut), granted)) << cut;
+  }
+
   const std::vector<uint32_t> hashes = {1, 0xffffffff, 0};
   std::vector<uint32_t> back;
   Writer h;

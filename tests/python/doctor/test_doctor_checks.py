@@ -13,6 +13,7 @@ from torch_mcast.doctor.checks import (
     mtu,
     multicast,
     offload,
+    rdma,
     routing,
     run_all,
     settings,
@@ -244,6 +245,16 @@ def test_offload():
 def test_tcp():
     assert tcp.judge(ETH, "").verdict is OK
     assert tcp.judge(ETH, "timed out").verdict is FAIL
+
+
+def test_rdma():
+    assert rdma.judge("auto", "").verdict is OK
+    assert "used between hosts" in rdma.judge("auto", "").finding
+    assert "transport=udp" in rdma.judge("udp", "").finding
+    assert rdma.judge("auto", "this host has no RDMA device").verdict is OK
+    assert rdma.judge("auto", "no active RDMA port; there are: mlx5_0:1").verdict is WARN
+    failed = rdma.judge("verbs", "this host has no RDMA device")
+    assert failed.verdict is FAIL and failed.fix
 
 
 def test_files():

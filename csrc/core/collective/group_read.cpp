@@ -1,0 +1,98 @@
+// Repairs by one-sided reads, where the transport has them (verbs: RDMA Read). A donor that holds
+// the chunks answers a fetch not with the bytes but with leave to read them, which costs it one
+// small frame whatever their size; the asker reads range by range into the transport's own memory
+// and places the chunks as if they had come in a frame. What a donor grants cannot change any more:
+// chunks are placed once, and a large operation ends nowhere before it is complete everywhere, with
+// no read outstanding. Small operations answer with bytes: their copies are not registered.
+#include <algorithm>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+
+bool GroupCore::send_fetch_grant(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                                 const std::vector<ChunkRange>& ranges) {
+  if (op.plan.small || port_.max_read() < op.plan.chunk) return false;
+  const Slice& block = op.own_slot == slot ? op.post.input : op.post.outputs[slot];
+  const std::optional<RemoteGrant> exposed = port_.expose(block.region);
+  if (!exposed) return false;
+  const wire::FetchGrant grant{op.member_of(slot), exposed->address + block.offset, exposed->key,
+                               ranges};
+  wire::Writer body;
+  wire::put_fetch_grant(body, grant);
+  counters_.add(Counter::fetch_grants_sent);
+  send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
+             body.bytes());
+  return true;
+}
+
+void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) {
+  wire::FetchGrant grant;
+  if (!wire::parse_fetch_grant(body, grant)) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  Operation* op = find(header.sequence);
+  if (op == nullptr || op->local_complete || !op->fetch) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  const auto slot = op->slot_of(grant.root);
+  const bool in_bounds =
+      slot && slot != op->own_slot &&
+      std::all_of(grant.ranges.begin(), grant.ranges.end(),
+                  [op](const ChunkRange& r) { return r.end <= op->plan.chunks; });
+  if (!in_bounds || port_.max_read() < op->plan.chunk) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  if (!op->fetch->on_grant(header.argument, header.member, grant.root, now)) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  const auto most = static_cast<Chunk>(port_.max_read() / op->plan.chunk);
+  for (const ChunkRange& r : grant.ranges) {
+    for (Chunk at = r.first; at < r.end; at += std::min(most, r.end - at)) {
+      reads_waiting_.push_back({header.sequence,
+                                header.argument,
+                                header.member,
+                                grant.root,
+                                {at, std::min(r.end, at + most)},
+                                grant.address + static_cast<uint64_t>(at) * op->plan.chunk,
+                                grant.key});
+    }
+  }
+  drive_reads();
+}
+
+void GroupCore::drive_reads() {
+  while (!reads_waiting_.empty()) {
+    const RepairRead& r = reads_waiting_.front();
+    const Operation* op = find(r.sequence);
+    if (op != nullptr && !op->local_complete && gone_[r.donor].ok()) {
+      if (!port_.read(r.donor, r.address, r.key, op->plan.length(r.range), next_read_)) return;
+      counters_.add(Counter::repair_reads);
+      reads_running_[next_read_++] = r;
+    }
+    reads_waiting_.pop_front();
+  }
+}
+
+void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
+  const auto it = reads_running_.find(token);
+  if (it == reads_running_.end()) return;
+  const RepairRead r = it->second;
+  reads_running_.erase(it);
+  Operation* op = find(r.sequence);
+  if (failed() || op == nullptr || op->local_complete || bytes.size() != op->plan.length(r.range)) {
+    counters_.add(Counter::stale);
+    return;
+  }
+  counters_.add(Counter::repair_read_bytes, bytes.size());
+  if (!accept_repair(*op, *op->slot_of(r.root), r.donor, r.id, r.range, bytes, now)) {
+    counters_.add(Counter::stale);
+  }
+  drive_reads();
+}
+
+}  // namespace mcast

@@ -1,0 +1,17 @@
+// Built instead of the rest of this folder where the headers of rdma-core are missing.
+#include "transport/verbs/verbs_transport.h"
+
+namespace mcast {
+
+Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& options) {
+  return verbs_viable(options);
+}
+
+Status verbs_viable(const VerbsOptions&) {
+  return Status(
+      Code::kUnavailable,
+      "torch-mcast was built without the headers of rdma-core; install libibverbs-dev and "
+      "librdmacm-dev and build it again");
+}
+
+}  // namespace mcast

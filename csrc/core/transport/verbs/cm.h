@@ -1,0 +1,55 @@
+// The event channel of rdma_cm, one per lane. Events are copied and acknowledged at once
+// (destroying an identifier waits for its acknowledgements), then handed to the handler that the
+// identifier carries.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "transport/verbs/api.h"
+
+namespace mcast::verbs {
+
+struct CmEvent {
+  rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
+  int status = 0;            // negative errno, or the reason of a reject
+  rdma_cm_id* id = nullptr;  // of a connect request: the new one, owned by the handler
+  std::vector<std::byte> data;
+  rdma_ud_param ud{};
+};
+const char* cm_event_name(rdma_cm_event_type type) noexcept;
+// "address resolution failed: Network is unreachable"
+std::string cm_event_text(const CmEvent& event);
+
+class CmHandler {
+ public:
+  virtual ~CmHandler() = default;
+  virtual void on_cm_event(const CmEvent& event) = 0;
+};
+
+class CmChannel {
+ public:
+  explicit CmChannel(Api& api) : api_(api) {}
+  ~CmChannel();
+  CmChannel(const CmChannel&) = delete;
+  CmChannel& operator=(const CmChannel&) = delete;
+  Status open();
+  rdma_event_channel* get() const noexcept { return channel_; }
+  int fd() const noexcept { return channel_->fd; }
+
+  // A new identifier that carries `handler`, which outlives it.
+  Result<rdma_cm_id*> make(CmHandler* handler, rdma_port_space space);
+  void destroy(rdma_cm_id* id);
+
+  // Hands over what is there; returns how many events.
+  size_t poll();
+  // Sleeps until an event comes, at most `timeout`.
+  void wait(Nanos timeout);
+  void abandon() noexcept;
+
+ private:
+  Api& api_;
+  rdma_event_channel* channel_ = nullptr;
+};
+
+}  // namespace mcast::verbs

@@ -1,0 +1,197 @@
+// Messages leave from a ring of registered slots, in order, so one completion frees all slots
+// before it; the last message before a pause is always signalled. A message needs a credit, that is
+// a receive that the peer has posted: so a receiver is never found without one, and the retries for
+// that case stay few. Time-outs and retries are chosen so that a peer which answers nothing is
+// found within half the liveness limit.
+#include "transport/verbs/connection.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace mcast::verbs {
+namespace {
+
+constexpr uint8_t kRetries = 7;
+// Credits make this case impossible, but for a peer that breaks the protocol.
+constexpr uint8_t kNotReadyRetries = 3;
+
+// Exponent e of an acknowledgement time-out 4.096 us * 2^e, of which devices wait up to four times
+// as long, 1 + kRetries times.
+uint8_t ack_timeout(Nanos liveness_limit) {
+  const Nanos most = liveness_limit / 2 / 4 / (1 + kRetries);
+  uint8_t e = 8;
+  while (e < 20 && (Nanos{4096} << (e + 1)) <= most) ++e;
+  return e;
+}
+
+}  // namespace
+
+Status Connection::resolve(const sockaddr_in& from, const sockaddr_in& to, int timeout_ms) {
+  auto id = cm_.make(this, RDMA_PS_TCP);
+  if (!id.ok()) return id.status();
+  id_ = *id;
+  sockaddr_in source = from, target = to;
+  const int error = device_.api().resolve_addr(id_, reinterpret_cast<sockaddr*>(&source),
+                                               reinterpret_cast<sockaddr*>(&target), timeout_ms);
+  return error == 0 ? Status() : Status::system(error, "rdma_resolve_addr");
+}
+
+void Connection::adopt(rdma_cm_id* id) {
+  id_ = id;
+  id_->context = static_cast<CmHandler*>(this);
+}
+
+Status Connection::resolve_route(int timeout_ms) {
+  const int error = device_.api().resolve_route(id_, timeout_ms);
+  return error == 0 ? Status() : Status::system(error, "rdma_resolve_route");
+}
+
+Status Connection::prepare(CompletionQueue& cq, Nanos liveness_limit) {
+  if (id_->verbs != device_.context()) {
+    return Status(Code::kUnavailable, "the route to the peer leaves by another RDMA device than " +
+                                          device_.port().text());
+  }
+  Api& api = device_.api();
+  if (Status s = slots_.open(api, device_.pd(), (kReceives + kSends) * kSlot); !s.ok()) return s;
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_RC;
+  init.send_cq = init.recv_cq = cq.get();
+  init.cap.max_send_wr = static_cast<uint32_t>(kSends + kReads);
+  init.cap.max_recv_wr = static_cast<uint32_t>(kReceives);
+  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+  uint8_t timeout = ack_timeout(liveness_limit);
+  // Not every kernel takes it; its own choice is bounded too, only longer.
+  (void)api.set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
+  if (const int e = api.create_cm_qp(id_, device_.pd(), &init); e != 0) {
+    return Status::system(e, "rdma_create_qp (RC)");
+  }
+  for (uint32_t slot = 0; slot < kReceives; ++slot) {
+    if (Status s = repost(slot); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status Connection::connect(const Hello& hello) {
+  const auto data = encode(hello);
+  rdma_conn_param param{};
+  param.private_data = data.data();
+  param.private_data_len = static_cast<uint8_t>(data.size());
+  param.responder_resources =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
+  param.initiator_depth =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_init_rd_atom, 0, 16));
+  param.retry_count = kRetries;
+  param.rnr_retry_count = kNotReadyRetries;
+  const int error = device_.api().connect(id_, &param);
+  return error == 0 ? Status() : Status::system(error, "rdma_connect");
+}
+
+Status Connection::accept() {
+  rdma_conn_param param{};
+  param.responder_resources =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
+  param.initiator_depth =
+      static_cast<uint8_t>(std::clamp(device_.attr().max_qp_init_rd_atom, 0, 16));
+  param.rnr_retry_count = kNotReadyRetries;
+  const int error = device_.api().accept(id_, &param);
+  return error == 0 ? Status() : Status::system(error, "rdma_accept");
+}
+
+void Connection::close() {
+  state = State::kDead;
+  if (id_ == nullptr || abandoned_) return;
+  if (id_->qp != nullptr) device_.api().destroy_cm_qp(id_);
+  cm_.destroy(id_);
+  id_ = nullptr;
+}
+
+void Connection::disconnect() { (void)device_.api().disconnect(id_); }
+
+void Connection::abandon() noexcept {
+  abandoned_ = true;
+  slots_.abandon();
+  reads_.abandon();
+}
+
+std::byte* Connection::receive_at(uint32_t slot) const { return slots_.data() + slot * kSlot; }
+
+std::byte* Connection::send_at(uint64_t number) const {
+  return slots_.data() + (kReceives + number % kSends) * kSlot;
+}
+
+bool Connection::can_send(bool data) const noexcept {
+  const uint64_t in_use = posted_ - done_;
+  // The last two slots are for messages that return credits: else both sides could wait.
+  return data ? credits_ > 0 && in_use < kSends - 2 : in_use < kSends;
+}
+
+Bytes Connection::slot() const { return {send_at(posted_) + kMessageHeader, kSlotPayload}; }
+
+Status Connection::send_message(Message message, size_t payload, bool signal) {
+  if (message.kind != Kind::kCredit) --credits_;
+  message.credits = std::exchange(owed_, uint16_t{0});
+  std::byte* const at = send_at(posted_);
+  write_message(at, message);
+  ibv_sge sge{reinterpret_cast<uint64_t>(at), static_cast<uint32_t>(kMessageHeader + payload),
+              slots_.lkey()};
+  ibv_send_wr wr{};
+  const uint64_t number = ++posted_;
+  wr.wr_id = wr_id(Work::kSend, static_cast<uint32_t>(number & 0xfffffff));
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  // Often enough that slots never run out behind unsignalled ones.
+  wr.send_flags = signal || number % (kSends / 2) == 0 ? IBV_SEND_SIGNALED : 0;
+  ibv_send_wr* bad = nullptr;
+  const int error = device_.api().post_send(id_->qp, &wr, &bad);
+  return error == 0 ? Status() : Status::system(error, "ibv_post_send");
+}
+
+size_t Connection::take_read_slot() {
+  for (size_t i = 0; i < kReads; ++i) {
+    if (!read_busy_[i]) {
+      read_busy_[i] = true;
+      return i;
+    }
+  }
+  return kReads;
+}
+
+ConstBytes Connection::read_slot(size_t index, size_t length) const {
+  return {reads_.data() + index * kReadBytes, length};
+}
+
+Status Connection::read(size_t index, uint64_t address, uint32_t rkey, size_t length) {
+  if (reads_.data() == nullptr) {
+    if (Status s = reads_.open(device_.api(), device_.pd(), kReads * kReadBytes); !s.ok()) return s;
+  }
+  ibv_sge sge{reinterpret_cast<uint64_t>(reads_.data() + index * kReadBytes),
+              static_cast<uint32_t>(length), reads_.lkey()};
+  ibv_send_wr wr{};
+  wr.wr_id = wr_id(Work::kRead, static_cast<uint32_t>(index));
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = address;
+  wr.wr.rdma.rkey = rkey;
+  ibv_send_wr* bad = nullptr;
+  const int error = device_.api().post_send(id_->qp, &wr, &bad);
+  if (error == 0) ++stats_.reads_posted;
+  return error == 0 ? Status() : Status::system(error, "ibv_post_send of an RDMA Read");
+}
+
+ConstBytes Connection::received(const ibv_wc& wc) const {
+  return {receive_at(number_of(wc.wr_id)), std::min<size_t>(wc.byte_len, kSlot)};
+}
+
+Status Connection::repost(uint32_t slot) {
+  ibv_sge sge{reinterpret_cast<uint64_t>(receive_at(slot)), static_cast<uint32_t>(kSlot),
+              slots_.lkey()};
+  ibv_recv_wr wr{wr_id(Work::kReceive, slot), nullptr, &sge, 1};
+  ibv_recv_wr* bad = nullptr;
+  const int error = device_.api().post_recv(id_->qp, &wr, &bad);
+  return error == 0 ? Status() : Status::system(error, "ibv_post_recv");
+}
+
+}  // namespace mcast::verbs

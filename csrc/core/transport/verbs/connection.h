@@ -1,0 +1,126 @@
+// One reliable connection: its queue pair, its rings of send and receive slots, the peer's credits.
+// Mechanics only; which connection serves whom is RcStream's decision.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/verbs/cm.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/memory.h"
+#include "transport/verbs/rc_wire.h"
+
+namespace mcast::verbs {
+
+inline constexpr size_t kSends = kCredits + 2;   // slots for messages on their way out
+inline constexpr size_t kReads = 8;              // RDMA Reads at once
+inline constexpr size_t kReadBytes = 64 * 1024;  // of one, at most
+// Completion queue entries that one connection can fill.
+inline constexpr size_t kCompletions = kReceives + kSends + kReads + 1;
+
+class Connection final : public CmHandler {
+ public:
+  enum class State {
+    kResolvingAddress,
+    kResolvingRoute,
+    kConnecting,
+    kAccepting,  // theirs, accepted by us
+    kOpen,
+    kDead,
+  };
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void on_connection_event(Connection& connection, const CmEvent& event) = 0;
+  };
+
+  // `serial` distinguishes connections in work request ids; `id` is owned from now on.
+  Connection(Owner& owner, CmChannel& cm, Device& device, VerbsStats& stats, uint32_t serial)
+      : owner_(owner), cm_(cm), device_(device), stats_(stats), serial_(serial) {}
+  ~Connection() override { close(); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  Status resolve(const sockaddr_in& from, const sockaddr_in& to, int timeout_ms);
+  void adopt(rdma_cm_id* id);  // of a connect request
+  Status resolve_route(int timeout_ms);
+  // Makes the queue pair and posts the receives.
+  Status prepare(CompletionQueue& cq, Nanos liveness_limit);
+  Status connect(const Hello& hello);
+  Status accept();
+  void close();
+  // Tells the peer that nothing follows; completions with errors follow here.
+  void disconnect();
+  void abandon() noexcept;
+
+  // A free slot and a credit for data; credits alone need only a slot of the two kept for them.
+  bool can_send(bool data) const noexcept;
+  // The slot's payload space; send_message() posts it with the first `payload` bytes.
+  Bytes slot() const;
+  Status send_message(Message message, size_t payload, bool signal);
+  // A read of `length` bytes into read slot `index`.
+  Status read(size_t index, uint64_t address, uint32_t rkey, size_t length);
+  size_t take_read_slot();  // kReads: none free
+  ConstBytes read_slot(size_t index, size_t length) const;
+  void free_read_slot(size_t index) { read_busy_[index] = false; }
+
+  // Completions. The message's bytes, valid until repost().
+  ConstBytes received(const ibv_wc& wc) const;
+  Status repost(uint32_t slot);
+  // The completion of message `number` (28 bits of it): it and all before it are done.
+  void sent_up_to(uint32_t number) {
+    done_ = std::max(done_, posted_ - ((posted_ - number) & 0xfffffff));
+  }
+  void owe() { ++owed_; }  // a data message's receive was posted again
+  void grant(uint16_t credits) { credits_ = static_cast<uint16_t>(credits_ + credits); }
+  uint16_t owed() const noexcept { return owed_; }
+  bool all_sent() const noexcept { return done_ == posted_; }
+  uint32_t serial() const noexcept { return serial_; }
+  rdma_cm_id* id() const noexcept { return id_; }
+  uint32_t qp_number() const noexcept { return id_ != nullptr && id_->qp ? id_->qp->qp_num : 0; }
+
+  // Work request ids: serial, kind and number.
+  enum class Work : uint8_t { kSend = 0, kReceive = 1, kRead = 2 };
+  static uint32_t serial_of(uint64_t wr) noexcept { return static_cast<uint32_t>(wr >> 32); }
+  static Work work_of(uint64_t wr) noexcept { return static_cast<Work>(wr >> 28 & 0xf); }
+  static uint32_t number_of(uint64_t wr) noexcept { return wr & 0xfffffff; }
+
+  State state = State::kResolvingAddress;
+  PeerId peer = kNoPeer;
+  bool said_goodbye = false;  // the peer
+  bool goodbye_sent = false;  // we
+  Status problem;             // the first error of a completion
+  // Frames being put together, by channel.
+  struct Assembly {
+    std::vector<std::byte> bytes;
+    size_t expected = 0;
+  };
+  std::array<Assembly, kChannels> assembly;
+
+ private:
+  void on_cm_event(const CmEvent& event) override { owner_.on_connection_event(*this, event); }
+  uint64_t wr_id(Work work, uint32_t number) const noexcept {
+    return uint64_t{serial_} << 32 | uint64_t{static_cast<uint8_t>(work)} << 28 | number;
+  }
+  std::byte* send_at(uint64_t number) const;
+  std::byte* receive_at(uint32_t slot) const;
+
+  Owner& owner_;
+  CmChannel& cm_;
+  Device& device_;
+  VerbsStats& stats_;
+  const uint32_t serial_;
+  rdma_cm_id* id_ = nullptr;
+  Buffer slots_;  // receives, then sends
+  Buffer reads_;  // made at the first read
+  std::array<bool, kReads> read_busy_{};
+  uint64_t posted_ = 0, done_ = 0;  // messages
+  uint16_t credits_ = kCredits;     // receives that the peer has posted for us
+  uint16_t owed_ = 0;               // receives that we have posted again
+  bool abandoned_ = false;
+};
+
+}  // namespace mcast::verbs

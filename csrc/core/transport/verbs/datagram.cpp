@@ -1,0 +1,406 @@
+// Sending: a datagram is written into the next slot of a registered ring, where header and payload
+// lie together, and posted with up to 31 others as one chain of work requests of which only the
+// last is signalled; its completion frees all slots before it. Receiving: the ring is posted ahead
+// as a whole. A datagram that finds no posted receive is lost without a trace, so slots go back in
+// chains as soon as a chain is full, and at once when the posted ones run low. Completions of both
+// kinds share the queue; receives that turn up while a sender looks for room are kept until
+// receive().
+//
+// A send that fails puts the queue pair into the send error state: what was posted is lost like
+// datagrams in the network, the state is reset and sending goes on.
+#include "transport/verbs/datagram.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace mcast::verbs {
+namespace {
+
+constexpr uint64_t kReceiveTag = uint64_t{1} << 63;  // in work request ids
+
+size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+UdEndpoint::~UdEndpoint() {
+  if (abandoned_) return;
+  // The queue pair after what refers to it, the memory last.
+  for (auto& [address, group] : groups_) group.membership.reset();
+  retired_.clear();
+  if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
+}
+
+Status UdEndpoint::open(const VerbsOptions& options) {
+  options_ = options;
+  send_stride_ = round_up(device_.mtu(), 64);
+  receive_stride_ = round_up(kGrh + device_.mtu(), 64);
+  const auto device_most = static_cast<size_t>(std::max(1, device_.attr().max_qp_wr));
+  const auto queue_most = static_cast<size_t>(std::max(1, device_.attr().max_cqe));
+  slots_ = std::min({kReceiveSlots, device_most, queue_most - std::min(queue_most, kSendSlots),
+                     static_cast<size_t>(options.rcvbuf) / receive_stride_});
+  slots_ = std::max(slots_, 2 * kReceiveChain);
+  // The memory lock limit of an ordinary user is small: take what it gives.
+  Status status = receive_.open(device_.api(), device_.pd(), slots_ * receive_stride_);
+  while (status.code() == Code::kResourceExhausted && slots_ > 8 * kReceiveChain) {
+    slots_ /= 2;
+    status = receive_.open(device_.api(), device_.pd(), slots_ * receive_stride_);
+  }
+  if (status.ok()) status = send_.open(device_.api(), device_.pd(), kSendSlots * send_stride_);
+  if (status.ok()) {
+    status = cq_.open(static_cast<int>(slots_ + kSendSlots), "datagrams");
+  }
+  if (status.ok()) status = make_qp();
+  if (!status.ok()) return status;
+  for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
+  post_receives();
+  address_changes_ = device_.health().address_changes;
+  return {};
+}
+
+Status UdEndpoint::make_qp() {
+  Api& api = device_.api();
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_UD;
+  init.send_cq = init.recv_cq = cq_.get();
+  init.cap.max_send_wr = kSendSlots;
+  init.cap.max_recv_wr = static_cast<uint32_t>(slots_);
+  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+  qp_ = api.create_qp(device_.pd(), &init);
+  if (qp_ == nullptr) return Status::system(errno, "ibv_create_qp (UD)");
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = device_.port().number;
+  int error =
+      api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+  attr.qp_state = IBV_QPS_RTR;
+  if (error == 0) error = api.modify_qp(qp_, &attr, IBV_QP_STATE);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = static_cast<uint32_t>(secure_random64() & 0xffffff);
+  if (error == 0) error = api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+  return error == 0 ? Status() : Status::system(error, "ibv_modify_qp (UD)");
+}
+
+std::byte* UdEndpoint::send_slot(uint64_t number) const {
+  return send_.data() + number % kSendSlots * send_stride_;
+}
+
+std::byte* UdEndpoint::receive_slot(uint32_t slot) const {
+  return receive_.data() + slot * receive_stride_;
+}
+
+Status UdEndpoint::join(const MulticastAddress& address) {
+  if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
+  if (Status s = device_.condition(true); !s.ok()) return s;
+  Group& group = groups_[address];
+  if (group.joins > 0) {
+    ++group.joins;
+    return {};
+  }
+  const auto joined = std::count_if(groups_.begin(), groups_.end(),
+                                    [](const auto& g) { return g.second.joins > 0; });
+  const size_t most =
+      std::min(kMaxGroups, static_cast<size_t>(std::max(0, device_.attr().max_mcast_grp)));
+  if (static_cast<size_t>(joined) >= most) {
+    if (!group.membership) groups_.erase(address);
+    return Status(Code::kResourceExhausted, "RDMA device " + device_.port().text() + ": at most " +
+                                                std::to_string(most) + " multicast groups at once");
+  }
+  retire(std::move(group.membership));
+  group.membership = std::make_unique<Membership>(cm_, device_, qp_, address, false,
+                                                  static_cast<uint8_t>(options_.ttl));
+  Membership& membership = *group.membership;
+  membership.start();
+  // In small steps: each ends with an event, or shows how long it has been.
+  constexpr Nanos kStep = 5 * kMilli;
+  for (Nanos waited = 0; membership.state() == Membership::State::kJoining; waited += kStep) {
+    if (waited >= options_.join_patience) {
+      groups_.erase(address);
+      return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
+                                            ": no answer to the multicast join within " +
+                                            seconds_text(options_.join_patience) +
+                                            " (InfiniBand: is a subnet manager running?)");
+    }
+    cm_.wait(kStep);
+    (void)cm_.poll();
+    post_receives();
+  }
+  if (membership.state() == Membership::State::kFailed) {
+    const Status why = membership.failure();
+    groups_.erase(address);
+    return why;
+  }
+  group.joins = 1;
+  return {};
+}
+
+void UdEndpoint::leave(const MulticastAddress& address) {
+  const auto it = groups_.find(address);
+  if (it == groups_.end() || it->second.joins == 0 || --it->second.joins > 0) return;
+  (void)flush();
+  std::unique_ptr<Membership> membership = std::move(it->second.membership);
+  groups_.erase(it);
+  // No more of it from now on; its address handle may still be in use.
+  retire(std::move(membership));
+}
+
+void UdEndpoint::retire(std::unique_ptr<Membership> membership) {
+  if (!membership) return;
+  if (done_ < posted_ && membership->send_only()) {
+    retired_.push_back({std::move(membership), posted_});
+    return;
+  }
+  // Detaching cannot wait: leave() promises silence. Sends that use the handle are let out first.
+  for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
+}
+
+UdEndpoint::Group* UdEndpoint::find_or_start(const MulticastAddress& address) {
+  const auto [it, added] = groups_.try_emplace(address);
+  if (added) {
+    // A sender that has not joined needs the group's address vector all the same.
+    it->second.membership = std::make_unique<Membership>(cm_, device_, qp_, address, true,
+                                                         static_cast<uint8_t>(options_.ttl));
+    it->second.membership->start();
+    if (it->second.membership->state() == Membership::State::kFailed) {
+      log(LogLevel::kWarn, "%s", it->second.membership->failure().message().c_str());
+    }
+  }
+  return &it->second;
+}
+
+Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
+  lent_ = 0;
+  if (size == 0 || size > device_.mtu() || address.port == 0) return {};
+  if (committed_ - done_ == kSendSlots) {
+    reap();
+    if (committed_ - done_ == kSendSlots) {
+      (void)push();
+      ++stats_.would_block;
+      return {};
+    }
+  }
+  (void)find_or_start(address);
+  lent_to_ = address;
+  lent_ = size;
+  return {send_slot(committed_), size};
+}
+
+void UdEndpoint::commit(size_t size) {
+  size = std::min(size, std::exchange(lent_, 0));
+  if (size == 0) return;
+  queue_.push_back({lent_to_, size});
+  ++committed_;
+  if (queue_.size() >= kSendChain) (void)push();
+}
+
+bool UdEndpoint::flush() { return queue_.empty() || push(); }
+
+bool UdEndpoint::push() {
+  while (!queue_.empty()) {
+    const auto it = groups_.find(queue_.front().to);
+    const Membership* m = it == groups_.end() ? nullptr : it->second.membership.get();
+    if (m == nullptr || m->state() == Membership::State::kFailed || send_broken_) {
+      drop_head();
+      continue;
+    }
+    if (m->state() == Membership::State::kJoining) return false;
+    size_t run = 1;
+    while (run < std::min(queue_.size(), kSendChain) && queue_[run].to == queue_.front().to) ++run;
+    const size_t posted = post_chain(run);
+    if (posted < run) {
+      // The device's queue is full, or broken; completions tell.
+      reap();
+      if (done_ == posted_) drop_head();
+      return queue_.empty();
+    }
+  }
+  return true;
+}
+
+// Whatever cannot be sent is lost, as far as the protocol is concerned. Slots are freed in order,
+// so the dropped one counts as posted and done with its predecessors.
+void UdEndpoint::drop_head() {
+  queue_.pop_front();
+  ++stats_.dropped_datagrams;
+  ++posted_;
+  if (done_ >= signalled_) done_ = posted_;
+}
+
+size_t UdEndpoint::post_chain(size_t count) {
+  const Membership& m = *groups_.find(queue_.front().to)->second.membership;
+  std::array<ibv_send_wr, kSendChain> wr;
+  std::array<ibv_sge, kSendChain> sge;
+  for (size_t i = 0; i < count; ++i) {
+    sge[i] = {reinterpret_cast<uint64_t>(send_slot(posted_ + i)),
+              static_cast<uint32_t>(queue_[i].size), send_.lkey()};
+    wr[i] = {};
+    wr[i].wr_id = posted_ + i + 1;  // everything below is done when this is
+    wr[i].next = i + 1 < count ? &wr[i + 1] : nullptr;
+    wr[i].sg_list = &sge[i];
+    wr[i].num_sge = 1;
+    wr[i].opcode = IBV_WR_SEND;
+    wr[i].send_flags = i + 1 == count ? IBV_SEND_SIGNALED : 0;
+    wr[i].wr.ud.ah = m.handle();
+    wr[i].wr.ud.remote_qpn = m.remote_qpn();
+    wr[i].wr.ud.remote_qkey = m.qkey();
+  }
+  ibv_send_wr* bad = nullptr;
+  const int error = device_.api().post_send(qp_, wr.data(), &bad);
+  size_t posted = count;
+  if (error != 0) {
+    ++stats_.send_errors;
+    posted = bad != nullptr ? static_cast<size_t>(bad - wr.data()) : 0;
+  } else {
+    signalled_ = posted_ + count;
+  }
+  ++stats_.send_posts;
+  stats_.datagrams_sent += posted;
+  posted_ += posted;
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(posted));
+  return posted;
+}
+
+void UdEndpoint::reap() {
+  ibv_wc wc;
+  // Bounded by the depth of the queue: new arrivals must not keep a sender here.
+  for (size_t left = slots_ + kSendSlots; left > 0 && cq_.next(wc); --left) on_completion(wc);
+  // What was dropped behind it, or refused with the rest of its chain, reports nothing.
+  if (done_ >= signalled_) done_ = posted_;
+  if (send_broken_) recover();
+}
+
+void UdEndpoint::on_completion(const ibv_wc& wc) {
+  if ((wc.wr_id & kReceiveTag) == 0) {
+    ++stats_.send_completions;
+    if (wc.status != IBV_WC_SUCCESS) {
+      ++stats_.send_errors;
+      send_broken_ = true;
+    }
+    done_ = std::max(done_, wc.wr_id);
+    return;
+  }
+  const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
+  --in_receive_;
+  if (wc.status != IBV_WC_SUCCESS) {
+    ++stats_.receive_errors;
+    free_.push_back(slot);
+    return;
+  }
+  arrived_.push_back({slot, wc.byte_len, is_own(wc, receive_slot(slot))});
+}
+
+bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
+  if (wc.src_qp != qp_->qp_num || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
+  const in_addr own = device_.port().interface.address;
+  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes.
+  if (device_.ethernet() && (std::to_integer<int>(header[20]) >> 4) == 4) {
+    return std::memcmp(header + 32, &own, sizeof own) == 0;
+  }
+  // Elsewhere the number of the queue pair must do, with the address handle's own identifier.
+  return wc.slid == 0 || wc.slid == device_.lid();
+}
+
+void UdEndpoint::recover() {
+  // Only a queue pair that is out of receives as well is beyond help; then posting fails below.
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.cur_qp_state = IBV_QPS_SQE;
+  const int error = device_.api().modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE);
+  if (error == 0) send_broken_ = false;
+  // Nothing that was posted will complete any more.
+  done_ = posted_;
+}
+
+size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
+  maintain();
+  size_t handed = 0, bytes = 0;
+  while (bytes < max_bytes) {
+    if (arrived_.empty()) {
+      reap();
+      if (arrived_.empty()) break;
+    }
+    const Arrival a = arrived_.front();
+    arrived_.pop_front();
+    if (a.own) {
+      ++stats_.own_echo;
+    } else if (a.length <= kGrh) {
+      ++stats_.truncated;
+    } else {
+      ++handed;
+      ++stats_.datagrams_received;
+      bytes += a.length - kGrh;
+      sink.on_datagram({receive_slot(a.slot) + kGrh, a.length - kGrh});
+    }
+    repost(a.slot);
+  }
+  post_receives();
+  return handed;
+}
+
+void UdEndpoint::repost(uint32_t slot) {
+  free_.push_back(slot);
+  if (in_receive_ < slots_ / 4) {
+    ++stats_.low_water;
+    post_receives();
+  } else if (free_.size() >= kReceiveChain) {
+    post_receives();
+  }
+}
+
+void UdEndpoint::post_receives() {
+  std::array<ibv_recv_wr, kReceiveChain> wr;
+  std::array<ibv_sge, kReceiveChain> sge;
+  while (!free_.empty()) {
+    const size_t count = std::min(free_.size(), kReceiveChain);
+    const size_t base = free_.size() - count;
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t slot = free_[base + i];
+      sge[i] = {reinterpret_cast<uint64_t>(receive_slot(slot)),
+                static_cast<uint32_t>(kGrh + device_.mtu()), receive_.lkey()};
+      wr[i] = {kReceiveTag | slot, i + 1 < count ? &wr[i + 1] : nullptr, &sge[i], 1};
+    }
+    ibv_recv_wr* bad = nullptr;
+    const int error = device_.api().post_recv(qp_, wr.data(), &bad);
+    const size_t posted =
+        error == 0 ? count : (bad != nullptr ? static_cast<size_t>(bad - wr.data()) : 0);
+    ++stats_.receive_posts;
+    in_receive_ += posted;
+    free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(base),
+                free_.begin() + static_cast<std::ptrdiff_t>(base + posted));
+    if (posted < count) {
+      ++stats_.receive_errors;
+      return;  // at the next poll again
+    }
+  }
+}
+
+void UdEndpoint::maintain() {
+  const uint64_t changes = device_.health().address_changes;
+  const bool all = std::exchange(address_changes_, changes) != changes;
+  for (auto& [address, group] : groups_) {
+    Membership& m = *group.membership;
+    if (!all && !m.lost()) continue;
+    log(LogLevel::kWarn, "joining %s again: the fabric's addresses changed", m.text().c_str());
+    ++stats_.rejoins;
+    for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
+    m.restart();
+  }
+  std::erase_if(retired_, [this](const Retired& r) { return done_ >= r.until; });
+  if (!queue_.empty()) (void)push();
+  if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
+}
+
+void UdEndpoint::abandon() noexcept {
+  abandoned_ = true;
+  cq_.abandon();
+  send_.abandon();
+  receive_.abandon();
+  for (auto& [address, group] : groups_) group.membership->abandon();
+  for (Retired& r : retired_) r.membership->abandon();
+}
+
+}  // namespace mcast::verbs

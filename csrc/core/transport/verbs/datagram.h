@@ -1,0 +1,118 @@
+// The Datagram endpoint over one unreliable-datagram queue pair with a completion queue of its own:
+// a ring of registered send slots posted in chains, a ring of pre-posted receives, and memberships.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "transport/transport.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/memory.h"
+#include "transport/verbs/multicast.h"
+
+namespace mcast::verbs {
+
+// Distinct groups joined at once, as with sockets; the engine shares groups beyond it.
+inline constexpr size_t kMaxGroups = 16;
+inline constexpr size_t kGrh = 40;             // bytes in front of every received datagram
+inline constexpr size_t kSendSlots = 256;      // datagrams on their way out
+inline constexpr size_t kSendChain = 32;       // datagrams per post, the last one signalled
+inline constexpr size_t kReceiveSlots = 4096;  // at most; see receive_slots()
+inline constexpr size_t kReceiveChain = 32;    // receives per post
+
+class UdEndpoint final : public Datagram {
+ public:
+  UdEndpoint(Device& device, CmChannel& cm, VerbsStats& stats)
+      : device_(device), cm_(cm), stats_(stats), cq_(device) {}
+  ~UdEndpoint() override;
+  UdEndpoint(const UdEndpoint&) = delete;
+  UdEndpoint& operator=(const UdEndpoint&) = delete;
+  Status open(const VerbsOptions& options);
+
+  size_t max_datagram(const MulticastAddress&) const override { return device_.mtu(); }
+  // Of the posted receives three quarters: the rest may be waiting to be posted again.
+  size_t receive_budget() const override { return slots_ * device_.mtu() / 4 * 3; }
+  // Waits for the answer of rdma_cm, at most VerbsOptions::join_patience. That the group then
+  // reaches everybody is for a probe to find out.
+  Status join(const MulticastAddress& address) override;
+  void leave(const MulticastAddress& address) override;
+  Bytes lend(const MulticastAddress& address, size_t size) override;
+  void commit(size_t size) override;
+  bool flush() override;
+  size_t receive(DatagramSink& sink, size_t max_bytes) override;
+
+  CompletionQueue& completions() noexcept { return cq_; }
+  // Completions are already here, so that nothing will announce them.
+  bool pending() const noexcept { return !arrived_.empty(); }
+  size_t receive_slots() const noexcept { return slots_; }
+  void abandon() noexcept;
+
+ private:
+  struct Group {
+    int joins = 0;
+    std::unique_ptr<Membership> membership;
+  };
+  struct Queued {  // committed, not posted
+    MulticastAddress to;
+    size_t size;
+  };
+  struct Arrival {
+    uint32_t slot;
+    uint32_t length;  // routing header included
+    bool own;
+  };
+  // Address handles may be used by what is on its way out; they end when that has left.
+  struct Retired {
+    std::unique_ptr<Membership> membership;
+    uint64_t until;
+  };
+
+  // Posts what waits, joins anew what the fabric took away.
+  void maintain();
+  Status make_qp();
+  Group* find_or_start(const MulticastAddress& address);
+  void retire(std::unique_ptr<Membership> membership);
+  std::byte* send_slot(uint64_t number) const;
+  std::byte* receive_slot(uint32_t slot) const;
+  void reap();
+  void on_completion(const ibv_wc& wc);
+  bool is_own(const ibv_wc& wc, const std::byte* header) const;
+  // False: the head of the queue waits for its address.
+  bool push();
+  size_t post_chain(size_t most);
+  void drop_head();
+  void recover();
+  void repost(uint32_t slot);
+  void post_receives();
+
+  Device& device_;
+  CmChannel& cm_;
+  VerbsStats& stats_;
+  VerbsOptions options_;
+  CompletionQueue cq_;
+  ibv_qp* qp_ = nullptr;
+  Buffer send_, receive_;
+  size_t send_stride_ = 0, receive_stride_ = 0;
+  size_t slots_ = 0;  // receive
+
+  // Datagrams are numbered; slot = number % kSendSlots. done_ <= posted_ <= committed_.
+  uint64_t committed_ = 0, posted_ = 0, done_ = 0;
+  uint64_t signalled_ = 0;    // the last that reports its completion
+  std::deque<Queued> queue_;  // posted_ .. committed_
+  MulticastAddress lent_to_;
+  size_t lent_ = 0;
+  bool send_broken_ = false;
+
+  std::deque<Arrival> arrived_;
+  std::vector<uint32_t> free_;  // receive slots to post again
+  size_t in_receive_ = 0;       // posted
+
+  std::map<MulticastAddress, Group> groups_;
+  std::vector<Retired> retired_;
+  uint64_t address_changes_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace mcast::verbs

@@ -1,0 +1,267 @@
+// Opening goes by IP address: an identifier of rdma_cm bound to an interface's address knows the
+// device and port behind it, for RoCE as for InfiniBand with IPoIB, so no table of GIDs has to be
+// searched and every later identifier of that address lands on the same device.
+#include "transport/verbs/device.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "base/log.h"
+#include "transport/udp/socket.h"
+
+namespace mcast::verbs {
+namespace {
+
+size_t mtu_bytes(ibv_mtu mtu) {
+  const int value = static_cast<int>(mtu);
+  return value >= IBV_MTU_256 && value <= IBV_MTU_4096 ? size_t{128} << value : 0;
+}
+
+std::shared_ptr<DeviceHealth> health_of(ibv_context* context) {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::map<ibv_context*, std::weak_ptr<DeviceHealth>>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  auto& slot = (*all)[context];
+  auto health = slot.lock();
+  if (!health) slot = health = std::make_shared<DeviceHealth>();
+  return health;
+}
+
+}  // namespace
+
+Result<std::vector<Port>> list_ports(Api& api, rdma_event_channel* channel,
+                                     const VerbsOptions& options) {
+  const int count = api.device_count();
+  if (count < 0) {
+    return Status(Code::kUnavailable,
+                  std::string("no RDMA devices: ") + std::strerror(errno) +
+                      "; is the kernel module ib_uverbs loaded and /dev/infiniband visible?");
+  }
+  if (count == 0) return Status(Code::kUnavailable, "this host has no RDMA device");
+  auto interfaces = list_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
+  auto pattern = InterfacePattern::parse(options.interface);
+  if (!pattern.ok()) return pattern.status();
+  std::vector<Port> ports;
+  int error = 0;
+  for (const Interface& i : *interfaces) {
+    if (!i.usable() || (i.loopback && !options.loopback)) continue;
+    const bool named = pattern->match(i.name) >= 0;
+    if (!pattern->names.empty() && named == pattern->exclude) continue;
+    rdma_cm_id* id = nullptr;
+    error = api.create_id(channel, &id, nullptr, RDMA_PS_TCP);
+    if (error != 0) break;
+    sockaddr_in address = ipv4_address(i.address, 0);
+    if (api.bind_addr(id, reinterpret_cast<sockaddr*>(&address)) == 0 && id->verbs != nullptr) {
+      ibv_port_attr attr{};
+      Port port{api.device_name(id->verbs), id->port_num, false, i};
+      port.active =
+          api.query_port(id->verbs, id->port_num, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
+      ports.push_back(std::move(port));
+    }
+    (void)api.destroy_id(id);
+  }
+  if (error != 0) {
+    return Status(
+        Code::kUnavailable,
+        std::string("rdma_create_id: ") + std::strerror(error) +
+            "; is the kernel module rdma_ucm loaded and /dev/infiniband/rdma_cm visible?");
+  }
+  if (ports.empty()) {
+    return Status(Code::kUnavailable,
+                  std::to_string(count) +
+                      " RDMA device(s), but none behind an interface with an "
+                      "IPv4 address" +
+                      (options.interface.empty()
+                           ? ""
+                           : " that MCAST_SOCKET_IFNAME \"" + options.interface + "\" allows") +
+                      "; InfiniBand needs IPoIB (ip addr add ... dev ib0), RoCE an address on its "
+                      "Ethernet interface");
+  }
+  return ports;
+}
+
+Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
+  auto ports = list_ports(api_, channel, options);
+  if (!ports.ok()) return ports.status();
+  auto chosen = choose_port(*ports, options.hca, options.lane);
+  if (!chosen.ok()) return chosen.status();
+  port_ = std::move(chosen).value();
+  const std::string where = "RDMA device " + port_.text();
+  if (const int e = api_.create_id(channel, &anchor_, nullptr, RDMA_PS_TCP); e != 0) {
+    return Status::system(e, "rdma_create_id");
+  }
+  sockaddr_in address = ipv4_address(port_.interface.address, 0);
+  if (const int e = api_.bind_addr(anchor_, reinterpret_cast<sockaddr*>(&address)); e != 0) {
+    return Status::system(e, where + ": rdma_bind_addr " + to_text(port_.interface.address));
+  }
+  context_ = anchor_->verbs;
+  if (context_ == nullptr) return Status(Code::kUnavailable, where + " is gone");
+  health_ = health_of(context_);
+  ibv_port_attr port{};
+  if (const int e = api_.query_port(context_, port_.number, &port); e != 0) {
+    return Status::system(e, where + ": ibv_query_port");
+  }
+  if (const int e = api_.query_device(context_, &attr_); e != 0) {
+    return Status::system(e, where + ": ibv_query_device");
+  }
+  lid_ = port.lid;
+  ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  // IPv4, UDP and the transport's headers with its checksum: what RoCE takes of an IP packet.
+  constexpr size_t kRoceOverhead = 20 + 8 + 12 + 8 + 4;
+  mtu_ = mtu_bytes(port.active_mtu);
+  while (ethernet_ && mtu_ > 256 && mtu_ + kRoceOverhead > options.max_mtu) mtu_ /= 2;
+  if (mtu_ == 0) return Status(Code::kUnavailable, where + " reports no MTU");
+  if (attr_.max_mcast_grp <= 0) {
+    return Status(Code::kUnavailable, where + " has no multicast (max_mcast_grp is 0)");
+  }
+  pd_ = api_.alloc_pd(context_);
+  if (pd_ == nullptr) return Status::system(errno, where + ": ibv_alloc_pd");
+  completions_ = api_.create_comp_channel(context_);
+  if (completions_ == nullptr) return Status::system(errno, where + ": ibv_create_comp_channel");
+  for (const int fd : {completions_->fd, context_->async_fd}) {
+    (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  return {};
+}
+
+Device::~Device() {
+  if (abandoned_) return;
+  if (completions_ != nullptr) (void)api_.destroy_comp_channel(completions_);
+  if (pd_ != nullptr) (void)api_.dealloc_pd(pd_);
+  if (anchor_ != nullptr) (void)api_.destroy_id(anchor_);
+}
+
+void Device::abandon() noexcept {
+  // librdmacm's context is shared by all lanes; its descriptors are closed once.
+  if (completions_ != nullptr) ::close(completions_->fd);
+  abandoned_ = true;
+}
+
+void Device::poll_events() {
+  ibv_async_event event{};
+  while (api_.get_async_event(context_, &event) == 0) {
+    ++stats_.async_events;
+    on_event(event);
+    api_.ack_async_event(&event);
+  }
+}
+
+void Device::on_event(const ibv_async_event& event) {
+  DeviceHealth& h = *health_;
+  const char* what = nullptr;
+  switch (event.event_type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      what = "reported a fatal error";
+      h.removed = true;
+      break;
+    case IBV_EVENT_PORT_ERR:
+      if (event.element.port_num != port_.number) return;
+      what = "lost its link";
+      h.port_down = true;
+      break;
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num != port_.number) return;
+      what = "has its link again";
+      h.port_down = false;
+      break;
+    case IBV_EVENT_GID_CHANGE:
+      what = "changed a GID";
+      ++h.address_changes;
+      break;
+    case IBV_EVENT_LID_CHANGE:
+      what = "changed its LID";
+      ++h.address_changes;
+      break;
+    case IBV_EVENT_CLIENT_REREGISTER:
+      what = "was told by the subnet manager to join its groups again";
+      ++h.address_changes;
+      break;
+    case IBV_EVENT_SM_CHANGE:
+      what = "has another subnet manager";
+      break;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR: {
+      what = "broke a queue pair";
+      std::lock_guard<std::mutex> lock(h.mutex);
+      h.broken_qps.push_back(event.element.qp->qp_num);
+      break;
+    }
+    case IBV_EVENT_CQ_ERR:
+      what = "broke a completion queue";
+      h.removed = true;
+      break;
+    default:
+      return;
+  }
+  log(LogLevel::kWarn, "RDMA device %s %s", port_.text().c_str(), what);
+  std::lock_guard<std::mutex> lock(h.mutex);
+  h.last = what;
+}
+
+Status Device::condition(bool port_too) const {
+  DeviceHealth& h = *health_;
+  if (!h.removed && !(port_too && h.port_down)) return {};
+  std::lock_guard<std::mutex> lock(h.mutex);
+  return Status(Code::kUnavailable, "RDMA device " + port_.text() + " " +
+                                        (h.removed ? (h.last.empty() ? "was removed" : h.last)
+                                                   : std::string("lost its link")));
+}
+
+bool Device::take_broken(uint32_t qp) {
+  DeviceHealth& h = *health_;
+  std::lock_guard<std::mutex> lock(h.mutex);
+  for (size_t i = 0; i < h.broken_qps.size(); ++i) {
+    if (h.broken_qps[i] != qp) continue;
+    h.broken_qps.erase(h.broken_qps.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
+  }
+  return false;
+}
+
+std::string Device::describe() const {
+  return port_.text() + (ethernet_ ? " RoCE " : " InfiniBand ") + port_.interface.name + " " +
+         to_text(port_.interface.address) + " mtu " + std::to_string(mtu_);
+}
+
+CompletionQueue::~CompletionQueue() {
+  if (cq_ != nullptr) (void)device_.api().destroy_cq(cq_);
+}
+
+Status CompletionQueue::open(int depth, const char* what) {
+  cq_ = device_.api().create_cq(device_.context(), depth, this, device_.completions());
+  if (cq_ != nullptr) return {};
+  return Status::system(
+      errno, std::string("ibv_create_cq of ") + std::to_string(depth) + " entries for " + what);
+}
+
+bool CompletionQueue::fill() {
+  if (failed_) return false;
+  at_ = 0;
+  end_ = device_.api().poll_cq(cq_, kBatch, batch_);
+  if (end_ < 0) {
+    failed_ = true;
+    end_ = 0;
+  }
+  return end_ > 0;
+}
+
+bool CompletionQueue::next(ibv_wc& out) {
+  if (at_ == end_ && !fill()) return false;
+  out = batch_[at_++];
+  return true;
+}
+
+bool CompletionQueue::arm() {
+  if (at_ < end_) return false;
+  // What arrives between the last poll and the request makes no event: look once more after it.
+  if (const int error = device_.api().req_notify_cq(cq_); error != 0) failed_ = true;
+  return !fill();
+}
+
+}  // namespace mcast::verbs

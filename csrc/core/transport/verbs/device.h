@@ -1,0 +1,111 @@
+// The device of one lane: port, protection domain, completion queues, and what happens to it from
+// outside (port down, addresses changed, removed). All lanes of a process share librdmacm's context
+// of a device and with it the one queue of asynchronous events, so what a lane reads from it is
+// kept where the others see it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/verbs/api.h"
+#include "transport/verbs/hca.h"
+#include "transport/verbs/options.h"
+
+namespace mcast::verbs {
+
+// What befell a device since it was opened; any thread.
+struct DeviceHealth {
+  std::atomic<bool> removed{false};
+  std::atomic<bool> port_down{false};
+  // How often the addresses of multicast groups may have changed (GID, LID, subnet manager).
+  std::atomic<uint64_t> address_changes{0};
+  std::mutex mutex;
+  std::vector<uint32_t> broken_qps;  // numbers; guarded by `mutex`
+  std::string last;                  // the last event in words; guarded by `mutex`
+};
+
+class Device {
+ public:
+  Device(Api& api, VerbsStats& stats) : api_(api), stats_(stats) {}
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Finds and opens the port; the event channel is used for asking, synchronously.
+  Status open(const VerbsOptions& options, rdma_event_channel* channel);
+
+  Api& api() const noexcept { return api_; }
+  ibv_context* context() const noexcept { return context_; }
+  ibv_pd* pd() const noexcept { return pd_; }
+  ibv_comp_channel* completions() const noexcept { return completions_; }
+  const Port& port() const noexcept { return port_; }
+  const ibv_device_attr& attr() const noexcept { return attr_; }
+  size_t mtu() const noexcept { return mtu_; }  // payload bytes of one unreliable datagram
+  bool ethernet() const noexcept { return ethernet_; }
+  uint16_t lid() const noexcept { return lid_; }  // InfiniBand
+  const DeviceHealth& health() const noexcept { return *health_; }
+
+  // Reads asynchronous events; logs what happened.
+  void poll_events();
+  // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
+  Status condition(bool port_too) const;
+  // Takes the numbers of `own` queue pairs that the device declared broken.
+  bool take_broken(uint32_t qp);
+  std::string describe() const;
+  void abandon() noexcept;
+
+ private:
+  void on_event(const ibv_async_event& event);
+
+  Api& api_;
+  VerbsStats& stats_;
+  Port port_;
+  rdma_cm_id* anchor_ = nullptr;  // bound to the port: keeps librdmacm's context open
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_comp_channel* completions_ = nullptr;
+  ibv_device_attr attr_{};
+  size_t mtu_ = 0;
+  uint16_t lid_ = 0;
+  bool ethernet_ = false;
+  bool abandoned_ = false;
+  std::shared_ptr<DeviceHealth> health_;
+};
+
+// A completion queue that remembers what arming it found.
+class CompletionQueue {
+ public:
+  explicit CompletionQueue(Device& device) : device_(device) {}
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+  Status open(int depth, const char* what);
+
+  ibv_cq* get() const noexcept { return cq_; }
+  // The next completion; false: none.
+  bool next(ibv_wc& out);
+  // Asks for an event at the next completion; false: there is one already, do not sleep.
+  bool arm();
+  bool failed() const noexcept { return failed_; }
+  void abandon() noexcept { cq_ = nullptr; }
+
+ private:
+  bool fill();
+  static constexpr int kBatch = 32;
+  Device& device_;
+  ibv_cq* cq_ = nullptr;
+  ibv_wc batch_[kBatch];
+  int at_ = 0, end_ = 0;
+  bool failed_ = false;
+};
+
+// All RDMA ports behind usable interfaces that VerbsOptions::interface (NCCL grammar) allows.
+Result<std::vector<Port>> list_ports(Api& api, rdma_event_channel* channel,
+                                     const VerbsOptions& options);
+
+}  // namespace mcast::verbs

@@ -1,0 +1,66 @@
+// Options and statistics of the verbs transport. No verbs header: the engine includes this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/config.h"
+#include "base/types.h"
+
+namespace mcast {
+
+struct VerbsOptions {
+  std::string hca;                      // NCCL grammar, see hca.h; empty: the first active port
+  std::string interface;                // as for UDP: only ports behind these; empty: all
+  size_t lane = 0;                      // an exact list gives its i-th port to lane i
+  uint64_t max_mtu = 9000;              // bytes of IP packet
+  uint64_t rcvbuf = 32 << 20;           // bytes of pre-posted receives asked for
+  uint64_t ttl = 1;                     // hop limit of multicast datagrams, RoCE
+  Nanos liveness_limit = 20 * kSecond;  // a dead peer is found in less
+  Nanos join_patience = 2 * kSecond;    // for the subnet manager, or the network's IGMP
+  bool loopback = false;                // ports behind lo count too: for tests without a device
+
+  static VerbsOptions from(const Config& config, size_t lane = 0) {
+    VerbsOptions o;
+    o.lane = lane;
+    o.hca = config.ib_hca;
+    o.interface = config.interface;
+    o.max_mtu = config.max_mtu;
+    o.rcvbuf = config.rcvbuf;
+    o.ttl = config.ttl;
+    o.liveness_limit = config.liveness_limit;
+    o.join_patience = config.probe_timeout;
+    return o;
+  }
+};
+
+// Cumulative; written by the lane's thread, to be read by it.
+struct VerbsStats {
+  // Datagrams.
+  uint64_t datagrams_sent = 0, datagrams_received = 0;
+  uint64_t send_posts = 0;         // chains of work requests
+  uint64_t send_completions = 0;   // signalled ones only
+  uint64_t would_block = 0;        // the send ring was full
+  uint64_t send_errors = 0;        // completions with an error, refused posts
+  uint64_t dropped_datagrams = 0;  // could not be sent: no address handle, errors
+  uint64_t receive_errors = 0;
+  uint64_t receive_posts = 0;  // chains of receives
+  uint64_t low_water = 0;      // times the posted receives ran low
+  uint64_t own_echo = 0;       // own datagrams that the network brought back
+  uint64_t truncated = 0;      // shorter than their routing header
+  uint64_t rejoins = 0;        // memberships made anew after an address or subnet change
+  // Streams.
+  uint64_t connections_opened = 0;
+  uint64_t connect_retries = 0;
+  uint64_t yielded = 0;
+  uint64_t hello_refused = 0;
+  uint64_t protocol_violations = 0;
+  uint64_t frames_dropped = 0;
+  uint64_t credit_waits = 0;     // messages that waited for the peer's receives
+  uint64_t credit_messages = 0;  // sent only to return credits
+  uint64_t reads_posted = 0, reads_completed = 0, read_bytes = 0;  // RDMA Read
+  // Device.
+  uint64_t async_events = 0;
+};
+
+}  // namespace mcast

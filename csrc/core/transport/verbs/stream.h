@@ -1,0 +1,148 @@
+// The Stream endpoint over reliable connections: one per peer that is needed, made by the first
+// send, shared by the three channels, which take turns piece by piece with control in front.
+//
+// The peer's uid is its identity, as with TCP: a connection is accepted only if its Hello names our
+// uid, and belongs to the PeerId of the uid it comes from. Frames flow only on an established
+// connection, so one that loses a simultaneous connect has carried none.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/transport.h"
+#include "transport/verbs/connection.h"
+
+namespace mcast::verbs {
+
+// Time a connector keeps trying against refusals. A peer listens before it publishes its address.
+inline constexpr Nanos kRefusedPatience = 2 * kSecond;
+// Time until a connection stands, whatever happens.
+inline constexpr Nanos kConnectLimit = 10 * kSecond;
+inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue
+
+class RcStream final : public Stream,
+                       public RemoteMemory,
+                       private Connection::Owner,
+                       private CmHandler {
+ public:
+  RcStream(Device& device, CmChannel& cm, VerbsStats& stats)
+      : device_(device), cm_(cm), stats_(stats) {}
+  ~RcStream() override;
+  RcStream(const RcStream&) = delete;
+  RcStream& operator=(const RcStream&) = delete;
+  Status open(const VerbsOptions& options);
+
+  StreamAddress address(bool loopback) const override;
+  PeerId add_peer(const StreamAddress& address) override;
+  void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(PeerId peer, Channel channel) const override;
+  size_t poll(StreamSink& sink, Nanos now) override;
+  bool close_peers(Nanos now) override;
+  RemoteMemory* remote_memory() override { return this; }
+
+  // RemoteMemory
+  Result<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
+  size_t max_read() const override { return kReadBytes; }
+  bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) override;
+
+  // Asks for an event at the next completion; false: there is one already.
+  bool arm();
+  Nanos until_timer() const noexcept;
+  const RegionCache& regions() const noexcept { return *regions_; }
+  void abandon() noexcept;
+
+ private:
+  enum class Phase {
+    kIdle,
+    kAttempt,    // `connection` is ours and not established
+    kRetry,      // an attempt failed, the next is at `deadline`
+    kYielded,    // the peer said that it has a connection of its own on the way
+    kAccepting,  // `connection` is theirs
+    kOpen,
+    kEnded,
+  };
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    size_t sent = 0;
+  };
+  struct Peer {
+    StreamAddress address;
+    Phase phase = Phase::kIdle;
+    Connection* connection = nullptr;
+    std::array<std::deque<Outgoing>, kChannels> queues;
+    std::array<size_t, kChannels> queued{};
+    size_t turn = 0;  // which bulk channel sends next
+    bool goodbye_due = false;
+    bool timed = false;       // `since` and `deadline` are set: send() has no clock
+    Nanos since = kNever;     // of the first attempt
+    Nanos deadline = kNever;  // of the next retry, or of the phase
+    Nanos backoff = 0;
+    Status last;         // why the last attempt failed
+    bool dirty = false;  // in dirty_
+  };
+  struct Report {
+    PeerId peer;
+    Status why;
+    bool graceful;
+  };
+  struct Read {  // in flight
+    uint64_t token = 0;
+    size_t length = 0;
+  };
+
+  // stream_connect.cpp
+  void on_cm_event(const CmEvent& event) override;  // of the listener
+  void on_connection_event(Connection& connection, const CmEvent& event) override;
+  void on_request(const CmEvent& event);
+  void refuse(rdma_cm_id* id, Refusal reason);
+  void start(PeerId id);
+  void advance(Connection& c, const CmEvent& event);
+  void attempt_failed(PeerId id, Status why);
+  void established(Connection& c);
+  void disconnected(Connection& c);
+  void run_timers(Nanos now);
+  Result<CompletionQueue*> queue_with_room();
+  Connection* make_connection(PeerId peer, Connection::State state);
+  void retire(Connection& c);
+
+  // stream.cpp
+  size_t drain(StreamSink& sink);
+  void on_completion(const ibv_wc& wc, StreamSink& sink);
+  void on_message(Connection& c, const ibv_wc& wc, StreamSink& sink);
+  bool put_together(Connection& c, const Message& m, ConstBytes piece, StreamSink& sink);
+  void on_read(Connection& c, const ibv_wc& wc, StreamSink& sink);
+  void broken(Connection& c);
+  void pump(PeerId id);
+  void return_credits(Connection& c);
+  void fail_peer(PeerId id, Status why, bool graceful = false);
+  void violation(Connection& c, const std::string& what);
+  void check_device();
+  std::string text(PeerId id) const;
+
+  Device& device_;
+  CmChannel& cm_;
+  VerbsStats& stats_;
+  VerbsOptions options_;
+  uint64_t uid_ = 0;
+  sockaddr_in local_{};
+  rdma_cm_id* listener_ = nullptr;
+  std::vector<std::unique_ptr<CompletionQueue>> queues_;
+  std::vector<Peer> peers_;
+  std::unordered_map<uint64_t, PeerId> by_uid_;
+  std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial
+  std::vector<std::unique_ptr<Connection>> graveyard_;
+  std::unordered_map<uint64_t, Read> reads_;  // by serial and read slot
+  std::unique_ptr<RegionCache> regions_;
+  std::vector<Report> reports_;
+  uint32_t next_serial_ = 1;
+  bool closing_ = false;
+  bool abandoned_ = false;
+  bool timers_dirty_ = false;
+  Nanos now_ = 0;
+  Nanos next_timer_ = kNever;
+};
+
+}  // namespace mcast::verbs

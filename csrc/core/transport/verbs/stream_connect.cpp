@@ -1,0 +1,259 @@
+// How connections come about. The first send to a peer resolves its address and route and connects;
+// the Hello travels in the request. If both sides connect at once, the one with the lower uid keeps
+// its own: it refuses the other's request with the word that its own is coming, and the higher one
+// gives its attempt up when it accepts. Refusals and unreachable peers are tried again with growing
+// pauses for a while, since a process that is being started may not listen yet.
+#include <algorithm>
+
+#include "transport/udp/socket.h"
+#include "transport/verbs/stream.h"
+
+namespace mcast::verbs {
+namespace {
+
+constexpr Nanos kFirstBackoff = 10 * kMilli, kLastBackoff = 200 * kMilli;
+constexpr int kResolveMs = 2000;
+
+}  // namespace
+
+Connection* RcStream::make_connection(PeerId peer, Connection::State state) {
+  const uint32_t serial = next_serial_++;
+  auto made = std::make_unique<Connection>(static_cast<Connection::Owner&>(*this), cm_, device_,
+                                           stats_, serial);
+  made->peer = peer;
+  made->state = state;
+  Connection* const c = made.get();
+  connections_[serial] = std::move(made);
+  return c;
+}
+
+// Ends with the current poll: callers up the stack may still look at it.
+void RcStream::retire(Connection& c) {
+  const auto it = connections_.find(c.serial());
+  if (it == connections_.end()) return;
+  for (uint64_t slot = 0; slot < kReads; ++slot) reads_.erase(uint64_t{c.serial()} << 32 | slot);
+  if (c.state == Connection::State::kOpen) c.disconnect();
+  c.state = Connection::State::kDead;
+  graveyard_.push_back(std::move(it->second));
+  connections_.erase(it);
+}
+
+Result<CompletionQueue*> RcStream::queue_with_room() {
+  if (connections_.size() <= queues_.size() * kConnectionsPerQueue && !queues_.empty()) {
+    return queues_[next_serial_ % queues_.size()].get();
+  }
+  auto queue = std::make_unique<CompletionQueue>(device_);
+  const auto most = static_cast<size_t>(std::max(1, device_.attr().max_cqe));
+  // Retired connections may leave completions behind: twice the room.
+  const size_t depth = std::min(most, 2 * kConnectionsPerQueue * kCompletions);
+  if (Status s = queue->open(static_cast<int>(depth), "connections"); !s.ok()) return s;
+  queues_.push_back(std::move(queue));
+  return queues_.back().get();
+}
+
+void RcStream::start(PeerId id) {
+  Peer& peer = peers_[id];
+  peer.timed = peer.since != kNever;
+  timers_dirty_ = true;
+  peer.phase = Phase::kAttempt;
+  const auto to = parse_ipv4(peer.address.host, peer.address.port);
+  if (!to.ok()) {
+    fail_peer(id, to.status());
+    return;
+  }
+  Connection* const c = make_connection(id, Connection::State::kResolvingAddress);
+  peer.connection = c;
+  if (Status s = c->resolve(local_, *to, kResolveMs); !s.ok()) attempt_failed(id, s);
+}
+
+void RcStream::attempt_failed(PeerId id, Status why) {
+  Peer& peer = peers_[id];
+  if (peer.connection != nullptr) retire(*peer.connection);
+  peer.connection = nullptr;
+  peer.last = std::move(why);
+  ++stats_.connect_retries;
+  peer.phase = Phase::kRetry;
+  peer.backoff = peer.backoff == 0 ? kFirstBackoff : std::min(2 * peer.backoff, kLastBackoff);
+  peer.timed = false;
+  timers_dirty_ = true;
+}
+
+void RcStream::run_timers(Nanos now) {
+  timers_dirty_ = false;
+  next_timer_ = kNever;
+  for (PeerId id = 0; id < peers_.size(); ++id) {
+    Peer& peer = peers_[id];
+    if (peer.phase == Phase::kIdle || peer.phase == Phase::kOpen || peer.phase == Phase::kEnded) {
+      continue;
+    }
+    if (peer.since == kNever) peer.since = now;
+    if (peer.phase == Phase::kRetry && now - peer.since >= kRefusedPatience) {
+      fail_peer(id, peer.last.with_context("cannot connect to " + text(id) + " for " +
+                                           seconds_text(now - peer.since)));
+      continue;
+    }
+    if (now - peer.since >= kConnectLimit) {
+      fail_peer(id, Status(Code::kPeerLost, "no connection to " + text(id) + " after " +
+                                                seconds_text(now - peer.since)));
+      continue;
+    }
+    if (!peer.timed) {
+      peer.timed = true;
+      peer.deadline = peer.phase == Phase::kRetry ? now + peer.backoff : kNever;
+    }
+    if (peer.phase == Phase::kRetry && now >= peer.deadline) start(id);
+    next_timer_ = std::min({next_timer_, peer.since + kConnectLimit,
+                            peer.phase == Phase::kRetry
+                                ? std::min(peer.deadline, peer.since + kRefusedPatience)
+                                : kNever});
+  }
+}
+
+void RcStream::on_cm_event(const CmEvent& event) {
+  if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+    on_request(event);
+  } else if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+    for (PeerId id = 0; id < peers_.size(); ++id) {
+      if (peers_[id].phase == Phase::kIdle) continue;
+      fail_peer(id, Status(Code::kPeerLost, text(id) + ": " + cm_event_text(event)));
+    }
+  }
+}
+
+void RcStream::refuse(rdma_cm_id* id, Refusal reason) {
+  const auto data = encode(reason);
+  (void)device_.api().reject(id, data.data(), static_cast<uint8_t>(data.size()));
+  id->context = nullptr;
+  cm_.destroy(id);
+}
+
+void RcStream::on_request(const CmEvent& event) {
+  event.id->context = nullptr;  // the listener's, until it is adopted
+  const auto hello = decode_hello(event.data);
+  if (!hello || hello->target != uid_ || hello->source == uid_ || closing_) {
+    ++stats_.hello_refused;
+    refuse(event.id, Refusal::kStranger);
+    return;
+  }
+  const auto known = by_uid_.find(hello->source);
+  const PeerId id =
+      known != by_uid_.end()
+          ? known->second
+          : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
+  Peer& peer = peers_[id];
+  const bool ours_wins = peer.phase == Phase::kAttempt && uid_ < hello->source;
+  if (ours_wins || peer.phase == Phase::kOpen || peer.phase == Phase::kAccepting) {
+    refuse(event.id, Refusal::kYield);
+    return;
+  }
+  if (peer.phase == Phase::kEnded) {
+    refuse(event.id, Refusal::kStranger);
+    return;
+  }
+  if (peer.connection != nullptr) {
+    ++stats_.yielded;
+    retire(*peer.connection);
+  }
+  Connection* const c = make_connection(id, Connection::State::kAccepting);
+  c->adopt(event.id);
+  peer.connection = c;
+  peer.phase = Phase::kAccepting;
+  peer.timed = false;
+  timers_dirty_ = true;
+  auto queue = queue_with_room();
+  Status status = queue.status();
+  if (queue.ok()) status = c->prepare(**queue, options_.liveness_limit);
+  if (status.ok()) status = c->accept();
+  if (!status.ok()) fail_peer(id, status.with_context("accepting " + text(id)));
+}
+
+void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
+  if (c.state == Connection::State::kDead) return;
+  switch (event.type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      advance(c, event);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      if (c.state != Connection::State::kOpen) established(c);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      disconnected(c);
+      break;
+    case RDMA_CM_EVENT_REJECTED: {
+      const auto refusal = decode_refusal(event.data);
+      if (refusal == Refusal::kYield) {
+        Peer& peer = peers_[c.peer];
+        ++stats_.yielded;
+        peer.connection = nullptr;
+        peer.phase = Phase::kYielded;
+        timers_dirty_ = true;
+        retire(c);
+      } else if (refusal == Refusal::kStranger) {
+        fail_peer(c.peer, Status(Code::kPeerLost,
+                                 text(c.peer) + " is another process than the one expected"));
+      } else {
+        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
+      }
+      break;
+    }
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+      if (c.state == Connection::State::kOpen) break;
+      attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
+      break;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      fail_peer(c.peer, Status(Code::kPeerLost, text(c.peer) + ": " + cm_event_text(event)));
+      break;
+    default:
+      break;
+  }
+}
+
+void RcStream::advance(Connection& c, const CmEvent& event) {
+  Status status;
+  if (event.type == RDMA_CM_EVENT_ADDR_RESOLVED) {
+    c.state = Connection::State::kResolvingRoute;
+    status = c.resolve_route(kResolveMs);
+  } else {
+    c.state = Connection::State::kConnecting;
+    auto queue = queue_with_room();
+    status = queue.status();
+    if (queue.ok()) status = c.prepare(**queue, options_.liveness_limit);
+    if (status.ok()) {
+      status = c.connect({kCredits, uid_, peers_[c.peer].address.uid, local_.sin_addr,
+                          device_.api().local_port(listener_)});
+    }
+  }
+  if (!status.ok()) attempt_failed(c.peer, status);
+}
+
+void RcStream::established(Connection& c) {
+  Peer& peer = peers_[c.peer];
+  if (peer.connection != &c) {
+    retire(c);
+    return;
+  }
+  c.state = Connection::State::kOpen;
+  peer.phase = Phase::kOpen;
+  peer.since = kNever;
+  peer.backoff = 0;
+  ++stats_.connections_opened;
+  pump(c.peer);
+}
+
+void RcStream::disconnected(Connection& c) {
+  if (c.state != Connection::State::kOpen) {
+    attempt_failed(c.peer, Status(Code::kPeerLost, "disconnected before it was made"));
+    return;
+  }
+  // What it sent is in the completion queue, and may end with a goodbye: drain() decides.
+  if (c.problem.ok()) {
+    c.problem = Status(Code::kClosed, "it closed its connection without a goodbye");
+  }
+  timers_dirty_ = true;
+}
+
+}  // namespace mcast::verbs

@@ -1,0 +1,309 @@
+// The datagram endpoint when device and fabric misbehave, and what it tells them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "transport/transport_contract.h"
+#include "verbs/verbs_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class VerbsDatagram : public ::testing::Test {
+ protected:
+  VerbsDatagram() { world.options.join_patience = 50 * kMilli; }
+  Node& add() {
+    nodes.push_back(std::make_unique<Node>());
+    auto made = verbs::make_transport(fake(), world.options);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    transports.push_back(made->get());
+    nodes.back()->transport = std::move(*made);
+    return *nodes.back();
+  }
+  FakeVerbs& fake() { return *world.fake; }
+  void poll(int rounds = 3) {
+    while (rounds-- > 0) {
+      for (auto& n : nodes) {
+        n->st().poll(*n, world.now());
+        n->dg().receive(*n, 1 << 20);
+        n->dg().flush();
+      }
+    }
+  }
+  void send(Node& n, const Buffer& data) {
+    const Bytes lent = n.dg().lend(group, data.size());
+    ASSERT_EQ(lent.size(), data.size());
+    std::copy(data.begin(), data.end(), lent.begin());
+    n.dg().commit(data.size());
+  }
+  const VerbsStats& stats(size_t i) const { return transports[i]->stats(); }
+
+  FakeVerbsWorld world;
+  std::vector<verbs::VerbsTransport*> transports;
+  std::vector<std::unique_ptr<Node>> nodes;
+  const MulticastAddress group{77, 4711, false};
+};
+
+TEST_F(VerbsDatagram, SendsWithWhatTheJoinReturned) {
+  fake().qkey = 0xabcdef;
+  fake().mlid = 0xc123;
+  fake().multicast_qpn = 0xfffff0;
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  EXPECT_THAT(fake().attached_lids(), ElementsAre(0xc123));
+  send(a, pattern(100, 1));
+  poll();
+  EXPECT_EQ(b.datagrams.size(), 1u);
+  EXPECT_THAT(fake().used_qkeys, ElementsAre(0xabcdefu));
+}
+
+TEST_F(VerbsDatagram, ARejectedJoinSaysWhy) {
+  Node& a = add();
+  fake().join_status = -ENETUNREACH;
+  const Status rejected = a.dg().join(group);
+  EXPECT_EQ(rejected.code(), Code::kUnavailable);
+  EXPECT_THAT(rejected.message(), HasSubstr("joining the multicast group failed"));
+  EXPECT_THAT(rejected.message(), HasSubstr("fake_0:1"));
+  fake().join_status = 0;
+  EXPECT_TRUE(a.dg().join(group).ok()) << "a later try is a fresh one";
+}
+
+TEST_F(VerbsDatagram, AJoinThatNobodyAnswersEnds) {
+  Node& a = add();
+  fake().join_silent = true;
+  const Status silent = a.dg().join(group);
+  EXPECT_EQ(silent.code(), Code::kUnavailable);
+  EXPECT_THAT(silent.message(), HasSubstr("subnet manager"));
+}
+
+TEST_F(VerbsDatagram, AFailedAttachNamesTheDevicesLimit) {
+  Node& a = add();
+  fake().attach_error = ENOMEM;
+  const Status full = a.dg().join(group);
+  EXPECT_FALSE(full.ok());
+  EXPECT_THAT(full.message(), HasSubstr("64 multicast groups"));
+}
+
+TEST_F(VerbsDatagram, GroupsAreLimitedByTheDevice) {
+  fake().attr.max_mcast_grp = 2;
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join({1, 1, false}).ok());
+  ASSERT_TRUE(a.dg().join({2, 1, false}).ok());
+  EXPECT_EQ(a.dg().join({3, 1, false}).code(), Code::kResourceExhausted);
+  a.dg().leave({1, 1, false});
+  EXPECT_TRUE(a.dg().join({3, 1, false}).ok());
+}
+
+TEST_F(VerbsDatagram, ChangedAddressesAreJoinedAnew) {
+  for (const ibv_event_type change :
+       {IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_CLIENT_REREGISTER}) {
+    Node& a = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    const uint16_t before = fake().mlid++;
+    EXPECT_THAT(fake().attached_lids(), ElementsAre(before));
+    fake().raise(change);
+    poll(4);
+    EXPECT_THAT(fake().attached_lids(), ElementsAre(before + 1)) << change;
+    EXPECT_EQ(transports.back()->stats().rejoins, 1u);
+    nodes.clear();
+    transports.clear();
+  }
+}
+
+TEST_F(VerbsDatagram, AGroupThatTheFabricTookAwayIsJoinedAgain) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().mlid = 0xc777;
+  fake().fabric_takes_group_away();
+  poll(4);
+  EXPECT_THAT(fake().attached_lids(), ElementsAre(0xc777));
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams.size(), 1u);
+}
+
+TEST_F(VerbsDatagram, OneCompletionPerChainOfSends) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  const uint64_t posts = fake().send_posts;
+  for (size_t i = 0; i < 2 * verbs::kSendChain; ++i) send(a, pattern(64, i));
+  poll();
+  EXPECT_EQ(fake().send_posts - posts, 2u);
+  EXPECT_EQ(stats(0).send_completions, 2u);
+  EXPECT_EQ(fake().unsignalled, 2 * (verbs::kSendChain - 1));
+}
+
+TEST_F(VerbsDatagram, ManyMoreDatagramsThanSlotsPassBothRings) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  const size_t total = 5 * transports[1]->ud().receive_slots();
+  for (size_t i = 0; i < total; ++i) {
+    send(a, pattern(32, i));
+    if (i % 100 == 99) poll(1);
+  }
+  poll();
+  ASSERT_EQ(b.datagrams.size(), total);
+  EXPECT_EQ(b.datagrams[total / 2], pattern(32, total / 2));
+  EXPECT_EQ(fake().lost_without_receive, 0u);
+  EXPECT_LE(stats(1).receive_posts, total / (verbs::kReceiveChain / 2)) << "posted in chains";
+}
+
+TEST_F(VerbsDatagram, AReceiverThatIsNotPolledLosesWithoutHarm) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  const size_t slots = transports[1]->ud().receive_slots();
+  for (size_t i = 0; i < slots + 50; ++i) {
+    send(a, pattern(32, i));
+    if (i % 100 == 99) nodes[0]->dg().receive(*nodes[0], 1 << 20);
+  }
+  a.dg().flush();
+  EXPECT_EQ(fake().lost_without_receive % (slots + 50), 50u);
+  poll();
+  EXPECT_EQ(b.datagrams.size(), slots);
+  EXPECT_GT(stats(1).low_water, 0u);
+  send(a, pattern(32, 1));
+  poll();
+  EXPECT_EQ(b.datagrams.size(), slots + 1) << "the receives are there again";
+}
+
+TEST_F(VerbsDatagram, OwnDatagramsAreDroppedBySource) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  send(a, pattern(64, 1));
+  poll();
+  EXPECT_TRUE(a.datagrams.empty());
+  EXPECT_EQ(stats(0).own_echo, 1u);
+}
+
+TEST_F(VerbsDatagram, SendErrorsOfEachKindAreSurvived) {
+  for (const ibv_wc_status status : {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR,
+                                     IBV_WC_WR_FLUSH_ERR, IBV_WC_GENERAL_ERR}) {
+    Node& a = add();
+    Node& b = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    ASSERT_TRUE(b.dg().join(group).ok());
+    fake().datagram_status = status;
+    for (size_t i = 0; i < 3; ++i) send(a, pattern(64, i));
+    poll();
+    EXPECT_TRUE(b.datagrams.empty());
+    EXPECT_GT(transports[0]->stats().send_errors, 0u) << status;
+    fake().datagram_status = IBV_WC_SUCCESS;
+    send(a, pattern(64, 9));
+    poll();
+    EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 9)}) << status;
+    nodes.clear();
+    transports.clear();
+  }
+}
+
+TEST_F(VerbsDatagram, ReceiveErrorsCostTheirDatagramOnly) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().receive_status = IBV_WC_LOC_PROT_ERR;
+  send(a, pattern(64, 1));
+  poll();
+  fake().receive_status = IBV_WC_SUCCESS;
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+  EXPECT_EQ(stats(1).receive_errors, 1u);
+}
+
+TEST_F(VerbsDatagram, RefusedPostsLoseNoSlot) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  for (int round = 0; round < 600; ++round) {
+    fake().refuse_posts = 1;
+    send(a, pattern(64, 1));
+    a.dg().flush();
+    poll(1);
+  }
+  EXPECT_GT(stats(0).send_errors, 0u);
+  fake().refuse_posts = 0;
+  const size_t before = b.datagrams.size();
+  for (size_t i = 0; i < verbs::kSendSlots; ++i) {
+    send(a, pattern(64, i));
+    poll(1);
+  }
+  EXPECT_EQ(b.datagrams.size() - before, verbs::kSendSlots);
+}
+
+TEST_F(VerbsDatagram, SendersThatHaveNotJoinedGetTheGroupsAddressToo) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(b.dg().join(group).ok());
+  send(a, pattern(64, 1));
+  EXPECT_FALSE(a.dg().flush()) << "the address is not known yet";
+  poll();
+  EXPECT_EQ(b.datagrams.size(), 1u);
+  a.dg().leave(group);  // of what was never joined: nothing
+  ASSERT_TRUE(a.dg().join(group).ok());
+  send(b, pattern(64, 2));
+  poll();
+  EXPECT_EQ(a.datagrams.size(), 1u);
+  EXPECT_EQ(fake().destroyed_in_use, 0u);
+}
+
+TEST_F(VerbsDatagram, ARemovedDeviceTakesNoMoreGroups) {
+  Node& a = add();
+  fake().raise(IBV_EVENT_DEVICE_FATAL);
+  poll();
+  const Status gone = a.dg().join(group);
+  EXPECT_EQ(gone.code(), Code::kUnavailable);
+  EXPECT_THAT(gone.message(), HasSubstr("fatal error"));
+}
+
+TEST_F(VerbsDatagram, APortWithoutLinkTakesNoMoreGroupsUntilItIsBack) {
+  Node& a = add();
+  fake().raise(IBV_EVENT_PORT_ERR);
+  poll();
+  EXPECT_THAT(a.dg().join(group).message(), HasSubstr("lost its link"));
+  fake().raise(IBV_EVENT_PORT_ACTIVE);
+  poll();
+  EXPECT_TRUE(a.dg().join(group).ok());
+}
+
+// Puts back the process's memory lock limit.
+struct MemlockLimit {
+  rlimit before{};
+  explicit MemlockLimit(rlim_t soft) {
+    (void)::getrlimit(RLIMIT_MEMLOCK, &before);
+    const rlimit now{std::min(soft, before.rlim_max), before.rlim_max};
+    (void)::setrlimit(RLIMIT_MEMLOCK, &now);
+  }
+  ~MemlockLimit() { (void)::setrlimit(RLIMIT_MEMLOCK, &before); }
+};
+
+TEST_F(VerbsDatagram, MemoryLimitsShrinkTheRingThenFailWithTheRemedy) {
+  const MemlockLimit limit(65536);
+  fake().largest_registration = 2 << 20;
+  world.options.rcvbuf = 32 << 20;
+  Node& a = add();
+  EXPECT_LE(transports[0]->ud().receive_slots() * 4160, size_t{2} << 20);
+  EXPECT_GT(a.dg().receive_budget(), 0u);
+  fake().registration_error = ENOMEM;
+  const auto refused = verbs::make_transport(fake(), world.options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("registering"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("limit is 65536 bytes"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("ulimit -l unlimited"));
+}
+
+}  // namespace
+}  // namespace mcast::testing

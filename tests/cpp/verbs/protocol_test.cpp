@@ -1,0 +1,149 @@
+// The protocol over verbs on the device in memory, in virtual time: losses by seed, repairs by RDMA
+// Read, every byte checked.
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "support/cluster.h"
+#include "transport/interceptor.h"
+#include "verbs/verbs_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using test::Cluster;
+using test::ClusterOptions;
+using test::OpRun;
+
+struct Lossy {
+  FakeVerbsWorld world;
+  Rng rng{1};
+  double rate = 0;
+  std::unique_ptr<Cluster> cluster;
+
+  explicit Lossy(uint32_t ranks, const std::string& faults = "") {
+    ClusterOptions options;
+    options.ranks = ranks;
+    options.group.tag = 99;
+    options.group.agreed.chunk = 1024;
+    options.group.agreed.budget = 1 << 20;
+    options.group.agreed.batch = 8 * 1024;
+    options.group.agreed.eager = 8 * 1024;
+    options.transport = [this, faults] {
+      auto wrapped = intercept(world.make(), faults, nullptr);
+      EXPECT_TRUE(wrapped.ok());
+      return std::move(wrapped).value();
+    };
+    cluster = std::make_unique<Cluster>(options);
+    world.fake->on_datagram = [this](std::vector<std::byte>&) { return !rng.chance(rate); };
+  }
+
+  void check(const std::vector<std::shared_ptr<OpRun>>& ops) {
+    ASSERT_TRUE(cluster->run(
+        [&] { return std::all_of(ops.begin(), ops.end(), [](auto& o) { return o->done(); }); }));
+    for (const auto& op : ops) {
+      EXPECT_TRUE(op->status.ok()) << op->status.to_string();
+      EXPECT_EQ(op->check(cluster->size()), "");
+      EXPECT_EQ(op->calls, 1);
+    }
+  }
+  std::vector<std::shared_ptr<OpRun>> broadcast(Member root, size_t bytes, uint64_t id) {
+    std::vector<std::shared_ptr<OpRun>> ops;
+    for (Member r = 0; r < cluster->size(); r++) {
+      ops.push_back(cluster->broadcast(r, root, bytes, id));
+    }
+    return ops;
+  }
+  std::vector<std::shared_ptr<OpRun>> allgather(size_t bytes, uint64_t id) {
+    std::vector<std::shared_ptr<OpRun>> ops;
+    for (Member r = 0; r < cluster->size(); r++) ops.push_back(cluster->allgather(r, bytes, id));
+    return ops;
+  }
+};
+
+TEST(VerbsProtocol, NothingIsRepairedWithoutLoss) {
+  Lossy job(3);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{5000}, size_t{100000}, size_t{1} << 20}) {
+    job.check(job.broadcast(1, size, 2 * size + 1));
+    job.check(job.allgather(size, 2 * size + 2));
+  }
+  EXPECT_EQ(job.cluster->total(Counter::repair_reads), 0u);
+  EXPECT_GT(job.cluster->total(Counter::chunks_placed), 4000u);
+}
+
+TEST(VerbsProtocol, LossesOfLargeOperationsAreReadFromTheDonorsMemory) {
+  for (const double rate : {0.001, 0.01, 0.05, 0.2}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Lossy job(4);
+      job.rng = Rng(seed);
+      job.rate = rate;
+      job.check(job.broadcast(2, 777777, 10 + seed));
+      job.check(job.allgather(200000, 20 + seed));
+      const Cluster& c = *job.cluster;
+      EXPECT_EQ(c.total(Counter::repair_chunks_sent), 0u) << "no donor sent the bytes itself";
+      EXPECT_EQ(c.total(Counter::malformed) + c.total(Counter::corrupt), 0u);
+      if (rate >= 0.01) {
+        EXPECT_GT(c.total(Counter::repair_reads), 0u) << rate << " " << seed;
+        EXPECT_GT(c.total(Counter::repair_read_bytes), 0u);
+        EXPECT_GT(c.total(Counter::fetch_grants_sent), 0u);
+      }
+      uint64_t read = 0;
+      for (Member r = 0; r < c.size(); r++) {
+        for (const auto& [from, to] : job.cluster->group(r).core().repairs()) read += from;
+      }
+      EXPECT_EQ(read, c.total(Counter::repair_read_bytes)) << "accounted per peer";
+    }
+  }
+}
+
+TEST(VerbsProtocol, SmallOperationsAreRepairedByMessages) {
+  Lossy job(3);
+  job.rate = 0.3;
+  for (uint64_t id = 1; id <= 30; ++id) job.check(job.broadcast(0, 6000, id));
+  EXPECT_GT(job.cluster->total(Counter::repair_chunks_received), 0u);
+  EXPECT_GT(job.cluster->total(Counter::repair_chunks_sent), 0u);
+  EXPECT_EQ(job.cluster->total(Counter::repair_reads), 0u);
+}
+
+TEST(VerbsProtocol, WithoutMemoryToRegisterRepairsGoByMessages) {
+  Lossy job(3);
+  job.check(job.broadcast(0, 100000, 1));  // the connections stand
+  job.rate = 0.05;
+  job.world.fake->registration_error = ENOMEM;
+  job.check(job.broadcast(0, 500000, 2));
+  EXPECT_EQ(job.cluster->total(Counter::repair_reads), 0u);
+  EXPECT_GT(job.cluster->total(Counter::repair_chunks_sent), 0u);
+  job.world.fake->registration_error = 0;
+}
+
+TEST(VerbsProtocol, ReadsPassAnInterceptor) {
+  Lossy job(3, "drop:rate=0.05,seed=3;reorder:rate=0.05,seed=4");
+  job.check(job.allgather(300000, 1));
+  EXPECT_GT(job.cluster->total(Counter::repair_reads), 0u);
+}
+
+TEST(VerbsProtocol, CorruptDatagramsAreRepairedToo) {
+  Lossy job(3);
+  job.world.fake->on_datagram = [&job](std::vector<std::byte>& bytes) {
+    if (bytes.size() > 200 && job.rng.chance(0.05)) bytes[150] ^= std::byte{4};
+    return true;
+  };
+  job.check(job.broadcast(0, 400000, 1));
+  EXPECT_GT(job.cluster->total(Counter::corrupt), 0u);
+  EXPECT_GT(job.cluster->total(Counter::repair_reads), 0u);
+}
+
+TEST(VerbsProtocol, ReductionsAndBarriersOverReliableConnections) {
+  Lossy job(3);
+  job.rate = 0.05;
+  for (uint64_t id = 1; id <= 6; ++id) {
+    std::vector<std::shared_ptr<OpRun>> ops;
+    for (Member r = 0; r < 3; r++) {
+      ops.push_back(job.cluster->reduction(
+          r, id % 2 ? wire::Kind::kReduceScatter : wire::Kind::kAllreduce, kNoMember, 90000, id));
+    }
+    job.check(ops);
+  }
+}
+
+}  // namespace
+}  // namespace mcast::testing

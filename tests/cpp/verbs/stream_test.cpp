@@ -1,0 +1,296 @@
+// The stream endpoint when peers, fabric and device misbehave.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "transport/transport_contract.h"
+#include "verbs/verbs_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct ReadingNode : Node {
+  std::vector<std::pair<uint64_t, Buffer>> reads;
+  void on_read(PeerId, uint64_t token, ConstBytes bytes) override {
+    reads.emplace_back(token, to_buffer(bytes));
+  }
+};
+
+// Two endpoints on one device, the first knows the second.
+struct Pair {
+  Pair() {
+    for (int i = 0; i < 2; ++i) {
+      auto made = verbs::make_transport(fake(), world.options);
+      EXPECT_TRUE(made.ok()) << made.status().to_string();
+      transports.push_back(made->get());
+      nodes[i].transport = std::move(*made);
+    }
+    peer = nodes[0].st().add_peer(nodes[1].st().address(false));
+  }
+  FakeVerbs& fake() { return *world.fake; }
+  void poll(int rounds = 12) {
+    while (rounds-- > 0) {
+      now += kMilli;
+      for (ReadingNode& n : nodes) {
+        if (n.transport) n.st().poll(n, now);
+      }
+    }
+  }
+  // A connection that has carried a frame.
+  void connect() {
+    nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+    poll();
+    ASSERT_EQ(nodes[1].frames.size(), 1u);
+  }
+  std::string down(size_t i) {
+    EXPECT_EQ(nodes[i].downs.size(), 1u);
+    return nodes[i].downs.empty() ? "" : nodes[i].downs[0].why.message();
+  }
+
+  FakeVerbsWorld world;
+  Nanos now = kSecond;
+  std::vector<verbs::VerbsTransport*> transports;
+  ReadingNode nodes[2];
+  PeerId peer = kNoPeer;
+};
+
+class VerbsStream : public ::testing::Test, protected Pair {};
+
+TEST_F(VerbsStream, CompletionErrorsOfEachKindNameThePeerAndTheReason) {
+  const std::pair<ibv_wc_status, const char*> kinds[] = {
+      {IBV_WC_RETRY_EXC_ERR, "does not answer"},
+      {IBV_WC_RNR_RETRY_EXC_ERR, "posted no receives"},
+      {IBV_WC_REM_ACCESS_ERR, "remote access"},
+      {IBV_WC_REM_INV_REQ_ERR, "invalid request"},
+      {IBV_WC_REM_OP_ERR, "remote operation"},
+      {IBV_WC_LOC_LEN_ERR, "local length"},
+      {IBV_WC_LOC_PROT_ERR, "local protection"},
+      {IBV_WC_LOC_QP_OP_ERR, "local operation"},
+      {IBV_WC_FATAL_ERR, "fatal"},
+      {IBV_WC_GENERAL_ERR, "completion status"},
+  };
+  for (const auto& [status, words] : kinds) {
+    Pair p;
+    p.connect();
+    p.fake().send_status = status;
+    p.nodes[0].send(p.peer, Channel::kControl, pattern(10, 2));
+    p.poll();
+    const std::string why = p.down(0);
+    EXPECT_THAT(why, HasSubstr(words));
+    EXPECT_THAT(why, HasSubstr("connection to peer 127.0.0.1:"));
+    EXPECT_FALSE(p.nodes[0].downs[0].graceful);
+  }
+}
+
+TEST_F(VerbsStream, ReceivesThatAreMissingBreakTheConnectionInsteadOfHanging) {
+  connect();
+  fake().take_receives_away();
+  nodes[0].send(peer, Channel::kControl, pattern(10, 2));
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("receiver-not-ready"));
+}
+
+TEST_F(VerbsStream, NobodyListeningEndsInBoundedTime) {
+  nodes[1].transport.reset();
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(1000);
+  EXPECT_TRUE(nodes[0].downs.empty()) << "it may be starting";
+  poll(1500);
+  EXPECT_THAT(down(0), HasSubstr("cannot connect"));
+  EXPECT_THAT(down(0), HasSubstr("reason 8"));
+  EXPECT_GT(transports[0]->stats().connect_retries, 5u);
+}
+
+TEST_F(VerbsStream, SilenceWhileConnectingEndsInBoundedTime) {
+  fake().connects_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(9900);
+  EXPECT_TRUE(nodes[0].downs.empty());
+  poll(200);
+  EXPECT_THAT(down(0), HasSubstr("no connection"));
+}
+
+TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
+  StreamAddress wrong = nodes[1].st().address(false);
+  wrong.uid ^= 1;
+  const PeerId stranger = nodes[0].st().add_peer(wrong);
+  nodes[0].send(stranger, Channel::kControl, pattern(10, 1));
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("another process"));
+  EXPECT_EQ(transports[1]->stats().hello_refused, 1u);
+}
+
+TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
+  connect();
+  for (int i = 0; i < 100; ++i) nodes[0].send(peer, Channel::kRepair, pattern(60000, i));
+  // Only this side is polled: it may send what the other has posted receives for, no more.
+  for (int i = 0; i < 50; ++i) nodes[0].st().poll(nodes[0], now);
+  EXPECT_GT(nodes[0].st().queued(peer, Channel::kRepair), 98u * 60000);
+  EXPECT_GT(transports[0]->stats().credit_waits, 0u);
+  poll(2000);
+  ASSERT_EQ(nodes[1].frames.size(), 101u);
+  EXPECT_EQ(nodes[1].frames[50].data, pattern(60000, 49));
+  EXPECT_GT(transports[1]->stats().credit_messages, 0u) << "nothing went the other way";
+}
+
+TEST_F(VerbsStream, ControlOvertakesBulk) {
+  connect();
+  for (int i = 0; i < 20; ++i) nodes[0].send(peer, Channel::kReduce, pattern(60000, i));
+  nodes[0].send(peer, Channel::kControl, pattern(9, 9));
+  poll(1000);
+  size_t at = 0;
+  while (at < nodes[1].frames.size() && nodes[1].frames[at].data.size() != 9) ++at;
+  EXPECT_LT(at, 5u);
+  EXPECT_EQ(nodes[1].frames.size(), 22u);
+}
+
+TEST_F(VerbsStream, MalformedMessagesAreAViolation) {
+  const auto message = [](uint8_t kind, uint8_t flags, uint32_t length, size_t payload) {
+    std::vector<std::byte> bytes(8 + payload);
+    bytes[0] = std::byte{kind};
+    bytes[1] = std::byte{flags};
+    for (int i = 0; i < 4; ++i) bytes[static_cast<size_t>(4 + i)] = std::byte(length >> (8 * i));
+    return bytes;
+  };
+  connect();
+  const std::vector<std::vector<std::byte>> bad = {
+      {},
+      message(3, 0x80, 5, 5),         // no such kind
+      message(0, 0x83, 5, 5),         // no such channel
+      message(0, 0x00, 5, 5),         // not the first piece
+      message(0, 0x80, 5, 6),         // more than the frame
+      message(0, 0x80, 0, 5),         // empty frame
+      message(0, 0x80, 1u << 30, 5),  // too long
+      message(0, 0x80, 500, 0),       // empty piece
+      message(1, 0x00, 0, 1),         // credits with a payload
+  };
+  for (size_t i = 0; i < bad.size(); ++i) {
+    Pair p;
+    p.connect();
+    p.fake().inject_message(bad[i]);
+    p.poll();
+    EXPECT_EQ(p.transports[0]->stats().protocol_violations, 1u) << "message " << i;
+    EXPECT_EQ(p.nodes[0].downs.size(), 1u) << "message " << i;
+  }
+}
+
+TEST_F(VerbsStream, AReadBringsAPeersBytes) {
+  connect();
+  auto memory = std::make_shared<Buffer>(pattern(100000, 4));
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  ASSERT_TRUE(grant.ok());
+  RemoteMemory& remote = *transports[0]->stream().remote_memory();
+  ASSERT_TRUE(remote.read(peer, grant->address + 1000, grant->key, 60000, 42));
+  poll();
+  ASSERT_EQ(nodes[0].reads.size(), 1u);
+  EXPECT_EQ(nodes[0].reads[0].first, 42u);
+  EXPECT_EQ(nodes[0].reads[0].second, Buffer(memory->begin() + 1000, memory->begin() + 61000));
+  EXPECT_EQ(transports[0]->stats().read_bytes, 60000u);
+}
+
+TEST_F(VerbsStream, AShortReadIsNoAnswer) {
+  connect();
+  auto memory = std::make_shared<Buffer>(pattern(4096, 4));
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  ASSERT_TRUE(grant.ok());
+  fake().cut_read = 1;
+  ASSERT_TRUE(
+      transports[0]->stream().remote_memory()->read(peer, grant->address, grant->key, 4096, 1));
+  poll();
+  EXPECT_TRUE(nodes[0].reads.empty());
+  EXPECT_THAT(down(0), HasSubstr("4095 of 4096 bytes"));
+}
+
+TEST_F(VerbsStream, ReadsBeyondTheGrantBreakTheConnectionOfWhoTried) {
+  connect();
+  auto memory = std::make_shared<Buffer>(pattern(4096, 4));
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  ASSERT_TRUE(grant.ok());
+  ASSERT_TRUE(
+      transports[0]->stream().remote_memory()->read(peer, grant->address + 1, grant->key, 4096, 1));
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("remote access"));
+}
+
+TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
+  connect();
+  auto memory = std::make_shared<Buffer>(pattern(4096, 4));
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  ASSERT_TRUE(grant.ok());
+  region.reset();
+  // A late reader gets bytes without meaning, and the connection lives.
+  ASSERT_TRUE(
+      transports[0]->stream().remote_memory()->read(peer, grant->address, grant->key, 4096, 1));
+  poll();
+  EXPECT_TRUE(nodes[0].downs.empty());
+  EXPECT_EQ(nodes[0].reads.size(), 1u);
+  const size_t before = fake().registrations();
+  grant->hold.reset();
+  auto other = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto next = transports[1]->stream().remote_memory()->expose(other);
+  ASSERT_TRUE(next.ok());
+  EXPECT_NE(next->key, grant->key) << "same addresses, another allocation: registered anew";
+  EXPECT_EQ(fake().registrations(), before);
+}
+
+TEST_F(VerbsStream, ReadsAreLimitedAndCatchUp) {
+  connect();
+  auto memory = std::make_shared<Buffer>(pattern(4096, 4));
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  ASSERT_TRUE(grant.ok());
+  RemoteMemory& remote = *transports[0]->stream().remote_memory();
+  size_t taken = 0;
+  while (taken < 100 && remote.read(peer, grant->address, grant->key, 64, taken)) ++taken;
+  EXPECT_EQ(taken, verbs::kReads);
+  poll();
+  EXPECT_TRUE(remote.read(peer, grant->address, grant->key, 64, 99));
+  EXPECT_FALSE(remote.read(peer, grant->address, grant->key, verbs::kReadBytes + 1, 100));
+}
+
+TEST_F(VerbsStream, ABrokenQueuePairIsReportedByItsEvent) {
+  connect();
+  fake().raise(IBV_EVENT_QP_FATAL);
+  poll();
+  EXPECT_EQ(nodes[0].downs.size() + nodes[1].downs.size(), 2u) << "the other side sees it end";
+}
+
+TEST_F(VerbsStream, ARemovedDeviceEndsEveryConnectionWithTheReason) {
+  connect();
+  fake().raise(IBV_EVENT_DEVICE_FATAL);
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("fake_0:1 reported a fatal error"));
+  EXPECT_THAT(down(1), HasSubstr("fatal error"));
+}
+
+TEST_F(VerbsStream, ARemovedDeviceIsSeenThroughRdmaCmToo) {
+  connect();
+  fake().device_removal();
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("the device was removed"));
+}
+
+TEST_F(VerbsStream, ALostLinkIsNamedWhenAConnectionBreaks) {
+  connect();
+  fake().raise(IBV_EVENT_PORT_ERR);
+  poll();
+  EXPECT_TRUE(nodes[0].downs.empty()) << "links come back";
+  fake().break_connections(IBV_WC_RETRY_EXC_ERR);
+  poll();
+  EXPECT_THAT(down(0), HasSubstr("lost its link"));
+}
+
+TEST_F(VerbsStream, MemoryThatCannotBeRegisteredFailsTheConnectionWithTheReason) {
+  fake().registration_error = ENOMEM;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(4000);
+  EXPECT_THAT(down(0), HasSubstr("registering"));
+}
+
+}  // namespace
+}  // namespace mcast::testing

@@ -1,0 +1,18 @@
+// The transport contract over verbs on this machine's RDMA device: all endpoints in one process, so
+// it needs a device that loops multicast back. Not run by ctest; `torch-mcast lab vm run` has one.
+#include "transport/transport_contract.h"
+#include "verbs/verbs_world.h"
+
+namespace mcast::testing {
+
+struct DeviceVerbsWorld : VerbsWorld {
+  std::unique_ptr<Transport> make() {
+    auto transport = make_verbs_transport(options);
+    if (!transport.ok()) ADD_FAILURE() << transport.status().to_string();
+    return transport.ok() ? std::move(transport).value() : nullptr;
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Device, TransportContract, DeviceVerbsWorld);
+
+}  // namespace mcast::testing

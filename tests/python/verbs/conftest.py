@@ -1,0 +1,68 @@
+"""Virtual machines with Soft-RoCE. Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are
+left out (deselected, not skipped: in strict mode a skip is a failure)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nodes import Nodes
+
+from torch_mcast.lab import vm_image
+from torch_mcast.lab.vm import VmCluster
+
+ROOT = Path(__file__).parents[3]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "all_tier: runs with MCAST_TEST_ALL=1 only")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("MCAST_TEST_ALL") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("all_tier")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def driver() -> str:
+    """The C++ driver: of `make test-cpp` where that was run, else built here."""
+    missing = vm_image.missing_tools()
+    if missing:
+        pytest.skip(f"the virtual machines need: apt install {' '.join(missing)}")
+    build = ROOT / "build" / "cpp"
+    if not (build / "build.ninja").exists():
+        subprocess.run(
+            ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DMCAST_BUILD_TESTS=ON"], check=True
+        )
+    targets = ["mcast_verbs_driver", "mcast_verbs_contract"]
+    subprocess.run(["cmake", "--build", build, "-j", "2", "--target", *targets], check=True)
+    return str(build / "mcast_verbs_driver")
+
+
+@pytest.fixture
+def machines() -> Callable[..., Nodes]:
+    """machines(n, command, timeout, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
+
+    def run(count: int, command: list[str], timeout: float, kill=None, **keywords) -> Nodes:
+        waiting = dict(kill or {})
+
+        def watch(node: int, line: str) -> None:
+            for victim, text in list(waiting.items()):
+                if text in line:
+                    del waiting[victim]
+                    cluster.kill(victim)
+
+        cluster = VmCluster(count, command, on_line=watch, cwd=str(ROOT), **keywords)
+        with cluster:
+            nodes = Nodes(cluster.wait(timeout))
+        assert not nodes.result.timed_out, nodes.text()
+        return nodes
+
+    return run

@@ -1,0 +1,36 @@
+"""What came out of a run in virtual machines."""
+
+from __future__ import annotations
+
+import json
+
+from torch_mcast.lab.vm import VmResult
+
+
+class Nodes:
+    """Results of a driver run: per node the values of its name=value lines."""
+
+    def __init__(self, result: VmResult) -> None:
+        self.result = result
+        self.outputs = [node.output for node in result.nodes]
+        self.values = [
+            dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+            for text in self.outputs
+        ]
+
+    def total(self, name: str) -> int:
+        return sum(int(values[name]) for values in self.values if name in values)
+
+    def text(self) -> str:
+        tails = [
+            f"--- node{n.node} ended with {n.code}\n{n.output}\n{n.console[-2000:]}"
+            for n in self.result.nodes
+        ]
+        return "\n".join(tails)
+
+
+def result_of(output: str) -> dict:
+    """The JSON of a job's RESULT line."""
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    assert len(lines) == 1, output
+    return json.loads(lines[0].removeprefix("RESULT "))

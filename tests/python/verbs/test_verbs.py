@@ -1,0 +1,123 @@
+"""Collectives and training over real verbs, between virtual machines with Soft-RoCE."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from nodes import result_of
+
+VERBS = {"MCAST_TRANSPORT": "verbs"}
+
+
+def check_verbs(nodes):
+    """Every node ended well, by verbs and multicast, and the device saw the traffic."""
+    assert nodes.result.code == 0, nodes.text()
+    for values in nodes.values:
+        assert values["transport"].startswith("verbs rxe0:1 RoCE"), values["transport"]
+        assert values["path"] == "multicast", values["reason"]
+        assert int(values["datagrams_received"]) > 0
+        # Every datagram and every message is at least one packet of the device.
+        assert int(values["device_sent_pkts"]) > int(values["datagrams_sent"])
+        assert int(values["device_rcvd_pkts"]) > int(values["datagrams_received"])
+        assert values["failures"] == "0"
+
+
+def test_two_nodes_every_size(driver, machines):
+    nodes = machines(2, [driver, "check"], 170, env=VERBS)
+    check_verbs(nodes)
+    for output in nodes.outputs:
+        assert [line for line in output.splitlines() if line.startswith("checked=")] == [
+            f"checked={size}" for size in (0, 1, 1000, 65536, 1000003, 8 << 20)
+        ]
+
+
+def test_two_nodes_losses_are_repaired_by_rdma_read(driver, machines):
+    nodes = machines(2, [driver, "check", "1000", "1000003"], 170, netem="loss 5%", env=VERBS)
+    check_verbs(nodes)
+    assert nodes.total("repair_reads") > 0
+    assert nodes.total("repair_read_bytes") > 0
+    assert nodes.total("fetch_grants_sent") > 0
+
+
+def test_auto_takes_verbs_between_hosts_that_all_have_it(driver, machines):
+    nodes = machines(2, [driver, "check", "70000"], 100, env={"MCAST_TRANSPORT": "auto"})
+    check_verbs(nodes)
+    for values in nodes.values:
+        assert values["transport_reason"] == "every rank of 2 hosts has an RDMA device"
+
+
+def test_auto_takes_sockets_where_one_node_has_no_device(driver, machines):
+    without = 'if [ "$NODE" = 2 ]; then rdma link delete rxe0; fi; exec "$@"'
+    nodes = machines(
+        2,
+        ["sh", "-c", without, "sh", driver, "check", "70000"],
+        100,
+        env={"MCAST_TRANSPORT": "auto"},
+    )
+    assert nodes.result.code == 0, nodes.text()
+    for values in nodes.values:
+        assert values["transport"].startswith("udp eth0")
+        assert "no verbs on rank 1" in values["transport_reason"]
+        assert "this host has no RDMA device" in values["transport_reason"]
+
+
+def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines):
+    without = 'if [ "$NODE" = 2 ]; then rdma link delete rxe0; fi; exec "$@"'
+    nodes = machines(2, ["sh", "-c", without, "sh", driver, "check", "0"], 100, env=VERBS)
+    for output, node in zip(nodes.outputs, nodes.result.nodes, strict=True):
+        assert node.code == 1, nodes.text()
+        assert "cannot use verbs: this host has no RDMA device" in output
+        assert "rank 1 on host node2" in output
+
+
+def test_pytorch_job(machines):
+    job = "tests/python/verbs/job.py"
+    nodes = machines(
+        2, [sys.executable, job], 300, memory_mb=2500, env={**VERBS, "PYTHONPATH": "."}
+    )
+    assert nodes.result.code == 0, nodes.text()
+    for output in nodes.outputs:
+        result = result_of(output)
+        assert result["transport"].startswith("verbs rxe0:1 RoCE")
+        assert result["transport_reason"] == "verbs was asked for"
+        assert result["path"] == "multicast"
+        assert sum(calls.get("fallback", 0) for calls in result["calls"].values()) == 0
+        assert sum(calls.get("engine", 0) for calls in result["calls"].values()) >= 5
+        assert result["sent_packets"] > result["counters"]["datagrams_sent"] > 0
+
+
+@pytest.mark.all_tier
+@pytest.mark.parametrize("loss", ["", "loss 1%", "loss 5%"])
+def test_three_nodes(driver, machines, loss):
+    nodes = machines(3, [driver, "check"], 400, netem=loss, env=VERBS)
+    check_verbs(nodes)
+    if loss:
+        assert nodes.total("repair_reads") + nodes.total("remulticast_chunks") > 0
+
+
+@pytest.mark.all_tier
+def test_a_killed_node_is_named(driver, machines):
+    env = {**VERBS, "MCAST_LIVENESS_LIMIT": "8000"}
+    nodes = machines(3, [driver, "until-lost"], 150, kill={3: "under way"}, env=env)
+    for node, values in zip(nodes.result.nodes[:2], nodes.values[:2], strict=True):
+        assert node.code == 0, nodes.text()
+        assert "rank 2" in values["error"]
+        assert float(values["error_after"]) < 30  # the limit that was set, on a slow machine
+
+
+@pytest.mark.all_tier
+def test_the_contract_suite_on_a_device(driver, machines):
+    contract = driver.replace("driver", "contract")
+    nodes = machines(1, [contract], 200)
+    assert nodes.result.code == 0, nodes.text()
+    assert "[  PASSED  ] 23 tests." in nodes.outputs[0]
+
+
+@pytest.mark.all_tier
+def test_the_fsdp_example_runs_unchanged(machines):
+    command = [sys.executable, "examples/train_fsdp.py", "--steps", "2", "--width", "48"]
+    command += ["--layers", "1", "--heads", "2", "--context", "32", "--batch", "2"]
+    nodes = machines(2, command, 500, memory_mb=2500, env={**VERBS, "PYTHONPATH": "."})
+    assert nodes.result.code == 0, nodes.text()
+    assert "verbs rxe0:1" in nodes.outputs[0]

@@ -1,0 +1,64 @@
+"""The supervisor of a cluster of virtual machines, inside namespaces of its own.
+
+It is process 1 of a PID namespace: when it ends, however it ends, the kernel kills every machine, and
+the network namespace with its bridge and taps goes with the last of them. It ends when its standard
+input does, so also when its owner is killed. Argument: JSON {"nodes": [command line, ...]}, node i
+using tap i. Lines on standard input: "kill N" ends machine N at once. Lines on standard output:
+"ended N" when a machine is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+from torch_mcast.lab.system import call, ip_batch
+
+_BRIDGE = "br0"
+
+
+def tap(node: int) -> str:
+    return f"tap{node}"
+
+
+def _build(nodes: int) -> None:
+    lines = [
+        "link set lo up",
+        f"link add {_BRIDGE} type bridge mcast_snooping 0",
+        f"link set {_BRIDGE} up",
+    ]
+    ip_batch(lines)
+    for node in range(1, nodes + 1):
+        call(["ip", "tuntap", "add", "dev", tap(node), "mode", "tap"])
+        ip_batch(
+            [f"link set {tap(node)} mtu 4400 master {_BRIDGE}", f"link set {tap(node)} up"]
+        )  # before the bridge: its MTU is the least of its ports
+
+
+def _start(console: str, argv: list[str]) -> subprocess.Popen[bytes]:
+    with open(console, "wb") as log:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def main() -> int:
+    commands: list[list[str]] = json.loads(sys.argv[1])["nodes"]
+    _build(len(commands))
+    machines = [_start(argv[0], argv[1:]) for argv in commands]
+    lock = threading.Lock()
+
+    def report(number: int, machine: subprocess.Popen[bytes]) -> None:
+        machine.wait()
+        with lock:
+            print(f"ended {number}", flush=True)
+
+    for number, machine in enumerate(machines, 1):
+        threading.Thread(target=report, args=(number, machine), daemon=True).start()
+    for line in sys.stdin:
+        word, _, number = line.partition(" ")
+        if word == "kill":
+            machines[int(number) - 1].kill()
+    return 0
