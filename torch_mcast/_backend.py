@@ -55,8 +55,9 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
 
 
 def engine_interface(transport: str) -> str:
-    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or ""."""
-    found = re.match(r"udp (\S+) ", transport)
+    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or "". Of a
+    stripe ("udp eth0+eth1 ...") the first."""
+    found = re.match(r"udp ([^\s+]+)\S* ", transport)
     return found.group(1) if found else ""
 
 

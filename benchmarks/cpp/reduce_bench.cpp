@@ -1,8 +1,10 @@
-// Folding one contribution into the accumulator, per element type: GB/s of source bytes, beside
-// plain memcpy.
+// Folding one contribution into the accumulator, for every element type and operator that has a
+// meaning: GB/s of source bytes, beside plain memcpy. Sizes: a segment as it arrives (in the cache)
+// and one that is far larger than the caches. benchmarks/reduce_kernels.py puts torch beside it.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "base/reduce_kernels.h"
@@ -10,7 +12,9 @@
 namespace mcast {
 namespace {
 
-void Fold(benchmark::State& state, Element e, Reduction r) {
+constexpr int64_t kSegment = 60 << 10, kLarge = 16 << 20;
+
+void fold(benchmark::State& state, Element e, Reduction r) {
   const size_t count = static_cast<size_t>(state.range(0)) / element_size(e);
   std::vector<std::byte> source(count * element_size(e)), acc(count * accumulator_size(e));
   for (auto _ : state) {
@@ -19,21 +23,8 @@ void Fold(benchmark::State& state, Element e, Reduction r) {
   }
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
-BENCHMARK_CAPTURE(Fold, float32_sum, Element::kFloat32, Reduction::kSum)
-    ->Arg(60 << 10)
-    ->Arg(16 << 20);
-BENCHMARK_CAPTURE(Fold, float64_sum, Element::kFloat64, Reduction::kSum)->Arg(60 << 10);
-BENCHMARK_CAPTURE(Fold, bfloat16_sum, Element::kBFloat16, Reduction::kSum)
-    ->Arg(60 << 10)
-    ->Arg(16 << 20);
-BENCHMARK_CAPTURE(Fold, float16_sum, Element::kFloat16, Reduction::kSum)->Arg(60 << 10);
-BENCHMARK_CAPTURE(Fold, int32_sum, Element::kInt32, Reduction::kSum)->Arg(60 << 10);
-BENCHMARK_CAPTURE(Fold, int8_sum, Element::kInt8, Reduction::kSum)->Arg(60 << 10);
-BENCHMARK_CAPTURE(Fold, float32_max, Element::kFloat32, Reduction::kMax)->Arg(60 << 10);
-BENCHMARK_CAPTURE(Fold, float32_premul_sum, Element::kFloat32, Reduction::kPremulSum)
-    ->Arg(60 << 10);
 
-void Memcpy(benchmark::State& state) {
+void copy(benchmark::State& state) {
   std::vector<std::byte> a(static_cast<size_t>(state.range(0))), b(a.size());
   for (auto _ : state) {
     std::memcpy(b.data(), a.data(), a.size());
@@ -41,7 +32,23 @@ void Memcpy(benchmark::State& state) {
   }
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
-BENCHMARK(Memcpy)->Arg(60 << 10)->Arg(16 << 20);
+BENCHMARK(copy)->Name("memcpy")->Arg(kSegment)->Arg(kLarge);
+
+[[maybe_unused]] const bool registered = [] {
+  for (int e = 1; e <= static_cast<int>(Element::kBool); ++e) {
+    for (int r = 1; r <= static_cast<int>(Reduction::kPremulSum); ++r) {
+      const auto element = static_cast<Element>(e);
+      const auto reduction = static_cast<Reduction>(r);
+      if (!reducible(element, reduction)) continue;
+      const std::string name =
+          std::string("fold/") + element_name(element) + "/" + reduction_name(reduction);
+      auto* row = benchmark::RegisterBenchmark(name.c_str(), fold, element, reduction);
+      row->Arg(kSegment);
+      if (reduction == Reduction::kSum) row->Arg(kLarge);
+    }
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace mcast

@@ -62,7 +62,7 @@ class ProcessGroupMcast final : public c10d::Backend {
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
-  // Engine, for CPU tensors (reduce.cpp).
+  // Engine, but for devices whose fallback reduces there (reduce.cpp).
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
@@ -132,6 +132,13 @@ class ProcessGroupMcast final : public c10d::Backend {
   };
   // Whether the engine reduces this tensor.
   bool reduces(const at::Tensor& tensor) const;
+  // Device tensors: one transfer per output, made by plan(index, how, copies back).
+  using PlanStaged = std::function<Transfer(size_t, const Reducing&, CopyBacks&)>;
+  WorkPtr reduce_staged(Op op, c10d::OpType type, const char* title, const Tensors& inputs,
+                        const Tensors& outputs, const c10d::ReduceOp& reduce,
+                        const PlanStaged& plan, std::chrono::milliseconds timeout);
+  WorkPtr scatter_staged(Op op, c10d::OpType type, const Tensors& outputs, const Tensors& inputs,
+                         const c10d::ReduceScatterOptions& opts);
   ScatterPlan plan_scatter(const char* op, const at::Tensor& output, const at::Tensor& input,
                            const c10d::ReduceOp& reduce, CopyBacks& back) const;
   WorkPtr scatter_each(Op op, c10d::OpType type, const Tensors& outputs,

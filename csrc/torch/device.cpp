@@ -19,6 +19,26 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
+Result<Sequence> post_transfer(Group& group, const Transfer& transfer, Staged::Slices slices,
+                               PostOptions options) {
+  std::vector<Slice>&inputs = slices.inputs, &outputs = slices.outputs;
+  switch (transfer.kind) {
+    case Transfer::Kind::gather:
+      return group.post_allgather(std::move(inputs[0]), std::move(outputs), std::move(options));
+    case Transfer::Kind::scatter:
+      return group.post_reduce_scatter(std::move(inputs), std::move(outputs[0]), transfer.how,
+                                       std::move(options));
+    case Transfer::Kind::all_reduce:
+      return group.post_allreduce(std::move(inputs[0]), std::move(outputs[0]), transfer.how,
+                                  std::move(options));
+    case Transfer::Kind::reduce:
+      return group.post_reduce(std::move(inputs[0]), std::move(outputs[0]), transfer.root,
+                               transfer.how, std::move(options));
+    default:
+      return group.post_broadcast(std::move(outputs[0]), transfer.root, std::move(options));
+  }
+}
+
 }  // namespace
 
 void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
@@ -54,16 +74,10 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     const Transfer& transfer = staged->transfers()[i];
-    bytes += transfer.block * transfer.targets.size();
+    bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
     PostOptions options = post_options(op, *work, timeout, transfer.dtype);
     staged->hook(i, options);
-    Slice input;
-    std::vector<Slice> slices;
-    staged->slices(i, input, slices);
-    auto posted =
-        transfer.gather
-            ? engine_group->post_allgather(std::move(input), std::move(slices), std::move(options))
-            : engine_group->post_broadcast(std::move(slices[0]), transfer.root, std::move(options));
+    auto posted = post_transfer(*engine_group, transfer, staged->slices(i), std::move(options));
     if (!posted.ok()) {
       // Earlier ones wait for sources that now never come.
       if (i > 0) engine_group->abort("a part of a coalesced operation was refused");

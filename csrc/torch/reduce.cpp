@@ -1,7 +1,7 @@
-// Reductions on the engine's reduce lane, for CPU tensors; tensors of other devices go to the
-// fallback of that device. Complex tensors travel as pairs of real numbers, which is exact for
-// sums; unsigned 16 to 64 bit integers as signed ones, which gives the same bits for everything but
-// order.
+// Reductions on the engine's reduce lane: CPU tensors in place, device tensors through pinned
+// memory (staging.h), unless their device has a fallback that reduces on the device (NCCL). Complex
+// tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to 64 bit integers
+// as signed ones, which gives the same bits for everything but order.
 #include "backend.h"
 #include "gil.h"
 
@@ -9,6 +9,10 @@ namespace mcast::pg {
 namespace {
 
 using c10d::ReduceOp;
+
+constexpr const char* kTitleAllReduce = "mcast:all_reduce";
+constexpr const char* kTitleReduceScatter = "mcast:reduce_scatter";
+constexpr const char* kTitleReduce = "mcast:reduce";
 
 const char* op_text(const ReduceOp& op) {
   switch (op.op_) {
@@ -139,7 +143,32 @@ at::Tensor apart(const at::Tensor& input, const at::Tensor& output, size_t from)
 }  // namespace
 
 bool ProcessGroupMcast::reduces(const at::Tensor& tensor) const {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta()) return false;
+  if (tensor.device().is_cpu()) return true;
+  // Gloo goes through the host itself.
+  std::lock_guard lock(mutex_);
+  const auto found = fallbacks_.find(tensor.device().type());
+  return found == fallbacks_.end() || found->second->getBackendName() == "gloo";
+}
+
+WorkPtr ProcessGroupMcast::reduce_staged(Op op, c10d::OpType type, const char* title,
+                                         const Tensors& inputs, const Tensors& outputs,
+                                         const c10d::ReduceOp& reduce, const PlanStaged& plan,
+                                         std::chrono::milliseconds timeout) {
+  const char* name = op_name(op);
+  for (const at::Tensor& tensor : inputs) {
+    TORCH_CHECK_VALUE(tensor.device() == inputs[0].device(), name,
+                      ": all tensors of one call must be on one device, got ", inputs[0].device(),
+                      " and ", tensor.device());
+  }
+  check_stageable(op, inputs[0]);
+  auto back = std::make_shared<CopyBacks>();
+  std::vector<Transfer> transfers;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    transfers.push_back(plan(i, reducing(name, outputs[i].scalar_type(), reduce), *back));
+  }
+  return post_staged(op, type, title, std::move(transfers), inputs, {outputs}, std::move(back),
+                     timeout);
 }
 
 WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& tensors,
@@ -151,6 +180,14 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
     (void)reducing(name, tensors[i].scalar_type(), reduce);
   }
   const WithoutGil nogil;
+  if (!tensors.empty() && !tensors[0].device().is_cpu()) {
+    return reduce_staged(
+        op, type, kTitleAllReduce, tensors, tensors, reduce,
+        [&](size_t i, const Reducing& how, CopyBacks& back) {
+          return plan_allreduce(tensors[i], how, size_, back);
+        },
+        timeout);
+  }
   const auto engine_group = group(name);
   struct Part {
     Slice input, output;
@@ -167,7 +204,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
     if (!is_plain(tensor)) back->add(plain, tensor);
     parts.push_back(std::move(part));
   }
-  auto work = make_work(op, type, "mcast:all_reduce", tensors, {tensors},
+  auto work = make_work(op, type, kTitleAllReduce, tensors, {tensors},
                         std::max<int>(1, static_cast<int>(parts.size())), std::move(back));
   if (parts.empty()) work->end_part(nullptr);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -221,6 +258,14 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   const at::Tensor& tensor = check_single(op_name(op), "input", tensors);
   const Reducing how = reducing(op_name(op), tensor.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
+  if (!tensor.device().is_cpu()) {
+    return reduce_staged(
+        op, c10d::OpType::REDUCE, kTitleReduce, tensors, tensors, opts.reduceOp,
+        [&](size_t, const Reducing& each, CopyBacks& back) {
+          return plan_reduce(tensor, static_cast<Member>(opts.rootRank), each, rank_, size_, back);
+        },
+        opts.timeout);
+  }
   const auto engine_group = group(op_name(op));
   auto back = std::make_shared<CopyBacks>();
   Regions regions;
@@ -231,7 +276,7 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
     if (!is_plain(tensor)) back->add(plain, tensor);
   }
   auto work =
-      make_work(op, c10d::OpType::REDUCE, "mcast:reduce", tensors, {tensors}, 1, std::move(back));
+      make_work(op, c10d::OpType::REDUCE, kTitleReduce, tensors, {tensors}, 1, std::move(back));
   auto posted =
       engine_group->post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),
                                 how, post_options(op, *work, opts.timeout, tensor.scalar_type()));
@@ -257,7 +302,7 @@ WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors&
                                         std::shared_ptr<CopyBacks> back,
                                         std::chrono::milliseconds timeout) {
   const auto engine_group = group(op_name(op));
-  auto work = make_work(op, type, "mcast:reduce_scatter", std::move(inputs), {outputs},
+  auto work = make_work(op, type, kTitleReduceScatter, std::move(inputs), {outputs},
                         std::max<int>(1, static_cast<int>(plans.size())), std::move(back));
   if (plans.empty()) work->end_part(nullptr);
   uint64_t bytes = 0;
@@ -313,6 +358,14 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
   ScatterPlan plan;
   plan.how = reducing(name, output.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
+  if (!output.device().is_cpu()) {
+    return reduce_staged(
+        op, c10d::OpType::REDUCE_SCATTER, kTitleReduceScatter, inputs[0], outputs, opts.reduceOp,
+        [&](size_t, const Reducing& how, CopyBacks& back) {
+          return mcast::pg::plan_scatter(inputs[0], output, how, rank_, back);
+        },
+        opts.timeout);
+  }
   auto back = std::make_shared<CopyBacks>();
   const at::Tensor to = writable(output, *back);
   Regions regions;
@@ -329,6 +382,17 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
                       std::move(back), opts.timeout);
 }
 
+WorkPtr ProcessGroupMcast::scatter_staged(Op op, c10d::OpType type, const Tensors& outputs,
+                                          const Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) {
+  return reduce_staged(
+      op, type, kTitleReduceScatter, inputs, outputs, opts.reduceOp,
+      [&](size_t i, const Reducing& how, CopyBacks& back) {
+        return mcast::pg::plan_scatter(inputs[i], outputs[i], how, rank_, size_, back);
+      },
+      opts.timeout);
+}
+
 WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                 const c10d::ReduceScatterOptions& opts) {
   constexpr Op op = Op::reduce_scatter_tensor;
@@ -340,6 +404,9 @@ WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
     return backend._reduce_scatter_base(output, input, opts);
   }
   const WithoutGil nogil;
+  if (!input.device().is_cpu()) {
+    return scatter_staged(op, c10d::OpType::_REDUCE_SCATTER_BASE, {output}, {input}, opts);
+  }
   auto back = std::make_shared<CopyBacks>();
   std::vector<ScatterPlan> plans;
   plans.push_back(plan_scatter(op_name(op), output, input, opts.reduceOp, *back));
@@ -362,6 +429,9 @@ WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
     return backend.reduce_scatter_tensor_coalesced(outputs, inputs, opts);
   }
   const WithoutGil nogil;
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) {
+    return scatter_staged(op, c10d::OpType::COALESCED, outputs, inputs, opts);
+  }
   auto back = std::make_shared<CopyBacks>();
   std::vector<ScatterPlan> plans;
   for (size_t i = 0; i < inputs.size(); ++i) {

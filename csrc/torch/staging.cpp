@@ -1,8 +1,9 @@
 // Layout of the pinned memory: a head of 32-bit words, then the blocks of each transfer as the
-// engine sees them, the own block in its place among them. Word 0 counts the pieces copied out,
-// word 1 says that the device has finished, then comes one word per target that counts the final
-// pieces of it. Device and host share the words through a gate; without a gate only lane and watch
-// thread use them.
+// engine sees them: the own block of a gather in its place among the others, all_reduce and reduce
+// in place, the blocks of a reduce_scatter's input and behind them its output. Word 0 counts the
+// pieces copied out, word 1 says that the device has finished, then comes one word per target that
+// counts the final pieces of it. Device and host share the words through a gate; without a gate
+// only lane and watch thread use them.
 //
 // Deadlocks. Whatever the device has to wait for is already enqueued, or depends on the network
 // alone: the copies out of an operation come before its gates, both wait for the caller's stream as
@@ -33,8 +34,22 @@ constexpr size_t kAlign = 256;
 // Each piece costs some microseconds of the posting thread, so large operations have larger ones.
 constexpr size_t kMostPieces = 64;
 
+using Kind = Transfer::Kind;
+
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 size_t aligned(size_t bytes) { return rounded(bytes, kAlign); }
+
+// Bytes of pinned memory.
+size_t host_bytes(const Transfer& transfer) {
+  switch (transfer.kind) {
+    case Kind::gather:
+      return transfer.block * transfer.targets.size();
+    case Kind::scatter:
+      return transfer.block * (transfer.sources.size() + 1);
+    default:
+      return transfer.block;
+  }
+}
 
 uint32_t load(uint32_t* word) {
   return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);
@@ -70,13 +85,15 @@ Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs
       out_end_(streams.in.device_type()),
       in_end_(streams.in.device_type()) {
   plan_pieces();
+  sources_.resize(transfers_.size());
   for (size_t t = 0; t < transfers_.size(); ++t) {
     const Transfer& transfer = transfers_[t];
-    const size_t own = transfer.gather ? static_cast<size_t>(rank_) : 0;
-    sources_.push_back(transfer.block == 0
-                           ? nullptr
-                           : std::make_shared<Region>(host(t, own), transfer.block, pinned_));
-    if (transfer.block > 0 && transfer.source.length > 0) sources_[t]->set_ready(0);
+    if (transfer.block == 0) continue;
+    // (Receivers of a broadcast have none to read, but one region for the slice that is written.)
+    for (size_t i = 0; i < std::max<size_t>(1, transfer.sources.size()); ++i) {
+      sources_[t].push_back(std::make_shared<Region>(host_source(t, i), transfer.block, pinned_));
+      if (!transfer.sources.empty()) sources_[t][i]->set_ready(0);
+    }
   }
 }
 
@@ -92,8 +109,54 @@ uint32_t* Staged::word(size_t index) const {
   return reinterpret_cast<uint32_t*>(pinned_->data()) + index;
 }
 
-std::byte* Staged::host(size_t transfer, size_t target) const {
-  return pinned_->data() + data_[transfer] + target * transfers_[transfer].block;
+std::byte* Staged::host_source(size_t transfer, size_t source) const {
+  const Transfer& t = transfers_[transfer];
+  const size_t place = t.gather() ? static_cast<size_t>(rank_) : source;
+  return pinned_->data() + data_[transfer] + place * t.block;
+}
+
+std::byte* Staged::host_target(size_t transfer, size_t target) const {
+  const Transfer& t = transfers_[transfer];
+  std::byte* const base = pinned_->data() + data_[transfer];
+  switch (t.kind) {
+    case Kind::gather:
+      return base + target * t.block;
+    case Kind::scatter:
+      return base + t.sources.size() * t.block;
+    case Kind::all_reduce:  // as the targets are laid out on the device
+      return base + (t.targets[target].offset - t.targets[0].offset);
+    default:
+      return base;
+  }
+}
+
+// Pieces leave block by block where a source is one block. A reduce-scatter sends segment s of
+// every block before segment s + 1 of any, beginning with the next member's: its pieces leave
+// likewise.
+void Staged::plan_out(size_t t) {
+  const Transfer& transfer = transfers_[t];
+  const size_t count = transfer.sources.size();
+  for (size_t at = 0; at < transfer.block; at += segment_) {
+    for (size_t i = 0; i < count; ++i) {
+      const size_t source = count > 1 ? (static_cast<size_t>(rank_) + 1 + i) % count : i;
+      outs_.push_back({t, source, at, std::min(segment_, transfer.block - at)});
+    }
+  }
+}
+
+void Staged::plan_in(size_t t) {
+  const Transfer& transfer = transfers_[t];
+  for (size_t i = 0; i < transfer.targets.size(); ++i) {
+    const size_t length = transfer.targets[i].length;
+    if (transfer.own_copy && i == static_cast<size_t>(rank_)) {
+      ins_.push_back({t, i, 0, length, 0, 0});
+      continue;
+    }
+    uint32_t needed = 0;
+    for (size_t at = 0; at < length; at += segment_) {
+      ins_.push_back({t, i, at, std::min(segment_, length - at), first_word_[t] + i, ++needed});
+    }
+  }
 }
 
 void Staged::plan_pieces() {
@@ -102,60 +165,61 @@ void Staged::plan_pieces() {
   for (const Transfer& transfer : transfers_) {
     first_word_.push_back(words_);
     words_ += transfer.targets.size();
-    bytes += transfer.block * transfer.targets.size();
+    bytes += host_bytes(transfer);
   }
   first_word_.push_back(words_);
   segment_ = std::max(streams_.segment, rounded(bytes / kMostPieces, streams_.unit));
   size_t end = aligned(words_ * sizeof(uint32_t));
   for (size_t t = 0; t < transfers_.size(); ++t) {
-    const Transfer& transfer = transfers_[t];
     data_.push_back(end);
-    end += aligned(transfer.block * transfer.targets.size());
-    for (size_t at = 0; at < transfer.source.length; at += segment_) {
-      outs_.push_back({t, at, std::min(segment_, transfer.block - at)});
-    }
-    for (size_t i = 0; i < transfer.targets.size(); ++i) {
-      const size_t length = transfer.targets[i].length;
-      if (transfer.own_copy && i == static_cast<size_t>(rank_)) {
-        ins_.push_back({t, i, 0, length, 0, 0});
-        continue;
-      }
-      uint32_t needed = 0;
-      for (size_t at = 0; at < length; at += segment_) {
-        ins_.push_back({t, i, at, std::min(segment_, length - at), first_word_[t] + i, ++needed});
-      }
-    }
+    end += aligned(host_bytes(transfers_[t]));
+    plan_out(t);
+    plan_in(t);
   }
   pinned_ = pinned_buffer(end);
   for (size_t i = 0; i < words_; ++i) store(word(i), 0);
 }
 
-void Staged::slices(size_t i, Slice& input, std::vector<Slice>& outputs) const {
+Staged::Slices Staged::slices(size_t i) const {
   const Transfer& transfer = transfers_[i];
-  outputs.assign(transfer.targets.size(), Slice{});
-  input = {};
-  if (transfer.block == 0) return;
-  const Slice own{sources_[i], 0, transfer.block};
-  if (!transfer.gather) {
-    outputs[0] = own;
-    return;
+  Slices out;
+  const size_t block = transfer.block;
+  const bool apart = transfer.kind == Kind::scatter;
+  out.inputs.resize(apart ? static_cast<size_t>(std::max<size_t>(transfer.sources.size(), 1)) : 1);
+  out.outputs.resize(transfer.gather() ? transfer.targets.size() : 1);
+  if (block == 0) return out;
+  for (size_t s = 0; s < out.inputs.size(); ++s) out.inputs[s] = {sources_[i][s], 0, block};
+  switch (transfer.kind) {
+    case Kind::broadcast:
+      out.outputs[0] = out.inputs[0];
+      break;
+    case Kind::gather: {
+      const auto all = std::make_shared<Region>(host_target(i, 0), host_bytes(transfer), pinned_);
+      for (size_t target = 0; target < out.outputs.size(); ++target) {
+        out.outputs[target] = {all, target * block, block};
+      }
+      break;
+    }
+    default:
+      if (transfer.kind == Kind::reduce && transfer.targets[0].length == 0) break;
+      // A region of its own: the source's mark is not the output's.
+      out.outputs[0] = {std::make_shared<Region>(host_target(i, 0), block, pinned_), 0, block};
   }
-  input = own;
-  const auto all =
-      std::make_shared<Region>(host(i, 0), transfer.block * transfer.targets.size(), pinned_);
-  for (size_t target = 0; target < outputs.size(); ++target) {
-    outputs[target] = {all, target * transfer.block, transfer.block};
-  }
+  return out;
 }
 
 void Staged::hook(size_t i, PostOptions& options) {
   const size_t block = transfers_[i].block;
   if (block == 0) return;
-  const auto pieces = static_cast<uint32_t>((block + segment_ - 1) / segment_);
   options.mark_step = segment_;
-  options.on_mark = [self = shared_from_this(), i, block, pieces](uint32_t target, uint64_t bytes) {
+  std::vector<size_t> lengths;  // a copy: transfers_ may be given up before the engine is done
+  for (const DeviceBytes& target : transfers_[i].targets) lengths.push_back(target.length);
+  options.on_mark = [self = shared_from_this(), i, lengths = std::move(lengths)](uint32_t target,
+                                                                                 uint64_t bytes) {
+    const size_t length = lengths[target], segment = self->segment_;
     raise(self->word(self->first_word_[i] + target),
-          bytes == block ? pieces : static_cast<uint32_t>(bytes / self->segment_));
+          static_cast<uint32_t>(bytes == length ? (length + segment - 1) / segment
+                                                : bytes / segment));
     if (self->streams_.gate == nullptr) watch::notify();
   };
   options.done = [self = shared_from_this(), i,
@@ -179,10 +243,9 @@ void Staged::copy_out(const c10::Stream& caller) {
   const c10::StreamGuard on(streams_.out);
   uint32_t copied = 0;
   for (const OutPiece& piece : outs_) {
-    const Transfer& transfer = transfers_[piece.transfer];
-    const size_t own = transfer.gather ? static_cast<size_t>(rank_) : 0;
-    const InPiece same{piece.transfer, own, piece.offset, piece.length, 0, 0};
-    host_view(same).copy_(transfer.source.view(piece.offset, piece.length), true);
+    const DeviceBytes& source = transfers_[piece.transfer].sources[piece.source];
+    host_view(host_source(piece.transfer, piece.source) + piece.offset, piece.length)
+        .copy_(source.view(piece.offset, piece.length), true);
     if (streams_.gate != nullptr) {
       streams_.gate->signal(streams_.out, word(kCopiedWord), ++copied);
     } else {
@@ -193,10 +256,9 @@ void Staged::copy_out(const c10::Stream& caller) {
   out_end_.record(streams_.out);
 }
 
-at::Tensor Staged::host_view(const InPiece& piece) const {
-  const std::byte* const at = host(piece.transfer, piece.target) + piece.offset;
+at::Tensor Staged::host_view(const std::byte* at, size_t length) const {
   const DeviceBytes all{pinned_->storage(), 0, pinned_->size()};
-  return all.view(static_cast<size_t>(at - pinned_->data()), piece.length);
+  return all.view(static_cast<size_t>(at - pinned_->data()), length);
 }
 
 // On the in stream.
@@ -204,9 +266,10 @@ void Staged::copy_in(const InPiece& piece) {
   const Transfer& transfer = transfers_[piece.transfer];
   const at::Tensor target = transfer.targets[piece.target].view(piece.offset, piece.length);
   if (piece.needed == 0) {
-    target.copy_(transfer.source.view(piece.offset, piece.length), true);
+    target.copy_(transfer.sources[0].view(piece.offset, piece.length), true);
   } else {
-    target.copy_(host_view(piece), true);
+    const std::byte* const at = host_target(piece.transfer, piece.target) + piece.offset;
+    target.copy_(host_view(at, piece.length), true);
   }
 }
 
@@ -257,7 +320,8 @@ bool Staged::raise_ready() {
     while (raised_ < outs_.size() && out_marks_[raised_].query()) ++raised_;
   }
   for (size_t i = before; i < raised_; ++i) {
-    sources_[outs_[i].transfer]->set_ready(outs_[i].offset + outs_[i].length);
+    const OutPiece& piece = outs_[i];
+    sources_[piece.transfer][piece.source]->set_ready(piece.offset + piece.length);
   }
   if (raised_ > before) waker_();
   return raised_ == outs_.size();

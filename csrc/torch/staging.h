@@ -55,9 +55,12 @@ class Staged : public std::enable_shared_from_this<Staged> {
   Staged& operator=(const Staged&) = delete;
 
   const std::vector<Transfer>& transfers() const { return transfers_; }
-  // What to post for transfer `i`: `input` of a gather, or the one slice of a broadcast in
-  // `outputs`.
-  void slices(size_t i, Slice& input, std::vector<Slice>& outputs) const;
+  // What to post for transfer `i`.
+  struct Slices {
+    std::vector<Slice> inputs;   // of a gather or reduction
+    std::vector<Slice> outputs;  // broadcast: the one slice. reduce: empty away from the root
+  };
+  Slices slices(size_t i) const;
   // Adds the hooks of transfer `i` to its post: done marks, and its end before the work's.
   void hook(size_t i, PostOptions& options);
 
@@ -84,9 +87,9 @@ class Staged : public std::enable_shared_from_this<Staged> {
          const SideStreams& streams);
   ~Staged() = default;
 
-  // Device to host: [offset, offset + length) of the source of a transfer.
+  // Device to host: [offset, offset + length) of a source of a transfer.
   struct OutPiece {
-    size_t transfer, offset, length;
+    size_t transfer, source, offset, length;
   };
   // Host, or the own block, to device.
   struct InPiece {
@@ -96,9 +99,13 @@ class Staged : public std::enable_shared_from_this<Staged> {
   };
 
   uint32_t* word(size_t index) const;
-  std::byte* host(size_t transfer, size_t target) const;
-  at::Tensor host_view(const InPiece& piece) const;
+  // Where a source or target of a transfer is in the pinned memory.
+  std::byte* host_source(size_t transfer, size_t source) const;
+  std::byte* host_target(size_t transfer, size_t target) const;
+  at::Tensor host_view(const std::byte* at, size_t length) const;
   void plan_pieces();
+  void plan_out(size_t transfer);
+  void plan_in(size_t transfer);
   void open(size_t transfer);
   void copy_out(const c10::Stream& caller);
   void copy_in(const InPiece& piece);
@@ -119,7 +126,8 @@ class Staged : public std::enable_shared_from_this<Staged> {
   std::vector<OutPiece> outs_;
   std::vector<InPiece> ins_;
   std::shared_ptr<PinnedBuffer> pinned_;
-  std::vector<std::shared_ptr<Region>> sources_;  // by transfer
+  // By transfer, by source; at least one where there is memory at all.
+  std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
   c10::Event caller_, out_end_, in_end_;
   std::vector<c10::Event> out_marks_;  // without a gate

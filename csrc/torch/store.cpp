@@ -90,7 +90,7 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
       }
     }
   } catch (const std::exception& error) {
-    return missing(keys, error.what());
+    return missing(keys, error.what(), Clock::now() >= end);
   }
   met_ = true;
   return values;
@@ -98,17 +98,25 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
 
 // Says which keys never came, for they name the late ranks; the store's own message only says that
 // some did not.
-Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::string& cause) {
+Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::string& cause,
+                             bool late) {
   constexpr size_t kShown = 8;
   std::string list;
   size_t count = 0;
+  bool works = false;
   try {
     for (const auto& key : keys) {
       if (store_->check({prefix_ + key})) continue;
       if (++count <= kShown) list += (list.empty() ? "" : ", ") + key;
     }
+    works = true;
   } catch (const std::exception&) {
     count = 0;
+  }
+  // The last of them came after the limit and before this look: who has time left asks again.
+  if (works && late && count == 0) {
+    return Status(Code::kTimeout, "rendezvous: the last of " + std::to_string(keys.size()) +
+                                      " keys came when the limit had passed");
   }
   if (count == 0) {
     prefix_.clear();  // no more calls of a store that does not work

@@ -29,7 +29,7 @@ class StoreAdapter final : public KeyValueStore {
                                              Nanos timeout) override;
 
  private:
-  Status missing(const std::vector<std::string>& keys, const std::string& cause);
+  Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
 
   c10::intrusive_ptr<c10d::Store> store_;
   const std::string counter_;

@@ -1,3 +1,6 @@
+// Reductions write a target only where every source's bytes have left the device before (the result
+// of a segment needs all contributions), so all_reduce and reduce work in place.
+//
 // Outputs that overlap need no temporaries here, unlike on the CPU: they are written from host
 // memory in rank order on one stream, so the last rank's bytes stay. An input that shares bytes
 // with another rank's output is copied first, since it is read while outputs are being written.
@@ -46,28 +49,65 @@ bool overlap(const DeviceBytes& a, const DeviceBytes& b) {
 }
 
 void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
-  transfer.gather = true;
+  transfer.kind = Transfer::Kind::gather;
   transfer.block = input.nbytes();
   transfer.dtype = input.scalar_type();
   if (transfer.block == 0) return;
   at::Tensor plain = readable_on_device(input);
-  transfer.source = bytes_of(plain);
+  DeviceBytes& source = transfer.sources.emplace_back(bytes_of(plain));
   DeviceBytes& own = transfer.targets[static_cast<size_t>(rank)];
-  if (same_start(transfer.source, own)) {
+  if (same_start(source, own)) {
     own = {};  // in place
     const bool shared =
         std::any_of(transfer.targets.begin(), transfer.targets.end(),
-                    [&](const DeviceBytes& target) { return overlap(transfer.source, target); });
+                    [&](const DeviceBytes& target) { return overlap(source, target); });
     if (!shared) return;
-    own = transfer.source;  // its place belongs to other ranks too: written in their order
+    own = source;  // its place belongs to other ranks too: written in their order
   }
   transfer.own_copy = true;
   if (std::any_of(transfer.targets.begin(), transfer.targets.end(),
-                  [&](const DeviceBytes& target) { return overlap(transfer.source, target); })) {
+                  [&](const DeviceBytes& target) { return overlap(source, target); })) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     plain = plain.clone();
-    transfer.source = bytes_of(plain);
+    source = bytes_of(plain);
   }
+}
+
+// A copy of `source` on the device where `target` shares bytes with it.
+void set_apart(DeviceBytes& source, const DeviceBytes& target) {
+  if (!overlap(source, target)) return;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor copy = source.view(0, source.length).clone();
+  source = {copy.storage(), 0, source.length};
+}
+
+// A reduction of one contribution: a copy on the device.
+Transfer alone(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+               CopyBacks& back) {
+  if (how.reduction != Reduction::kPremulSum || input.nbytes() == 0) {
+    return plan_transfer(input, output, 0, 1, back);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return plan_transfer(input.mul(how.factor), output, 0, 1, back);
+}
+
+Transfer scatter_blocks(std::vector<DeviceBytes> blocks, const at::Tensor& output,
+                        const Reducing& how, int rank, CopyBacks& back) {
+  Transfer transfer;
+  transfer.kind = Transfer::Kind::scatter;
+  transfer.block = output.nbytes();
+  transfer.dtype = output.scalar_type();
+  transfer.how = how;
+  transfer.targets.resize(1);
+  transfer.sources = std::move(blocks);
+  if (transfer.block == 0) return transfer;
+  const DeviceBytes& target = transfer.targets[0] = bytes_of(writable_on_device(output, back));
+  for (size_t i = 0; i < transfer.sources.size(); ++i) {
+    // The output may be the own block: what becomes final there has left before.
+    const bool own = i == static_cast<size_t>(rank) && same_start(transfer.sources[i], target);
+    if (!own) set_apart(transfer.sources[i], target);
+  }
+  return transfer;
 }
 
 }  // namespace
@@ -90,7 +130,7 @@ Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, Cop
   transfer.targets.resize(1);
   if (transfer.block == 0) return transfer;
   if (is_root) {
-    transfer.source = bytes_of(readable_on_device(tensor));
+    transfer.sources.push_back(bytes_of(readable_on_device(tensor)));
   } else {
     transfer.targets[0] = bytes_of(writable_on_device(tensor, back));
   }
@@ -119,6 +159,68 @@ Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& o
     transfer.targets[i] = bytes_of(writable_on_device(outputs[i], back));
   }
   set_source(transfer, input, rank);
+  return transfer;
+}
+
+Transfer plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+                      int rank, int size, CopyBacks& back) {
+  if (size == 1) return alone(input, output, how, back);
+  const DeviceBytes all = bytes_of(readable_on_device(input));
+  const size_t block = output.nbytes();
+  std::vector<DeviceBytes> blocks;
+  for (size_t r = 0; r < static_cast<size_t>(size); ++r) {
+    blocks.push_back({all.storage, all.offset + r * block, block});
+  }
+  return scatter_blocks(std::move(blocks), output, how, rank, back);
+}
+
+Transfer plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                      const Reducing& how, int rank, CopyBacks& back) {
+  if (inputs.size() == 1) return alone(inputs[0], output, how, back);
+  std::vector<DeviceBytes> blocks;
+  for (const at::Tensor& input : inputs) blocks.push_back(bytes_of(readable_on_device(input)));
+  return scatter_blocks(std::move(blocks), output, how, rank, back);
+}
+
+Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back) {
+  if (size == 1) return alone(tensor, tensor, how, back);
+  Transfer transfer;
+  transfer.kind = Transfer::Kind::all_reduce;
+  transfer.block = tensor.nbytes();
+  transfer.dtype = tensor.scalar_type();
+  transfer.how = how;
+  transfer.targets.resize(static_cast<size_t>(size));
+  if (transfer.block == 0) return transfer;
+  const at::Tensor plain = readable_on_device(tensor);
+  if (!plain_on_device(tensor)) back.add(plain, tensor);
+  const DeviceBytes all = transfer.sources.emplace_back(bytes_of(plain));
+  const size_t element = element_size(how.element), count = all.length / element;
+  const size_t members = transfer.targets.size();
+  const size_t share = (count + members - 1) / members * element;  // as docs/protocol.md 11
+  for (size_t m = 0; m < members; ++m) {
+    const size_t at = std::min(m * share, all.length);
+    transfer.targets[m] = {all.storage, all.offset + at, std::min(share, all.length - at)};
+  }
+  return transfer;
+}
+
+Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank, int size,
+                     CopyBacks& back) {
+  if (size == 1) return alone(tensor, tensor, how, back);
+  Transfer transfer;
+  transfer.kind = Transfer::Kind::reduce;
+  transfer.root = root;
+  transfer.block = tensor.nbytes();
+  transfer.dtype = tensor.scalar_type();
+  transfer.how = how;
+  transfer.targets.resize(1);
+  if (transfer.block == 0) return transfer;
+  const at::Tensor plain = readable_on_device(tensor);
+  transfer.sources.push_back(bytes_of(plain));
+  if (root == rank) {
+    if (!plain_on_device(tensor)) back.add(plain, tensor);
+    transfer.targets[0] = transfer.sources[0];
+  }
   return transfer;
 }
 

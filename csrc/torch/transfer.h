@@ -29,13 +29,21 @@ struct DeviceBytes {
 
 // One operation of the engine.
 struct Transfer {
-  bool gather = false;
-  Member root = 0;  // of a broadcast
-  size_t block = 0;
+  enum class Kind { broadcast, gather, scatter, all_reduce, reduce };
+  Kind kind = Kind::broadcast;
+  Member root = 0;   // of a broadcast or reduce
+  size_t block = 0;  // bytes of one block; all_reduce, reduce: of the whole
   at::ScalarType dtype = at::kByte;
-  DeviceBytes source;                // the own block; empty on receivers of a broadcast
-  std::vector<DeviceBytes> targets;  // by output of the engine; empty where nothing is written
-  bool own_copy = false;             // targets[own rank] is written from `source` on the device
+  Reducing how;  // reductions
+  // broadcast (empty on receivers), gather: the own block. scatter: a block per rank. all_reduce,
+  // reduce: the whole.
+  std::vector<DeviceBytes> sources;
+  // By done mark of the engine: broadcast, reduce (at the root), scatter: one. gather: a block per
+  // rank. all_reduce: the block that each rank folds. Empty where nothing is written.
+  std::vector<DeviceBytes> targets;
+  bool own_copy = false;  // targets[own rank] is written from sources[0] on the device
+
+  bool gather() const { return kind == Kind::gather; }
 };
 
 Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back);
@@ -44,5 +52,13 @@ Transfer plan_transfer(const at::Tensor& input, const at::Tensor& output, int ra
                        CopyBacks& back);
 Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
                        CopyBacks& back);
+// Reductions. `how` is for elements of the tensors' type. A group of one rank only copies.
+Transfer plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+                      int rank, int size, CopyBacks& back);
+Transfer plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                      const Reducing& how, int rank, CopyBacks& back);
+Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back);
+Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank, int size,
+                     CopyBacks& back);
 
 }  // namespace mcast::pg

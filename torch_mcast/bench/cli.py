@@ -124,7 +124,7 @@ def _document(
         "machine": report.machine(),
         "versions": versions,
         "peer": used,
-        "notes": notes,
+        "notes": notes + rows.exposed_notes(measured, used),
         "rows": measured,
         **extra,
     }

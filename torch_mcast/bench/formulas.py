@@ -39,6 +39,7 @@ OPS = {
         Op("all_reduce", "all_reduce", 2, 2),
         Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
         Op("fsdp2", "FSDP2 training step", None, 3),
+        Op("fsdp2_async", "FSDP2 training step, all-gathers ahead", None, 3),
         Op("barrier", "barrier", None, 0),
     )
 }
@@ -75,6 +76,7 @@ def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
         "all_reduce": reduce + size / hosts,
         "ag_rs": reduce + size / hosts,
         "fsdp2": reduce + 2 * size / hosts,
+        "fsdp2_async": reduce + 2 * size / hosts,
     }.get(op)
 
 

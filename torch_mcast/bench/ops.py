@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +34,12 @@ class Case:
             "all_reduce": self._all_reduce,
             "ag_rs": self._pair,
             "fsdp2": self._fsdp2,
+            "fsdp2_async": lambda: self._fsdp2(prefetch=True),
             "barrier": self._barrier,
         }
         self.run: Callable[[], Any]
+        # What of run() is computation, on its own; None: nothing to speak of.
+        self.compute: Callable[[], Any] | None = None
         self.check: Callable[[], bool]
         build[op]()
 
@@ -121,9 +125,13 @@ class Case:
         self.run = lambda: dist.barrier(group=self._groups.first)
         self.check = lambda: True
 
-    def _fsdp2(self) -> None:
+    def _fsdp2(self, prefetch: bool = False) -> None:
         """Square layers whose parameters have `size` bytes together; a batch so small that the step
-        is communication. The check compares the gradient with one computed without sharding."""
+        is communication. The check compares the gradient with one computed without sharding. The
+        computation alone: the same model with whole weights, and an optimizer for one shard.
+
+        prefetch: all-gathers are asynchronous and started one layer ahead. CPU tensors have no
+        streams, so without it FSDP2 waits for each collective where it calls it."""
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
@@ -148,6 +156,10 @@ class Case:
         for layer in sharded:
             fully_shard(layer, mesh=mesh)
         fully_shard(sharded, mesh=mesh)
+        if prefetch:
+            sharded._set_unshard_async_op(True)
+            for layer, following in itertools.pairwise(sharded):
+                layer.set_modules_to_forward_prefetch([following])
         # A learning rate of 0: the optimizer does its work and every step has the same gradient.
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.0)
 
@@ -164,4 +176,14 @@ class Case:
             expected = whole[self.rank] if self.rank < len(whole) else mine
             return torch.allclose(mine[: len(expected)], expected, rtol=1e-3, atol=1e-3)
 
-        self.run, self.check = run, right
+        whole = model()
+        shard = torch.zeros(self._items // self.world, requires_grad=True)
+        shard.grad = torch.zeros_like(shard)
+        alone = torch.optim.SGD([shard], lr=0.0)
+
+        def compute() -> None:
+            whole.zero_grad()
+            whole(inputs[self.rank]).square().sum().backward()
+            alone.step()
+
+        self.run, self.check, self.compute = run, right, compute

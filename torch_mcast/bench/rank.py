@@ -128,8 +128,15 @@ class _Bench:
         inner, repetitions = self.agree(self._budget([estimates[name][0] for name in usable]))
         times: dict[str, list[float]] = {name: [] for name in usable}
         cpus: dict[str, list[float | None]] = {name: [] for name in usable}
+        # All backends compute alike: the first one's stands for all, in a turn of its own.
+        alone = next((case.compute for case in cases.values() if case.compute), None)
+        computing: list[float] = []
+        if alone:
+            alone()  # warm
         start = {name: groups.repairs() for name, groups in self.groups.items()}
         for repetition in range(repetitions):
+            if alone:
+                computing.append(self.time_one(alone, inner)[0])
             for position in self.plan.order(op, size, repetition):
                 name = self.plan.backends[position]
                 if name not in times:
@@ -142,6 +149,8 @@ class _Bench:
                 times[name].append(seconds)
                 cpus[name].append(cpu)
         for name in usable:
+            if alone and name in self.groups:
+                rows[name]["rank_compute"] = self.gather(computing)
             per_rank = self.gather((times[name], cpus[name]))
             rows[name].update(
                 inner=inner, rank_times=[t for t, _ in per_rank], rank_cpu=[c for _, c in per_rank]

@@ -54,7 +54,37 @@ def finish(
         nic=raw.get("nic"),
         lab=raw.get("lab"),
     )
+    if raw.get("rank_compute"):
+        computing = slowest(raw["rank_compute"])
+        row["compute_s"] = median(computing)
+        # Communication that computation did not hide.
+        row["exposed_times_s"] = [t - c for t, c in zip(times, computing, strict=True)]
+        row["exposed_s"] = median(row["exposed_times_s"])
     return row
+
+
+def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
+    """A line per case that has computation: how much of each backend's communication is exposed,
+    and its part of the peer's, repetition by repetition."""
+    cases: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        if "exposed_s" in row:
+            cases.setdefault((row["op"], row["size"]), []).append(row)
+    notes = []
+    for (op, size), found in cases.items():
+        other = next((row for row in found if row["backend"] == peer), None)
+        parts = []
+        for row in found:
+            text = f"{row['backend']} {row['exposed_s'] * 1e3:.0f} ms"
+            if other and other is not row:
+                pairs = zip(row["exposed_times_s"], other["exposed_times_s"], strict=True)
+                text += f" ({median([a / b for a, b in pairs]):.2f} of {peer}'s)"
+            parts.append(text)
+        notes.append(
+            f"{op} of {size} bytes: computation alone {found[0]['compute_s'] * 1e3:.0f} ms; "
+            f"communication exposed (step less computation): {', '.join(parts)}"
+        )
+    return notes
 
 
 def add_ratios(rows: list[dict[str, Any]], peer: str) -> None:

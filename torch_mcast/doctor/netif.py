@@ -172,7 +172,7 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """ValueError for an empty name in the list."""
+        """ValueError for an empty name in the list, or a stripe ("eth0+eth1") that is not exact."""
         if not text:
             return cls()
         rest = text
@@ -180,17 +180,26 @@ class Pattern:
         rest = rest[exclude:]
         exact = rest.startswith("=")
         names = tuple(rest[exact:].split(","))
-        if "" in names:
-            raise ValueError(
-                f'interface pattern "{text}" has an empty name (expected "eth,ib", "=eth0", '
-                '"^docker" or "^=eth1")'
-            )
+        problem = ""
+        for entry in names:
+            parts = entry.split("+")
+            if len(parts) > 1 and (exclude or not exact):
+                problem = "has a stripe that is not exact"
+            elif len(set(parts)) < len(parts):
+                problem = "has one name twice in a stripe"
+            if "" in parts:
+                problem = "has an empty name"
+            if problem:
+                raise ValueError(
+                    f'interface pattern "{text}" {problem} (expected "eth,ib", "=eth0", '
+                    '"=eth0+eth1", "^docker" or "^=eth1")'
+                )
         return cls(exclude, exact, names)
 
     def match(self, name: str) -> int:
-        """Position of the first that matches, or -1. Ignores `exclude`."""
+        """Position of the first entry that matches, or -1. Ignores `exclude`."""
         for i, wanted in enumerate(self.names):
-            if name == wanted if self.exact else name.startswith(wanted):
+            if name in wanted.split("+") if self.exact else name.startswith(wanted):
                 return i
         return -1
 
@@ -223,11 +232,22 @@ def _automatic(candidates: list[Interface]) -> tuple[Interface, str] | None:
 
 
 def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
-    """The interface the library takes for this pattern, and why. ValueError if there is none."""
+    """The interface the library takes for this pattern, and why: the multicast lane's, of a stripe the
+    first. ValueError if there is none."""
     pattern = Pattern.parse(text)
     include = bool(pattern.names) and not pattern.exclude
     matching = [i for i in interfaces if (pattern.match(i.name) >= 0) == include]
     usable = [i for i in matching if i.usable]
+    if pattern.exact and include:
+        names = {i.name for i in usable}
+        for part in (part for e in pattern.names if "+" in e for part in e.split("+")):
+            if part not in names:
+                raise ValueError(
+                    f'interface pattern "{text}" stripes over {part}, which is not there, down or has '
+                    f"no IPv4 address; this host has: {inventory(interfaces)}"
+                )
+        wanted = [part for entry in pattern.names for part in entry.split("+")]
+        usable.sort(key=lambda i: wanted.index(i.name))
     if include and usable:
         chosen = min(usable, key=lambda i: pattern.match(i.name))
         return chosen, f'MCAST_SOCKET_IFNAME="{text}" matches it'

@@ -38,7 +38,8 @@ namespace mcast {
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "           \
     "\"^docker\";"                                                                                 \
     " empty: the interface of the default route, else one with multicast, else loopback. An "      \
-    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second")    \
+    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "   \
+    "\"=eth0+eth1\" stripes a lane over several")                                                  \
   S(faults, "MCAST_FAULTS", "", false,                                                             \
     "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")   \
   U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true,                                              \
@@ -66,7 +67,7 @@ namespace mcast {
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true,                                                 \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, "IP TTL of multicast datagrams (hops between subnets)")    \
-  U(incast, "MCAST_INCAST", 1 << 20, 65536, 1u << 30, true,                                        \
+  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true,                                        \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "   \
     "and the burst at its switch port")                                                            \
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false,                                               \

@@ -1,5 +1,5 @@
-// Huge pages for large tensors. Where pages are 4 KiB, faulting them in, and reading a peer's memory
-// page by page, cost more than the copy itself (docs/decisions.md has the figures).
+// Huge pages for large tensors. Where pages are 4 KiB, faulting them in, and reading a peer's
+// memory page by page, cost more than the copy itself (docs/decisions.md has the figures).
 #pragma once
 
 #include "base/types.h"

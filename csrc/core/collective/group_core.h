@@ -214,6 +214,7 @@ class GroupCore {
   void send_result(Operation& op, bool& more);
   void grant_segments(Operation& op, Nanos now);
   void contribution_progress(Operation& op, Nanos now);
+  void mark_result(Operation& op);
   bool reduce_complete(const Operation& op) const;
   void on_reduce_frame(const Frame& header, ConstBytes body, Nanos now);
   void on_reduce_grant(Operation& op, const Frame& header, ConstBytes body, Nanos now);

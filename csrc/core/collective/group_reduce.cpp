@@ -59,9 +59,12 @@ bool GroupCore::reduce_complete(const Operation& op) const {
 }
 
 bool GroupCore::pump_reduce(Operation& op, Nanos now) {
-  if (!op.reduce->owner) return false;
+  const bool arrived = op.reduce->refresh_own();
+  if (!op.reduce->owner) {
+    if (arrived) keep_waiting(now);
+    return false;
+  }
   bool more = false;
-  op.reduce->refresh_own();
   grant_segments(op, now);
   send_contributions(op, more, now);
   contribution_progress(op, now);
@@ -146,8 +149,13 @@ void GroupCore::grant_segments(Operation& op, Nanos now) {
   }
   if (outstanding >= most) return;
   const uint32_t left = owner.segments() - owner.granted();
-  const uint32_t step = std::min(left, most - outstanding);
-  if (step < std::min(left, std::max(1u, most / 2))) return;
+  uint32_t step = std::min(left, most - outstanding);
+  if (ingress_.pacing()) {
+    // Little by little: multicast goes as fast as the slowest receiver, and a burst would slow it.
+    step = 1;
+  } else if (step < std::min(left, std::max(1u, most / 2))) {
+    return;
+  }
   if (!ingress_.take(static_cast<uint64_t>(step) * op.plan.segment * (size_ - 1), now)) {
     counters_.add(Counter::grant_waits);
     return;
@@ -162,8 +170,22 @@ void GroupCore::grant_segments(Operation& op, Nanos now) {
   }
 }
 
+// Done mark of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
+void GroupCore::mark_result(Operation& op) {
+  const uint64_t before = op.marked, after = op.reduce->mark();
+  if (after == before) return;
+  const bool scatter = op.plan.way == ReduceWay::kScatter;
+  if (!scatter && !op.reduce->lands(self_)) return;
+  op.marked = after;
+  const size_t step = op.post.mark_step;
+  if (after / step > before / step || after == op.reduce->length(self_)) {
+    op.post.on_mark(scatter ? 0 : self_, after);
+  }
+}
+
 void GroupCore::contribution_progress(Operation& op, Nanos now) {
   op.reduce->publish();
+  if (op.post.on_mark) mark_result(op);
   if (!op.local_complete) check_local(op, now);
 }
 

@@ -5,9 +5,9 @@
 // that was read directly only when everybody has consumed it, since until then the caller's memory
 // is being read.
 //
-// Sleeping: arm() writes into the board what this rank waits for, fences, and looks once more; a
-// peer that publishes or consumes fences and then looks at the needs, so one of the two always sees
-// the other. A need that is met is taken away by the peer that rings.
+// Sleeping: arm() writes into the board what this rank waits for and looks once more; a peer that
+// publishes or consumes then looks at the needs. All of it in one total order (seq_cst), so one of
+// the two always sees the other. A need that is met is taken away by the peer that rings.
 //
 // Failure: the first to claim the notice writes the reason; everybody who looks fails with it. A
 // rank claims before it gives memory back to its caller, and a reader looks after it has read, so
@@ -96,7 +96,7 @@ void HostCore::post(Post post) {
   op->plan = make_host_plan(post.descriptor, params_.size, params_.direct);
   op->first = next_round_;
   next_round_ += op->plan.rounds;
-  op->taken.assign(params_.size, false);
+  begin_round(*op);
   op->deadline = post.timeout >= kNever - post.posted ? kNever : post.posted + post.timeout;
   if (ops_.empty()) base_ = post.sequence;
   op->post = std::move(post);
@@ -106,7 +106,7 @@ void HostCore::post(Post post) {
 
 bool HostCore::progress(bool large) {
   retired_.clear();
-  bool left_over = false;
+  bool left_over = false, ended = false;
   while (failure_.ok()) {
     if (noticed()) {
       obey_notice();
@@ -115,8 +115,9 @@ bool HostCore::progress(bool large) {
     bool moved = false;
     while (publish_next()) moved = true;
     left_over = false;
-    if (consume_next(large, left_over)) moved = true;
-    while (complete_next()) moved = true;
+    // Whoever waits for an operation that has ended is not kept for the transfer of the next.
+    if (consume_next(large && !ended, left_over)) moved = true;
+    while (complete_next()) moved = ended = true;
     if (!moved) return left_over;
   }
   return false;
@@ -125,13 +126,13 @@ bool HostCore::progress(bool large) {
 uint64_t HostCore::least_consumed() const {
   uint64_t least = UINT64_MAX;
   for (uint32_t m = 0; m < params_.size; m++) {
-    least = std::min(least, words(static_cast<Member>(m)).consumed.load(std::memory_order_acquire));
+    least = std::min(least, words(static_cast<Member>(m)).consumed.load(std::memory_order_seq_cst));
   }
   return least;
 }
 
 bool HostCore::published(Member m, uint64_t round) const {
-  return words(m).published.load(std::memory_order_acquire) > round;
+  return words(m).published.load(std::memory_order_seq_cst) > round;
 }
 
 bool HostCore::all_published(uint64_t round) const {
@@ -180,13 +181,19 @@ bool HostCore::publish_next() {
   return true;
 }
 
+void HostCore::begin_round(Op& op) const {
+  op.agreed.assign(params_.size, false);
+  op.taken.assign(params_.size, false);
+  op.agreed[params_.self] = op.taken[params_.self] = true;
+}
+
 // Headers of this round that are there must name the same call. Of two ranks that differ, the one
 // that consumes later sees the other's.
-bool HostCore::compare(const Op& op, uint32_t index) {
+bool HostCore::compare(Op& op, uint32_t index) {
   const wire::Descriptor& ours = op.post.descriptor;
   for (uint32_t i = 0; i < params_.size; i++) {
     const auto m = static_cast<Member>(i);
-    if (m == params_.self || op.taken[m] || !published(m, op.first + index)) continue;
+    if (op.agreed[m] || !published(m, op.first + index)) continue;
     const HostRound& r = round_of(m, op.first + index);
     wire::Descriptor theirs{static_cast<wire::Kind>(r.kind),
                             r.element,
@@ -196,6 +203,7 @@ bool HostCore::compare(const Op& op, uint32_t index) {
                             r.reduction};
     if (theirs.same(ours) && r.sequence == op.post.sequence &&
         r.index_low == static_cast<uint16_t>(index)) {
+      op.agreed[m] = true;
       continue;
     }
     fail(Status(Code::kMismatch,
@@ -218,11 +226,11 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   left_over = took == Took::kLarge;
   if (took != Took::kAll) return false;
   if (op.plan.direct) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // After the reads: each was a system call, which the look cannot overtake.
     if (noticed()) return false;
   }
   op.consumed++;
-  op.taken.assign(params_.size, false);
+  begin_round(op);
   if (op.consumed == op.plan.rounds) consuming_++;
   mine().consumed.store(op.first + op.consumed, std::memory_order_seq_cst);
   tell_consumed();
@@ -298,8 +306,7 @@ bool HostCore::arm(HostWaiter waiter) {
   if (wants_room) room.waiter = waiter;
   mine().need_published.store(data.pack(), std::memory_order_seq_cst);
   mine().need_consumed.store(wants_room ? room.pack() : 0, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool there = board_.notice().state.load(std::memory_order_acquire) == 2;
+  bool there = board_.notice().state.load(std::memory_order_seq_cst) == 2;
   there = there || (wants_room && least_consumed() >= room.rounds);
   if (data.waiter != HostWaiter::kNone && !there) {
     const uint64_t round = data.rounds - 1;
@@ -362,12 +369,6 @@ std::string HostCore::op_text(const Post& post) const {
 }
 
 std::string HostCore::oldest_text() const { return ops_.empty() ? "" : op_text(ops_[0]->post); }
-
-Nanos HostCore::deadline() const {
-  Nanos least = kNever;
-  for (const auto& op : ops_) least = std::min(least, op->deadline);
-  return least;
-}
 
 bool HostCore::noticed() const {
   return board_.notice().state.load(std::memory_order_acquire) != 0;

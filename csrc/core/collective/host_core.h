@@ -66,8 +66,8 @@ class HostCore {
   // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
   void post(Post post);
 
-  // Does what can be done. `large`: also what takes longer than a hand-over to another thread.
-  // True: something large is left that could be done at once.
+  // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
+  // until an operation ends. True: something large is left that could be done at once.
   bool progress(bool large);
 
   // Tells the peers what this rank waits for. False: it is there already, call progress() again.
@@ -79,7 +79,6 @@ class HostCore {
   size_t in_flight() const { return ops_.size(); }
   // The oldest operation in flight, as in errors; empty if there is none.
   std::string oldest_text() const;
-  Nanos deadline() const;  // the earliest limit of an operation in flight
   // Members that the oldest operation waits for.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or somebody left without calling what we wait for. `mute`
@@ -99,8 +98,10 @@ class HostCore {
     uint64_t first = 0;      // its first round
     uint32_t published = 0;  // rounds, of this rank
     uint32_t consumed = 0;
-    uint32_t folded = 0;          // all_reduce: segments whose own part is done
-    std::vector<bool> taken;      // by member, in this round
+    uint32_t folded = 0;  // all_reduce: segments whose own part is done
+    // By member, in this round: its header was seen and names the same call; its slot was taken.
+    // Only what has been compared is taken, whatever has been published since.
+    std::vector<bool> agreed, taken;
     std::vector<std::byte> part;  // all_reduce in slots: the own part's result
     Nanos deadline = kNever;
     Nanos first_byte = kNever, last_byte = kNever;
@@ -116,7 +117,8 @@ class HostCore {
   bool consume_next(bool large, bool& left_over);
   bool complete_next();
   bool ready_to_publish(const Op& op) const;
-  bool compare(const Op& op, uint32_t index);
+  void begin_round(Op& op) const;
+  bool compare(Op& op, uint32_t index);
   uint64_t least_consumed() const;
   void finish(size_t index, const Status& status);
   void tell_published();

@@ -18,6 +18,11 @@ namespace {
 constexpr size_t kTile = 128u << 10;  // bytes of a contribution that are folded at once
 constexpr size_t kPiece = 4u << 20;   // bytes of a direct read
 
+template <typename Op>
+bool all_agree(const Op& op) {
+  return std::all_of(op.agreed.begin(), op.agreed.end(), [](bool yes) { return yes; });
+}
+
 size_t clip(size_t from, size_t length, size_t end) {
   return from >= end ? 0 : std::min(length, end - from);
 }
@@ -100,7 +105,7 @@ HostCore::Took HostCore::take(Op& op, uint32_t index, bool large) {
   const wire::Descriptor& d = op.post.descriptor;
   switch (d.kind) {
     case Kind::kBarrier:
-      return all_published(op.first + index) ? Took::kAll : Took::kWaits;
+      return all_agree(op) ? Took::kAll : Took::kWaits;
     case Kind::kBroadcast:
       if (d.root == params_.self) return Took::kAll;
       [[fallthrough]];
@@ -121,8 +126,8 @@ HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
   bool all = true;
   for (uint32_t s = 0; s < op.post.outputs.size(); s++) {
     const Member m = one ? op.post.descriptor.root : static_cast<Member>(s);
-    if (op.taken[m] || m == params_.self) continue;
-    if (!published(m, round)) {
+    if (op.taken[m]) continue;
+    if (!op.agreed[m]) {
       all = false;
       continue;
     }
@@ -160,8 +165,8 @@ HostCore::Took HostCore::take_direct_blocks(Op& op, bool large) {
     // Everybody starts with its successor: no block is read by all at once.
     const uint32_t s = (params_.self + i) % slots;
     const Member m = one ? op.post.descriptor.root : static_cast<Member>(s);
-    if (op.taken[m] || m == params_.self) continue;
-    if (!published(m, round)) {
+    if (op.taken[m]) continue;
+    if (!op.agreed[m]) {
       all = false;
       continue;
     }
@@ -270,7 +275,7 @@ bool HostCore::take_all_reduce(Op& op, uint32_t index) {
 
 HostCore::Took HostCore::take_reduction(Op& op, uint32_t index, bool large) {
   const uint64_t round = op.first + index;
-  if (!all_published(round)) return Took::kWaits;
+  if (!all_agree(op)) return Took::kWaits;
   if (op.plan.direct && !large) return Took::kLarge;
   if (op.first_byte == kNever) op.first_byte = port_.now();
   const wire::Descriptor& d = op.post.descriptor;

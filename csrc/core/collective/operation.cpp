@@ -35,6 +35,7 @@ uint64_t Operation::readable() const {
 }
 
 void Operation::raise_mark(uint32_t slot, uint64_t before, uint64_t after) const {
+  if (reduce && !reduce->lands(slot)) return;
   if (after / post.mark_step > before / post.mark_step || after == plan.block) {
     post.on_mark(slot, after);
   }

@@ -69,6 +69,7 @@ struct Operation {
   bool ring_open = false;             // the successor has posted the op
   uint32_t ring_next = 0;             // slot to serve next, for fairness
   std::unique_ptr<ReduceRun> reduce;  // reductions
+  uint64_t marked = 0;                // of the own block of a reduction: done mark
   uint64_t stalls_counted = 0, cuts_counted = 0;
 
   std::vector<std::byte> kept;   // small root: the block, until released

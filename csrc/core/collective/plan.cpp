@@ -91,6 +91,10 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.quantum = std::max<Chunk>(1, plan.window / 4);
   plan.tolerance = agreed.reorder != 0 ? agreed.reorder
                                        : std::max<Chunk>(1, to_chunks(agreed.batch, plan.chunk));
+  // One interface may be behind the other by what its queue holds.
+  if (agreed.stripes > 1 && agreed.reorder == 0) {
+    plan.tolerance = std::max(plan.tolerance, plan.window / 2);
+  }
   return plan;
 }
 

@@ -27,10 +27,13 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members,
     for (uint32_t m = 0; m < members; m++) {
       slots_.push_back({all.region, m * plan.block, plan.block});
     }
-    result_ = slots_[self];
-    if (plan.block > 0) {
-      std::memcpy(result_.data(), args.inputs[0].data(), plan.block);
-    }
+    // A region of its own: its mark says whether our input has got here.
+    const Slice& own = slots_[self];
+    result_ = {std::make_shared<Region>(own.data(), own.length, own.region), 0, own.length};
+    result_.region->set_ready(0);
+    slots_[self] = result_;
+    own_staged_ = true;
+    refresh_own();
     return;
   }
   if (plan.way == ReduceWay::kGather) {
@@ -98,12 +101,29 @@ bool ReduceRun::readable(Member m, uint64_t bytes) const {
   return !c.region || c.offset + bytes <= c.region->ready();
 }
 
-void ReduceRun::refresh_own() {
-  if (!own_staged_ || !owner) return;
+bool ReduceRun::refresh_own() {
+  if (!own_staged_) return false;
+  if (plan_.way == ReduceWay::kOneStep) {
+    const Slice& input = args_.inputs[0];
+    if (input.offset + plan_.block > input.region->ready()) return false;
+    std::memcpy(result_.data(), input.data(), plan_.block);
+    result_.region->set_ready(plan_.block);
+    own_staged_ = false;
+    return true;
+  }
   const Slice own = contribution(self_);
   const uint64_t ready = own.region->ready();
   own_staged_ = ready < own.offset + own.length;
   owner->own_ready(ready <= own.offset ? 0 : std::min<uint64_t>(ready - own.offset, own.length));
+  return true;
+}
+
+uint64_t ReduceRun::mark() const {
+  return owner && plan_.way != ReduceWay::kToRoot ? owner->final_bytes() : 0;
+}
+
+bool ReduceRun::lands(uint32_t slot) const {
+  return plan_.way == ReduceWay::kGather && length(static_cast<Member>(slot)) == plan_.block;
 }
 
 void ReduceRun::drop_memory() {

@@ -39,8 +39,13 @@ class ReduceRun {
   const Slice& result() const { return result_; }
   // Raises the mark of what may be multicast.
   void publish();
-  // Tells the owner how far our contribution to our own block may be read (staged sources).
-  void refresh_own();
+  // Tells the owner how far our contribution to our own block may be read (staged sources); in the
+  // one-step way takes our input once it is here. True: something was told.
+  bool refresh_own();
+  // Bytes of our own block that are final in the caller's memory, for done marks.
+  uint64_t mark() const;
+  // Whether the stream of this slot arrives in the caller's memory (else it is scratch).
+  bool lands(uint32_t slot) const;
   // Whether `bytes` of our contribution to member `m`, from its start, can be read.
   bool readable(Member m, uint64_t bytes) const;
   // reduce, at the root: where member `m`'s result goes.

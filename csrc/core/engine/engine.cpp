@@ -219,7 +219,10 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
     // Seen alike by all ranks.
     if (addresses[r].pid == 0) return std::shared_ptr<GroupBase>();
   }
-  meeting.attach(addresses, spec);
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    meeting.attach(addresses, spec, *hub);
+  }
   const auto key = [](size_t rank) { return "shared/" + std::to_string(rank); };
   std::string verdict = meeting.verdict();
   if (spec.config.shared_memory == "slots" && verdict == "direct") verdict = "slots";

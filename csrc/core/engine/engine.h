@@ -58,7 +58,9 @@ struct PostOptions {
   Completion done;
   // Done marks, for destinations that are only a stop on the way (device memory): how many bytes
   // from its start the output of this index holds for good. Called on the lane thread about every
-  // `mark_step` bytes and at the end of each output but the own one; not after `done`. Must not
+  // `mark_step` bytes and at the end of each output but the own one; not after `done`. A
+  // reduce_scatter has output 0; an all_reduce one per rank, the block that this rank folds, with
+  // the own one and without shorter ones; others have none, `done` is their mark. Must not
   // block.
   std::function<void(uint32_t output, uint64_t bytes)> on_mark;
   size_t mark_step = 1u << 20;

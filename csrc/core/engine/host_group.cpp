@@ -62,16 +62,22 @@ Status HostGroup::push(size_t lane, Post post) {
   return {};
 }
 
-void HostGroup::pushed(size_t lane) { lanes_[lane]->run(); }
+// Callbacks run in these two; one of them may drop the last reference to this group.
+void HostGroup::pushed(size_t lane) {
+  const auto kept = lanes_[lane];
+  kept->run();
+}
 
 bool HostGroup::help(size_t lane, const std::function<bool()>& done, Nanos until) {
-  return here() && lanes_[lane]->help(done, until);
+  if (!here()) return false;
+  const auto kept = lanes_[lane];
+  return kept->help(done, until);
 }
 
 std::function<void()> HostGroup::waker() const {
   return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
     for (const auto& weak : lanes) {
-      if (const auto lane = weak.lock()) lane->run();
+      if (const auto lane = weak.lock()) lane->look_again();
     }
   };
 }
@@ -127,7 +133,7 @@ Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& h
   return meeting;
 }
 
-void HostMeeting::attach(const std::vector<HostAddress>& all, const GroupSpec& spec) {
+void HostMeeting::attach(const std::vector<HostAddress>& all, const GroupSpec& spec, HostHub& hub) {
   HostShared& s = *shared_;
   s.peers.resize(spec.size);
   verdict_ = "direct";
@@ -145,17 +151,12 @@ void HostMeeting::attach(const std::vector<HostAddress>& all, const GroupSpec& s
   for (size_t rank = 0; rank < spec.size; rank++) {
     if (rank == spec.rank) continue;
     const HostAddress& a = all[rank];
-    HostShared::Peer& peer = s.peers[rank];
-    peer.process = PeerProcess(static_cast<pid_t>(a.pid));
-    Result<Segment> page = Segment::attach(static_cast<pid_t>(a.pid), a.mailbox, kHostMailboxBytes);
-    if (!page.ok()) return cannot(rank, page.status());
-    peer.page = std::move(page).value();
-    if (peer.mailbox().token.load(std::memory_order_acquire) != a.token) {
-      return cannot(rank, Status(Code::kUnavailable, "its mailbox is another process's"));
-    }
+    auto peer = hub.find(a);
+    if (!peer.ok()) return cannot(rank, peer.status());
+    s.peers[rank] = std::move(peer).value();
     uint64_t copy = 0;
-    const Status read =
-        peer.process.read(a.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
+    const Status read = s.peers[rank]->process.read(
+        a.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
     if (!read.ok() || copy != a.token) verdict_ = "slots";
   }
 }
@@ -172,8 +173,8 @@ std::string HostMeeting::unite(const std::vector<std::string>& verdicts, bool& d
 Status HostMeeting::look_after(Nanos now, Nanos limit) {
   asked_.resize(shared_->peers.size());
   for (size_t rank = 0; rank < shared_->peers.size(); rank++) {
-    const HostShared::Peer& peer = shared_->peers[rank];
-    if (peer.page.data() == nullptr) continue;
+    if (shared_->peers[rank] == nullptr) continue;
+    const HostPeer& peer = *shared_->peers[rank];
     const std::string who = "rank " + std::to_string(rank);
     if (!peer.process.alive()) {
       return Status(Code::kPeerLost, who + " is lost (its process " +

@@ -41,8 +41,8 @@ class HostMeeting {
   // memory; the others learn it from the missing address.
   static Result<HostMeeting> prepare(const GroupSpec& spec, const HostHub& hub);
   const HostAddress& address() const { return address_; }
-  // Maps everybody's memory; the verdict of this rank.
-  void attach(const std::vector<HostAddress>& all, const GroupSpec& spec);
+  // Maps everybody's memory; the verdict of this rank. Engine's lock held.
+  void attach(const std::vector<HostAddress>& all, const GroupSpec& spec, HostHub& hub);
   // "direct", "slots", or why not; to be told to the others.
   const std::string& verdict() const { return verdict_; }
   // Of everybody's verdicts: empty if all can, else why not. `direct`: all can read all.

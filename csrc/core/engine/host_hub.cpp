@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "base/random.h"
 #include "engine/clock.h"
 #include "engine/host_lane.h"
 #include "transport/shm/futex.h"
-#include "transport/shm/process.h"
 
 namespace mcast {
 namespace {
@@ -23,12 +23,20 @@ constexpr Nanos kTick = 100 * kMilli;
 constexpr Nanos kWarm = 5 * kSecond;
 }  // namespace
 
-HostThread::HostThread(HostMailbox& mailbox, size_t lane) : mailbox_(mailbox), lane_(lane) {
+HostThread::HostThread(HostMailbox& mailbox, size_t lane) : mailbox_(mailbox), lane_(lane) {}
+
+Status HostThread::start() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
+  Status status;
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (const std::system_error& error) {
+    status = Status(Code::kResourceExhausted, std::string("no thread: ") + error.what());
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
 }
 
 void HostThread::add(const std::shared_ptr<HostLane>& lane) {
@@ -53,10 +61,18 @@ void HostThread::warm_up() {
   if (!warm_.load(std::memory_order_seq_cst)) ring();
 }
 
+void HostThread::answer() {
+  if (lane_ != 0) return;
+  const uint64_t asked = mailbox_.asked.load(std::memory_order_seq_cst);
+  uint64_t answered = mailbox_.answered.load(std::memory_order_relaxed);
+  while (answered < asked && !mailbox_.answered.compare_exchange_weak(answered, asked)) {
+  }
+}
+
 void HostThread::stop() {
   if (stopping_.exchange(true)) return;
   ring();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void HostThread::loop() {
@@ -66,10 +82,7 @@ void HostThread::loop() {
   Nanos active = monotonic_now();
   while (!stopping_.load(std::memory_order_acquire)) {
     const uint32_t seen = rings.load(std::memory_order_seq_cst);
-    if (lane_ == 0) {
-      mailbox_.answered.store(mailbox_.asked.load(std::memory_order_seq_cst),
-                              std::memory_order_release);
-    }
+    answer();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       lanes = lanes_;
@@ -119,6 +132,12 @@ Result<std::unique_ptr<HostHub>> HostHub::make() {
   for (size_t lane = 0; lane < 2; lane++) {
     hub->threads_[lane] = std::make_unique<HostThread>(hub->mailbox(), lane);
   }
+  for (auto& thread : hub->threads_) {
+    if (Status status = thread->start(); !status.ok()) {
+      hub->stop();
+      return status;
+    }
+  }
   return hub;
 }
 
@@ -129,6 +148,32 @@ HostAddress HostHub::address() const {
   a.token = *token_;
   a.private_copy = reinterpret_cast<uint64_t>(token_.get());
   return a;
+}
+
+Result<std::shared_ptr<const HostPeer>> HostHub::find(const HostAddress& address) {
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  }
+  std::weak_ptr<HostPeer>& known = peers_[{address.pid, address.token}];
+  if (auto peer = known.lock()) return std::shared_ptr<const HostPeer>(std::move(peer));
+  auto peer = std::make_shared<HostPeer>();
+  const auto pid = static_cast<pid_t>(address.pid);
+  peer->process = PeerProcess(pid);
+  Result<Segment> page = Segment::attach(pid, address.mailbox, kHostMailboxBytes);
+  if (!page.ok()) return page.status();
+  peer->page = std::move(page).value();
+  if (peer->mailbox().token.load(std::memory_order_acquire) != address.token) {
+    return Status(Code::kUnavailable, "its mailbox is another process's");
+  }
+  known = peer;
+  return std::shared_ptr<const HostPeer>(std::move(peer));
+}
+
+void HostHub::abandon_after_fork() noexcept {
+  page_.close_fd();
+  for (const auto& [key, known] : peers_) {
+    if (const auto peer = known.lock()) peer->process.abandon();
+  }
 }
 
 void HostHub::stop() {

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "transport/shm/process.h"
 #include "transport/shm/segment.h"
 
 namespace mcast {
@@ -31,12 +33,15 @@ struct HostMailbox {
 class HostThread {
  public:
   HostThread(HostMailbox& mailbox, size_t lane);
+  Status start();
   void add(const std::shared_ptr<HostLane>& lane);
   void remove(const HostLane* lane);
   // Something was posted: its limits are to be watched. Any thread; cheap while the thread is warm.
   void warm_up();
   // Look at the lanes now. Any thread.
   void ring();
+  // Tells those who ask that this process is there (lane 0; on lane 1 nothing). Any thread.
+  void answer();
   void stop();
 
  private:
@@ -61,6 +66,13 @@ struct HostAddress {
   static bool decode(const std::string& text, HostAddress& address);
 };
 
+// Another process of this host. All groups with it share one: it holds a descriptor.
+struct HostPeer {
+  PeerProcess process;
+  Segment page;
+  HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page.data()); }
+};
+
 class HostHub {
  public:
   // Made at the first group, kept while the engine is.
@@ -69,7 +81,9 @@ class HostHub {
   HostAddress address() const;
   // Threads end; groups must be closed.
   void stop();
-  void abandon_after_fork() noexcept { page_.close_fd(); }
+  // The process that is found there, as announced. Engine's lock held, as for abandon_after_fork().
+  Result<std::shared_ptr<const HostPeer>> find(const HostAddress& address);
+  void abandon_after_fork() noexcept;
 
  private:
   HostHub() = default;
@@ -77,6 +91,7 @@ class HostHub {
   Segment page_;
   std::unique_ptr<uint64_t> token_;  // private memory, for the reading probe
   std::unique_ptr<HostThread> threads_[2];
+  std::map<std::pair<int64_t, uint64_t>, std::weak_ptr<HostPeer>> peers_;  // by pid and token
 };
 
 inline constexpr size_t kHostMailboxBytes = 4096;

@@ -30,6 +30,7 @@ HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<Host
     : params_(params),
       liveness_limit_(liveness_limit),
       shared_(std::move(shared)),
+      hub_(hub),
       thread_(hub.thread(params.lane)),
       counters_(std::move(counters)),
       on_failure_(std::move(on_failure)),
@@ -43,14 +44,15 @@ HostLane::~HostLane() = default;
 Nanos HostLane::now() { return monotonic_now(); }
 
 Status HostLane::read(Member from, uint64_t address, std::byte* to, size_t length) {
-  return shared_->peers[from].process.read(address, to, length);
+  thread_.answer();  // the host thread itself may be busy here for long
+  return shared_->peers[from]->process.read(address, to, length);
 }
 
 void HostLane::wake(Member member, HostWaiter waiter) {
   counters_->add(Counter::shm_wakes);
   auto& bell = waiter == HostWaiter::kCaller
                    ? shared_->board.words(params_.lane, member).doorbell
-                   : shared_->peers[member].mailbox().bells[params_.lane].rings;
+                   : shared_->peers[member]->mailbox().bells[params_.lane].rings;
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(bell);
 }
@@ -62,11 +64,12 @@ void HostLane::wake_all() {
       bell.fetch_add(1, std::memory_order_seq_cst);
       futex_wake(bell);
       if (m == params_.self) continue;
-      auto& rings = shared_->peers[m].mailbox().bells[lane].rings;
+      auto& rings = shared_->peers[m]->mailbox().bells[lane].rings;
       rings.fetch_add(1, std::memory_order_seq_cst);
       futex_wake(rings);
     }
   }
+  for (size_t lane = 0; lane < kHostLanes; lane++) hub_.thread(lane).ring();
 }
 
 void HostLane::enqueue(Post post) {
@@ -90,7 +93,21 @@ void HostLane::close(Nanos deadline, bool hurry, Closed done) {
     leaving_.push_back({deadline, hurry, std::move(done)});
     mail_.store(true, std::memory_order_seq_cst);
   }
+  ring_driver();
   thread_.ring();
+}
+
+void HostLane::look_again() {
+  // As mail: a driver that has looked already, and a host thread that is about to sleep, see it.
+  mail_.store(true, std::memory_order_seq_cst);
+  run();
+}
+
+// A driver may be asleep at the bell.
+void HostLane::ring_driver() {
+  auto& bell = shared_->board.words(params_.lane, params_.self).doorbell;
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(bell);
 }
 
 // A driver's view of the inbox, in the order: what was posted before a failure fails with it.
@@ -122,13 +139,17 @@ void HostLane::advance(bool large, bool& left_over) {
   const Nanos at = now();
   if (!core_.idle() && at - watched_ >= kTick) watch(at);
   look_at_failure();
+  serve_closing(at);
 }
 
-// Lets go of the lane; `left_over`: something large could be done at once.
+// Lets go of the lane; `left_over`: something large could be done at once. What is in flight is
+// left to the host thread, which must not be asleep for good then, whoever has posted it.
 void HostLane::unlock_armed(bool left_over) {
-  bool ring = left_over || !closing_.empty();
+  bool ring = left_over, busy = false;
   for (;;) {
-    if (!core_.idle() && !ring) ring = !core_.arm(HostWaiter::kThread);
+    ring = ring || !closing_.empty();
+    busy = !core_.idle();
+    if (busy && !ring) ring = !core_.arm(HostWaiter::kThread);
     driven_.store(false, std::memory_order_seq_cst);
     if (!mail_.load(std::memory_order_seq_cst) || !try_lock()) break;
     core_.disarm();
@@ -136,23 +157,22 @@ void HostLane::unlock_armed(bool left_over) {
     advance(false, more);
     ring = ring || more;
   }
-  if (ring) thread_.ring();
+  if (ring) {
+    thread_.ring();
+  } else if (busy) {
+    thread_.warm_up();
+  }
 }
 
 void HostLane::run() {
   if (!try_lock()) {
-    // The driver may be asleep at the bell.
-    auto& bell = shared_->board.words(params_.lane, params_.self).doorbell;
-    bell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(bell);
+    ring_driver();
     return;
   }
   core_.disarm();
   bool left_over = false;
   advance(false, left_over);
-  const bool idle = core_.idle();
   unlock_armed(left_over);
-  if (!idle) thread_.warm_up();
 }
 
 bool HostLane::help(const std::function<bool()>& done, Nanos until) {
@@ -171,6 +191,7 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) {
       driving = false;
       break;
     }
+    if (left_over) continue;
     if (spins_) {
       if (spin_until == 0) spin_until = at + kSpin;
       if (at < spin_until) continue;
@@ -192,11 +213,12 @@ Nanos HostLane::turn() {
   core_.disarm();
   bool left_over = false;
   advance(true, left_over);
-  serve_closing(now());
   Nanos next = kNever;
-  if (!core_.idle()) next = std::min(core_.deadline(), watched_ + kTick);
-  for (const Closing& c : closing_) next = std::min(next, c.deadline);
-  const bool ring = !core_.idle() && !core_.arm(HostWaiter::kThread);
+  if (!core_.idle()) next = watched_ + kTick;  // limits are looked at then
+  for (const Closing& c : closing_) {
+    if (c.deadline > now()) next = std::min(next, c.deadline);
+  }
+  const bool ring = left_over || (!core_.idle() && !core_.arm(HostWaiter::kThread));
   driven_.store(false, std::memory_order_seq_cst);
   return ring || mail_.load(std::memory_order_seq_cst) ? now() : next;
 }
@@ -219,6 +241,8 @@ void HostLane::serve_closing(Nanos at) {
                                          (hurry ? ", after an error or interrupt there" : "") +
                                          "; look at its log for the first error"),
                params_.self);
+    // Another rank is just writing its notice: ours end with that, and must not be left behind.
+    if (!core_.idle()) return;
     look_at_failure();
   }
   core_.leave();
@@ -235,7 +259,7 @@ void HostLane::watch(Nanos at) {
     if (std::find(awaited.begin(), awaited.end(), i) == awaited.end()) silence_[i] = {};
   }
   for (const Member m : awaited) {
-    const HostShared::Peer& peer = shared_->peers[m];
+    const HostPeer& peer = *shared_->peers[m];
     if (!peer.process.alive()) {
       // What it did before it ended counts.
       core_.progress(true);

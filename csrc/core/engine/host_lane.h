@@ -12,7 +12,6 @@
 
 #include "collective/host_core.h"
 #include "engine/host_hub.h"
-#include "transport/shm/process.h"
 #include "transport/shm/segment.h"
 
 namespace mcast {
@@ -21,12 +20,7 @@ namespace mcast {
 struct HostShared {
   Segment segment;
   HostBoard board;
-  struct Peer {
-    PeerProcess process;
-    Segment page;
-    HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page.data()); }
-  };
-  std::vector<Peer> peers;  // by rank; the own entry is empty
+  std::vector<std::shared_ptr<const HostPeer>> peers;  // by rank; null for the own
 };
 
 class HostLane final : private HostPort {
@@ -40,6 +34,8 @@ class HostLane final : private HostPort {
   // and leaves the rest to whoever waits, or to the host thread.
   void enqueue(Post post);
   void run();
+  // What an operation in flight waits for may have come (Region::set_ready). Any thread.
+  void look_again();
 
   // The calling thread drives until `done()`, or until `until`. False: another thread drives, or
   // nothing is in flight here: the caller should sleep on its own.
@@ -52,7 +48,7 @@ class HostLane final : private HostPort {
   // Fails the group here and on all ranks. Any thread.
   void fail(const Status& why, Member culprit);
   // Leaves when nothing is in flight; at `deadline`, or at once if `hurry`, what is in flight fails
-  // on all ranks. `done` runs once, on the host thread.
+  // on all ranks. `done` runs once, on whichever thread drives.
   using Closed = std::function<void(const Status&)>;
   void close(Nanos deadline, bool hurry, Closed done);
 
@@ -64,6 +60,7 @@ class HostLane final : private HostPort {
   Nanos now() override;
 
   bool try_lock() { return !driven_.exchange(true, std::memory_order_seq_cst); }
+  void ring_driver();
   void unlock_armed(bool left_over);
   void drain();
   void advance(bool large, bool& left_over);
@@ -74,6 +71,7 @@ class HostLane final : private HostPort {
   const HostParams params_;
   const Nanos liveness_limit_;
   const std::shared_ptr<HostShared> shared_;
+  HostHub& hub_;
   HostThread& thread_;
   const std::shared_ptr<Counters> counters_;
   const std::function<void(const Status&)> on_failure_;
@@ -88,7 +86,7 @@ class HostLane final : private HostPort {
     Closed done;
   };
   std::vector<Closing> leaving_;
-  std::atomic<bool> mail_{false};  // one of these is not empty
+  std::atomic<bool> mail_{false};  // one of these is not empty, or look_again()
 
   std::atomic<bool> driven_{false};  // who sets it owns what follows
   HostCore core_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/rng.h"
 #include "wire/datagram.h"
@@ -29,6 +30,11 @@ bool number(const std::map<std::string, std::string>& fields, const char* key, u
     out = out * 10 + static_cast<uint64_t>(c - '0');
   }
   return true;
+}
+
+// Interfaces behind an address: a striped transport joins their addresses by '+'.
+uint32_t stripes(const StreamAddress& address) {
+  return 1 + static_cast<uint32_t>(std::count(address.host.begin(), address.host.end(), '+'));
 }
 
 std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
@@ -131,6 +137,17 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
     if (r.transport != mine.transport) {
       return Status(Code::kMismatch, differ("transport", mine.transport, self, r.transport, i));
     }
+    for (const auto& [what, here, there] :
+         {std::tuple{"multicast", &mine.external, &r.external},
+          std::tuple{"reduce", &mine.reduce_external, &r.reduce_external}}) {
+      if (stripes(*here) == stripes(*there)) continue;
+      return Status(Code::kMismatch,
+                    std::string("ranks differ in the number of interfaces that the ") + what +
+                        " lane is striped over: rank " + std::to_string(self) + " has " +
+                        std::to_string(stripes(*here)) + " (" + here->host + "), rank " +
+                        std::to_string(i) + " has " + std::to_string(stripes(*there)) + " (" +
+                        there->host + "); see MCAST_SOCKET_IFNAME");
+    }
     if (r.agreed != mine.agreed) {
       return Status(Code::kMismatch, differ("settings", mine.agreed, self, r.agreed, i) +
                                          "; give all ranks the same Options and MCAST_* variables");
@@ -175,6 +192,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.agreed.chains = static_cast<uint32_t>(config.chains);
   out.agreed.incast = config.incast;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
+  out.agreed.stripes = loopback ? 1 : stripes(mine.external);
 
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);

@@ -18,7 +18,9 @@ enum class LanePolicy : uint8_t {
 
 class IngressShare {
  public:
-  explicit IngressShare(LanePolicy policy) : share_(policy == LanePolicy::kFair ? 0.5 : 0.1) {}
+  explicit IngressShare(LanePolicy policy)
+      : share_(policy == LanePolicy::kFair ? 0.5 : 0.1),
+        used_(policy == LanePolicy::kFair ? 0.92 : 0.8) {}
 
   // Bytes that have arrived so far on each lane. Cheap; call it on every poll.
   void update(uint64_t multicast, uint64_t reduce, Nanos now);
@@ -33,17 +35,23 @@ class IngressShare {
 
  private:
   static constexpr Nanos kInterval = 2 * kMilli;
-  static constexpr int kIdleIntervals =
-      3;  // multicast counts as active so long after its last byte
-  static constexpr double kSaturated = 0.95;  // of the capacity: the link is full
-  static constexpr double kYield = 0.9, kRaise = 0.1;
-  static constexpr double kDecay = 0.98;  // of the capacity, per interval
+  // Intervals for which multicast counts as active after its last byte.
+  static constexpr int kIdleIntervals = 10;
+  static constexpr Nanos kMemory = 40 * kMilli, kLongMemory = 200 * kMilli;
+  static constexpr Nanos kSettle = 10 * kMilli, kLearn = 80 * kMilli, kRelearn = kSecond;
 
-  const double share_;
+  void learn(uint64_t arrived, Nanos now);
+
+  const double share_, used_;  // of the capacity: reduction's floor; all but the margin
   Nanos since_ = -1;
   uint64_t multicast_ = 0, reduce_ = 0;  // at `since_`
-  double capacity_ = 0, rate_ = 0;       // bytes per second
-  double tokens_ = 0;                    // bytes; negative: asked ahead
+  Nanos learned_ = -kRelearn;            // when the last phase without pacing began
+  uint64_t mark_ = 0;                    // bytes that had arrived on both lanes ...
+  Nanos marked_ = 0;                     // ... when the measuring in it began
+  bool learning_ = false;
+  double total_ = 0, multicast_rate_ = 0;  // smoothed, bytes per second
+  double capacity_ = 0, rate_ = 0;         // bytes per second
+  double tokens_ = 0;                      // bytes; negative: asked ahead
   Nanos filled_ = 0;
   int active_ = 0;
   Nanos retry_ = kNever;

@@ -34,7 +34,7 @@ struct MulticastAddress {
 // `uid` tells incarnations of a process apart and is checked when a connection is made.
 struct StreamAddress {
   uint64_t uid = 0;
-  std::string host;  // udp: numeric IPv4 address
+  std::string host;  // udp: numeric IPv4 address; of a stripe, "+address:port" for each further one
   uint16_t port = 0;
   auto operator<=>(const StreamAddress&) const = default;
 };

@@ -173,6 +173,31 @@ TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
   }
 }
 
+// Rank 2 publishes something else after rank 0 has compared what was there, and before it takes.
+TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
+  HostWorld world(3, true, 1);
+  const auto gather = [](uint8_t element, Member m) {
+    HostCall call;
+    call.descriptor = {Kind::kAllgather, element, kNoMember, 100, "all_gather"};
+    call.inputs = {std::vector<std::byte>(100, static_cast<std::byte>(m))};
+    call.output.assign(300, static_cast<std::byte>(m));
+    call.marks = {0, 0, 0};
+    return call;
+  };
+  world.post(1, gather(0, 1));
+  world.core(1).progress(true);
+  HostCall& first = world.post(0, gather(0, 0));
+  world.on_now = [&] {  // rank 0 notes the time when it takes the first slot
+    world.on_now = nullptr;
+    world.post(2, gather(1, 2));
+    world.core(2).progress(true);
+  };
+  world.core(0).progress(true);
+  ASSERT_TRUE(world.run());
+  EXPECT_EQ(first.ended, 1);
+  EXPECT_EQ(first.status.code(), Code::kMismatch) << first.status.to_string();
+}
+
 HostCall barrier() {
   HostCall call;
   call.descriptor = {Kind::kBarrier, 0xff, kNoMember, 0, "barrier"};
@@ -218,6 +243,27 @@ TEST(HostFailures, ARankThatLeavesIsNamedAndWhatItHadCalledIsDone) {
   }
 }
 
+// A rank that waits for a late one must sleep: it would take the CPU that the late one needs.
+TEST(HostRounds, WaitingForALateRankIsSleeping) {
+  for (uint64_t seed = 1; seed <= seeds(60); seed++) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const uint32_t ranks = 2 + seed % 3;
+    HostWorld world(ranks, seed % 4 != 0, seed);
+    const auto late = static_cast<Member>(seed % ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+      const auto m = static_cast<Member>(r);
+      for (uint32_t i = 0; m != late && i < 4; i++) world.post(m, make_call(seed, i, m, ranks));
+    }
+    ASSERT_TRUE(world.run(20'000));
+    for (uint32_t i = 0; i < 4; i++) world.post(late, make_call(seed, i, late, ranks));
+    ASSERT_TRUE(world.run());
+    for (uint32_t i = 0; i < 4; i++) {
+      expect_exact(world, seed, i);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   HostWorld world(2, true, 1);
   const auto small = [](bool root) {
@@ -241,6 +287,30 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
       EXPECT_EQ(call->output[99], std::byte{5});
     }
   }
+}
+
+// A caller that waits for the first of two is not kept for the bytes of the second.
+TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
+  HostWorld world(2, true, 1);
+  constexpr size_t kBytes = 1 << 20;
+  for (const Member m : {0, 1}) {
+    for (int i = 0; i < 2; i++) {
+      HostCall call;
+      call.descriptor = {Kind::kBroadcast, 0xff, 0, kBytes, "broadcast"};
+      call.output.assign(kBytes, m == 0 ? std::byte{7} : std::byte{});
+      if (m == 0) call.inputs = {call.output};
+      call.marks = {0};
+      world.post(m, std::move(call));
+    }
+    if (m == 0) world.core(0).progress(true);
+  }
+  EXPECT_TRUE(world.core(1).progress(true));  // there is more to do
+  EXPECT_EQ(world.calls(1)[0]->ended, 1);
+  EXPECT_EQ(world.calls(1)[1]->ended, 0);
+  EXPECT_EQ(world.total(Counter::shm_direct_bytes), kBytes);
+  ASSERT_TRUE(world.run());
+  EXPECT_EQ(world.calls(1)[1]->ended, 1);
+  EXPECT_EQ(world.calls(1)[1]->output[kBytes - 1], std::byte{7});
 }
 
 TEST(HostRounds, AllReduceInPlaceOverSeveralSegments) {

@@ -194,7 +194,10 @@ struct HostWorld::Node final : HostPort {
   void wake_all() override {
     for (auto& node : world.nodes_) node->asleep = false;
   }
-  Nanos now() override { return world.now; }
+  Nanos now() override {
+    if (const auto hook = world.on_now) hook();
+    return world.now;
+  }
 };
 
 HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed) : ranks_(ranks), rng_(seed) {

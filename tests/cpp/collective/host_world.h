@@ -52,6 +52,7 @@ class HostWorld {
   // What a watch does for those that wait for a killed rank, or for one that has left.
   void watch();
   Nanos now = kSecond;
+  std::function<void()> on_now;  // called when a rank asks for the time
 
  private:
   struct Node;

@@ -114,6 +114,67 @@ TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
   }
 }
 
+// Inputs of reductions that become readable little by little, and marks of their results that only
+// ever say what is true.
+TEST_P(Marks, ReductionsWaitForTheirSources) {
+  for (const size_t bytes : {size_t{1000}, size_t{40'000}, size_t{700'004}}) {
+    for (const wire::Kind kind :
+         {wire::Kind::kReduceScatter, wire::Kind::kAllreduce, wire::Kind::kReduce}) {
+      SCOPED_TRACE(std::string(wire::kind_name(kind)) + " of " + std::to_string(bytes));
+      Cluster c(options(0.01));
+      std::map<Member, std::vector<std::shared_ptr<Region>>> inputs;
+      std::map<std::pair<Member, uint32_t>, uint64_t> marks;
+      std::vector<std::function<bool()>> true_at_the_end;
+      c.adjust = [&](Member rank, Post& post) {
+        for (Slice& input : post.reduce->inputs) {
+          auto region =
+              std::make_shared<Region>(input.data(), input.length, std::make_shared<Slice>(input));
+          region->set_ready(0);
+          inputs[rank].push_back(region);
+          input = {region, 0, input.length};
+        }
+        post.mark_step = kStep;
+        const bool scatter = kind == wire::Kind::kReduceScatter;
+        const size_t share = (bytes / 4 + 2) / 3 * 4;
+        post.on_mark = [&, rank, scatter, share, output = post.reduce->output](uint32_t block,
+                                                                               uint64_t final_to) {
+          EXPECT_GT(final_to, std::exchange(marks[{rank, block}], final_to));
+          // What is final now must be what is there when all is over.
+          const ConstBytes now =
+              output.bytes().subspan(scatter ? 0 : block * share).first(final_to);
+          true_at_the_end.push_back(
+              [output, now, seen = std::vector<std::byte>(now.begin(), now.end())] {
+                return std::equal(now.begin(), now.end(), seen.begin());
+              });
+        };
+      };
+      Runs runs;
+      for (Member r = 0; r < 3; r++) runs.push_back(c.reduction(r, kind, 1, bytes, 5));
+      c.run_for(200 * kMilli);
+      for (const auto& run : runs) EXPECT_FALSE(run->done());
+      EXPECT_TRUE(marks.empty());
+      for (auto& [rank, regions] : inputs) {
+        for (size_t i = 0; i < regions.size(); i++) {
+          for (size_t at = kStep / 2;; at += kStep) {
+            const size_t ready = std::min(at, regions[i]->size());
+            c.at(c.now() + static_cast<Nanos>(at / 100 + 17 * rank + 5 * i) * kMicro,
+                 [region = regions[i], ready] { region->set_ready(ready); });
+            if (ready == regions[i]->size()) break;
+          }
+        }
+      }
+      finish(c, runs);
+      for (const auto& look : true_at_the_end) EXPECT_TRUE(look());
+      if (kind == wire::Kind::kReduceScatter) {
+        for (Member r = 0; r < 3; r++) EXPECT_EQ((marks[{r, 0}]), bytes / 4 * 4);
+      }
+      if (kind == wire::Kind::kAllreduce && bytes >= 40'000) {
+        EXPECT_EQ(marks.size(), 6u) << "the last block is shorter";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(By, Marks, testing::Bool(),
                          [](const auto& p) { return p.param ? "ring" : "multicast"; });
 

@@ -58,6 +58,7 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
                              const std::function<bool(Member, DirectoryStore&)>& body) {
   std::string directory = (std::filesystem::temp_directory_path() / "mcast-test-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return {};
+  (void)chmod(directory.c_str(), 0777);  // ranks may become other users
   std::vector<pid_t> children;
   fflush(nullptr);
   for (uint32_t r = 0; r < ranks; r++) {

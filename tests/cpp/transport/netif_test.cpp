@@ -49,7 +49,9 @@ TEST(InterfacePattern, ReadsTheGrammar) {
   check("=eth0,eth1", false, true, {"eth0", "eth1"});
   check("^docker,virbr", true, false, {"docker", "virbr"});
   check("^=eth0", true, true, {"eth0"});
-  for (const char* bad : {"=", "^", "^=", "eth,,ib", ",eth", "eth,"}) {
+  check("=eth0+eth1,ib0", false, true, {"eth0+eth1", "ib0"});
+  for (const char* bad : {"=", "^", "^=", "eth,,ib", ",eth", "eth,", "eth0+eth1", "^=eth0+eth1",
+                          "=eth0+", "=+eth0", "=eth0+eth0", "=ib0,eth0++eth1"}) {
     auto p = InterfacePattern::parse(bad);
     ASSERT_FALSE(p.ok()) << bad;
     EXPECT_EQ(p.status().code(), Code::kInvalidArgument);
@@ -75,6 +77,29 @@ TEST(ChooseInterface, FollowsThePattern) {
   EXPECT_EQ(chosen(all, "^eth0"), "eth10");
   EXPECT_EQ(chosen(all, "^eth"), "ib0");
   EXPECT_EQ(chosen(all, "^=eth0"), "eth10");
+}
+
+TEST(ChooseInterface, GivesEachLaneItsEntryOfAnExactList) {
+  const auto all = host();
+  const auto lane = [&](std::string_view pattern, size_t index) {
+    auto result = choose_interfaces(all, pattern, index);
+    if (!result.ok()) return "error: " + result.status().message();
+    std::string names;
+    for (const Interface& i : *result) names += (names.empty() ? "" : " ") + i.name;
+    return names;
+  };
+  EXPECT_EQ(lane("=eth0,ib0", 0), "eth0");
+  EXPECT_EQ(lane("=eth0,ib0", 1), "ib0");
+  EXPECT_EQ(lane("=eth0", 1), "eth0");
+  EXPECT_EQ(lane("=wlan0,eth0", 0), "eth0");  // the first has no address
+  EXPECT_EQ(lane("eth,ib", 1), "eth0");       // prefixes are alternatives
+  EXPECT_EQ(lane("=ib0+eth0", 0), "ib0 eth0");
+  EXPECT_EQ(lane("=ib0+eth0", 1), "ib0 eth0");
+  EXPECT_EQ(lane("=ib0+eth0,eth10", 1), "eth10");
+  EXPECT_EQ(lane("=eth10,ib0+eth0", 1), "ib0 eth0");
+  EXPECT_THAT(lane("=eth0+wlan0", 0), HasSubstr("stripes over wlan0, which is not there, down"));
+  EXPECT_THAT(lane("=eth0,eth0+mlx5", 0), HasSubstr("stripes over mlx5"));
+  EXPECT_EQ(chosen(all, "=ib0+eth0"), "ib0");
 }
 
 TEST(ChooseInterface, PrefersTheDefaultRouteThenMulticastThenLoopback) {

@@ -7,6 +7,7 @@
 
 #include "transport/transport_contract.h"
 #include "transport/udp/send_queue.h"
+#include "transport/udp/socket.h"
 
 namespace mcast {
 namespace {
@@ -42,6 +43,64 @@ TEST(StreamWire, HelloRoundTrip) {
     bad[i] ^= std::byte{0x80};
     EXPECT_FALSE(decode_hello(bad).has_value()) << i;
   }
+}
+
+TEST(StreamWire, AHelloNamesItsPlaceInTheStripe) {
+  Hello hello;
+  hello.channel = Channel::kRepair;
+  hello.stripe = 2;
+  hello.stripes = 3;
+  const auto back = decode_hello(encode(hello));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->stripe, 2);
+  EXPECT_EQ(back->stripes, 3);
+  hello.stripe = 3;  // beyond the last
+  EXPECT_FALSE(decode_hello(encode(hello)).has_value());
+  hello.stripe = 1;
+  hello.channel = Channel::kControl;  // is not striped
+  EXPECT_FALSE(decode_hello(encode(hello)).has_value());
+}
+
+TEST(StreamWire, AddressesOfAStripeRoundTrip) {
+  std::vector<sockaddr_in> endpoints;
+  for (uint32_t i = 0; i < 3; ++i) {
+    endpoints.push_back(
+        ipv4_address({htonl(0x0a000001 + (i << 16))}, static_cast<uint16_t>(4000 + i)));
+    const StreamAddress address = stripe_address(5, endpoints);
+    EXPECT_EQ(stripe_count(address), endpoints.size());
+    const auto back = stripe_endpoints(address);
+    ASSERT_TRUE(back.ok()) << address.host;
+    ASSERT_EQ(back->size(), endpoints.size());
+    for (size_t j = 0; j < endpoints.size(); ++j) {
+      EXPECT_EQ(to_text((*back)[j]), to_text(endpoints[j]));
+    }
+  }
+  const StreamAddress three = stripe_address(5, endpoints);
+  EXPECT_EQ(three.host, "10.0.0.1+10.1.0.1:4001+10.2.0.1:4002");
+  EXPECT_EQ(three.port, 4000);
+  for (const char* bad :
+       {"", "10.0.0.1+", "10.0.0.1+10.0.0.2", "10.0.0.1+10.0.0.2:", "10.0.0.1+10.0.0.2:0",
+        "10.0.0.1+10.0.0.2:65536", "10.0.0.1+:80", "10.0.0.1+10.0.0.2:8x", "+10.0.0.1:80"}) {
+    EXPECT_FALSE(stripe_endpoints({1, bad, 80}).ok()) << bad;
+  }
+}
+
+TEST(StreamWire, AFrameThatMustWaitStaysInTheInput) {
+  Buffer stream;
+  for (size_t size : {3, 4, 5}) add_frame(stream, pattern(size, size));
+  std::vector<size_t> seen;
+  const auto hold_fours = [&](ConstBytes frame) {
+    seen.push_back(frame.size());
+    return frame.size() == 4 ? kTakeHold : kTakeMore;
+  };
+  const FrameScan first = scan_frames(stream, 10, hold_fours);
+  EXPECT_EQ(first.end, FrameScan::End::kHeld);
+  EXPECT_EQ(first.frames, 1u);
+  EXPECT_EQ(first.consumed, kFramePrefix + 3);
+  const auto take = [](ConstBytes) { return kTakeMore; };
+  const FrameScan second = scan_frames(ConstBytes(stream).subspan(first.consumed), 10, take);
+  EXPECT_EQ(second.frames, 2u);
+  EXPECT_EQ(seen, (std::vector<size_t>{3, 4}));
 }
 
 TEST(StreamWire, HelloAckRoundTrip) {

@@ -17,7 +17,14 @@ struct UdpLoopbackGroups : UdpWorld {
   UdpLoopbackGroups() { loopback = true; }
 };
 
-using Worlds = ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro, UdpLoopbackGroups>;
+// Lanes striped over three addresses.
+struct UdpStriped : UdpWorld {
+  UdpStriped() { loopback = true; }
+  std::unique_ptr<Transport> make() { return make_striped(3); }
+};
+
+using Worlds =
+    ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro, UdpLoopbackGroups, UdpStriped>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Udp, TransportContract, Worlds);
 
 }  // namespace

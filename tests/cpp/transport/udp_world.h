@@ -25,6 +25,20 @@ struct UdpWorld {
     loopback = name == nullptr;
     options.rcvbuf = 2 << 20;
   }
+  // `stripe` addresses of the loopback network, each as if it were an interface of its own.
+  std::unique_ptr<Transport> make_striped(size_t stripe) {
+    const auto interfaces = list_interfaces();
+    const auto lo = find_loopback(*interfaces);
+    std::vector<Interface> several;
+    for (size_t i = 0; i < stripe; ++i) {
+      several.push_back(*lo);
+      several.back().address.s_addr = htonl(INADDR_LOOPBACK + static_cast<uint32_t>(i));
+    }
+    auto transport = std::make_unique<UdpTransport>();
+    const Status status = transport->open_on(options, several, *lo);
+    if (!status.ok()) ADD_FAILURE() << status.to_string();
+    return transport;
+  }
   std::unique_ptr<Transport> make() {
     auto transport = make_udp_transport(options);
     if (!transport.ok()) ADD_FAILURE() << transport.status().to_string();

@@ -53,6 +53,10 @@ def test_choice(interfaces, pattern, name):
         ("eth,,ib", ["empty name"]),
         ("^", ["empty name"]),
         ("=", ["empty name"]),
+        ("=eth0+", ["empty name"]),
+        ("eth0+eth1", ["stripe that is not exact"]),
+        ("=eth0+eth0", ["one name twice in a stripe"]),
+        ("=eth0+eth1", ["stripes over eth0, which is not there, down"]),
     ],
 )
 def test_no_choice_says_why(pattern, words):
@@ -66,6 +70,11 @@ def test_reason_names_the_variable_or_the_rule():
     assert 'MCAST_SOCKET_IFNAME="eth"' in choose_interface([LO, ETH0], "eth")[1]
     assert "default route" in choose_interface([LO, ETH0, ETH1], "")[1]
     assert 'MCAST_SOCKET_IFNAME="^x" leaves it' in choose_interface([LO, ETH0], "^x")[1]
+
+
+def test_a_stripe_is_taken_by_its_first_interface():
+    assert choose_interface([LO, ETH0, ETH1], "=eth1+eth0")[0] is ETH1
+    assert choose_interface([LO, ETH0, ETH1], "=lo,eth1+eth0")[0] is LO
 
 
 def test_pattern_takes_the_earliest_name():

@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -256,6 +257,44 @@ def fails_before_the_others(link: Any, why: str, kind: str) -> None:
     dist.destroy_process_group()
     link.say("good")
     link.hear("end")  # the store lives in rank 0
+
+
+def last_key_after_a_look(link: Any) -> None:
+    """A rank's look at the keys passes its limit, and the last key comes before it asks which."""
+
+    class Store(dist.Store):
+        # Only what the rendezvous uses; the rest of the program has the real one.
+        def __init__(self, real: Any) -> None:
+            super().__init__()
+            self.real, self.late = real, False
+
+        def set(self, key: str, value: Any) -> None:
+            self.real.set(key, value)
+
+        def get(self, key: str) -> bytes:
+            return self.real.get(key)
+
+        def add(self, key: str, value: int) -> int:
+            return self.real.add(key, value)
+
+        def check(self, keys: list[str]) -> bool:
+            return self.real.check(keys)
+
+        def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+            if link.rank == 1 and not self.late and any("shared/" in key for key in keys):
+                self.late = True
+                time.sleep(timeout.total_seconds() + 1)  # past the limit of the meeting's step, too
+                self.real.wait(keys, timedelta(seconds=30))
+                raise RuntimeError("wait timeout")
+            self.real.wait(keys, timeout)
+
+    real = dist.FileStore(str(link.folder / "store"), link.world)
+    store = Store(real)
+    join(link, store=store)
+    all_good()
+    dist.destroy_process_group()
+    assert store.late == (link.rank == 1 and os.environ["MCAST_SHARED_MEMORY"] == "auto")
+    link.say("good")
 
 
 def subgroup(link: Any) -> None:

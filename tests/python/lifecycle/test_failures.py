@@ -196,6 +196,12 @@ def test_creation_again_on_the_same_store(job, why, store):
         it.end()
 
 
+def test_last_key_after_a_look(job):
+    with job(2, "scenarios_failure.last_key_after_a_look") as it:
+        it.expect("good")
+        it.end()
+
+
 def test_errors_of_a_subgroup_tell_global_ranks(job):
     with job(4, "scenarios_failure.subgroup") as it:
         for number, me in ((1, 0), (3, 1)):

@@ -117,9 +117,22 @@ def one_lane_after_the_other(ctx, size, ops) -> None:
     ctx.notify("ready")
     for op in ops:
         ctx.wait(op)
+        start = time.perf_counter()
         run[op]()
-        ctx.notify(op)
+        ctx.notify(op, time.perf_counter() - start)
     ctx.wait("end")
+
+
+def refused_group(ctx, *interfaces) -> str:
+    """The error of a group whose ranks name these interfaces. (The store belongs to another group, so
+    that the first to fail does not take it away.)"""
+    ctx.init_process_group("gloo", 20.0)
+    options = torch_mcast.Options(interface=interfaces[ctx.rank])
+    try:
+        dist.new_group(backend="mcast", pg_options=options)
+    except dist.DistBackendError as error:
+        return str(error)
+    return ""
 
 
 def beside_a_stopped_owner(ctx, stopped) -> dict:
@@ -144,6 +157,34 @@ def beside_a_stopped_owner(ctx, stopped) -> dict:
     same(output, folded(whole, 0, part), "reduce_scatter around a stop")
     dist.barrier()
     return torch_mcast.stats()
+
+
+def shares_at_the_end_of_a_gather(ctx, policy, gather, scatter) -> tuple[float, bool]:
+    """(of the bytes received until the all-gather ended, the reduction's part; whether the reduction
+    was over by then). `gather`: bytes of output, `scatter`: of input."""
+    programs.join(ctx, algorithm="multicast", lane_policy=policy)
+    rank, world = dist.get_rank(), dist.get_world_size()
+
+    def received() -> int:
+        return torch_mcast.stats()["reduce_counters"]["reduce_bytes_received"]
+
+    whole, part = block_of(scatter // 4)
+    mine, own = values(whole, rank, 0), torch.zeros(part.stop - part.start)
+    shard = programs.pattern(gather // world, rank, 1)
+    gathered = torch.zeros(gather, dtype=torch.uint8)
+    reduce_scatter(1 << 20, 2)  # connections and buffers
+    programs.all_gather(1 << 20, 3)
+    dist.barrier()
+    before = received()
+    gathering = dist.all_gather_into_tensor(gathered, shard, async_op=True)
+    reducing = dist.reduce_scatter_tensor(own, mine, async_op=True)
+    gathering.wait()
+    reduced, over = received() - before, reducing.is_completed()
+    reducing.wait()
+    programs.check(gathered, torch.cat(programs.blocks(gather // world, 1)), "all_gather")
+    same(own, folded(whole, 0, part), "reduce_scatter")
+    multicast = gather * (world - 1) // world
+    return reduced / (reduced + multicast), over
 
 
 def until_it_fails(ctx, size, options) -> None:

@@ -10,7 +10,8 @@ import pytest
 import reductions
 from test_multihost_failures import LIMIT, others, raised_in_time
 
-from torch_mcast.lab import Loss, pytest_plugin, system
+from torch_mcast.lab import Loss, pytest_plugin, system, topology
+from torch_mcast.lab.units import parse_rate
 
 all_tier = pytest.mark.all_tier
 SIZES = [0, 1, 1021, 4096, 70_001, 1 << 20]  # elements of float32: of the whole input
@@ -87,6 +88,97 @@ def test_each_lane_has_its_interface(two_nics):
             busy, quiet = ("eth0", "eth1") if lane == "all_gather" else ("eth1", "eth0")
             assert used[lane][host, busy] >= 8 << 20, used
             assert used[lane][host, quiet] < 64 << 10, used
+
+
+def set_second_rail(cluster, rate):
+    for host in cluster.lab.workers:
+        lines = topology.shaper_lines("eth1", parse_rate(rate), cluster.lab.spec, 1)
+        system.tc_batch(lines, host.namespace)
+
+
+@pytest.fixture
+def two_rails(hosts):
+    """Two hosts with two NICs of 500 Mbit/s each: one at the switch, one back to back. It stays for the
+    next test: the workers' lanes have sockets on it."""
+    cluster = hosts(2, rate="500mbit")
+    one, two = namespaces = [host.namespace for host in cluster.lab.workers]
+    if "eth1" not in system.call(["ip", "-n", one, "-br", "link"]):
+        system.ip_batch([f"link add eth1 netns {one} type veth peer name eth1 netns {two}"])
+        for number, name in enumerate(namespaces, 1):
+            system.ip_batch([f"addr add 10.98.0.{number}/24 dev eth1", "link set eth1 up"], name)
+    set_second_rail(cluster, "500mbit")
+    return cluster
+
+
+STRIPED = {"MCAST_SOCKET_IFNAME": "=eth0+eth1"}
+
+
+def test_a_lane_is_striped_over_interfaces(two_rails, record_property):
+    lanes = ("all_gather", "reduce_scatter", "all_reduce")
+    seconds = {}
+    for name, env in (("one", {"MCAST_SOCKET_IFNAME": "=eth0"}), ("both", STRIPED)):
+        call = two_rails.start(reductions.one_lane_after_the_other, 16 << 20, lanes, env=env)
+        call.wait("ready")
+        for lane in lanes:
+            before = sent_by_nic(two_rails.lab)
+            call.signal(lane)
+            seconds[name, lane] = max(call.wait(lane))
+            after = sent_by_nic(two_rails.lab)
+            for host in ("h1", "h2"):
+                used = [after[host, nic] - before[host, nic] for nic in ("eth0", "eth1")]
+                if name == "both":
+                    assert sum(used) >= 16 << 20, (lane, host, used)
+                    assert min(used) >= 0.35 * sum(used), (lane, host, used)
+                else:
+                    assert used[1] < 64 << 10, (lane, host, used)
+        call.signal("end")
+        call.results()
+    # Of all that a lane does, on a machine that does other things too: no assertion.
+    for lane in lanes:
+        record_property(f"speedup of {lane}", seconds["one", lane] / seconds["both", lane])
+
+
+def test_every_reduction_on_a_stripe(two_rails):
+    sizes = [0, 1, 1021, 70_001, 1 << 20]
+    check_served(two_rails.run(reductions.every_reduction, sizes, env=STRIPED))
+    two_rails.lab.set_faults(Loss("1%"))
+    stats = two_rails.run(reductions.both_at_once, 4 << 20, 2, env=STRIPED)
+    assert all(row["path"] == "multicast" and not row["failure"] for row in stats)
+
+
+def test_a_stripe_of_unequal_interfaces_uses_what_each_takes(two_rails, record_property):
+    """eth1 at a quarter of eth0's rate gets a part of the bytes that is clearly the smaller one."""
+    set_second_rail(two_rails, "125mbit")
+    lanes = ("all_gather", "reduce_scatter")
+    call = two_rails.start(reductions.one_lane_after_the_other, 16 << 20, lanes, env=STRIPED)
+    call.wait("ready")
+    for lane in lanes:
+        before = sent_by_nic(two_rails.lab)
+        call.signal(lane)
+        call.wait(lane)
+        after = sent_by_nic(two_rails.lab)
+        for host in ("h1", "h2"):
+            fast, slow = (after[host, nic] - before[host, nic] for nic in ("eth0", "eth1"))
+            record_property(f"{lane} {host}", round(slow / (fast + slow), 3))
+            assert 0.05 <= slow / (fast + slow) <= 0.4, (lane, host, fast, slow)
+    call.signal("end")
+    call.results()
+
+
+def test_an_interface_of_a_stripe_that_goes_down_is_named(two_rails):
+    call = two_rails.start(reductions.until_it_fails, 32 << 20, LIMIT, env=STRIPED)
+    call.wait("running")
+    system.ip_batch(["link set eth1 down"], two_rails.lab.workers[0].namespace)
+    texts = [text for _, text in call.wait("raised")]
+    assert any("10.98.0." in text for text in texts), texts
+    system.ip_batch(["link set eth1 up"], two_rails.lab.workers[0].namespace)
+    assert all(outcome.state == "error" for outcome in call.outcomes(60))
+
+
+def test_ranks_that_stripe_differently_are_told(two_rails):
+    for text in two_rails.run(reductions.refused_group, "=eth0+eth1", "=eth0"):
+        assert "number of interfaces that the multicast lane is striped over" in text
+        assert "MCAST_SOCKET_IFNAME" in text
 
 
 def sent_by_nic(lab):
@@ -268,6 +360,19 @@ def test_a_rank_that_does_not_reduce_is_named(four):
     call.results()
     for text in texts:
         assert "rank(s) 2 have not called it" in text, text
+
+
+def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
+    """Bytes of both lanes that a host has received at the moment when its all-gather ends, while the
+    reduce-scatter beside it is still running. Links that are slow beside any CPU."""
+    four, shares = hosts(4, rate="200mbit"), {}
+    for policy in ("fair", "gather"):
+        rows = four.run(reductions.shares_at_the_end_of_a_gather, policy, 32 << 20, 96 << 20)
+        assert all(not over for _, over in rows), "the reduce-scatter was over first"
+        shares[policy] = sum(share for share, _ in rows) / len(rows)
+    record_property("reduction's share", shares)
+    assert 0.25 <= shares["fair"] <= 0.65, shares
+    assert 0.05 <= shares["gather"] <= 0.9 * shares["fair"], shares
 
 
 def test_fsdp2_overlaps_its_collectives(four, record_property):

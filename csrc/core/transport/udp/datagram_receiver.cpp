@@ -1,5 +1,5 @@
 // Each joined address has a socket bound to exactly that group and port, with IP_MULTICAST_ALL off
-// and the interface given by index, so it sees neither the groups of other sockets nor other
+// and its interfaces given by index, so it sees neither the groups of other sockets nor other
 // interfaces. receive() takes one super-packet per socket in turn until all are empty or the
 // caller's limit is reached, and cuts each at the segment size the kernel reports.
 #include "transport/udp/datagram_receiver.h"
@@ -30,10 +30,10 @@ DatagramReceiver::~DatagramReceiver() {
   }
 }
 
-Status DatagramReceiver::open(const UdpTransportOptions& options, const Interface& chosen,
+Status DatagramReceiver::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                               const Interface& loopback) {
   options_ = options;
-  chosen_ = chosen;
+  stripe_.assign(stripe.begin(), stripe.end());
   loopback_ = loopback;
   buffer_ = std::make_unique<std::byte[]>(kBufferSize);
   auto scratch = open_socket(SOCK_DGRAM);
@@ -57,7 +57,7 @@ size_t DatagramReceiver::configure(int fd) const {
 MulticastAddress DatagramReceiver::normalized(MulticastAddress address) const noexcept {
   address.group &= 0xffffff;
   // On one interface both kinds are the same traffic; two sockets would deliver it twice.
-  if (chosen_.index == loopback_.index) address.loopback = true;
+  if (stripe_[0].index == loopback_.index) address.loopback = true;
   return address;
 }
 
@@ -72,13 +72,17 @@ Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const 
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&bound), sizeof bound) != 0) {
     return Status::system(errno, "bind " + to_text(bound));
   }
-  const Interface& interface = address.loopback ? loopback_ : chosen_;
-  ip_mreqn request{};
-  request.imr_multiaddr = bound.sin_addr;
-  request.imr_address = interface.address;
-  request.imr_ifindex = interface.index;
-  if (::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0) {
-    return Status::system(errno, "join " + to_text(bound) + " on " + interface.name);
+  const std::span<const Interface> on =
+      address.loopback ? std::span(&loopback_, 1) : std::span<const Interface>(stripe_);
+  for (const Interface& interface : on) {
+    ip_mreqn request{};
+    request.imr_multiaddr = bound.sin_addr;
+    request.imr_address = interface.address;
+    request.imr_ifindex = interface.index;
+    if (::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0 &&
+        errno != EADDRINUSE) {  // that: joined there already, by another address of the stripe
+      return Status::system(errno, "join " + to_text(bound) + " on " + interface.name);
+    }
   }
   return socket;
 }

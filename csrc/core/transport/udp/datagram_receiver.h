@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -23,7 +24,8 @@ class DatagramReceiver {
   ~DatagramReceiver();
 
   // Measures what a socket is granted; opens nothing that stays.
-  Status open(const UdpTransportOptions& options, const Interface& chosen,
+  // `stripe`: one interface or several; an address is joined on all of them.
+  Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
   // See Datagram. Both may be called from within a sink.
@@ -55,7 +57,8 @@ class DatagramReceiver {
   Epoll& poller_;
   UdpStats& stats_;
   UdpTransportOptions options_;
-  Interface chosen_, loopback_;
+  std::vector<Interface> stripe_;
+  Interface loopback_;
   size_t scratch_granted_ = 0;
   std::vector<std::unique_ptr<Socket>> sockets_;
   size_t next_ = 0;    // socket whose turn it is

@@ -7,10 +7,15 @@
 // are sent as single datagrams with sendmmsg. If that works the refusal was about segmentation and
 // super-packets are off from then on; if it fails too, the error was about the network (no route, a
 // firewall, a lowered MTU) and the batch is dropped and counted: the protocol repairs it like loss.
+//
+// A stripe: each batch goes to the socket whose send buffer holds least, so interfaces get their
+// share by what they take, and what was sent about together arrives about together.
 #include "transport/udp/datagram_sender.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/udp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -47,53 +52,80 @@ DatagramSender::~DatagramSender() {
   for (const Fd& socket : sockets_) {
     if (socket.valid()) poller_.remove(socket.get());
   }
+  if (loopback_.valid()) poller_.remove(loopback_.get());
 }
 
-Status DatagramSender::open(const UdpTransportOptions& options, const Interface& chosen,
+Status DatagramSender::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                             const Interface& loopback) {
   buffer_ = std::make_unique<std::byte[]>(kBufferSize);
-  for (int i = 0; i < 2; ++i) {
-    const Interface& interface = i == 0 ? chosen : loopback;
-    if (i == 1 && chosen.index == loopback.index) break;
-    auto socket = open_socket(SOCK_DGRAM);
+  sndbuf_ = SIZE_MAX;
+  for (const Interface& interface : stripe) {
+    auto socket = open_on(options, interface);
     if (!socket.ok()) return socket.status();
-    const int fd = socket->get();
-    ip_mreqn request{};
-    request.imr_address = interface.address;
-    request.imr_ifindex = interface.index;
-    if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
-      return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
-    }
-    // Other processes of this host listen; our own echo is dropped by member id above.
-    Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
-    if (status.ok()) {
-      status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
-                          "IP_MULTICAST_TTL");
-    }
-    // Don't fragment, whatever path MTU the kernel may have cached.
-    if (status.ok()) {
-      status = set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
-    }
-    if (status.ok()) status = poller_.add(fd, 0, this);
-    if (!status.ok()) return status;
-    const size_t granted = set_buffer(fd, false, options.sndbuf);
-    sndbuf_ = i == 0 ? granted : std::min(sndbuf_, granted);
-    if (i == 0) {
-      int probe = 0;
-      socklen_t length = sizeof probe;
-      stats_.gso = options.gso && ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &probe, &length) == 0;
-      if (options.gso && !stats_.gso) {
-        stats_.gso_fallback_reason = "this kernel has no UDP_SEGMENT";
-        ++stats_.gso_fallbacks;
-      }
-    }
-    sockets_[i] = std::move(socket.value());
+    sockets_.push_back(std::move(socket.value()));
+  }
+  if (stripe[0].index != loopback.index) {
+    auto socket = open_on(options, loopback);
+    if (!socket.ok()) return socket.status();
+    loopback_ = std::move(socket.value());
+  }
+  int probe = 0;
+  socklen_t length = sizeof probe;
+  stats_.gso = options.gso &&
+               ::getsockopt(sockets_[0].get(), IPPROTO_UDP, UDP_SEGMENT, &probe, &length) == 0;
+  if (options.gso && !stats_.gso) {
+    stats_.gso_fallback_reason = "this kernel has no UDP_SEGMENT";
+    ++stats_.gso_fallbacks;
   }
   return {};
 }
 
-int DatagramSender::socket_of(bool loopback) const noexcept {
-  return loopback && sockets_[1].valid() ? sockets_[1].get() : sockets_[0].get();
+Result<Fd> DatagramSender::open_on(const UdpTransportOptions& options, const Interface& interface) {
+  auto socket = open_socket(SOCK_DGRAM);
+  if (!socket.ok()) return socket;
+  const int fd = socket->get();
+  ip_mreqn request{};
+  request.imr_address = interface.address;
+  request.imr_ifindex = interface.index;
+  if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
+    return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
+  }
+  // Other processes of this host listen; our own echo is dropped by member id above.
+  Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
+  if (status.ok()) {
+    status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
+                        "IP_MULTICAST_TTL");
+  }
+  // Don't fragment, whatever path MTU the kernel may have cached.
+  if (status.ok()) {
+    status = set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
+  }
+  if (status.ok()) status = poller_.add(fd, 0, this);
+  if (!status.ok()) return status;
+  sndbuf_ = std::min(sndbuf_, set_buffer(fd, false, options.sndbuf));
+  return socket;
+}
+
+std::span<const int> DatagramSender::candidates() {
+  order_.clear();
+  const size_t count = sockets_.size();
+  const bool local = address_.loopback && loopback_.valid();
+  if (local || count == 1) {
+    order_.push_back(local ? loopback_.get() : sockets_[0].get());
+    return order_;
+  }
+  ++turn_;
+  std::vector<std::pair<int, int>> loads;  // bytes that wait, socket
+  for (size_t i = 0; i < count; ++i) {
+    const int fd = sockets_[(turn_ + i) % count].get();
+    int waiting = 0;
+    (void)::ioctl(fd, SIOCOUTQ, &waiting);
+    loads.emplace_back(waiting, fd);
+  }
+  std::stable_sort(loads.begin(), loads.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [waiting, fd] : loads) order_.push_back(fd);
+  return order_;
 }
 
 size_t DatagramSender::segments_limit() const noexcept {
@@ -132,42 +164,48 @@ void DatagramSender::start_batch() {
 bool DatagramSender::push() {
   out_of_memory_ = false;
   while (sent_ < used_) {
-    const bool single = used_ - sent_ <= segment_;
-    Sent result = Sent::kRefused;
-    if (stats_.gso && !single) {
-      result = send_super_packet();
-      if (result == Sent::kRefused && segmentation_refused(error_)) {
-        const int refusal = error_;
-        const size_t before = sent_;
-        result = send_one_by_one();
-        if (sent_ > before) {
-          stats_.gso = false;
-          stats_.gso_fallback_reason = std::strerror(refusal);
-          ++stats_.gso_fallbacks;
-        }
-      }
-    } else {
-      result = send_one_by_one();
+    bool full = false, sent = false;
+    for (const int socket : candidates()) {
+      const Sent result = send_by(socket);
+      sent = result == Sent::kAll;
+      full = full || result == Sent::kWouldBlock;
+      if (result == Sent::kWouldBlock) out_of_memory_ = no_memory(error_);
+      if (sent) break;
     }
-    if (result == Sent::kWouldBlock) {
+    if (sent) continue;
+    if (full) {
       ++stats_.would_block;
-      out_of_memory_ = no_memory(error_);
       watch_for_room(!out_of_memory_);
       return false;
     }
-    if (result == Sent::kRefused) {
-      ++stats_.send_errors;
-      ++stats_.dropped_batches;
-      stats_.dropped_datagrams += (used_ - sent_ + segment_ - 1) / segment_;
-      break;
-    }
+    ++stats_.send_errors;
+    ++stats_.dropped_batches;
+    stats_.dropped_datagrams += (used_ - sent_ + segment_ - 1) / segment_;
+    break;
   }
   watch_for_room(false);
   start_batch();
   return true;
 }
 
-DatagramSender::Sent DatagramSender::send_super_packet() {
+DatagramSender::Sent DatagramSender::send_by(int socket) {
+  const bool single = used_ - sent_ <= segment_;
+  if (!stats_.gso || single) return send_one_by_one(socket);
+  Sent result = send_super_packet(socket);
+  if (result == Sent::kRefused && segmentation_refused(error_)) {
+    const int refusal = error_;
+    const size_t before = sent_;
+    result = send_one_by_one(socket);
+    if (sent_ > before) {
+      stats_.gso = false;
+      stats_.gso_fallback_reason = std::strerror(refusal);
+      ++stats_.gso_fallbacks;
+    }
+  }
+  return result;
+}
+
+DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
   sockaddr_in to = multicast_sockaddr(address_);
   iovec piece{buffer_.get() + sent_, used_ - sent_};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(uint16_t))] = {};
@@ -184,7 +222,7 @@ DatagramSender::Sent DatagramSender::send_super_packet() {
   header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
   const auto segment = static_cast<uint16_t>(segment_);
   std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
-  while (::sendmsg(socket_of(address_.loopback), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+  while (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     error_ = errno;
     return would_block(error_) || no_memory(error_) ? Sent::kWouldBlock : Sent::kRefused;
@@ -195,7 +233,7 @@ DatagramSender::Sent DatagramSender::send_super_packet() {
   return Sent::kAll;
 }
 
-DatagramSender::Sent DatagramSender::send_one_by_one() {
+DatagramSender::Sent DatagramSender::send_one_by_one(int socket) {
   sockaddr_in to = multicast_sockaddr(address_);
   std::array<mmsghdr, kMaxSegments> messages;
   std::array<iovec, kMaxSegments> pieces;
@@ -209,8 +247,7 @@ DatagramSender::Sent DatagramSender::send_one_by_one() {
       messages[n].msg_hdr.msg_iov = &pieces[n];
       messages[n].msg_hdr.msg_iovlen = 1;
     }
-    const int taken =
-        ::sendmmsg(socket_of(address_.loopback), messages.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int taken = ::sendmmsg(socket, messages.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (taken < 0) {
       if (errno == EINTR) continue;
       error_ = errno;
@@ -224,21 +261,23 @@ DatagramSender::Sent DatagramSender::send_one_by_one() {
 }
 
 void DatagramSender::watch_for_room(bool on) {
-  const int wanted = on ? socket_of(address_.loopback) : -1;
-  if (wanted == watched_) return;
-  if (watched_ >= 0) poller_.modify(watched_, 0, this);
-  if (wanted >= 0) poller_.modify(wanted, EPOLLOUT, this);
-  watched_ = wanted;
+  if (on == watching_) return;
+  watching_ = on;
+  // Of all sockets that the batch may take; `address_` is the batch's until it has left.
+  for (const int socket : candidates()) poller_.modify(socket, on ? EPOLLOUT : 0u, this);
 }
 
 void DatagramSender::clear_errors() {
-  for (const Fd& socket : sockets_) {
+  const auto clear = [this](const Fd& socket) {
     if (socket.valid() && pending_error(socket.get()) != 0) ++stats_.send_errors;
-  }
+  };
+  for (const Fd& socket : sockets_) clear(socket);
+  clear(loopback_);
 }
 
 void DatagramSender::abandon() noexcept {
   for (Fd& socket : sockets_) socket.reset();
+  loopback_.reset();
 }
 
 }  // namespace mcast

@@ -1,8 +1,11 @@
 // Sends batches of equally sized datagrams to multicast addresses: one contiguous staging buffer,
-// one sendmsg with UDP_SEGMENT per batch. Used by the lane's thread only.
+// one sendmsg with UDP_SEGMENT per batch, by the interface of the stripe that has least to send.
+// Used by the lane's thread only.
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "transport/transport.h"
@@ -27,7 +30,8 @@ class DatagramSender {
   DatagramSender(Epoll& poller, UdpStats& stats) : poller_(poller), stats_(stats) {}
   ~DatagramSender();
 
-  Status open(const UdpTransportOptions& options, const Interface& chosen,
+  // `stripe`: one interface or several.
+  Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
   // See Datagram. `size` has been checked against max_datagram().
@@ -46,16 +50,22 @@ class DatagramSender {
   enum class Sent { kAll, kWouldBlock, kRefused };
 
   size_t segments_limit() const noexcept;
+  Result<Fd> open_on(const UdpTransportOptions& options, const Interface& interface);
   bool push();
-  Sent send_super_packet();
-  Sent send_one_by_one();
+  Sent send_by(int socket);
+  Sent send_super_packet(int socket);
+  Sent send_one_by_one(int socket);
+  // The sockets that reach the batch's address, in the order in which to try them.
+  std::span<const int> candidates();
   void watch_for_room(bool on);
   void start_batch();
-  int socket_of(bool loopback) const noexcept;
 
   Epoll& poller_;
   UdpStats& stats_;
-  Fd sockets_[2];  // [0] the chosen interface, [1] loopback (unused if the chosen one is loopback)
+  std::vector<Fd> sockets_;  // by interface of the stripe
+  Fd loopback_;              // unused if the stripe is loopback
+  std::vector<int> order_;   // scratch of candidates()
+  size_t turn_ = 0;          // whose turn it is among equals
   size_t sndbuf_ = 0;
 
   std::unique_ptr<std::byte[]> buffer_;
@@ -67,7 +77,7 @@ class DatagramSender {
   size_t lent_ = 0;      // bytes lent behind `used_`
   bool closed_ = false;  // a short datagram ended the batch
 
-  int watched_ = -1;  // socket whose EPOLLOUT is armed
+  bool watching_ = false;  // EPOLLOUT is armed
   bool out_of_memory_ = false;
   int error_ = 0;  // errno of the last refusal
 };

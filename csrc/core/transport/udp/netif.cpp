@@ -79,6 +79,36 @@ const Interface* automatic_choice(const std::vector<const Interface*>& candidate
   return first([](auto* c) { return c->loopback; });
 }
 
+// The names of an entry of an exact list.
+std::vector<std::string_view> stripe_names(std::string_view entry) {
+  std::vector<std::string_view> names;
+  for (size_t plus = 0; plus != std::string_view::npos;) {
+    plus = entry.find('+');
+    names.push_back(entry.substr(0, plus));
+    if (plus != std::string_view::npos) entry.remove_prefix(plus + 1);
+  }
+  return names;
+}
+
+// What is wrong with an entry that has a '+', or nullptr.
+const char* stripe_fault(const InterfacePattern& pattern, std::string_view entry) {
+  if (entry.find('+') == std::string_view::npos) return nullptr;
+  if (!pattern.exact || pattern.exclude) return "has a stripe that is not exact";
+  std::vector<std::string_view> names = stripe_names(entry);
+  std::sort(names.begin(), names.end());
+  if (names.front().empty()) return "has an empty name";
+  if (std::adjacent_find(names.begin(), names.end()) != names.end()) {
+    return "has one name twice in a stripe";
+  }
+  return nullptr;
+}
+
+const Interface* find_usable(const std::vector<Interface>& interfaces, std::string_view name) {
+  const auto it = std::find_if(interfaces.begin(), interfaces.end(),
+                               [&](auto& i) { return i.name == name && i.usable(); });
+  return it == interfaces.end() ? nullptr : &*it;
+}
+
 }  // namespace
 
 Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
@@ -96,10 +126,11 @@ Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
   while (true) {
     const size_t comma = text.find(',');
     const std::string_view name = text.substr(0, comma);
-    if (name.empty()) {
+    const char* const fault = name.empty() ? "has an empty name" : stripe_fault(pattern, name);
+    if (fault != nullptr) {
       return Status(Code::kInvalidArgument,
-                    "interface pattern \"" + whole + "\" has an empty name (expected " +
-                        "\"eth,ib\", \"=eth0\", \"^docker\" or \"^=eth1\")");
+                    "interface pattern \"" + whole + "\" " + fault + " (expected " +
+                        "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\" or \"^=eth1\")");
     }
     pattern.names.emplace_back(name);
     if (comma == std::string_view::npos) return pattern;
@@ -152,38 +183,65 @@ Result<std::vector<Interface>> list_interfaces() {
   return out;
 }
 
-Result<Interface> choose_interface(const std::vector<Interface>& interfaces, std::string_view text,
-                                   size_t lane) {
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& interfaces,
+                                                 std::string_view text, size_t lane) {
   auto pattern = InterfacePattern::parse(text);
   if (!pattern.ok()) return pattern.status();
   const bool include = !pattern->exclude && !pattern->names.empty();
+  const auto unavailable = [&](const std::string& why) {
+    return Status(Code::kUnavailable, "interface pattern \"" + std::string(text) + "\" " + why +
+                                          "; this host has: " + inventory(interfaces));
+  };
 
-  std::vector<const Interface*> usable;
+  std::vector<std::vector<Interface>> entries;  // usable ones, by lane
   bool matched_unusable = false;
-  for (const Interface& i : interfaces) {
-    const bool match = pattern->match(i.name) >= 0;
-    if (include ? !match : match) continue;
-    if (i.usable()) {
-      usable.push_back(&i);
-    } else {
-      matched_unusable = true;
+  if (include && pattern->exact) {
+    for (const std::string& entry : pattern->names) {
+      const auto names = stripe_names(entry);
+      std::vector<Interface> stripe;
+      for (const std::string_view name : names) {
+        if (const Interface* i = find_usable(interfaces, name)) {
+          stripe.push_back(*i);
+        } else if (names.size() > 1) {
+          return unavailable("stripes over " + std::string(name) +
+                             ", which is not there, down or has no IPv4 address");
+        } else {
+          matched_unusable =
+              matched_unusable || std::any_of(interfaces.begin(), interfaces.end(),
+                                              [&](auto& x) { return x.name == name; });
+        }
+      }
+      if (!stripe.empty()) entries.push_back(std::move(stripe));
     }
-  }
-  const Interface* chosen = nullptr;
-  if (include) {
+    if (!entries.empty()) return entries[lane % entries.size()];
+  } else {
+    std::vector<const Interface*> usable;
+    for (const Interface& i : interfaces) {
+      const bool match = pattern->match(i.name) >= 0;
+      if (include ? !match : match) continue;
+      if (i.usable()) {
+        usable.push_back(&i);
+      } else {
+        matched_unusable = true;
+      }
+    }
     std::stable_sort(usable.begin(), usable.end(), [&](auto* a, auto* b) {
       return pattern->match(a->name) < pattern->match(b->name);
     });
-    if (!usable.empty()) chosen = usable[pattern->exact ? lane % usable.size() : 0];
-  } else {
-    chosen = automatic_choice(usable);
+    const Interface* const chosen =
+        include ? (usable.empty() ? nullptr : usable[0]) : automatic_choice(usable);
+    if (chosen != nullptr) return std::vector<Interface>{*chosen};
   }
-  if (chosen != nullptr) return *chosen;
-  std::string why = include && matched_unusable
-                        ? "matches only interfaces that are down or have no IPv4 address"
-                        : "matches no usable interface";
-  return Status(Code::kUnavailable, "interface pattern \"" + std::string(text) + "\" " + why +
-                                        "; this host has: " + inventory(interfaces));
+  return unavailable(include && matched_unusable
+                         ? "matches only interfaces that are down or have no IPv4 address"
+                         : "matches no usable interface");
+}
+
+Result<Interface> choose_interface(const std::vector<Interface>& interfaces, std::string_view text,
+                                   size_t lane) {
+  auto all = choose_interfaces(interfaces, text, lane);
+  if (!all.ok()) return all.status();
+  return all->front();
 }
 
 Result<Interface> find_loopback(const std::vector<Interface>& interfaces) {

@@ -1,8 +1,11 @@
 // Which network interface to use. Enumeration asks the system; the choice is a pure function.
 //
-// Pattern grammar (NCCL_SOCKET_IFNAME's): a comma list of name prefixes, "eth,ib". A leading '='
-// makes all names of the list exact, a leading '^' turns the list into exclusions, "^=" into exact
-// exclusions. Among several matches the earlier name of the list wins, then the system's order.
+// Pattern grammar (NCCL_SOCKET_IFNAME's, and '+'): a comma list of name prefixes, "eth,ib". A
+// leading
+// '=' makes all names of the list exact, a leading '^' turns the list into exclusions, "^=" into
+// exact exclusions. Among several matches the earlier name of the list wins, then the system's
+// order. An exact list gives its i-th usable entry to lane i, from the start again at its end; an
+// entry of several names, "=eth0+eth1", stripes its lane over them, and all of them must be usable.
 // Empty, or with exclusions: the interface of the default route, else the first one that is up, has
 // an IPv4 address and multicast and is no loopback or container bridge, else loopback.
 #pragma once
@@ -33,9 +36,10 @@ struct Interface {
 struct InterfacePattern {
   bool exclude = false;
   bool exact = false;
-  std::vector<std::string> names;
+  std::vector<std::string> names;  // entries of the list
 
-  // kInvalidArgument for an empty list after '=' or '^', or an empty name in the list.
+  // kInvalidArgument for an empty list after '=' or '^', an empty name in the list, one name twice
+  // in a stripe, or a stripe that is not exact.
   static Result<InterfacePattern> parse(std::string_view text);
   // Position in `names` of the first that matches, or -1. Ignores `exclude`.
   int match(std::string_view name) const;
@@ -45,8 +49,11 @@ struct InterfacePattern {
 // address).
 Result<std::vector<Interface>> list_interfaces();
 
-// kUnavailable when nothing matches: names the pattern and what exists.
-// `lane`: an exact list gives its i-th usable name to lane i, from the start again at its end.
+// The interfaces of a lane, one or the stripe, in the pattern's order. kUnavailable when nothing
+// matches: names the pattern and what exists.
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& interfaces,
+                                                 std::string_view pattern, size_t lane = 0);
+// The first of them.
 Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
                                    std::string_view pattern, size_t lane = 0);
 // The loopback interface; kUnavailable if it is missing or down.

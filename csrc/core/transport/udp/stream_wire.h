@@ -1,9 +1,14 @@
 // What a stream connection carries: a Hello and its answer, then frames. Pure functions over bytes.
 //
-//   Hello (32 bytes, connector):  "MCST" version:u16 channel:u8 flags:u8 source:u64 target:u64
+//   Hello (32 bytes, connector):  "MCST" version:u16 channel:u8 stripe:u8 source:u64 target:u64
 //                                 listen address:4 bytes listen port:u16 zero:u16
 //   HelloAck (16 bytes, acceptor): "MCSA" version:u16 verdict:u8 channel:u8 uid:u64
 //   frame: length:u32, then that many bytes; length 0xffffffff is the goodbye, nothing follows it
+//
+// stripe: low four bits, which interface of the stripe this connection is for; high four bits, how
+// many there are, less one. Where there are several, a frame of a bulk channel begins with its
+// number (u32, counted per peer and channel): whoever reads hands frames on in order of their
+// numbers.
 //
 // Integers are little-endian. The listen address is in network order.
 #pragma once
@@ -14,7 +19,9 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <vector>
 
+#include "base/status.h"
 #include "base/types.h"
 #include "transport/transport.h"
 
@@ -32,6 +39,7 @@ constexpr size_t max_frame(Channel channel) noexcept {
 
 struct Hello {
   Channel channel = Channel::kControl;
+  uint8_t stripe = 0, stripes = 1;
   uint64_t source = 0;       // uid of the connector
   uint64_t target = 0;       // uid the connector wants to reach
   in_addr listen_address{};  // where the connector itself can be reached
@@ -58,15 +66,30 @@ std::optional<HelloAck> decode_hello_ack(std::span<const std::byte, kHelloAckSiz
 std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept;
 uint32_t decode_prefix(const std::byte* bytes) noexcept;
 
+// Most interfaces of a stripe, and the bytes of a frame's number.
+inline constexpr size_t kMaxStripe = 8;
+inline constexpr size_t kFrameNumber = 4;
+
+// Where the endpoints of a stripe can be reached, as one StreamAddress and back. host: the first
+// address, then for each further one "+address:port".
+StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoints);
+// kInvalidArgument unless all are numeric IPv4.
+Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address);
+// How many there are.
+size_t stripe_count(const StreamAddress& address) noexcept;
+
+// What becomes of a frame: the scan stops behind it, goes on, or stops in front of it.
+enum FrameTake : int { kTakeStop = 0, kTakeMore = 1, kTakeHold = 2 };
+
 struct FrameScan {
-  enum class End { kNeedMore, kStopped, kGoodbye, kViolation };
+  enum class End { kNeedMore, kStopped, kHeld, kGoodbye, kViolation };
   End end = End::kNeedMore;
   size_t consumed = 0;  // bytes of whole frames (and of the goodbye)
   size_t frames = 0;
   uint32_t bad_length = 0;  // kViolation; kGoodbye when bytes follow the goodbye
 };
 
-// Cuts `bytes` into frames and calls on_frame(ConstBytes) -> bool for each; false stops the scan.
+// Cuts `bytes` into frames and calls on_frame(ConstBytes) -> FrameTake, or bool, for each.
 template <typename OnFrame>
 FrameScan scan_frames(ConstBytes bytes, size_t max_length, OnFrame&& on_frame) {
   FrameScan scan;
@@ -86,9 +109,14 @@ FrameScan scan_frames(ConstBytes bytes, size_t max_length, OnFrame&& on_frame) {
       return scan;
     }
     if (bytes.size() - scan.consumed < kFramePrefix + length) return scan;
+    const int take = on_frame(ConstBytes{at + kFramePrefix, length});
+    if (take == kTakeHold) {
+      scan.end = FrameScan::End::kHeld;
+      return scan;
+    }
     scan.consumed += kFramePrefix + length;
     ++scan.frames;
-    if (!on_frame(ConstBytes{at + kFramePrefix, length})) {
+    if (take == kTakeStop) {
       scan.end = FrameScan::End::kStopped;
       return scan;
     }

@@ -11,9 +11,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 
 namespace mcast {
+namespace {
+
+// struct tcp_info of <linux/tcp.h>, which cannot be included beside <netinet/tcp.h>, as far as the
+// delivery rate.
+struct KernelTcpInfo {
+  tcp_info head;  // as libc has it: up to total_retrans
+  uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
+  uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
+  uint64_t delivery_rate;
+};
+static_assert(offsetof(KernelTcpInfo, delivery_rate) == 160);  // the kernel's ABI
+
+}  // namespace
 
 void TcpConnection::configure(int fd, Nanos liveness_limit) {
   const auto set = [fd](int level, int name, int value) {
@@ -114,6 +128,15 @@ size_t TcpConnection::unacknowledged() const {
   int bytes = 0;
   if (::ioctl(fd_.get(), SIOCOUTQ, &bytes) != 0 || bytes < 0) return 0;
   return static_cast<size_t>(bytes);
+}
+
+uint64_t TcpConnection::delivery_rate() const {
+  KernelTcpInfo info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  return length >= offsetof(KernelTcpInfo, delivery_rate) + sizeof info.delivery_rate
+             ? info.delivery_rate
+             : 0;
 }
 
 }  // namespace mcast

@@ -49,17 +49,34 @@ class TcpConnection {
     Io io = Io::kOk;
     const ConstBytes bytes = fill(scratch, io);
     if (io != Io::kOk) return io;
-    scan = scan_frames(bytes, max_frame(channel), on_frame);
+    scan = scan_frames(bytes, max_length(), on_frame);
     const ConstBytes rest = bytes.subspan(scan.consumed);
     partial.assign(rest.begin(), rest.end());
+    held = scan.end == FrameScan::End::kHeld;
     return Io::kOk;
   }
+  // The same with what was read before a frame that had to wait.
+  template <typename OnFrame>
+  void read_held(OnFrame&& on_frame, FrameScan& scan) {
+    const std::vector<std::byte> bytes = std::move(partial);
+    partial.clear();
+    scan = scan_frames(bytes, max_length(), on_frame);
+    const ConstBytes rest = ConstBytes(bytes).subspan(scan.consumed);
+    partial.assign(rest.begin(), rest.end());
+    held = scan.end == FrameScan::End::kHeld;
+  }
+  size_t max_length() const { return max_frame(channel) + (numbered ? kFrameNumber : 0); }
   // Bytes written that the peer's kernel has not acknowledged, a FIN counts one.
   size_t unacknowledged() const;
+  // Bytes per second that have lately reached the peer, by the kernel's estimate; 0: not known.
+  uint64_t delivery_rate() const;
 
   State state;
   PeerId peer = kNoPeer;
   Channel channel = Channel::kControl;
+  uint8_t stripe = 0;
+  bool numbered = false;  // frames begin with their number
+  bool held = false;      // the first frame in `partial` waits for one of another connection
   bool deadline_set = false;
   Nanos deadline = kNever;    // of the handshake
   Nanos since = 0;            // when it was accepted

@@ -40,18 +40,31 @@ Result<uint64_t> random_uid() {
 
 }  // namespace
 
-Status TcpStream::open(const UdpTransportOptions& options, const Interface& chosen,
+Status TcpStream::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                        const Interface& loopback) {
   options_ = options;
-  chosen_ = chosen;
+  stripe_.assign(stripe.begin(), stripe.end());
+  if (stripe_.size() > kMaxStripe) {
+    return Status(Code::kInvalidArgument, "a lane cannot be striped over more than " +
+                                              std::to_string(kMaxStripe) + " interfaces");
+  }
   scratch_ = std::make_unique<std::byte[]>(kScratchSize);
   auto uid = random_uid();
   if (!uid.ok()) return uid.status();
   uid_ = *uid;
   Status status = epoll_.open();
-  if (status.ok()) status = listen_on(chosen, listeners_[0]);
-  if (status.ok() && chosen.index != loopback.index) status = listen_on(loopback, listeners_[1]);
+  // Events point at the listeners: they stay where they are.
+  const bool apart = stripe_[0].index != loopback.index;
+  listeners_.resize(stripe_.size() + (apart ? 1 : 0));
+  for (size_t i = 0; i < listeners_.size() && status.ok(); ++i) {
+    status = listen_on(i < stripe_.size() ? stripe_[i] : loopback, listeners_[i]);
+  }
   return status;
+}
+
+const TcpStream::Listener& TcpStream::listener_for(bool loopback) const {
+  return loopback ? listeners_[listeners_.size() > stripe_.size() ? stripe_.size() : 0]
+                  : listeners_[0];
 }
 
 Status TcpStream::listen_on(const Interface& interface, Listener& listener) {
@@ -93,33 +106,35 @@ void TcpStream::retire(TcpConnection& c) {
   connections_.pop_back();
 }
 
-void TcpStream::connect_link(PeerId id, Channel channel) {
-  const StreamAddress& peer = peers_[id].address;
-  auto to = parse_ipv4(peer.host, peer.port);
-  if (!to.ok()) return fail_peer(id, to.status());
+void TcpStream::connect_link(PeerId id, size_t line) {
+  const size_t stripe = line / kChannels;
+  auto endpoints = stripe_endpoints(peers_[id].address);
+  if (!endpoints.ok()) return fail_peer(id, endpoints.status());
+  const sockaddr_in to = (*endpoints)[stripe];
   auto fd = open_socket(SOCK_STREAM);
   if (!fd.ok()) {
     const int error = errno;
     warn_of_limits(error);
-    return attempt_failed(id, channel, error);
+    return attempt_failed(id, line, error);
   }
   TcpConnection::configure(fd->get(), options_.liveness_limit);
   // Leave by the chosen interface's address where a host has several, so that peers see one source.
-  const bool to_loopback = (ntohl(to->sin_addr.s_addr) >> 24) == 127;
-  if (!to_loopback && !chosen_.loopback) {
-    const sockaddr_in from = ipv4_address(chosen_.address, 0);
+  const bool to_loopback = (ntohl(to.sin_addr.s_addr) >> 24) == 127;
+  if (!to_loopback && !stripe_[stripe].loopback) {
+    const sockaddr_in from = ipv4_address(stripe_[stripe].address, 0);
     (void)set_option(fd->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "");
     if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0) {
-      return attempt_failed(id, channel, errno);
+      return attempt_failed(id, line, errno);
     }
   }
-  const bool at_once =
-      ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&*to), sizeof *to) == 0;
-  if (!at_once && errno != EINPROGRESS) return attempt_failed(id, channel, errno);
+  const bool at_once = ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  if (!at_once && errno != EINPROGRESS) return attempt_failed(id, line, errno);
   TcpConnection* c = own(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT);
-  if (c == nullptr) return attempt_failed(id, channel, ENOMEM);
+  if (c == nullptr) return attempt_failed(id, line, ENOMEM);
   c->peer = id;
-  c->channel = channel;
+  c->channel = static_cast<Channel>(line % kChannels);
+  c->stripe = static_cast<uint8_t>(stripe);
+  c->numbered = c->channel != Channel::kControl && peers_[id].stripes > 1;
   Link& link = link_of(*c);
   link.phase = Phase::kAttempt;
   link.connection = c;
@@ -133,8 +148,8 @@ void TcpStream::warn_of_limits(int error) {
   }
 }
 
-void TcpStream::attempt_failed(PeerId id, Channel channel, int error) {
-  Link& link = peers_[id].links[static_cast<size_t>(channel)];
+void TcpStream::attempt_failed(PeerId id, size_t line, int error) {
+  Link& link = peers_[id].links[line];
   if (link.connection != nullptr) retire(*link.connection);
   link.connection = nullptr;
   link.phase = Phase::kRetry;
@@ -148,14 +163,16 @@ void TcpStream::attempt_failed(PeerId id, Channel channel, int error) {
 void TcpStream::say_hello(TcpConnection& c) {
   Hello hello;
   hello.channel = c.channel;
+  hello.stripe = c.stripe;
+  hello.stripes = static_cast<uint8_t>(peers_[c.peer].stripes);
   hello.source = uid_;
   hello.target = peers_[c.peer].address.uid;
   // A peer on loopback is answered on loopback.
   const bool loopback = peers_[c.peer].address.host.rfind("127.", 0) == 0;
-  const Listener& l = loopback && listeners_[1].fd.valid() ? listeners_[1] : listeners_[0];
+  const Listener& l = listener_for(loopback);
   hello.listen_address = l.address.sin_addr;
   hello.listen_port = ntohs(l.address.sin_port);
-  if (!c.write_message(encode(hello))) return attempt_failed(c.peer, c.channel, c.error);
+  if (!c.write_message(encode(hello))) return attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
   c.want(EPOLLIN);
 }
@@ -164,13 +181,13 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
   const auto io = c.read_exactly(kHelloAckSize);
   if (io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) {
-    return attempt_failed(c.peer, c.channel, c.error != 0 ? c.error : ECONNRESET);
+    return attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
   }
   const auto ack =
       decode_hello_ack(std::span<const std::byte, kHelloAckSize>(c.partial.data(), kHelloAckSize));
   if (!ack || ack->uid != peers_[c.peer].address.uid || ack->channel != c.channel) {
     ++stats_.hello_refused;
-    return attempt_failed(c.peer, c.channel, EPROTO);
+    return attempt_failed(c, EPROTO);
   }
   if (ack->verdict == Verdict::kAccepted) return adopt(c);
   ++stats_.yielded;
@@ -196,7 +213,8 @@ void TcpStream::on_hello(TcpConnection& c) {
   }
   const auto hello =
       decode_hello(std::span<const std::byte, kHelloSize>(c.partial.data(), kHelloSize));
-  if (!hello || hello->target != uid_ || hello->source == uid_ || hello->source == 0) {
+  if (!hello || hello->target != uid_ || hello->source == uid_ || hello->source == 0 ||
+      hello->stripes > stripe_.size()) {
     return refuse(c);
   }
   const auto known = by_uid_.find(hello->source);
@@ -208,6 +226,8 @@ void TcpStream::on_hello(TcpConnection& c) {
 
   c.peer = id;
   c.channel = hello->channel;
+  c.stripe = hello->stripe;
+  c.numbered = hello->channel != Channel::kControl && hello->stripes > 1;
   Link& link = link_of(c);
   const bool ours_wins = link.phase == Phase::kAttempt &&
                          link.connection->state == TcpConnection::State::kHelloSent &&
@@ -295,15 +315,13 @@ void TcpStream::run_timers(Nanos now) {
       ++stats_.hello_timeouts;
       retire(*c);
     } else {
-      const StreamAddress& peer = peers_[c->peer].address;
-      fail_peer(c->peer,
-                Status(Code::kPeerLost, "peer " + peer.host + ":" + std::to_string(peer.port) +
-                                            " did not answer a connection attempt"));
+      fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
+                                                     " did not answer a connection attempt"));
     }
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
-    for (size_t channel = 0; channel < kChannels && !peers_[id].down; ++channel) {
-      run_link_timer(id, static_cast<Channel>(channel), now);
+    for (size_t line = 0; line < peers_[id].links.size() && !peers_[id].down; ++line) {
+      run_link_timer(id, line, now);
     }
   }
   if (paused_ && now >= resume_at_) {
@@ -318,8 +336,8 @@ void TcpStream::run_timers(Nanos now) {
   }
 }
 
-void TcpStream::run_link_timer(PeerId id, Channel channel, Nanos now) {
-  Link& link = peers_[id].links[static_cast<size_t>(channel)];
+void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
+  Link& link = peers_[id].links[line];
   if (link.phase != Phase::kRetry && link.phase != Phase::kYielded) return;
   const bool retry = link.phase == Phase::kRetry;
   if (!link.deadline_set) {
@@ -332,11 +350,10 @@ void TcpStream::run_link_timer(PeerId id, Channel channel, Nanos now) {
     return;
   }
   if (retry && now - link.failing_since < kConnectPatience) {
-    connect_link(id, channel);
+    connect_link(id, line);
     return;
   }
-  const StreamAddress& peer = peers_[id].address;
-  const std::string who = "peer " + peer.host + ":" + std::to_string(peer.port);
+  const std::string who = peer_text(id, line / kChannels);
   fail_peer(id, Status(Code::kPeerLost,
                        retry ? "cannot connect to " + who + ": " + std::strerror(link.error)
                              : who + " announced a connection that never came"));

@@ -10,6 +10,11 @@
 // the end of its input decides between a graceful and an abrupt end. Closing down sends the goodbye
 // marker and FIN on every connection and keeps reading, because closing a socket with unread input
 // makes the kernel send RST, which could destroy our last bytes.
+//
+// A stripe: each frame takes the connection on which it should arrive first, and carries a number.
+// A reader that finds a frame whose turn has not come leaves it, and the socket, alone until those
+// before it have come by the other connections; TCP's own window stops the sender. So order is kept
+// with no more memory than one read per connection.
 #include "transport/udp/tcp_stream.h"
 
 #include <sys/socket.h>
@@ -28,44 +33,99 @@ class DiscardingSink final : public StreamSink {
   void on_peer_down(PeerId, const Status&, bool) override {}
 };
 
-std::string peer_text(const StreamAddress& address) {
-  return "peer " + address.host + ":" + std::to_string(address.port);
-}
-
 }  // namespace
 
+std::string TcpStream::peer_text(PeerId id, size_t stripe) const {
+  const StreamAddress& address = peers_[id].address;
+  auto endpoints = stripe_endpoints(address);
+  if (!endpoints.ok() || stripe >= endpoints->size()) {
+    return "peer " + address.host + ":" + std::to_string(address.port);
+  }
+  return "peer " + to_text((*endpoints)[stripe]);
+}
+
 StreamAddress TcpStream::address(bool loopback) const {
-  const Listener& l = loopback && listeners_[1].fd.valid() ? listeners_[1] : listeners_[0];
-  return {uid_, to_text(l.address.sin_addr), ntohs(l.address.sin_port)};
+  const bool apart = listeners_.size() > stripe_.size();
+  if (loopback && apart) return stripe_address(uid_, {&listener_for(true).address, 1});
+  std::vector<sockaddr_in> endpoints;
+  for (size_t i = 0; i < stripe_.size(); ++i) endpoints.push_back(listeners_[i].address);
+  return stripe_address(uid_, endpoints);
 }
 
 PeerId TcpStream::add_peer(const StreamAddress& address) {
   const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
-  if (added) peers_.emplace_back();
+  if (added) peers_.emplace_back().links.resize(kChannels * stripe_.size());
   // The newest address counts: the first may only be what the peer's Hello said.
   peers_[it->second].address = address;
+  peers_[it->second].stripes = std::min(stripe_count(address), stripe_.size());
   return it->second;
 }
 
-size_t TcpStream::queued(PeerId peer, Channel channel) const {
-  return peer < peers_.size() ? peers_[peer].links[static_cast<size_t>(channel)].queue.size() : 0;
+size_t TcpStream::queued(PeerId id, Channel channel) const {
+  if (id >= peers_.size()) return 0;
+  size_t bytes = 0;
+  const auto& links = peers_[id].links;
+  for (size_t i = static_cast<size_t>(channel); i < links.size(); i += kChannels) {
+    bytes += links[i].queue.size();
+  }
+  return bytes;
+}
+
+size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
+  if (channel == Channel::kControl || peer.stripes < 2) return line_of(channel, 0);
+  ++turn_;
+  struct Load {
+    size_t line;
+    double waiting, rate;
+  };
+  std::array<Load, kMaxStripe> loads;
+  double fastest = 1;
+  for (size_t i = 0; i < peer.stripes; ++i) {
+    const size_t line = line_of(channel, (turn_ + i) % peer.stripes);
+    const Link& link = peer.links[line];
+    Load& load = loads[i] = {line, static_cast<double>(link.queue.size()), 0};
+    if (link.phase != Phase::kOpen) continue;
+    load.waiting += static_cast<double>(link.connection->unacknowledged());
+    load.rate = static_cast<double>(link.connection->delivery_rate());
+    fastest = std::max(fastest, load.rate);
+  }
+  // Where the frame would be over first. One that has shown nothing yet counts as fast as any, and
+  // none as so slow that it would never show again.
+  const auto end = [&](const Load& load) {
+    const double rate = load.rate > 0 ? std::max(load.rate, fastest / 16) : fastest;
+    return (load.waiting + static_cast<double>(bytes)) / rate;
+  };
+  return std::min_element(loads.begin(), loads.begin() + static_cast<std::ptrdiff_t>(peer.stripes),
+                          [&](const Load& a, const Load& b) { return end(a) < end(b); })
+      ->line;
 }
 
 void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> parts) {
   if (id >= peers_.size()) return;
-  Link& link = peers_[id].links[static_cast<size_t>(channel)];
-  if (link.phase == Phase::kEnded || peers_[id].down || closing_) {
+  Peer& peer = peers_[id];
+  size_t length = 0;
+  for (const ConstBytes& part : parts) length += part.size();
+  const size_t line = choose_line(peer, channel, length);
+  Link& link = peer.links[line];
+  if (link.phase == Phase::kEnded || peer.down || closing_) {
     ++stats_.frames_dropped;
     return;
   }
-  size_t length = 0;
-  for (const ConstBytes& part : parts) length += part.size();
   if (length == 0 || length > max_frame(channel)) {
-    fail_peer(id, Status(Code::kInternal, "frame of " + std::to_string(length) + " bytes for " +
-                                              peer_text(peers_[id].address)));
+    fail_peer(id, Status(Code::kInternal,
+                         "frame of " + std::to_string(length) + " bytes for " + peer_text(id)));
     return;
   }
+  std::array<std::byte, kFramePrefix + kFrameNumber> head;
+  size_t head_size = kFramePrefix;
+  if (peer.stripes > 1 && channel != Channel::kControl) {
+    const auto number = encode_prefix(peer.next_out[static_cast<size_t>(channel)]++);
+    std::copy(number.begin(), number.end(), head.begin() + kFramePrefix);
+    head_size += kFrameNumber;
+    length += kFrameNumber;
+  }
   const auto prefix = encode_prefix(static_cast<uint32_t>(length));
+  std::copy(prefix.begin(), prefix.end(), head.begin());
   size_t taken = 0;
   if (link.phase == Phase::kOpen && link.queue.empty() && parts.size() < kVectors) {
     if (link.connection->write_broken) {
@@ -74,7 +134,7 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
     }
     std::array<iovec, kVectors> vectors;
     size_t used = 0;
-    vectors[used++] = {const_cast<std::byte*>(prefix.data()), prefix.size()};
+    vectors[used++] = {head.data(), head_size};
     for (const ConstBytes& part : parts) {
       vectors[used++] = {const_cast<std::byte*>(part.data()), part.size()};
     }
@@ -86,10 +146,10 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
     taken -= skip;
     link.queue.append(bytes.subspan(skip));
   };
-  keep(prefix);
+  keep({head.data(), head_size});
   for (const ConstBytes& part : parts) keep(part);
-  if (link.phase == Phase::kIdle) connect_link(id, channel);
-  if (link.phase == Phase::kOpen) link.connection->want(EPOLLIN | EPOLLOUT);
+  if (link.phase == Phase::kIdle) connect_link(id, line);
+  if (link.phase == Phase::kOpen) link.connection->want(interest(*link.connection));
 }
 
 size_t TcpStream::poll(StreamSink& sink, Nanos now) {
@@ -99,8 +159,10 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
   size_t events = n;
   for (size_t i = 0; i < n; ++i) {
     void* const tag = ready[i].data.ptr;
-    if (tag == &listeners_[0] || tag == &listeners_[1]) {
-      accept_all(*static_cast<Listener*>(tag));
+    const auto listener = std::find_if(listeners_.begin(), listeners_.end(),
+                                       [tag](const Listener& l) { return tag == &l; });
+    if (listener != listeners_.end()) {
+      accept_all(*listener);
     } else {
       service(*static_cast<TcpConnection*>(tag), ready[i].events, sink, events);
     }
@@ -124,7 +186,7 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
       return;
     case State::kConnecting: {
       if (const int error = pending_error(c.fd()); error != 0) {
-        attempt_failed(c.peer, c.channel, error);
+        attempt_failed(c, error);
       } else if ((ready & EPOLLOUT) != 0) {
         say_hello(c);
       }
@@ -148,36 +210,73 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
     }
     return;
   }
-  if ((ready & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) read(c, sink, events);
+  if (!c.held && (ready & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) read(c, sink, events);
   if (c.state == State::kOpen && (ready & EPOLLOUT) != 0) flush(c);
+}
+
+FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sink, size_t& events) {
+  if (c.goodbye) return kTakeStop;
+  if (c.numbered) {
+    if (frame.size() <= kFrameNumber) return kTakeStop;
+    uint32_t& next = peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
+    if (decode_prefix(frame.data()) != next) return kTakeHold;
+    ++next;
+    frame = frame.subspan(kFrameNumber);
+  }
+  ++events;
+  sink.on_frame(c.peer, c.channel, frame);
+  return c.state == TcpConnection::State::kOpen ? kTakeMore : kTakeStop;
 }
 
 void TcpStream::read(TcpConnection& c, StreamSink& sink, size_t& events) {
   FrameScan scan;
-  const bool after_goodbye = c.goodbye;
+  const size_t before = events;
   const auto io = c.read_frames(
       {scratch_.get(), kScratchSize},
-      [&](ConstBytes frame) {
-        if (after_goodbye) return false;
-        ++events;
-        sink.on_frame(c.peer, c.channel, frame);
-        return c.state == TcpConnection::State::kOpen;
-      },
-      scan);
+      [&](ConstBytes frame) { return deliver(c, frame, sink, events); }, scan);
   if (c.state != TcpConnection::State::kOpen || io == TcpConnection::Io::kAgain) return;
-  if (io != TcpConnection::Io::kOk) {
-    input_ended(c, io);
-  } else if (after_goodbye || scan.end == FrameScan::End::kViolation) {
+  if (io != TcpConnection::Io::kOk) return input_ended(c, io);
+  after_scan(c, scan);
+  if (c.numbered && events > before) resume_held(c.peer, c.channel, sink, events);
+}
+
+// After all frames of a scan, unless the connection ended meanwhile.
+void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
+  using End = FrameScan::End;
+  const bool after_goodbye = c.goodbye;
+  if (after_goodbye || scan.end == End::kViolation || scan.end == End::kStopped) {
     ++stats_.protocol_violations;
     const std::string what = after_goodbye || scan.bad_length == kGoodbyeLength
                                  ? " sent data after its goodbye"
                                  : " sent a frame of " + std::to_string(scan.bad_length) +
                                        " bytes (allowed: 1 to " +
                                        std::to_string(max_frame(c.channel)) + ")";
-    fail_peer(c.peer, Status(Code::kPeerLost, peer_text(peers_[c.peer].address) + what));
-  } else if (scan.end == FrameScan::End::kGoodbye) {
-    c.goodbye = true;
+    fail_peer(c.peer, Status(Code::kPeerLost, peer_text(c.peer, c.stripe) + what));
+    return;
   }
+  c.goodbye = scan.end == End::kGoodbye;
+  if (c.numbered) c.want(interest(c));
+}
+
+void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t stripe = 0; stripe < stripe_.size(); ++stripe) {
+      TcpConnection* const c = peers_[id].links[line_of(channel, stripe)].connection;
+      if (c == nullptr || !c->held) continue;
+      const size_t before = events;
+      FrameScan scan;
+      c->read_held([&](ConstBytes frame) { return deliver(*c, frame, sink, events); }, scan);
+      if (c->state != TcpConnection::State::kOpen) return;  // and the peer with it
+      after_scan(*c, scan);
+      moved = moved || events > before;
+    }
+  }
+}
+
+// What an open connection waits for.
+uint32_t TcpStream::interest(const TcpConnection& c) {
+  return (c.read_done || c.held ? 0u : EPOLLIN) | (link_of(c).queue.empty() ? 0u : EPOLLOUT);
 }
 
 void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
@@ -191,7 +290,7 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
     }
     return;
   }
-  const std::string who = peer_text(peers_[c.peer].address);
+  const std::string who = peer_text(c.peer, c.stripe);
   const std::string where = c.partial.empty() ? "" : " in the middle of a frame";
   if (c.error != 0) {
     fail_peer(c.peer, Status(Code::kPeerLost, "connection to " + who + " broke" + where + ": " +
@@ -222,7 +321,7 @@ void TcpStream::flush(TcpConnection& c) {
     end_link(c);
     return;
   }
-  c.want((c.read_done ? 0u : EPOLLIN) | (link.queue.empty() ? 0u : EPOLLOUT));
+  c.want(interest(c));
 }
 
 void TcpStream::end_link(TcpConnection& c) {
@@ -235,7 +334,7 @@ void TcpStream::end_link(TcpConnection& c) {
   for (const Link& other : peers_[id].links) {
     if (other.phase == Phase::kOpen) return;
   }
-  fail_peer(id, Status(Code::kClosed, peer_text(peers_[id].address) + " said goodbye"), true);
+  fail_peer(id, Status(Code::kClosed, peer_text(id) + " said goodbye"), true);
 }
 
 void TcpStream::fail_peer(PeerId id, Status why, bool graceful) {

@@ -1,5 +1,6 @@
 // The Stream endpoint over TCP: a listening socket per interface, and for each (peer, channel) one
-// connection made by the first send. See stream_wire.h for what the connections carry.
+// connection made by the first send; on a stripe, for bulk channels, one per interface. See
+// stream_wire.h for what the connections carry.
 //
 // The peer's uid is its identity: a connection is accepted only if its Hello names our uid, and
 // belongs to the PeerId of the uid it comes from. Frames flow only after the HelloAck, so a
@@ -8,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -24,14 +26,15 @@ namespace mcast {
 inline constexpr Nanos kConnectPatience = 2 * kSecond;
 inline constexpr Nanos kHelloPatience = 10 * kSecond;
 // One read, and in front of it the partial frame of the read before.
-inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix;
+inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix + kFrameNumber;
 // Accepted connections without a valid Hello, at most; further ones wait in the backlog.
 inline constexpr size_t kMaxUnauthenticated = 64;
 
 class TcpStream final : public Stream {
  public:
   explicit TcpStream(UdpStats& stats) : stats_(stats) {}  // `stats` outlives the endpoint
-  Status open(const UdpTransportOptions& options, const Interface& chosen,
+  // `stripe`: one interface or several.
+  Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
   StreamAddress address(bool loopback) const override;
@@ -69,7 +72,9 @@ class TcpStream final : public Stream {
   struct Peer {
     StreamAddress address;
     bool down = false;
-    std::array<Link, kChannels> links;
+    size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
+    std::vector<Link> links;  // by line
+    std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames
   };
   struct Report {
     PeerId peer;
@@ -82,15 +87,25 @@ class TcpStream final : public Stream {
   };
 
   Status listen_on(const Interface& interface, Listener& listener);
-  Link& link_of(const TcpConnection& c) {
-    return peers_[c.peer].links[static_cast<size_t>(c.channel)];
+  const Listener& listener_for(bool loopback) const;
+  // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
+  static size_t line_of(Channel channel, size_t stripe) {
+    return stripe * kChannels + static_cast<size_t>(channel);
   }
+  Link& link_of(const TcpConnection& c) {
+    return peers_[c.peer].links[line_of(c.channel, c.stripe)];
+  }
+  size_t choose_line(const Peer& peer, Channel channel, size_t bytes);
+  std::string peer_text(PeerId id, size_t stripe = 0) const;
   TcpConnection* own(Fd fd, TcpConnection::State state, uint32_t events);
   void retire(TcpConnection& c);
 
-  void connect_link(PeerId id, Channel channel);
+  void connect_link(PeerId id, size_t line);
   void warn_of_limits(int error);
-  void attempt_failed(PeerId id, Channel channel, int error);
+  void attempt_failed(PeerId id, size_t line, int error);
+  void attempt_failed(const TcpConnection& c, int error) {
+    attempt_failed(c.peer, line_of(c.channel, c.stripe), error);
+  }
   void say_hello(TcpConnection& c);
   void on_hello(TcpConnection& c);
   void on_hello_ack(TcpConnection& c);
@@ -101,20 +116,26 @@ class TcpStream final : public Stream {
   void pause_listeners(Nanos resume_at);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
   void read(TcpConnection& c, StreamSink& sink, size_t& events);
+  // What becomes of a frame that has arrived.
+  FrameTake deliver(TcpConnection& c, ConstBytes frame, StreamSink& sink, size_t& events);
+  void after_scan(TcpConnection& c, const FrameScan& scan);
+  // Reads on where frames waited for those that have come now.
+  void resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events);
+  uint32_t interest(const TcpConnection& c);
   void input_ended(TcpConnection& c, TcpConnection::Io how);
   void flush(TcpConnection& c);
   void end_link(TcpConnection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
-  void run_link_timer(PeerId id, Channel channel, Nanos now);
+  void run_link_timer(PeerId id, size_t line, Nanos now);
 
   UdpStats& stats_;
   UdpTransportOptions options_;
-  Interface chosen_;
+  std::vector<Interface> stripe_;
   uint64_t uid_ = 0;
   Epoll epoll_;
-  Listener listeners_[2];  // [0] the chosen interface, [1] loopback (unused if that is the chosen)
-  bool paused_ = false;    // listeners
+  std::vector<Listener> listeners_;  // by interface, then loopback unless the first is that
+  bool paused_ = false;              // listeners
   Nanos resume_at_ = 0;
 
   std::vector<Peer> peers_;
@@ -122,6 +143,7 @@ class TcpStream final : public Stream {
   std::vector<std::unique_ptr<TcpConnection>> connections_;
   std::vector<std::unique_ptr<TcpConnection>> graveyard_;  // freed when no event can name them
   size_t unauthenticated_ = 0;
+  size_t turn_ = 0;  // of the stripe, among equals
   std::vector<Report> reports_;
   std::unique_ptr<std::byte[]> scratch_;
 

@@ -15,16 +15,19 @@ size_t largest(const Interface& interface, uint64_t max_mtu) {
 
 }  // namespace
 
-Status UdpDatagram::open(const UdpTransportOptions& options, const Interface& chosen,
+Status UdpDatagram::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                          const Interface& loopback) {
-  max_chosen_ = largest(chosen, options.max_mtu);
+  max_stripe_ = kMaxUdpPayload;
+  for (const Interface& interface : stripe) {
+    max_stripe_ = std::min(max_stripe_, largest(interface, options.max_mtu));
+  }
   max_loopback_ = largest(loopback, options.max_mtu);
-  if (Status status = sender_.open(options, chosen, loopback); !status.ok()) return status;
-  return receiver_.open(options, chosen, loopback);
+  if (Status status = sender_.open(options, stripe, loopback); !status.ok()) return status;
+  return receiver_.open(options, stripe, loopback);
 }
 
 size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
-  return address.loopback ? max_loopback_ : max_chosen_;
+  return address.loopback ? max_loopback_ : max_stripe_;
 }
 
 size_t UdpDatagram::receive_budget() const { return receiver_.granted() * 5 / 8; }

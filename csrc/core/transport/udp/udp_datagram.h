@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "transport/transport.h"
 #include "transport/udp/datagram_receiver.h"
@@ -14,7 +15,7 @@ class UdpDatagram final : public Datagram {
   // `poller` and `stats` outlive the endpoint.
   UdpDatagram(Epoll& poller, UdpStats& stats)
       : stats_(stats), sender_(poller, stats), receiver_(poller, stats) {}
-  Status open(const UdpTransportOptions& options, const Interface& chosen,
+  Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
   size_t max_datagram(const MulticastAddress& address) const override;
@@ -36,7 +37,7 @@ class UdpDatagram final : public Datagram {
 
  private:
   UdpStats& stats_;
-  size_t max_chosen_ = 0, max_loopback_ = 0;
+  size_t max_stripe_ = 0, max_loopback_ = 0;
   DatagramSender sender_;
   DatagramReceiver receiver_;
 };

@@ -23,22 +23,33 @@ constexpr MulticastAddress kTrialAddress{0x4d4353, 9, false};
 UdpTransport::~UdpTransport() = default;
 
 Status UdpTransport::open(const UdpTransportOptions& options) {
-  options_ = options;
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  auto chosen = choose_interface(*interfaces, options.interface, options.lane);
+  auto chosen = choose_interfaces(*interfaces, options.interface, options.lane);
   if (!chosen.ok()) return chosen.status();
   auto loopback = find_loopback(*interfaces);
   if (!loopback.ok()) return loopback.status();
-  interface_ = *chosen;
+  return open_on(options, std::move(chosen).value(), *loopback);
+}
+
+Status UdpTransport::open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
+                             const Interface& loopback) {
+  options_ = options;
+  interfaces_ = std::move(stripe);
   if (Status status = poller_.open(); !status.ok()) return status;
   wake_fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_.valid()) return Status::system(errno, "eventfd");
   Status status = poller_.add(wake_fd_.get(), EPOLLIN, &wake_fd_);
-  if (status.ok()) status = datagram_.open(options, *chosen, *loopback);
-  if (status.ok()) status = stream_.open(options, *chosen, *loopback);
+  if (status.ok()) status = datagram_.open(options, interfaces_, loopback);
+  if (status.ok()) status = stream_.open(options, interfaces_, loopback);
   if (status.ok()) status = poller_.add(stream_.poll_fd(), EPOLLIN, &stream_);
-  return status.with_context("interface " + interface_.name);
+  return status.with_context("interface " + names());
+}
+
+std::string UdpTransport::names() const {
+  std::string text;
+  for (const Interface& i : interfaces_) text += (text.empty() ? "" : "+") + i.name;
+  return text;
 }
 
 void UdpTransport::wait(Nanos timeout) {
@@ -80,8 +91,13 @@ std::string UdpTransport::describe() const {
     if (granted / 2 >= ask) return std::string();
     return " (asked " + std::to_string(ask) + "; raise " + limit + ")";
   };
-  std::string text = "udp " + interface_.name + " " + to_text(interface_.address) + " mtu " +
-                     std::to_string(std::min<uint64_t>(interface_.mtu, options_.max_mtu)) +
+  std::string addresses;
+  uint64_t mtu = options_.max_mtu;
+  for (const Interface& i : interfaces_) {
+    addresses += (addresses.empty() ? "" : "+") + to_text(i.address);
+    mtu = std::min<uint64_t>(mtu, i.mtu);
+  }
+  std::string text = "udp " + names() + " " + addresses + " mtu " + std::to_string(mtu) +
                      " rcvbuf " + std::to_string(rcvbuf) +
                      asked(rcvbuf, options_.rcvbuf, "net.core.rmem_max") + " sndbuf " +
                      std::to_string(sndbuf) + asked(sndbuf, options_.sndbuf, "net.core.wmem_max");

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/transport.h"
 #include "transport/udp/netif.h"
@@ -22,6 +23,9 @@ class UdpTransport final : public Transport {
   UdpTransport& operator=(const UdpTransport&) = delete;
 
   Status open(const UdpTransportOptions& options);
+  // On these interfaces instead of those that options.interface names.
+  Status open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
+                 const Interface& loopback);
 
   const char* name() const override { return "udp"; }
   Datagram& datagram() override { return datagram_; }
@@ -32,12 +36,15 @@ class UdpTransport final : public Transport {
   std::string describe() const override;
 
   const UdpStats& stats() const noexcept { return stats_; }
-  const Interface& interface() const noexcept { return interface_; }
+  // The interface, or those of the stripe.
+  const std::vector<Interface>& interfaces() const noexcept { return interfaces_; }
 
  private:
+  std::string names() const;
+
   UdpTransportOptions options_;
   UdpStats stats_;
-  Interface interface_;
+  std::vector<Interface> interfaces_;
   Epoll poller_;
   Fd wake_fd_;
   UdpDatagram datagram_;

@@ -1,0 +1,155 @@
+// Streams over several interfaces at once: order and bytes are those of one stream, the load is
+// shared, and one that waits does not take memory. The interfaces are addresses of loopback.
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include "transport/transport_contract.h"
+#include "transport/udp_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct TwoAddresses : UdpWorld {
+  TwoAddresses() { loopback = true; }
+  std::unique_ptr<Transport> make() { return make_striped(2); }
+};
+
+class StripeTest : public TransportContract<TwoAddresses> {
+ protected:
+  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+};
+
+TEST_F(StripeTest, FramesKeepTheirOrderBothWays) {
+  make_nodes(2);
+  const PeerId there = introduce(0, 1), back = introduce(1, 0);
+  std::vector<Buffer> sent[2];
+  Rng rng(3);
+  for (size_t i = 0; i < 3000; ++i) {
+    const size_t from = rng.below(2);
+    // Often tiny, sometimes as long as they may be.
+    const size_t size = rng.chance(0.2) ? kMaxBulkFrame - rng.below(100) : 1 + rng.below(300);
+    sent[from].push_back(pattern(size, i));
+    node(from).send(from == 0 ? there : back, Channel::kReduce, sent[from].back());
+    if (rng.chance(0.1)) poll_all();
+  }
+  ASSERT_TRUE(pump([&] {
+    return node(1).frames.size() >= sent[0].size() && node(0).frames.size() >= sent[1].size();
+  }));
+  for (size_t to : {0, 1}) {
+    ASSERT_EQ(node(to).frames.size(), sent[1 - to].size());
+    for (size_t i = 0; i < node(to).frames.size(); ++i) {
+      ASSERT_EQ(node(to).frames[i].data, sent[1 - to][i]) << i;
+    }
+  }
+  // One connection per address for the one channel that was used.
+  EXPECT_EQ(stats(0).connections_opened, 2u);
+  EXPECT_EQ(stats(1).connections_opened, 2u);
+}
+
+TEST_F(StripeTest, ControlFramesHaveOneConnection) {
+  make_nodes(2);
+  const PeerId peer = introduce(0, 1);
+  for (size_t i = 0; i < 20; ++i) node(0).send(peer, Channel::kControl, pattern(100, i));
+  ASSERT_TRUE(pump([&] { return node(1).frames.size() == 20; }));
+  EXPECT_EQ(stats(0).connections_opened, 1u);
+}
+
+TEST_F(StripeTest, ABrokenConnectionNamesTheAddressAndEndsThePeer) {
+  make_nodes(2);
+  const PeerId peer = introduce(0, 1);
+  for (size_t i = 0; i < 20; ++i) node(0).send(peer, Channel::kRepair, pattern(60'000, i));
+  ASSERT_TRUE(pump([&] { return node(1).frames.size() == 20; }));
+  node(1).transport.reset();
+  ASSERT_TRUE(pump([&] { return !node(0).downs.empty(); }));
+  EXPECT_EQ(node(0).downs[0].peer, peer);
+  EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("127.0.0."));
+}
+
+TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
+  make_nodes(1);
+  // A raw peer with both connections; frame 0 does not come for a while.
+  const auto endpoints = stripe_endpoints(node(0).st().address(true));
+  ASSERT_TRUE(endpoints.ok());
+  ASSERT_EQ(endpoints->size(), 2u);
+  Fd fds[2];
+  for (uint8_t stripe : {0, 1}) {
+    fds[stripe] = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(fds[stripe].get(), reinterpret_cast<const sockaddr*>(&(*endpoints)[stripe]),
+                        sizeof(sockaddr_in)),
+              0);
+    Hello hello;
+    hello.channel = Channel::kReduce;
+    hello.stripe = stripe;
+    hello.stripes = 2;
+    hello.source = 99;
+    hello.target = node(0).st().address(true).uid;
+    hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
+    hello.listen_port = 1;
+    const auto bytes = encode(hello);
+    ASSERT_EQ(::send(fds[stripe].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  const auto frame = [](uint32_t number, const Buffer& data) {
+    Buffer out;
+    const auto length = encode_prefix(static_cast<uint32_t>(kFrameNumber + data.size()));
+    const auto head = encode_prefix(number);
+    out.insert(out.end(), length.begin(), length.end());
+    out.insert(out.end(), head.begin(), head.end());
+    out.insert(out.end(), data.begin(), data.end());
+    return out;
+  };
+  // Frames 1, 2, ... until the kernel takes no more: nobody reads beyond the first.
+  size_t taken = 0;
+  uint32_t number = 1;
+  Buffer rest;
+  const auto push = [&] {
+    while (true) {
+      if (rest.empty()) {
+        rest = frame(number, pattern(50'000, number));
+        ++number;
+      }
+      const ssize_t sent =
+          ::send(fds[1].get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0) return;
+      taken += static_cast<size_t>(sent);
+      rest.erase(rest.begin(), rest.begin() + sent);
+    }
+  };
+  size_t before = SIZE_MAX;
+  while (before != taken) {
+    before = taken;
+    push();
+    settle();
+  }
+  EXPECT_TRUE(node(0).frames.empty());
+  EXPECT_LT(taken, 64u << 20);  // sockets' buffers; more would be memory of ours
+  const Buffer first = frame(0, pattern(10, 0));
+  ASSERT_EQ(::send(fds[0].get(), first.data(), first.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(first.size()));
+  ASSERT_TRUE(pump([&] { return node(0).frames.size() >= (taken - 60'000) / 50'008; }));
+  for (uint32_t i = 0; i < node(0).frames.size(); ++i) {
+    ASSERT_EQ(node(0).frames[i].data, i == 0 ? pattern(10, 0) : pattern(50'000, i)) << i;
+  }
+}
+
+TEST_F(StripeTest, AHelloOfALargerStripeIsRefused) {
+  make_nodes(1);
+  Hello hello;
+  hello.channel = Channel::kReduce;
+  hello.stripes = 3;
+  hello.source = 99;
+  hello.target = node(0).st().address(true).uid;
+  const auto endpoints = stripe_endpoints(node(0).st().address(true));
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(
+      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&(*endpoints)[0]), sizeof(sockaddr_in)),
+      0);
+  const auto bytes = encode(hello);
+  ASSERT_GT(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+  EXPECT_TRUE(pump([&] { return stats(0).hello_refused == 1; }));
+}
+
+}  // namespace
+}  // namespace mcast::testing
