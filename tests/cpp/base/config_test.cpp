@@ -129,7 +129,8 @@ TEST(Config, NumbersThatAreNotNumbersAreRefused) {
 }
 
 TEST(Config, ChoicesAreChecked) {
-  for (const char* word : {"auto", "udp", "verbs"}) EXPECT_EQ(good({{"transport", word}}).transport, word);
+  for (const char* word : {"auto", "udp", "verbs"})
+    EXPECT_EQ(good({{"transport", word}}).transport, word);
   for (const char* word : {"auto", "multicast", "ring"}) {
     EXPECT_EQ(good({{"algorithm", word}}).algorithm, word);
   }
@@ -138,7 +139,8 @@ TEST(Config, ChoicesAreChecked) {
     EXPECT_TRUE(parse_log_level(word).has_value());
   }
   EXPECT_EQ(good({{"algorithm", "RING"}}).algorithm, "ring");
-  EXPECT_THAT(error({{"transport", "tcp"}}), AllOf(HasSubstr("\"tcp\""), HasSubstr("auto, udp or verbs")));
+  EXPECT_THAT(error({{"transport", "tcp"}}),
+              AllOf(HasSubstr("\"tcp\""), HasSubstr("auto, udp or verbs")));
   EXPECT_THAT(error({{"algorithm", "tree"}}), HasSubstr("auto, multicast or ring"));
   EXPECT_THAT(error({{"debug", "verbose"}}), HasSubstr("off, error, warn, info or trace"));
   EXPECT_THAT(error({{"transport", ""}}), HasSubstr("auto, udp or verbs"));
