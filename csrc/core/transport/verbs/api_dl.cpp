@@ -15,25 +15,23 @@ namespace mcast::verbs {
 namespace {
 
 // Symbols, by library. The headers define some of the names as macros, hence the parentheses.
-#define MCAST_IBVERBS_SYMBOLS(X)                                                         \
-  X(ibv_get_device_list)                                                                 \
-  X(ibv_free_device_list)                                                                \
-  X(ibv_get_device_name)                                                                 \
-  X(ibv_query_device)                                                                    \
-  X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_dereg_mr) X(ibv_create_comp_channel)           \
-      X(ibv_destroy_comp_channel) X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_get_cq_event) \
-          X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_modify_qp) X(ibv_destroy_qp)       \
-              X(ibv_create_ah) X(ibv_destroy_ah) X(ibv_attach_mcast) X(ibv_detach_mcast) \
-                  X(ibv_get_async_event) X(ibv_ack_async_event) X(ibv_fork_init)
-#define MCAST_RDMACM_SYMBOLS(X)                                                              \
-  X(rdma_create_event_channel)                                                               \
-  X(rdma_destroy_event_channel)                                                              \
-  X(rdma_get_cm_event)                                                                       \
-  X(rdma_ack_cm_event)                                                                       \
-  X(rdma_create_id) X(rdma_destroy_id) X(rdma_bind_addr) X(rdma_listen) X(rdma_get_src_port) \
-      X(rdma_resolve_addr) X(rdma_resolve_route) X(rdma_create_qp) X(rdma_destroy_qp)        \
-          X(rdma_connect) X(rdma_accept) X(rdma_reject) X(rdma_disconnect)                   \
-              X(rdma_join_multicast_ex) X(rdma_set_option)
+// clang-format off: it moves these lines at every run
+#define MCAST_IBVERBS_SYMBOLS(X)                                                                   \
+  X(ibv_get_device_list)                                                                           \
+  X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_query_device) X(ibv_alloc_pd)               \
+      X(ibv_dealloc_pd) X(ibv_dereg_mr) X(ibv_create_comp_channel) X(ibv_destroy_comp_channel)     \
+          X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events)              \
+              X(ibv_create_qp) X(ibv_modify_qp) X(ibv_destroy_qp) X(ibv_create_ah)                 \
+                  X(ibv_destroy_ah) X(ibv_attach_mcast) X(ibv_detach_mcast) X(ibv_get_async_event) \
+                      X(ibv_ack_async_event) X(ibv_fork_init)
+#define MCAST_RDMACM_SYMBOLS(X)                                                             \
+  X(rdma_create_event_channel)                                                              \
+  X(rdma_destroy_event_channel) X(rdma_get_cm_event) X(rdma_ack_cm_event) X(rdma_create_id) \
+      X(rdma_destroy_id) X(rdma_bind_addr) X(rdma_listen) X(rdma_get_src_port)              \
+          X(rdma_resolve_addr) X(rdma_resolve_route) X(rdma_create_qp) X(rdma_destroy_qp)   \
+              X(rdma_connect) X(rdma_accept) X(rdma_reject) X(rdma_disconnect)              \
+                  X(rdma_join_multicast_ex) X(rdma_set_option)
+// clang-format on
 
 struct Symbols {
 #define MCAST_POINTER(name) decltype(&::name) name = nullptr;
