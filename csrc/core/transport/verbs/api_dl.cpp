@@ -15,7 +15,8 @@ namespace mcast::verbs {
 namespace {
 
 // Symbols, by library. The headers define some of the names as macros, hence the parentheses.
-// clang-format off: it moves these lines at every run
+// clang-format moves these lines at every run.
+// clang-format off
 #define MCAST_IBVERBS_SYMBOLS(X)                                                                   \
   X(ibv_get_device_list)                                                                           \
   X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_query_device) X(ibv_alloc_pd)               \
