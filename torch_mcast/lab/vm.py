@@ -36,6 +36,9 @@ _PASSED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "HOME", "LANG")
 _PASSED_PREFIX = ("MCAST_", "GTEST_")
 _HIDDEN = ("/tmp", "/run", "/proc", "/sys", "/dev")
 _POLL_S = 0.05
+# no_timer_check: on a busy host the emulated timer is late, which the kernel else takes for a broken
+# one, and panics.
+_KERNEL = "console=ttyS0 quiet panic=-1 no_timer_check"
 
 _START = """#!/bin/sh
 exec >{share}/out-$NODE 2>&1
@@ -226,7 +229,7 @@ class VmCluster:
             "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", str(self._memory), "-smp", "1",
             "-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-monitor", "none",
             "-kernel", str(image.kernel), "-initrd", str(image.initrd),
-            "-append", f"console=ttyS0 quiet panic=-1 node={node} address={self.address(node)}",
+            "-append", f"{_KERNEL} node={node} address={self.address(node)}",
             "-virtfs", f"local,path=/,mount_tag=root9p,readonly=on,{share}",
             "-virtfs", f"local,path={self._share},mount_tag=share,{share}",
             "-netdev", f"tap,id=n0,ifname={tap(node)},script=no,downscript=no",

@@ -119,7 +119,10 @@ def test_the_contract_suite_on_a_device(driver, machines):
 @pytest.mark.all_tier
 def test_the_fsdp_example_runs_unchanged(machines):
     command = [sys.executable, "examples/train_fsdp.py", "--steps", "2", "--width", "48"]
+    env = {**VERBS, "PYTHONPATH": ".", "MCAST_DEBUG": "info"}
     command += ["--layers", "1", "--heads", "2", "--context", "32", "--batch", "2"]
-    nodes = machines(2, command, 500, memory_mb=2500, env={**VERBS, "PYTHONPATH": "."})
+    nodes = machines(2, command, 500, memory_mb=2500, env=env)
     assert nodes.result.code == 0, nodes.text()
-    assert "verbs rxe0:1" in nodes.outputs[0]
+    for output in nodes.outputs:
+        assert "path multicast (the probe reached every rank)" in output
+        assert ", verbs rxe0:1 RoCE" in output
