@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch_mcast
 from torch_mcast.doctor import netif
 
+os.environ["MCAST_SHARED_MEMORY"] = "off"  # both ranks are on one host
 port = int(os.environ["MASTER_PORT"])
 for number, pattern in enumerate(sys.argv[1:]):
     os.environ["MCAST_SOCKET_IFNAME"] = pattern
