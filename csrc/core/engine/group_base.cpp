@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/clock.h"
 
@@ -44,6 +45,48 @@ Status GroupBase::refuse(const std::string& op) const {
   }
   if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
   return {};
+}
+
+void GroupBase::abort(const std::string& reason) {
+  if (!here()) return;
+  const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->closed || !state_->failure.ok()) return;
+    state_->failure = why;
+  }
+  if (!has_lanes()) return;
+  for (size_t lane = 0; lane < counters_.size(); lane++) fail_lane(lane, why);
+}
+
+std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
+  struct Both {
+    std::mutex mutex;
+    size_t left = 2;  // lanes
+    Status first;
+    std::promise<Status> result;
+  };
+  auto both = std::make_shared<Both>();
+  std::future<Status> future = both->result.get_future();
+  bool closed = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    closed = std::exchange(state_->closed, true);
+  }
+  if (closed || !here() || !has_lanes()) {
+    both->result.set_value({});
+    return future;
+  }
+  const Nanos now = monotonic_now();
+  const Nanos deadline = limit > kNever - now ? kNever : now + limit;
+  for (size_t lane = 0; lane < counters_.size(); lane++) {
+    close_lane(lane, deadline, hurry, [both](const Status& status) {
+      std::lock_guard<std::mutex> lock(both->mutex);
+      if (both->first.ok()) both->first = status;
+      if (--both->left == 0) both->result.set_value(both->first);
+    });
+  }
+  return future;
 }
 
 Status GroupBase::close(Nanos limit, bool hurry) {

@@ -32,13 +32,14 @@ class GroupBase : public Group {
   Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
                                PostOptions options) override;
   Result<Sequence> post_barrier(PostOptions options) override;
+  void abort(const std::string& reason) override;
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }
 
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
-  virtual std::future<Status> start_close(Nanos limit, bool hurry) = 0;
+  std::future<Status> start_close(Nanos limit, bool hurry);
   Nanos linger() const { return config_.linger; }
 
   // In the child of a fork: every call fails from now on.
@@ -49,6 +50,13 @@ class GroupBase : public Group {
   virtual Status push(size_t lane, Post post) = 0;
   // After that, with no lock held.
   virtual void pushed(size_t) {}
+  // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
+  virtual void fail_lane(size_t lane, const Status& why) = 0;
+  // Leaves the lane when nothing is in flight there, or at `deadline`; `hurry` as for give_up().
+  // `closed` runs once.
+  virtual void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) = 0;
+  // Whether there are lanes to fail and to close: not in a group of one, nor before it is open.
+  virtual bool has_lanes() const = 0;
 
   Status close(Nanos limit, bool hurry);
   Status refuse(const std::string& op) const;  // state_->mutex held

@@ -229,50 +229,16 @@ std::function<void()> GroupImpl::waker() const {
   };
 }
 
-void GroupImpl::abort(const std::string& reason) {
-  if (!here()) return;
-  const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->closed || !state_->failure.ok()) return;
-    state_->failure = why;
-  }
-  if (lanes_[0] == nullptr) return;
-  for (const auto& lane : lanes_) {
-    lane->push([tag = tag_, why, rank = rank_](Lane& l, Nanos now) {
-      if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, rank, now);
-    });
-  }
+bool GroupImpl::has_lanes() const { return lanes_[0] != nullptr && tag_ != 0; }
+
+void GroupImpl::fail_lane(size_t lane, const Status& why) {
+  lanes_[lane]->push([tag = tag_, why, rank = rank_](Lane& l, Nanos now) {
+    if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, rank, now);
+  });
 }
 
-std::future<Status> GroupImpl::start_close(Nanos limit, bool hurry) {
-  auto result = std::make_shared<std::promise<Status>>();
-  std::future<Status> future = result->get_future();
-  bool closed = false;
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    closed = std::exchange(state_->closed, true);
-  }
-  if (closed || lanes_[0] == nullptr || !here() || tag_ == 0) {
-    result->set_value({});
-    return future;
-  }
-  const Nanos now = monotonic_now();
-  struct Both {
-    std::mutex mutex;
-    int left = 2;
-    Status first;
-  };
-  auto both = std::make_shared<Both>();
-  for (const auto& lane : lanes_) {
-    lane->close_group(tag_, limit > kNever - now ? kNever : now + limit, hurry,
-                      [both, result](const Status& status) {
-                        std::lock_guard<std::mutex> lock(both->mutex);
-                        if (both->first.ok()) both->first = status;
-                        if (--both->left == 0) result->set_value(both->first);
-                      });
-  }
-  return future;
+void GroupImpl::close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) {
+  lanes_[lane]->close_group(tag_, deadline, hurry, std::move(closed));
 }
 
 GroupStats GroupImpl::stats() const {

@@ -33,12 +33,13 @@ class GroupImpl final : public GroupBase {
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
 
   std::function<void()> waker() const override;
-  void abort(const std::string& reason) override;
   GroupStats stats() const override;
-  std::future<Status> start_close(Nanos limit, bool hurry) override;
 
  private:
   Status push(size_t lane, Post post) override;
+  void fail_lane(size_t lane, const Status& why) override;
+  void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
+  bool has_lanes() const override;
   void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
                    const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
   Status creation_timeout(Nanos deadline) const;

@@ -82,44 +82,10 @@ std::function<void()> HostGroup::waker() const {
   };
 }
 
-void HostGroup::abort(const std::string& reason) {
-  if (!here()) return;
-  const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->closed || !state_->failure.ok()) return;
-    state_->failure = why;
-  }
-  for (const auto& lane : lanes_) lane->fail(why, rank_);
-}
+void HostGroup::fail_lane(size_t lane, const Status& why) { lanes_[lane]->fail(why, rank_); }
 
-std::future<Status> HostGroup::start_close(Nanos limit, bool hurry) {
-  struct Both {
-    std::mutex mutex;
-    size_t left = kHostLanes;
-    Status first;
-    std::promise<Status> result;
-  };
-  auto both = std::make_shared<Both>();
-  std::future<Status> future = both->result.get_future();
-  bool closed = false;
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    closed = std::exchange(state_->closed, true);
-  }
-  if (closed || !here()) {
-    both->result.set_value({});
-    return future;
-  }
-  const Nanos now = monotonic_now();
-  for (const auto& lane : lanes_) {
-    lane->close(limit > kNever - now ? kNever : now + limit, hurry, [both](const Status& status) {
-      std::lock_guard<std::mutex> lock(both->mutex);
-      if (both->first.ok()) both->first = status;
-      if (--both->left == 0) both->result.set_value(both->first);
-    });
-  }
-  return future;
+void HostGroup::close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) {
+  lanes_[lane]->close(deadline, hurry, std::move(closed));
 }
 
 Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& hub) {
@@ -175,23 +141,14 @@ Status HostMeeting::look_after(Nanos now, Nanos limit) {
   for (size_t rank = 0; rank < shared_->peers.size(); rank++) {
     if (shared_->peers[rank] == nullptr) continue;
     const HostPeer& peer = *shared_->peers[rank];
-    const std::string who = "rank " + std::to_string(rank);
-    if (!peer.process.alive()) {
-      return Status(Code::kPeerLost, who + " is lost (its process " +
-                                         std::to_string(peer.process.pid()) +
-                                         " has ended); look at its log for the first error");
-    }
+    const auto m = static_cast<Member>(rank);
+    if (!peer.process.alive()) return peer.ended(m);
     Asked& a = asked_[rank];
-    HostMailbox& box = peer.mailbox();
-    if (a.question == 0 || box.answered.load(std::memory_order_acquire) >= a.question) {
-      a.question = box.asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (a.question == 0 || peer.answered(a.question)) {
+      a.question = peer.ask();
       a.answered = now;
-      box.bells[0].rings.fetch_add(1, std::memory_order_seq_cst);
-      futex_wake(box.bells[0].rings);
     } else if (now - a.answered >= limit) {
-      return Status(Code::kPeerLost, who + " has been silent for " +
-                                         seconds_text(now - a.answered) + " (liveness limit " +
-                                         seconds_text(limit) + "); its process is stopped");
+      return HostPeer::silent(m, now - a.answered, limit);
     }
   }
   return {};

@@ -21,13 +21,14 @@ class HostGroup final : public GroupBase {
 
   bool help(size_t lane, const std::function<bool()>& done, Nanos until) override;
   std::function<void()> waker() const override;
-  void abort(const std::string& reason) override;
   GroupStats stats() const override { return common_stats(); }
-  std::future<Status> start_close(Nanos limit, bool hurry) override;
 
  private:
   Status push(size_t lane, Post post) override;
   void pushed(size_t lane) override;
+  void fail_lane(size_t lane, const Status& why) override;
+  void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
+  bool has_lanes() const override { return true; }
 
   HostHub& hub_;
   const std::shared_ptr<HostShared> shared_;

@@ -19,7 +19,6 @@
 
 namespace mcast {
 namespace {
-constexpr Nanos kTick = 100 * kMilli;
 constexpr Nanos kWarm = 5 * kSecond;
 }  // namespace
 
@@ -51,11 +50,7 @@ void HostThread::remove(const HostLane* lane) {
       lanes_.end());
 }
 
-void HostThread::ring() {
-  auto& rings = mailbox_.bells[lane_].rings;
-  rings.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(rings);
-}
+void HostThread::ring() { mcast::ring(mailbox_.bells[lane_].rings); }
 
 void HostThread::warm_up() {
   if (!warm_.load(std::memory_order_seq_cst)) ring();
@@ -92,7 +87,7 @@ void HostThread::loop() {
     lanes.clear();
     const Nanos now = monotonic_now();
     if (next != kNever) active = now;
-    next = std::min(next, now + kTick);
+    next = std::min(next, now + kHostTick);
     if (now - active > kWarm) {
       // A post that did not ring because the thread was warm is seen by this last look.
       if (warm_.exchange(false, std::memory_order_seq_cst)) continue;
@@ -129,7 +124,7 @@ Result<std::unique_ptr<HostHub>> HostHub::make() {
   hub->token_ = std::make_unique<uint64_t>(secure_random64());
   hub->mailbox().token.store(*hub->token_, std::memory_order_release);
   allow_readers();
-  for (size_t lane = 0; lane < 2; lane++) {
+  for (size_t lane = 0; lane < kHostLanes; lane++) {
     hub->threads_[lane] = std::make_unique<HostThread>(hub->mailbox(), lane);
   }
   for (auto& thread : hub->threads_) {
@@ -148,6 +143,28 @@ HostAddress HostHub::address() const {
   a.token = *token_;
   a.private_copy = reinterpret_cast<uint64_t>(token_.get());
   return a;
+}
+
+Status HostPeer::ended(Member rank) const {
+  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " is lost (its process " +
+                                     std::to_string(process.pid()) +
+                                     " has ended); look at its log for the first error");
+}
+
+Status HostPeer::silent(Member rank, Nanos silence, Nanos limit) {
+  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has been silent for " +
+                                     seconds_text(silence) + " (liveness limit " +
+                                     seconds_text(limit) + "); its process is stopped");
+}
+
+uint64_t HostPeer::ask() const {
+  const uint64_t question = mailbox().asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+  ring(mailbox().bells[0].rings);
+  return question;
+}
+
+bool HostPeer::answered(uint64_t question) const {
+  return mailbox().answered.load(std::memory_order_acquire) >= question;
 }
 
 Result<std::shared_ptr<const HostPeer>> HostHub::find(const HostAddress& address) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "collective/host_board.h"
 #include "transport/shm/process.h"
 #include "transport/shm/segment.h"
 
@@ -18,12 +19,15 @@ namespace mcast {
 
 class HostLane;
 
+// Between looks at peers that are waited for, and at limits.
+inline constexpr Nanos kHostTick = 100 * kMilli;
+
 // One process's page, mapped by its peers.
 struct HostMailbox {
   std::atomic<uint64_t> token;  // random: what is mapped is what was announced
   struct alignas(64) Bell {
     std::atomic<uint32_t> rings;
-  } bells[2];                               // by lane: its host thread sleeps there
+  } bells[kHostLanes];                      // by lane: its host thread sleeps there
   alignas(64) std::atomic<uint64_t> asked;  // "are you there"
   std::atomic<uint64_t> answered;           // questions answered
 };
@@ -71,6 +75,13 @@ struct HostPeer {
   PeerProcess process;
   Segment page;
   HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page.data()); }
+
+  // "Are you there", to its host thread; the number of the question.
+  uint64_t ask() const;
+  bool answered(uint64_t question) const;
+  // What to say of it as rank `rank` of a group.
+  Status ended(Member rank) const;
+  static Status silent(Member rank, Nanos silence, Nanos limit);
 };
 
 class HostHub {
@@ -90,7 +101,7 @@ class HostHub {
   HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page_.data()); }
   Segment page_;
   std::unique_ptr<uint64_t> token_;  // private memory, for the reading probe
-  std::unique_ptr<HostThread> threads_[2];
+  std::unique_ptr<HostThread> threads_[kHostLanes];
   std::map<std::pair<int64_t, uint64_t>, std::weak_ptr<HostPeer>> peers_;  // by pid and token
 };
 

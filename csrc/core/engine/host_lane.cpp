@@ -13,12 +13,13 @@
 #include <thread>
 
 #include "engine/clock.h"
+#include "engine/closing.h"
 #include "transport/shm/futex.h"
 
 namespace mcast {
 namespace {
 
-constexpr Nanos kTick = 100 * kMilli;
+constexpr Nanos kTick = kHostTick;
 constexpr Nanos kSpin = 30 * kMicro;
 constexpr Nanos kMute = kSecond;  // without an answer: "has not answered" in a time-out's text
 
@@ -50,23 +51,15 @@ Status HostLane::read(Member from, uint64_t address, std::byte* to, size_t lengt
 
 void HostLane::wake(Member member, HostWaiter waiter) {
   counters_->add(Counter::shm_wakes);
-  auto& bell = waiter == HostWaiter::kCaller
-                   ? shared_->board.words(params_.lane, member).doorbell
-                   : shared_->peers[member]->mailbox().bells[params_.lane].rings;
-  bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(bell);
+  ring(waiter == HostWaiter::kCaller ? shared_->board.words(params_.lane, member).doorbell
+                                     : shared_->peers[member]->mailbox().bells[params_.lane].rings);
 }
 
 void HostLane::wake_all() {
   for (uint32_t m = 0; m < params_.size; m++) {
     for (size_t lane = 0; lane < kHostLanes; lane++) {
-      auto& bell = shared_->board.words(lane, static_cast<Member>(m)).doorbell;
-      bell.fetch_add(1, std::memory_order_seq_cst);
-      futex_wake(bell);
-      if (m == params_.self) continue;
-      auto& rings = shared_->peers[m]->mailbox().bells[lane].rings;
-      rings.fetch_add(1, std::memory_order_seq_cst);
-      futex_wake(rings);
+      ring(shared_->board.words(lane, static_cast<Member>(m)).doorbell);
+      if (m != params_.self) ring(shared_->peers[m]->mailbox().bells[lane].rings);
     }
   }
   for (size_t lane = 0; lane < kHostLanes; lane++) hub_.thread(lane).ring();
@@ -104,11 +97,7 @@ void HostLane::look_again() {
 }
 
 // A driver may be asleep at the bell.
-void HostLane::ring_driver() {
-  auto& bell = shared_->board.words(params_.lane, params_.self).doorbell;
-  bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(bell);
-}
+void HostLane::ring_driver() { ring(shared_->board.words(params_.lane, params_.self).doorbell); }
 
 // A driver's view of the inbox, in the order: what was posted before a failure fails with it.
 void HostLane::drain() {
@@ -231,16 +220,9 @@ void HostLane::serve_closing(Nanos at) {
   if (!idle && !hurry && at < deadline) return;
   Status outcome;
   if (!idle) {
-    const std::string rank = "rank " + std::to_string(params_.self);
-    const std::string which = std::to_string(core_.in_flight()) + " operation(s) in flight";
-    outcome = hurry ? Status(Code::kAborted, "the group was given up with " + which)
-                    : Status(Code::kTimeout, "the group was closed with " + which +
-                                                 " that did not end within the linger time");
-    outcome = outcome.with_context(core_.oldest_text());
-    core_.fail(Status(Code::kClosed, rank + " closed the group with " + which +
-                                         (hurry ? ", after an error or interrupt there" : "") +
-                                         "; look at its log for the first error"),
-               params_.self);
+    const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), hurry);
+    outcome = left.here.with_context(core_.oldest_text());
+    core_.fail(left.elsewhere, params_.self);
     // Another rank is just writing its notice: ours end with that, and must not be left behind.
     if (!core_.idle()) return;
     look_at_failure();
@@ -266,30 +248,24 @@ void HostLane::watch(Nanos at) {
       const std::vector<Member> still = core_.awaited();
       if (std::find(still.begin(), still.end(), m) == still.end()) continue;
       core_.check({});  // it may have left in order
-      core_.fail(Status(Code::kPeerLost, "rank " + std::to_string(m) + " is lost (its process " +
-                                             std::to_string(peer.process.pid()) +
-                                             " has ended); look at its log for the first error"),
-                 m);
-      return;
+      return core_.fail(peer.ended(m), m);
     }
     Silence& s = silence_[m];
-    HostMailbox& box = peer.mailbox();
-    const bool open = s.asked > box.answered.load(std::memory_order_acquire);
+    const bool open = !peer.answered(s.asked);
     s.total = open ? s.total + gap : 0;
     if (s.total >= liveness_limit_) {
-      return core_.fail(
-          Status(Code::kPeerLost, "rank " + std::to_string(m) + " has been silent for " +
-                                      seconds_text(s.total) + " (liveness limit " +
-                                      seconds_text(liveness_limit_) + "); its process is stopped"),
-          m);
+      return core_.fail(HostPeer::silent(m, s.total, liveness_limit_), m);
     }
     if (s.total >= kMute) mute.push_back(m);
     if (at - s.at >= interval) {
-      if (!open) s.asked = box.asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+      // One question at a time; its host thread is rung for it again and again.
+      if (open) {
+        ring(peer.mailbox().bells[0].rings);
+      } else {
+        s.asked = peer.ask();
+      }
       s.at = at;
       counters_->add(Counter::pings_sent);
-      box.bells[0].rings.fetch_add(1, std::memory_order_seq_cst);
-      futex_wake(box.bells[0].rings);
     }
   }
   core_.check(mute);

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "engine/clock.h"
+#include "engine/closing.h"
 
 namespace mcast {
 namespace {
@@ -73,16 +74,9 @@ void LaneThread::serve_closing(Nanos now) {
     if (group != nullptr) {
       GroupCore& core = group->core();
       if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
-        const std::string rank = "rank " + std::to_string(core.params().self);
-        const std::string which = std::to_string(core.waiting()) + " operation(s) in flight";
-        outcome = c.hurry ? Status(Code::kAborted, "the group was given up with " + which)
-                          : Status(Code::kTimeout, "the group was closed with " + which +
-                                                       " that did not end within the linger time");
-        core.fail(Status(Code::kClosed, rank + " closed the group with " + which +
-                                            (c.hurry ? ", after an error or interrupt there" : "") +
-                                            "; look at its log for the first error"),
-                  core.params().self, now);
-        outcome = outcome.with_context(oldest);
+        const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.hurry);
+        core.fail(left.elsewhere, core.params().self, now);
+        outcome = left.here.with_context(oldest);
       }
       group->core().leave(now);
       lane_.remove_group(c.tag);

@@ -1,0 +1,18 @@
+// What is said where a group is closed with operations in flight.
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+
+namespace mcast {
+
+struct LeftInFlight {
+  Status here;       // for the one who closes: kAborted, or kTimeout when it has waited
+  Status elsewhere;  // for the other ranks: kClosed, with the rank's name
+};
+
+// `hurry`: after an error or an interrupt, nothing was waited for.
+LeftInFlight left_in_flight(Member self, size_t operations, bool hurry);
+
+}  // namespace mcast
