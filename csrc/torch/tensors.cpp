@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 
 #include "background.h"
+#include "base/huge_pages.h"
 
 namespace mcast::pg {
 namespace {
@@ -59,6 +61,43 @@ void release(c10::Storage storage) {
   if (users <= 1 || (users == 2 && known_to_python(storage.unsafeGetStorageImpl()))) {
     dispose_later(std::move(storage));
   }
+}
+
+// How often the memory of `storage` has been lent since it was allocated, this time included; 0 if
+// it is too small for that to matter. Addresses say nothing about it: what is freed after each
+// operation, as FSDP does, often comes back at the same place.
+uint32_t uses_of(const c10::Storage& storage) {
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being another's
+    const void* data = nullptr;                         // storages can be given other memory
+    uint32_t uses = 0;
+    uint64_t last = 0;
+  };
+  if (storage.nbytes() < kHugeRange) return 0;
+  c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  // Not destroyed at exit, when lanes may still let go of storages.
+  static std::mutex* const mutex = new std::mutex;
+  static std::vector<Entry>* const entries = new std::vector<Entry>;
+  static uint64_t clock = 0;
+  constexpr size_t kEntries = 256;
+  std::lock_guard<std::mutex> lock(*mutex);
+  std::erase_if(*entries, [](const Entry& e) { return e.storage.expired(); });
+  auto it = std::find_if(entries->begin(), entries->end(),
+                         [&](const Entry& e) { return e.storage._unsafe_get_target() == impl; });
+  if (it == entries->end()) {
+    if (entries->size() == kEntries) {
+      entries->erase(
+          std::min_element(entries->begin(), entries->end(),
+                           [](const Entry& a, const Entry& b) { return a.last < b.last; }));
+    }
+    it = entries->insert(entries->end(), {storage.getWeakStorageImpl()});
+  }
+  if (it->data != storage.data()) {
+    it->data = storage.data();
+    it->uses = 0;
+  }
+  it->last = ++clock;
+  return ++it->uses;
 }
 
 at::Tensor new_plain(const at::Tensor& like) {
@@ -133,7 +172,8 @@ Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
       std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
       release(std::move(*last));
     });
-    region = std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive));
+    region =
+        std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive), uses_of(storage));
   }
   const auto start = static_cast<size_t>(plain.storage_offset()) * plain.element_size();
   return {region, start + offset, length};

@@ -83,7 +83,7 @@ namespace mcast {
   U(pin, "MCAST_PIN", 0, 0, 1, false,                                                              \
     "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")        \
   U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false,                                                \
-    "1: ask for huge pages behind tensors of 4 MiB and more that are sent or received often")      \
+    "1: ask for huge pages behind tensors of 4 MiB and more that are sent or received")            \
   D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true,                            \
     "silence after which a rank counts as dead while an operation is in flight, ms")               \
   D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true,                                  \

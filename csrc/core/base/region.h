@@ -15,11 +15,13 @@ namespace mcast {
 // (for example a tensor) is destroyed with the last reference, possibly on the lane thread.
 class Region {
  public:
-  Region(std::byte* data, size_t size, std::shared_ptr<void> keepalive)
-      : data_(data), size_(size), ready_(size), keepalive_(std::move(keepalive)) {}
+  // `uses`: how often this allocation has been lent, this time included; 0: not known.
+  Region(std::byte* data, size_t size, std::shared_ptr<void> keepalive, uint32_t uses = 0)
+      : data_(data), size_(size), uses_(uses), ready_(size), keepalive_(std::move(keepalive)) {}
 
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
+  uint32_t uses() const noexcept { return uses_; }
 
   // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
   // post(), then only raises it and calls the group's waker().
@@ -29,6 +31,7 @@ class Region {
  private:
   std::byte* data_;
   size_t size_;
+  uint32_t uses_;
   std::atomic<uint64_t> ready_;
   std::shared_ptr<void> keepalive_;
 };

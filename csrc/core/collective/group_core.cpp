@@ -359,7 +359,6 @@ Nanos GroupCore::deadline(Nanos now) const {
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {
     if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
-    if (op->reduce && !op->local_complete) next = std::min(next, ingress_.deadline());
     if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
     if (op->repairs) next = std::min(next, op->repairs->deadline());
     // As in progress(): a deadline that nothing acts on would make the lane spin.

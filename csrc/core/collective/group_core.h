@@ -212,7 +212,8 @@ class GroupCore {
   bool pump_reduce(Operation& op, Nanos now);
   void send_contributions(Operation& op, bool& more, Nanos now);
   void send_result(Operation& op, bool& more);
-  void grant_segments(Operation& op, Nanos now);
+  void grant_segments(Operation& op);
+  uint32_t tell_granted(Operation& op);
   void contribution_progress(Operation& op, Nanos now);
   void mark_result(Operation& op);
   bool reduce_complete(const Operation& op) const;

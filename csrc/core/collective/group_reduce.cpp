@@ -8,6 +8,7 @@
 // (protocol/ingress_share.h).
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "collective/group_core.h"
 
@@ -27,11 +28,7 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
 }
 
 void GroupCore::measure_ingress(Nanos now) {
-  const uint64_t multicast = params_.multicast_arrived ? params_.multicast_arrived->load() : 0;
-  ingress_.update(multicast,
-                  counters_.get(Counter::frame_bytes_received) +
-                      counters_.get(Counter::datagram_bytes_received),
-                  now);
+  ingress_.update(params_.multicast_arrived ? params_.multicast_arrived->load() : 0, now);
 }
 
 void GroupCore::start_reduce(Operation& op, Nanos now) {
@@ -65,7 +62,7 @@ bool GroupCore::pump_reduce(Operation& op, Nanos now) {
     return false;
   }
   bool more = false;
-  grant_segments(op, now);
+  grant_segments(op);
   send_contributions(op, more, now);
   contribution_progress(op, now);
   if (!op.local_complete && op.plan.way == ReduceWay::kToRoot) {
@@ -134,40 +131,66 @@ void GroupCore::send_result(Operation& op, bool& more) {
   }
 }
 
-void GroupCore::grant_segments(Operation& op, Nanos now) {
-  ReduceOwner& owner = *op.reduce->owner;
-  if (owner.granted() == owner.segments() || size_ == 1) return;
+void GroupCore::grant_segments(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  ReduceOwner& owner = *run.owner;
+  const uint32_t others = size_ - 1;
+  if (others == 0 || (owner.granted() == owner.segments() && run.told == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
   uint32_t outstanding = 0;
+  uint64_t in_flight = 0;
   for (const auto& o : ops_) {
     if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
     outstanding += earlier.granted() - earlier.folded();
+    in_flight += o->reduce->asked - earlier.arrived();
     if (o.get() == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
-    if (earlier.granted() < earlier.segments()) return;
+    if (earlier.granted() < earlier.segments() || o->reduce->told < others) return;
   }
-  if (outstanding >= most) return;
-  const uint32_t left = owner.segments() - owner.granted();
-  uint32_t step = std::min(left, most - outstanding);
-  if (ingress_.pacing()) {
-    // Little by little: multicast goes as fast as the slowest receiver, and a burst would slow it.
-    step = 1;
-  } else if (step < std::min(left, std::max(1u, most / 2))) {
-    return;
+  const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
+  for (;;) {
+    while (run.told < others && in_flight < window) {
+      in_flight += tell_granted(op);
+    }
+    if (run.told < others) {
+      if (ingress_.pacing() && !std::exchange(run.held, true)) {
+        counters_.add(Counter::grant_waits);
+      }
+      return;
+    }
+    run.held = false;
+    if (outstanding >= most) return;
+    const uint32_t left = owner.segments() - owner.granted();
+    uint32_t step = std::min(left, most - outstanding);
+    if (ingress_.pacing()) {
+      // Little by little: multicast goes as fast as the slowest receiver, and a burst would slow
+      // it.
+      step = std::min(step, 1u);
+    } else if (step < std::min(left, std::max(1u, most / 2))) {
+      return;
+    }
+    if (step == 0) return;
+    owner.grant(owner.granted() + step);
+    outstanding += step;
+    run.told = 0;
   }
-  if (!ingress_.take(static_cast<uint64_t>(step) * op.plan.segment * (size_ - 1), now)) {
-    counters_.add(Counter::grant_waits);
-    return;
-  }
-  owner.grant(owner.granted() + step);
+}
+
+// Asks the next contributor for what has been granted; returns how many segments that adds.
+// Beginning with the next member, so that owners do not all ask the same one first.
+uint32_t GroupCore::tell_granted(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  const auto to = static_cast<Member>((self_ + 1 + run.told) % size_);
   wire::Writer body;
-  body.put<uint32_t>(owner.granted());
-  for (uint32_t m = 0; m < size_; m++) {
-    if (m == self_) continue;
-    send_frame(static_cast<Member>(m), Channel::kReduce, wire::FrameType::kReduceGrant,
-               op.post.sequence, op.plan.hash, body.bytes());
-  }
+  body.put<uint32_t>(run.owner->granted());
+  send_frame(to, Channel::kReduce, wire::FrameType::kReduceGrant, op.post.sequence, op.plan.hash,
+             body.bytes());
+  run.told++;
+  const uint32_t more = run.owner->granted() - run.told_before;
+  if (run.told == size_ - 1) run.told_before = run.owner->granted();
+  run.asked += more;
+  return more;
 }
 
 // Done mark of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.

@@ -21,7 +21,12 @@ Slice scratch(size_t bytes) {
 
 ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
                      BufferPool& pool)
-    : unasked(members), plan_(plan), args_(args), members_(members), self_(self) {
+    : told(members - 1),
+      unasked(members),
+      plan_(plan),
+      args_(args),
+      members_(members),
+      self_(self) {
   if (plan.way == ReduceWay::kOneStep) {
     const Slice all = scratch(plan.block * members);
     for (uint32_t m = 0; m < members; m++) {

@@ -58,6 +58,11 @@ class ReduceRun {
 
   std::optional<ReduceOwner> owner;  // not for the one-step way
   std::optional<ReduceSender> sender;
+  // Granting: contributors that know of what `owner` has granted, and what they knew before;
+  // segments asked for in all; whether the rest waits for a window.
+  uint32_t told, told_before = 0;
+  uint64_t asked = 0;
+  bool held = false;
   std::vector<size_t> unasked;      // by owner: bytes sent without a grant
   uint64_t result_sent = 0;         // reduce: of the own block, to the root
   std::vector<uint64_t> collected;  // reduce, at the root: by member, bytes of its result

@@ -57,6 +57,8 @@ class GroupBase : public Group {
   virtual void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) = 0;
   // Whether there are lanes to fail and to close: not in a group of one, nor before it is open.
   virtual bool has_lanes() const = 0;
+  // Whether other processes read the caller's memory where it lies.
+  virtual bool read_by_peers() const { return false; }
 
   Status close(Nanos limit, bool hurry);
   Status refuse(const std::string& op) const;  // state_->mutex held
@@ -92,6 +94,7 @@ class GroupBase : public Group {
   Result<Sequence> take_turn(size_t lane, Post post);  // state_->mutex held
   Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                                   PostOptions options);
+  bool collapses(const Slice& slice) const;
   void advise_memory(const Slice& slice) const;
   void advise_memory(const std::vector<Slice>& slices) const;
   Status check_block(const std::string& op, uint64_t bytes) const;

@@ -36,18 +36,31 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 
 }  // namespace
 
+// Whether it is time to move what is there already into huge pages: once, for memory that lives
+// longer than an operation, where others read it.
+bool GroupBase::collapses(const Slice& slice) const {
+  constexpr uint32_t kCollapseAt = 3;
+  return read_by_peers() && slice.region && slice.region->uses() == kCollapseAt;
+}
+
 void GroupBase::advise_memory(const Slice& slice) const {
-  if (config_.huge_pages != 0 && size_ > 1) advise_huge(slice.bytes());
+  if (config_.huge_pages == 0 || size_ == 1) return;
+  advise_huge(slice.bytes());
+  if (collapses(slice)) collapse_huge(slice.bytes());
 }
 
 // Slices that follow each other in memory, as the blocks of one tensor do, count as one.
 void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
   if (config_.huge_pages == 0 || size_ == 1) return;
   for (size_t i = 0; i < slices.size();) {
-    const std::byte* const begin = slices[i].data();
+    const Slice& first = slices[i];
     size_t length = slices[i++].length;
-    while (i < slices.size() && slices[i].data() == begin + length) length += slices[i++].length;
-    advise_huge({begin, length});
+    while (i < slices.size() && slices[i].data() == first.data() + length) {
+      length += slices[i++].length;
+    }
+    const ConstBytes range{first.data(), length};
+    advise_huge(range);
+    if (collapses(first)) collapse_huge(range);
   }
 }
 

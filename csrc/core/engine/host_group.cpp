@@ -17,7 +17,7 @@ namespace mcast {
 
 HostGroup::HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostShared> shared,
                      bool direct, std::shared_ptr<Trace> trace)
-    : GroupBase(spec), hub_(hub), shared_(std::move(shared)) {
+    : GroupBase(spec), hub_(hub), direct_(direct), shared_(std::move(shared)) {
   trace_ = std::move(trace);
   fixed_.path = "shared memory";
   fixed_.reason = "all ranks are on one host";

@@ -29,8 +29,10 @@ class HostGroup final : public GroupBase {
   void fail_lane(size_t lane, const Status& why) override;
   void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
   bool has_lanes() const override { return true; }
+  bool read_by_peers() const override { return direct_; }
 
   HostHub& hub_;
+  const bool direct_;
   const std::shared_ptr<HostShared> shared_;
   std::array<std::shared_ptr<HostLane>, kHostLanes> lanes_;
 };

@@ -218,17 +218,16 @@ void HostLane::serve_closing(Nanos at) {
   const Nanos deadline = closing_.front().deadline;
   const bool hurry = closing_.front().hurry;
   if (!idle && !hurry && at < deadline) return;
-  Status outcome;
-  if (!idle) {
+  if (!idle && closing_outcome_.ok()) {
     const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), hurry);
-    outcome = left.here.with_context(core_.oldest_text());
+    closing_outcome_ = left.here.with_context(core_.oldest_text());
     core_.fail(left.elsewhere, params_.self);
-    // Another rank is just writing its notice: ours end with that, and must not be left behind.
-    if (!core_.idle()) return;
-    look_at_failure();
   }
+  // Another rank is just writing its notice: ours end with that, and must not be left behind.
+  if (!core_.idle()) return;
+  look_at_failure();
   core_.leave();
-  for (Closing& c : std::exchange(closing_, {})) c.done(outcome);
+  for (Closing& c : std::exchange(closing_, {})) c.done(closing_outcome_);
 }
 
 void HostLane::watch(Nanos at) {

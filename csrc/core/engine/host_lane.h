@@ -92,6 +92,7 @@ class HostLane final : private HostPort {
   HostCore core_;
   bool told_ = false;  // the listener knows of the failure
   std::vector<Closing> closing_;
+  Status closing_outcome_;  // of what was in flight at the end
   std::vector<Post> posts_;
   Nanos watched_ = 0;
   // By member: what was asked, and for how long there has been no answer.

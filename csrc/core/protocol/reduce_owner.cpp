@@ -121,6 +121,7 @@ bool ReduceOwner::accept(Member from, uint32_t segment, double factor, ConstByte
     return false;
   }
   arrived_[from]++;
+  arrived_in_all_++;
   Slot& s = slot(segment);
   if (s.next == from) {
     fold(s, segment, factor, payload.data());

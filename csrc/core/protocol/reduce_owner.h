@@ -59,6 +59,9 @@ class ReduceOwner {
   uint32_t granted() const { return granted_; }
   void grant(uint32_t end);
 
+  // Contributions that have been accepted.
+  uint64_t arrived() const { return arrived_in_all_; }
+
   // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
   bool accept(Member from, uint32_t segment, double factor, ConstBytes payload);
   // Our own input can be read up to here, bytes.
@@ -90,6 +93,7 @@ class ReduceOwner {
   uint32_t segments_, folded_ = 0, granted_ = 0;
   uint64_t own_ready_;
   std::vector<uint32_t> arrived_;  // by member: segments
+  uint64_t arrived_in_all_ = 0;
   std::vector<Slot> slots_;
 };
 
