@@ -1,5 +1,5 @@
-"""Fixtures of the Python tests. MCAST_CI=1: a skip for something this machine can have is a failure;
-MCAST_TEST_ALL=1: the slow tests too."""
+"""Fixtures of the Python tests. MCAST_CI=1: a skip for something this machine can have is a failure.
+Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (deselected, not skipped)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 from ranks import Pool
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("MCAST_TEST_ALL") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("all_tier")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collective/report.h"
+
 namespace mcast {
 namespace {
 
@@ -264,20 +266,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
 
 void GroupCore::record(const Operation& op, const Status& status, Nanos now) {
   if (!params_.trace) return;
-  const wire::Descriptor& d = op.plan.descriptor;
-  TraceEvent event;
-  event.name = d.name.empty() ? wire::kind_name(d.kind) : d.name;
-  event.group = params_.name;
-  event.rank = self_;
-  event.lane = params_.lane;
-  event.sequence = op.post.sequence;
-  event.bytes = d.bytes;
-  event.posted = op.post.posted;
-  event.first_byte = op.first_byte;
-  event.last_byte = op.last_byte;
-  event.done = now;
-  event.ok = status.ok();
-  params_.trace->record(std::move(event));
+  params_.trace->record(trace_event(op, op.plan.descriptor, params_, now, status.ok()));
 }
 
 void GroupCore::release(Sequence end, Nanos now) {

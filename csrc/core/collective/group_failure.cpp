@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "collective/group_core.h"
+#include "collective/report.h"
 
 namespace mcast {
 namespace {
@@ -245,11 +246,7 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
 void GroupCore::mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now) {
   const Operation* op = find(sequence);
   const std::string ours = op != nullptr ? op->plan.descriptor.to_string() : "?";
-  fail(Status(Code::kMismatch, "operation " + std::to_string(sequence) +
-                                   " differs between ranks: rank " + std::to_string(self_) +
-                                   " called " + ours + ", rank " + std::to_string(other) +
-                                   " called " + theirs),
-       other, now);
+  fail(differs(sequence, self_, ours, other, theirs), other, now);
 }
 
 void GroupCore::leave(Nanos) {

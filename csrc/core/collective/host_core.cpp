@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collective/report.h"
+
 namespace mcast {
 namespace {
 
@@ -98,7 +100,6 @@ void HostCore::post(Post post) {
   next_round_ += op->plan.rounds;
   begin_round(*op);
   op->deadline = post.timeout >= kNever - post.posted ? kNever : post.posted + post.timeout;
-  if (ops_.empty()) base_ = post.sequence;
   op->post = std::move(post);
   mine().called.store(op->post.sequence + 1, std::memory_order_release);
   ops_.push_back(std::move(op));
@@ -206,11 +207,7 @@ bool HostCore::compare(Op& op, uint32_t index) {
       op.agreed[m] = true;
       continue;
     }
-    fail(Status(Code::kMismatch,
-                "operation " + std::to_string(op.post.sequence) + " differs between ranks: rank " +
-                    std::to_string(params_.self) + " called " + ours.to_string() + ", rank " +
-                    std::to_string(m) + " called " + theirs.to_string()),
-         m);
+    fail(differs(op.post.sequence, params_.self, ours.to_string(), m, theirs.to_string()), m);
     return false;
   }
   return true;
@@ -250,14 +247,11 @@ void HostCore::finish(size_t index, const Status& status) {
   ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(index));
   if (publishing_ > index) publishing_--;
   if (consuming_ > index) consuming_--;
-  base_++;
   Op& op = *retired_.back();
   counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
   if (params_.trace) {
-    const wire::Descriptor& d = op.post.descriptor;
-    params_.trace->record({d.name.empty() ? wire::kind_name(d.kind) : d.name, params_.name,
-                           params_.self, params_.lane, op.post.sequence, d.bytes, op.post.posted,
-                           op.first_byte, op.last_byte, port_.now(), status.ok()});
+    params_.trace->record(
+        trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
   // The caller's memory goes before the caller learns that it is over.
   auto done = std::move(op.post.done);
@@ -332,34 +326,32 @@ void HostCore::disarm() {
   mine().need_consumed.store(0, std::memory_order_relaxed);
 }
 
-void HostCore::tell_published() {
-  const uint64_t ours = mine().published.load(std::memory_order_relaxed);
+// Wakes whoever is asleep for a need that is met now.
+template <typename Met>
+void HostCore::tell(std::atomic<uint64_t> HostWords::*need_word, Met met) {
   for (uint32_t i = 0; i < params_.size; i++) {
     const auto m = static_cast<Member>(i);
     if (m == params_.self) continue;
-    auto& word = words(m).need_published;
-    const uint64_t seen = word.load(std::memory_order_seq_cst);
+    auto& word = words(m).*need_word;
+    uint64_t seen = word.load(std::memory_order_seq_cst);
     const HostNeed need = HostNeed::unpack(seen);
-    if (need.waiter == HostWaiter::kNone || ours < need.rounds) continue;
-    if (need.kind == HostNeed::Kind::kFrom && need.member != params_.self) continue;
-    if (need.kind == HostNeed::Kind::kAll && !all_published(need.rounds - 1)) continue;
-    uint64_t expected = seen;
-    if (word.compare_exchange_strong(expected, 0)) port_.wake(m, need.waiter);
+    if (need.waiter == HostWaiter::kNone || !met(need)) continue;
+    if (word.compare_exchange_strong(seen, 0)) port_.wake(m, need.waiter);
   }
+}
+
+void HostCore::tell_published() {
+  const uint64_t ours = mine().published.load(std::memory_order_relaxed);
+  tell(&HostWords::need_published, [&](const HostNeed& need) {
+    if (ours < need.rounds) return false;
+    if (need.kind == HostNeed::Kind::kFrom) return need.member == params_.self;
+    return need.kind != HostNeed::Kind::kAll || all_published(need.rounds - 1);
+  });
 }
 
 void HostCore::tell_consumed() {
   const uint64_t least = least_consumed();
-  for (uint32_t i = 0; i < params_.size; i++) {
-    const auto m = static_cast<Member>(i);
-    if (m == params_.self) continue;
-    auto& word = words(m).need_consumed;
-    const uint64_t seen = word.load(std::memory_order_seq_cst);
-    const HostNeed need = HostNeed::unpack(seen);
-    if (need.waiter == HostWaiter::kNone || least < need.rounds) continue;
-    uint64_t expected = seen;
-    if (word.compare_exchange_strong(expected, 0)) port_.wake(m, need.waiter);
-  }
+  tell(&HostWords::need_consumed, [&](const HostNeed& need) { return least >= need.rounds; });
 }
 
 // --- failure ---
@@ -450,7 +442,7 @@ void HostCore::check(const std::vector<Member>& mute) {
   }
   // Whoever left had published all that it had called: looked at after the word.
   const std::vector<Member> who = left.empty() ? std::vector<Member>() : awaited();
-  const Sequence wanted = base_ + static_cast<Sequence>(std::min(consuming_, ops_.size() - 1));
+  const Sequence wanted = ops_[std::min(consuming_, ops_.size() - 1)]->post.sequence;
   for (const auto& [m, called] : left) {
     if (called > wanted || std::find(who.begin(), who.end(), m) == who.end()) continue;
     return fail(Status(Code::kClosed, "rank " + std::to_string(m) +

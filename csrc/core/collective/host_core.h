@@ -121,6 +121,8 @@ class HostCore {
   bool compare(Op& op, uint32_t index);
   uint64_t least_consumed() const;
   void finish(size_t index, const Status& status);
+  template <typename Met>
+  void tell(std::atomic<uint64_t> HostWords::*need_word, Met met);
   void tell_published();
   void tell_consumed();
   std::string op_text(const Post& post) const;
@@ -155,7 +157,6 @@ class HostCore {
   std::deque<std::unique_ptr<Op>> ops_;  // in flight, oldest first
   // Finished ones, until the next progress(): callers up the stack may still hold a reference.
   std::vector<std::unique_ptr<Op>> retired_;
-  Sequence base_ = 0;           // sequence of ops_[0]
   uint64_t next_round_ = 0;     // of the next operation
   size_t publishing_ = 0;       // index of the operation to publish from
   size_t consuming_ = 0;        // of the one to consume

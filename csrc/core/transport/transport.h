@@ -98,6 +98,13 @@ class StreamSink {
   virtual void on_read(PeerId, uint64_t /*token*/, ConstBytes) {}
 };
 
+// For an endpoint that is closing: what still arrives has no reader.
+class DiscardingSink final : public StreamSink {
+ public:
+  void on_frame(PeerId, Channel, ConstBytes) override {}
+  void on_peer_down(PeerId, const Status&, bool) override {}
+};
+
 // What a peer needs to read a region of ours.
 struct RemoteGrant {
   uint64_t address = 0;  // of the region's first byte

@@ -3,18 +3,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "transport/real_time_world.h"
 #include "transport/udp/udp_transport.h"
 
 namespace mcast::testing {
 
-struct UdpWorld {
+struct UdpWorld : RealTimeWorld {
   UdpTransportOptions options;
 
   bool loopback = true;  // of the multicast addresses
@@ -44,23 +42,7 @@ struct UdpWorld {
     if (!transport.ok()) ADD_FAILURE() << transport.status().to_string();
     return transport.ok() ? std::move(transport).value() : nullptr;
   }
-  Nanos now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-  void pass(const std::vector<Transport*>& all) {
-    if (!all.empty()) all[turn_++ % all.size()]->wait(kMilli);
-  }
-  // The process id keeps test programs that run at once apart.
-  MulticastAddress address(int n) const {
-    const auto pid = static_cast<uint32_t>(::getpid());
-    return {(pid << 8) + static_cast<uint32_t>(n), static_cast<uint16_t>(20000 + pid % 30000),
-            loopback};
-  }
-
- private:
-  size_t turn_ = 0;
+  MulticastAddress address(int n) const { return own_address(n, loopback); }
 };
 
 }  // namespace mcast::testing

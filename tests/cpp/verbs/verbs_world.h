@@ -2,39 +2,21 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <chrono>
 #include <memory>
-#include <vector>
 
+#include "transport/real_time_world.h"
 #include "transport/verbs/endpoints.h"
 #include "transport/verbs/verbs_transport.h"
 #include "verbs/fake_verbs.h"
 
 namespace mcast::testing {
 
-struct VerbsWorld {
+struct VerbsWorld : RealTimeWorld {
   static constexpr bool kDropsEcho = true;
   VerbsOptions options;
 
   VerbsWorld() { options.rcvbuf = 2 << 20; }
-  Nanos now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-  void pass(const std::vector<Transport*>& all) {
-    if (!all.empty()) all[turn_++ % all.size()]->wait(kMilli);
-  }
-  MulticastAddress address(int n) const {
-    const auto pid = static_cast<uint32_t>(::getpid());
-    return {(pid << 8) + static_cast<uint32_t>(n), static_cast<uint16_t>(20000 + pid % 30000),
-            false};
-  }
-
- private:
-  size_t turn_ = 0;
+  MulticastAddress address(int n) const { return own_address(n, false); }
 };
 
 // Over the device in memory.

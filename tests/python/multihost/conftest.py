@@ -1,11 +1,8 @@
-"""Several hosts in one lab. Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left
-out (deselected, not skipped: in strict mode a skip is a failure).
+"""Several hosts in one lab.
 
 Tests prefer the four-host lab `four`, whose workers then stay alive from test to test."""
 
 from __future__ import annotations
-
-import os
 
 import programs
 import pytest
@@ -21,19 +18,6 @@ _clusters, lab, lab_rights = (
 )
 
 RATE = "1gbit"
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "all_tier: runs with MCAST_TEST_ALL=1 only")
-
-
-def pytest_collection_modifyitems(config, items):
-    if os.environ.get("MCAST_TEST_ALL") == "1":
-        return
-    left_out = [item for item in items if item.get_closest_marker("all_tier")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
-"""Virtual machines with Soft-RoCE. Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are
-left out (deselected, not skipped: in strict mode a skip is a failure)."""
+"""Virtual machines with Soft-RoCE."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,19 +13,6 @@ from torch_mcast.lab import vm_image
 from torch_mcast.lab.vm import VmCluster
 
 ROOT = Path(__file__).parents[3]
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "all_tier: runs with MCAST_TEST_ALL=1 only")
-
-
-def pytest_collection_modifyitems(config, items):
-    if os.environ.get("MCAST_TEST_ALL") == "1":
-        return
-    left_out = [item for item in items if item.get_closest_marker("all_tier")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

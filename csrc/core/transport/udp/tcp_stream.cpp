@@ -27,12 +27,6 @@ namespace {
 
 constexpr size_t kVectors = 16;
 
-class DiscardingSink final : public StreamSink {
- public:
-  void on_frame(PeerId, Channel, ConstBytes) override {}
-  void on_peer_down(PeerId, const Status&, bool) override {}
-};
-
 }  // namespace
 
 std::string TcpStream::peer_text(PeerId id, size_t stripe) const {

@@ -25,12 +25,6 @@ namespace {
 
 constexpr size_t kCompletionsPerPoll = 256;
 
-class DiscardingSink final : public StreamSink {
- public:
-  void on_frame(PeerId, Channel, ConstBytes) override {}
-  void on_peer_down(PeerId, const Status&, bool) override {}
-};
-
 // What a completion's status tells a user.
 std::string reason(ibv_wc_status status) {
   switch (status) {

@@ -1,0 +1,35 @@
+// What both kinds of group say of an operation: to users in errors, and to the trace.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "base/trace.h"
+#include "base/types.h"
+#include "wire/descriptor.h"
+
+namespace mcast {
+
+// kMismatch: `self` and `other` called different things as operation `sequence`.
+Status differs(Sequence sequence, Member self, const std::string& ours, Member other,
+               const std::string& theirs);
+
+// `operation`: post, first_byte, last_byte; `params`: name, self, lane.
+template <typename Operation, typename Params>
+TraceEvent trace_event(const Operation& operation, const wire::Descriptor& descriptor,
+                       const Params& params, Nanos done, bool ok) {
+  const auto& name = descriptor.name;
+  return {name.empty() ? wire::kind_name(descriptor.kind) : name,
+          params.name,
+          params.self,
+          params.lane,
+          operation.post.sequence,
+          descriptor.bytes,
+          operation.post.posted,
+          operation.first_byte,
+          operation.last_byte,
+          done,
+          ok};
+}
+
+}  // namespace mcast

@@ -1,0 +1,69 @@
+"""Memory that groups and operations take, beside the formula of docs/architecture.md ("Memory")."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+MiB = 1 << 20
+
+
+def status(field: str) -> int:
+    """A field of /proc/self/status, bytes."""
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)[1]) << 10
+
+
+def of_groups(count: int) -> float:
+    """Resident bytes per group that has done one operation on each lane."""
+
+    def used() -> dist.ProcessGroup:
+        group = dist.new_group()
+        dist.barrier(group)
+        dist.all_reduce(torch.ones(1), group=group)
+        return group
+
+    groups = [used() for _ in range(4)]
+    before = status("VmRSS")
+    groups += [used() for _ in range(count)]
+    return (status("VmRSS") - before) / count
+
+
+def of_operations(total: int) -> dict[str, int]:
+    """By operation: resident bytes at its peak less those before it. Tensors of `total` bytes."""
+    world = dist.get_world_size()
+    whole, part = torch.ones(total // 4), torch.ones(total // 4 // world)
+    calls = {
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "all_reduce": lambda: dist.all_reduce(whole),
+    }
+    peaks = {}
+    for name, call in calls.items():
+        dist.barrier()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = status("VmRSS")
+        call()
+        peaks[name] = status("VmHWM") - before
+    return peaks
+
+
+def test_a_group(ranks, record_property):
+    sizes = ranks(2, of_groups, 30)
+    record_property("bytes per group", sizes)
+    assert max(sizes) < 256 << 10, sizes
+
+
+def test_operations(ranks, record_property):
+    """Bitmaps, the frames and datagrams of one turn, and the incast of a reduction: nothing that
+    grows with the operation but a bit per chunk."""
+    peaks = ranks(3, of_operations, 96 * MiB)
+    record_property("bytes per operation", peaks)
+    for rank in peaks:
+        assert rank["broadcast"] < 2 * MiB and rank["all_gather"] < 2 * MiB, rank
+        assert rank["reduce_scatter"] < 2 * 2 * MiB + 2 * MiB, rank  # incast and accumulators
+        assert rank["all_reduce"] < 2 * 2 * MiB + 2 * MiB, rank
