@@ -9,6 +9,7 @@
 #include "base/bitmap.h"
 #include "base/checksum.h"
 #include "base/rng.h"
+#include "base/streaming_copy.h"
 
 namespace mcast {
 namespace {
@@ -53,6 +54,28 @@ void BM_MemcpyThenCrc32c(benchmark::State& state) {
   set_bytes(state);
 }
 BENCHMARK(BM_MemcpyThenCrc32c)->Arg(1408)->Arg(8896);
+
+// Chunks out of a receive buffer into a tensor that no cache holds.
+template <typename Copy>
+void place(benchmark::State& state, Copy copy) {
+  constexpr size_t kTensor = 64u << 20, kBuffer = 64u << 10;
+  const auto chunk = static_cast<size_t>(state.range(0));
+  const auto from = random_bytes(kBuffer);
+  std::vector<std::byte> to(kTensor);
+  size_t source = 0, target = 0;
+  for (auto _ : state) {
+    copy(to.data() + target, from.data() + source, chunk);
+    source = source + 2 * chunk <= kBuffer ? source + chunk : 0;
+    target = target + 2 * chunk <= kTensor ? target + chunk : 0;
+  }
+  set_bytes(state);
+}
+void BM_PlaceThroughCaches(benchmark::State& state) {
+  place(state, [](std::byte* to, const std::byte* from, size_t n) { std::memcpy(to, from, n); });
+}
+void BM_PlacePastCaches(benchmark::State& state) { place(state, streaming_copy); }
+BENCHMARK(BM_PlaceThroughCaches)->Arg(1408)->Arg(8896);
+BENCHMARK(BM_PlacePastCaches)->Arg(1408)->Arg(8896);
 
 // Every bit of a map once, in the order given; the map is made anew outside the timing. The
 // argument is the number of bits.

@@ -170,7 +170,11 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     }
   }
   if (!plan.small) {
-    if (plan.chains < plan.roots) op.chains.emplace(plan.roots, plan.chains);
+    if (plan.chains < plan.roots) {
+      op.chains.emplace(plan.roots, plan.chains);
+    } else if (plan.roots > 2) {
+      op.lead.emplace(std::max<Chunk>(1, plan.window / 2), params_.alpha);
+    }
     op.credit.emplace(plan.roots, tree_.children(self_));
     op.reported.assign(plan.roots, 0);
     op.credit->post_own();

@@ -161,6 +161,7 @@ class GroupCore {
   // group_send.cpp: the own stream
   bool pump(Operation& op, Nanos now);
   bool my_turn(Operation& op, Nanos now);
+  void keep_in_step(Operation& op, Nanos now);
   bool send_chunk(Operation& op, Chunk chunk);
   void announce(Operation& op, Nanos now);
   void serve_repairs(Operation& op, Nanos now);

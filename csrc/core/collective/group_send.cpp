@@ -21,6 +21,7 @@ bool GroupCore::pump(Operation& op, Nanos now) {
     op.sending_started = true;
     op.turn_retry = kNever;
   }
+  keep_in_step(op, now);
   bool more = false;
   for (Chunk left = kBatchesPerPoll; left > 0; left--) {
     bool again = false;
@@ -51,6 +52,18 @@ bool GroupCore::pump(Operation& op, Nanos now) {
   op.stalls_counted = sender.stalls();
   op.cuts_counted = sender.cuts();
   return more;
+}
+
+void GroupCore::keep_in_step(Operation& op, Nanos now) {
+  if (!op.lead) return;
+  Chunk least = Lead::kNoLimit;
+  for (uint32_t slot = 0; slot < op.plan.roots; slot++) {
+    const Chunk mark = op.receivers[slot].mark();
+    if (slot != op.own_slot && mark < op.plan.chunks) least = std::min(least, mark);
+  }
+  const Chunk end = least == Lead::kNoLimit ? least : op.lead->end(least, now);
+  op.sender->hold_at(end);
+  op.turn_retry = op.sender->held() ? op.lead->deadline() : kNever;
 }
 
 bool GroupCore::send_chunk(Operation& op, Chunk chunk) {

@@ -250,8 +250,7 @@ void HostCore::finish(size_t index, const Status& status) {
   Op& op = *retired_.back();
   counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
   if (params_.trace) {
-    params_.trace->record(
-        trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
+    params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
   // The caller's memory goes before the caller learns that it is over.
   auto done = std::move(op.post.done);

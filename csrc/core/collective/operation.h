@@ -14,6 +14,7 @@
 #include "protocol/chain.h"
 #include "protocol/credit_tree.h"
 #include "protocol/fetch_client.h"
+#include "protocol/lead.h"
 #include "protocol/repair_server.h"
 #include "protocol/stream_receiver.h"
 #include "protocol/stream_sender.h"
@@ -65,6 +66,7 @@ struct Operation {
   std::vector<Chunk> reported;  // by slot: mark at the last own credit report
   std::vector<Chunk> final_to;  // by slot: no hole below; only if done marks are asked for
   std::optional<Chains> chains;
+  std::optional<Lead> lead;           // roots that all send at once
   std::vector<RingStream> ring;       // by slot, ring path only
   bool ring_open = false;             // the successor has posted the op
   uint32_t ring_next = 0;             // slot to serve next, for fairness
@@ -79,7 +81,7 @@ struct Operation {
   Nanos first_byte = kNever, last_byte = kNever;  // of data, in or out
   bool finished = false;                          // result delivered, regions dropped
   Nanos turn_idle_since = kNever;                 // since when nobody in the own chain sends
-  Nanos turn_retry = kNever;  // when to look again whether a late predecessor is passed over
+  Nanos turn_retry = kNever;  // when to look again whether a late root is not waited for
 
   // The block of slot `s` as it can be read: kept copy, input, or output.
   ConstBytes source(uint32_t slot) const;

@@ -17,7 +17,7 @@ constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the
 
 StreamSender::StreamSender(const SenderParams& params) : params_(params), window_(params.window) {}
 
-Chunk StreamSender::allowed_end() const {
+Chunk StreamSender::credit_end() const {
   const Chunk eager = std::min(params_.eager, params_.chunks);
   if (!credited_) return eager;
   const uint64_t own = static_cast<uint64_t>(mark_) + window_;
@@ -42,7 +42,7 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   last_send_ = now;
   announced_ = 0;
   next_position_ = now + patience();
-  if (sent_ < params_.chunks && sent_ == allowed_end()) stalls_++;
+  if (sent_ < params_.chunks && sent_ == credit_end()) stalls_++;
   return run;
 }
 

@@ -2,6 +2,7 @@
 // position. Pure; time is an argument.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 
 #include "base/types.h"
@@ -25,8 +26,12 @@ class StreamSender {
 
   Chunk sent() const { return sent_; }
   bool all_sent() const { return sent_ == params_.chunks; }
+  // Stops before `end` whatever the credit says, until told otherwise.
+  void hold_at(Chunk end) { hold_ = end; }
+  // Credit goes beyond where it is held.
+  bool held() const { return hold_ < credit_end() && sent_ >= hold_; }
   // First chunk that may not be sent yet.
-  Chunk allowed_end() const;
+  Chunk allowed_end() const { return std::min(credit_end(), std::max(hold_, params_.eager)); }
   bool can_send() const { return resending() || sent_ < allowed_end(); }
   bool resending() const { return !resend_.empty(); }
 
@@ -53,12 +58,14 @@ class StreamSender {
   uint64_t cuts() const { return cuts_; }
 
  private:
+  Chunk credit_end() const;
   bool stopped() const { return sent_ > 0 && !can_send(); }
   void adapt(Chunk mark, uint32_t lost);
   Nanos patience() const;
 
   SenderParams params_;
   Chunk sent_ = 0, mark_ = 0, limit_ = 0, window_;
+  Chunk hold_ = 0xffffffff;
   bool credited_ = false, stalled_ = false;
   std::deque<ChunkRange> resend_;
   uint32_t lost_ = 0, window_lost_ = 0;

@@ -1,0 +1,47 @@
+// Whole vectors go by non-temporal stores, from the first aligned address of the destination on;
+// what is left at both ends by memcpy. A fence at the end orders the stores before whatever tells
+// others that the data is there.
+#include "base/streaming_copy.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "base/streaming_copy.cpp"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace mcast {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+void StreamingCopy(uint8_t* to, const uint8_t* from, size_t size) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t head = std::min(size, (lanes - reinterpret_cast<uintptr_t>(to) % lanes) % lanes);
+  std::memcpy(to, from, head);
+  size_t i = head;
+  for (; i + lanes <= size; i += lanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  std::memcpy(to + i, from + i, size - i);
+  hwy::FlushStream();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mcast
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcast {
+
+HWY_EXPORT(StreamingCopy);
+
+void streaming_copy(std::byte* to, const std::byte* from, size_t size) noexcept {
+  HWY_DYNAMIC_DISPATCH(StreamingCopy)
+  (reinterpret_cast<uint8_t*>(to), reinterpret_cast<const uint8_t*>(from), size);
+}
+
+}  // namespace mcast
+#endif

@@ -1,0 +1,83 @@
+// Roots that send at once stay in step. A root does not receive its own block: only while all of
+// them send is every link full. Virtual time.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+constexpr double kRate = 125e6;  // 1 Gbit/s
+constexpr size_t kBlock = 12 << 20;
+
+ClusterOptions links(uint32_t ranks) {
+  ClusterOptions o;
+  o.ranks = ranks;
+  o.net.rate = kRate;
+  o.net.receive_budget = o.group.agreed.budget = 8 << 20;
+  o.net.stream_latency = kMilli;
+  return o;
+}
+
+TEST(InStep, RootsThatSendAtOnceFillEveryLink) {
+  for (const uint32_t ranks : {3u, 8u}) {
+    Cluster c(links(ranks));
+    Runs runs;
+    for (Member r = 0; r < ranks; r++) runs.push_back(c.allgather(r, kBlock, 1));
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+    expect_good(runs, ranks);
+    const double least = static_cast<double>(kBlock) * (ranks - 1) / kRate * kSecond;
+    EXPECT_LE(static_cast<double>(runs[0]->done_at), 1.1 * least) << ranks << " ranks";
+  }
+}
+
+// All-gather whose block at rank 3 gets here piece by piece (staged from a device).
+struct Staged {
+  Cluster cluster{links(4)};
+  std::shared_ptr<Region> region;
+  size_t offset = 0;
+  Runs runs;
+
+  Staged() {
+    cluster.adjust = [this](Member rank, Post& post) {
+      if (rank != 3) return;
+      region = post.input.region;
+      offset = post.input.offset;
+      region->set_ready(offset);
+    };
+    for (Member r = 0; r < 4; r++) runs.push_back(cluster.allgather(r, kBlock, 1));
+  }
+  void finish() {
+    region->set_ready(region->size());
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }));
+    region.reset();
+    expect_good(runs, 4);
+  }
+};
+
+constexpr uint64_t kChunks = (kBlock + 1407) / 1408;
+
+TEST(InStep, FasterRootsDoNotRunAhead) {
+  Staged s;
+  // 33 MB/s, while the links would carry 42 of each, or 46 of the three others.
+  for (size_t ready = 0; ready <= kBlock / 2; ready += 32 << 10) {
+    s.region->set_ready(s.offset + ready);
+    s.cluster.run_for(kMilli);
+  }
+  const uint64_t lead = (2 << 20) / 4 / 1408 * 3 / 2;  // a window and a half
+  const uint64_t placed = s.cluster.total(Counter::chunks_placed);
+  EXPECT_LE(placed, 12 * (kChunks / 2 + lead));
+  EXPECT_GE(placed, 12 * (kChunks / 2 - lead));
+  s.finish();
+}
+
+TEST(InStep, TheOthersGoOnWithoutOneThatStandsStill) {
+  Staged s;
+  s.cluster.run_for(kSecond);
+  // Three blocks, each at the three others.
+  EXPECT_EQ(s.cluster.total(Counter::chunks_placed), 9 * kChunks);
+  s.finish();
+}
+
+}  // namespace
+}  // namespace mcast::test
