@@ -139,7 +139,8 @@ class Group {
   // group. Idempotent; the destructor does the same with the configured linger.
   virtual Status close(Nanos limit) = 0;
   // The same after an error or an interrupt here: operations that are not over fail at once on all
-  // ranks (kAborted here), only the confirmation of those that are is waited for.
+  // ranks (kAborted here, or another rank's error that came first), only the confirmation of those
+  // that are is waited for.
   virtual Status give_up(Nanos limit) = 0;
 
   virtual GroupStats stats() const = 0;

@@ -254,7 +254,9 @@ TEST(HostEngine, GivingUpFailsWhatIsInFlightEverywhere) {
     if (rank == 0) {
       PostOptions options;
       EXPECT_TRUE(group->post_barrier(std::move(options)).ok());
-      EXPECT_EQ(group->give_up(3600 * kSecond).code(), Code::kAborted);
+      // Aborted, or closed: the other rank may be the first to see that a lane was left.
+      const Status s = group->give_up(3600 * kSecond);
+      EXPECT_TRUE(s.code() == Code::kAborted || s.code() == Code::kClosed) << s.to_string();
       return true;
     }
     // One that it had called and one that it had not.

@@ -46,6 +46,14 @@ def test_racks(hosts, racks):
 
 
 @all_tier
+def test_thirty_two_hosts(hosts):
+    """More roots than may send at once (chains), a control tree of several levels. Links that are slow
+    beside what 32 processes on a few cores can do."""
+    stats = hosts(32, rate="100mbit").run(programs.every_op, [0, 1, 1437], [4 << 20], timeout_s=300)
+    assert_multicast(stats)
+
+
+@all_tier
 def test_a_host_at_a_tenth_of_the_rate(four):
     """It sets the pace; nobody times out and little is sent twice."""
     four.lab.set_rate("h3", "100mbit")

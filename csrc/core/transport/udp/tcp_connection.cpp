@@ -27,6 +27,10 @@ struct KernelTcpInfo {
 };
 static_assert(offsetof(KernelTcpInfo, delivery_rate) == 160);  // the kernel's ABI
 
+// The kernel takes no more than this beyond what it may send at once: who is served next is decided
+// here, as late as possible, not by what lies in socket buffers.
+constexpr int kMostUnsent = 64 << 10;
+
 }  // namespace
 
 void TcpConnection::configure(int fd, Nanos liveness_limit) {
@@ -35,6 +39,7 @@ void TcpConnection::configure(int fd, Nanos liveness_limit) {
   };
   const auto limit_ms = static_cast<int>(std::clamp<Nanos>(liveness_limit / kMilli, 100, INT_MAX));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
   // Probes an idle peer often enough to see it dead within about the limit.
   const int seconds = std::clamp(limit_ms / 1000 / 4, 1, 32767);
