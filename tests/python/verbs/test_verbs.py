@@ -113,7 +113,7 @@ def test_the_contract_suite_on_a_device(driver, machines):
     contract = driver.replace("driver", "contract")
     nodes = machines(1, [contract], 200)
     assert nodes.result.code == 0, nodes.text()
-    assert "[  PASSED  ] 23 tests." in nodes.outputs[0]
+    assert "[  PASSED  ] 24 tests." in nodes.outputs[0]
 
 
 @pytest.mark.all_tier
