@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "verbs/datagram_world.h"
+#include "wire/datagram.h"
 
 namespace mcast::testing {
 namespace {
@@ -94,6 +95,28 @@ TEST_F(VerbsGather, MemoryIsHeldUntilTheDeviceHasReadItAndNoLonger) {
   EXPECT_TRUE(source.alive.expired());
   EXPECT_EQ(fake().registrations(), registered);
   EXPECT_EQ(fake().destroyed_in_use, 0u);
+}
+
+// An operation may end, and its caller write, while a repetition of a chunk is still queued.
+TEST_F(VerbsGather, WhatIsOverwrittenBeforeItLeftHasAWrongChecksum) {
+  two();
+  const Source source(3000);
+  fake().hold_sends = true;
+  for (const uint32_t chunk : {0u, 1u}) {
+    const Bytes slot = nodes[0]->dg().lend(group, wire::kDatagramHeader + 1500);
+    wire::DatagramHeader header;
+    header.chunk = chunk;
+    wire::seal_datagram(slot, header, ConstBytes(*source.memory).subspan(chunk * 1500, 1500));
+    ASSERT_TRUE(
+        nodes[0]->dg().commit_gather(wire::kDatagramHeader, source.region, chunk * 1500, 1500));
+  }
+  nodes[0]->dg().flush();
+  (*source.memory)[2000] ^= std::byte{1};
+  fake().let_sends_go();
+  poll();
+  ASSERT_EQ(nodes[1]->datagrams.size(), 2u);
+  EXPECT_TRUE(wire::verify_datagram(nodes[1]->datagrams[0]));
+  EXPECT_FALSE(wire::verify_datagram(nodes[1]->datagrams[1]));
 }
 
 TEST_F(VerbsGather, OneCompletionFreesTheMemoryOfItsWholeChain) {
