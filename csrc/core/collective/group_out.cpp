@@ -37,8 +37,7 @@ void GroupCore::flood(wire::FrameType type, Sequence sequence, uint32_t argument
 // is small is sent from the copy kept for repairs, which ends with the operation and is copied
 // cheaply.
 bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
-                              Chunk chunk, ConstBytes payload, bool last,
-                              const std::shared_ptr<Region>* region) {
+                              Chunk chunk, ConstBytes payload, bool last, const Slice* block) {
   const Bytes slot = port_.lend(wire::kDatagramHeader + payload.size());
   if (slot.empty()) {
     counters_.add(Counter::would_block);
@@ -47,10 +46,10 @@ bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32
   const wire::DatagramHeader header{type,  params_.lane, last, params_.tag, sequence, descriptor,
                                     chunk, self_,        0};
   const size_t size = wire::kDatagramHeader + payload.size();
-  if (region != nullptr) {
+  if (block != nullptr) {
     wire::seal_datagram(slot, header, payload);
-    const auto offset = static_cast<size_t>(payload.data() - (*region)->data());
-    if (port_.commit_gather(wire::kDatagramHeader, *region, offset, payload.size())) {
+    const auto offset = static_cast<size_t>(payload.data() - block->data());
+    if (port_.commit_gather(wire::kDatagramHeader, *block, offset, payload.size())) {
       counters_.add(Counter::gathered_datagrams);
     } else {
       wire::copy_payload(slot, payload);  // sealed already

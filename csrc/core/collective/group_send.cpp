@@ -59,7 +59,7 @@ bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
   const bool gather = !op.plan.small && op.plan.block >= port_.gather_from();
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
                        op.source(*op.own_slot).subspan(offset, length), chunk + 1 == op.plan.chunks,
-                       gather ? &op.post.input.region : nullptr);
+                       gather ? &op.post.input : nullptr);
 }
 
 bool GroupCore::my_turn(Operation& op, Nanos now) {

@@ -18,8 +18,8 @@ class Port {
   virtual void commit(size_t size) = 0;
   // As in Datagram.
   virtual size_t gather_from() const { return SIZE_MAX; }
-  virtual bool commit_gather(size_t /*header*/, const std::shared_ptr<Region>& /*region*/,
-                             size_t /*offset*/, size_t /*length*/) {
+  virtual bool commit_gather(size_t /*header*/, const Slice& /*block*/, size_t /*offset*/,
+                             size_t /*length*/) {
     return false;
   }
   // Queues a frame made of `parts`.

@@ -213,7 +213,8 @@ TYPED_TEST_P(TransportContract, GatheredOrCopiedADatagramArrivesWhole) {
   Datagram& dg = this->node(0).dg();
   const size_t most = dg.max_datagram(to);
   const auto memory = std::make_shared<Buffer>(pattern(5 * most, 3));
-  const auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  const Slice block{std::make_shared<Region>(memory->data(), memory->size(), memory), 0,
+                    memory->size()};
   std::vector<Buffer> sent;
   for (const size_t offset : {size_t{0}, size_t{1}, most, 5 * most - 7}) {
     const size_t length = std::min(most - 32, memory->size() - offset);
@@ -223,7 +224,7 @@ TYPED_TEST_P(TransportContract, GatheredOrCopiedADatagramArrivesWhole) {
     Bytes lent;
     ASSERT_TRUE(this->pump([&] { return !(lent = dg.lend(to, whole.size())).empty(); }));
     std::copy_n(whole.begin(), 32, lent.begin());
-    const bool gathered = dg.commit_gather(32, region, offset, length);
+    const bool gathered = dg.commit_gather(32, block, offset, length);
     EXPECT_EQ(gathered, dg.gather_from() != SIZE_MAX);
     if (!gathered) {
       std::copy(whole.begin() + 32, whole.end(), lent.begin() + 32);

@@ -18,16 +18,16 @@ constexpr size_t kHeader = 32;
 // Memory of a test, known by whether it still lives.
 struct Source {
   std::shared_ptr<Buffer> memory;
-  std::shared_ptr<Region> region;
+  Slice block;
   std::weak_ptr<Buffer> alive;
 
   explicit Source(size_t size, uint64_t seed = 1)
       : memory(std::make_shared<Buffer>(pattern(size, seed))),
-        region(std::make_shared<Region>(memory->data(), size, memory)),
+        block{std::make_shared<Region>(memory->data(), size, memory), 0, size},
         alive(memory) {}
   // The operation is over, the caller's tensor gone.
   void drop() {
-    region.reset();
+    block = {};
     memory.reset();
   }
 };
@@ -39,14 +39,14 @@ class VerbsGather : public VerbsDatagram {
     ASSERT_TRUE(add().dg().join(group).ok());
     registered = fake().registrations();
   }
-  bool gather(const std::shared_ptr<Region>& region, size_t offset, size_t length,
+  bool gather(const Slice& block, size_t offset, size_t length,
               const MulticastAddress* to = nullptr) {
     Datagram& dg = nodes[0]->dg();
     const Bytes lent = dg.lend(to != nullptr ? *to : group, kHeader + length);
     if (lent.size() != kHeader + length) return false;
     const Buffer header = pattern(kHeader, offset);
     std::copy(header.begin(), header.end(), lent.begin());
-    return dg.commit_gather(kHeader, region, offset, length);
+    return dg.commit_gather(kHeader, block, offset, length);
   }
   static Buffer expected(ConstBytes memory, size_t offset, size_t length) {
     Buffer out = pattern(kHeader, offset);
@@ -67,7 +67,7 @@ TEST_F(VerbsGather, HeaderAndPayloadLeaveAsOneDatagramOfTwoPieces) {
   // From a piece's first byte to over its end, and the region's last.
   for (const size_t offset :
        {size_t{0}, size_t{1}, verbs::kGatherPiece - 1, verbs::kGatherPiece, size - 3000}) {
-    ASSERT_TRUE(gather(source.region, offset, 3000));
+    ASSERT_TRUE(gather(source.block, offset, 3000));
     want.push_back(expected(*source.memory, offset, 3000));
   }
   send(*nodes[0], pattern(500, 9));
@@ -83,7 +83,7 @@ TEST_F(VerbsGather, MemoryIsHeldUntilTheDeviceHasReadItAndNoLonger) {
   two();
   Source source(5000);
   fake().hold_sends = true;
-  ASSERT_TRUE(gather(source.region, 0, 3000));
+  ASSERT_TRUE(gather(source.block, 0, 3000));
   const Buffer want = expected(*source.memory, 0, 3000);
   source.drop();
   poll();
@@ -108,7 +108,7 @@ TEST_F(VerbsGather, WhatIsOverwrittenBeforeItLeftHasAWrongChecksum) {
     header.chunk = chunk;
     wire::seal_datagram(slot, header, ConstBytes(*source.memory).subspan(chunk * 1500, 1500));
     ASSERT_TRUE(
-        nodes[0]->dg().commit_gather(wire::kDatagramHeader, source.region, chunk * 1500, 1500));
+        nodes[0]->dg().commit_gather(wire::kDatagramHeader, source.block, chunk * 1500, 1500));
   }
   nodes[0]->dg().flush();
   (*source.memory)[2000] ^= std::byte{1};
@@ -125,7 +125,7 @@ TEST_F(VerbsGather, OneCompletionFreesTheMemoryOfItsWholeChain) {
   std::vector<Source> sources;
   for (size_t i = 0; i < verbs::kSendChain; ++i) {
     sources.emplace_back(2000, i);
-    ASSERT_TRUE(gather(sources.back().region, 0, 2000));
+    ASSERT_TRUE(gather(sources.back().block, 0, 2000));
     sources.back().drop();
   }
   poll();
@@ -141,12 +141,12 @@ TEST_F(VerbsGather, OneCompletionFreesTheMemoryOfItsWholeChain) {
 TEST_F(VerbsGather, SlotsThatComeAroundAgainHoldWhatIsNewInThem) {
   two();
   Source first(2000, 1), second(2000, 2);
-  ASSERT_TRUE(gather(first.region, 0, 2000));
+  ASSERT_TRUE(gather(first.block, 0, 2000));
   poll();
   for (size_t i = 0; i + 1 < verbs::kSendSlots; ++i) send(*nodes[0], pattern(64, i));
   poll();
   fake().hold_sends = true;
-  ASSERT_TRUE(gather(second.region, 0, 2000));  // the slot of the first
+  ASSERT_TRUE(gather(second.block, 0, 2000));  // the slot of the first
   first.drop();
   second.drop();
   poll();
@@ -162,9 +162,9 @@ TEST_F(VerbsGather, FailedSendsLetGo) {
     two();
     Source first(2000), second(2000, 2);
     fake().hold_sends = true;
-    ASSERT_TRUE(gather(first.region, 0, 2000));
+    ASSERT_TRUE(gather(first.block, 0, 2000));
     nodes[0]->dg().flush();
-    ASSERT_TRUE(gather(second.region, 0, 2000));
+    ASSERT_TRUE(gather(second.block, 0, 2000));
     nodes[0]->dg().flush();
     first.drop();
     second.drop();
@@ -184,7 +184,7 @@ TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
   two();
   Source refused(2000), lost(2000, 2);
   fake().refuse_posts = 1000;
-  ASSERT_TRUE(gather(refused.region, 0, 2000));
+  ASSERT_TRUE(gather(refused.block, 0, 2000));
   refused.drop();
   nodes[0]->dg().flush();
   fake().refuse_posts = 0;
@@ -193,7 +193,7 @@ TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
   // To a group whose address never comes.
   const MulticastAddress nowhere{78, 4711, false};
   fake().join_status = -ENETUNREACH;
-  ASSERT_TRUE(gather(lost.region, 0, 2000, &nowhere));
+  ASSERT_TRUE(gather(lost.block, 0, 2000, &nowhere));
   lost.drop();
   EXPECT_FALSE(lost.alive.expired()) << "queued until the join has failed";
   poll();
@@ -205,7 +205,7 @@ TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
 TEST_F(VerbsGather, LeavingLetsOutWhatIsQueued) {
   two();
   Source source(2000);
-  ASSERT_TRUE(gather(source.region, 0, 2000));
+  ASSERT_TRUE(gather(source.block, 0, 2000));
   source.drop();
   nodes[0]->dg().leave(group);
   EXPECT_TRUE(source.alive.expired());
@@ -218,9 +218,9 @@ TEST_F(VerbsGather, ClosingLetsGoOfWhatNeverLeft) {
   two();
   Source posted(2000), queued(2000, 2);
   fake().hold_sends = true;
-  ASSERT_TRUE(gather(posted.region, 0, 2000));
+  ASSERT_TRUE(gather(posted.block, 0, 2000));
   nodes[0]->dg().flush();
-  ASSERT_TRUE(gather(queued.region, 0, 2000));
+  ASSERT_TRUE(gather(queued.block, 0, 2000));
   posted.drop();
   queued.drop();
   nodes.clear();
@@ -237,7 +237,7 @@ TEST_F(VerbsGather, ARefusedRegistrationLeavesTheLentMemoryToBeFilled) {
   fake().registration_error = ENOMEM;
   for (uint64_t i = 0; i < 3; ++i) {
     const Bytes lent = nodes[0]->dg().lend(group, 1000);
-    EXPECT_FALSE(nodes[0]->dg().commit_gather(kHeader, source.region, 0, 1000 - kHeader));
+    EXPECT_FALSE(nodes[0]->dg().commit_gather(kHeader, source.block, 0, 1000 - kHeader));
     const Buffer copy = pattern(1000, i);
     std::copy(copy.begin(), copy.end(), lent.begin());
     nodes[0]->dg().commit(1000);
@@ -249,8 +249,8 @@ TEST_F(VerbsGather, ARefusedRegistrationLeavesTheLentMemoryToBeFilled) {
   EXPECT_EQ(sender().gather_refusals, 1u) << "asked once for a piece";
   EXPECT_EQ(sender().gathered_datagrams, 0u);
   fake().registration_error = 0;
-  EXPECT_FALSE(gather(source.region, 500, 1000)) << "the piece stays refused";
-  EXPECT_TRUE(gather(source.region, verbs::kGatherPiece, 1000));
+  EXPECT_FALSE(gather(source.block, 500, 1000)) << "the piece stays refused";
+  EXPECT_TRUE(gather(source.block, verbs::kGatherPiece, 1000));
   poll();
   EXPECT_THAT(fake().gathered, Contains(2));
 }
@@ -259,11 +259,11 @@ TEST_F(VerbsGather, RegistrationsEndWithTheRegion) {
   two();
   Source source(3 * verbs::kGatherPiece);
   for (size_t piece = 0; piece < 3; ++piece) {
-    ASSERT_TRUE(gather(source.region, piece * verbs::kGatherPiece, 1000));
+    ASSERT_TRUE(gather(source.block, piece * verbs::kGatherPiece, 1000));
   }
   poll();
   EXPECT_EQ(fake().registrations(), registered + 3);
-  source.region.reset();
+  source.block = {};
   poll(1);
   EXPECT_EQ(fake().registrations(), registered);
 }
@@ -280,18 +280,21 @@ TEST_F(VerbsGather, OtherMemoryAtTheSameAddressIsRegisteredAnew) {
   void* const at = map(nullptr);
   ASSERT_NE(at, MAP_FAILED);
   const auto tensor = std::make_shared<int>(0);
-  auto region = std::make_shared<Region>(static_cast<std::byte*>(at), kSize, tensor);
+  const auto lend = [&] {
+    return Slice{std::make_shared<Region>(static_cast<std::byte*>(at), kSize, tensor), 0, kSize};
+  };
+  Slice block = lend();
   fake().hold_sends = true;
-  ASSERT_TRUE(gather(region, 0, 2000));
+  ASSERT_TRUE(gather(block, 0, 2000));
   nodes[0]->dg().flush();
-  region = nullptr;
+  block = {};
   ASSERT_EQ(map(at), at);
-  region = std::make_shared<Region>(static_cast<std::byte*>(at), kSize, tensor);
-  ASSERT_TRUE(gather(region, 0, 2000));
+  block = lend();
+  ASSERT_TRUE(gather(block, 0, 2000));
   EXPECT_EQ(fake().registrations(), registered + 2);
   fake().let_sends_go();
   poll();
-  region = nullptr;
+  block = {};
   poll(1);
   EXPECT_EQ(fake().registrations(), registered);
   ::munmap(at, kSize);
@@ -300,22 +303,39 @@ TEST_F(VerbsGather, OtherMemoryAtTheSameAddressIsRegisteredAnew) {
 TEST_F(VerbsGather, PeersReadAndTheDeviceGathersByOneRegistration) {
   two();
   const Source source(verbs::kGatherPiece);
-  ASSERT_TRUE(gather(source.region, 0, 1000));
-  const auto grant = nodes[0]->st().remote_memory()->expose(source.region);
+  ASSERT_TRUE(gather(source.block, 0, 1000));
+  const auto grant = nodes[0]->st().remote_memory()->expose(source.block.region);
   ASSERT_TRUE(grant.ok());
   EXPECT_EQ(fake().registrations(), registered + 1);
   poll();
 }
 
-TEST_F(VerbsGather, OnlyBytesOfTheRegionAndOnlyAsManyAsWereLent) {
+TEST_F(VerbsGather, OnlyTheBlockIsRegisteredNotAllOfItsStorage) {
+  two();
+  const Source storage(100000);
+  fake().largest_registration = 5000;
+  const Slice block{storage.block.region, 40000, 5000}, next{storage.block.region, 45000, 5000};
+  ASSERT_TRUE(gather(block, 4000, 1000));
+  ASSERT_TRUE(gather(next, 0, 1000));
+  ASSERT_TRUE(gather(block, 0, 1000));
+  poll();
+  const ConstBytes all(*storage.memory);
+  EXPECT_EQ(nodes[1]->datagrams,
+            (std::vector<Buffer>{expected(all.subspan(40000, 5000), 4000, 1000),
+                                 expected(all.subspan(45000, 5000), 0, 1000),
+                                 expected(all.subspan(40000, 5000), 0, 1000)}));
+  EXPECT_EQ(fake().registrations(), registered + 2);
+}
+
+TEST_F(VerbsGather, OnlyBytesOfTheBlockAndOnlyAsManyAsWereLent) {
   two();
   const Source source(5000);
-  EXPECT_FALSE(gather(source.region, 4001, 1000));
-  EXPECT_FALSE(gather(source.region, SIZE_MAX - 100, 1000));
+  EXPECT_FALSE(gather(source.block, 4001, 1000));
+  EXPECT_FALSE(gather(source.block, SIZE_MAX - 100, 1000));
   ASSERT_EQ(nodes[0]->dg().lend(group, 500).size(), 500u);
-  EXPECT_FALSE(nodes[0]->dg().commit_gather(kHeader, source.region, 0, 500));
+  EXPECT_FALSE(nodes[0]->dg().commit_gather(kHeader, source.block, 0, 500));
   EXPECT_EQ(fake().registrations(), registered);
-  EXPECT_TRUE(gather(source.region, 4000, 1000));
+  EXPECT_TRUE(gather(source.block, 4000, 1000));
   poll();
 }
 
@@ -328,7 +348,7 @@ TEST_F(VerbsGather, DevicesThatCannotAndKernelsThatHideMemoryFromForksCopy) {
   EXPECT_EQ(add().dg().gather_from(), SIZE_MAX);
   const Source source(5000);
   ASSERT_TRUE(nodes[0]->dg().join(group).ok());
-  EXPECT_FALSE(gather(source.region, 0, 1000));
+  EXPECT_FALSE(gather(source.block, 0, 1000));
 }
 
 }  // namespace

@@ -116,9 +116,9 @@ TEST(VerbsFork, TheChildGivesBackNothingAndTheParentGoesOn) {
   const std::weak_ptr<Buffer> sending = memory;
   world.fake->hold_sends = true;
   {
-    const auto region = std::make_shared<Region>(memory->data(), memory->size(), std::move(memory));
+    const Slice block{std::make_shared<Region>(memory->data(), 2000, std::move(memory)), 0, 2000};
     ASSERT_EQ(a.dg().lend({7, 7, false}, 2032).size(), 2032u);
-    ASSERT_TRUE(a.dg().commit_gather(32, region, 0, 2000));
+    ASSERT_TRUE(a.dg().commit_gather(32, block, 0, 2000));
     ASSERT_TRUE(a.dg().flush());
   }
   const size_t registered = world.fake->registrations(), pairs = world.fake->queue_pairs();

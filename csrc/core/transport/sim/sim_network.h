@@ -154,8 +154,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   Bytes lend(const MulticastAddress& address, size_t size) override;
   void commit(size_t size) override;
   size_t gather_from() const override { return network_->options_.gather_from; }
-  bool commit_gather(size_t header, const std::shared_ptr<Region>& region, size_t offset,
-                     size_t length) override;
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   bool flush() override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 

@@ -53,12 +53,11 @@ void SimTransport::commit(size_t size) {
 }
 
 // Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
-bool SimTransport::commit_gather(size_t header, const std::shared_ptr<Region>& region,
-                                 size_t offset, size_t length) {
+bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (network_->options_.gather_from == SIZE_MAX) return false;
   slot_.resize(header);
   gathered_.push_back(
-      {slot_address_, slot_, {region->data() + offset, length}, region->keepalive()});
+      {slot_address_, slot_, block.bytes().subspan(offset, length), block.region->keepalive()});
   return true;
 }
 

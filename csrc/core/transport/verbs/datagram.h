@@ -45,8 +45,7 @@ class UdEndpoint final : public Datagram {
   void commit(size_t size) override;
   bool flush() override;
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
-  bool commit_gather(size_t header, const std::shared_ptr<Region>& region, size_t offset,
-                     size_t length) override;
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }

@@ -40,15 +40,14 @@ void UdEndpoint::commit(size_t size) {
   enqueue(size, {}, 0);
 }
 
-bool UdEndpoint::commit_gather(size_t header, const std::shared_ptr<Region>& region, size_t offset,
-                               size_t length) {
+bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (!sources_ || length == 0 || header + length > lent_) return false;
-  const std::shared_ptr<Registration>& source = sources_->find(region, offset, length);
+  const std::shared_ptr<Registration>& source = sources_->find(block, offset, length);
   if (source == nullptr) return false;
   lent_ = 0;
   ++stats_.gathered_datagrams;
-  held_[committed_ % kSendSlots] = {source, region->keepalive()};
-  enqueue(header, {region->data() + offset, length}, source->lkey());
+  held_[committed_ % kSendSlots] = {source, block.region->keepalive()};
+  enqueue(header, block.bytes().subspan(offset, length), source->lkey());
   return true;
 }
 

@@ -8,23 +8,23 @@
 
 namespace mcast::verbs {
 
-const std::shared_ptr<Registration>& GatherSource::find(const std::shared_ptr<Region>& region,
-                                                        size_t offset, size_t length) {
+const std::shared_ptr<Registration>& GatherSource::find(const Slice& block, size_t offset,
+                                                        size_t length) {
   static const std::shared_ptr<Registration> kNone;
-  if (length > largest_ || offset > region->size() || length > region->size() - offset) {
-    return kNone;
-  }
-  const size_t piece = offset / kGatherPiece;
-  const bool same = !region_.owner_before(region) && !region.owner_before(region_);
-  if (same && piece == piece_) return registration_;
-  const size_t first = piece * kGatherPiece;
-  auto made = cache_.get(region, first, std::min(kGatherPiece + largest_, region->size() - first));
+  if (length > largest_ || offset > block.length || length > block.length - offset) return kNone;
+  const size_t piece = offset / kGatherPiece * kGatherPiece;
+  const size_t first = block.offset + piece;
+  const size_t end = first + std::min(kGatherPiece + largest_, block.length - piece);
+  const bool same = !region_.owner_before(block.region) && !block.region.owner_before(region_);
+  if (same && first == first_ && end == end_) return registration_;
+  auto made = cache_.get(block.region, first, end - first);
   if (!made.ok() && stats_.gather_refusals++ == 0) {
     log(LogLevel::kWarn, "payloads are copied, not gathered from tensors: %s",
         made.status().message().c_str());
   }
-  region_ = region;
-  piece_ = piece;
+  region_ = block.region;
+  first_ = first;
+  end_ = end;
   registration_ = made.ok() ? std::move(made).value() : nullptr;
   return registration_;
 }
