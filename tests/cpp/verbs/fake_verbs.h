@@ -30,6 +30,7 @@ class FakeVerbs final : public verbs::Api {
   ibv_mtu mtu = IBV_MTU_4096;
   ibv_device_attr attr{};
   bool fork_copies_memory = true;
+  size_t locked_memory = SIZE_MAX;  // its limit
 
   // The fabric: what a join returns.
   uint32_t qkey = 0x1ee7;
@@ -87,6 +88,7 @@ class FakeVerbs final : public verbs::Api {
   ibv_mr* reg_mr(ibv_pd*, void*, size_t, int access) override;
   int dereg_mr(ibv_mr*) override;
   bool fork_copies() override { return fork_copies_memory; }
+  size_t lock_limit() override { return locked_memory; }
   ibv_comp_channel* create_comp_channel(ibv_context*) override;
   int destroy_comp_channel(ibv_comp_channel*) override;
   ibv_cq* create_cq(ibv_context*, int depth, void*, ibv_comp_channel*) override;

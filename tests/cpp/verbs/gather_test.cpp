@@ -255,6 +255,33 @@ TEST_F(VerbsGather, ARefusedRegistrationLeavesTheLentMemoryToBeFilled) {
   EXPECT_THAT(fake().gathered, Contains(2));
 }
 
+TEST_F(VerbsGather, ThreeQuartersOfALimitOfLockedMemoryAreLeftToOthers) {
+  fake().locked_memory = 40000;
+  two();
+  Source first(6000, 1), second(6000, 2), third(4000, 3), large(10001, 4);
+  EXPECT_TRUE(gather(first.block, 0, 1000));
+  EXPECT_FALSE(gather(second.block, 0, 1000));
+  EXPECT_TRUE(gather(third.block, 0, 1000));
+  EXPECT_FALSE(gather(large.block, 0, 1000));
+  EXPECT_EQ(sender().gather_refusals, 2u);
+  poll();
+  first.drop();
+  EXPECT_TRUE(gather(second.block, 1000, 1000)) << "the first's share is free again";
+  poll();
+}
+
+TEST_F(VerbsGather, WithARefusalLastTheOthersEndWithTheRegionToo) {
+  two();
+  Source source(2 * verbs::kGatherPiece);
+  ASSERT_TRUE(gather(source.block, 0, 1000));
+  fake().registration_error = ENOMEM;
+  ASSERT_FALSE(gather(source.block, verbs::kGatherPiece, 1000));
+  poll();
+  source.drop();
+  poll(1);
+  EXPECT_EQ(fake().registrations(), registered);
+}
+
 TEST_F(VerbsGather, RegistrationsEndWithTheRegion) {
   two();
   Source source(3 * verbs::kGatherPiece);

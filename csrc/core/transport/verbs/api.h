@@ -26,6 +26,8 @@ class Api {
   // The kernel copies registered memory at fork. Where it does not, the library hides the pages
   // from children, which the transport's own can bear, but not a user's.
   virtual bool fork_copies() = 0;
+  // Bytes that this process may lock in memory, and so register; SIZE_MAX: no limit.
+  virtual size_t lock_limit() = 0;
   virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
   virtual ibv_cq* create_cq(ibv_context* context, int depth, void* tag,

@@ -3,6 +3,7 @@
 // and need no symbol. Both libraries stay loaded: their threads and atfork handlers do not survive
 // an unload.
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <mutex>
@@ -87,6 +88,13 @@ class SystemApi final : public Api {
   bool fork_copies() override {
     constexpr int kUnneeded = 2;  // IBV_FORK_UNNEEDED
     return s_.is_fork_initialized != nullptr && s_.is_fork_initialized() == kUnneeded;
+  }
+  size_t lock_limit() override {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+      return SIZE_MAX;
+    }
+    return limit.rlim_cur;
   }
   int device_count() override {
     int count = 0;

@@ -51,7 +51,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
     status = cq_.open(static_cast<int>(slots_ + kSendSlots), "datagrams");
   }
   if (device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
-    sources_.emplace(device_.regions(), device_.mtu(), stats_);
+    sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
   }
   if (status.ok()) status = make_qp();
   if (!status.ok()) return status;

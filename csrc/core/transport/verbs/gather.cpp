@@ -17,7 +17,7 @@ const std::shared_ptr<Registration>& GatherSource::find(const Slice& block, size
   const size_t end = first + std::min(kGatherPiece + largest_, block.length - piece);
   const bool same = !region_.owner_before(block.region) && !block.region.owner_before(region_);
   if (same && first == first_ && end == end_) return registration_;
-  auto made = cache_.get(block.region, first, end - first);
+  auto made = register_part(block.region, first, end);
   if (!made.ok() && stats_.gather_refusals++ == 0) {
     log(LogLevel::kWarn, "payloads are copied, not gathered from tensors: %s",
         made.status().message().c_str());
@@ -29,8 +29,19 @@ const std::shared_ptr<Registration>& GatherSource::find(const Slice& block, size
   return registration_;
 }
 
+Result<std::shared_ptr<Registration>> GatherSource::register_part(
+    const std::shared_ptr<Region>& region, size_t first, size_t end) {
+  cache_.drop_dead();
+  if (end - first > most_ || cache_.bytes() > most_ - (end - first)) {
+    return Status(Code::kResourceExhausted,
+                  "more than a quarter of the memory lock limit would be locked; raise it (ulimit "
+                  "-l unlimited)");
+  }
+  return cache_.get(region, first, end - first);
+}
+
 void GatherSource::drop_dead() {
-  if (registration_ == nullptr || !region_.expired()) return;
+  if (cache_.size() == 0 || !region_.expired()) return;
   registration_.reset();
   region_.reset();
   cache_.drop_dead();

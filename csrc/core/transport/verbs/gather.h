@@ -26,8 +26,12 @@ struct Gathered {
 
 class GatherSource {
  public:
-  GatherSource(RegionCache& cache, size_t largest, VerbsStats& stats)
-      : cache_(cache), largest_(largest), stats_(stats) {}
+  // Of a limit of locked memory it takes a quarter: rings and connections cannot do without.
+  GatherSource(RegionCache& cache, size_t largest, size_t lock_limit, VerbsStats& stats)
+      : cache_(cache),
+        largest_(largest),
+        most_(lock_limit == SIZE_MAX ? SIZE_MAX : lock_limit / 4),
+        stats_(stats) {}
 
   // The registration of `length` bytes of `block` from `offset` on, at most `largest`; null: they
   // are not within it, or registering was refused.
@@ -39,8 +43,11 @@ class GatherSource {
   }
 
  private:
+  Result<std::shared_ptr<Registration>> register_part(const std::shared_ptr<Region>& region,
+                                                      size_t first, size_t end);
+
   RegionCache& cache_;
-  const size_t largest_;
+  const size_t largest_, most_;
   VerbsStats& stats_;
   // The last answer, usually also the next: datagrams leave in order.
   std::weak_ptr<Region> region_;

@@ -61,6 +61,12 @@ void RegionCache::drop_dead() {
   }
 }
 
+size_t RegionCache::bytes() const noexcept {
+  size_t sum = 0;
+  for (const auto& [range, entry] : entries_) sum += range.second;
+  return sum;
+}
+
 void RegionCache::abandon() noexcept {
   for (auto& [range, entry] : entries_) entry.registration->abandon();
 }

@@ -81,6 +81,7 @@ class RegionCache {
   void drop_dead();
   void abandon() noexcept;
   size_t size() const noexcept { return entries_.size(); }
+  size_t bytes() const noexcept;  // as the entries say: what two share counts twice
   uint64_t hits() const noexcept { return hits_; }
 
  private:
