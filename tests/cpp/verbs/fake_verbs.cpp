@@ -61,10 +61,11 @@ ibv_mr* FakeVerbs::reg_mr(ibv_pd* pd, void* at, size_t size, int access) {
     errno = registration_error != 0 ? registration_error : ENOMEM;
     return nullptr;
   }
-  auto* mr = new ibv_mr{};
+  auto owned = std::make_unique<ibv_mr>();
+  ibv_mr* const mr = owned.get();
   mr->pd = pd;
   mr->lkey = mr->rkey = next_++;
-  keys_[mr->lkey] = {static_cast<std::byte*>(at), size, access};
+  keys_[mr->lkey] = {static_cast<std::byte*>(at), size, access, std::move(owned)};
   return mr;
 }
 
@@ -73,7 +74,6 @@ int FakeVerbs::dereg_mr(ibv_mr* mr) {
     for (const ibv_sge& piece : held.pieces) destroyed_in_use += piece.lkey == mr->lkey ? 1 : 0;
   }
   EXPECT_EQ(keys_.erase(mr->lkey), 1u);
-  delete mr;
   return 0;
 }
 
@@ -272,7 +272,7 @@ bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t fr
   wc.wc_flags = datagram ? static_cast<unsigned>(IBV_WC_GRH) : 0u;
   wc.status = receive_status;
   if (bytes.size() > receive.sge.length) wc.status = IBV_WC_LOC_LEN_ERR;
-  if (wc.status == IBV_WC_SUCCESS) {
+  if (wc.status == IBV_WC_SUCCESS && !bytes.empty()) {
     std::memcpy(reinterpret_cast<void*>(receive.sge.addr), bytes.data(), bytes.size());
   }
   complete(*to.receive, wc);

@@ -139,6 +139,7 @@ class FakeVerbs final : public verbs::Api {
     std::byte* at;
     size_t size;
     int access;
+    std::unique_ptr<ibv_mr> region;  // ours: an abandoned one is never given back
   };
 
   Event& push(Id* id, rdma_cm_event_type type, int status = 0, const void* data = nullptr,
