@@ -15,6 +15,7 @@ namespace mcast {
 #define MCAST_COUNTERS(X)                                                               \
   X(datagrams_sent, "multicast datagrams sent")                                         \
   X(datagram_bytes_sent, "bytes of multicast datagrams sent, headers included")         \
+  X(gathered_datagrams, "datagrams whose payload the device read from the tensor")      \
   X(datagrams_received, "datagrams received for this group")                            \
   X(datagram_bytes_received, "bytes of datagrams received for this group")              \
   X(frames_sent, "stream frames sent")                                                  \

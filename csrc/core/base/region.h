@@ -22,6 +22,8 @@ class Region {
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
   uint32_t uses() const noexcept { return uses_; }
+  // For who needs the memory, but not the region, longer: a device that still reads it.
+  const std::shared_ptr<void>& keepalive() const noexcept { return keepalive_; }
 
   // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
   // post(), then only raises it and calls the group's waker().

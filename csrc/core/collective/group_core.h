@@ -231,8 +231,9 @@ class GroupCore {
   // To parent and children, except `except`.
   void flood(wire::FrameType type, Sequence sequence, uint32_t argument, ConstBytes body,
              Member except);
+  // `block`: of which the payload is a part, if the transport shall gather it from there.
   bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
-                     ConstBytes payload, bool last = false);
+                     ConstBytes payload, bool last = false, const Slice* block = nullptr);
   bool is_multicast() const { return path_ == Path::kMulticast; }
   // Which operation, of which group, on which rank, how long it took and how long it might.
   std::string op_text(const Post& post, Nanos now) const;

@@ -1,4 +1,5 @@
-// Frames and datagrams on their way out: header, checksum, counters.
+// Frames and datagrams on their way out: header, checksum, counters; whether a payload is copied
+// behind its header or stays where it is.
 #include <array>
 
 #include "collective/group_core.h"
@@ -29,17 +30,35 @@ void GroupCore::flood(wire::FrameType type, Sequence sequence, uint32_t argument
   }
 }
 
+// A gathered payload is read by the device when the operation may be over and its memory the
+// caller's again: only a repetition can still be queued then, since an operation whose memory is
+// gathered (a large one) ends when everybody has everything. If the caller writes to the memory
+// meanwhile, receivers drop the repetition: its operation is over, or its checksum is wrong. What
+// is small is sent from the copy kept for repairs, which ends with the operation and is copied
+// cheaply.
 bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
-                              Chunk chunk, ConstBytes payload, bool last) {
+                              Chunk chunk, ConstBytes payload, bool last, const Slice* block) {
   const Bytes slot = port_.lend(wire::kDatagramHeader + payload.size());
   if (slot.empty()) {
     counters_.add(Counter::would_block);
     return false;
   }
-  const size_t size = wire::write_datagram(
-      slot, {type, params_.lane, last, params_.tag, sequence, descriptor, chunk, self_, 0},
-      payload);
-  port_.commit(size);
+  const wire::DatagramHeader header{type,  params_.lane, last, params_.tag, sequence, descriptor,
+                                    chunk, self_,        0};
+  const size_t size = wire::kDatagramHeader + payload.size();
+  if (block != nullptr) {
+    wire::seal_datagram(slot, header, payload);
+    const auto offset = static_cast<size_t>(payload.data() - block->data());
+    if (port_.commit_gather(wire::kDatagramHeader, *block, offset, payload.size())) {
+      counters_.add(Counter::gathered_datagrams);
+    } else {
+      wire::copy_payload(slot, payload);  // sealed already
+      port_.commit(size);
+    }
+  } else {
+    wire::write_datagram(slot, header, payload);
+    port_.commit(size);
+  }
   counters_.add(Counter::datagrams_sent);
   counters_.add(Counter::datagram_bytes_sent, size);
   return true;

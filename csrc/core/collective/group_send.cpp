@@ -69,9 +69,10 @@ void GroupCore::keep_in_step(Operation& op, Nanos now) {
 bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
   const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
   const size_t length = op.plan.length(chunk);
+  const bool gather = !op.plan.small && op.plan.block >= port_.gather_from();
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
-                       op.source(*op.own_slot).subspan(offset, length),
-                       chunk + 1 == op.plan.chunks);
+                       op.source(*op.own_slot).subspan(offset, length), chunk + 1 == op.plan.chunks,
+                       gather ? &op.post.input : nullptr);
 }
 
 bool GroupCore::my_turn(Operation& op, Nanos now) {

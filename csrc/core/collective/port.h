@@ -16,6 +16,12 @@ class Port {
   // Memory of the group's next multicast datagram; empty: the medium is full, try on the next poll.
   virtual Bytes lend(size_t size) = 0;
   virtual void commit(size_t size) = 0;
+  // As in Datagram.
+  virtual size_t gather_from() const { return SIZE_MAX; }
+  virtual bool commit_gather(size_t /*header*/, const Slice& /*block*/, size_t /*offset*/,
+                             size_t /*length*/) {
+    return false;
+  }
   // Queues a frame made of `parts`.
   virtual void send(Member to, Channel channel, std::span<const ConstBytes> parts) = 0;
   // Bytes of earlier frames that the medium has not taken.

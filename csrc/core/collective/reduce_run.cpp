@@ -17,6 +17,16 @@ Slice scratch(size_t bytes) {
   return {std::make_shared<Region>(memory->data(), bytes, memory), 0, bytes};
 }
 
+// The same memory as a region of its own, of which nothing can be read yet. (It holds the memory,
+// not the other region: whoever holds on to it beyond the operation must not prolong that one's
+// life.)
+Slice marked_apart(const Slice& s) {
+  auto keepalive = s.region ? s.region->keepalive() : nullptr;
+  Slice own{std::make_shared<Region>(s.data(), s.length, std::move(keepalive)), 0, s.length};
+  own.region->set_ready(0);
+  return own;
+}
+
 }  // namespace
 
 ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
@@ -33,9 +43,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members,
       slots_.push_back({all.region, m * plan.block, plan.block});
     }
     // A region of its own: its mark says whether our input has got here.
-    const Slice& own = slots_[self];
-    result_ = {std::make_shared<Region>(own.data(), own.length, own.region), 0, own.length};
-    result_.region->set_ready(0);
+    result_ = marked_apart(slots_[self]);
     slots_[self] = result_;
     own_staged_ = true;
     refresh_own();
@@ -48,9 +56,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members,
                                                     : scratch(plan.block));
     }
     // A region of its own: its mark is that of the folding, not of the output.
-    const Slice& own = slots_[self];
-    result_ = {std::make_shared<Region>(own.data(), own.length, own.region), 0, own.length};
-    result_.region->set_ready(0);
+    result_ = marked_apart(slots_[self]);
     slots_[self] = result_;
   } else if (plan.way == ReduceWay::kScatter) {
     result_ = args.output;

@@ -25,6 +25,10 @@ LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
 
 Bytes LaneGroup::lend(size_t size) { return lane_.transport_->datagram().lend(address_, size); }
 void LaneGroup::commit(size_t size) { lane_.transport_->datagram().commit(size); }
+size_t LaneGroup::gather_from() const { return lane_.transport_->datagram().gather_from(); }
+bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
+  return lane_.transport_->datagram().commit_gather(header, block, offset, length);
+}
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
   lane_.transport_->stream().send(peers_[to], channel, parts);

@@ -31,6 +31,8 @@ class LaneGroup final : public Port {
   friend class Lane;
   Bytes lend(size_t size) override;
   void commit(size_t size) override;
+  size_t gather_from() const override;
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_groups() const override;

@@ -65,6 +65,14 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
     count_overtaking(owner_.datagrams_out_);
   }
 
+  // Rules look at whole datagrams and change them.
+  size_t gather_from() const override { return outgoing_ ? SIZE_MAX : inner_.gather_from(); }
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override {
+    if (outgoing_ || !inner_.commit_gather(header, block, offset, length)) return false;
+    lent_ = {};
+    return true;
+  }
+
   bool flush() override {
     release_outgoing();
     return inner_.flush();

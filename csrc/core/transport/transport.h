@@ -80,6 +80,20 @@ class Datagram {
   // Pushes what is queued; false: something is still queued, the medium is full.
   virtual bool flush() = 0;
 
+  // Gathering, an optional capability: a payload that the device takes out of the caller's memory.
+  // It pays for blocks of at least so many bytes, since the memory must be registered with the
+  // device first; SIZE_MAX: this transport has no such thing.
+  virtual size_t gather_from() const { return SIZE_MAX; }
+  // Instead of commit(): the first `header` bytes of the lent memory, then `length` bytes from
+  // `offset` on of `block`, which is sent piece by piece. False: nothing was queued, the memory is
+  // still lent (copy, then commit()). The bytes are read until the datagram has left, of which
+  // nobody is told; the transport holds what keeps the memory alive until then. Who writes to it
+  // earlier sends a mix of old and new, which a checksum made before finds.
+  virtual bool commit_gather(size_t /*header*/, const Slice& /*block*/, size_t /*offset*/,
+                             size_t /*length*/) {
+    return false;
+  }
+
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
   // handed over; 0 means that the socket was seen empty.
   virtual size_t receive(DatagramSink& sink, size_t max_bytes) = 0;

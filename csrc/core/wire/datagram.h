@@ -50,9 +50,15 @@ ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept;
 // Whether the checksum fits; datagram.size() >= kDatagramHeader.
 bool verify_datagram(ConstBytes datagram) noexcept;
 
-// Writes header, payload and checksum to `slot`; returns the datagram's size. The payload may
-// already lie at slot + kDatagramHeader (then it is not copied). slot.size() >= kDatagramHeader +
-// payload.size().
+// Writes the header of a datagram with this payload to `slot`, checksum included, and nothing else:
+// the payload may lie anywhere. slot.size() >= kDatagramHeader.
+void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
+
+// Copies the payload behind the header's place. slot.size() >= kDatagramHeader + payload.size().
+void copy_payload(Bytes slot, ConstBytes payload) noexcept;
+
+// Both: writes header, payload and checksum to `slot`; returns the datagram's size. The payload may
+// already lie at slot + kDatagramHeader (then it is not copied).
 size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
 
 }  // namespace mcast::wire

@@ -107,7 +107,8 @@ std::string Schedule::describe() const {
       << net.stream_latency << ", rate " << net.rate << ", receive budget " << net.receive_budget
       << "; drop " << f.drop << " burst " << f.burst << " duplicate " << f.duplicate << " reorder "
       << f.reorder << "/" << f.reorder_delay << " corrupt " << f.corrupt
-      << (replay ? ", replays" : "") << (from_callbacks ? ", posted from callbacks" : "");
+      << (net.gather_from == SIZE_MAX ? "" : ", gathers") << (replay ? ", replays" : "")
+      << (from_callbacks ? ", posted from callbacks" : "");
   for (const Pause& p : pauses) {
     out << "; rank " << p.rank << " stopped at " << p.from << " for " << p.length;
   }
@@ -144,6 +145,7 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
   if (flavour.faultless) s.net.jitter = 0;  // jitter reorders
   const auto chunk = pick<size_t>(rng, {64, 256, 1408, 1408, 8192});
   s.net.max_datagram = chunk + wire::kDatagramHeader;
+  if (seed % 2 == 1) s.net.gather_from = 1;
   s.net.receive_budget =
       pick<size_t>(rng, {133120, 133120, 32768, std::max<size_t>(8192, 8 * chunk), 1 << 20});
   if (!flavour.faultless) {
@@ -378,6 +380,7 @@ class Runner {
     out.gaps += total(Counter::gaps);
     out.repairs += total(Counter::repair_chunks_sent);
     out.remulticast += total(Counter::remulticast_chunks);
+    out.gathered += total(Counter::gathered_datagrams);
     out.timeouts += total(Counter::fetch_timeouts);
     const auto differ = [](const char* what, uint64_t have, uint64_t want) {
       return std::string(what) + ": " + std::to_string(have) + ", expected " + std::to_string(want);

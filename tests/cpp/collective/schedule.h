@@ -49,7 +49,7 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour);
 
 struct Outcome {
   std::string error;  // "" if all held
-  uint64_t gaps = 0, repairs = 0, remulticast = 0, timeouts = 0, chunks = 0;
+  uint64_t gaps = 0, repairs = 0, remulticast = 0, timeouts = 0, chunks = 0, gathered = 0;
 };
 Outcome run_schedule(const Schedule& schedule);
 

@@ -35,6 +35,10 @@ void run_seeds(uint64_t first, uint64_t count, const Flavour& flavour) {
     sum.repairs += out.repairs;
     sum.remulticast += out.remulticast;
     sum.chunks += out.chunks;
+    sum.gathered += out.gathered;
+  }
+  if (only == nullptr && !flavour.ring) {
+    EXPECT_GT(sum.gathered, 0u);
   }
   testing::Test::RecordProperty("chunks", static_cast<int>(sum.chunks));
   testing::Test::RecordProperty("gaps", static_cast<int>(sum.gaps));

@@ -205,6 +205,38 @@ TYPED_TEST_P(TransportContract, DatagramsOfEverySizeArriveWhole) {
   EXPECT_EQ(this->node(1).datagrams, sent);
 }
 
+// A transport that cannot gather says so, and the lent memory is still there to be filled.
+TYPED_TEST_P(TransportContract, GatheredOrCopiedADatagramArrivesWhole) {
+  this->make_nodes(2);
+  const auto to = this->world_.address(0);
+  ASSERT_TRUE(this->node(1).dg().join(to).ok());
+  Datagram& dg = this->node(0).dg();
+  const size_t most = dg.max_datagram(to);
+  const auto memory = std::make_shared<Buffer>(pattern(5 * most, 3));
+  const Slice block{std::make_shared<Region>(memory->data(), memory->size(), memory), 0,
+                    memory->size()};
+  std::vector<Buffer> sent;
+  for (const size_t offset : {size_t{0}, size_t{1}, most, 5 * most - 7}) {
+    const size_t length = std::min(most - 32, memory->size() - offset);
+    Buffer whole = pattern(32, offset);
+    const auto from = memory->begin() + static_cast<std::ptrdiff_t>(offset);
+    whole.insert(whole.end(), from, from + static_cast<std::ptrdiff_t>(length));
+    Bytes lent;
+    ASSERT_TRUE(this->pump([&] { return !(lent = dg.lend(to, whole.size())).empty(); }));
+    std::copy_n(whole.begin(), 32, lent.begin());
+    const bool gathered = dg.commit_gather(32, block, offset, length);
+    EXPECT_EQ(gathered, dg.gather_from() != SIZE_MAX);
+    if (!gathered) {
+      std::copy(whole.begin() + 32, whole.end(), lent.begin() + 32);
+      dg.commit(whole.size());
+    }
+    ASSERT_TRUE(this->flush(this->node(0)));
+    sent.push_back(std::move(whole));
+  }
+  EXPECT_TRUE(this->pump([&] { return this->node(1).datagrams.size() >= sent.size(); }));
+  EXPECT_EQ(this->node(1).datagrams, sent);
+}
+
 TYPED_TEST_P(TransportContract, LendsNothingBeyondTheLargestDatagram) {
   this->make_nodes(1);
   const auto to = this->world_.address(0);
@@ -522,14 +554,15 @@ TYPED_TEST_P(TransportContract, DescribesItself) {
 
 REGISTER_TYPED_TEST_SUITE_P(
     TransportContract, MulticastReachesEveryMemberAndEchoes, DatagramsOfEverySizeArriveWhole,
-    LendsNothingBeyondTheLargestDatagram, BatchesOfEqualSizesKeepTheirBoundaries,
-    BatchesOfUnequalSizesAndAddressesKeepTheirBoundaries, CommitMayBeShorterThanLent,
-    ALendThatIsNotCommittedIsForgotten, JoinsAreCountedAndLeaveStopsDelivery,
-    OnlyTheJoinedAddressIsReceived, PortZeroIsRefusedAndTheBudgetIsPositive,
-    StreamsCarryFramesBothWaysInOrder, PartsOfAFrameAreJoined, LargestFramesPass,
-    SimultaneousConnectsLoseAndDoubleNothing, AnUnknownPeerGetsTheIdItIsAddedWithLater,
-    AVanishedPeerIsReportedOnce, AGoodbyeDeliversEverythingAndIsGraceful,
-    BothSidesMaySayGoodbyeAtOnce, ClosingWithoutPeersIsAtOnce, WakeEndsAWaitNowOrTheNextOne,
-    WaitEndsWhenAFrameOrADatagramArrives, AnAbandonedEndpointIsSilent, DescribesItself);
+    GatheredOrCopiedADatagramArrivesWhole, LendsNothingBeyondTheLargestDatagram,
+    BatchesOfEqualSizesKeepTheirBoundaries, BatchesOfUnequalSizesAndAddressesKeepTheirBoundaries,
+    CommitMayBeShorterThanLent, ALendThatIsNotCommittedIsForgotten,
+    JoinsAreCountedAndLeaveStopsDelivery, OnlyTheJoinedAddressIsReceived,
+    PortZeroIsRefusedAndTheBudgetIsPositive, StreamsCarryFramesBothWaysInOrder,
+    PartsOfAFrameAreJoined, LargestFramesPass, SimultaneousConnectsLoseAndDoubleNothing,
+    AnUnknownPeerGetsTheIdItIsAddedWithLater, AVanishedPeerIsReportedOnce,
+    AGoodbyeDeliversEverythingAndIsGraceful, BothSidesMaySayGoodbyeAtOnce,
+    ClosingWithoutPeersIsAtOnce, WakeEndsAWaitNowOrTheNextOne, WaitEndsWhenAFrameOrADatagramArrives,
+    AnAbandonedEndpointIsSilent, DescribesItself);
 
 }  // namespace mcast::testing

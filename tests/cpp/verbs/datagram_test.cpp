@@ -1,10 +1,8 @@
 // The datagram endpoint when device and fabric misbehave, and what it tells them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include "transport/transport_contract.h"
-#include "verbs/verbs_world.h"
+#include "verbs/datagram_world.h"
 
 namespace mcast::testing {
 namespace {
@@ -12,41 +10,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class VerbsDatagram : public ::testing::Test {
- protected:
-  VerbsDatagram() { world.options.join_patience = 50 * kMilli; }
-  Node& add() {
-    nodes.push_back(std::make_unique<Node>());
-    auto made = verbs::make_transport(fake(), world.options);
-    EXPECT_TRUE(made.ok()) << made.status().to_string();
-    transports.push_back(made->get());
-    nodes.back()->transport = std::move(*made);
-    return *nodes.back();
-  }
-  FakeVerbs& fake() { return *world.fake; }
-  void poll(int rounds = 3) {
-    while (rounds-- > 0) {
-      for (auto& n : nodes) {
-        n->st().poll(*n, world.now());
-        n->dg().receive(*n, 1 << 20);
-        n->dg().flush();
-      }
-    }
-  }
-  void send(Node& n, const Buffer& data) {
-    const Bytes lent = n.dg().lend(group, data.size());
-    ASSERT_EQ(lent.size(), data.size());
-    std::copy(data.begin(), data.end(), lent.begin());
-    n.dg().commit(data.size());
-  }
-  const VerbsStats& stats(size_t i) const { return transports[i]->stats(); }
-
-  FakeVerbsWorld world;
-  std::vector<verbs::VerbsTransport*> transports;
-  std::vector<std::unique_ptr<Node>> nodes;
-  const MulticastAddress group{77, 4711, false};
-};
 
 TEST_F(VerbsDatagram, SendsWithWhatTheJoinReturned) {
   fake().qkey = 0xabcdef;
@@ -278,17 +241,6 @@ TEST_F(VerbsDatagram, APortWithoutLinkTakesNoMoreGroupsUntilItIsBack) {
   poll();
   EXPECT_TRUE(a.dg().join(group).ok());
 }
-
-// Puts back the process's memory lock limit.
-struct MemlockLimit {
-  rlimit before{};
-  explicit MemlockLimit(rlim_t soft) {
-    (void)::getrlimit(RLIMIT_MEMLOCK, &before);
-    const rlimit now{std::min(soft, before.rlim_max), before.rlim_max};
-    (void)::setrlimit(RLIMIT_MEMLOCK, &now);
-  }
-  ~MemlockLimit() { (void)::setrlimit(RLIMIT_MEMLOCK, &before); }
-};
 
 TEST_F(VerbsDatagram, MemoryLimitsShrinkTheRingThenFailWithTheRemedy) {
   const MemlockLimit limit(65536);

@@ -16,6 +16,7 @@ FakeVerbs::FakeVerbs() {
   attr.max_qp_wr = 16384;
   attr.max_cqe = 65536;
   attr.max_mcast_grp = 64;
+  attr.max_sge = 30;
   attr.max_qp_rd_atom = attr.max_qp_init_rd_atom = 16;
 }
 
@@ -60,16 +61,19 @@ ibv_mr* FakeVerbs::reg_mr(ibv_pd* pd, void* at, size_t size, int access) {
     errno = registration_error != 0 ? registration_error : ENOMEM;
     return nullptr;
   }
-  auto* mr = new ibv_mr{};
+  auto owned = std::make_unique<ibv_mr>();
+  ibv_mr* const mr = owned.get();
   mr->pd = pd;
   mr->lkey = mr->rkey = next_++;
-  keys_[mr->lkey] = {static_cast<std::byte*>(at), size, access};
+  keys_[mr->lkey] = {static_cast<std::byte*>(at), size, access, std::move(owned)};
   return mr;
 }
 
 int FakeVerbs::dereg_mr(ibv_mr* mr) {
+  for (const HeldSend& held : held_) {
+    for (const ibv_sge& piece : held.pieces) destroyed_in_use += piece.lkey == mr->lkey ? 1 : 0;
+  }
   EXPECT_EQ(keys_.erase(mr->lkey), 1u);
-  delete mr;
   return 0;
 }
 
@@ -165,6 +169,7 @@ int FakeVerbs::destroy_qp(ibv_qp* raw) {
   for (Qp& other : qps_) {
     if (other.peer == qp) other.peer = nullptr;
   }
+  std::erase_if(held_, [qp](const HeldSend& held) { return held.qp == qp; });
   qps_.remove_if([qp](const Qp& q) { return &q == qp; });
   return 0;
 }
@@ -185,7 +190,8 @@ bool FakeVerbs::inside(uint32_t key, uint64_t at, size_t size, int access) const
   return at >= begin && at + size <= begin + it->second.size;
 }
 
-bool FakeVerbs::gather(const ibv_send_wr& wr, std::vector<std::byte>& out) const {
+bool FakeVerbs::gather(const Qp& qp, const ibv_send_wr& wr, std::vector<std::byte>& out) const {
+  if (static_cast<uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return false;
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& s = wr.sg_list[i];
     if (!inside(s.lkey, s.addr, s.length, 0)) return false;
@@ -231,6 +237,8 @@ int FakeVerbs::post_send(ibv_qp* raw, ibv_send_wr* wr, ibv_send_wr** bad) {
       wc.status = IBV_WC_WR_FLUSH_ERR;
       wc.qp_num = qp.qp_num;
       complete(*qp.send, wc);
+    } else if (qp.qp_type == IBV_QPT_UD && hold_sends) {
+      held_.push_back({&qp, *wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
     } else if (qp.qp_type == IBV_QPT_UD) {
       send_datagram(qp, *wr);
     } else if (wr->opcode == IBV_WR_RDMA_READ) {
@@ -240,6 +248,15 @@ int FakeVerbs::post_send(ibv_qp* raw, ibv_send_wr* wr, ibv_send_wr** bad) {
     }
   }
   return 0;
+}
+
+void FakeVerbs::let_sends_go() {
+  hold_sends = false;
+  for (; !held_.empty(); held_.pop_front()) {
+    HeldSend& held = held_.front();
+    held.wr.sg_list = held.pieces.data();
+    send_datagram(*held.qp, held.wr);
+  }
 }
 
 bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t from, bool datagram) {
@@ -255,7 +272,7 @@ bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t fr
   wc.wc_flags = datagram ? static_cast<unsigned>(IBV_WC_GRH) : 0u;
   wc.status = receive_status;
   if (bytes.size() > receive.sge.length) wc.status = IBV_WC_LOC_LEN_ERR;
-  if (wc.status == IBV_WC_SUCCESS) {
+  if (wc.status == IBV_WC_SUCCESS && !bytes.empty()) {
     std::memcpy(reinterpret_cast<void*>(receive.sge.addr), bytes.data(), bytes.size());
   }
   complete(*to.receive, wc);
@@ -281,13 +298,14 @@ void FakeVerbs::send_datagram(Qp& qp, const ibv_send_wr& wr) {
   in_addr from{};
   ::inet_aton(address.c_str(), &from);
   std::memcpy(bytes.data() + 32, &from, 4);
-  if (!gather(wr, bytes)) wc.status = IBV_WC_LOC_PROT_ERR;
+  if (!gather(qp, wr, bytes)) wc.status = IBV_WC_LOC_PROT_ERR;
   if (wc.status != IBV_WC_SUCCESS) {
     qp.state = IBV_QPS_SQE;
     complete(*qp.send, wc);
     return;
   }
   used_qkeys.push_back(wr.wr.ud.remote_qkey);
+  gathered.push_back(wr.num_sge);
   const std::string mgid(reinterpret_cast<const char*>(handle->attr.grh.dgid.raw), 16);
   if (wr.wr.ud.remote_qpn == multicast_qpn) {
     for (Qp& to : qps_) {
@@ -322,7 +340,7 @@ void FakeVerbs::send_message(Qp& qp, const ibv_send_wr& wr) {
   std::vector<std::byte> bytes;
   ibv_wc_status status = send_status;
   if (status == IBV_WC_SUCCESS && qp.peer == nullptr) status = IBV_WC_RETRY_EXC_ERR;
-  if (status == IBV_WC_SUCCESS && !gather(wr, bytes)) status = IBV_WC_LOC_PROT_ERR;
+  if (status == IBV_WC_SUCCESS && !gather(qp, wr, bytes)) status = IBV_WC_LOC_PROT_ERR;
   if (status == IBV_WC_SUCCESS && !deliver(*qp.peer, bytes, qp.qp_num, false)) {
     status = IBV_WC_RNR_RETRY_EXC_ERR;
   }

@@ -29,6 +29,8 @@ class FakeVerbs final : public verbs::Api {
   uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
   ibv_mtu mtu = IBV_MTU_4096;
   ibv_device_attr attr{};
+  bool fork_copies_memory = true;
+  size_t locked_memory = SIZE_MAX;  // its limit
 
   // The fabric: what a join returns.
   uint32_t qkey = 0x1ee7;
@@ -50,6 +52,7 @@ class FakeVerbs final : public verbs::Api {
   ibv_wc_status receive_status = IBV_WC_SUCCESS;  // of the next arrivals
   int cut_read = 0;                               // bytes that a read brings less
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
+  bool hold_sends = false;                        // datagrams stay in the device
   std::function<bool(std::vector<std::byte>&)>
       on_datagram;  // per receiver; false: lost; may change the bytes
 
@@ -58,6 +61,7 @@ class FakeVerbs final : public verbs::Api {
   uint64_t overflows = 0;             // completion queue entries beyond its depth
   uint64_t unsignalled = 0;           // sends without a completion
   uint64_t send_posts = 0;
+  std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
@@ -65,6 +69,7 @@ class FakeVerbs final : public verbs::Api {
   uint64_t destroyed_in_use = 0;  // address handles or regions that work requests still named
 
   // From outside.
+  void let_sends_go();  // those that were held
   void raise(ibv_event_type type, uint32_t qp_number = 0);
   void fabric_takes_group_away();  // MULTICAST_ERROR for every member
   void device_removal();           // rdma_cm's event for every identifier
@@ -82,6 +87,8 @@ class FakeVerbs final : public verbs::Api {
   int dealloc_pd(ibv_pd*) override;
   ibv_mr* reg_mr(ibv_pd*, void*, size_t, int access) override;
   int dereg_mr(ibv_mr*) override;
+  bool fork_copies() override { return fork_copies_memory; }
+  size_t lock_limit() override { return locked_memory; }
   ibv_comp_channel* create_comp_channel(ibv_context*) override;
   int destroy_comp_channel(ibv_comp_channel*) override;
   ibv_cq* create_cq(ibv_context*, int depth, void*, ibv_comp_channel*) override;
@@ -132,11 +139,12 @@ class FakeVerbs final : public verbs::Api {
     std::byte* at;
     size_t size;
     int access;
+    std::unique_ptr<ibv_mr> region;  // ours: an abandoned one is never given back
   };
 
   Event& push(Id* id, rdma_cm_event_type type, int status = 0, const void* data = nullptr,
               size_t length = 0);
-  bool gather(const ibv_send_wr& wr, std::vector<std::byte>& out) const;
+  bool gather(const Qp& qp, const ibv_send_wr& wr, std::vector<std::byte>& out) const;
   bool inside(uint32_t key, uint64_t at, size_t size, int access) const;
   void complete(Cq& cq, ibv_wc wc);
   void break_qp(Qp& qp, ibv_wc_status status, uint64_t wr_id, ibv_wc_opcode opcode);
@@ -158,6 +166,12 @@ class FakeVerbs final : public verbs::Api {
   std::list<Id> ids_;
   struct Handle;
   std::list<Handle> handles_;
+  struct HeldSend {
+    Qp* qp;
+    ibv_send_wr wr;
+    std::vector<ibv_sge> pieces;
+  };
+  std::deque<HeldSend> held_;
   std::deque<ibv_async_event> async_;
   uint32_t next_ = 17;
   uint16_t next_port_ = 40000;

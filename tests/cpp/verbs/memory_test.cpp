@@ -110,6 +110,17 @@ TEST(VerbsFork, TheChildGivesBackNothingAndTheParentGoesOn) {
     return b.frames.size() == frames;
   };
   ASSERT_TRUE(exchange(1));
+  // A datagram on its way out of memory that the parent registered.
+  ASSERT_TRUE(a.dg().join({7, 7, false}).ok());
+  auto memory = std::make_shared<Buffer>(pattern(2000, 1));
+  const std::weak_ptr<Buffer> sending = memory;
+  world.fake->hold_sends = true;
+  {
+    const Slice block{std::make_shared<Region>(memory->data(), 2000, std::move(memory)), 0, 2000};
+    ASSERT_EQ(a.dg().lend({7, 7, false}, 2032).size(), 2032u);
+    ASSERT_TRUE(a.dg().commit_gather(32, block, 0, 2000));
+    ASSERT_TRUE(a.dg().flush());
+  }
   const size_t registered = world.fake->registrations(), pairs = world.fake->queue_pairs();
   EXPECT_EQ(in_child([&] {
               a.transport->abandon_after_fork();
@@ -117,12 +128,16 @@ TEST(VerbsFork, TheChildGivesBackNothingAndTheParentGoesOn) {
               a.transport.reset();
               b.transport.reset();
               const auto fresh = verbs::make_transport(*world.fake, world.options);
-              return world.fake->registrations() == registered &&
+              return world.fake->registrations() == registered && sending.expired() &&
                      world.fake->queue_pairs() == pairs && !fresh.ok() &&
                      fresh.status().message().find("fork") != std::string::npos;
             }),
             0);
   EXPECT_TRUE(exchange(2));
+  EXPECT_FALSE(sending.expired());
+  world.fake->let_sends_go();
+  a.dg().receive(a, 1 << 20);
+  EXPECT_TRUE(sending.expired());
 }
 
 }  // namespace

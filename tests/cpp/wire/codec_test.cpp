@@ -79,6 +79,20 @@ TEST(Datagrams, PayloadAlreadyInPlaceIsNotCopied) {
   EXPECT_EQ(slot, datagram(h, payload));
 }
 
+TEST(Datagrams, SealedApartFromItsPayloadTheHeaderIsTheSame) {
+  Rng rng(3);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{1408}, size_t{9000}}) {
+    const auto payload = noise(rng, size);
+    const DatagramHeader h = some_header(rng);
+    std::vector<std::byte> slot(kDatagramHeader + size, std::byte{0x77});
+    seal_datagram(slot, h, payload);
+    EXPECT_EQ(std::count(slot.begin() + kDatagramHeader, slot.end(), std::byte{0x77}), size);
+    copy_payload(slot, payload);
+    EXPECT_EQ(slot, datagram(h, payload));
+    EXPECT_TRUE(verify_datagram(slot));
+  }
+}
+
 TEST(Datagrams, TheLayoutOfVersionOne) {
   DatagramHeader h;
   h.type = DatagramType::kPosition;

@@ -17,7 +17,7 @@ import torch_mcast
 
 
 def collectives(rank: int, world: int) -> None:
-    count = 200_003
+    count = 1_100_007  # blocks that are gathered from their tensors
     mine = torch.arange(count, dtype=torch.int32) * (rank + 3)
     gathered = torch.empty(world * count, dtype=torch.int32)
     dist.all_gather_into_tensor(gathered, mine)

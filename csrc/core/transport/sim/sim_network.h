@@ -37,6 +37,7 @@ struct SimOptions {
   Nanos stream_latency = 50 * kMicro;
   double rate = 0;                // link speed, bytes per second each way; 0: unlimited
   size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
+  size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
   SimFaults faults;
 };
 
@@ -152,7 +153,9 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   void leave(const MulticastAddress& address) override;
   Bytes lend(const MulticastAddress& address, size_t size) override;
   void commit(size_t size) override;
-  bool flush() override { return true; }
+  size_t gather_from() const override { return network_->options_.gather_from; }
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
+  bool flush() override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   StreamAddress address(bool loopback) const override;
@@ -177,6 +180,13 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   std::map<MulticastAddress, int> joined_;
   std::vector<std::byte> slot_;
   MulticastAddress slot_address_;
+  struct Gathered {  // committed, not read yet
+    MulticastAddress to;
+    std::vector<std::byte> header;
+    ConstBytes payload;
+    std::shared_ptr<void> memory;
+  };
+  std::vector<Gathered> gathered_;
   std::deque<std::vector<std::byte>> inbox_;
   size_t inbox_bytes_ = 0;
   std::deque<InFrame> frames_;

@@ -52,6 +52,24 @@ void SimTransport::commit(size_t size) {
   network_->multicast(index_, slot_address_, ConstBytes(slot_.data(), size));
 }
 
+// Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
+bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
+  if (network_->options_.gather_from == SIZE_MAX) return false;
+  slot_.resize(header);
+  gathered_.push_back(
+      {slot_address_, slot_, block.bytes().subspan(offset, length), block.region->keepalive()});
+  return true;
+}
+
+bool SimTransport::flush() {
+  for (Gathered& g : gathered_) {
+    g.header.insert(g.header.end(), g.payload.begin(), g.payload.end());
+    network_->multicast(index_, g.to, g.header);
+  }
+  gathered_.clear();
+  return true;
+}
+
 size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
   size_t count = 0, bytes = 0;
   while (!inbox_.empty() && bytes < max_bytes) {

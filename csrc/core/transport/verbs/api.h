@@ -23,6 +23,11 @@ class Api {
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
+  // The kernel copies registered memory at fork. Where it does not, the library hides the pages
+  // from children, which the transport's own can bear, but not a user's.
+  virtual bool fork_copies() = 0;
+  // Bytes that this process may lock in memory, and so register; SIZE_MAX: no limit.
+  virtual size_t lock_limit() = 0;
   virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
   virtual ibv_cq* create_cq(ibv_context* context, int depth, void* tag,

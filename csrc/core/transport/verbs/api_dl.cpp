@@ -3,6 +3,7 @@
 // and need no symbol. Both libraries stay loaded: their threads and atfork handlers do not survive
 // an unload.
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <mutex>
@@ -42,6 +43,7 @@ struct Symbols {
   // Declared otherwise than their headers' macros of the same name.
   ibv_mr* (*reg_mr)(ibv_pd*, void*, size_t, int) = nullptr;
   int (*query_port)(ibv_context*, uint8_t, ibv_port_attr*) = nullptr;
+  int (*is_fork_initialized)() = nullptr;  // rdma-core 35
 };
 
 int code(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
@@ -72,6 +74,8 @@ class SystemApi final : public Api {
     if (missing != nullptr) {
       return Status(Code::kUnavailable, std::string("rdma-core is too old: it has no ") + missing);
     }
+    s_.is_fork_initialized = reinterpret_cast<decltype(s_.is_fork_initialized)>(
+        ::dlsym(verbs, "ibv_is_fork_initialized"));
     // Before any memory is registered: else pages that a child shares copy-on-write could move
     // away from under the device. Kernels from 5.12 copy them at fork and make this a no-op.
     if (const int error = s_.ibv_fork_init(); error != 0) {
@@ -81,6 +85,17 @@ class SystemApi final : public Api {
     return {};
   }
 
+  bool fork_copies() override {
+    constexpr int kUnneeded = 2;  // IBV_FORK_UNNEEDED
+    return s_.is_fork_initialized != nullptr && s_.is_fork_initialized() == kUnneeded;
+  }
+  size_t lock_limit() override {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+      return SIZE_MAX;
+    }
+    return limit.rlim_cur;
+  }
   int device_count() override {
     int count = 0;
     ibv_device** list = s_.ibv_get_device_list(&count);

@@ -1,13 +1,8 @@
-// Sending: a datagram is written into the next slot of a registered ring, where header and payload
-// lie together, and posted with up to 31 others as one chain of work requests of which only the
-// last is signalled; its completion frees all slots before it. Receiving: the ring is posted ahead
-// as a whole. A datagram that finds no posted receive is lost without a trace, so slots go back in
-// chains as soon as a chain is full, and at once when the posted ones run low. Completions of both
-// kinds share the queue; receives that turn up while a sender looks for room are kept until
+// Groups and the receiving half; datagram_send.cpp is the other. The ring of receives is posted
+// ahead as a whole. A datagram that finds no posted receive is lost without a trace, so slots go
+// back in chains as soon as a chain is full, and at once when the posted ones run low. Completions
+// of both kinds share the queue; receives that turn up while a sender looks for room are kept until
 // receive().
-//
-// A send that fails puts the queue pair into the send error state: what was posted is lost like
-// datagrams in the network, the state is reset and sending goes on.
 #include "transport/verbs/datagram.h"
 
 #include <algorithm>
@@ -33,6 +28,7 @@ UdEndpoint::~UdEndpoint() {
   for (auto& [address, group] : groups_) group.membership.reset();
   retired_.clear();
   if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
+  let_go(committed_);
 }
 
 Status UdEndpoint::open(const VerbsOptions& options) {
@@ -54,6 +50,9 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   if (status.ok()) {
     status = cq_.open(static_cast<int>(slots_ + kSendSlots), "datagrams");
   }
+  if (device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
+    sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
+  }
   if (status.ok()) status = make_qp();
   if (!status.ok()) return status;
   for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
@@ -69,7 +68,8 @@ Status UdEndpoint::make_qp() {
   init.send_cq = init.recv_cq = cq_.get();
   init.cap.max_send_wr = kSendSlots;
   init.cap.max_recv_wr = static_cast<uint32_t>(slots_);
-  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+  init.cap.max_send_sge = sources_ ? 2 : 1;
+  init.cap.max_recv_sge = 1;
   qp_ = api.create_qp(device_.pd(), &init);
   if (qp_ == nullptr) return Status::system(errno, "ibv_create_qp (UD)");
   ibv_qp_attr attr{};
@@ -83,10 +83,6 @@ Status UdEndpoint::make_qp() {
   attr.sq_psn = static_cast<uint32_t>(secure_random64() & 0xffffff);
   if (error == 0) error = api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
   return error == 0 ? Status() : Status::system(error, "ibv_modify_qp (UD)");
-}
-
-std::byte* UdEndpoint::send_slot(uint64_t number) const {
-  return send_.data() + number % kSendSlots * send_stride_;
 }
 
 std::byte* UdEndpoint::receive_slot(uint32_t slot) const {
@@ -172,104 +168,14 @@ UdEndpoint::Group* UdEndpoint::find_or_start(const MulticastAddress& address) {
   return &it->second;
 }
 
-Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
-  lent_ = 0;
-  if (size == 0 || size > device_.mtu() || address.port == 0) return {};
-  if (committed_ - done_ == kSendSlots) {
-    reap();
-    if (committed_ - done_ == kSendSlots) {
-      (void)push();
-      ++stats_.would_block;
-      return {};
-    }
-  }
-  (void)find_or_start(address);
-  lent_to_ = address;
-  lent_ = size;
-  return {send_slot(committed_), size};
-}
-
-void UdEndpoint::commit(size_t size) {
-  size = std::min(size, std::exchange(lent_, 0));
-  if (size == 0) return;
-  queue_.push_back({lent_to_, size});
-  ++committed_;
-  if (queue_.size() >= kSendChain) (void)push();
-}
-
-bool UdEndpoint::flush() { return queue_.empty() || push(); }
-
-bool UdEndpoint::push() {
-  while (!queue_.empty()) {
-    const auto it = groups_.find(queue_.front().to);
-    const Membership* m = it == groups_.end() ? nullptr : it->second.membership.get();
-    if (m == nullptr || m->state() == Membership::State::kFailed || send_broken_) {
-      drop_head();
-      continue;
-    }
-    if (m->state() == Membership::State::kJoining) return false;
-    size_t run = 1;
-    while (run < std::min(queue_.size(), kSendChain) && queue_[run].to == queue_.front().to) ++run;
-    const size_t posted = post_chain(run);
-    if (posted < run) {
-      // The device's queue is full, or broken; completions tell.
-      reap();
-      if (done_ == posted_) drop_head();
-      return queue_.empty();
-    }
-  }
-  return true;
-}
-
-// Whatever cannot be sent is lost, as far as the protocol is concerned. Slots are freed in order,
-// so the dropped one counts as posted and done with its predecessors.
-void UdEndpoint::drop_head() {
-  queue_.pop_front();
-  ++stats_.dropped_datagrams;
-  ++posted_;
-  if (done_ >= signalled_) done_ = posted_;
-}
-
-size_t UdEndpoint::post_chain(size_t count) {
-  const Membership& m = *groups_.find(queue_.front().to)->second.membership;
-  std::array<ibv_send_wr, kSendChain> wr;
-  std::array<ibv_sge, kSendChain> sge;
-  for (size_t i = 0; i < count; ++i) {
-    sge[i] = {reinterpret_cast<uint64_t>(send_slot(posted_ + i)),
-              static_cast<uint32_t>(queue_[i].size), send_.lkey()};
-    wr[i] = {};
-    wr[i].wr_id = posted_ + i + 1;  // everything below is done when this is
-    wr[i].next = i + 1 < count ? &wr[i + 1] : nullptr;
-    wr[i].sg_list = &sge[i];
-    wr[i].num_sge = 1;
-    wr[i].opcode = IBV_WR_SEND;
-    wr[i].send_flags = i + 1 == count ? IBV_SEND_SIGNALED : 0;
-    wr[i].wr.ud.ah = m.handle();
-    wr[i].wr.ud.remote_qpn = m.remote_qpn();
-    wr[i].wr.ud.remote_qkey = m.qkey();
-  }
-  ibv_send_wr* bad = nullptr;
-  const int error = device_.api().post_send(qp_, wr.data(), &bad);
-  size_t posted = count;
-  if (error != 0) {
-    ++stats_.send_errors;
-    posted = bad != nullptr ? static_cast<size_t>(bad - wr.data()) : 0;
-  } else {
-    signalled_ = posted_ + count;
-  }
-  ++stats_.send_posts;
-  stats_.datagrams_sent += posted;
-  posted_ += posted;
-  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(posted));
-  return posted;
-}
-
 void UdEndpoint::reap() {
   ibv_wc wc;
   // Bounded by the depth of the queue: new arrivals must not keep a sender here.
   for (size_t left = slots_ + kSendSlots; left > 0 && cq_.next(wc); --left) on_completion(wc);
-  // What was dropped behind it, or refused with the rest of its chain, reports nothing.
-  if (done_ >= signalled_) done_ = posted_;
+  // What was dropped behind it, or refused with the rest of its chain, reports nothing. (If the
+  // device still reads memory that ends here, its registration ends with it, and the datagram
+  // fails.)
+  if (done_ >= signalled_) let_go(posted_);
   if (send_broken_) recover();
 }
 
@@ -280,7 +186,7 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
       ++stats_.send_errors;
       send_broken_ = true;
     }
-    done_ = std::max(done_, wc.wr_id);
+    let_go(wc.wr_id);
     return;
   }
   const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
@@ -302,17 +208,6 @@ bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
   }
   // Elsewhere the number of the queue pair must do, with the address handle's own identifier.
   return wc.slid == 0 || wc.slid == device_.lid();
-}
-
-void UdEndpoint::recover() {
-  // Only a queue pair that is out of receives as well is beyond help; then posting fails below.
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RTS;
-  attr.cur_qp_state = IBV_QPS_SQE;
-  const int error = device_.api().modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE);
-  if (error == 0) send_broken_ = false;
-  // Nothing that was posted will complete any more.
-  done_ = posted_;
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
@@ -391,6 +286,7 @@ void UdEndpoint::maintain() {
   }
   std::erase_if(retired_, [this](const Retired& r) { return done_ >= r.until; });
   if (!queue_.empty()) (void)push();
+  if (sources_) sources_->drop_dead();
   if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
 }
 
@@ -399,6 +295,10 @@ void UdEndpoint::abandon() noexcept {
   cq_.abandon();
   send_.abandon();
   receive_.abandon();
+  if (sources_) sources_->abandon();
+  for (Gathered& g : held_) {
+    if (g.registration) g.registration->abandon();
+  }
   for (auto& [address, group] : groups_) group.membership->abandon();
   for (Retired& r : retired_) r.membership->abandon();
 }

@@ -2,13 +2,16 @@
 // a ring of registered send slots posted in chains, a ring of pre-posted receives, and memberships.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "transport/transport.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/gather.h"
 #include "transport/verbs/memory.h"
 #include "transport/verbs/multicast.h"
 
@@ -41,6 +44,8 @@ class UdEndpoint final : public Datagram {
   Bytes lend(const MulticastAddress& address, size_t size) override;
   void commit(size_t size) override;
   bool flush() override;
+  size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }
@@ -56,7 +61,9 @@ class UdEndpoint final : public Datagram {
   };
   struct Queued {  // committed, not posted
     MulticastAddress to;
-    size_t size;
+    size_t size;         // in the slot
+    ConstBytes payload;  // elsewhere, of memory registered under `key`
+    uint32_t key;
   };
   struct Arrival {
     uint32_t slot;
@@ -76,7 +83,10 @@ class UdEndpoint final : public Datagram {
   void retire(std::unique_ptr<Membership> membership);
   std::byte* send_slot(uint64_t number) const;
   std::byte* receive_slot(uint32_t slot) const;
+  void enqueue(size_t size, ConstBytes payload, uint32_t key);
   void reap();
+  // Nothing below `number` is on its way any more: their slots and memory are free.
+  void let_go(uint64_t number);
   void on_completion(const ibv_wc& wc);
   bool is_own(const ibv_wc& wc, const std::byte* header) const;
   // False: the head of the queue waits for its address.
@@ -103,6 +113,8 @@ class UdEndpoint final : public Datagram {
   std::deque<Queued> queue_;  // posted_ .. committed_
   MulticastAddress lent_to_;
   size_t lent_ = 0;
+  std::optional<GatherSource> sources_;    // if the device takes payloads from elsewhere
+  std::array<Gathered, kSendSlots> held_;  // by slot, done_ .. committed_
   bool send_broken_ = false;
 
   std::deque<Arrival> arrived_;

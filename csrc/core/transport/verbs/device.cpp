@@ -114,6 +114,7 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   }
   pd_ = api_.alloc_pd(context_);
   if (pd_ == nullptr) return Status::system(errno, where + ": ibv_alloc_pd");
+  regions_ = std::make_unique<RegionCache>(api_, pd_);
   completions_ = api_.create_comp_channel(context_);
   if (completions_ == nullptr) return Status::system(errno, where + ": ibv_create_comp_channel");
   for (const int fd : {completions_->fd, context_->async_fd}) {
@@ -124,6 +125,7 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
 
 Device::~Device() {
   if (abandoned_) return;
+  regions_.reset();
   if (completions_ != nullptr) (void)api_.destroy_comp_channel(completions_);
   if (pd_ != nullptr) (void)api_.dealloc_pd(pd_);
   if (anchor_ != nullptr) (void)api_.destroy_id(anchor_);
@@ -132,6 +134,7 @@ Device::~Device() {
 void Device::abandon() noexcept {
   // librdmacm's context is shared by all lanes; its descriptors are closed once.
   if (completions_ != nullptr) ::close(completions_->fd);
+  if (regions_) regions_->abandon();
   abandoned_ = true;
 }
 

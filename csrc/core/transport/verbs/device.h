@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "transport/verbs/api.h"
 #include "transport/verbs/hca.h"
+#include "transport/verbs/memory.h"
 #include "transport/verbs/options.h"
 
 namespace mcast::verbs {
@@ -45,6 +46,7 @@ class Device {
   ibv_comp_channel* completions() const noexcept { return completions_; }
   const Port& port() const noexcept { return port_; }
   const ibv_device_attr& attr() const noexcept { return attr_; }
+  RegionCache& regions() noexcept { return *regions_; }
   size_t mtu() const noexcept { return mtu_; }  // payload bytes of one unreliable datagram
   bool ethernet() const noexcept { return ethernet_; }
   uint16_t lid() const noexcept { return lid_; }  // InfiniBand
@@ -68,6 +70,7 @@ class Device {
   rdma_cm_id* anchor_ = nullptr;  // bound to the port: keeps librdmacm's context open
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
+  std::unique_ptr<RegionCache> regions_;
   ibv_comp_channel* completions_ = nullptr;
   ibv_device_attr attr_{};
   size_t mtu_ = 0;

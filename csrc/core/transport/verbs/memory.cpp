@@ -1,6 +1,6 @@
 // Registration, its most common failure told with its remedy, and the cache. A look-up first drops
 // the entries whose allocation is gone; the cache holds as many entries as operations in flight
-// have regions, so a scan is short.
+// have pieces that were sent, and is asked once per piece, so scans cost little.
 #include "transport/verbs/memory.h"
 
 #include <sys/mman.h>
@@ -36,10 +36,6 @@ Result<std::shared_ptr<Registration>> register_memory(Api& api, ibv_pd* pd, void
 
 Buffer::~Buffer() {
   // The device first, then the pages.
-  if (abandoned_) {
-    // Not ours to end: leak the object, whose destructor would speak to the device.
-    if (registration_) new std::shared_ptr<Registration>(registration_);
-  }
   registration_.reset();
   if (data_ != nullptr && !abandoned_) ::munmap(data_, size_);
 }
@@ -65,9 +61,20 @@ void RegionCache::drop_dead() {
   }
 }
 
-Result<std::shared_ptr<Registration>> RegionCache::get(const std::shared_ptr<Region>& region) {
+size_t RegionCache::bytes() const noexcept {
+  size_t sum = 0;
+  for (const auto& [range, entry] : entries_) sum += range.second;
+  return sum;
+}
+
+void RegionCache::abandon() noexcept {
+  for (auto& [range, entry] : entries_) entry.registration->abandon();
+}
+
+Result<std::shared_ptr<Registration>> RegionCache::get(const std::shared_ptr<Region>& region,
+                                                       size_t offset, size_t length) {
   drop_dead();
-  const std::pair<const std::byte*, size_t> key{region->data(), region->size()};
+  const std::pair<const std::byte*, size_t> key{region->data() + offset, length};
   if (const auto it = entries_.find(key); it != entries_.end()) {
     ++hits_;
     // This region's life counts from now on too.
@@ -78,7 +85,7 @@ Result<std::shared_ptr<Registration>> RegionCache::get(const std::shared_ptr<Reg
     entries_.emplace(key, Entry{region, shared});
     return shared;
   }
-  auto made = register_memory(api_, pd_, region->data(), region->size(),
+  auto made = register_memory(api_, pd_, region->data() + offset, length,
                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
   if (made.ok()) entries_.emplace(key, Entry{region, *made});
   return made;

@@ -17,11 +17,15 @@ namespace mcast::verbs {
 class Registration {
  public:
   Registration(Api& api, ibv_mr* mr) : api_(api), mr_(mr) {}
-  ~Registration() { (void)api_.dereg_mr(mr_); }
+  ~Registration() {
+    if (mr_ != nullptr) (void)api_.dereg_mr(mr_);
+  }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   uint32_t lkey() const noexcept { return mr_->lkey; }
   uint32_t rkey() const noexcept { return mr_->rkey; }
+  // In the child of a fork: it is the parent's to end.
+  void abandon() noexcept { mr_ = nullptr; }
 
  private:
   Api& api_;
@@ -43,8 +47,11 @@ class Buffer {
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
   uint32_t lkey() const noexcept { return registration_->lkey(); }
-  // In the child of a fork: the registration is the parent's.
-  void abandon() noexcept { abandoned_ = true; }
+  // In the child of a fork, which may have other pages at this address already.
+  void abandon() noexcept {
+    abandoned_ = true;
+    if (registration_) registration_->abandon();
+  }
 
  private:
   std::byte* data_ = nullptr;
@@ -53,18 +60,28 @@ class Buffer {
   bool abandoned_ = false;
 };
 
-// Registrations of regions that peers may read, keyed by address range and by the allocation. A
-// region keeps its allocation alive, so as long as any region over a range lives, the range means
-// the same memory and its registration is shared. With the last of them the entry dies: the same
-// addresses may be other pages the next time (freed and mapped again, a tensor's storage resized),
-// and no hook of ours would see it. A registration that was handed out lives on until its user
-// drops it, which is harmless: the device has the pages pinned, whatever the addresses mean now.
+// Registrations of regions that peers may read and of parts that datagrams are gathered from, keyed
+// by address range and by the allocation. A region keeps its allocation alive, so as long as any
+// region over a range lives, the range means the same memory and its registration is shared. With
+// the last of them the entry dies: the same addresses may be other pages the next time (freed and
+// mapped again, a tensor's storage resized), and no hook of ours would see it. A registration that
+// was handed out lives on until its user drops it, which is harmless: the device has the pages
+// pinned, whatever the addresses mean now.
 class RegionCache {
  public:
   RegionCache(Api& api, ibv_pd* pd) : api_(api), pd_(pd) {}
 
-  Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region);
+  // Of the whole region, or of a part of it.
+  Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region) {
+    return get(region, 0, region->size());
+  }
+  Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region, size_t offset,
+                                            size_t length);
+  // Forgets what no region is left of; get() does.
+  void drop_dead();
+  void abandon() noexcept;
   size_t size() const noexcept { return entries_.size(); }
+  size_t bytes() const noexcept;  // as the entries say: what two share counts twice
   uint64_t hits() const noexcept { return hits_; }
 
  private:
@@ -72,7 +89,6 @@ class RegionCache {
     std::weak_ptr<Region> allocation;
     std::shared_ptr<Registration> registration;
   };
-  void drop_dead();
 
   Api& api_;
   ibv_pd* pd_;

@@ -38,11 +38,13 @@ struct VerbsOptions {
 struct VerbsStats {
   // Datagrams.
   uint64_t datagrams_sent = 0, datagrams_received = 0;
-  uint64_t send_posts = 0;         // chains of work requests
-  uint64_t send_completions = 0;   // signalled ones only
-  uint64_t would_block = 0;        // the send ring was full
-  uint64_t send_errors = 0;        // completions with an error, refused posts
-  uint64_t dropped_datagrams = 0;  // could not be sent: no address handle, errors
+  uint64_t send_posts = 0;          // chains of work requests
+  uint64_t send_completions = 0;    // signalled ones only
+  uint64_t would_block = 0;         // the send ring was full
+  uint64_t send_errors = 0;         // completions with an error, refused posts
+  uint64_t dropped_datagrams = 0;   // could not be sent: no address handle, errors
+  uint64_t gathered_datagrams = 0;  // committed with the payload in the caller's memory
+  uint64_t gather_refusals = 0;     // pieces of memory that could not be registered for it
   uint64_t receive_errors = 0;
   uint64_t receive_posts = 0;  // chains of receives
   uint64_t low_water = 0;      // times the posted receives ran low

@@ -65,7 +65,6 @@ RcStream::~RcStream() {
 Status RcStream::open(const VerbsOptions& options) {
   options_ = options;
   uid_ = secure_random64();
-  regions_ = std::make_unique<RegionCache>(device_.api(), device_.pd());
   auto id = cm_.make(this, RDMA_PS_TCP);
   if (!id.ok()) return id.status();
   listener_ = *id;
@@ -375,7 +374,7 @@ bool RcStream::close_peers(Nanos now) {
 }
 
 Result<RemoteGrant> RcStream::expose(const std::shared_ptr<Region>& region) {
-  auto registration = regions_->get(region);
+  auto registration = device_.regions().get(region);
   if (!registration.ok()) return registration.status();
   return RemoteGrant{reinterpret_cast<uint64_t>(region->data()), (*registration)->rkey(),
                      std::shared_ptr<void>(*registration)};

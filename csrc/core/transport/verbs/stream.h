@@ -51,7 +51,6 @@ class RcStream final : public Stream,
   // Asks for an event at the next completion; false: there is one already.
   bool arm();
   Nanos until_timer() const noexcept;
-  const RegionCache& regions() const noexcept { return *regions_; }
   void abandon() noexcept;
 
  private:
@@ -135,7 +134,6 @@ class RcStream final : public Stream,
   std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial
   std::vector<std::unique_ptr<Connection>> graveyard_;
   std::unordered_map<uint64_t, Read> reads_;  // by serial and read slot
-  std::unique_ptr<RegionCache> regions_;
   std::vector<Report> reports_;
   uint32_t next_serial_ = 1;
   bool closing_ = false;
