@@ -15,7 +15,7 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kQueueLimit = 32u << 10;    // bytes waiting for one owner's connection
+constexpr size_t kQueueLimit = 128u << 10;   // bytes waiting for one owner's connection
 constexpr size_t kUnaskedBytes = 64u << 10;  // allowance per owner
 constexpr size_t kEarlyBytes = 256u << 10;   // kept per member before the own call
 constexpr int kSegmentsPerPoll = 8;          // then the receive side gets its turn

@@ -33,13 +33,14 @@ constexpr int kMostUnsent = 64 << 10;
 
 }  // namespace
 
-void TcpConnection::configure(int fd, Nanos liveness_limit) {
+void TcpConnection::configure(int fd, Nanos liveness_limit, size_t stripes) {
   const auto set = [fd](int level, int name, int value) {
     (void)::setsockopt(fd, level, name, &value, sizeof value);
   };
   const auto limit_ms = static_cast<int>(std::clamp<Nanos>(liveness_limit / kMilli, 100, INT_MAX));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
+  // Frames of a stripe are dealt out by what its connections hold: they must all have enough.
+  if (stripes == 1) set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
   // Probes an idle peer often enough to see it dead within about the limit.
   const int seconds = std::clamp(limit_ms / 1000 / 4, 1, 32767);

@@ -27,8 +27,9 @@ class TcpConnection {
       : state(initial), poller_(poller), fd_(std::move(fd)) {}
   ~TcpConnection() { close(); }
 
-  // Options that every connection has; failures of single ones are harmless.
-  static void configure(int fd, Nanos liveness_limit);
+  // Options that every connection has; failures of single ones are harmless. `stripes`: of the
+  // endpoint.
+  static void configure(int fd, Nanos liveness_limit, size_t stripes);
 
   int fd() const noexcept { return fd_.get(); }
   Status watch(uint32_t events);  // starts to wait for `events`

@@ -117,7 +117,7 @@ void TcpStream::connect_link(PeerId id, size_t line) {
     warn_of_limits(error);
     return attempt_failed(id, line, error);
   }
-  TcpConnection::configure(fd->get(), options_.liveness_limit);
+  TcpConnection::configure(fd->get(), options_.liveness_limit, stripe_.size());
   // Leave by the chosen interface's address where a host has several, so that peers see one source.
   const bool to_loopback = (ntohl(to.sin_addr.s_addr) >> 24) == 127;
   if (!to_loopback && !stripe_[stripe].loopback) {
@@ -275,7 +275,7 @@ void TcpStream::accept_all(Listener& listener) {
       warn_of_limits(errno);
       return pause_listeners(now_ + kDescriptorPause);
     }
-    TcpConnection::configure(fd.get(), options_.liveness_limit);
+    TcpConnection::configure(fd.get(), options_.liveness_limit, stripe_.size());
     TcpConnection* c = own(std::move(fd), TcpConnection::State::kHelloWait, EPOLLIN);
     if (c != nullptr) on_hello(*c);  // it is usually there already
   }
