@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="e.g. mcast,mcast:ring,gloo,nccl; default: mcast if it is built, and gloo",
     )
-    add("--peers", default="", help="external programs, used if installed: openmpi,uftp")
+    add("--peers", default="", help="external programs, used if installed: openmpi,uftp,blaster")
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")
     add("--repetitions", type=int, default=9)
     add("--warmup", type=int, default=2)

@@ -1,4 +1,5 @@
-"""External programs that are measured beside the backends: Open MPI and UFTP, where installed."""
+"""External programs that are measured beside the backends: Open MPI and UFTP, where installed, and raw
+multicast."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Program(Protocol):
 
 def missing(name: str) -> str | None:
     """Why an external program cannot be used, or None."""
-    tools = {"openmpi": ("mpirun", "mpicc"), "uftp": ("uftp", "uftpd")}[name]
+    tools = {"openmpi": ("mpirun", "mpicc"), "uftp": ("uftp", "uftpd"), "blaster": ()}[name]
     absent = [tool for tool in tools if not shutil.which(tool)]
     return f"{name}: {', '.join(absent)} not installed" if absent else None
 
@@ -30,8 +31,8 @@ def missing(name: str) -> str | None:
 @contextlib.contextmanager
 def start(name: str, lab: Lab | None, world: int) -> Iterator[Program]:
     """The program on all hosts of the lab, or on loopback."""
-    from torch_mcast.bench import openmpi, uftp
+    from torch_mcast.bench import blaster, openmpi, uftp
 
-    make = {"openmpi": openmpi.start, "uftp": uftp.start}[name]
+    make = {"openmpi": openmpi.start, "uftp": uftp.start, "blaster": blaster.start}[name]
     with make(lab, world) as program:
         yield program

@@ -9,7 +9,7 @@ from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import parse_size
 
 SIZELESS = ("barrier",)
-EXTERNAL = ("openmpi", "uftp")
+EXTERNAL = ("openmpi", "uftp", "blaster")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Plan:
     """ops x sizes (bytes) x backends.
 
     backends: names of torch.distributed, "mcast:ring" = mcast with that algorithm, and external
-        programs (openmpi, uftp).
+        programs (openmpi, uftp, blaster).
     repetitions: at most; fewer if one case would take longer than case_s seconds, but at least 3.
     inner: operations per timing; None = as many as take about 2 ms, at most 20.
     seed: of the order of backends in each repetition. check: compare results with the right ones.

@@ -80,6 +80,25 @@ def test_open_mpi_is_measured_beside(tmp_path):
     assert len(by_backend["gloo"]) == 7 and "Open MPI" in document["versions"]["openmpi"]
 
 
+def test_raw_multicast_is_measured_beside(tmp_path, lab_rights):
+    _, document = bench(
+        tmp_path,
+        "--hosts",
+        "3",
+        "--backends",
+        "gloo",
+        "--peers",
+        "blaster",
+        "--ops",
+        "broadcast,all_gather",
+        "--sizes",
+        "1M",
+    )
+    rows = {row["op"]: row for row in document["rows"] if row["backend"] == "blaster"}
+    assert rows["broadcast"]["supported"] and rows["broadcast"]["median_s"] > 0
+    assert not rows["all_gather"]["supported"]
+
+
 def test_a_lab_of_its_own_counts_the_bytes_of_a_ring(tmp_path, lab_rights):
     _, document = bench(
         tmp_path,

@@ -284,6 +284,8 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
     }
     return;
   }
+  // The answer to our goodbye on this channel; others may still have bytes to bring over.
+  if (closing_ && c.fin_sent && how == TcpConnection::Io::kEof) return end_link(c);
   const std::string who = peer_text(c.peer, c.stripe);
   const std::string where = c.partial.empty() ? "" : " in the middle of a frame";
   if (c.error != 0) {
