@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from torch_mcast.bench.peers import one_rank_per_host
 from torch_mcast.lab.network import Lab
 
 _UDP_SEGMENT, _UDP_GRO = 103, 104  # <linux/udp.h>
@@ -85,7 +86,7 @@ class Blaster:
     def __init__(self, lab: Lab | None) -> None:
         self._lab = lab
         self._receivers: list[subprocess.Popen[str]] = []
-        if lab is None or not self.usable:
+        if lab is None or not one_rank_per_host(lab):
             return
         for host in lab.workers[1:]:
             self._receivers.append(
@@ -97,10 +98,6 @@ class Blaster:
                     text=True,
                 )
             )
-
-    @property
-    def usable(self) -> bool:
-        return bool(self._lab and self._lab.spec.hosts > 1 and self._lab.spec.ranks_per_host == 1)
 
     def _command(self, *arguments: object) -> list[str]:
         module = "torch_mcast.bench.blaster"
@@ -114,7 +111,7 @@ class Blaster:
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
         """As peers.Program; only broadcast, in a lab with one rank per host."""
         nothing = {"s": None, "cpu_s": None, "right": True}
-        if op != "broadcast" or self._lab is None or not self.usable or size < 1:
+        if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return nothing
         for receiver in self._receivers:
             assert receiver.stdin is not None

@@ -28,6 +28,11 @@ def missing(name: str) -> str | None:
     return f"{name}: {', '.join(absent)} not installed" if absent else None
 
 
+def one_rank_per_host(lab: Lab | None) -> bool:
+    """Whether there are several hosts with one rank each: what programs of hosts can be compared with."""
+    return bool(lab and lab.spec.hosts > 1 and lab.spec.ranks_per_host == 1)
+
+
 @contextlib.contextmanager
 def start(name: str, lab: Lab | None, world: int) -> Iterator[Program]:
     """The program on all hosts of the lab, or on loopback."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from torch_mcast.bench.peers import one_rank_per_host
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.system import LabError
 
@@ -28,9 +29,8 @@ class Uftp:
         self._lab = lab
         self._clients: list[subprocess.Popen[bytes]] = []
         self.version = _version()
-        if not self.usable:
+        if lab is None or not one_rank_per_host(lab):
             return
-        assert lab is not None
         folder = self._folder = lab.scratch("uftp", in_memory=True)
         for host in lab.workers[1:]:
             (folder / host.name).mkdir()
@@ -54,13 +54,9 @@ class Uftp:
                     )
                 )
 
-    @property
-    def usable(self) -> bool:
-        return bool(self._lab and self._lab.spec.hosts > 1 and self._lab.spec.ranks_per_host == 1)
-
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
         """As peers.Program; only broadcast, in a lab."""
-        if op != "broadcast" or self._lab is None or not self.usable or size < 1:
+        if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return {"s": None, "cpu_s": None, "right": True}
         path = self._folder / "data"
         if not path.exists() or path.stat().st_size != size:

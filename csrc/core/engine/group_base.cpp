@@ -68,11 +68,11 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
   };
   auto both = std::make_shared<Both>();
   std::future<Status> future = both->result.get_future();
-  bool closed = false, failed = true;
+  bool closed = false, intact = false;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     closed = std::exchange(state_->closed, true);
-    failed = !hurry || !state_->failure.ok();
+    intact = state_->failure.ok();
   }
   if (closed || !here() || !has_lanes()) {
     both->result.set_value({});
@@ -81,17 +81,19 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
   const Nanos now = monotonic_now();
   const Nanos deadline = limit > kNever - now ? kNever : now + limit;
   for (size_t lane = 0; lane < counters_.size(); lane++) {
-    close_lane(lane, deadline, hurry, [both, failed, state = state_](const Status& status) {
-      std::lock_guard<std::mutex> lock(both->mutex);
-      if (both->first.ok()) both->first = status;
-      if (--both->left > 0) return;
-      if (both->first.ok() && !failed) {
-        // What was in flight may have failed by another rank's word before a lane looked at it.
-        std::lock_guard<std::mutex> state_lock(state->mutex);
-        both->first = state->failure;
-      }
-      both->result.set_value(both->first);
-    });
+    close_lane(lane, deadline, hurry,
+               [both, look = hurry && intact, state = state_](const Status& status) {
+                 std::lock_guard<std::mutex> lock(both->mutex);
+                 if (both->first.ok()) both->first = status;
+                 if (--both->left > 0) return;
+                 if (both->first.ok() && look) {
+                   // What was in flight may have failed by another rank's word before a lane looked
+                   // at it.
+                   std::lock_guard<std::mutex> state_lock(state->mutex);
+                   both->first = state->failure;
+                 }
+                 both->result.set_value(both->first);
+               });
   }
   return future;
 }
