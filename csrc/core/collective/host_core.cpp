@@ -168,11 +168,22 @@ bool HostCore::ready_to_publish(const Op& op) const {
   return readable(op.post.input);
 }
 
-bool HostCore::publish_next() {
+bool HostCore::can_publish(uint64_t least) const {
   if (publishing_ >= ops_.size()) return false;
+  const Op& op = *ops_[publishing_];
+  return op.first + op.published < least + kHostDepth && ready_to_publish(op);
+}
+
+bool HostCore::can_complete(uint64_t least) const {
+  if (consuming_ == 0) return false;
+  const Op& op = *ops_.front();
+  return !op.plan.direct || least >= op.first + op.plan.rounds;
+}
+
+bool HostCore::publish_next() {
+  if (!can_publish(least_consumed())) return false;
   Op& op = *ops_[publishing_];
   const uint64_t round = op.first + op.published;
-  if (round >= least_consumed() + kHostDepth || !ready_to_publish(op)) return false;
   fill(op, op.published);
   op.published++;
   if (op.published == op.plan.rounds) publishing_++;
@@ -235,9 +246,7 @@ bool HostCore::consume_next(bool large, bool& left_over) {
 }
 
 bool HostCore::complete_next() {
-  if (ops_.empty() || consuming_ == 0) return false;
-  const Op& op = *ops_.front();
-  if (op.plan.direct && least_consumed() < op.first + op.plan.rounds) return false;
+  if (!can_complete(least_consumed())) return false;
   finish(0, {});
   return true;
 }
@@ -285,8 +294,10 @@ bool HostCore::arm(HostWaiter waiter) {
     data = need_of(*op);
     data.waiter = waiter;
   }
-  // The nearest mark of those not reached: one that is reached already holds up nothing.
+  // Of the marks that are not reached, the nearest. One that was reached since the last progress()
+  // may let something go on; if it does not, it holds up nothing.
   const uint64_t least = least_consumed();
+  if (can_publish(least) || can_complete(least)) return false;
   const auto want = [&](uint64_t rounds) {
     if (least < rounds) room.rounds = std::min(room.rounds, rounds);
   };

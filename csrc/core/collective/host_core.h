@@ -113,6 +113,9 @@ class HostCore {
   bool noticed() const;
   void obey_notice();
   void fail_local(const Status& why);
+  // What a look would do, all ranks having consumed `least` rounds.
+  bool can_publish(uint64_t least) const;
+  bool can_complete(uint64_t least) const;
   bool publish_next();
   bool consume_next(bool large, bool& left_over);
   bool complete_next();

@@ -182,6 +182,8 @@ struct HostWorld::Node final : HostPort {
   std::unique_ptr<HostCore> core;
   std::vector<std::unique_ptr<HostCall>> calls;
   bool asleep = true, killed = false;
+  // Between its last look and its arming; somebody rang since it began to look.
+  bool looked = false, rung = false;
 
   Node(HostWorld& w, Member m) : world(w), self(m) {}
 
@@ -190,9 +192,13 @@ struct HostWorld::Node final : HostPort {
     std::memcpy(to, reinterpret_cast<const void*>(address), length);
     return {};
   }
-  void wake(Member member, HostWaiter) override { world.nodes_[member]->asleep = false; }
+  void wake(Member member, HostWaiter) override { world.nodes_[member]->ring(); }
   void wake_all() override {
-    for (auto& node : world.nodes_) node->asleep = false;
+    for (auto& node : world.nodes_) node->ring();
+  }
+  void ring() {
+    asleep = false;
+    rung = true;
   }
   Nanos now() override {
     if (const auto hook = world.on_now) hook();
@@ -241,7 +247,7 @@ HostCall& HostWorld::post(Member m, HostCall call, Nanos timeout) {
   if (p.reduce) p.reduce->factor = 0.5 + m;
   node.core->post(std::move(p));
   node.core->disarm();
-  node.asleep = false;
+  node.ring();
   return kept;
 }
 
@@ -252,7 +258,7 @@ HostCall& HostWorld::post_in_place(Member m, HostCall call) {
   Post p = make_post(kept, static_cast<Sequence>(node.calls.size() - 1), now, false);
   p.reduce->inputs = {p.reduce->output};
   node.core->post(std::move(p));
-  node.asleep = false;
+  node.ring();
   return kept;
 }
 
@@ -266,9 +272,14 @@ bool HostWorld::step() {
   if (awake.empty()) return false;
   Node& node = *awake[rng_.next() % awake.size()];
   now += kMicro;
-  node.core->disarm();
-  const bool left_over = node.core->progress(rng_.next() % 3 != 0);
-  node.asleep = !left_over && node.core->arm(HostWaiter::kCaller);
+  if (node.looked) {
+    node.looked = false;
+    node.asleep = node.core->arm(HostWaiter::kCaller) && !node.rung;
+  } else {
+    node.core->disarm();
+    node.rung = false;
+    node.looked = !node.core->progress(rng_.next() % 3 != 0);
+  }
   return true;
 }
 
@@ -290,7 +301,7 @@ void HostWorld::watch() {
         break;
       }
     }
-    node->asleep = false;
+    node->ring();
   }
 }
 

@@ -1,5 +1,6 @@
-// Ranks of one host in one thread: HostCores over one board, scheduled by a seed. A rank that has
-// armed its needs sleeps until a peer wakes it, so a wake-up that is missing ends in a standstill.
+// Ranks of one host in one thread: HostCores over one board, scheduled by a seed. A rank looks,
+// then arms its needs, in steps of which other ranks do theirs in between; having armed it sleeps
+// until a peer wakes it, so a wake-up that is missing ends in a standstill.
 #pragma once
 
 #include <functional>
