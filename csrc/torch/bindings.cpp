@@ -129,6 +129,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["reason"] = stats.reason;
   result["transport"] = stats.transport;
   result["transport_reason"] = stats.transport_reason;
+  result["contributions"] = stats.contributions;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;

@@ -37,6 +37,13 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       self_(params_.self),
       size_(params_.agreed.members),
       tree_(size_, params_.arity),
+      reductions_{params_.host_of.empty() ? Hosts(size_) : Hosts(params_.host_of),
+                  self_,
+                  params_.read_host,
+                  counters,
+                  params_.tag,
+                  {},
+                  {}},
       staging_(params_.staging),
       completion_(tree_.children(self_), tree_.is_top(self_), kReportDelay),
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
@@ -117,7 +124,7 @@ void GroupCore::post(Post post, Nanos now) {
       size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
   if (op.plan.large && size_ > 1) large_in_flight_++;
   if (op.post.reduce && op.post.descriptor.bytes > 0) {
-    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, size_, self_, buffers_);
+    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, reductions_);
     op.post.outputs = op.reduce->slots();
     if (!op.post.outputs.empty()) op.post.input = op.post.outputs[self_];
   }
@@ -355,7 +362,9 @@ Nanos GroupCore::deadline(Nanos now) const {
     if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
     if (op->repairs) next = std::min(next, op->repairs->deadline());
     // As in progress(): a deadline that nothing acts on would make the lane spin.
-    if (op->local_complete || op->receiving == 0) continue;
+    if (op->local_complete) continue;
+    if (op->reduce) next = std::min(next, op->reduce->refused_until);
+    if (op->receiving == 0) continue;
     if (op->fetch) {
       next = std::min(next, op->fetch->deadline());
       for (const StreamReceiver& r : op->receivers) next = std::min(next, r.deadline());

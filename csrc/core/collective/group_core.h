@@ -36,6 +36,10 @@ struct GroupParams {
   uint64_t tag = 0;
   uint8_t lane = 0;
   Agreed agreed;  // agreed.members is the size
+  // By member, what tells hosts apart, where ranks of one host fold their inputs before they send
+  // them (agreed.contributors is then the number of hosts); empty: nowhere.
+  std::vector<uint32_t> host_of;
+  HostReader read_host;  // of members on this host; unless host_of is empty
   uint32_t arity = 32;
   uint32_t ahead = 64;
   size_t staging = 4u << 20;
@@ -215,10 +219,14 @@ class GroupCore {
   void send_result(Operation& op, bool& more);
   void grant_segments(Operation& op);
   uint32_t tell_granted(Operation& op);
+  void offer_input(Operation& op);
+  void settle_inputs(Operation& op, Nanos now);
+  void bring_own(Operation& op, bool& more);
   void contribution_progress(Operation& op, Nanos now);
   void mark_result(Operation& op);
   bool reduce_complete(const Operation& op) const;
   void on_reduce_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_reduce_offer(Operation& op, const Frame& header, ConstBytes body, Nanos now);
   void on_reduce_grant(Operation& op, const Frame& header, ConstBytes body, Nanos now);
   void on_reduce_data(Operation& op, const Frame& header, ConstBytes body, Nanos now);
   void on_reduce_result(Operation& op, const Frame& header, ConstBytes body, Nanos now);
@@ -250,7 +258,7 @@ class GroupCore {
   std::optional<ReachProbe> probe_;
   std::function<void(const Status&)> ready_;
 
-  BufferPool buffers_;  // before the operations, which give back to it when they go
+  ReduceRun::Shared reductions_;  // before the operations, which give back to it when they go
   std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
   // Released operations, until the next progress(): callers up the stack may still hold a
   // reference, since the last chunk of an operation can release it (and run user code that posts

@@ -356,6 +356,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
     case FrameType::kReduceGrant:
     case FrameType::kReduceData:
     case FrameType::kReduceResult:
+    case FrameType::kReduceOffer:
+    case FrameType::kReduceTaken:
       return on_reduce_frame(header, body, now);
   }
   counters_.add(Counter::malformed);

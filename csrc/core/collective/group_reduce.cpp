@@ -19,6 +19,8 @@ constexpr size_t kQueueLimit = 128u << 10;   // bytes waiting for one owner's co
 constexpr size_t kUnaskedBytes = 64u << 10;  // allowance per owner
 constexpr size_t kEarlyBytes = 256u << 10;   // kept per member before the own call
 constexpr int kSegmentsPerPoll = 8;          // then the receive side gets its turn
+// A rank whose memory cannot be read any more has told everybody why, or its connections end.
+constexpr Nanos kRefusedPatience = kSecond;
 
 }  // namespace
 
@@ -47,6 +49,7 @@ bool GroupCore::reduce_complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.way == ReduceWay::kOneStep) return true;
   if (!run.owner->complete() || !run.sender->done()) return false;
+  if (run.host && !(run.took && run.host->all_taken())) return false;
   if (op.plan.way != ReduceWay::kToRoot) return true;
   if (op.plan.descriptor.root != self_) return run.result_sent == run.length(self_);
   for (uint32_t m = 0; m < size_; m++) {
@@ -63,7 +66,15 @@ bool GroupCore::pump_reduce(Operation& op, Nanos now) {
   }
   bool more = false;
   grant_segments(op);
+  if (op.reduce->host) {
+    offer_input(op);
+    bring_own(op, more);
+  }
   send_contributions(op, more, now);
+  if (op.reduce->host) {
+    settle_inputs(op, now);
+    if (failed()) return false;
+  }
   contribution_progress(op, now);
   if (!op.local_complete && op.plan.way == ReduceWay::kToRoot) {
     send_result(op, more);
@@ -94,11 +105,12 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
       return;
     }
     const size_t bytes = length(next->owner, next->segment);
+    const auto payload = run.payload(next->owner, next->segment * segment_bytes, bytes);
+    if (!payload) return;
     wire::Writer head;
-    wire::put_reduce_head(head, next->segment, op.post.reduce->factor);
+    wire::put_reduce_head(head, next->segment, run.factor());
     send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
-               op.plan.hash, head.bytes(),
-               run.contribution(next->owner).bytes().subspan(next->segment * segment_bytes, bytes));
+               op.plan.hash, head.bytes(), *payload);
     counters_.add(Counter::reduce_bytes_sent, bytes);
     run.sender->sent(next->owner);
     if (op.first_byte == kNever) op.first_byte = now;
@@ -107,6 +119,58 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
       unasked_[next->owner] += bytes;
       run.unasked[next->owner] += bytes;
     }
+  }
+}
+
+// Where ranks of a host fold first: our input is there for them.
+void GroupCore::offer_input(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  if (run.offered || !run.all_readable()) return;
+  run.offered = true;
+  wire::Writer body;
+  wire::put_reduce_offer(body, run.host->offer());
+  for (const Member m : run.host->others()) {
+    send_frame(m, Channel::kReduce, wire::FrameType::kReduceOffer, op.post.sequence, op.plan.hash,
+               body.bytes());
+  }
+}
+
+// We have read theirs, or cannot.
+void GroupCore::settle_inputs(Operation& op, Nanos now) {
+  ReduceRun& run = *op.reduce;
+  if (!run.took && run.host->all_offered() && run.sender->done() &&
+      run.owner->brought() == run.owner->segments()) {
+    run.took = true;
+    for (const Member m : run.host->others()) {
+      send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
+                 op.plan.hash);
+    }
+  }
+  if (const auto who = run.host->refused()) {
+    if (run.refused_until == kNever) run.refused_until = now + kRefusedPatience;
+    if (now < run.refused_until) return;
+    fail(Status(Code::kPeerLost, "rank " + std::to_string(*who) +
+                                     " is lost (its memory cannot be read); look at its log for "
+                                     "the first error"),
+         *who, now);
+  }
+}
+
+// What this host contributes to our own block.
+void GroupCore::bring_own(Operation& op, bool& more) {
+  ReduceRun& run = *op.reduce;
+  ReduceOwner& owner = *run.owner;
+  for (int i = 0; owner.brought() < owner.granted(); i++) {
+    const size_t at = owner.brought() * op.plan.segment;
+    const size_t bytes = std::min(op.plan.segment, run.length(self_) - at);
+    if (!run.readable(self_, at + bytes)) return;
+    if (i == kSegmentsPerPoll) {
+      more = true;
+      return;
+    }
+    const auto payload = run.payload(self_, at, bytes);
+    if (!payload) return;
+    owner.bring(*payload);
   }
 }
 
@@ -134,7 +198,7 @@ void GroupCore::send_result(Operation& op, bool& more) {
 void GroupCore::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
-  const uint32_t others = size_ - 1;
+  const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
   if (others == 0 || (owner.granted() == owner.segments() && run.told == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
   uint32_t outstanding = 0;
@@ -178,17 +242,16 @@ void GroupCore::grant_segments(Operation& op) {
 }
 
 // Asks the next contributor for what has been granted; returns how many segments that adds.
-// Beginning with the next member, so that owners do not all ask the same one first.
 uint32_t GroupCore::tell_granted(Operation& op) {
   ReduceRun& run = *op.reduce;
-  const auto to = static_cast<Member>((self_ + 1 + run.told) % size_);
+  const Member to = run.next_asked(run.told);
   wire::Writer body;
   body.put<uint32_t>(run.owner->granted());
   send_frame(to, Channel::kReduce, wire::FrameType::kReduceGrant, op.post.sequence, op.plan.hash,
              body.bytes());
   run.told++;
   const uint32_t more = run.owner->granted() - run.told_before;
-  if (run.told == size_ - 1) run.told_before = run.owner->granted();
+  if (run.told + 1 == run.contributors().size()) run.told_before = run.owner->granted();
   run.asked += more;
   return more;
 }
@@ -249,12 +312,29 @@ void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now)
   op->last_byte = now;
   op->first_byte = std::min(op->first_byte, now);
   switch (header.type) {
+    case wire::FrameType::kReduceOffer:
+    case wire::FrameType::kReduceTaken:
+      return on_reduce_offer(*op, header, body, now);
     case wire::FrameType::kReduceGrant:
       return on_reduce_grant(*op, header, body, now);
     case wire::FrameType::kReduceData:
       return on_reduce_data(*op, header, body, now);
     default:
       return on_reduce_result(*op, header, body, now);
+  }
+}
+
+void GroupCore::on_reduce_offer(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
+  std::optional<HostInputs>& host = op.reduce->host;
+  if (header.type == wire::FrameType::kReduceTaken) {
+    if (!host || !body.empty() || !host->on_taken(header.member)) {
+      return broke_reduce(header, "an input was taken that it has no part in", now);
+    }
+    return check_local(op, now);
+  }
+  wire::ReduceOffer offer;
+  if (!host || !wire::parse_reduce_offer(body, offer) || !host->on_offer(header.member, offer)) {
+    broke_reduce(header, "an input offered that is not wanted", now);
   }
 }
 
@@ -268,8 +348,9 @@ void GroupCore::on_reduce_grant(Operation& op, const Frame& header, ConstBytes b
 
 void GroupCore::on_reduce_data(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   wire::ReduceData data;
-  if (!wire::parse_reduce_data(body, data) ||
-      !op.reduce->owner->accept(header.member, data.segment, data.factor, data.payload)) {
+  const auto from = op.reduce->contributor(header.member);
+  if (!from || !wire::parse_reduce_data(body, data) ||
+      !op.reduce->owner->accept(*from, data.segment, data.factor, data.payload)) {
     return broke_reduce(header, "a contribution that was not asked for", now);
   }
   counters_.add(Counter::reduce_bytes_received, data.payload.size());

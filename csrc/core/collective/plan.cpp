@@ -28,7 +28,8 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
     plan.share = (elements + members - 1) / members * element;
     plan.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
-  const size_t others = std::max<size_t>(1, members - 1);
+  const size_t contributors = agreed.contributors != 0 ? agreed.contributors : members;
+  const size_t others = std::max<size_t>(1, contributors - 1);
   plan.segment =
       std::clamp<size_t>(agreed.incast / (2 * others), kMinSegment, kMaxSegment) / 64 * 64;
   plan.lookahead =

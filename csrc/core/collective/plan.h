@@ -11,6 +11,7 @@ namespace mcast {
 // Agreed by all members when the group is made.
 struct Agreed {
   uint32_t members = 1;
+  uint32_t contributors = 0;   // to one block of a reduction: hosts, or 0: members
   size_t chunk = 1408;         // payload bytes per datagram
   size_t budget = 128 * 1024;  // least receive budget of any member: payload bytes a socket queues
   size_t batch = 64 * 1024;    // bytes of one send batch

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/reduce_kernels.h"
+#include "base/rng.h"
 
 namespace mcast {
 namespace {
@@ -29,14 +30,19 @@ Slice marked_apart(const Slice& s) {
 
 }  // namespace
 
-ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
-                     BufferPool& pool)
-    : told(members - 1),
-      unasked(members),
+ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared)
+    : unasked(shared.hosts.members()),
       plan_(plan),
       args_(args),
-      members_(members),
-      self_(self) {
+      shared_(shared),
+      members_(shared.hosts.members()),
+      self_(shared.self) {
+  const Hosts& hosts = shared.hosts;
+  const Member self = self_;
+  const uint32_t members = members_, here = hosts.host_of(self);
+  for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.speaker(h, self));
+  own_ = static_cast<Member>(here);
+  told = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.way == ReduceWay::kOneStep) {
     const Slice all = scratch(plan.block * members);
     for (uint32_t m = 0; m < members; m++) {
@@ -64,24 +70,31 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members,
     result_ = args.output.region ? part(args.output, self) : scratch(length(self));
     if (args.output.region) collected.assign(members, 0);
   }
+  if (!hosts.flat()) {
+    host.emplace(hosts, self, args_, plan.share, mix64(shared.tag ^ mix64(sequence)),
+                 shared.read_host, shared.counters);
+  }
   ReduceShape shape;
-  shape.members = members;
-  shape.self = self;
+  shape.members = static_cast<uint32_t>(contributors_.size());
+  shape.self = own_;
+  shape.brought = host.has_value();
+  shape.divisor = members;
   shape.element = args.element;
-  shape.reduction = args.reduction;
-  shape.factor = args.factor;
+  shape.reduction = host ? host->reduction() : args.reduction;
+  shape.factor = factor();
   shape.bytes = length(self);
   shape.segment = plan.segment;
   shape.window = plan.lookahead;
   shape.granted = plan.unasked;
   const Slice own = contribution(self);
-  own_staged_ = !readable(self, own.length);
+  own_staged_ = !host && !readable(self, own.length);
   if (own_staged_) shape.own_ready = 0;
-  owner.emplace(shape, own.data(), result_.data(), pool);
+  owner.emplace(shape, own.data(), result_.data(), shared.pool);
   std::vector<uint32_t> segments(members);
   for (uint32_t m = 0; m < members; m++) {
-    segments[m] =
-        static_cast<uint32_t>((length(static_cast<Member>(m)) + plan.segment - 1) / plan.segment);
+    const auto to = static_cast<Member>(m);
+    if (hosts.speaker(here, to) != self) continue;
+    segments[m] = static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment);
   }
   sender.emplace(self, std::move(segments), plan.unasked);
 }
@@ -107,7 +120,25 @@ void ReduceRun::publish() {
   result_.region->set_ready(owner->complete() ? result_.length : owner->final_bytes());
 }
 
+std::optional<Member> ReduceRun::contributor(Member m) const {
+  const uint32_t host_of = shared_.hosts.host_of(m);
+  if (contributors_[host_of] != m) return std::nullopt;
+  return static_cast<Member>(host_of);
+}
+
+std::optional<ConstBytes> ReduceRun::payload(Member m, size_t offset, size_t bytes) {
+  if (host) return host->fold(m, offset, bytes, shared_.scratch);
+  return contribution(m).bytes().subspan(offset, bytes);
+}
+
+bool ReduceRun::all_readable() const {
+  return std::all_of(args_.inputs.begin(), args_.inputs.end(), [](const Slice& s) {
+    return !s.region || s.offset + s.length <= s.region->ready();
+  });
+}
+
 bool ReduceRun::readable(Member m, uint64_t bytes) const {
+  if (host) return offered && host->all_offered() && !host->refused();
   const Slice c = contribution(m);
   return !c.region || c.offset + bytes <= c.region->ready();
 }
@@ -138,6 +169,7 @@ bool ReduceRun::lands(uint32_t slot) const {
 }
 
 void ReduceRun::drop_memory() {
+  host.reset();
   owner.reset();
   sender.reset();
   slots_.clear();

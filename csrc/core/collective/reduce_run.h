@@ -5,28 +5,31 @@
 #include <optional>
 #include <vector>
 
-#include "base/element.h"
-#include "base/region.h"
+#include "collective/host_inputs.h"
+#include "collective/hosts.h"
 #include "collective/plan.h"
+#include "collective/reduce_args.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
 
 namespace mcast {
 
-// What the poster of a reduction hands over.
-struct ReduceArgs {
-  Element element = Element::kFloat32;
-  Reduction reduction = Reduction::kSum;
-  double factor = 1;          // PREMUL_SUM: this rank's
-  std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
-  Slice output;               // reduce_scatter: the own block; all_reduce, reduce: the whole (empty
-                              // away from the root)
-};
-
 class ReduceRun {
  public:
-  ReduceRun(const Plan& plan, const ReduceArgs& args, uint32_t members, Member self,
-            BufferPool& pool);
+  // What all reductions of a group share; outlives them.
+  struct Shared {
+    Hosts hosts;
+    Member self;
+    HostReader read_host;
+    Counters& counters;
+    uint64_t tag;  // of the group
+    BufferPool pool;
+    HostInputs::Scratch scratch;
+  };
+  ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared);
+  ~ReduceRun() { drop_memory(); }
+  ReduceRun(const ReduceRun&) = delete;
+  ReduceRun& operator=(const ReduceRun&) = delete;
 
   // Bytes of member `m`'s block, and our contribution to it.
   size_t length(Member m) const;
@@ -48,6 +51,22 @@ class ReduceRun {
   bool lands(uint32_t slot) const;
   // Whether `bytes` of our contribution to member `m`, from its start, can be read.
   bool readable(Member m, uint64_t bytes) const;
+  // Our input can be read whole.
+  bool all_readable() const;
+  // Our contribution to member `m`, folded with those of the other ranks of this host where that is
+  // done; only what is readable(). Valid until the next call. Nothing: host->refused().
+  std::optional<ConstBytes> payload(Member m, size_t offset, size_t bytes);
+  // PREMUL_SUM: what the owner still has to multiply the payload with.
+  double factor() const { return host ? 1 : args_.factor; }
+  // Who contributes to our block, in the order of folding; one of them is this member.
+  const std::vector<Member>& contributors() const { return contributors_; }
+  // Which of them `m` is; nothing: none.
+  std::optional<Member> contributor(Member m) const;
+  // The `i`-th of the others to be asked: beginning with the next, so that owners do not all ask
+  // the same one first.
+  Member next_asked(uint32_t i) const {
+    return contributors_[(own_ + 1 + i) % contributors_.size()];
+  }
   // reduce, at the root: where member `m`'s result goes.
   Slice destination(Member m) const { return part(args_.output, m); }
 
@@ -56,6 +75,10 @@ class ReduceRun {
   // The operation is over: lets go of the caller's memory and of the machines that point into it.
   void drop_memory();
 
+  std::optional<HostInputs> host;    // where ranks of a host fold first
+  bool offered = false;              // our input, to them
+  bool took = false;                 // they know that we have read theirs
+  Nanos refused_until = kNever;      // when not being able to read theirs is an error
   std::optional<ReduceOwner> owner;  // not for the one-step way
   std::optional<ReduceSender> sender;
   // Granting: contributors that know of what `owner` has granted, and what they knew before;
@@ -73,8 +96,11 @@ class ReduceRun {
 
   const Plan plan_;
   ReduceArgs args_;
+  Shared& shared_;
   const uint32_t members_;
   const Member self_;
+  std::vector<Member> contributors_;
+  Member own_ = 0;  // our place among them
   std::vector<Slice> slots_;
   Slice result_;
   bool own_staged_ = false;  // our contribution was not all readable when last looked at

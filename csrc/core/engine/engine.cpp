@@ -53,6 +53,9 @@ struct Engine::Impl {
   std::map<std::string, std::string> verbs_problems;
   void sweep_worn();
   Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
+  Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec,
+                                const std::vector<RankRecord>& records, const Agreement& agreement,
+                                Nanos deadline, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
                                           const std::vector<RankRecord>& records, Nanos deadline,
                                           KeyValueStore& store);
@@ -100,6 +103,31 @@ std::string lane_key(const Config& config) {
     key += config.get(name) + "\n";
   }
   return key;
+}
+
+// Why a group takes the network even if all its ranks are on one host; empty: it need not.
+std::string network_reason(const GroupSpec& spec) {
+  const Config& c = spec.config;
+  if (c.shared_memory == "off") return "shared_memory is off";
+  if (c.transport != "auto") return "the transport " + c.transport + " was asked for";
+  if (c.algorithm != "auto") return "the algorithm " + c.algorithm + " was asked for";
+  if (!c.faults.empty()) return "faults are injected into the network path";
+  if (spec.size > kHostMembers) return "the group is too large";
+  return "";
+}
+
+// Where the ranks' memory is found; nothing if one of them has told none, which all see alike.
+Result<std::vector<HostAddress>> addresses_of(const std::vector<RankRecord>& records) {
+  std::vector<HostAddress> addresses(records.size());
+  for (size_t r = 0; r < records.size(); r++) {
+    if (!HostAddress::decode(records[r].shared, addresses[r])) {
+      return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(r) +
+                                         " cannot be read; all ranks must use backend mcast of "
+                                         "the same version");
+    }
+    if (addresses[r].pid == 0) return std::vector<HostAddress>();
+  }
+  return addresses;
 }
 
 // So that XPS gives each lane a transmit queue of its own.
@@ -189,39 +217,63 @@ std::string Engine::Impl::verbs_problem_of(const Config& config) {
 }
 
 Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
-  const Config& c = spec.config;
-  const auto no = [](const std::string& why) { return Status(Code::kUnavailable, why); };
-  if (c.shared_memory == "off") return no("shared_memory is off");
-  if (c.transport != "auto") return no("the transport " + c.transport + " was asked for");
-  if (c.algorithm != "auto") return no("the algorithm " + c.algorithm + " was asked for");
-  if (!c.faults.empty()) return no("faults are injected into the network path");
-  if (spec.size > kHostMembers) return no("the group is too large");
+  if (spec.config.shared_memory == "off") {
+    return Status(Code::kUnavailable, "shared_memory is off");
+  }
   std::lock_guard<std::mutex> lock(mutex);
   if (!hub) {
     Result<std::unique_ptr<HostHub>> made = HostHub::make();
     if (!made.ok()) return made.status();
     hub = std::move(made).value();
   }
-  return HostMeeting::prepare(spec, *hub);
+  return HostMeeting::prepare(spec, *hub, network_reason(spec).empty());
+}
+
+// Ranks that share a host, in a group of several. Empty: some of them cannot read each other's
+// memory; all ranks come to the same.
+Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpec& spec,
+                                            const std::vector<RankRecord>& records,
+                                            const Agreement& agreement, Nanos deadline,
+                                            KeyValueStore& store) {
+  Result<std::vector<HostAddress>> addresses = addresses_of(records);
+  if (!addresses.ok()) return addresses.status();
+  if (addresses->empty()) return HostReader();
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    meeting.attach_neighbours(*addresses, agreement.host_of, spec, *hub);
+  }
+  const auto key = [](size_t rank) { return "neighbours/" + std::to_string(rank); };
+  const std::string verdict = spec.config.shared_memory == "slots" ? "slots" : meeting.verdict();
+  if (Status status = store.set(key(spec.rank), verdict); !status.ok()) return status;
+  std::vector<std::string> keys;
+  for (size_t r = 0; r < records.size(); r++) keys.push_back(key(r));
+  Result<std::vector<std::string>> verdicts =
+      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
+  if (!verdicts.ok()) {
+    return verdicts.status().with_context("waiting for all ranks to find those on their hosts");
+  }
+  bool direct = false;
+  const std::string problem = HostMeeting::unite(*verdicts, direct);
+  if (!problem.empty()) {
+    log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
+        spec.name.c_str(), problem.c_str());
+  }
+  return problem.empty() && direct ? meeting.reader() : HostReader();
 }
 
 // Null: some rank cannot, the network path is taken; all ranks come to the same.
 Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
                                                       const std::vector<RankRecord>& records,
                                                       Nanos deadline, KeyValueStore& store) {
-  std::vector<HostAddress> addresses(records.size());
-  for (size_t r = 0; r < records.size(); r++) {
-    if (!HostAddress::decode(records[r].shared, addresses[r])) {
-      return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(r) +
-                                         " cannot be read; all ranks must use backend mcast of "
-                                         "the same version");
-    }
-    // Seen alike by all ranks.
-    if (addresses[r].pid == 0) return std::shared_ptr<GroupBase>();
+  for (const RankRecord& r : records) {
+    if (!r.network.empty()) return std::shared_ptr<GroupBase>();
   }
+  Result<std::vector<HostAddress>> addresses = addresses_of(records);
+  if (!addresses.ok()) return addresses.status();
+  if (addresses->empty()) return std::shared_ptr<GroupBase>();
   {
     std::lock_guard<std::mutex> lock(mutex);
-    meeting.attach(addresses, spec, *hub);
+    meeting.attach(*addresses, spec, *hub);
   }
   const auto key = [](size_t rank) { return "shared/" + std::to_string(rank); };
   std::string verdict = meeting.verdict();
@@ -273,6 +325,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.agreed = spec.config.agreed_text();
   Result<HostMeeting> meeting = prepare_meeting(spec);
   if (meeting.ok()) mine.shared = meeting->address().encode();
+  mine.network = network_reason(spec);
   mine.verbs = verbs_problem_of(spec.config);
   mine.transport = only_verbs ? "verbs" : "udp";
   Result<Lanes> made = Status(Code::kUnavailable, mine.verbs);
@@ -312,7 +365,16 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
   group->observe(arrived, trace);
   group->explain_transport(choice->reason);
-  if (agreement->hosts == 1 && !meeting.ok()) group->shares_not(meeting.status().message());
+  if (agreement->hosts == 1) {
+    if (const std::string why = meeting.ok() ? mine.network : meeting.status().message();
+        !why.empty()) {
+      group->shares_not(why);
+    }
+  } else if (agreement->hosts < spec.size && meeting.ok()) {
+    Result<HostReader> reader = neighbours(*meeting, spec, *records, *agreement, deadline, store);
+    if (!reader.ok()) return reader.status().with_context("creating group '" + spec.name + "'");
+    group->fold_on_hosts(std::move(reader).value());
+  }
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
   return std::shared_ptr<GroupBase>(group);

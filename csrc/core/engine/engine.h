@@ -69,17 +69,18 @@ struct PostOptions {
 struct GroupStats {
   std::string name;
   Member rank = 0, size = 0;
-  std::string path;                   // "multicast", "ring", "shared memory", "local" (one rank)
-  std::string reason;                 // why that path
-  std::string transport;              // one line: interface, addresses, MTU, buffers, offloads
-  std::string transport_reason;       // why that transport
-  size_t chunk = 0;                   // payload bytes per datagram
-  size_t window = 0;                  // payload bytes in flight per root when the group is alone
-  size_t eager = 0;                   // bytes
-  size_t segment = 0;                 // bytes of a contribution frame of large reductions
-  uint64_t next_sequence = 0;         // of the multicast lane
-  uint64_t next_reduce_sequence = 0;  // of the reduce lane
-  std::string failure;                // empty, or why the group is poisoned
+  std::string path;              // "multicast", "ring", "shared memory", "local" (one rank)
+  std::string reason;            // why that path
+  std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
+  std::string transport_reason;  // why that transport
+  std::string contributions;     // to a block of a reduction: "one per rank", "one per host (4)"
+  size_t chunk = 0;              // payload bytes per datagram
+  size_t window = 0;             // payload bytes in flight per root when the group is alone
+  size_t eager = 0;              // bytes
+  size_t segment = 0;            // bytes of a contribution frame of large reductions
+  uint64_t next_sequence = 0;    // of the multicast lane
+  uint64_t next_reduce_sequence = 0;                       // of the reduce lane
+  std::string failure;                                     // empty, or why the group is poisoned
   std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together
   std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.

@@ -105,6 +105,13 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   GroupParams params = make_params(name_, rank_, config_, agreement);
   params.trace = trace_;
   params.multicast_arrived = arrived_;
+  fixed_.contributions = "one per rank";
+  if (read_host_) {
+    params.host_of = agreement.host_of;
+    params.read_host = read_host_;
+    params.agreed.contributors = agreement.hosts;
+    fixed_.contributions = "one per host (" + std::to_string(agreement.hosts) + ")";
+  }
   // The reduce lane first: once the probe is over, every rank's is there.
   const bool added = lanes_[1]->call([&](Lane& lane, Nanos now) {
     add_to_lane(1, params, agreement.reduce_address, agreement.reduce_peers, lane, now);

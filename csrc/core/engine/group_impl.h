@@ -27,6 +27,9 @@ class GroupImpl final : public GroupBase {
   void explain_transport(const std::string& why) { fixed_.transport_reason = why; }
   // Between ranks of one host: why not by shared memory; for the log.
   void shares_not(const std::string& why) { not_shared_ = "; no shared memory: " + why; }
+  // Before open(): ranks of a host fold their inputs of reductions before anything goes over the
+  // network; `reader` reads their memory.
+  void fold_on_hosts(HostReader reader) { read_host_ = std::move(reader); }
   ~GroupImpl() override;
 
   // Adds the group to its lane, probes, waits until the path is decided.
@@ -50,6 +53,7 @@ class GroupImpl final : public GroupBase {
   std::shared_ptr<const std::atomic<uint64_t>> arrived_;
   uint64_t tag_ = 0;
   std::string not_shared_;
+  HostReader read_host_;
 };
 
 }  // namespace mcast

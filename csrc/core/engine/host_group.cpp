@@ -88,10 +88,10 @@ void HostGroup::close_lane(size_t lane, Nanos deadline, bool hurry, Completion c
   lanes_[lane]->close(deadline, hurry, std::move(closed));
 }
 
-Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& hub) {
+Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& hub, bool segment) {
   HostMeeting meeting;
   meeting.address_ = hub.address();
-  if (spec.rank != 0) return meeting;
+  if (spec.rank != 0 || !segment) return meeting;
   Result<Segment> made = Segment::create("mcast-group", HostBoard::bytes(spec.size));
   if (!made.ok()) return made.status();
   meeting.address_.segment = made->fd();
@@ -99,32 +99,64 @@ Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& h
   return meeting;
 }
 
+namespace {
+
+std::string cannot(const GroupSpec& spec, size_t rank, const Status& why) {
+  return "rank " + std::to_string(spec.rank) + " cannot share memory with rank " +
+         std::to_string(rank) + ": " + why.message();
+}
+
+}  // namespace
+
+// The process of `rank`, and whether its memory can be read; lowers the verdict if not.
+void HostMeeting::find(size_t rank, const HostAddress& address, const GroupSpec& spec,
+                       HostHub& hub) {
+  auto peer = hub.find(address);
+  if (!peer.ok()) {
+    verdict_ = cannot(spec, rank, peer.status());
+    return;
+  }
+  shared_->peers[rank] = std::move(peer).value();
+  uint64_t copy = 0;
+  const Status read = shared_->peers[rank]->process.read(
+      address.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
+  if (!read.ok() || copy != address.token) verdict_ = "slots";
+}
+
 void HostMeeting::attach(const std::vector<HostAddress>& all, const GroupSpec& spec, HostHub& hub) {
   HostShared& s = *shared_;
   s.peers.resize(spec.size);
   verdict_ = "direct";
-  const auto cannot = [&](size_t rank, const Status& why) {
-    verdict_ = "rank " + std::to_string(spec.rank) + " cannot share memory with rank " +
-               std::to_string(rank) + ": " + why.message();
-  };
   if (spec.rank != 0) {
     Result<Segment> found = Segment::attach(static_cast<pid_t>(all[0].pid), all[0].segment,
                                             HostBoard::bytes(spec.size));
-    if (!found.ok()) return cannot(0, found.status());
+    if (!found.ok()) {
+      verdict_ = cannot(spec, 0, found.status());
+      return;
+    }
     s.segment = std::move(found).value();
   }
   s.board = HostBoard(s.segment.data(), spec.size);
   for (size_t rank = 0; rank < spec.size; rank++) {
-    if (rank == spec.rank) continue;
-    const HostAddress& a = all[rank];
-    auto peer = hub.find(a);
-    if (!peer.ok()) return cannot(rank, peer.status());
-    s.peers[rank] = std::move(peer).value();
-    uint64_t copy = 0;
-    const Status read = s.peers[rank]->process.read(
-        a.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
-    if (!read.ok() || copy != a.token) verdict_ = "slots";
+    if (rank != spec.rank) find(rank, all[rank], spec, hub);
+    if (verdict_ != "direct" && verdict_ != "slots") return;
   }
+}
+
+void HostMeeting::attach_neighbours(const std::vector<HostAddress>& all,
+                                    const std::vector<uint32_t>& host_of, const GroupSpec& spec,
+                                    HostHub& hub) {
+  shared_->peers.resize(spec.size);
+  verdict_ = "direct";
+  for (size_t rank = 0; rank < spec.size && verdict_ == "direct"; rank++) {
+    if (rank != spec.rank && host_of[rank] == host_of[spec.rank]) find(rank, all[rank], spec, hub);
+  }
+}
+
+HostReader HostMeeting::reader() const {
+  return [shared = shared_](Member from, uint64_t address, std::byte* to, size_t length) {
+    return shared->peers[from]->process.read(address, to, length).ok();
+  };
 }
 
 std::string HostMeeting::unite(const std::vector<std::string>& verdicts, bool& direct) {

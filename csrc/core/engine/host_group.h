@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/host_inputs.h"
 #include "engine/group_base.h"
 #include "engine/host_lane.h"
 
@@ -40,12 +41,18 @@ class HostGroup final : public GroupBase {
 // Finding the other ranks' memory when a group is made. All ranks end with the same verdict.
 class HostMeeting {
  public:
-  // Before the records are exchanged: rank 0 makes the segment. Not ok: this rank cannot share
-  // memory; the others learn it from the missing address.
-  static Result<HostMeeting> prepare(const GroupSpec& spec, const HostHub& hub);
+  // Before the records are exchanged: rank 0 makes the segment, unless the group takes the network
+  // in any case. Not ok: this rank cannot share memory; the others learn it from the missing
+  // address.
+  static Result<HostMeeting> prepare(const GroupSpec& spec, const HostHub& hub, bool segment);
   const HostAddress& address() const { return address_; }
   // Maps everybody's memory; the verdict of this rank. Engine's lock held.
   void attach(const std::vector<HostAddress>& all, const GroupSpec& spec, HostHub& hub);
+  // A group of several hosts: finds the ranks of this one only.
+  void attach_neighbours(const std::vector<HostAddress>& all, const std::vector<uint32_t>& host_of,
+                         const GroupSpec& spec, HostHub& hub);
+  // Reads their memory.
+  HostReader reader() const;
   // "direct", "slots", or why not; to be told to the others.
   const std::string& verdict() const { return verdict_; }
   // Of everybody's verdicts: empty if all can, else why not. `direct`: all can read all.
@@ -56,6 +63,8 @@ class HostMeeting {
   std::shared_ptr<HostShared> take();
 
  private:
+  void find(size_t rank, const HostAddress& address, const GroupSpec& spec, HostHub& hub);
+
   HostAddress address_;
   std::shared_ptr<HostShared> shared_ = std::make_shared<HostShared>();
   std::string verdict_;

@@ -76,6 +76,7 @@ std::string RankRecord::encode() const {
   put("salt", salt);
   put("agreed", agreed);
   put("shared", shared);
+  put("network", network);
   return out;
 }
 
@@ -119,6 +120,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.salt = fields["salt"];
   r.agreed = fields["agreed"];
   r.shared = fields["shared"];
+  r.network = fields["network"];
   return r;
 }
 
@@ -126,6 +128,8 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
                         size_t batch_bytes) {
   const RankRecord& mine = records[self];
   std::set<std::string> hosts;
+  std::map<std::string, uint32_t> numbers;
+  Agreement out;
   std::map<uint64_t, size_t> uids;  // of a process -> its rank
   for (size_t i = 0; i < records.size(); i++) {
     const RankRecord& r = records[i];
@@ -158,8 +162,9 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
                                                 r.host_name + "; start one process per rank");
     }
     hosts.insert(r.host);
+    out.host_of.push_back(
+        numbers.emplace(r.host, static_cast<uint32_t>(numbers.size())).first->second);
   }
-  Agreement out;
   out.hosts = static_cast<uint32_t>(hosts.size());
   const bool loopback = hosts.size() == 1;
   size_t datagram = SIZE_MAX, budget = SIZE_MAX;

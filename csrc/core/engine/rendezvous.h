@@ -27,13 +27,15 @@ struct RankRecord {
   uint64_t random = 0;                                  // rank 0's makes the group tag
   std::string salt;                                     // tells jobs apart; rank 0's counts
   std::string agreed;                                   // settings that must be equal
-  std::string shared;  // HostAddress: where ranks of its host find its memory; empty: they cannot
+  std::string shared;   // HostAddress: where ranks of its host find its memory; empty: they cannot
+  std::string network;  // why a group takes the network even if all are on its host; empty: it need
+                        // not
 
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);
 };
 
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
@@ -44,7 +46,8 @@ struct Agreement {
   std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   MulticastAddress reduce_address;   // the reduce lane's: a port of its own
   std::vector<StreamAddress> reduce_peers;
-  uint32_t hosts = 1;  // distinct hosts
+  uint32_t hosts = 1;             // distinct hosts
+  std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
 };
 
 // `records[i]` is rank i's. Fails with both sides' values where ranks differ in what must be equal.

@@ -90,7 +90,7 @@ void ReduceOwner::fold(Slot& s, uint32_t segment, double factor, const std::byte
 void ReduceOwner::advance(uint32_t segment) {
   Slot& s = slot(segment);
   while (s.next < shape_.members) {
-    if (s.next == shape_.self) {
+    if (s.next == shape_.self && !shape_.brought) {
       const size_t at = static_cast<size_t>(segment) * shape_.segment;
       if (at + length(segment) > own_ready_) return;
       fold(s, segment, shape_.factor, own_ + at);
@@ -108,7 +108,8 @@ void ReduceOwner::finish_ready() {
   while (folded_ < granted_ && slot(folded_).next == shape_.members) {
     Slot& s = slot(folded_);
     const size_t count = length(folded_) / element_size(shape_.element);
-    fold_finish(shape_.element, shape_.reduction, shape_.members, accumulator(s, folded_),
+    fold_finish(shape_.element, shape_.reduction,
+                shape_.divisor != 0 ? shape_.divisor : shape_.members, accumulator(s, folded_),
                 out_ + static_cast<size_t>(folded_) * shape_.segment, count);
     s.next = 0;
     folded_++;
@@ -120,8 +121,17 @@ bool ReduceOwner::accept(Member from, uint32_t segment, double factor, ConstByte
       segment != arrived_[from] || payload.size() != length(segment)) {
     return false;
   }
-  arrived_[from]++;
   arrived_in_all_++;
+  take(from, segment, factor, payload);
+  return true;
+}
+
+void ReduceOwner::bring(ConstBytes payload) {
+  take(shape_.self, brought(), shape_.factor, payload);
+}
+
+void ReduceOwner::take(Member from, uint32_t segment, double factor, ConstBytes payload) {
+  arrived_[from]++;
   Slot& s = slot(segment);
   if (s.next == from) {
     fold(s, segment, factor, payload.data());
@@ -133,7 +143,6 @@ bool ReduceOwner::accept(Member from, uint32_t segment, double factor, ConstByte
     c.factor = factor;
     std::copy(payload.begin(), payload.end(), c.bytes.begin());
   }
-  return true;
 }
 
 void ReduceOwner::own_ready(uint64_t bytes) {

@@ -28,8 +28,10 @@ class BufferPool {
 };
 
 struct ReduceShape {
-  uint32_t members = 1;
-  Member self = 0;
+  uint32_t members = 1;  // contributors; the owner is one of them
+  Member self = 0;       // which
+  bool brought = false;  // our own contribution comes by bring(), it is not read here
+  uint32_t divisor = 0;  // AVG: of the sum; 0: members
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   double factor = 1;                // PREMUL_SUM: ours
@@ -59,11 +61,15 @@ class ReduceOwner {
   uint32_t granted() const { return granted_; }
   void grant(uint32_t end);
 
-  // Contributions that have been accepted.
+  // Contributions of others that have been accepted.
   uint64_t arrived() const { return arrived_in_all_; }
 
   // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
   bool accept(Member from, uint32_t segment, double factor, ConstBytes payload);
+  // Our own contribution (shape.brought) to the segment after the last brought one, which is
+  // brought(), with its factor. segment < granted().
+  void bring(ConstBytes payload);
+  uint32_t brought() const { return arrived_[shape_.self]; }
   // Our own input can be read up to here, bytes.
   void own_ready(uint64_t bytes);
 
@@ -82,6 +88,7 @@ class ReduceOwner {
   Slot& slot(uint32_t segment) { return slots_[segment % slots_.size()]; }
   std::byte* accumulator(Slot& s, uint32_t segment);
   void fold(Slot& s, uint32_t segment, double factor, const std::byte* source);
+  void take(Member from, uint32_t segment, double factor, ConstBytes payload);
   void advance(uint32_t segment);
   void finish_ready();
 

@@ -11,12 +11,12 @@ namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",       "credit",       "limit",       "fetch",         "fetch_data",
-      "not_have",   "complete",     "released",    "ping",          "pong",
-      "abort",      "position",     "describe",    "probe_status",  "probe_done",
-      "ring_ready", "ring_data",    "leave",       "late",          "query",
-      "where",      "coming",       "deaf",        "switch",        "switch_ready",
-      "switch_at",  "reduce_grant", "reduce_data", "reduce_result", "fetch_grant"};
+      "none",         "credit",       "limit",        "fetch",       "fetch_data",    "not_have",
+      "complete",     "released",     "ping",         "pong",        "abort",         "position",
+      "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",     "leave",
+      "late",         "query",        "where",        "coming",      "deaf",          "switch",
+      "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
+      "reduce_offer", "reduce_taken"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -170,6 +170,22 @@ bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept {
   if (!in.ok() || in.remaining() == 0) return false;
   out.payload = in.rest();
   return true;
+}
+
+void put_reduce_offer(Writer& out, const ReduceOffer& offer) {
+  out.put<uint64_t>(offer.inputs);
+  out.put<uint64_t>(offer.live);
+  out.put<uint64_t>(offer.cookie);
+  out.put<uint64_t>(std::bit_cast<uint64_t>(offer.factor));
+}
+
+bool parse_reduce_offer(ConstBytes body, ReduceOffer& out) noexcept {
+  Reader in(body);
+  out.inputs = in.get<uint64_t>();
+  out.live = in.get<uint64_t>();
+  out.cookie = in.get<uint64_t>();
+  out.factor = std::bit_cast<double>(in.get<uint64_t>());
+  return in.done();
 }
 
 void put_ring_head(Writer& out, Member root, uint64_t offset) {

@@ -55,8 +55,10 @@ enum class FrameType : uint8_t {
   kReduceResult = 28,  // to the root of a reduce: argument descriptor; offset (u64) in the sender's
                        // block, payload
   kFetchGrant = 29,    // instead of kFetchData: argument request id; FetchGrant
+  kReduceOffer = 30,   // to ranks of the same host: argument descriptor; ReduceOffer
+  kReduceTaken = 31,   // to ranks of the same host: argument descriptor; your input is read
 };
-inline constexpr uint8_t kFrameTypeMax = 29;
+inline constexpr uint8_t kFrameTypeMax = 31;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
@@ -139,6 +141,16 @@ struct ReduceData {
 };
 void put_reduce_head(Writer& out, uint32_t segment, double factor);
 bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept;
+
+// Where a rank of the same host finds the sender's input. Addresses are of the sender's process.
+struct ReduceOffer {
+  uint64_t inputs = 0;  // of an array of u64: addresses of the inputs
+  uint64_t live = 0;    // of a u64 that equals `cookie` while the inputs are the operation's
+  uint64_t cookie = 0;
+  double factor = 1;  // PREMUL_SUM: the sender's
+};
+void put_reduce_offer(Writer& out, const ReduceOffer& offer);
+bool parse_reduce_offer(ConstBytes body, ReduceOffer& out) noexcept;
 
 void put_ring_head(Writer& out, Member root, uint64_t offset);
 bool parse_ring_data(ConstBytes body, RingData& out) noexcept;

@@ -81,6 +81,21 @@ std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks
   return ops;
 }
 
+// Some ranks share hosts, in any order.
+std::vector<uint32_t> pick_hosts(uint64_t seed, uint32_t ranks) {
+  Rng rng(seed ^ 0x686f737473ULL);
+  if (ranks < 3 || rng.chance(0.5)) return {};
+  std::vector<uint32_t> host_of(ranks);
+  const auto hosts = static_cast<uint32_t>(2 + rng.below(ranks - 2));
+  const bool blocks = rng.chance(0.5);
+  for (uint32_t r = 0; r < ranks; r++) {
+    host_of[r] = blocks      ? r * hosts / ranks
+                 : r < hosts ? r
+                             : static_cast<uint32_t>(rng.below(hosts));
+  }
+  return host_of;
+}
+
 }  // namespace
 
 wire::Descriptor OpSpec::descriptor() const {
@@ -118,7 +133,10 @@ std::string Schedule::describe() const {
         << p.agreed.batch << " eager " << p.agreed.eager << " window " << p.agreed.window
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
         << p.staging << " retransmit " << p.retransmit << " ahead " << p.ahead << " alpha "
-        << p.alpha << (p.try_multicast ? "" : " ring") << "; ops";
+        << p.alpha << (p.try_multicast ? "" : " ring");
+    if (!p.host_of.empty()) out << " hosts";
+    for (const uint32_t host : p.host_of) out << " " << host;
+    out << "; ops";
     for (const OpSpec& op : ops[g]) {
       out << " " << wire::kind_name(op.kind) << "(" << op.bytes;
       if (op.kind == wire::Kind::kBroadcast || op.kind == wire::Kind::kReduce) {
@@ -181,6 +199,7 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     }
     s.groups.push_back(p);
     if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
+    if (flavour.reduce) p.host_of = pick_hosts(seed, s.ranks);
     s.groups.back() = p;
     s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
   }

@@ -1,6 +1,10 @@
 // The driver: deliver what is due, poll every lane, jump to the next deadline or delivery.
 #include "support/cluster.h"
 
+#include <gtest/gtest.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/reduce_kernels.h"
@@ -36,8 +40,50 @@ size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes) {
   return bytes.size();
 }
 
+namespace {
+
+// Folds in two steps, with the rules written out: AVG of 16-bit floats is divided before the first
+// rounding, other averages at the end; factors are used within the hosts.
+std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
+                                        Reduction reduction, size_t from, size_t bytes,
+                                        const std::vector<uint32_t>& host_of) {
+  const size_t count = bytes / element_size(element);
+  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
+  const bool average = reduction == Reduction::kAvg;
+  const bool scaled = reduction == Reduction::kPremulSum || (average && half);
+  const Reduction within = scaled ? Reduction::kPremulSum : average ? Reduction::kSum : reduction;
+  const Reduction between = average && !half ? Reduction::kAvg
+                            : scaled         ? Reduction::kSum
+                                             : reduction;
+  std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
+  std::vector<bool> seen(ranks);
+  bool first_host = true;
+  for (uint32_t lead = 0; lead < ranks; lead++) {
+    if (seen[lead]) continue;
+    std::vector<std::byte> sum(acc.size()), part(bytes);
+    for (uint32_t r = lead; r < ranks; r++) {
+      if (host_of[r] != host_of[lead]) continue;
+      seen[r] = true;
+      std::vector<std::byte> all(from + bytes);
+      fill_pattern(op, r, all);
+      (r == lead ? fold_first : fold_next)(element, within, average ? 1.0 / ranks : factor_of(r),
+                                           all.data() + from, sum.data(), count);
+    }
+    fold_finish(element, within, 1, sum.data(), part.data(), count);
+    (first_host ? fold_first : fold_next)(element, between, 1, part.data(), acc.data(), count);
+    first_host = false;
+  }
+  fold_finish(element, between, ranks, acc.data(), out.data(), count);
+  return out;
+}
+
+}  // namespace
+
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes) {
+                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of) {
+  if (!host_of.empty()) {
+    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of);
+  }
   const size_t count = bytes / element_size(element);
   std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
   for (uint32_t r = 0; r < ranks; r++) {
@@ -70,7 +116,7 @@ std::string OpRun::check(uint32_t size) const {
     if (input && !input->intact()) return "guard bytes of the input overwritten";
     if (kind == wire::Kind::kReduce && root != rank) return "";
     const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
-    const auto want = reduced(id, size, element, reduction, from, block);
+    const auto want = reduced(id, size, element, reduction, from, block, host_of);
     // In place, a reduce_scatter's result is a part of the memory.
     const std::byte* have = memory->data() + (input ? 0 : from);
     for (size_t i = 0; i < block; i++) {
@@ -102,6 +148,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
         std::make_unique<Lane>(options.transport ? options.transport() : net_.attach()));
   }
   paused_.assign(options.ranks, false);
+  killed_.assign(options.ranks, false);
   spins_.assign(options.ranks, 0);
   add_group(options.group);
 }
@@ -116,6 +163,17 @@ size_t Cluster::add_group(const GroupParams& base) {
     params.self = static_cast<Member>(r);
     params.tag = base.tag + g + 1;
     params.agreed.members = options_.ranks;
+    if (!params.host_of.empty()) {
+      params.agreed.contributors = Hosts(params.host_of).count();
+      params.read_host = [this, r, host_of = params.host_of](Member from, uint64_t at,
+                                                             std::byte* to, size_t length) {
+        EXPECT_EQ(host_of[r], host_of[from]);
+        if (killed_[from]) return false;
+        // As from another process: memory that is gone is an error, not a fault.
+        iovec local{to, length}, remote{reinterpret_cast<void*>(at), length};
+        return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(length);
+      };
+    }
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
     std::vector<PeerId> peers;
     for (uint32_t m = 0; m < options_.ranks; m++) {
@@ -149,6 +207,10 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->element = static_cast<Element>(descriptor.element);
     run->reduction = static_cast<Reduction>(descriptor.reduction);
     const bool scatter = run->kind == wire::Kind::kReduceScatter;
+    if (make_plan(descriptor, core.params().agreed, element_size(run->element)).way !=
+        ReduceWay::kOneStep) {
+      run->host_of = core.params().host_of;
+    }
     const size_t whole = (scatter ? options_.ranks : 1) * run->block;
     auto input = std::make_shared<Guarded>(whole);
     fill_pattern(id, rank, Bytes(input->data(), whole));
@@ -185,6 +247,10 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->calls++;
     run->status = status;
     run->done_at = now_;
+    // From now on the memory is the caller's: who still reads it gets something else.
+    if (!status.ok() && run->input) {
+      std::memset(run->input->data(), 0x5a, run->input->size());
+    }
     if (then) then();
   };
   if (adjust) adjust(rank, post);

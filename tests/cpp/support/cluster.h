@@ -41,8 +41,10 @@ class Guarded {
 // The factor of a rank in PREMUL_SUM.
 inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 // What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
+// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded.
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes);
+                               size_t from, size_t bytes,
+                               const std::vector<uint32_t>& host_of = {});
 
 // One op at one rank: its memory and its result.
 struct OpRun {
@@ -55,6 +57,7 @@ struct OpRun {
   std::shared_ptr<Guarded> input;  // of a reduction that is not in place
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
+  std::vector<uint32_t> host_of;  // as for reduced()
   int calls = 0;
   Status status;
   Nanos done_at = 0;
@@ -116,7 +119,7 @@ class Cluster {
   // Kills the process of this rank: its streams break and its lane is never polled again.
   void kill(Member r) {
     net_.kill(r);
-    paused_[r] = true;
+    paused_[r] = killed_[r] = true;
   }
   bool paused(Member r) const { return paused_[r]; }
   // Most idle polls in a row of one lane whose deadline had passed all the same: a real lane thread
@@ -134,7 +137,7 @@ class Cluster {
   SimNetwork net_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::vector<LaneGroup*>> groups_;
-  std::vector<bool> paused_;
+  std::vector<bool> paused_, killed_;
   std::vector<uint64_t> spins_;  // by lane, in a row
   uint64_t most_spins_ = 0;
   std::multimap<Nanos, std::function<void()>> actions_;

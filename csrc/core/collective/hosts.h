@@ -1,0 +1,35 @@
+// Which members share a host, and which of them speaks for it: where the ranks of a host fold their
+// inputs before anything goes over the network, an owner gets one contribution per host. Agreed
+// when the group is made. Hosts are numbered by their lowest rank.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+class Hosts {
+ public:
+  // Every member on a host of its own.
+  explicit Hosts(uint32_t members);
+  // host_of[m]: any number that tells hosts apart.
+  explicit Hosts(const std::vector<uint32_t>& host_of);
+
+  uint32_t members() const { return static_cast<uint32_t>(host_of_.size()); }
+  uint32_t count() const { return static_cast<uint32_t>(members_.size()); }
+  // Every member is alone on its host.
+  bool flat() const { return members_.size() == host_of_.size(); }
+  uint32_t host_of(Member m) const { return host_of_[m]; }
+  // Ascending.
+  const std::vector<Member>& members(uint32_t host) const { return members_[host]; }
+  // Who brings the contribution of `host` to `owner`: the owner itself on its own host; elsewhere
+  // the members take the owners in turn.
+  Member speaker(uint32_t host, Member owner) const;
+
+ private:
+  std::vector<uint32_t> host_of_;
+  std::vector<std::vector<Member>> members_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,20 @@
+// What the poster of a reduction hands over.
+#pragma once
+
+#include <vector>
+
+#include "base/element.h"
+#include "base/region.h"
+
+namespace mcast {
+
+struct ReduceArgs {
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  double factor = 1;          // PREMUL_SUM: this rank's
+  std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
+  Slice output;               // reduce_scatter: the own block; all_reduce, reduce: the whole (empty
+                              // away from the root)
+};
+
+}  // namespace mcast

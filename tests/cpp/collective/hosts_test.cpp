@@ -1,0 +1,193 @@
+// Several ranks on a host: their inputs are folded there, one contribution per host goes over the
+// network, and nobody's memory is read after it was given back.
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+using wire::Kind;
+
+ClusterOptions on_hosts(const std::vector<uint32_t>& host_of) {
+  ClusterOptions o;
+  o.ranks = static_cast<uint32_t>(host_of.size());
+  o.group.host_of = host_of;
+  return o;
+}
+
+TEST(Hosts, AreNumberedByTheirLowestRank) {
+  const Hosts hosts({7, 3, 7, 9, 3});
+  EXPECT_EQ(hosts.count(), 3u);
+  EXPECT_FALSE(hosts.flat());
+  EXPECT_EQ(hosts.members(0), (std::vector<Member>{0, 2}));
+  EXPECT_EQ(hosts.members(1), (std::vector<Member>{1, 4}));
+  EXPECT_EQ(hosts.members(2), std::vector<Member>{3});
+  EXPECT_TRUE(Hosts(5).flat());
+  EXPECT_TRUE(Hosts({4, 2, 0}).flat());
+}
+
+TEST(Hosts, MembersSpeakForAsManyOwnersEach) {
+  for (const auto& host_of : {std::vector<uint32_t>{0, 0, 1, 1, 2, 2},
+                              {0, 1, 0, 1, 0, 1},
+                              {0, 0, 0, 0, 1, 2, 3},
+                              {0, 1, 1, 1, 1, 1, 2, 2, 0}}) {
+    const Hosts hosts(host_of);
+    for (uint32_t h = 0; h < hosts.count(); h++) {
+      std::vector<uint32_t> load(host_of.size());
+      for (Member owner = 0; owner < host_of.size(); owner++) {
+        const Member speaker = hosts.speaker(h, owner);
+        EXPECT_EQ(hosts.host_of(speaker), h);
+        if (hosts.host_of(owner) == h) {
+          EXPECT_EQ(speaker, owner);
+        } else {
+          load[speaker]++;
+        }
+      }
+      uint32_t least = UINT32_MAX, most = 0;
+      for (const Member m : hosts.members(h)) {
+        least = std::min(least, load[m]);
+        most = std::max(most, load[m]);
+      }
+      EXPECT_LE(most, least + 1);
+    }
+  }
+  // Equal hosts of consecutive ranks: rails.
+  const Hosts rails({0, 0, 1, 1, 2, 2});
+  EXPECT_EQ(rails.speaker(2, 0), 4);
+  EXPECT_EQ(rails.speaker(0, 3), 1);
+}
+
+// Payload bytes between ranks, of one reduction of `bytes` per rank in all.
+uint64_t sent(const std::vector<uint32_t>& host_of, Kind kind, size_t bytes) {
+  Cluster c(on_hosts(host_of));
+  Runs runs;
+  const size_t block = kind == Kind::kReduceScatter ? bytes / host_of.size() : bytes;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.reduction(r, kind, 0, block, 3));
+  finish(c, runs);
+  EXPECT_EQ(c.total(Counter::reduce_bytes_sent), c.total(Counter::reduce_bytes_received));
+  return c.total(Counter::reduce_bytes_sent);
+}
+
+TEST(Hosts, BytesBetweenThemDoNotGrowWithTheirRanks) {
+  constexpr size_t kBytes = 12 * 40'000;
+  for (const Kind kind : {Kind::kReduceScatter, Kind::kAllreduce}) {
+    // Every host sends what its ranks have together to the owners elsewhere: all but its own part.
+    const uint64_t four = sent({0, 1, 2, 3}, kind, kBytes);
+    EXPECT_EQ(four, 3 * kBytes);
+    EXPECT_EQ(sent({0, 0, 1, 1, 2, 2, 3, 3}, kind, kBytes), four);
+    EXPECT_EQ(sent({0, 1, 2, 3, 0, 1, 2, 3}, kind, kBytes), four);
+    EXPECT_EQ(sent({0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}, kind, kBytes), four);
+    // Uneven: (hosts - 1) contributions to every block.
+    EXPECT_EQ(sent({0, 0, 0, 0, 1, 2}, kind, kBytes), 2 * kBytes);
+  }
+}
+
+TEST(Hosts, SmallBlocksToo) {
+  // Sent unasked: below the size that needs a grant.
+  EXPECT_EQ(sent({0, 0, 1, 1}, Kind::kReduceScatter, 4 * 1000), 4000u);
+  EXPECT_EQ(sent({0, 0, 0, 1}, Kind::kReduceScatter, 4 * 1000), 4000u);
+}
+
+TEST(Hosts, AnInputIsKeptUntilTheOthersHaveReadIt) {
+  // Rank 1's own block is complete long before rank 0, which was late, has folded rank 1's input.
+  Cluster c(on_hosts({0, 0, 1}));
+  Runs runs;
+  for (const Member r : {Member{1}, Member{2}}) {
+    runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 4000, 3));
+  }
+  c.run_for(50 * kMilli);
+  EXPECT_FALSE(runs[0]->done());
+  EXPECT_EQ(c.total(Counter::shm_direct_bytes), 0u);
+  runs.push_back(c.reduction(0, Kind::kReduceScatter, 0, 4000, 3));
+  finish(c, runs);
+  EXPECT_GT(c.total(Counter::shm_direct_bytes), 0u);
+}
+
+TEST(Hosts, StagedInputsAreReadWhenTheyAreThere) {
+  Cluster c(on_hosts({0, 0, 1, 1}));
+  std::vector<std::shared_ptr<Region>> regions;
+  c.adjust = [&](Member, Post& post) {
+    regions.push_back(post.reduce->inputs[0].region);
+    regions.back()->set_ready(0);
+  };
+  Runs runs;
+  for (Member r = 0; r < 4; r++) {
+    runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 100'000, 3));
+  }
+  for (const uint64_t ready : {uint64_t{100'000}, uint64_t{250'000}}) {
+    for (const auto& region : regions) region->set_ready(ready);
+    c.run_for(20 * kMilli);
+    EXPECT_EQ(c.total(Counter::reduce_bytes_sent), 0u);
+  }
+  for (const auto& region : regions) region->set_ready(region->size());
+  finish(c, runs);
+}
+
+TEST(Hosts, MemoryThatWasGivenBackIsNotTakenForGood) {
+  // Rank 0 has told rank 1 where its input is, then gives up (which nobody hears), and its memory
+  // changes. When rank 2 comes at last, rank 1 folds what it finds, for rank 4, which needs nothing
+  // else of rank 0.
+  Cluster c(on_hosts({0, 0, 0, 1, 2}));
+  bool quiet = false;
+  c.net().set_frame_hook(
+      [&](size_t from, size_t, Channel, ConstBytes) { return !(quiet && from == 0); });
+  c.net().set_datagram_hook([&](size_t from, size_t, ConstBytes) {
+    return quiet && from == 0 ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+  });
+  Runs runs;
+  const auto post = [&](Member r) {
+    runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 4000, 3));
+  };
+  for (const Member r : {Member{0}, Member{1}, Member{3}, Member{4}}) post(r);
+  c.run_for(5 * kMilli);
+  quiet = true;
+  c.group(0).core().fail(Status(Code::kAborted, "given up by rank 0"), 0, c.now());
+  post(2);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 60 * kSecond));
+  for (const auto& run : runs) {
+    ASSERT_FALSE(run->status.ok()) << run->rank << " " << run->check(5);
+    const std::string want =
+        run->rank == 0 ? "given up by rank 0" : "rank 0 is lost (its memory cannot be read)";
+    EXPECT_NE(run->status.message().find(want), std::string::npos) << run->status.to_string();
+  }
+}
+
+TEST(Hosts, OffersOutOfPlaceBreakTheProtocol) {
+  for (const auto type : {wire::FrameType::kReduceOffer, wire::FrameType::kReduceTaken}) {
+    for (const Member from : {Member{0}, Member{2}}) {
+      for (const bool flat : {true, false}) {
+        Cluster c(on_hosts(flat ? std::vector<uint32_t>{0, 1, 2} : std::vector<uint32_t>{0, 0, 1}));
+        Runs runs{c.reduction(1, Kind::kReduceScatter, 0, 100'000, 3)};
+        const auto& core = c.group(1).core();
+        wire::FrameHeader header;
+        header.type = type;
+        header.member = from;
+        header.group_tag = core.params().tag;
+        wire::Descriptor d{Kind::kReduceScatter, static_cast<uint8_t>(Element::kInt32), kNoMember,
+                           100'000, ""};
+        d.reduction = static_cast<uint8_t>(Reduction::kSum);
+        header.argument = d.hash();
+        wire::Writer body;
+        if (type == wire::FrameType::kReduceOffer) wire::put_reduce_offer(body, {});
+        body.put<uint8_t>(0);
+        c.group(1).core().on_frame(header, body.bytes(), c.now());
+        ASSERT_TRUE(runs[0]->done());
+        EXPECT_EQ(runs[0]->status.code(), Code::kInternal) << runs[0]->status.to_string();
+      }
+    }
+  }
+}
+
+TEST(Hosts, ReductionsThatDifferAreDescribed) {
+  Cluster c(on_hosts({0, 0, 1}));
+  Runs runs;
+  for (Member r = 0; r < 3; r++) {
+    runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, r == 1 ? 8000 : 4000, 3));
+  }
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+  for (const auto& run : runs) {
+    EXPECT_EQ(run->status.code(), Code::kMismatch) << run->status.to_string();
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test
