@@ -130,6 +130,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["transport"] = stats.transport;
   result["transport_reason"] = stats.transport_reason;
   result["contributions"] = stats.contributions;
+  result["streams"] = stats.streams;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;

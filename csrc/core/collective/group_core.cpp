@@ -78,6 +78,11 @@ void GroupCore::post(Post post, Nanos now) {
   op.self = self_;
   op.plan = make_plan(op.post.descriptor, params_.agreed,
                       op.post.reduce ? element_size(op.post.reduce->element) : 1);
+  if (op.post.elsewhere) {
+    op.plan.roots = op.plan.chunks = 0;
+    op.plan.block = 0;
+    op.plan.small = op.plan.large = false;
+  }
   op.deadline =
       op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
   ops_.push_back(std::move(owned));
@@ -120,8 +125,8 @@ void GroupCore::post(Post post, Nanos now) {
     }
   }
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
-  op.needs_release =
-      size_ > 1 && (barrier || (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
+  op.needs_release = size_ > 1 && (barrier || op.post.elsewhere ||
+                                   (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
   if (op.plan.large && size_ > 1) large_in_flight_++;
   if (op.post.reduce && op.post.descriptor.bytes > 0) {
     op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, reductions_);
@@ -234,6 +239,7 @@ bool GroupCore::keep_small(Operation& op) {
 
 void GroupCore::check_local(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reduce_complete(op))) return;
+  if (op.post.elsewhere && !op.post.elsewhere->load(std::memory_order_acquire)) return;
   if (op.sender && op.plan.small && !op.sending_started) return;  // the block is still the caller's
   if (!op.ring.empty()) {
     const auto successor = static_cast<Member>((self_ + 1u) % size_);
@@ -246,6 +252,10 @@ void GroupCore::check_local(Operation& op, Nanos now) {
   if (op.fetch) judge_hearing(op, now);
   if (!op.needs_release) finish(op, {}, now);
   advance_complete(now);
+}
+
+void GroupCore::arrived(Sequence sequence, Nanos now) {
+  if (Operation* op = find(sequence)) check_local(*op, now);
 }
 
 void GroupCore::advance_complete(Nanos now) {
@@ -347,6 +357,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   }
   if (failed()) return false;
   report_complete(now);
+  if (now >= suspicion_until_) fail(suspicion_, kNoMember, now);
   if (base_ != next_ || probe_ || frozen_) drive_liveness(now, drained);
   check_deadlines(now);
   return more && !failed();
@@ -354,7 +365,8 @@ bool GroupCore::progress(Nanos now, bool drained) {
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
-  Nanos next = std::min({completion_.deadline(), late_until_, departed_until_, lost_until_});
+  Nanos next = std::min(
+      {completion_.deadline(), late_until_, departed_until_, lost_until_, suspicion_until_});
   if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   for (const auto& op : ops_) {

@@ -72,6 +72,11 @@ class GroupCore {
   // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
   void post(Post post, Nanos now);
 
+  // Post::elsewhere has become true; before or after the post.
+  void arrived(Sequence sequence, Nanos now);
+  // As fail(), at `when`, unless a reason has been found until then.
+  void fail_later(const Status& why, Nanos when);
+
   // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
   void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // A frame for this group from `from`, header parsed and checksum verified.
@@ -290,7 +295,8 @@ class GroupCore {
   IngressShare ingress_;
   uint32_t retransmit_waiting_ = 0;
 
-  Status failure_;
+  Status failure_, suspicion_;
+  Nanos suspicion_until_ = kNever;
   std::function<void(const Status&)> on_failure_;
   std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
   std::vector<Status> gone_;    // by member: why it can no longer be reached

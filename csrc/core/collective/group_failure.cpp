@@ -57,6 +57,12 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   if (auto ready = std::exchange(ready_, nullptr)) ready(failure_);
 }
 
+void GroupCore::fail_later(const Status& why, Nanos when) {
+  if (failed() || suspicion_until_ != kNever) return;
+  suspicion_ = why;
+  suspicion_until_ = when;
+}
+
 void GroupCore::on_abort(const wire::AbortNotice& notice, Sequence released, Nanos now) {
   counters_.add(Counter::aborts_received);
   // The news of a failure may overtake that of success: what was complete everywhere stays so.

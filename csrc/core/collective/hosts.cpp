@@ -30,6 +30,11 @@ Hosts::Hosts(const std::vector<uint32_t>& host_of) {
   }
 }
 
+bool Hosts::even() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [&](const auto& m) { return m.size() == members_[0].size(); });
+}
+
 Member Hosts::speaker(uint32_t host, Member owner) const {
   if (host_of_[owner] == host) return owner;
   const std::vector<Member>& here = members_[host];

@@ -18,6 +18,8 @@ class Hosts {
 
   uint32_t members() const { return static_cast<uint32_t>(host_of_.size()); }
   uint32_t count() const { return static_cast<uint32_t>(members_.size()); }
+  // All hosts have as many members.
+  bool even() const;
   // Every member is alone on its host.
   bool flat() const { return members_.size() == host_of_.size(); }
   uint32_t host_of(Member m) const { return host_of_[m]; }

@@ -1,6 +1,7 @@
 // One operation in flight at one member: its plan, its memory, its protocol machines, its state.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,6 +35,9 @@ struct Post {
   // Done marks of the outputs, if asked for: (slot, bytes final from its start).
   std::function<void(uint32_t, uint64_t)> on_mark;
   size_t mark_step = 1;
+  // The data travels by other groups: this one only makes sure that all ranks call the same and
+  // ends it for all. Complete here when true; then call GroupCore::arrived().
+  std::shared_ptr<const std::atomic<bool>> elsewhere;
 };
 
 // Which operation, of which group, on which rank, how long it took and how long it might: the start

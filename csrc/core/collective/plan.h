@@ -19,6 +19,7 @@ struct Agreed {
   size_t window = 0;           // setting; 0: from the budget
   uint32_t chains = 0;         // setting; 0: chosen here
   uint32_t reorder = 0;        // setting; 0: one batch
+  uint32_t share = 1;          // groups that use a receiver's link at once, as parts of one
   uint32_t stripes = 1;        // interfaces that the multicast lane alternates over
   size_t incast = 1u << 20;    // setting: bytes of contributions that one owner may have asked for
 };

@@ -44,6 +44,7 @@ struct Engine::Impl {
   // Of all multicast lanes together: they share the link.
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
   std::shared_ptr<Trace> trace;
+  std::shared_ptr<Trace> traced(const GroupSpec& spec) const { return spec.part ? nullptr : trace; }
   std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs);
@@ -56,6 +57,8 @@ struct Engine::Impl {
   Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec,
                                 const std::vector<RankRecord>& records, const Agreement& agreement,
                                 Nanos deadline, KeyValueStore& store);
+  Result<std::unique_ptr<Rails>> make_rails(const GroupSpec& spec, const Agreement& agreement,
+                                            KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
                                           const std::vector<RankRecord>& records, Nanos deadline,
                                           KeyValueStore& store);
@@ -65,6 +68,7 @@ struct Engine::Impl {
 namespace {
 
 constexpr Nanos kMeetingStep = 200 * kMilli;   // between looks at the other ranks' processes
+constexpr Nanos kPartPatience = 10 * kSecond;  // for ranks that were all there a moment ago
 constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
@@ -94,6 +98,25 @@ void after_fork_in_child() {
   g_impl = nullptr;
   g_mutex->unlock();
 }
+
+// A part of a group uses its store, with keys of its own.
+class Prefixed final : public KeyValueStore {
+ public:
+  Prefixed(KeyValueStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  Status set(const std::string& key, const std::string& value) override {
+    return store_.set(prefix_ + key, value);
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    std::vector<std::string> full;
+    for (const std::string& key : keys) full.push_back(prefix_ + key);
+    return store_.multi_get(full, timeout);
+  }
+
+ private:
+  KeyValueStore& store_;
+  const std::string prefix_;
+};
 
 // The settings that sockets and threads depend on.
 std::string lane_key(const Config& config) {
@@ -261,6 +284,41 @@ Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpe
   return problem.empty() && direct ? meeting.reader() : HostReader();
 }
 
+// After the group itself: everybody is there. A rank that dies meanwhile is waited for until the
+// liveness limit.
+Result<std::unique_ptr<Rails>> Engine::Impl::make_rails(const GroupSpec& spec,
+                                                        const Agreement& agreement,
+                                                        KeyValueStore& store) {
+  const Hosts hosts(agreement.host_of);
+  const uint32_t here = hosts.host_of(spec.rank);
+  const std::vector<Member>& local = hosts.members(here);
+  const auto place =
+      static_cast<Member>(std::find(local.begin(), local.end(), spec.rank) - local.begin());
+  GroupSpec part = spec;
+  part.part = true;
+  part.timeout = std::min<Nanos>(spec.timeout, spec.config.liveness_limit + kPartPatience);
+  GroupSpec rail = part;
+  rail.name += "/rail " + std::to_string(place);
+  rail.rank = static_cast<Member>(here);
+  rail.size = hosts.count();
+  rail.rail = place + 1u;
+  rail.rails = static_cast<uint32_t>(local.size());
+  Prefixed rail_store(store, "rail" + std::to_string(place) + "/");
+  Result<std::shared_ptr<GroupBase>> on_rail = join(rail, rail_store);
+  if (!on_rail.ok()) return on_rail.status();
+  GroupSpec host = part;
+  host.name += "/host " + std::to_string(here);
+  host.rank = place;
+  host.size = rail.rails;
+  host.config.transport = host.config.algorithm = "auto";
+  host.config.faults.clear();
+  Prefixed host_store(store, "host" + std::to_string(here) + "/");
+  Result<std::shared_ptr<GroupBase>> on_host = join(host, host_store);
+  if (!on_host.ok()) return on_host.status();
+  return std::make_unique<Rails>(hosts, spec.rank, agreement.agreed, std::move(on_rail).value(),
+                                 std::move(on_host).value());
+}
+
 // Null: some rank cannot, the network path is taken; all ranks come to the same.
 Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
                                                       const std::vector<RankRecord>& records,
@@ -294,7 +352,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
         return std::shared_ptr<GroupBase>();
       }
       std::shared_ptr<GroupBase> group =
-          std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, trace);
+          std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, traced(spec));
       log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec.name.c_str(),
           unsigned{spec.rank}, spec.size, group->stats().transport.c_str());
       return group;
@@ -355,7 +413,8 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
       records = std::move(second);
     }
   }
-  Result<Agreement> agreement = agree(*records, spec.rank, spec.config, 64u << 10);
+  Result<Agreement> agreement =
+      agree(*records, spec.rank, spec.config, 64u << 10, spec.rail, spec.rails);
   if (!agreement.ok()) return agreement.status().with_context(context);
   if (agreement->hosts == 1 && meeting.ok()) {
     Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
@@ -363,8 +422,9 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
     if (met.value() != nullptr) return met;
   }
   auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
-  group->observe(arrived, trace);
+  group->observe(arrived, traced(spec));
   group->explain_transport(choice->reason);
+  bool rails = false;
   if (agreement->hosts == 1) {
     if (const std::string why = meeting.ok() ? mine.network : meeting.status().message();
         !why.empty()) {
@@ -373,10 +433,16 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   } else if (agreement->hosts < spec.size && meeting.ok()) {
     Result<HostReader> reader = neighbours(*meeting, spec, *records, *agreement, deadline, store);
     if (!reader.ok()) return reader.status().with_context("creating group '" + spec.name + "'");
+    rails = *reader && Hosts(agreement->host_of).even();
     group->fold_on_hosts(std::move(reader).value());
   }
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
+  if (rails) {
+    Result<std::unique_ptr<Rails>> laid = make_rails(spec, *agreement, store);
+    if (!laid.ok()) return laid.status().with_context("creating group '" + spec.name + "'");
+    group->lay_rails(std::move(laid).value());
+  }
   return std::shared_ptr<GroupBase>(group);
 }
 

@@ -74,6 +74,7 @@ struct GroupStats {
   std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
   std::string transport_reason;  // why that transport
   std::string contributions;     // to a block of a reduction: "one per rank", "one per host (4)"
+  std::string streams;           // large ones: received by "every rank", "one rank per host (4)"
   size_t chunk = 0;              // payload bytes per datagram
   size_t window = 0;             // payload bytes in flight per root when the group is alone
   size_t eager = 0;              // bytes
@@ -155,6 +156,9 @@ struct GroupSpec {
   Nanos timeout = 1800 * kSecond;  // for the creation
   // Asked now and then on the calling thread while the creation waits; true: give it up (kAborted).
   std::function<bool()> interrupted;
+  // Of groups that the engine makes as parts of others: which rail (from 1), of how many.
+  uint32_t rail = 0, rails = 1;
+  bool part = false;  // such a group: its operations are not traced
 };
 
 class Engine {

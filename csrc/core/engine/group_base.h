@@ -36,6 +36,8 @@ class GroupBase : public Group {
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }
 
+  // An operation of lane 0 as a part of another group's. Not ok: post.done is not called.
+  Status post_part(Post post);
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.

@@ -15,6 +15,7 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kWarnInterval = 60 * kSecond;
+constexpr Nanos kPartPatience = 2 * kSecond;  // for a better word on why a part has failed
 constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
 
 GroupParams make_params(const std::string& name, Member rank, const Config& config,
@@ -62,6 +63,8 @@ GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
 GroupImpl::~GroupImpl() {
   const Status status = close_with_linger();
   if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
+  std::lock_guard<std::mutex> lock(holder_->mutex);
+  holder_->rails = nullptr;
 }
 
 void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
@@ -82,7 +85,7 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
   GroupCore& core =
       lane.add_group(own, address, joined, std::move(ids), now, counters_[index]).core();
   // A lane that fails takes the other with it: the group is one.
-  core.set_failure_listener([state = state_, tag = tag_, &lane,
+  core.set_failure_listener([state = state_, tag = tag_, &lane, holder = holder_,
                              other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
     // Where a peer was silent, its connections may yet break, long after the network has healed:
     // the next group must not be made over them.
@@ -90,6 +93,10 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
     {
       std::lock_guard<std::mutex> lock(state->mutex);
       if (state->failure.ok()) state->failure = why;
+    }
+    {
+      std::lock_guard<std::mutex> lock(holder->mutex);
+      if (holder->rails != nullptr) holder->rails->fail(why);
     }
     if (const auto o = other.lock()) {
       o->push([tag, why](Lane& l, Nanos at) {
@@ -106,6 +113,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   params.trace = trace_;
   params.multicast_arrived = arrived_;
   fixed_.contributions = "one per rank";
+  fixed_.streams = "every rank";
   if (read_host_) {
     params.host_of = agreement.host_of;
     params.read_host = read_host_;
@@ -211,7 +219,71 @@ void GroupImpl::warn_of_ring() const {
       fixed_.reason.c_str(), others.c_str());
 }
 
+void GroupImpl::lay_rails(std::unique_ptr<Rails> rails) {
+  rails_ = std::move(rails);
+  fixed_.streams = "one rank per host (" + std::to_string(rails_->rail().size()) + ")";
+  std::lock_guard<std::mutex> lock(holder_->mutex);
+  holder_->rails = rails_.get();
+}
+
+// The operation here only makes sure that all ranks call it, and ends it for all; `done` runs when
+// it and all parts are over.
+Status GroupImpl::push_by_rails(Post post) {
+  struct Ends {
+    int left = 2;
+    Status first;
+    Completion done;
+    // Lane thread.
+    void one(const Status& status) {
+      if (first.ok()) first = status;
+      if (--left == 0 && done) done(first);
+    }
+  };
+  auto ends = std::make_shared<Ends>();
+  ends->done = std::move(post.done);
+  auto arrived = std::make_shared<std::atomic<bool>>(false);
+  Post hull;
+  const Sequence sequence = hull.sequence = post.sequence;
+  hull.descriptor = post.descriptor;
+  hull.posted = post.posted;
+  hull.timeout = post.timeout;
+  hull.elsewhere = arrived;
+  hull.done = [ends](const Status& status) { ends->one(status); };
+  if (Status status = push_to_lane(0, std::move(hull)); !status.ok()) return status;
+  const auto on_lane = [weak = std::weak_ptr(lanes_[0]),
+                        tag = tag_](std::function<void(GroupCore&, Nanos)> act) {
+    const auto lane = weak.lock();
+    return lane && lane->push([tag, act = std::move(act)](Lane& l, Nanos now) {
+      if (LaneGroup* group = l.find_group(tag)) act(group->core(), now);
+    });
+  };
+  Rails::Events events;
+  events.arrived = [arrived, on_lane, sequence] {
+    arrived->store(true, std::memory_order_release);
+    on_lane([sequence](GroupCore& core, Nanos now) { core.arrived(sequence, now); });
+  };
+  events.trouble = [on_lane, ranks = rails_->ranks_text()](const Status& why) {
+    // Our own connections to whoever is lost break as well, and that says which rank it is.
+    const Status told(why.code(), why.message() + " (" + ranks + ")");
+    on_lane([told](GroupCore& core, Nanos now) { core.fail_later(told, now + kPartPatience); });
+  };
+  events.ended = [weak = std::weak_ptr(lanes_[0]), ends] {
+    // Not in the posting call, which holds the group's lock.
+    const auto lane = weak.lock();
+    if (!lane || !lane->push([ends](Lane&, Nanos) { ends->one({}); })) ends->one({});
+  };
+  rails_->post(std::move(post), std::move(events));
+  return {};
+}
+
 Status GroupImpl::push(size_t index, Post post) {
+  if (index == 0 && rails_ && rails_->carries(post.descriptor)) {
+    return push_by_rails(std::move(post));
+  }
+  return push_to_lane(index, std::move(post));
+}
+
+Status GroupImpl::push_to_lane(size_t index, Post post) {
   const auto gone = [name = name_](const char* how, const Post& p) {
     return Status(Code::kClosed, p.descriptor.name + " (sequence " + std::to_string(p.sequence) +
                                      "): group '" + name + "' " + how);
@@ -229,10 +301,12 @@ Status GroupImpl::push(size_t index, Post post) {
 }
 
 std::function<void()> GroupImpl::waker() const {
-  return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+  return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])},
+          rails = rails_ ? rails_->waker() : std::function<void()>()] {
     for (const auto& weak : lanes) {
       if (const auto lane = weak.lock()) lane->transport().wake();
     }
+    if (rails) rails();
   };
 }
 
@@ -251,6 +325,7 @@ void GroupImpl::close_lane(size_t lane, Nanos deadline, bool hurry, Completion c
 GroupStats GroupImpl::stats() const {
   GroupStats s = common_stats();
   if (lanes_[0] == nullptr || !here()) return s;
+  if (rails_) rails_->add_to(s);
   for (const auto& lane : lanes_) {
     lane->call([&](Lane& l, Nanos) {
       if (LaneGroup* group = l.find_group(tag_)) {

@@ -10,6 +10,7 @@
 
 #include "engine/group_base.h"
 #include "engine/lane_thread.h"
+#include "engine/rails.h"
 #include "engine/rendezvous.h"
 
 namespace mcast {
@@ -35,6 +36,9 @@ class GroupImpl final : public GroupBase {
   // Adds the group to its lane, probes, waits until the path is decided.
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
 
+  // Large broadcasts and all-gathers go by rails from now on; before the first operation.
+  void lay_rails(std::unique_ptr<Rails> rails);
+
   std::function<void()> waker() const override;
   GroupStats stats() const override;
 
@@ -42,6 +46,8 @@ class GroupImpl final : public GroupBase {
   Status push(size_t lane, Post post) override;
   void fail_lane(size_t lane, const Status& why) override;
   void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
+  Status push_by_rails(Post post);
+  Status push_to_lane(size_t lane, Post post);
   bool has_lanes() const override;
   void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
                    const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
@@ -54,6 +60,14 @@ class GroupImpl final : public GroupBase {
   uint64_t tag_ = 0;
   std::string not_shared_;
   HostReader read_host_;
+  // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:
+  // its groups cannot be destroyed on a lane's thread.
+  struct RailsHolder {
+    std::mutex mutex;
+    Rails* rails = nullptr;
+  };
+  std::shared_ptr<RailsHolder> holder_ = std::make_shared<RailsHolder>();
+  std::unique_ptr<Rails> rails_;
 };
 
 }  // namespace mcast

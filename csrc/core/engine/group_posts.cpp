@@ -96,6 +96,16 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
   return post.sequence;
 }
 
+Status GroupBase::post_part(Post post) {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
+  Result<Sequence> taken = take_turn(0, std::move(post));
+  lock.unlock();
+  if (!taken.ok()) return taken.status();
+  pushed(0);
+  return {};
+}
+
 Result<Sequence> GroupBase::post_broadcast(Slice data, Member root, PostOptions options) {
   const std::string name = name_of(options, "broadcast");
   if (root >= size_) {

@@ -125,7 +125,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
 }
 
 Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
-                        size_t batch_bytes) {
+                        size_t batch_bytes, uint32_t rail, uint32_t rails) {
   const RankRecord& mine = records[self];
   std::set<std::string> hosts;
   std::map<std::string, uint32_t> numbers;
@@ -197,12 +197,13 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.agreed.chains = static_cast<uint32_t>(config.chains);
   out.agreed.incast = config.incast;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
+  out.agreed.share = rails;
   out.agreed.stripes = loopback ? 1 : stripes(mine.external);
 
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);
   const uint64_t job = hash_text(records[0].salt, 2);
-  const uint64_t base = job + host_set % kAddressesPerJob;
+  const uint64_t base = job + (host_set + rail) % kAddressesPerJob;
   // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
   out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
   out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);

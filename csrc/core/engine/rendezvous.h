@@ -51,7 +51,8 @@ struct Agreement {
 };
 
 // `records[i]` is rank i's. Fails with both sides' values where ranks differ in what must be equal.
+// `rail` of `rails`: see engine/rails.h; 0 for other groups.
 Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
-                        size_t batch_bytes);
+                        size_t batch_bytes, uint32_t rail = 0, uint32_t rails = 1);
 
 }  // namespace mcast

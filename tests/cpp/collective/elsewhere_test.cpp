@@ -1,0 +1,113 @@
+// Operations whose data travels by other groups (Post::elsewhere): they end for all when all have
+// everything, they agree on the call, and they fail like any other.
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+struct Elsewhere {
+  explicit Elsewhere(uint32_t ranks, size_t bytes = 1 << 20) {
+    ClusterOptions o;
+    o.ranks = ranks;
+    cluster = std::make_unique<Cluster>(o);
+    for (uint32_t r = 0; r < ranks; r++) {
+      here.push_back(std::make_shared<std::atomic<bool>>(false));
+    }
+    cluster->adjust = [this](Member r, Post& post) {
+      post.elsewhere = here[r];
+      post.input = {};
+      post.outputs.clear();
+    };
+    for (Member r = 0; r < ranks; r++) {
+      runs.push_back(cluster->allgather(r, bytes, 1));
+    }
+  }
+  void arrive(Member r) {
+    here[r]->store(true);
+    cluster->group(r).core().arrived(0, cluster->now());
+  }
+  std::vector<std::shared_ptr<std::atomic<bool>>> here;
+  std::unique_ptr<Cluster> cluster;
+  Runs runs;
+};
+
+TEST(Elsewhere, EndsForAllWhenAllHaveEverything) {
+  Elsewhere e(4);
+  for (Member r = 0; r < 4; r++) {
+    e.cluster->run_for(50 * kMilli);
+    for (const auto& run : e.runs) EXPECT_FALSE(run->done());
+    e.arrive(r);
+  }
+  ASSERT_TRUE(e.cluster->run([&] { return all_done(e.runs); }, kSecond));
+  for (const auto& run : e.runs) EXPECT_TRUE(run->status.ok()) << run->status.to_string();
+  EXPECT_EQ(e.cluster->total(Counter::chunks_placed), 0u);
+  EXPECT_LE(e.cluster->spins(), 3u);
+}
+
+TEST(Elsewhere, WordThatComesBeforeThePostIsKept) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  auto here = std::make_shared<std::atomic<bool>>(true);
+  c.adjust = [&](Member, Post& post) {
+    post.elsewhere = here;
+    post.outputs.clear();
+  };
+  c.group(0).core().arrived(0, c.now());
+  Runs runs = allgather_all(c, 1 << 20, 1);
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));
+}
+
+TEST(Elsewhere, ALostRankIsNamed) {
+  Elsewhere e(3);
+  e.arrive(0);
+  e.cluster->kill(2);
+  ASSERT_TRUE(e.cluster->run([&] { return e.runs[0]->done() && e.runs[1]->done(); }, kSecond));
+  for (const Member r : {0, 1}) {
+    EXPECT_EQ(e.runs[r]->status.code(), Code::kPeerLost);
+    EXPECT_NE(e.runs[r]->status.message().find("rank 2 "), std::string::npos);
+  }
+}
+
+TEST(Elsewhere, CallsThatDifferAreAMismatch) {
+  ClusterOptions o;
+  o.ranks = 3;
+  Cluster c(o);
+  auto here = std::make_shared<std::atomic<bool>>(false);
+  c.adjust = [&](Member, Post& post) {
+    post.elsewhere = here;
+    post.input = {};
+    post.outputs.clear();
+  };
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.allgather(r, r == 1 ? 1000 : 2000, 1));
+  // Nothing arrives: the pings that ask for life tell it.
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 20 * kSecond));
+  for (const auto& run : runs) {
+    EXPECT_EQ(run->status.code(), Code::kMismatch) << run->status.to_string();
+  }
+}
+
+TEST(Elsewhere, APartThatFailedFailsItInTime) {
+  for (const bool better : {false, true}) {
+    Elsewhere e(3);
+    const Nanos from = e.cluster->now();
+    e.cluster->group(1).core().fail_later(Status(Code::kInternal, "a part of it broke"),
+                                          from + 100 * kMilli);
+    if (better) {
+      e.cluster->run_for(50 * kMilli);
+      e.cluster->kill(2);
+    }
+    ASSERT_TRUE(e.cluster->run([&] { return e.runs[0]->done() && e.runs[1]->done(); }, kSecond));
+    const std::string want = better ? "rank 2 is lost" : "a part of it broke";
+    for (const Member r : {0, 1}) {
+      EXPECT_NE(e.runs[r]->status.message().find(want), std::string::npos)
+          << e.runs[r]->status.to_string();
+    }
+    EXPECT_EQ(e.cluster->now() < from + 100 * kMilli, better);
+    EXPECT_LE(e.cluster->spins(), 3u);
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,268 @@
+// What Rails posts on its two groups: with groups that only copy, in any order that ready marks and
+// the host's queue allow, every rank gets every byte once, and done marks never lie.
+#include "engine/rails.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "base/rng.h"
+
+namespace mcast::test {
+namespace {
+
+GroupSpec spec_of(const std::string& name, uint32_t rank, uint32_t size) {
+  GroupSpec spec;
+  spec.name = name;
+  spec.rank = static_cast<Member>(rank);
+  spec.size = size;
+  return spec;
+}
+
+// A group of which the test carries out the operations.
+class CopyGroup final : public GroupBase {
+ public:
+  CopyGroup(const std::string& name, uint32_t rank, uint32_t size)
+      : GroupBase(spec_of(name, rank, size)) {}
+  std::function<void()> waker() const override {
+    return [] {};
+  }
+  GroupStats stats() const override { return common_stats(); }
+
+  std::deque<Post> posts;
+  std::vector<wire::Descriptor> seen;
+  bool refuses = false;
+
+ private:
+  Status push(size_t, Post post) override {
+    if (refuses) return Status(Code::kPeerLost, "rank 1 is lost");
+    seen.push_back(post.descriptor);
+    posts.push_back(std::move(post));
+    return {};
+  }
+  void fail_lane(size_t lane, const Status& why) override {
+    if (lane != 0) return;
+    while (!posts.empty()) {
+      const Post post = std::move(posts.front());
+      posts.pop_front();
+      post.done(why);
+    }
+  }
+  void close_lane(size_t, Nanos, bool, Completion closed) override { closed({}); }
+  bool has_lanes() const override { return true; }
+};
+
+std::byte pattern(Member root, size_t at, uint64_t salt) {
+  return static_cast<std::byte>(mix64(salt * 31 + root * 7919 + at / 8) >> at % 8 * 8);
+}
+
+struct World {
+  World(const std::vector<uint32_t>& host_of, const Agreed& agreed, uint64_t seed)
+      : hosts(host_of), rng(seed) {
+    const auto place = [&](Member m) {
+      const auto& local = hosts.members(hosts.host_of(m));
+      return static_cast<uint32_t>(std::find(local.begin(), local.end(), m) - local.begin());
+    };
+    for (Member m = 0; m < hosts.members(); m++) {
+      const uint32_t h = hosts.host_of(m), p = place(m);
+      const auto rail =
+          std::make_shared<CopyGroup>("g/rail " + std::to_string(p), h, hosts.count());
+      const auto host = std::make_shared<CopyGroup>("g/host " + std::to_string(h), p,
+                                                    hosts.members() / hosts.count());
+      on_rail[p].push_back(rail.get());
+      on_host[h].push_back(host.get());
+      ranks.push_back(std::make_unique<Rails>(hosts, m, agreed, rail, host));
+    }
+    for (auto* groups : {&on_rail, &on_host}) {
+      for (auto& [key, group] : *groups) {
+        std::sort(group.begin(), group.end(),
+                  [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
+      }
+    }
+    ended.assign(hosts.members(), 0);
+    arrived.assign(hosts.members(), 0);
+    marked.resize(hosts.members());
+    outputs.resize(hosts.members());
+    inputs.resize(hosts.members());
+  }
+
+  void post(Member m, const wire::Descriptor& d, uint64_t salt, bool marks) {
+    const bool all = d.kind == wire::Kind::kAllgather;
+    const size_t blocks = all ? hosts.members() : 1;
+    outputs[m].assign(blocks * d.bytes, std::byte{});
+    auto region = std::make_shared<Region>(outputs[m].data(), outputs[m].size(), nullptr);
+    Post p;
+    p.descriptor = d;
+    for (size_t b = 0; b < blocks; b++) p.outputs.push_back({region, b * d.bytes, d.bytes});
+    if (all || d.root == m) {
+      p.input = p.outputs[all ? m : 0];
+      for (size_t i = 0; i < d.bytes; i++) p.input.data()[i] = pattern(m, i, salt);
+      inputs[m] = region;
+    }
+    marked[m].assign(blocks, 0);
+    if (marks) {
+      p.mark_step = 100'000;
+      p.on_mark = [this, m, d, salt, all](uint32_t b, uint64_t bytes) {
+        EXPECT_GT(bytes, marked[m][b]);
+        const auto root = all ? static_cast<Member>(b) : d.root;
+        for (size_t i = marked[m][b]; i < bytes; i += 977) {
+          ASSERT_EQ(outputs[m][b * d.bytes + i], pattern(root, i, salt)) << i << " is not final";
+        }
+        marked[m][b] = bytes;
+      };
+    }
+    Rails::Events events;
+    events.arrived = [this, m] { arrived[m]++; };
+    events.trouble = [this](const Status& why) { troubles.push_back(why); };
+    events.ended = [this, m] { ended[m]++; };
+    ranks[m]->post(std::move(p), std::move(events));
+  }
+
+  // Carries out the oldest operation of one group as far as its source is ready.
+  bool step(std::vector<CopyGroup*>& group, std::vector<size_t>& done, bool rail) {
+    for (CopyGroup* g : group) {
+      if (g->posts.empty()) return false;
+    }
+    const wire::Descriptor d = group[0]->posts[0].descriptor;
+    for (CopyGroup* g : group) EXPECT_TRUE(g->posts[0].descriptor.same(d));
+    const bool all = d.kind == wire::Kind::kAllgather;
+    const size_t slots = all ? group.size() : 1;
+    done.resize(slots);
+    bool moved = false, complete = true;
+    for (size_t s = 0; s < slots; s++) {
+      const Post& from = group[all ? s : d.root]->posts[0];
+      const size_t offset = from.input.offset, ready = from.input.region->ready();
+      size_t end = std::min<size_t>(d.bytes, ready < offset ? 0 : ready - offset);
+      // A host's operation takes a source whole; a rail sends what is there, some of it.
+      if (!rail && end < d.bytes) end = 0;
+      if (rail && end > done[s]) end = done[s] + 1 + rng.below(end - done[s]);
+      if (end > done[s]) {
+        moved = true;
+        for (CopyGroup* g : group) {
+          const Post& to = g->posts[0];
+          if (&to == &from) continue;
+          std::memcpy(to.outputs[s].data() + done[s], from.input.data() + done[s], end - done[s]);
+          if (to.on_mark) to.on_mark(static_cast<uint32_t>(s), end);
+        }
+        done[s] = end;
+      }
+      complete = complete && done[s] == d.bytes;
+    }
+    if (!complete) return moved;
+    done.clear();
+    for (CopyGroup* g : group) {
+      const Post post = std::move(g->posts.front());
+      g->posts.pop_front();
+      post.done({});
+    }
+    return true;
+  }
+
+  void run() {
+    std::map<const void*, std::vector<size_t>> progress;
+    for (int idle = 0; idle < 200;) {
+      const bool rail = rng.chance(0.5);
+      auto& groups = rail ? on_rail : on_host;
+      auto it = groups.begin();
+      std::advance(it, static_cast<int>(rng.below(groups.size())));
+      idle = step(it->second, progress[it->second[0]], rail) ? 0 : idle + 1;
+    }
+  }
+
+  const Hosts hosts;
+  Rng rng;
+  std::vector<std::unique_ptr<Rails>> ranks;
+  std::map<uint32_t, std::vector<CopyGroup*>> on_rail, on_host;
+  std::vector<int> ended, arrived;
+  std::vector<std::vector<std::byte>> outputs;
+  std::vector<std::shared_ptr<Region>> inputs;
+  std::vector<std::vector<uint64_t>> marked;
+  std::vector<Status> troubles;
+};
+
+wire::Descriptor call(wire::Kind kind, Member root, size_t bytes) {
+  return {kind, 6, root, bytes, "op"};
+}
+
+TEST(Rails, CarryWhatIsLarge) {
+  World world({0, 0, 1, 1}, {}, 1);
+  const Rails& r = *world.ranks[0];
+  EXPECT_TRUE(r.carries(call(wire::Kind::kBroadcast, 0, 4 << 20)));
+  EXPECT_FALSE(r.carries(call(wire::Kind::kBroadcast, 0, (4 << 20) - 1)));
+  EXPECT_TRUE(r.carries(call(wire::Kind::kAllgather, kNoMember, 1 << 20)));
+  EXPECT_FALSE(r.carries(call(wire::Kind::kAllgather, kNoMember, (1 << 20) - 1)));
+  EXPECT_FALSE(r.carries(call(wire::Kind::kReduceScatter, kNoMember, 64 << 20)));
+}
+
+TEST(Rails, DeliverExactBytesInAnyOrder) {
+  const std::vector<std::vector<uint32_t>> mappings = {
+      {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 2, 2, 1, 0}, {0, 1, 1, 0, 2, 3, 3, 2}};
+  int in_turns = 0;
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    Agreed agreed;
+    agreed.budget = seed % 2 == 0 ? 128u << 10 : 4u << 20;
+    World world(mappings[seed % mappings.size()], agreed, seed);
+    const uint32_t members = world.hosts.members();
+    Agreed on_rail = agreed;
+    on_rail.members = world.hosts.count();
+    on_rail.share = members / world.hosts.count();
+    const bool all = rng.chance(0.5), marks = rng.chance(0.7);
+    const auto root = static_cast<Member>(all ? kNoMember : rng.below(members));
+    const size_t bytes = (all ? (4u << 20) / members : 4u << 20) + rng.below(700'000);
+    const wire::Descriptor d =
+        call(all ? wire::Kind::kAllgather : wire::Kind::kBroadcast, root, bytes);
+    in_turns += all && make_plan(d, on_rail).chains < world.hosts.count() ? 1 : 0;
+    for (Member m = 0; m < members; m++) world.post(m, d, seed, marks);
+    world.run();
+    for (Member m = 0; m < members; m++) {
+      ASSERT_EQ(world.ended[m], 1);
+      ASSERT_EQ(world.arrived[m], 1);
+      for (size_t b = 0; b < (all ? members : 1); b++) {
+        const auto from = all ? static_cast<Member>(b) : root;
+        for (size_t i = 0; i < bytes; i++) {
+          ASSERT_EQ(world.outputs[m][b * bytes + i], pattern(from, i, seed))
+              << "byte " << i << " of block " << b << " at rank " << m;
+        }
+        if (marks && from != m) {
+          EXPECT_EQ(world.marked[m][b], bytes);
+        }
+      }
+    }
+    // The ranks of a host, and those of a rail, post the same in the same order.
+    for (auto* groups : {&world.on_rail, &world.on_host}) {
+      for (auto& [key, group] : *groups) {
+        for (CopyGroup* g : group) {
+          ASSERT_EQ(g->seen.size(), group[0]->seen.size());
+          for (size_t i = 0; i < g->seen.size(); i++)
+            EXPECT_TRUE(g->seen[i].same(group[0]->seen[i]));
+        }
+      }
+    }
+    EXPECT_TRUE(world.troubles.empty());
+  }
+  EXPECT_GT(in_turns, 0);
+}
+
+TEST(Rails, AFailureEndsAllPartsOnce) {
+  for (const bool refused : {true, false}) {
+    World world({0, 0, 1, 1}, {}, 1);
+    if (refused) world.on_host[0][0]->refuses = true;
+    world.post(0, call(wire::Kind::kAllgather, kNoMember, 2 << 20), 1, false);
+    EXPECT_EQ(world.troubles.size(), refused ? 1u : 0u);
+    EXPECT_EQ(world.ended[0], 0);
+    world.ranks[0]->fail(Status(Code::kPeerLost, "rank 2 is lost"));
+    EXPECT_EQ(world.troubles.size(), 1u);
+    EXPECT_EQ(world.ended[0], 1);
+    EXPECT_EQ(world.arrived[0], 0);
+    // Nothing holds the caller's memory any more.
+    EXPECT_EQ(world.inputs[0].use_count(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,217 @@
+"""Hosts with equally many ranks: large broadcasts and all-gathers are received once per host, whatever
+happens meanwhile. (test_multihost_hosts.py counts what is on the wire.)"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import programs
+import pytest
+import torch
+import torch.distributed as dist
+from test_multihost_failures import LIMIT, SIZE, others, raised_in_time, running, survives
+
+import torch_mcast
+from torch_mcast.lab import Loss
+
+all_tier = pytest.mark.all_tier
+
+
+def counted(ctx, op, size):
+    programs.join(ctx)
+    dist.barrier()
+    before = torch_mcast.stats()["counters"]
+    if op == "all_gather":
+        programs.all_gather(size // ctx.world_size, 1)
+    else:
+        programs.broadcast(size, 1, 1)
+    dist.barrier()
+    stats = torch_mcast.stats()
+    return stats, {name: n - before[name] for name, n in stats["counters"].items()}
+
+
+@pytest.mark.parametrize("op", ["all_gather", "broadcast"])
+def test_a_stream_is_received_once_per_host(hosts, op):
+    size = 8 << 20
+    results = hosts(2, 2).run(counted, op, size)
+    for stats, _ in results:
+        assert stats["streams"] == "one rank per host (2)"
+        assert stats["path"] == "multicast" and not stats["failure"]
+    chunk = results[0][0]["chunk"]
+    got = [counts["chunks_placed"] * chunk for _, counts in results]
+    read = [counts["shm_direct_bytes"] for _, counts in results]
+    if op == "all_gather":
+        # A quarter over the network to each, the neighbour's two quarters out of its memory.
+        assert all(0.25 * size <= bytes <= 0.26 * size for bytes in got), got
+        assert all(bytes == size // 2 for bytes in read), read
+    else:
+        # To the other host a half to each; there a half is read, here all of it but by the root.
+        assert got[0] == got[1] == 0
+        assert all(0.5 * size <= bytes <= 0.51 * size for bytes in got[2:]), got
+        assert read[1] == 0 and read[0] == size and sum(read[2:]) == size, read
+    assert all(counts["ops_posted"] == 2 for _, counts in results)  # with the barrier
+
+
+def test_small_ones_go_straight(hosts):
+    for stats, counts in hosts(2, 2).run(counted, "all_gather", 1 << 20):
+        assert stats["streams"] == "one rank per host (2)"
+        assert counts["shm_direct_bytes"] == 0
+
+
+ROOTS = [None, 0, pytest.param(3, marks=all_tier)]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("victim", [1, pytest.param(2, marks=all_tier)])
+def test_a_killed_neighbour_is_named(hosts, victim, root):
+    cluster = hosts(2, 2)
+    call = running(cluster, SIZE, LIMIT, 60.0, root)
+    since = time.monotonic()
+    cluster.pool.kill(victim)
+    raised_in_time(call, others(cluster, victim), since, victim)
+    outcomes = call.outcomes(60)
+    assert outcomes[victim].text == f"signal {signal.SIGKILL.name}"
+    assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
+
+
+def test_a_stopped_neighbour_is_named(hosts):
+    cluster = hosts(2, 2)
+    call = running(cluster, SIZE, LIMIT)
+    since = time.monotonic()
+    cluster.pool.stop(3)
+    raised_in_time(call, others(cluster, 3), since, 3)
+    cluster.pool.resume(3)
+    assert all(outcome.state == "error" for outcome in call.outcomes(60))
+
+
+def test_a_neighbour_that_stops_for_a_while_survives(hosts):
+    cluster = hosts(2, 2)
+    call = running(cluster, SIZE)
+    cluster.pool.stop(3)
+    time.sleep(3.0)  # the length of the fault
+    cluster.pool.resume(3)
+    survives(call)
+
+
+@pytest.mark.parametrize("mode, loss", [("flood", "1%"), ("blocked", "0%")])
+def test_losses_and_blocked_multicast(hosts, mode, loss):
+    cluster = hosts(2, 2)
+    cluster.lab.set_multicast(mode)
+    if loss != "0%":
+        cluster.lab.set_faults(Loss(loss))
+    try:
+        stats = cluster.run(programs.rounds, SIZE, 3)
+    finally:
+        cluster.lab.set_multicast("flood")
+        cluster.lab.set_faults()
+    for row in stats:
+        assert row["path"] == ("multicast" if mode == "flood" else "ring") and not row["failure"]
+    if loss != "0%":
+        assert sum(row["counters"]["repair_chunks_received"] for row in stats) > 0
+        assert any(
+            row["repairs"][peer]["received_bytes"] for row in stats for peer in row["repairs"]
+        )
+
+
+def disagrees(ctx, what):
+    """Rank 3 makes another call than the others, or none; what they all get."""
+    programs.join(ctx, 8.0 if what == "late" else 30.0)
+    dist.barrier()
+    began = time.monotonic()
+    block = torch.zeros(SIZE, dtype=torch.uint8)
+    text = ""
+    try:
+        if what == "late" and ctx.rank == 3:
+            ctx.wait("go", timeout_s=60)
+        if what == "abort" and ctx.rank == 3:
+            torch_mcast.abort()
+        if what == "size" and ctx.rank == 3:
+            block = block[: SIZE // 2]
+        if what == "op" and ctx.rank == 3:
+            dist.broadcast(torch.zeros(4 * SIZE, dtype=torch.uint8), 0)
+        else:
+            dist.all_gather_into_tensor(torch.zeros(4 * len(block), dtype=torch.uint8), block)
+    except dist.DistBackendError as error:
+        text = str(error)
+    ctx.notify("over", (time.monotonic() - began, text))
+
+
+CALLS = {
+    "size": ("differ", 15.0),
+    "op": ("differ", 15.0),
+    "late": ("rank(s) 3 ", 12.0),
+    "abort": ("aborted by rank 3", 5.0),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_calls_that_differ_fail_on_all(hosts, what):
+    cluster = hosts(2, 2)
+    call = cluster.start(disagrees, what)
+    told = call.wait("over", [0, 1, 2], 60)
+    call.signal("go")
+    call.results(60)
+    wanted, limit = CALLS[what]
+    for seconds, text in told:
+        assert wanted in text and seconds < limit, (seconds, text)
+
+
+def leaves_in_flight(ctx):
+    """A group that is destroyed while its operations are running, again and again."""
+    programs.join(ctx)
+    for salt in range(3):
+        group = dist.new_group()
+        outputs = torch.zeros(4 * SIZE, dtype=torch.uint8)
+        work = dist.all_gather_into_tensor(
+            outputs, programs.pattern(SIZE, ctx.rank, salt), group=group, async_op=True
+        )
+        if salt == 1:
+            work.wait()
+        dist.destroy_process_group(group)
+        if salt == 1:
+            programs.check(outputs[:SIZE], programs.pattern(SIZE, 0, salt), salt)
+        dist.barrier()
+    programs.all_gather(SIZE, 9)
+    return torch_mcast.stats()["failure"]
+
+
+def test_groups_come_and_go(hosts):
+    assert hosts(2, 2).run(leaves_in_flight) == [""] * 4
+
+
+def on_devices(ctx, folder, library, gate):
+    sys.path.insert(0, folder)
+    import fake_device
+
+    fake_device.load(library, gate)
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group(
+        "cpu:mcast,fake:mcast", 60.0, pg_options=torch_mcast.Options(segment=65536)
+    )
+    rank, world = ctx.rank, ctx.world_size
+    for salt in range(2):
+        output = torch.zeros(SIZE * world, dtype=torch.uint8).to("fake")
+        dist.all_gather_into_tensor(output, programs.pattern(SIZE, rank, salt).to("fake"))
+        for r in range(world):
+            programs.check(
+                output.cpu()[r * SIZE : (r + 1) * SIZE], programs.pattern(SIZE, r, salt), r
+            )
+        for root in range(world):
+            whole = programs.pattern(SIZE + 13, root, salt)
+            tensor = (whole if rank == root else torch.zeros_like(whole)).to("fake")
+            dist.broadcast(tensor, root)
+            programs.check(tensor.cpu(), whole, f"broadcast from {root}")
+    return torch_mcast.stats()["streams"]
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_device_tensors(hosts, gate):
+    folder = str(Path(__file__).parents[1])
+    sys.path.insert(0, folder)
+    import fake_device
+
+    # A lab of its own: its processes have an accelerator from now on.
+    cluster = hosts(2, 2, rate="900mbit")
+    streams = cluster.run(on_devices, folder, fake_device.build(), gate)
+    assert set(streams) == {"one rank per host (2)"}
