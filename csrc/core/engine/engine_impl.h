@@ -1,0 +1,50 @@
+// The engine's inside: lanes, groups, the host's hub. engine.cpp keeps them, creation.cpp makes
+// groups.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/trace.h"
+#include "engine/engine.h"
+#include "engine/host_group.h"
+#include "engine/introduction.h"
+#include "engine/rails.h"
+
+namespace mcast {
+
+struct Engine::Impl {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<LaneThread>> lanes;
+  std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
+  std::vector<std::weak_ptr<GroupBase>> groups;
+  bool down = false;
+  // Of all multicast lanes together: they share the link.
+  std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
+  std::shared_ptr<Trace> trace;
+  std::shared_ptr<Trace> traced(const GroupSpec& spec) const { return spec.part ? nullptr : trace; }
+  std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
+
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs);
+  Result<Lanes> lanes_for(const Config& config, bool verbs);
+  // Empty, or why verbs does not work here. Asked once per set of settings.
+  std::string verbs_problem_of(const Config& config);
+  std::map<std::string, std::string> verbs_problems;
+  void sweep_worn();
+  Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
+  Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec,
+                                const std::vector<RankRecord>& records, const Agreement& agreement,
+                                Nanos deadline, KeyValueStore& store);
+  Result<std::unique_ptr<Rails>> make_rails(const GroupSpec& spec, const Agreement& agreement,
+                                            KeyValueStore& store);
+  Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
+                                          const std::vector<RankRecord>& records, Nanos deadline,
+                                          KeyValueStore& store);
+  Result<std::shared_ptr<GroupBase>> join(const GroupSpec& spec, KeyValueStore& store);
+};
+
+}  // namespace mcast
