@@ -54,6 +54,10 @@ namespace mcast {
     "bytes in flight per active root; 0: from the receive buffers of the group")                  \
   U(chains, "MCAST_CHAINS", 0, 0, 65535, true,                                                    \
     "roots of a large allgather that send at once; 0: chosen from the window and the budget")     \
+  U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true,                                                 \
+    "parts that large broadcasts and all-gathers between hosts are cut into, each with a thread " \
+    "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "    \
+    "have one for each rank in any case")                                                         \
   U(arity, "MCAST_ARITY", 32, 2, 1024, true, "children per node of the control tree")             \
   U(ahead, "MCAST_AHEAD", 64, 1, 65536, true,                                                     \
     "operations beyond the next one whose early data is kept")                                    \

@@ -255,6 +255,7 @@ void GroupCore::check_local(Operation& op, Nanos now) {
 }
 
 void GroupCore::arrived(Sequence sequence, Nanos now) {
+  if (failed()) return;
   if (Operation* op = find(sequence)) check_local(*op, now);
 }
 

@@ -1,10 +1,10 @@
 // Reductions. Every member owns one block: it grants the others a few segments at a time, folds
-// what they send in rank order, and the result is its own (reduce_scatter), goes on by multicast as
-// far as it is final (all_reduce), or to the root (reduce). Small blocks are sent unasked, within
-// an allowance per owner that operations give back when they are complete everywhere, so what an
-// owner must keep before its own call is bounded. The sum of what is granted and not folded is
-// bounded over all operations in flight, which bounds both staging memory and the burst that meets
-// at the owner's switch port; while the multicast lane receives, grants are paced
+// what they send in their order, and the result is its own (reduce_scatter), goes on by multicast
+// as far as it is final (all_reduce), or to the root (reduce). Small blocks are sent unasked,
+// within an allowance per owner that operations give back when they are complete everywhere, so
+// what an owner must keep before its own call is bounded. The sum of what is granted and not folded
+// is bounded over all operations in flight, which bounds both staging memory and the burst that
+// meets at the owner's switch port; while the multicast lane receives, grants are paced
 // (protocol/ingress_share.h).
 #include <algorithm>
 #include <cstring>
@@ -19,6 +19,7 @@ constexpr size_t kQueueLimit = 128u << 10;   // bytes waiting for one owner's co
 constexpr size_t kUnaskedBytes = 64u << 10;  // allowance per owner
 constexpr size_t kEarlyBytes = 256u << 10;   // kept per member before the own call
 constexpr int kSegmentsPerPoll = 8;          // then the receive side gets its turn
+constexpr Sequence kOffersAhead = 64;        // operations whose inputs are offered to neighbours
 // A rank whose memory cannot be read any more has told everybody why, or its connections end.
 constexpr Nanos kRefusedPatience = kSecond;
 
@@ -125,7 +126,8 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
 // Where ranks of a host fold first: our input is there for them.
 void GroupCore::offer_input(Operation& op) {
   ReduceRun& run = *op.reduce;
-  if (run.offered || !run.all_readable()) return;
+  // Not for all that are posted: a neighbour that is behind keeps what comes early.
+  if (run.offered || op.post.sequence - base_ >= kOffersAhead || !run.all_readable()) return;
   run.offered = true;
   wire::Writer body;
   wire::put_reduce_offer(body, run.host->offer());
@@ -290,6 +292,9 @@ void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now)
       counters_.add(Counter::stale);
       return;
     }
+    if (header.type == wire::FrameType::kReduceTaken) {
+      return broke_reduce(header, "an input was taken that was not offered", now);
+    }
     if (!early_allowed(header, now)) return;
     size_t& kept = early_bytes_[header.member];
     if (kept + body.size() > kEarlyBytes) {
@@ -327,7 +332,7 @@ void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now)
 void GroupCore::on_reduce_offer(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   std::optional<HostInputs>& host = op.reduce->host;
   if (header.type == wire::FrameType::kReduceTaken) {
-    if (!host || !body.empty() || !host->on_taken(header.member)) {
+    if (!host || !op.reduce->offered || !body.empty() || !host->on_taken(header.member)) {
       return broke_reduce(header, "an input was taken that it has no part in", now);
     }
     return check_local(op, now);

@@ -8,6 +8,8 @@
 #include "engine/clock.h"
 #include "engine/engine_impl.h"
 #include "engine/group_impl.h"
+#include "engine/rails.h"
+#include "engine/subgroups.h"
 #include "engine/transport_choice.h"
 
 namespace mcast {
@@ -60,6 +62,40 @@ Result<std::vector<HostAddress>> addresses_of(const std::vector<RankRecord>& rec
   return addresses;
 }
 
+// Made after the group itself: everybody is there. A rank that dies meanwhile is waited for until
+// about the liveness limit.
+GroupSpec part_of(const GroupSpec& spec) {
+  GroupSpec part = spec;
+  part.part = true;
+  const Nanos limit = spec.config.liveness_limit + spec.config.probe_timeout + kPartPatience;
+  part.timeout = std::min<Nanos>(spec.timeout, limit);
+  return part;
+}
+
+// Tells all ranks what the meeting has come to here, and returns what all have said. Those that it
+// has found are looked after meanwhile.
+Result<std::vector<std::string>> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spec,
+                                                   const std::string& prefix, Nanos deadline,
+                                                   KeyValueStore& store) {
+  const std::string& found = meeting.verdict();
+  const bool slots = spec.config.shared_memory == "slots" && found == "direct";
+  if (Status status = store.set(prefix + std::to_string(spec.rank), slots ? "slots" : found);
+      !status.ok()) {
+    return status;
+  }
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(prefix + std::to_string(r));
+  for (;;) {
+    const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
+    Result<std::vector<std::string>> verdicts = store.multi_get(keys, std::min(left, kMeetingStep));
+    if (verdicts.ok() || verdicts.status().code() != Code::kTimeout || left == 0) return verdicts;
+    if (Status status = meeting.look_after(monotonic_now(), spec.config.liveness_limit);
+        !status.ok()) {
+      return status;
+    }
+  }
+}
+
 }  // namespace
 
 Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
@@ -88,13 +124,10 @@ Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpe
     std::lock_guard<std::mutex> lock(mutex);
     meeting.attach_neighbours(*addresses, agreement.host_of, spec, *hub);
   }
-  const auto key = [](size_t rank) { return "neighbours/" + std::to_string(rank); };
-  const std::string verdict = spec.config.shared_memory == "slots" ? "slots" : meeting.verdict();
-  if (Status status = store.set(key(spec.rank), verdict); !status.ok()) return status;
-  std::vector<std::string> keys;
-  for (size_t r = 0; r < records.size(); r++) keys.push_back(key(r));
+  // All have published a record: none is waited for longer than a silent one.
+  const Nanos limit = monotonic_now() + spec.config.liveness_limit + kPartPatience;
   Result<std::vector<std::string>> verdicts =
-      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
+      exchange_verdicts(meeting, spec, "neighbours/", std::min(deadline, limit), store);
   if (!verdicts.ok()) {
     return verdicts.status().with_context("waiting for all ranks to find those on their hosts");
   }
@@ -107,9 +140,18 @@ Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpe
   return problem.empty() && direct ? meeting.reader() : HostReader();
 }
 
-// After the group itself: everybody is there. A rank that dies meanwhile is waited for until the
-// liveness limit.
-Result<std::unique_ptr<Rails>> Engine::Impl::make_rails(const GroupSpec& spec,
+Result<std::shared_ptr<GroupBase>> Engine::Impl::join_part(const GroupSpec& spec,
+                                                           KeyValueStore& store) {
+  Result<std::shared_ptr<GroupBase>> made = join(spec, store);
+  if (!made.ok()) return made;
+  std::lock_guard<std::mutex> lock(mutex);
+  parts.erase(std::remove_if(parts.begin(), parts.end(), [](const auto& g) { return g.expired(); }),
+              parts.end());
+  parts.push_back(*made);
+  return made;
+}
+
+Result<std::unique_ptr<Split>> Engine::Impl::make_rails(const GroupSpec& spec,
                                                         const Agreement& agreement,
                                                         KeyValueStore& store) {
   const Hosts hosts(agreement.host_of);
@@ -117,29 +159,44 @@ Result<std::unique_ptr<Rails>> Engine::Impl::make_rails(const GroupSpec& spec,
   const std::vector<Member>& local = hosts.members(here);
   const auto place =
       static_cast<Member>(std::find(local.begin(), local.end(), spec.rank) - local.begin());
-  GroupSpec part = spec;
-  part.part = true;
-  part.timeout = std::min<Nanos>(spec.timeout, spec.config.liveness_limit + kPartPatience);
-  GroupSpec rail = part;
+  GroupSpec rail = part_of(spec);
   rail.name += "/rail " + std::to_string(place);
   rail.rank = static_cast<Member>(here);
   rail.size = hosts.count();
   rail.rail = place + 1u;
   rail.rails = static_cast<uint32_t>(local.size());
   Prefixed rail_store(store, "rail" + std::to_string(place) + "/");
-  Result<std::shared_ptr<GroupBase>> on_rail = join(rail, rail_store);
+  Result<std::shared_ptr<GroupBase>> on_rail = join_part(rail, rail_store);
   if (!on_rail.ok()) return on_rail.status();
-  GroupSpec host = part;
+  GroupSpec host = part_of(spec);
   host.name += "/host " + std::to_string(here);
   host.rank = place;
   host.size = rail.rails;
   host.config.transport = host.config.algorithm = "auto";
   host.config.faults.clear();
   Prefixed host_store(store, "host" + std::to_string(here) + "/");
-  Result<std::shared_ptr<GroupBase>> on_host = join(host, host_store);
+  Result<std::shared_ptr<GroupBase>> on_host = join_part(host, host_store);
   if (!on_host.ok()) return on_host.status();
-  return std::make_unique<Rails>(hosts, spec.rank, agreement.agreed, std::move(on_rail).value(),
-                                 std::move(on_host).value());
+  return std::unique_ptr<Split>(std::make_unique<Rails>(
+      hosts, spec.rank, agreement.agreed, std::move(on_rail).value(), std::move(on_host).value()));
+}
+
+Result<std::unique_ptr<Split>> Engine::Impl::make_subgroups(const GroupSpec& spec,
+                                                            KeyValueStore& store) {
+  const auto count = static_cast<uint32_t>(spec.config.subgroups);
+  std::vector<std::shared_ptr<GroupBase>> subgroups;
+  for (uint32_t i = 1; i <= count; i++) {
+    GroupSpec part = part_of(spec);
+    part.name += "/sub " + std::to_string(i - 1);
+    part.rail = i;
+    part.rails = count;
+    part.lane = i;
+    Prefixed part_store(store, "sub" + std::to_string(i - 1) + "/");
+    Result<std::shared_ptr<GroupBase>> made = join_part(part, part_store);
+    if (!made.ok()) return made.status();
+    subgroups.push_back(std::move(made).value());
+  }
+  return std::unique_ptr<Split>(std::make_unique<Subgroups>(std::move(subgroups)));
 }
 
 // Null: some rank cannot, the network path is taken; all ranks come to the same.
@@ -156,38 +213,22 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
     std::lock_guard<std::mutex> lock(mutex);
     meeting.attach(*addresses, spec, *hub);
   }
-  const auto key = [](size_t rank) { return "shared/" + std::to_string(rank); };
-  std::string verdict = meeting.verdict();
-  if (spec.config.shared_memory == "slots" && verdict == "direct") verdict = "slots";
-  if (Status status = store.set(key(spec.rank), verdict); !status.ok()) return status;
-  std::vector<std::string> keys;
-  for (size_t r = 0; r < records.size(); r++) keys.push_back(key(r));
-  for (;;) {
-    const Nanos now = monotonic_now();
-    const Nanos left = std::max<Nanos>(0, deadline - now);
-    Result<std::vector<std::string>> verdicts = store.multi_get(keys, std::min(left, kMeetingStep));
-    if (verdicts.ok()) {
-      bool direct = false;
-      const std::string problem = HostMeeting::unite(verdicts.value(), direct);
-      if (!problem.empty()) {
-        log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
-            spec.name.c_str(), problem.c_str());
-        return std::shared_ptr<GroupBase>();
-      }
-      std::shared_ptr<GroupBase> group =
-          std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, traced(spec));
-      log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec.name.c_str(),
-          unsigned{spec.rank}, spec.size, group->stats().transport.c_str());
-      return group;
-    }
-    if (verdicts.status().code() != Code::kTimeout || left == 0) {
-      return verdicts.status().with_context("waiting for all ranks to find their shared memory");
-    }
-    if (Status status = meeting.look_after(monotonic_now(), spec.config.liveness_limit);
-        !status.ok()) {
-      return status;
-    }
+  Result<std::vector<std::string>> verdicts =
+      exchange_verdicts(meeting, spec, "shared/", deadline, store);
+  if (!verdicts.ok()) {
+    return verdicts.status().with_context("waiting for all ranks to find their shared memory");
   }
+  bool direct = false;
+  if (const std::string problem = HostMeeting::unite(*verdicts, direct); !problem.empty()) {
+    log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
+        spec.name.c_str(), problem.c_str());
+    return std::shared_ptr<GroupBase>();
+  }
+  std::shared_ptr<GroupBase> group =
+      std::make_shared<HostGroup>(spec, *hub, meeting.take(), direct, traced(spec));
+  log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec.name.c_str(),
+      unsigned{spec.rank}, spec.size, group->stats().transport.c_str());
+  return group;
 }
 
 Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
@@ -210,7 +251,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.verbs = verbs_problem_of(spec.config);
   mine.transport = only_verbs ? "verbs" : "udp";
   Result<Lanes> made = Status(Code::kUnavailable, mine.verbs);
-  if (!only_verbs || mine.verbs.empty()) made = lanes_for(spec.config, only_verbs);
+  if (!only_verbs || mine.verbs.empty()) made = lanes_for(spec.config, only_verbs, spec.lane);
   // Without verbs where only verbs will do, the others are told why before this rank gives up.
   if (!made.ok() && !only_verbs) return made.status().with_context(context);
   if (!made.ok()) mine.verbs = made.status().message();
@@ -222,7 +263,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   if (!choice.ok()) return choice.status().with_context(context);
   if (choice->verbs && !only_verbs) {
     // All have a device: now the endpoints on it, which may yet fail (locked memory).
-    Result<Lanes> verbs = lanes_for(spec.config, true);
+    Result<Lanes> verbs = lanes_for(spec.config, true, spec.lane);
     if (!verbs.ok()) {
       mine.verbs = verbs.status().message();
     } else if (!describe_lanes(*verbs, mine)) {
@@ -253,7 +294,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
         !why.empty()) {
       group->shares_not(why);
     }
-  } else if (agreement->hosts < spec.size && meeting.ok()) {
+  } else if (agreement->hosts < spec.size && meeting.ok() && !spec.part) {
     Result<HostReader> reader = neighbours(*meeting, spec, *records, *agreement, deadline, store);
     if (!reader.ok()) return reader.status().with_context("creating group '" + spec.name + "'");
     rails = *reader && Hosts(agreement->host_of).even();
@@ -261,10 +302,11 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   }
   if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
     return status;
-  if (rails) {
-    Result<std::unique_ptr<Rails>> laid = make_rails(spec, *agreement, store);
-    if (!laid.ok()) return laid.status().with_context("creating group '" + spec.name + "'");
-    group->lay_rails(std::move(laid).value());
+  if (rails || (agreement->hosts > 1 && spec.config.subgroups > 1 && !spec.part)) {
+    Result<std::unique_ptr<Split>> split =
+        rails ? make_rails(spec, *agreement, store) : make_subgroups(spec, store);
+    if (!split.ok()) return split.status().with_context("creating group '" + spec.name + "'");
+    group->split(std::move(split).value());
   }
   return std::shared_ptr<GroupBase>(group);
 }

@@ -112,9 +112,9 @@ void Engine::Impl::sweep_worn() {
 }
 
 Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index,
-                                                           bool verbs) {
-  const std::string key =
-      lane_key(config) + (verbs ? "verbs" : "udp") + " lane " + std::to_string(index);
+                                                           bool verbs, uint32_t number) {
+  const std::string key = lane_key(config) + (verbs ? "verbs" : "udp") + " lane " +
+                          std::to_string(index) + "." + std::to_string(number);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
@@ -133,17 +133,17 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   auto lane = std::make_shared<LaneThread>(
       std::move(wrapped).value(),
       (index == 0 ? "mcast-lane" : "mcast-red") + std::to_string(lanes.size() / kLanes),
-      pin_cpu(config, index), index == 0 ? arrived : nullptr);
+      number == 0 ? pin_cpu(config, index) : -1, index == 0 ? arrived : nullptr);
   log(LogLevel::kInfo, "%s lane: transport %s", index == 0 ? "multicast" : "reduce",
       lane->description().c_str());
   lanes[key] = lane;
   return lane;
 }
 
-Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs) {
+Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs, uint32_t number) {
   Lanes made;
   for (size_t i = 0; i < kLanes; i++) {
-    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs);
+    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs, i == 0 ? number : 0);
     if (!lane.ok()) return lane.status();
     made[i] = std::move(lane).value();
   }
@@ -205,7 +205,7 @@ std::vector<std::shared_ptr<Group>> Engine::groups() const {
 }
 
 void Engine::shutdown(bool give_up) {
-  std::vector<std::shared_ptr<GroupBase>> live;
+  std::vector<std::shared_ptr<GroupBase>> live, parts;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
@@ -214,16 +214,22 @@ void Engine::shutdown(bool give_up) {
     for (const auto& weak : impl_->groups) {
       if (auto group = weak.lock()) live.push_back(std::move(group));
     }
+    for (const auto& weak : impl_->parts) {
+      if (auto group = weak.lock()) parts.push_back(std::move(group));
+    }
     lanes = impl_->worn;
     for (const auto& [key, lane] : impl_->lanes) lanes.push_back(lane);
   }
-  // All at once: the patience of many groups must not add up.
-  std::vector<std::pair<Nanos, std::future<Status>>> closing;
-  for (const auto& group : live) {
-    closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
-  }
-  for (auto& [limit, closed] : closing) {
-    closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+  // All at once: the patience of many groups must not add up. Then what they are made of, where
+  // nothing is in flight any more.
+  for (const auto& row : {live, parts}) {
+    std::vector<std::pair<Nanos, std::future<Status>>> closing;
+    for (const auto& group : row) {
+      closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
+    }
+    for (auto& [limit, closed] : closing) {
+      closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+    }
   }
   for (const auto& lane : lanes) lane->stop(2 * kSecond);
   if (impl_->hub) impl_->hub->stop();

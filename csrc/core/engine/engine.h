@@ -57,11 +57,12 @@ struct PostOptions {
   OpLabel label;
   Completion done;
   // Done marks, for destinations that are only a stop on the way (device memory): how many bytes
-  // from its start the output of this index holds for good. Called on the lane thread about every
+  // from its start the output of this index holds for good. Called about every
   // `mark_step` bytes and at the end of each output but the own one; not after `done`. A
   // reduce_scatter has output 0; an all_reduce one per rank, the block that this rank folds, with
   // the own one and without shorter ones; others have none, `done` is their mark. Must not
-  // block.
+  // block, nor call the group. Calls for different outputs may be concurrent, on threads of the
+  // engine's or in the posting call.
   std::function<void(uint32_t output, uint64_t bytes)> on_mark;
   size_t mark_step = 1u << 20;
 };
@@ -156,9 +157,10 @@ struct GroupSpec {
   Nanos timeout = 1800 * kSecond;  // for the creation
   // Asked now and then on the calling thread while the creation waits; true: give it up (kAborted).
   std::function<bool()> interrupted;
-  // Of groups that the engine makes as parts of others: which rail (from 1), of how many.
-  uint32_t rail = 0, rails = 1;
-  bool part = false;  // such a group: its operations are not traced
+  // Of groups that the engine makes as parts of others (engine/split.h). They are not traced.
+  bool part = false;
+  uint32_t rail = 0, rails = 1;  // which, from 1, of how many that share the links
+  uint32_t lane = 0;             // which multicast lane; 0: everybody's
 };
 
 class Engine {

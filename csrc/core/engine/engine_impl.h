@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/host_group.h"
 #include "engine/introduction.h"
-#include "engine/rails.h"
+#include "engine/split.h"
 
 namespace mcast {
 
@@ -22,6 +22,7 @@ struct Engine::Impl {
   std::map<std::string, std::shared_ptr<LaneThread>> lanes;
   std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
   std::vector<std::weak_ptr<GroupBase>> groups;
+  std::vector<std::weak_ptr<GroupBase>> parts;  // of those; closed after them
   bool down = false;
   // Of all multicast lanes together: they share the link.
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
@@ -29,8 +30,10 @@ struct Engine::Impl {
   std::shared_ptr<Trace> traced(const GroupSpec& spec) const { return spec.part ? nullptr : trace; }
   std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
-  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs);
-  Result<Lanes> lanes_for(const Config& config, bool verbs);
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs,
+                                               uint32_t number = 0);
+  // `number`: of the multicast lane, for groups that want one of their own.
+  Result<Lanes> lanes_for(const Config& config, bool verbs, uint32_t number);
   // Empty, or why verbs does not work here. Asked once per set of settings.
   std::string verbs_problem_of(const Config& config);
   std::map<std::string, std::string> verbs_problems;
@@ -39,8 +42,10 @@ struct Engine::Impl {
   Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec,
                                 const std::vector<RankRecord>& records, const Agreement& agreement,
                                 Nanos deadline, KeyValueStore& store);
-  Result<std::unique_ptr<Rails>> make_rails(const GroupSpec& spec, const Agreement& agreement,
+  Result<std::shared_ptr<GroupBase>> join_part(const GroupSpec& spec, KeyValueStore& store);
+  Result<std::unique_ptr<Split>> make_rails(const GroupSpec& spec, const Agreement& agreement,
                                             KeyValueStore& store);
+  Result<std::unique_ptr<Split>> make_subgroups(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
                                           const std::vector<RankRecord>& records, Nanos deadline,
                                           KeyValueStore& store);

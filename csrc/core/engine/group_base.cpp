@@ -48,8 +48,11 @@ Status GroupBase::refuse(const std::string& op) const {
 }
 
 void GroupBase::abort(const std::string& reason) {
+  fail_part(Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
+}
+
+void GroupBase::fail_part(const Status& why) {
   if (!here()) return;
-  const Status why(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason);
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->closed || !state_->failure.ok()) return;

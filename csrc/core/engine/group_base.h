@@ -38,6 +38,8 @@ class GroupBase : public Group {
 
   // An operation of lane 0 as a part of another group's. Not ok: post.done is not called.
   Status post_part(Post post);
+  // As abort(), for a reason that has been found elsewhere.
+  void fail_part(const Status& why);
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.

@@ -63,8 +63,9 @@ GroupImpl::GroupImpl(const GroupSpec& spec, std::shared_ptr<LaneThread> lane,
 GroupImpl::~GroupImpl() {
   const Status status = close_with_linger();
   if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
+  if (!here()) return;  // it may have been held when the process forked
   std::lock_guard<std::mutex> lock(holder_->mutex);
-  holder_->rails = nullptr;
+  holder_->split = nullptr;
 }
 
 void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
@@ -96,7 +97,7 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
     }
     {
       std::lock_guard<std::mutex> lock(holder->mutex);
-      if (holder->rails != nullptr) holder->rails->fail(why);
+      if (holder->split != nullptr) holder->split->fail(why);
     }
     if (const auto o = other.lock()) {
       o->push([tag, why](Lane& l, Nanos at) {
@@ -174,7 +175,7 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
       group->core().adopt_path(path, fixed_.reason);
     }
   });
-  const Agreed& agreed = agreement.agreed;
+  const Agreed& agreed = params.agreed;
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
   fixed_.segment =
@@ -219,24 +220,22 @@ void GroupImpl::warn_of_ring() const {
       fixed_.reason.c_str(), others.c_str());
 }
 
-void GroupImpl::lay_rails(std::unique_ptr<Rails> rails) {
-  rails_ = std::move(rails);
-  fixed_.streams = "one rank per host (" + std::to_string(rails_->rail().size()) + ")";
+void GroupImpl::split(std::unique_ptr<Split> how) {
+  split_ = std::move(how);
+  fixed_.streams = split_->streams_text();
   std::lock_guard<std::mutex> lock(holder_->mutex);
-  holder_->rails = rails_.get();
+  holder_->split = split_.get();
 }
 
 // The operation here only makes sure that all ranks call it, and ends it for all; `done` runs when
 // it and all parts are over.
-Status GroupImpl::push_by_rails(Post post) {
+Status GroupImpl::push_split(Post post) {
   struct Ends {
-    int left = 2;
-    Status first;
+    std::atomic<int> left{2};
+    Status outcome;  // the operation's; that of the parts only matters through it
     Completion done;
-    // Lane thread.
-    void one(const Status& status) {
-      if (first.ok()) first = status;
-      if (--left == 0 && done) done(first);
+    void one() {
+      if (--left == 0 && done) done(outcome);
     }
   };
   auto ends = std::make_shared<Ends>();
@@ -248,7 +247,10 @@ Status GroupImpl::push_by_rails(Post post) {
   hull.posted = post.posted;
   hull.timeout = post.timeout;
   hull.elsewhere = arrived;
-  hull.done = [ends](const Status& status) { ends->one(status); };
+  hull.done = [ends](const Status& status) {
+    ends->outcome = status;
+    ends->one();
+  };
   if (Status status = push_to_lane(0, std::move(hull)); !status.ok()) return status;
   const auto on_lane = [weak = std::weak_ptr(lanes_[0]),
                         tag = tag_](std::function<void(GroupCore&, Nanos)> act) {
@@ -257,28 +259,28 @@ Status GroupImpl::push_by_rails(Post post) {
       if (LaneGroup* group = l.find_group(tag)) act(group->core(), now);
     });
   };
-  Rails::Events events;
+  Split::Events events;
   events.arrived = [arrived, on_lane, sequence] {
     arrived->store(true, std::memory_order_release);
     on_lane([sequence](GroupCore& core, Nanos now) { core.arrived(sequence, now); });
   };
-  events.trouble = [on_lane, ranks = rails_->ranks_text()](const Status& why) {
+  events.trouble = [on_lane, ranks = split_->ranks_text()](const Status& why) {
     // Our own connections to whoever is lost break as well, and that says which rank it is.
-    const Status told(why.code(), why.message() + " (" + ranks + ")");
+    const Status told(why.code(), why.message() + (ranks.empty() ? "" : " (" + ranks + ")"));
     on_lane([told](GroupCore& core, Nanos now) { core.fail_later(told, now + kPartPatience); });
   };
   events.ended = [weak = std::weak_ptr(lanes_[0]), ends] {
     // Not in the posting call, which holds the group's lock.
     const auto lane = weak.lock();
-    if (!lane || !lane->push([ends](Lane&, Nanos) { ends->one({}); })) ends->one({});
+    if (!lane || !lane->push([ends](Lane&, Nanos) { ends->one(); })) ends->one();
   };
-  rails_->post(std::move(post), std::move(events));
+  split_->post(std::move(post), std::move(events));
   return {};
 }
 
 Status GroupImpl::push(size_t index, Post post) {
-  if (index == 0 && rails_ && rails_->carries(post.descriptor)) {
-    return push_by_rails(std::move(post));
+  if (index == 0 && split_ && split_->carries(post.descriptor)) {
+    return push_split(std::move(post));
   }
   return push_to_lane(index, std::move(post));
 }
@@ -302,11 +304,11 @@ Status GroupImpl::push_to_lane(size_t index, Post post) {
 
 std::function<void()> GroupImpl::waker() const {
   return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])},
-          rails = rails_ ? rails_->waker() : std::function<void()>()] {
+          parts = split_ ? split_->waker() : std::function<void()>()] {
     for (const auto& weak : lanes) {
       if (const auto lane = weak.lock()) lane->transport().wake();
     }
-    if (rails) rails();
+    if (parts) parts();
   };
 }
 
@@ -325,7 +327,7 @@ void GroupImpl::close_lane(size_t lane, Nanos deadline, bool hurry, Completion c
 GroupStats GroupImpl::stats() const {
   GroupStats s = common_stats();
   if (lanes_[0] == nullptr || !here()) return s;
-  if (rails_) rails_->add_to(s);
+  if (split_) split_->add_to(s);
   for (const auto& lane : lanes_) {
     lane->call([&](Lane& l, Nanos) {
       if (LaneGroup* group = l.find_group(tag_)) {

@@ -10,8 +10,8 @@
 
 #include "engine/group_base.h"
 #include "engine/lane_thread.h"
-#include "engine/rails.h"
 #include "engine/rendezvous.h"
+#include "engine/split.h"
 
 namespace mcast {
 
@@ -36,8 +36,8 @@ class GroupImpl final : public GroupBase {
   // Adds the group to its lane, probes, waits until the path is decided.
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
 
-  // Large broadcasts and all-gathers go by rails from now on; before the first operation.
-  void lay_rails(std::unique_ptr<Rails> rails);
+  // Large broadcasts and all-gathers go by parts from now on; before the first operation.
+  void split(std::unique_ptr<Split> how);
 
   std::function<void()> waker() const override;
   GroupStats stats() const override;
@@ -46,7 +46,7 @@ class GroupImpl final : public GroupBase {
   Status push(size_t lane, Post post) override;
   void fail_lane(size_t lane, const Status& why) override;
   void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
-  Status push_by_rails(Post post);
+  Status push_split(Post post);
   Status push_to_lane(size_t lane, Post post);
   bool has_lanes() const override;
   void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
@@ -62,12 +62,12 @@ class GroupImpl final : public GroupBase {
   HostReader read_host_;
   // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:
   // its groups cannot be destroyed on a lane's thread.
-  struct RailsHolder {
+  struct SplitHolder {
     std::mutex mutex;
-    Rails* rails = nullptr;
+    Split* split = nullptr;
   };
-  std::shared_ptr<RailsHolder> holder_ = std::make_shared<RailsHolder>();
-  std::unique_ptr<Rails> rails_;
+  std::shared_ptr<SplitHolder> holder_ = std::make_shared<SplitHolder>();
+  std::unique_ptr<Split> split_;
 };
 
 }  // namespace mcast

@@ -154,8 +154,8 @@ void HostMeeting::attach_neighbours(const std::vector<HostAddress>& all,
 }
 
 HostReader HostMeeting::reader() const {
-  return [shared = shared_](Member from, uint64_t address, std::byte* to, size_t length) {
-    return shared->peers[from]->process.read(address, to, length).ok();
+  return [peers = shared_->peers](Member from, uint64_t address, std::byte* to, size_t length) {
+    return peers[from]->process.read(address, to, length).ok();
   };
 }
 

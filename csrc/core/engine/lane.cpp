@@ -146,7 +146,7 @@ Nanos Lane::deadline(Nanos now) const {
 
 void Lane::on_datagram(ConstBytes datagram) {
   if (arrived_) {
-    // One writer: no locked instruction.
+    // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
     const uint64_t before = arrived_->load(std::memory_order_relaxed);
     arrived_->store(before + datagram.size(), std::memory_order_relaxed);
   }

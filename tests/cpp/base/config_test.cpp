@@ -251,9 +251,9 @@ TEST(Config, AgreedHashIsTheSameInEveryBuild) {
   const std::string text = config.agreed_text();
   ASSERT_EQ(text,
             "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
-            "window=0 chains=0 arity=32 "
+            "window=0 chains=0 subgroups=1 arity=32 "
             "ahead=64 reorder=0 incast=2097152 liveness_limit=20000 probe_timeout=2000");
-  EXPECT_EQ(config.agreed_hash(), 0x27866d4c2b7daca9ULL);
+  EXPECT_EQ(config.agreed_hash(), 0x717218ed7117d614ULL);
 }
 
 TEST(Config, ReadEnvironmentTakesOurVariablesOnly) {

@@ -177,6 +177,31 @@ TEST(Hosts, OffersOutOfPlaceBreakTheProtocol) {
   }
 }
 
+TEST(Hosts, ARankFarAheadOffersLittleOfIt) {
+  Cluster c(on_hosts({0, 0, 1}));
+  int offers = 0;
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    if (wire::parse_frame(frame, h) && h.type == wire::FrameType::kReduceOffer) {
+      EXPECT_EQ(from + to, 1u);
+      offers++;
+    }
+    return true;
+  });
+  Runs runs;
+  for (const Member r : {Member{0}, Member{2}, Member{1}}) {
+    for (uint64_t id = 1; id <= 300; id++) {
+      runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 400, 2 * id + 1));
+    }
+    c.run_for(20 * kMilli);
+    if (r != 1) {
+      EXPECT_EQ(offers, 64);
+    }
+  }
+  finish(c, runs);
+  EXPECT_EQ(offers, 600);
+}
+
 TEST(Hosts, ReductionsThatDifferAreDescribed) {
   Cluster c(on_hosts({0, 0, 1}));
   Runs runs;

@@ -5,59 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
 #include <map>
 
-#include "base/rng.h"
+#include "engine/copy_group.h"
 
 namespace mcast::test {
 namespace {
-
-GroupSpec spec_of(const std::string& name, uint32_t rank, uint32_t size) {
-  GroupSpec spec;
-  spec.name = name;
-  spec.rank = static_cast<Member>(rank);
-  spec.size = size;
-  return spec;
-}
-
-// A group of which the test carries out the operations.
-class CopyGroup final : public GroupBase {
- public:
-  CopyGroup(const std::string& name, uint32_t rank, uint32_t size)
-      : GroupBase(spec_of(name, rank, size)) {}
-  std::function<void()> waker() const override {
-    return [] {};
-  }
-  GroupStats stats() const override { return common_stats(); }
-
-  std::deque<Post> posts;
-  std::vector<wire::Descriptor> seen;
-  bool refuses = false;
-
- private:
-  Status push(size_t, Post post) override {
-    if (refuses) return Status(Code::kPeerLost, "rank 1 is lost");
-    seen.push_back(post.descriptor);
-    posts.push_back(std::move(post));
-    return {};
-  }
-  void fail_lane(size_t lane, const Status& why) override {
-    if (lane != 0) return;
-    while (!posts.empty()) {
-      const Post post = std::move(posts.front());
-      posts.pop_front();
-      post.done(why);
-    }
-  }
-  void close_lane(size_t, Nanos, bool, Completion closed) override { closed({}); }
-  bool has_lanes() const override { return true; }
-};
-
-std::byte pattern(Member root, size_t at, uint64_t salt) {
-  return static_cast<std::byte>(mix64(salt * 31 + root * 7919 + at / 8) >> at % 8 * 8);
-}
 
 struct World {
   World(const std::vector<uint32_t>& host_of, const Agreed& agreed, uint64_t seed)
@@ -121,46 +74,6 @@ struct World {
     ranks[m]->post(std::move(p), std::move(events));
   }
 
-  // Carries out the oldest operation of one group as far as its source is ready.
-  bool step(std::vector<CopyGroup*>& group, std::vector<size_t>& done, bool rail) {
-    for (CopyGroup* g : group) {
-      if (g->posts.empty()) return false;
-    }
-    const wire::Descriptor d = group[0]->posts[0].descriptor;
-    for (CopyGroup* g : group) EXPECT_TRUE(g->posts[0].descriptor.same(d));
-    const bool all = d.kind == wire::Kind::kAllgather;
-    const size_t slots = all ? group.size() : 1;
-    done.resize(slots);
-    bool moved = false, complete = true;
-    for (size_t s = 0; s < slots; s++) {
-      const Post& from = group[all ? s : d.root]->posts[0];
-      const size_t offset = from.input.offset, ready = from.input.region->ready();
-      size_t end = std::min<size_t>(d.bytes, ready < offset ? 0 : ready - offset);
-      // A host's operation takes a source whole; a rail sends what is there, some of it.
-      if (!rail && end < d.bytes) end = 0;
-      if (rail && end > done[s]) end = done[s] + 1 + rng.below(end - done[s]);
-      if (end > done[s]) {
-        moved = true;
-        for (CopyGroup* g : group) {
-          const Post& to = g->posts[0];
-          if (&to == &from) continue;
-          std::memcpy(to.outputs[s].data() + done[s], from.input.data() + done[s], end - done[s]);
-          if (to.on_mark) to.on_mark(static_cast<uint32_t>(s), end);
-        }
-        done[s] = end;
-      }
-      complete = complete && done[s] == d.bytes;
-    }
-    if (!complete) return moved;
-    done.clear();
-    for (CopyGroup* g : group) {
-      const Post post = std::move(g->posts.front());
-      g->posts.pop_front();
-      post.done({});
-    }
-    return true;
-  }
-
   void run() {
     std::map<const void*, std::vector<size_t>> progress;
     for (int idle = 0; idle < 200;) {
@@ -168,7 +81,7 @@ struct World {
       auto& groups = rail ? on_rail : on_host;
       auto it = groups.begin();
       std::advance(it, static_cast<int>(rng.below(groups.size())));
-      idle = step(it->second, progress[it->second[0]], rail) ? 0 : idle + 1;
+      idle = carry_out(it->second, progress[it->second[0]], rail, rng) ? 0 : idle + 1;
     }
   }
 

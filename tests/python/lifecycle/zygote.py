@@ -32,6 +32,8 @@ def reply(**fields: int) -> None:
 def become(order: dict) -> Callable[[], None]:
     """In the child: the environment of a rank, and what it is to run."""
     os.setsid()
+    # Of a suite that was started in the background: a shell has it ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["netns"]:
         with open(order["netns"]) as file:
             libc = ctypes.CDLL(None, use_errno=True)

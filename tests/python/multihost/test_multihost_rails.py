@@ -1,7 +1,9 @@
 """Hosts with equally many ranks: large broadcasts and all-gathers are received once per host, whatever
 happens meanwhile. (test_multihost_hosts.py counts what is on the wire.)"""
 
+import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -117,11 +119,11 @@ def test_losses_and_blocked_multicast(hosts, mode, loss):
 def disagrees(ctx, what):
     """Rank 3 makes another call than the others, or none; what they all get."""
     programs.join(ctx, 8.0 if what == "late" else 30.0)
-    dist.barrier()
     began = time.monotonic()
     block = torch.zeros(SIZE, dtype=torch.uint8)
     text = ""
     try:
+        dist.barrier()  # of which the abort may be heard
         if what == "late" and ctx.rank == 3:
             ctx.wait("go", timeout_s=60)
         if what == "abort" and ctx.rank == 3:
@@ -215,3 +217,27 @@ def test_device_tensors(hosts, gate):
     cluster = hosts(2, 2, rate="900mbit")
     streams = cluster.run(on_devices, folder, fake_device.build(), gate)
     assert set(streams) == {"one rank per host (2)"}
+
+
+NEVER_DESTROYED = """
+import os, time, torch, torch.distributed as dist, torch_mcast
+dist.init_process_group("mcast")
+for _ in range(2):
+    group = dist.new_group()
+    dist.all_gather_into_tensor(torch.empty(8 << 20), torch.zeros(2 << 20), group=group)
+print("over", time.monotonic(), torch_mcast.stats()["streams"], flush=True)
+"""
+
+
+def test_scripts_that_end_without_destroying(lab_rights, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(NEVER_DESTROYED)
+    command = [sys.executable, "-m", "torch_mcast", "lab", "run", "--hosts", "2"]
+    command += ["--ranks-per-host", "2", "--", sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = time.monotonic()
+    assert done.returncode == 0, done.stdout + done.stderr
+    over = re.findall(r"over ([\d.]+) one rank per host", done.stdout)
+    assert len(over) == 4
+    # Closing three groups that nobody drives would take 15 s each.
+    assert ended - max(map(float, over)) < 12.0, done.stdout

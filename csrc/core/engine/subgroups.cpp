@@ -1,0 +1,58 @@
+// Every block (all-gather: each rank's) is cut alike, so a part is an operation of the same kind.
+// Ready marks reach all parts through the region, which they share; done marks are joined.
+#include "engine/subgroups.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kLeastBytes = 4u << 20;  // of a block; less is not worth the hand-overs
+
+}  // namespace
+
+bool Subgroups::carries(const wire::Descriptor& d) const {
+  return (d.kind == wire::Kind::kBroadcast || d.kind == wire::Kind::kAllgather) &&
+         d.bytes >= kLeastBytes;
+}
+
+std::string Subgroups::streams_text() const {
+  return "every rank, in " + std::to_string(groups_.size()) + " subgroups";
+}
+
+void Subgroups::add_to(GroupStats& stats) const {
+  for (const auto& group : groups_) {
+    const GroupStats part = group->stats();
+    add_counters(stats, part);
+    for (size_t m = 0; m < part.repair_from_to.size(); m++) {
+      stats.repair_from_to[m].first += part.repair_from_to[m].first;
+      stats.repair_from_to[m].second += part.repair_from_to[m].second;
+    }
+  }
+}
+
+void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& parts) {
+  const auto [share, lengths] = Shares(whole.descriptor.bytes, groups_.size());
+  std::vector<std::shared_ptr<Prefix>> marks;
+  for (uint32_t slot = 0; whole.on_mark && slot < whole.outputs.size(); slot++) {
+    marks.push_back(std::make_shared<Prefix>(
+        lengths, [on_mark = whole.on_mark, slot](uint64_t bytes) { on_mark(slot, bytes); }));
+  }
+  for (size_t i = 0; i < groups_.size(); i++) {
+    if (lengths[i] == 0) continue;
+    const auto cut = [&, i, share = share, length = lengths[i]](const Slice& s) {
+      return s.region ? within(s, i * share, length) : s;
+    };
+    Post p;
+    p.descriptor = whole.descriptor;
+    p.descriptor.bytes = lengths[i];
+    p.posted = whole.posted;
+    p.input = cut(whole.input);
+    for (const Slice& output : whole.outputs) p.outputs.push_back(cut(output));
+    p.mark_step = whole.mark_step;
+    if (whole.on_mark) {
+      p.on_mark = [marks, i](uint32_t slot, uint64_t bytes) { marks[slot]->raise(i, bytes); };
+    }
+    part(*groups_[i], std::move(p), parts);
+  }
+}
+
+}  // namespace mcast
