@@ -43,11 +43,13 @@ def check_nothing_lost(crossed, counters):
     """The network dropped nothing. A rank that the machine let wait past a cutoff may still have asked
     for a few chunks that were only late; what that costs is in the ratios."""
     assert all(port.queue_drops == 0 for port in crossed.ports.values())
+    # The root of a broadcast places nothing.
+    chunks = max(c["chunks_placed"] for c in counters)
     for c in counters:
         asked = {
             name: c[name] for name in ("gaps", "cutoffs", "fetches_sent", "repair_chunks_sent")
         }
-        assert c["repair_chunks_sent"] <= 0.005 * c["chunks_placed"] + 1, asked
+        assert c["repair_chunks_sent"] <= 0.005 * chunks + 1, asked
 
 
 def test_an_all_gather_sends_each_block_once(four, record_property):
