@@ -27,16 +27,16 @@ def measured(ctx, op, count):
     return torch_mcast.stats()["counters"]
 
 
-def moved(cluster, op, count):
-    call = cluster.start(measured, op, count)
+def moved(cluster, function, *args):
+    """What crossed the links between two signals of `function`, and its results."""
+    call = cluster.start(function, *args)
     call.wait("ready")
     before = cluster.lab.counters()
     call.signal("go")
     call.wait("done")
     after = cluster.lab.counters()
     call.signal("end")
-    counters = call.results()
-    return after - before, counters
+    return after - before, call.results()
 
 
 def check_nothing_lost(crossed, counters):
@@ -53,7 +53,7 @@ def check_nothing_lost(crossed, counters):
 
 
 def test_an_all_gather_sends_each_block_once(four, record_property):
-    crossed, counters = moved(four, "all_gather", 2)
+    crossed, counters = moved(four, measured, "all_gather", 2)
     check_nothing_lost(crossed, counters)
     for host in four.lab.workers:
         ratio = crossed.sent(host.name) / (2 * BLOCK)
@@ -63,7 +63,7 @@ def test_an_all_gather_sends_each_block_once(four, record_property):
 
 
 def test_a_broadcast_crosses_each_link_once(four, record_property):
-    crossed, counters = moved(four, "broadcast", 2)
+    crossed, counters = moved(four, measured, "broadcast", 2)
     check_nothing_lost(crossed, counters)
     for host in four.lab.workers:
         sent = crossed.sent(host.name) / (2 * BLOCK)
@@ -79,7 +79,7 @@ def test_a_broadcast_crosses_each_link_once(four, record_property):
 def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
     """Roots take turns; what waits at the switch for one host stays below its queue (4 MiB)."""
     cluster = hosts(8)
-    crossed, counters = moved(cluster, "all_gather", 2)
+    crossed, counters = moved(cluster, measured, "all_gather", 2)
     check_nothing_lost(crossed, counters)
     again = [c["repair_bytes_sent"] + c["remulticast_chunks"] * 1408 for c in counters]
     sent = [crossed.sent(host.name) for host in cluster.lab.workers]
@@ -96,7 +96,7 @@ def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
 @pytest.mark.all_tier
 def test_racks_carry_a_block_once_over_each_uplink(hosts):
     cluster = hosts(8, racks=[4, 4], uplink_rate="1gbit")
-    crossed, _ = moved(cluster, "broadcast", 1)
+    crossed, _ = moved(cluster, measured, "broadcast", 1)
     for uplink, port in crossed.uplinks.items():
         wanted = uplink in ("up1", "rack2")  # h2 is in rack 1
         ratio = port.wire_bytes / BLOCK

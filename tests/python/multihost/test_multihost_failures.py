@@ -70,15 +70,19 @@ KILLS = [
 ]
 
 
-@pytest.mark.parametrize("victim, root", KILLS)
-def test_a_killed_rank_is_named(four, victim, root):
-    call = running(four, SIZE, LIMIT, 60.0, root)
+def named_when_killed(cluster, victim, root):
+    call = running(cluster, SIZE, LIMIT, 60.0, root)
     since = time.monotonic()
-    four.pool.kill(victim)
-    raised_in_time(call, others(four, victim), since, victim)
+    cluster.pool.kill(victim)
+    raised_in_time(call, others(cluster, victim), since, victim)
     outcomes = call.outcomes(60)
     assert outcomes[victim].text == f"signal {signal.SIGKILL.name}"
-    assert all(outcomes[rank].state == "error" for rank in others(four, victim))
+    assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
+
+
+@pytest.mark.parametrize("victim, root", KILLS)
+def test_a_killed_rank_is_named(four, victim, root):
+    named_when_killed(four, victim, root)
 
 
 @all_tier

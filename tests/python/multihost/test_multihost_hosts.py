@@ -7,6 +7,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
+from test_multihost_bytes import moved
 from test_multihost_failures import LIMIT, others, raised_in_time
 
 import torch_mcast
@@ -55,22 +56,11 @@ def measured(ctx, op):
     return torch_mcast.stats()
 
 
-def moved(cluster, op):
-    call = cluster.start(measured, op)
-    call.wait("ready")
-    before = cluster.lab.counters()
-    call.signal("go")
-    call.wait("done")
-    after = cluster.lab.counters()
-    call.signal("end")
-    return after - before, call.results()
-
-
 @pytest.mark.parametrize("op", ["all_gather", "broadcast", "reduce_scatter", "all_reduce"])
 def test_bytes_per_host_are_those_of_one_rank(hosts, op, record_property):
     sent = {}
     for per_host in (1, 2):
-        crossed, stats = moved(hosts(4, per_host), op)
+        crossed, stats = moved(hosts(4, per_host), measured, op)
         sent[per_host] = [crossed.sent(f"h{h}") for h in range(1, 5)]
         record_property(f"sent, {per_host} per host", sent[per_host])
         assert {s["contributions"] for s in stats} == {

@@ -2,7 +2,6 @@
 happens meanwhile. (test_multihost_hosts.py counts what is on the wire.)"""
 
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,15 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
-from test_multihost_failures import LIMIT, SIZE, others, raised_in_time, running, survives
+from test_multihost_failures import (
+    LIMIT,
+    SIZE,
+    named_when_killed,
+    others,
+    raised_in_time,
+    running,
+    survives,
+)
 
 import torch_mcast
 from torch_mcast.lab import Loss
@@ -67,14 +74,7 @@ ROOTS = [None, 0, pytest.param(3, marks=all_tier)]
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("victim", [1, pytest.param(2, marks=all_tier)])
 def test_a_killed_neighbour_is_named(hosts, victim, root):
-    cluster = hosts(2, 2)
-    call = running(cluster, SIZE, LIMIT, 60.0, root)
-    since = time.monotonic()
-    cluster.pool.kill(victim)
-    raised_in_time(call, others(cluster, victim), since, victim)
-    outcomes = call.outcomes(60)
-    assert outcomes[victim].text == f"signal {signal.SIGKILL.name}"
-    assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
+    named_when_killed(hosts(2, 2), victim, root)
 
 
 def test_a_stopped_neighbour_is_named(hosts):
