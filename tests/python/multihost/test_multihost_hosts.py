@@ -164,4 +164,6 @@ def test_a_neighbour_that_is_lost_is_named(hosts, fault):
     raised_in_time(call, others(cluster, 1), since, 1)
     if fault == "stop":
         cluster.pool.resume(1)
-    assert all(outcome.state == "error" for outcome in call.outcomes(60) if fault == "stop")
+    outcomes = call.outcomes(60)
+    assert all(outcomes[rank].state == "error" for rank in others(cluster, 1))
+    assert (outcomes[1].state == "error") == (fault == "stop")
