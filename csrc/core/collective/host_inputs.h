@@ -32,8 +32,9 @@ class HostInputs {
     std::vector<std::byte> read, sum, out;
   };
 
-  // `share`: bytes of a member's block, unless args.inputs are by owner. `cookie`: not the same
-  // for any two reductions of a group at one rank. `hosts`, `read` and `counters` outlive this.
+  // `share`: bytes of a member's block, unless args.inputs are by owner. `cookie`: no other
+  // reduction of this process has it, whatever its rank or group (memory is used again), nor is it
+  // a number that data is likely to hold. `hosts`, `read` and `counters` outlive this.
   HostInputs(const Hosts& hosts, Member self, const ReduceArgs& args, size_t share, uint64_t cookie,
              const HostReader& read, Counters& counters);
   ~HostInputs() { take_back(); }

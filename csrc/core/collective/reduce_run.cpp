@@ -71,8 +71,8 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
     if (args.output.region) collected.assign(members, 0);
   }
   if (!hosts.flat()) {
-    host.emplace(hosts, self, args_, plan.share, mix64(shared.tag ^ mix64(sequence)),
-                 shared.read_host, shared.counters);
+    const uint64_t cookie = mix64(shared.tag ^ mix64(sequence ^ uint64_t{self} << 48));
+    host.emplace(hosts, self, args_, plan.share, cookie, shared.read_host, shared.counters);
   }
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());

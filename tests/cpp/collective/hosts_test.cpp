@@ -1,5 +1,8 @@
 // Several ranks on a host: their inputs are folded there, one contribution per host goes over the
 // network, and nobody's memory is read after it was given back.
+#include <map>
+#include <utility>
+
 #include "support/program.h"
 
 namespace mcast::test {
@@ -200,6 +203,30 @@ TEST(Hosts, ARankFarAheadOffersLittleOfIt) {
   }
   finish(c, runs);
   EXPECT_EQ(offers, 600);
+}
+
+TEST(Hosts, NoTwoOffersAreAlike) {
+  // Ranks may share a process, where what one gave back is what another gets.
+  Cluster c(on_hosts({0, 0, 0, 1}));
+  std::map<uint64_t, std::pair<size_t, Sequence>> cookies;
+  c.net().set_frame_hook([&](size_t from, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    wire::ReduceOffer offer;
+    if (wire::parse_frame(frame, h) && h.type == wire::FrameType::kReduceOffer) {
+      EXPECT_TRUE(wire::parse_reduce_offer(frame.subspan(wire::kFrameHeader), offer));
+      const std::pair whose(from, h.sequence);
+      EXPECT_EQ(cookies.emplace(offer.cookie, whose).first->second, whose);
+    }
+    return true;
+  });
+  Runs runs;
+  for (Member r = 0; r < 4; r++) {
+    for (uint64_t id = 1; id <= 5; id++) {
+      runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 400, 2 * id + 1));
+    }
+  }
+  finish(c, runs);
+  EXPECT_EQ(cookies.size(), 15u);
 }
 
 TEST(Hosts, ReductionsThatDifferAreDescribed) {
