@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 namespace mcast {
 
@@ -9,5 +10,17 @@ namespace mcast {
 // other data out. Visible to other threads like any other store when this returns. For pieces of a
 // transfer that is larger than the caches: the next reader finds it in memory.
 void streaming_copy(std::byte* to, const std::byte* from, size_t size) noexcept;
+
+// Transfers of this many bytes in all are taken for larger than the caches.
+inline constexpr size_t kStreamingFrom = 4u << 20;
+
+// A piece of a result of `whole` bytes, by whichever copy suits that.
+inline void copy_result(std::byte* to, const std::byte* from, size_t size, size_t whole) noexcept {
+  if (whole >= kStreamingFrom) {
+    streaming_copy(to, from, size);
+  } else if (size > 0) {
+    std::memcpy(to, from, size);
+  }
+}
 
 }  // namespace mcast

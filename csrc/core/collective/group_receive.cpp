@@ -13,7 +13,6 @@
 namespace mcast {
 namespace {
 constexpr size_t kFetchPayload = 60u << 10;  // per frame
-constexpr size_t kStreamingFrom = 4u << 20;  // outputs of an operation that no cache will hold
 }  // namespace
 
 void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
@@ -109,11 +108,7 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
     return false;
   }
   std::byte* const to = op.destination(slot) + static_cast<size_t>(chunk) * op.plan.chunk;
-  if (op.plan.block * op.receivers.size() >= kStreamingFrom) {
-    streaming_copy(to, payload.data(), payload.size());
-  } else {
-    std::memcpy(to, payload.data(), payload.size());
-  }
+  copy_result(to, payload.data(), payload.size(), op.plan.block * op.receivers.size());
   receiver.accept(chunk, live, now);
   if (op.first_byte == kNever) op.first_byte = now;
   op.last_byte = now;

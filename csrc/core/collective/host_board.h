@@ -18,7 +18,7 @@ namespace mcast {
 // Rounds that a rank may be ahead of the slowest: slots per rank and lane.
 inline constexpr uint32_t kHostDepth = 8;
 // Data of one slot, bytes.
-inline constexpr size_t kHostSlot = 64u << 10;
+inline constexpr size_t kHostSlot = 128u << 10;
 // Ranks of one group that can share a board: a slot holds an address for each.
 inline constexpr uint32_t kHostMembers = 1024;
 inline constexpr size_t kHostLanes = 2;
@@ -38,7 +38,6 @@ struct HostNeed {
     kNothing = 0,
     kAll = 1,   // everybody has published `rounds`
     kFrom = 2,  // `member` has
-    kAny = 3,   // anybody more has
   };
   HostWaiter waiter = HostWaiter::kNone;
   Kind kind = Kind::kNothing;
@@ -73,7 +72,7 @@ struct alignas(64) HostRound {
   uint16_t index_low;  // of the round in its operation, low bits: for mismatches
   uint32_t sequence;
   uint64_t bytes;
-  uint64_t address;  // direct rounds: of the rank's source, in its own address space
+  uint64_t address;  // direct operations: of the rank's source, in its own address space
   double factor;     // PREMUL_SUM: the rank's
   char name[kHostName];
 };

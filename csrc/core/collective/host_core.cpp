@@ -1,9 +1,8 @@
 // The life of an operation among ranks that share a kernel. Three pointers walk over the queue of
 // operations: what is published (as far as the slots are free), what is consumed (in order, when
-// those it needs have published), what is complete. An operation whose data went through slots is
-// complete when its last round is consumed here, since the slots keep the data for the others; one
-// that was read directly only when everybody has consumed it, since until then the caller's memory
-// is being read.
+// those it needs have published), what is complete. An operation is complete when its last round is
+// consumed here, since the slots keep the data for the others; one whose input the others read
+// directly when they take the last round only when everybody has consumed that.
 //
 // Sleeping: arm() writes into the board what this rank waits for and looks once more; a peer that
 // publishes or consumes then looks at the needs. All of it in one total order (seq_cst), so one of
@@ -28,9 +27,6 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 // One all_reduce step reads members x bytes into every rank's cache: at most this.
 constexpr size_t kOneStep = 256u << 10;
-// What is folded before it is gathered: results are read again while they are in the cache that
-// the cores share.
-constexpr size_t kSegment = 8u << 20;
 constexpr size_t kAlign = 64;  // of parts of a tensor: whole elements, whole cache lines
 
 }  // namespace
@@ -44,19 +40,30 @@ HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct
   const auto in_slots = [&](size_t slice, size_t total) {
     plan.slice = slice;
     plan.rounds = static_cast<uint32_t>(std::max<size_t>(1, (total + slice - 1) / slice));
+    plan.large = plan.rounds > 1;
   };
+  const auto by_address = [&] { plan.direct = plan.lends = plan.large = true; };
   switch (d.kind) {
     case Kind::kBarrier:
       break;
     case Kind::kBroadcast:
     case Kind::kAllgather:
+      in_slots(kHostSlot, bytes);
+      plan.whole = d.kind == Kind::kAllgather ? bytes * members : bytes;
+      break;
     case Kind::kReduce:
-      plan.direct = direct && bytes > kHostSlot;
-      if (!plan.direct) in_slots(kHostSlot, bytes);
+      if (direct && bytes > kHostSlot) {
+        by_address();
+      } else {
+        in_slots(kHostSlot, bytes);
+      }
       break;
     case Kind::kReduceScatter:
-      plan.direct = direct && bytes > part;
-      if (!plan.direct) in_slots(part, bytes);
+      if (direct && bytes > part) {
+        by_address();
+      } else {
+        in_slots(part, bytes);
+      }
       break;
     case Kind::kAllreduce:
       if (bytes <= kHostSlot && bytes * members <= kOneStep) {
@@ -65,24 +72,22 @@ HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct
         break;
       }
       plan.direct = direct;
-      in_slots(direct ? std::min(kSegment / members / kAlign * kAlign,
-                                 round_up((bytes + members - 1) / members, kAlign))
-                      : part,
-               (bytes + members - 1) / members);
-      plan.rounds *= 2;
+      plan.whole = bytes;
+      if (direct) {
+        const size_t each = (bytes + members - 1) / members;
+        in_slots(std::min(kHostSlot, round_up(each, kAlign)), each);
+        plan.rounds++;
+      } else {
+        in_slots(part, (bytes + members - 1) / members);
+        plan.rounds *= 2;
+      }
+      plan.large = true;
       break;
   }
   return plan;
 }
 
-HostPlan::Step HostPlan::step(uint32_t index) const {
-  // Direct: one segment is folded ahead of the one that is gathered, so that nobody waits for the
-  // slowest folder. In slots: in turn, since the slots are few.
-  if (!direct) return {index % 2 == 1, index / 2};
-  if (index == 0) return {false, 0};
-  if (index + 1 == rounds) return {true, rounds / 2 - 1};
-  return index % 2 == 1 ? Step{false, (index + 1) / 2} : Step{true, index / 2 - 1};
-}
+HostPlan::Step HostPlan::step(uint32_t index) const { return {index % 2 == 1, index / 2}; }
 
 HostCore::HostCore(HostParams params, HostBoard board, HostPort& port, Counters& counters)
     : params_(std::move(params)), board_(board), port_(port), counters_(counters) {}
@@ -114,9 +119,10 @@ bool HostCore::progress(bool large) {
       return false;
     }
     bool moved = false;
-    while (publish_next()) moved = true;
     left_over = false;
-    // Whoever waits for an operation that has ended is not kept for the transfer of the next.
+    // Whoever waits for an operation that has ended is not kept for the transfer of the next. One
+    // round at a time, which is consumed while it is in the cache.
+    if (publish_next(large && !ended, left_over)) moved = true;
     if (consume_next(large && !ended, left_over)) moved = true;
     while (complete_next()) moved = ended = true;
     if (!moved) return left_over;
@@ -145,16 +151,18 @@ bool HostCore::all_published(uint64_t round) const {
 
 // Whether what the next round publishes is there (the slot aside).
 bool HostCore::ready_to_publish(const Op& op) const {
-  const auto readable = [](const Slice& s) {
-    return !s.region || s.region->ready() >= s.offset + s.length;
+  const auto readable = [](const Slice& s, size_t bytes) {
+    return !s.region || s.region->ready() >= s.offset + std::min(bytes, s.length);
   };
   using wire::Kind;
   switch (op.post.descriptor.kind) {
     case Kind::kBarrier:  // says that everything before it is over here
       return &op == ops_.front().get();
     case Kind::kAllreduce:
-      // A round that gathers publishes the result of the one that folded.
-      if (!op.plan.one_step) {
+      if (op.plan.direct) {
+        if (op.published > 0 && op.consumed == 0) return false;  // the addresses are not here
+      } else if (!op.plan.one_step) {
+        // A round that gathers publishes the result of the one that folded.
         const HostPlan::Step step = op.plan.step(op.published);
         if (step.gathers && step.segment >= op.folded) return false;
       }
@@ -163,9 +171,10 @@ bool HostCore::ready_to_publish(const Op& op) const {
       break;
   }
   if (op.post.reduce) {
-    return std::all_of(op.post.reduce->inputs.begin(), op.post.reduce->inputs.end(), readable);
+    return std::all_of(op.post.reduce->inputs.begin(), op.post.reduce->inputs.end(),
+                       [&](const Slice& s) { return readable(s, s.length); });
   }
-  return readable(op.post.input);
+  return readable(op.post.input, (op.published + size_t{1}) * op.plan.slice);
 }
 
 bool HostCore::can_publish(uint64_t least) const {
@@ -177,14 +186,20 @@ bool HostCore::can_publish(uint64_t least) const {
 bool HostCore::can_complete(uint64_t least) const {
   if (consuming_ == 0) return false;
   const Op& op = *ops_.front();
-  return !op.plan.direct || least >= op.first + op.plan.rounds;
+  return !op.plan.lends || least >= op.first + op.plan.rounds;
 }
 
-bool HostCore::publish_next() {
+bool HostCore::publish_next(bool large, bool& left_over) {
   if (!can_publish(least_consumed())) return false;
   Op& op = *ops_[publishing_];
   const uint64_t round = op.first + op.published;
-  fill(op, op.published);
+  if (folds_to_publish(op) && !large) {
+    left_over = true;
+    return false;
+  }
+  // What was folded of memory that was given back meanwhile is published after the notice, which
+  // those who take it see (consume_next).
+  if (!fill(op, op.published)) return false;
   op.published++;
   if (op.published == op.plan.rounds) publishing_++;
   counters_.add(Counter::shm_rounds);
@@ -231,7 +246,7 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   if (op.published <= index || !compare(op, index)) return false;
   if (op.plan.direct && noticed()) return false;
   const Took took = take(op, index, large);
-  left_over = took == Took::kLarge;
+  left_over = left_over || took == Took::kLarge;
   if (took != Took::kAll) return false;
   if (op.plan.direct) {
     // After the reads: each was a system call, which the look cannot overtake.
@@ -279,8 +294,6 @@ HostNeed HostCore::need_of(const Op& op) const {
   if (op.post.descriptor.kind == wire::Kind::kBroadcast) {
     need.kind = HostNeed::Kind::kFrom;
     need.member = op.post.descriptor.root;
-  } else if (op.plan.direct && op.post.descriptor.kind == wire::Kind::kAllgather) {
-    need.kind = HostNeed::Kind::kAny;
   }
   return need;
 }
@@ -317,11 +330,6 @@ bool HostCore::arm(HostWaiter waiter) {
     switch (data.kind) {
       case HostNeed::Kind::kFrom:
         there = published(data.member, round);
-        break;
-      case HostNeed::Kind::kAny:
-        for (uint32_t m = 0; m < params_.size && !there; m++) {
-          there = !op->taken[m] && published(static_cast<Member>(m), round);
-        }
         break;
       default:
         there = all_published(round);
@@ -381,7 +389,7 @@ void HostCore::obey_notice() {
   if (notice.state.load(std::memory_order_acquire) == 2) {
     // The news of a failure may overtake that of success: what is all there in slots is taken.
     bool left_over = false;
-    while (failure_.ok() && (consume_next(false, left_over) || complete_next())) {
+    while (failure_.ok() && (consume_next(true, left_over) || complete_next())) {
     }
     counters_.add(Counter::aborts_received);
     const bool known = notice.code > 0 && notice.code <= static_cast<uint32_t>(Code::kInternal);

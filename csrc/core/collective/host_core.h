@@ -1,7 +1,8 @@
 // HostCore: the operations of one lane of a group whose ranks share a kernel, as a state machine
 // over a HostBoard. Operations are cut into rounds; in each round every rank publishes a slot and
-// takes what it needs of the others' slots. Small operations carry their data in the slots; large
-// ones carry an address, and the others read the memory it names (HostPort::read).
+// takes what it needs of the others' slots. Data that everybody is to have goes through the slots,
+// piece by piece; of what is to be reduced, the first slot carries an address, and the others read
+// the memory it names (HostPort::read).
 //
 // Threads: one at a time (the caller's lock); peers change the board meanwhile. User code (`done`,
 // `on_mark`) runs inside post(), progress() and fail().
@@ -43,14 +44,18 @@ struct HostParams {
 // How an operation is cut into rounds: a pure function of the descriptor, the number of ranks and
 // HostParams::direct.
 struct HostPlan {
-  bool direct = false;    // by address
+  bool direct = false;    // inputs are read by address
+  bool lends = false;     // ... until everybody has consumed the last round
+  bool large = false;     // takes longer than a hand-over to another thread
+  size_t whole = 0;       // bytes of a rank's results in all
   bool one_step = false;  // all_reduce: everybody folds everything
   uint32_t rounds = 1;
   // Bytes of a block per round; reductions in slots and all_reduce: of each rank's part.
   size_t slice = 0;
 
-  // all_reduce, not in one step: what round `index` does with segment `segment` (slice x members
-  // bytes): its parts are folded, or the results of that are gathered.
+  // all_reduce in slots, not in one step: what round `index` does with segment `segment` (slice x
+  // members bytes): its parts are folded, or the results of that are gathered. (Direct: round 0
+  // carries the addresses, round i the folded parts of segment i - 1.)
   struct Step {
     bool gathers;
     uint32_t segment;
@@ -98,11 +103,16 @@ class HostCore {
     uint64_t first = 0;      // its first round
     uint32_t published = 0;  // rounds, of this rank
     uint32_t consumed = 0;
-    uint32_t folded = 0;  // all_reduce: segments whose own part is done
+    uint32_t folded = 0;  // all_reduce in slots: segments whose own part is done
     // By member, in this round: its header was seen and names the same call; its slot was taken.
     // Only what has been compared is taken, whatever has been published since.
     std::vector<bool> agreed, taken;
     std::vector<std::byte> part;  // all_reduce in slots: the own part's result
+    struct Source {
+      uint64_t address;
+      double factor;
+    };
+    std::vector<Source> sources;  // direct: by member, from the first round
     Nanos deadline = kNever;
     Nanos first_byte = kNever, last_byte = kNever;
   };
@@ -116,7 +126,7 @@ class HostCore {
   // What a look would do, all ranks having consumed `least` rounds.
   bool can_publish(uint64_t least) const;
   bool can_complete(uint64_t least) const;
-  bool publish_next();
+  bool publish_next(bool large, bool& left_over);
   bool consume_next(bool large, bool& left_over);
   bool complete_next();
   bool ready_to_publish(const Op& op) const;
@@ -131,14 +141,15 @@ class HostCore {
   std::string op_text(const Post& post) const;
 
   // host_rounds.cpp: the data of a round
-  void fill(Op& op, uint32_t index);
+  bool folds_to_publish(const Op& op) const;
+  bool fill(Op& op, uint32_t index);
   enum class Took : uint8_t { kAll, kWaits, kLarge, kFailed };
   Took take(Op& op, uint32_t index, bool large);
   Took take_blocks(Op& op, uint32_t index);
-  Took take_direct_blocks(Op& op, bool large);
-  Took take_reduction(Op& op, uint32_t index, bool large);
-  bool take_all_reduce(Op& op, uint32_t index);
-  bool fold_direct(Op& op, uint32_t index, size_t offset, size_t length, std::byte* out);
+  Took take_reduction(Op& op, uint32_t index);
+  void take_all_reduce(Op& op, uint32_t index);
+  void learn_sources(Op& op);
+  bool fold_direct(Op& op, size_t offset, size_t length, std::byte* out);
   void fold_slots(Op& op, uint64_t round, size_t offset, size_t length, std::byte* out);
   bool fetch(Member from, uint64_t address, std::byte* to, size_t length);
   HostNeed need_of(const Op& op) const;

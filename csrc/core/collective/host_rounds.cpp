@@ -1,22 +1,26 @@
 // The data of a round. In slots: what the others need is copied into this rank's slot, and taken
-// from theirs. Direct: the slot names addresses, and the takers read them. A reduction folds the
+// from theirs. That is two copies where a direct read of the peer's memory would be one, and still
+// less work: a slot is in the cache, a source is read once for all takers, and large results are
+// written past the caches, which the kernel's copy does not do. Direct, for reductions, where each
+// byte has one taker: the slot names addresses, and the takers read them. A reduction folds the
 // contributions of all ranks in rank order, tile by tile, so that a tile and its accumulator stay
 // in the cache; 16-bit floats accumulate in float32 (base/reduce_kernels.h).
 //
-// all_reduce: in one step everybody folds everything; otherwise segment by segment: in one round
-// each rank folds its part of the segment, in another it publishes the result for all to gather.
+// all_reduce: in one step everybody folds everything; otherwise segment by segment. Direct: each
+// rank folds its part of the segment into its slot, from which all take it. In slots: in one round
+// each rank folds its part, in another it publishes the result for all to gather.
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "base/reduce_kernels.h"
+#include "base/streaming_copy.h"
 #include "collective/host_core.h"
 
 namespace mcast {
 namespace {
 
 constexpr size_t kTile = 128u << 10;  // bytes of a contribution that are folded at once
-constexpr size_t kPiece = 4u << 20;   // bytes of a direct read
 
 template <typename Op>
 bool all_agree(const Op& op) {
@@ -29,7 +33,13 @@ size_t clip(size_t from, size_t length, size_t end) {
 
 }  // namespace
 
-void HostCore::fill(Op& op, uint32_t index) {
+// Whether publishing the next round reads the others' memory.
+bool HostCore::folds_to_publish(const Op& op) const {
+  return op.plan.direct && op.post.descriptor.kind == wire::Kind::kAllreduce && op.published > 0;
+}
+
+// False: a peer's memory could not be read.
+bool HostCore::fill(Op& op, uint32_t index) {
   const wire::Descriptor& d = op.post.descriptor;
   const uint64_t round = op.first + index;
   HostRound& r = board_.round(params_.lane, params_.self, round);
@@ -61,11 +71,18 @@ void HostCore::fill(Op& op, uint32_t index) {
     case Kind::kBarrier:
       break;
     case Kind::kBroadcast:
-    case Kind::kAllgather:
-      if (d.kind == Kind::kBroadcast && d.root != params_.self) break;
-      r.address = address(op.post.input);
-      if (!op.plan.direct) copy(op.post.input, index * slice, slice, 0);
+      if (d.root == params_.self) copy(op.post.input, index * slice, slice, 0);
       break;
+    case Kind::kAllgather: {
+      copy(op.post.input, index * slice, slice, 0);
+      // The own block, while the source is in the cache.
+      const Slice& own = op.post.outputs[params_.self];
+      if (own.data() != op.post.input.data()) {
+        copy_result(own.data() + index * slice, data, clip(index * slice, slice, own.length),
+                    op.plan.whole);
+      }
+      break;
+    }
     case Kind::kReduce:
       r.address = address(reduce->inputs[0]);
       if (!op.plan.direct) copy(reduce->inputs[0], index * slice, slice, 0);
@@ -84,39 +101,43 @@ void HostCore::fill(Op& op, uint32_t index) {
       if (op.plan.one_step) {
         copy(reduce->inputs[0], 0, d.bytes, 0);
       } else {
+        const size_t span = slice * params_.size;
+        if (op.plan.direct) {
+          r.address = address(reduce->inputs[0]);
+          if (index == 0) break;
+          const size_t at = (index - 1) * span + params_.self * slice;
+          const size_t length = clip(at, slice, d.bytes);
+          if (!fold_direct(op, at, length, data)) return false;
+          copied += length;
+          break;
+        }
         const auto [gathers, segment] = op.plan.step(index);
-        r.address = address(gathers ? reduce->output : reduce->inputs[0]);
-        if (op.plan.direct) break;
         if (gathers) {
           std::memcpy(data, op.part.data(), op.part.size());
           copied += op.part.size();
         } else {
-          const size_t span = slice * params_.size;
           copy(reduce->inputs[0], segment * span, span, 0);
         }
       }
       break;
   }
   counters_.add(Counter::shm_slot_bytes, copied);
+  return true;
 }
 
 HostCore::Took HostCore::take(Op& op, uint32_t index, bool large) {
   using wire::Kind;
   const wire::Descriptor& d = op.post.descriptor;
-  switch (d.kind) {
-    case Kind::kBarrier:
-      return all_agree(op) ? Took::kAll : Took::kWaits;
-    case Kind::kBroadcast:
-      if (d.root == params_.self) return Took::kAll;
-      [[fallthrough]];
-    case Kind::kAllgather:
-      return op.plan.direct ? take_direct_blocks(op, large) : take_blocks(op, index);
-    case Kind::kReduce:
-      if (d.root != params_.self) return Took::kAll;
-      [[fallthrough]];
-    default:
-      return take_reduction(op, index, large);
+  if (d.kind == Kind::kBarrier) return all_agree(op) ? Took::kAll : Took::kWaits;
+  const bool rooted = d.kind == Kind::kBroadcast || d.kind == Kind::kReduce;
+  if (rooted && (d.root == params_.self) == (d.kind == Kind::kBroadcast)) return Took::kAll;
+  const bool moves = d.kind == Kind::kBroadcast || d.kind == Kind::kAllgather;
+  if (op.plan.large && !large) {
+    const bool there =
+        moves ? std::count(op.agreed.begin(), op.agreed.end(), true) > 1 : all_agree(op);
+    return there ? Took::kLarge : Took::kWaits;
   }
+  return moves ? take_blocks(op, index) : take_reduction(op, index);
 }
 
 HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
@@ -134,9 +155,12 @@ HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
     const Slice& out = op.post.outputs[s];
     const size_t length = clip(offset, op.plan.slice, out.length);
     if (op.first_byte == kNever) op.first_byte = port_.now();
-    if (length > 0) std::memcpy(out.data() + offset, data_of(m, round), length);
+    copy_result(out.data() + offset, data_of(m, round), length, op.plan.whole);
     op.taken[m] = true;
-    if (op.post.on_mark && length > 0) op.post.on_mark(s, offset + length);
+    const size_t step = std::max<size_t>(1, op.post.mark_step), after = offset + length;
+    if (op.post.on_mark && length > 0 && (after / step > offset / step || after == out.length)) {
+      op.post.on_mark(s, after);
+    }
   }
   if (all) op.last_byte = port_.now();
   return all ? Took::kAll : Took::kWaits;
@@ -154,38 +178,6 @@ bool HostCore::fetch(Member from, uint64_t address, std::byte* to, size_t length
                                    "); look at its log for the first error"),
        from);
   return false;
-}
-
-HostCore::Took HostCore::take_direct_blocks(Op& op, bool large) {
-  const bool one = op.post.descriptor.kind == wire::Kind::kBroadcast;
-  const auto slots = static_cast<uint32_t>(op.post.outputs.size());
-  const uint64_t round = op.first;
-  bool all = true;
-  for (uint32_t i = 1; i <= slots; i++) {
-    // Everybody starts with its successor: no block is read by all at once.
-    const uint32_t s = (params_.self + i) % slots;
-    const Member m = one ? op.post.descriptor.root : static_cast<Member>(s);
-    if (op.taken[m]) continue;
-    if (!op.agreed[m]) {
-      all = false;
-      continue;
-    }
-    if (!large) return Took::kLarge;
-    if (op.first_byte == kNever) op.first_byte = port_.now();
-    const Slice& out = op.post.outputs[s];
-    const size_t piece =
-        op.post.on_mark ? std::clamp<size_t>(op.post.mark_step, 1, kPiece) : kPiece;
-    for (size_t at = 0; at < out.length; at += piece) {
-      const size_t length = std::min(piece, out.length - at);
-      if (!fetch(m, round_of(m, round).address + at, out.data() + at, length)) {
-        return Took::kFailed;
-      }
-      if (op.post.on_mark) op.post.on_mark(s, at + length);
-    }
-    op.taken[m] = true;
-  }
-  if (all) op.last_byte = port_.now();
-  return all ? Took::kAll : Took::kWaits;
 }
 
 // Folds `length` bytes at `offset` of what every slot of `round` holds.
@@ -206,8 +198,21 @@ void HostCore::fold_slots(Op& op, uint64_t round, size_t offset, size_t length, 
   }
 }
 
-// Folds the part at `offset` of everybody's tensor (reduce_scatter: of what it has for this rank).
-bool HostCore::fold_direct(Op& op, uint32_t index, size_t offset, size_t length, std::byte* out) {
+// Where everybody's input is (reduce_scatter: what it has for this rank), from the first round.
+void HostCore::learn_sources(Op& op) {
+  for (uint32_t i = 0; i < params_.size; i++) {
+    const auto m = static_cast<Member>(i);
+    const HostRound& r = round_of(m, op.first);
+    uint64_t address = r.address;
+    if (op.post.descriptor.kind == wire::Kind::kReduceScatter) {
+      std::memcpy(&address, data_of(m, op.first) + params_.self * sizeof address, sizeof address);
+    }
+    op.sources.push_back({address, r.factor});
+  }
+}
+
+// Folds the part at `offset` of everybody's input.
+bool HostCore::fold_direct(Op& op, size_t offset, size_t length, std::byte* out) {
   const ReduceArgs& how = *op.post.reduce;
   const bool scatter = op.post.descriptor.kind == wire::Kind::kReduceScatter;
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
@@ -223,20 +228,15 @@ bool HostCore::fold_direct(Op& op, uint32_t index, size_t offset, size_t length,
     std::byte* const sum = straight ? out + at : accumulator_.data();
     for (uint32_t i = 0; i < params_.size; i++) {
       const auto m = static_cast<Member>(i);
-      const HostRound& r = round_of(m, op.first + index);
       const std::byte* source = own.data() + offset + at;
       if (m != params_.self) {
-        uint64_t address = r.address;
-        if (scatter) {
-          std::memcpy(&address, data_of(m, op.first + index) + params_.self * sizeof address,
-                      sizeof address);
-        }
         std::byte* const to = i == 0 && copies_first ? sum : tile_.data();
-        if (!fetch(m, address + offset + at, to, bytes)) return false;
+        if (!fetch(m, op.sources[m].address + offset + at, to, bytes)) return false;
         if (to == sum) continue;
         source = to;
       }
-      (i == 0 ? fold_first : fold_next)(how.element, how.reduction, r.factor, source, sum, count);
+      (i == 0 ? fold_first : fold_next)(how.element, how.reduction, op.sources[m].factor, source,
+                                        sum, count);
     }
     if (!straight) {
       fold_finish(how.element, how.reduction, params_.size, sum, out + at, count);
@@ -246,55 +246,46 @@ bool HostCore::fold_direct(Op& op, uint32_t index, size_t offset, size_t length,
 }
 
 // One round of an all_reduce that is not done in one step.
-bool HostCore::take_all_reduce(Op& op, uint32_t index) {
-  const auto [gathers, segment] = op.plan.step(index);
-  const size_t slice = op.plan.slice, base = segment * slice * params_.size;
+void HostCore::take_all_reduce(Op& op, uint32_t index) {
+  if (op.plan.direct && index == 0) return;
+  const HostPlan::Step step =
+      op.plan.direct ? HostPlan::Step{true, index - 1} : op.plan.step(index);
+  const size_t slice = op.plan.slice, base = step.segment * slice * params_.size;
   const size_t end = op.post.descriptor.bytes, self = params_.self;
   const uint64_t round = op.first + index;
-  std::byte* const output = op.post.reduce->output.data();
-  if (!gathers) {
-    const size_t at = base + self * slice, length = clip(at, slice, end);
-    if (op.plan.direct) return length == 0 || fold_direct(op, index, at, length, output + at);
+  if (!step.gathers) {
+    const size_t length = clip(base + self * slice, slice, end);
     op.part.resize(length);
     if (length > 0) fold_slots(op, round, self * slice, length, op.part.data());
-    return true;
+    op.folded++;
+    return;
   }
-  for (size_t i = 0; i < params_.size; i++) {
-    const size_t m = (self + 1 + i) % params_.size;
+  std::byte* const output = op.post.reduce->output.data();
+  for (size_t m = 0; m < params_.size; m++) {
     const size_t at = base + m * slice, length = clip(at, slice, end);
-    const auto from = static_cast<Member>(m);
-    if (length == 0 || (op.plan.direct && m == self)) continue;
-    if (!op.plan.direct) {
-      std::memcpy(output + at, data_of(from, round), length);
-    } else if (!fetch(from, round_of(from, round).address + at, output + at, length)) {
-      return false;
-    }
+    copy_result(output + at, data_of(static_cast<Member>(m), round), length, op.plan.whole);
   }
-  return true;
 }
 
-HostCore::Took HostCore::take_reduction(Op& op, uint32_t index, bool large) {
+HostCore::Took HostCore::take_reduction(Op& op, uint32_t index) {
   const uint64_t round = op.first + index;
   if (!all_agree(op)) return Took::kWaits;
-  if (op.plan.direct && !large) return Took::kLarge;
+  if (op.plan.direct && index == 0) learn_sources(op);
   if (op.first_byte == kNever) op.first_byte = port_.now();
   const wire::Descriptor& d = op.post.descriptor;
   const Slice& output = op.post.reduce->output;
   const size_t slice = op.plan.slice;
-  bool good = true;
   if (op.plan.one_step) {
     if (d.bytes > 0) fold_slots(op, round, 0, d.bytes, output.data());
   } else if (d.kind == wire::Kind::kAllreduce) {
-    good = take_all_reduce(op, index);
-    if (!op.plan.step(index).gathers) op.folded++;
+    take_all_reduce(op, index);
   } else if (op.plan.direct) {
-    good = fold_direct(op, index, 0, d.bytes, output.data());
+    if (!fold_direct(op, 0, d.bytes, output.data())) return Took::kFailed;
   } else {
     const size_t offset = index * slice, length = clip(offset, slice, d.bytes);
     const size_t at = d.kind == wire::Kind::kReduceScatter ? params_.self * slice : 0;
     if (length > 0) fold_slots(op, round, at, length, output.data() + offset);
   }
-  if (!good) return Took::kFailed;
   op.last_byte = port_.now();
   return Took::kAll;
 }

@@ -63,6 +63,8 @@ class GroupBase : public Group {
   virtual bool has_lanes() const = 0;
   // Whether other processes read the caller's memory where it lies.
   virtual bool read_by_peers() const { return false; }
+  // Whether the lanes copy an all-gather's own block to its place.
+  virtual bool copies_own_block() const { return false; }
 
   Status close(Nanos limit, bool hurry);
   Status refuse(const std::string& op) const;  // state_->mutex held

@@ -8,6 +8,7 @@
 
 #include "base/huge_pages.h"
 #include "base/reduce_kernels.h"
+#include "base/streaming_copy.h"
 #include "engine/clock.h"
 #include "engine/group_base.h"
 
@@ -149,7 +150,9 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
       std::lock_guard<std::mutex> lock(state_->mutex);
       if (Status status = refuse(name); !status.ok()) return status;
     }
-    std::memcpy(own.data(), input.data(), input.length);
+    if (!copies_own_block()) {
+      copy_result(own.data(), input.data(), input.length, input.length * size_);
+    }
   }
   Post p;
   p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};

@@ -23,8 +23,8 @@ HostGroup::HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostSh
   fixed_.reason = "all ranks are on one host";
   fixed_.transport = "shared memory: " + std::to_string(kHostDepth) + " slots of " +
                      std::to_string(kHostSlot / 1024) + " KiB per rank and lane, " +
-                     (direct ? "larger data read from the peer's memory"
-                             : "larger data through the slots (peers' memory cannot be read)");
+                     (direct ? "large reductions read from the peers' memory"
+                             : "large reductions too (peers' memory cannot be read)");
   fixed_.chunk = kHostSlot;
   fixed_.window = kHostDepth * kHostSlot;
   fixed_.segment = kHostSlot;

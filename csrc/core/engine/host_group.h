@@ -31,6 +31,7 @@ class HostGroup final : public GroupBase {
   void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool read_by_peers() const override { return direct_; }
+  bool copies_own_block() const override { return true; }
 
   HostHub& hub_;
   const bool direct_;

@@ -121,25 +121,35 @@ TEST(HostFailures, AbortReachesAllRanks) {
 }
 
 TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
-  // Rank 0 fails and gives its memory back, which changes, just when rank 1 reads it.
-  HostWorld world(2, true, 1);
-  HostCall call = make_call(1, 0, 0, 2);
-  call.descriptor = {Kind::kBroadcast, 0xff, 0, 1 << 20, "broadcast"};
-  HostCall other = call;
-  call.inputs = {std::vector<std::byte>(1 << 20, std::byte{1})};
-  call.output = call.inputs[0];
-  call.marks = other.marks = {0};
-  other.inputs.clear();
-  other.output.assign(1 << 20, std::byte{});
-  HostCall& root = world.post(0, std::move(call));
-  HostCall& leaf = world.post(1, std::move(other));
-  world.core(0).progress(true);
-  world.core(0).fail(Status(Code::kAborted, "aborted by rank 0"), 0);
-  EXPECT_EQ(root.status.code(), Code::kAborted);
-  std::memset(root.inputs[0].data(), 9, root.inputs[0].size());
-  ASSERT_TRUE(world.run());
-  EXPECT_EQ(leaf.ended, 1);
-  EXPECT_EQ(leaf.status.code(), Code::kAborted);
+  // Rank 0 fails and gives its memory back, which changes, when rank 1 is about to read it.
+  constexpr size_t kBytes = 1 << 20;
+  for (const Kind kind : {Kind::kReduce, Kind::kReduceScatter, Kind::kAllreduce}) {
+    HostWorld world(2, true, 1);
+    std::vector<HostCall*> calls;
+    for (const Member m : {0, 1}) {
+      HostCall call;
+      const auto root = static_cast<Member>(kind == Kind::kReduce ? 1 : kNoMember);
+      call.descriptor = {kind, 0, root, kBytes, "", 1};
+      call.inputs.assign(kind == Kind::kReduceScatter ? 2 : 1,
+                         std::vector<std::byte>(kBytes, std::byte{1}));
+      call.output.resize(kBytes);
+      call.marks = {0};
+      calls.push_back(&world.post(m, std::move(call)));
+    }
+    bool gave_up = false;
+    world.on_read = [&] {
+      if (std::exchange(gave_up, true)) return;
+      world.core(0).fail(Status(Code::kAborted, "aborted by rank 0"), 0);
+      for (auto& input : calls[0]->inputs) std::memset(input.data(), 9, input.size());
+    };
+    world.core(0).progress(true);  // its input is offered
+    while (!gave_up) world.core(1).progress(true);
+    ASSERT_TRUE(world.run());
+    for (const HostCall* call : calls) {
+      EXPECT_EQ(call->ended, 1);
+      EXPECT_EQ(call->status.code(), Code::kAborted);
+    }
+  }
 }
 
 TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
@@ -292,7 +302,7 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
 // A caller that waits for the first of two is not kept for the bytes of the second.
 TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
   HostWorld world(2, true, 1);
-  constexpr size_t kBytes = 1 << 20;
+  constexpr size_t kBytes = kHostDepth / 2 * kHostSlot;  // both are in the slots at once
   for (const Member m : {0, 1}) {
     for (int i = 0; i < 2; i++) {
       HostCall call;
@@ -307,7 +317,8 @@ TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
   EXPECT_TRUE(world.core(1).progress(true));  // there is more to do
   EXPECT_EQ(world.calls(1)[0]->ended, 1);
   EXPECT_EQ(world.calls(1)[1]->ended, 0);
-  EXPECT_EQ(world.total(Counter::shm_direct_bytes), kBytes);
+  EXPECT_EQ(world.calls(1)[0]->output[kBytes - 1], std::byte{7});
+  EXPECT_EQ(world.calls(1)[1]->output[0], std::byte{});
   ASSERT_TRUE(world.run());
   EXPECT_EQ(world.calls(1)[1]->ended, 1);
   EXPECT_EQ(world.calls(1)[1]->output[kBytes - 1], std::byte{7});
@@ -341,7 +352,8 @@ TEST(HostRounds, AllReduceInPlaceOverSeveralSegments) {
 }
 
 TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
-  // A direct all_gather reads every peer's block once; a reduce_scatter the own block of each.
+  // An all_gather copies every block into slots once; a reduce_scatter reads the own block of each
+  // peer; an all_reduce does that, and its results go through slots.
   for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter, Kind::kAllreduce}) {
     HostWorld world(4, true, 3);
     constexpr size_t kBlock = 256 * 1024;
@@ -359,8 +371,8 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
     ASSERT_TRUE(world.run());
     for (const Member m : {0, 1, 2, 3}) EXPECT_TRUE(world.calls(m)[0]->status.ok());
     EXPECT_EQ(world.total(Counter::shm_direct_bytes),
-              (kind == Kind::kAllreduce ? 2 : 1) * 4 * 3 * kBlock);
-    EXPECT_EQ(world.total(Counter::shm_slot_bytes), 0u);
+              kind == Kind::kAllgather ? 0 : 4 * 3 * kBlock);
+    EXPECT_EQ(world.total(Counter::shm_slot_bytes), kind == Kind::kReduceScatter ? 0 : 4 * kBlock);
   }
 }
 

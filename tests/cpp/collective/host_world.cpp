@@ -94,10 +94,6 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
     call.output.resize(d.bytes);
   }
   if (d.kind == Kind::kBroadcast && d.root == rank) call.output = call.inputs[0];
-  // As GroupBase does on the caller's thread.
-  if (d.kind == Kind::kAllgather && d.bytes > 0) {
-    std::memcpy(call.output.data() + rank * d.bytes, call.inputs[0].data(), d.bytes);
-  }
   call.marks.assign(blocks_of(d.kind, ranks), 0);
   return call;
 }
@@ -188,6 +184,7 @@ struct HostWorld::Node final : HostPort {
   Node(HostWorld& w, Member m) : world(w), self(m) {}
 
   Status read(Member from, uint64_t address, std::byte* to, size_t length) override {
+    if (const auto hook = world.on_read) hook();
     if (world.nodes_[from]->killed) return Status(Code::kPeerLost, "its process has ended");
     std::memcpy(to, reinterpret_cast<const void*>(address), length);
     return {};

@@ -53,7 +53,8 @@ class HostWorld {
   // What a watch does for those that wait for a killed rank, or for one that has left.
   void watch();
   Nanos now = kSecond;
-  std::function<void()> on_now;  // called when a rank asks for the time
+  std::function<void()> on_now;   // called when a rank asks for the time
+  std::function<void()> on_read;  // ... before it reads another's memory
 
  private:
   struct Node;

@@ -49,23 +49,23 @@ def test_a_stream_is_received_once_per_host(hosts, op):
         assert stats["path"] == "multicast" and not stats["failure"]
     chunk = results[0][0]["chunk"]
     got = [counts["chunks_placed"] * chunk for _, counts in results]
-    read = [counts["shm_direct_bytes"] for _, counts in results]
+    copied = [counts["shm_slot_bytes"] for _, counts in results]
     if op == "all_gather":
-        # A quarter over the network to each, the neighbour's two quarters out of its memory.
+        # A quarter over the network to each, which passes it and its own on to the neighbour.
         assert all(0.25 * size <= bytes <= 0.26 * size for bytes in got), got
-        assert all(bytes == size // 2 for bytes in read), read
+        assert all(bytes == size // 2 for bytes in copied), copied
     else:
-        # To the other host a half to each; there a half is read, here all of it but by the root.
+        # To the other host a half to each, which passes it on; here all of it by the root.
         assert got[0] == got[1] == 0
         assert all(0.5 * size <= bytes <= 0.51 * size for bytes in got[2:]), got
-        assert read[1] == 0 and read[0] == size and sum(read[2:]) == size, read
+        assert copied[0] == 0 and copied[1] == size and sum(copied[2:]) == size, copied
     assert all(counts["ops_posted"] == 2 for _, counts in results)  # with the barrier
 
 
 def test_small_ones_go_straight(hosts):
     for stats, counts in hosts(2, 2).run(counted, "all_gather", 1 << 20):
         assert stats["streams"] == "one rank per host (2)"
-        assert counts["shm_direct_bytes"] == 0
+        assert counts["shm_slot_bytes"] == 0
 
 
 ROOTS = [None, 0, pytest.param(3, marks=all_tier)]
