@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/counters.h"
 #include "protocol/stream_receiver.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
@@ -41,13 +42,14 @@ void VerifyDatagram(benchmark::State& state) {
 }
 BENCHMARK(VerifyDatagram)->Arg(1408)->Arg(8896);
 
-// Parse, bounds, bitmap test-and-set and loss bookkeeping; no checksum, no copy. In order, and with
-// chunks in a pseudo-random order.
+// Parse, bounds, bitmap test-and-set, loss bookkeeping and counters; no checksum, no copy. In
+// order, and with chunks in a pseudo-random order.
 void ReceiveProtocolPerChunk(benchmark::State& state) {
   constexpr Chunk kChunks = 1u << 20;
   auto bytes = chunk_datagram(0, 64);
   StreamReceiver receiver(kChunks, {});
   const bool random = state.range(0) == 1;
+  Counters counters;
   Chunk i = 0;
   for (auto _ : state) {
     if (i == kChunks) {
@@ -60,7 +62,11 @@ void ReceiveProtocolPerChunk(benchmark::State& state) {
     __builtin_memcpy(bytes.data() + 24, &chunk, sizeof chunk);
     wire::DatagramHeader h;
     if (wire::parse_datagram(bytes, h) != wire::ParseError::kNone) std::abort();
-    if (h.chunk < kChunks && !receiver.has(h.chunk)) receiver.accept(h.chunk, true, i);
+    counters.add(Counter::datagrams_received);
+    counters.add(Counter::datagram_bytes_received, bytes.size());
+    if (h.member != 0 || h.chunk >= kChunks || receiver.has(h.chunk)) std::abort();
+    receiver.accept(h.chunk, true, i);
+    counters.add(Counter::chunks_placed);
     i++;
   }
 }

@@ -13,15 +13,6 @@ std::string describe_failed(const Post& post, const std::string& group, Member s
          (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
 }
 
-std::optional<uint32_t> Operation::slot_of(Member m) const {
-  if (plan.descriptor.kind == wire::Kind::kBroadcast) {
-    if (m == plan.descriptor.root) return 0;
-    return std::nullopt;
-  }
-  if (m < plan.roots) return m;
-  return std::nullopt;
-}
-
 Member Operation::member_of(uint32_t slot) const {
   return plan.descriptor.kind == wire::Kind::kBroadcast ? plan.descriptor.root
                                                         : static_cast<Member>(slot);

@@ -56,7 +56,11 @@ struct Operation {
   Nanos deadline = kNever;
 
   // Slot of a member's stream and back: broadcast has one slot, its root's.
-  std::optional<uint32_t> slot_of(Member m) const;
+  std::optional<uint32_t> slot_of(Member m) const {
+    const bool one = plan.descriptor.kind == wire::Kind::kBroadcast;
+    if (one ? m != plan.descriptor.root : m >= plan.roots) return std::nullopt;
+    return one ? 0 : m;
+  }
   Member member_of(uint32_t slot) const;
   std::optional<uint32_t> own_slot;  // set on roots
   Member self = 0;

@@ -11,27 +11,6 @@
 
 namespace mcast {
 
-void StreamReceiver::progress(Nanos now) {
-  if (arrivals_ == 0) first_ = now;
-  last_ = now;
-}
-
-void StreamReceiver::observe(Chunk c, Nanos now) {
-  if (c + 1 > seen_end_) {
-    progress(now);
-    seen_end_ = c + 1;
-    announced_ = std::max(announced_, seen_end_);
-  }
-}
-
-bool StreamReceiver::accept(Chunk c, bool live, Nanos now) {
-  if (live) observe(c, now);
-  if (!have_.test_and_set(c)) return false;
-  progress(now);
-  arrivals_++;
-  return true;
-}
-
 void StreamReceiver::on_position(Chunk sent, Nanos now) {
   sent = std::min(sent, chunks());
   if (sent > announced_) {

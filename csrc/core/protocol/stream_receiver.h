@@ -2,6 +2,7 @@
 // have sent, and which chunks are lost. Pure; time is an argument.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "base/bitmap.h"
@@ -28,9 +29,21 @@ class StreamReceiver {
 
   // Chunk `c` (< chunks()) was verified and placed; `live`: it came by multicast, so it tells how
   // far the root has got. False: it was there already.
-  bool accept(Chunk c, bool live, Nanos now);
+  bool accept(Chunk c, bool live, Nanos now) {
+    if (live) observe(c, now);
+    if (!have_.test_and_set(c)) return false;
+    progress(now);
+    arrivals_++;
+    return true;
+  }
   // A datagram of chunk `c` was seen, placed or not.
-  void observe(Chunk c, Nanos now);
+  void observe(Chunk c, Nanos now) {
+    if (c >= seen_end_) {
+      progress(now);
+      seen_end_ = c + 1;
+      announced_ = std::max(announced_, seen_end_);
+    }
+  }
   // The root says that it has sent chunks [0, sent).
   void on_position(Chunk sent, Nanos now);
 
@@ -51,7 +64,10 @@ class StreamReceiver {
 
  private:
   void report(Chunk end, std::vector<ChunkRange>& lost);
-  void progress(Nanos now);
+  void progress(Nanos now) {
+    if (arrivals_ == 0) first_ = now;
+    last_ = now;
+  }
 
   Bitmap have_;
   ReceiverParams params_;

@@ -62,29 +62,13 @@ const char* parse_error_name(ParseError error) noexcept {
   return "unknown";
 }
 
-ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
-  if (datagram.size() < kDatagramHeader) return ParseError::kTooShort;
-  const std::byte* p = datagram.data();
-  if (load<uint16_t>(p + 4) != kDatagramMagic) return ParseError::kMagic;
-  const auto version_type = load<uint8_t>(p + 6);
-  if (version_type >> 4 != kDatagramVersion) return ParseError::kVersion;
-  const uint8_t type = version_type & 0x0f;
-  if (type < static_cast<uint8_t>(DatagramType::kData) ||
-      type > static_cast<uint8_t>(DatagramType::kProbe)) {
-    return ParseError::kType;
-  }
-  const auto flags = load<uint8_t>(p + 7);
-  if (flags & ~3u) return ParseError::kFlags;
-  header.type = static_cast<DatagramType>(type);
-  header.lane = flags & 1u;
-  header.last = (flags & 2u) != 0;
-  header.group_tag = load<uint64_t>(p + 8);
-  header.sequence = load<uint32_t>(p + 16);
-  header.descriptor = load<uint32_t>(p + 20);
-  header.chunk = load<uint32_t>(p + 24);
-  header.member = load<uint16_t>(p + 28);
-  header.subgroup = load<uint16_t>(p + 30);
-  return ParseError::kNone;
+ParseError refusal(uint32_t head) noexcept {
+  if ((head & 0xffff) != kDatagramMagic) return ParseError::kMagic;
+  if ((head >> 20 & 15) != kDatagramVersion) return ParseError::kVersion;
+  const uint32_t type = head >> 16 & 15;
+  const bool known = type >= static_cast<uint32_t>(DatagramType::kData) &&
+                     type <= static_cast<uint32_t>(DatagramType::kProbe);
+  return known ? ParseError::kFlags : ParseError::kType;
 }
 
 bool verify_datagram(ConstBytes datagram) noexcept {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "base/types.h"
+#include "wire/bytes.h"
 
 namespace mcast::wire {
 
@@ -45,8 +46,32 @@ struct DatagramHeader {
 enum class ParseError : uint8_t { kNone, kTooShort, kMagic, kVersion, kType, kFlags, kChecksum };
 const char* parse_error_name(ParseError error) noexcept;
 
-// Reads the header fields; kNone fills `header`. Does not look at the checksum.
-ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept;
+// Why a datagram whose bytes 4 to 7 are `head` is not one of ours.
+ParseError refusal(uint32_t head) noexcept;
+
+// Reads the header fields; kNone fills `header`. Does not look at the checksum. Inline, like all
+// that is done for every chunk received.
+inline ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
+  if (datagram.size() < kDatagramHeader) return ParseError::kTooShort;
+  const std::byte* const p = datagram.data();
+  // Magic, version and the flags that must be 0 at once.
+  const auto head = load<uint32_t>(p + 4);
+  const uint32_t type = head >> 16 & 15;
+  if ((head & 0xfcf0ffff) != (uint32_t{kDatagramVersion} << 20 | kDatagramMagic) ||
+      type - 1 >= static_cast<uint32_t>(DatagramType::kProbe)) {
+    return refusal(head);
+  }
+  header.type = static_cast<DatagramType>(type);
+  header.lane = head >> 24 & 1;
+  header.last = (head >> 25 & 1) != 0;
+  header.group_tag = load<uint64_t>(p + 8);
+  header.sequence = load<uint32_t>(p + 16);
+  header.descriptor = load<uint32_t>(p + 20);
+  header.chunk = load<uint32_t>(p + 24);
+  header.member = load<uint16_t>(p + 28);
+  header.subgroup = load<uint16_t>(p + 30);
+  return ParseError::kNone;
+}
 // Whether the checksum fits; datagram.size() >= kDatagramHeader.
 bool verify_datagram(ConstBytes datagram) noexcept;
 
