@@ -7,14 +7,18 @@
 namespace mcast {
 
 // memcpy past the caches: the destination is written without being read first and does not push
-// other data out. Visible to other threads like any other store when this returns. For pieces of a
-// transfer that is larger than the caches: the next reader finds it in memory.
+// other data out. This thread sees the result; others see it after streaming_fence(). For pieces of
+// a transfer that is larger than the caches: the next reader finds it in memory.
 void streaming_copy(std::byte* to, const std::byte* from, size_t size) noexcept;
+
+// Orders the streaming copies of this thread before all its later stores. Due before anything that
+// tells others that data is there, once for many copies.
+void streaming_fence() noexcept;
 
 // Transfers of this many bytes in all are taken for larger than the caches.
 inline constexpr size_t kStreamingFrom = 4u << 20;
 
-// A piece of a result of `whole` bytes, by whichever copy suits that.
+// A piece of a result of `whole` bytes, by whichever copy suits that. Fence as above.
 inline void copy_result(std::byte* to, const std::byte* from, size_t size, size_t whole) noexcept {
   if (whole >= kStreamingFrom) {
     streaming_copy(to, from, size);

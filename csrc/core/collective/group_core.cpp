@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/streaming_copy.h"
 #include "collective/report.h"
 
 namespace mcast {
@@ -273,6 +274,7 @@ void GroupCore::advance_complete(Nanos now) {
 void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.finished) return;
   op.finished = true;
+  streaming_fence();  // of what was placed: the memory is the caller's again
   unfinished_--;
   if (op.plan.large && size_ > 1) large_in_flight_--;
   counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);

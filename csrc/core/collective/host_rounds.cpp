@@ -80,6 +80,7 @@ bool HostCore::fill(Op& op, uint32_t index) {
       if (own.data() != op.post.input.data()) {
         copy_result(own.data() + index * slice, data, clip(index * slice, slice, own.length),
                     op.plan.whole);
+        streaming_fence();  // another thread may drive the next round
       }
       break;
     }
@@ -156,6 +157,7 @@ HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
     const size_t length = clip(offset, op.plan.slice, out.length);
     if (op.first_byte == kNever) op.first_byte = port_.now();
     copy_result(out.data() + offset, data_of(m, round), length, op.plan.whole);
+    streaming_fence();
     op.taken[m] = true;
     const size_t step = std::max<size_t>(1, op.post.mark_step), after = offset + length;
     if (op.post.on_mark && length > 0 && (after / step > offset / step || after == out.length)) {
@@ -265,6 +267,7 @@ void HostCore::take_all_reduce(Op& op, uint32_t index) {
     const size_t at = base + m * slice, length = clip(at, slice, end);
     copy_result(output + at, data_of(static_cast<Member>(m), round), length, op.plan.whole);
   }
+  streaming_fence();
 }
 
 HostCore::Took HostCore::take_reduction(Op& op, uint32_t index) {

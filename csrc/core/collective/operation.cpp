@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/streaming_copy.h"
+
 namespace mcast {
 
 std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now) {
@@ -28,6 +30,7 @@ uint64_t Operation::readable() const {
 void Operation::raise_mark(uint32_t slot, uint64_t before, uint64_t after) const {
   if (reduce && !reduce->lands(slot)) return;
   if (after / post.mark_step > before / post.mark_step || after == plan.block) {
+    streaming_fence();
     post.on_mark(slot, after);
   }
 }

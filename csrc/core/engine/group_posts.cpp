@@ -152,6 +152,7 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
     }
     if (!copies_own_block()) {
       copy_result(own.data(), input.data(), input.length, input.length * size_);
+      streaming_fence();
     }
   }
   Post p;
