@@ -28,6 +28,8 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 // One all_reduce step reads members x bytes into every rank's cache: at most this.
 constexpr size_t kOneStep = 256u << 10;
+// Rounds at once; then limits are looked at, and other groups have their turn.
+constexpr int kPasses = 64;
 constexpr size_t kAlign = 64;  // of parts of a tensor: whole elements, whole cache lines
 
 }  // namespace
@@ -114,7 +116,8 @@ void HostCore::post(Post post) {
 bool HostCore::progress(bool large) {
   retired_.clear();
   bool left_over = false, ended = false;
-  while (failure_.ok()) {
+  for (int pass = 0; failure_.ok(); pass++) {
+    if (large && pass == kPasses) return true;
     if (noticed()) {
       obey_notice();
       return false;

@@ -72,7 +72,7 @@ class HostCore {
   void post(Post post);
 
   // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
-  // until an operation ends. True: something large is left that could be done at once.
+  // for some time or until an operation ends. True: there may be more that could be done at once.
   bool progress(bool large);
 
   // Tells the peers what this rank waits for. False: it is there already, call progress() again.
