@@ -265,10 +265,7 @@ void GroupCore::mark_result(Operation& op) {
   const bool scatter = op.plan.way == ReduceWay::kScatter;
   if (!scatter && !op.reduce->lands(self_)) return;
   op.marked = after;
-  const size_t step = op.post.mark_step;
-  if (after / step > before / step || after == op.reduce->length(self_)) {
-    op.post.on_mark(scatter ? 0 : self_, after);
-  }
+  op.post.mark(scatter ? 0 : self_, before, after, op.reduce->length(self_));
 }
 
 void GroupCore::contribution_progress(Operation& op, Nanos now) {

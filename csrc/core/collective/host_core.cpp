@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/streaming_copy.h"
 #include "collective/report.h"
 
 namespace mcast {
@@ -280,7 +279,6 @@ void HostCore::finish(size_t index, const Status& status) {
   if (params_.trace) {
     params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
-  streaming_fence();  // of what was written: the memory is the caller's again
   // The caller's memory goes before the caller learns that it is over.
   auto done = std::move(op.post.done);
   op.post.on_mark = nullptr;

@@ -159,10 +159,7 @@ HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
     copy_result(out.data() + offset, data_of(m, round), length, op.plan.whole);
     streaming_fence();
     op.taken[m] = true;
-    const size_t step = std::max<size_t>(1, op.post.mark_step), after = offset + length;
-    if (op.post.on_mark && length > 0 && (after / step > offset / step || after == out.length)) {
-      op.post.on_mark(s, after);
-    }
+    if (op.post.on_mark && length > 0) op.post.mark(s, offset, offset + length, out.length);
   }
   if (all) op.last_byte = port_.now();
   return all ? Took::kAll : Took::kWaits;

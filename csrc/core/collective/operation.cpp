@@ -15,6 +15,13 @@ std::string describe_failed(const Post& post, const std::string& group, Member s
          (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
 }
 
+void Post::mark(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const {
+  const size_t step = std::max<size_t>(1, mark_step);
+  if (after / step <= before / step && after != end) return;
+  streaming_fence();
+  on_mark(slot, after);
+}
+
 Member Operation::member_of(uint32_t slot) const {
   return plan.descriptor.kind == wire::Kind::kBroadcast ? plan.descriptor.root
                                                         : static_cast<Member>(slot);
@@ -29,10 +36,7 @@ uint64_t Operation::readable() const {
 
 void Operation::raise_mark(uint32_t slot, uint64_t before, uint64_t after) const {
   if (reduce && !reduce->lands(slot)) return;
-  if (after / post.mark_step > before / post.mark_step || after == plan.block) {
-    streaming_fence();
-    post.on_mark(slot, after);
-  }
+  post.mark(slot, before, after, plan.block);
 }
 
 ConstBytes Operation::source(uint32_t slot) const {

@@ -35,6 +35,9 @@ struct Post {
   // Done marks of the outputs, if asked for: (slot, bytes final from its start).
   std::function<void(uint32_t, uint64_t)> on_mark;
   size_t mark_step = 1;
+  // Calls on_mark, which must be there, if what is final of an output of `end` bytes has passed a
+  // multiple of mark_step on its way from `before` to `after`, or is all of it.
+  void mark(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const;
   // The data travels by other groups: this one only makes sure that all ranks call the same and
   // ends it for all. Complete here when true; then call GroupCore::arrived().
   std::shared_ptr<const std::atomic<bool>> elsewhere;

@@ -3,7 +3,6 @@
 // under one lock, so that sequence order is queue order on every lane. A barrier goes to every lane
 // that has had operations since the last one; which lanes those are follows from the calls, so all
 // ranks agree.
-#include <cstring>
 #include <utility>
 
 #include "base/huge_pages.h"
