@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")
     add("--repetitions", type=int, default=9)
     add("--warmup", type=int, default=2)
-    add("--inner", type=int, default=None, help="operations per timing; default: about 2 ms")
+    add("--inner", type=int, default=None, help="operations per timing; default: about 50 ms")
     add(
         "--case-seconds",
         type=float,

@@ -38,8 +38,6 @@ class Case:
             "barrier": self._barrier,
         }
         self.run: Callable[[], Any]
-        # What of run() is computation, on its own; None: nothing to speak of.
-        self.compute: Callable[[], Any] | None = None
         self.check: Callable[[], bool]
         build[op]()
 
@@ -127,8 +125,7 @@ class Case:
 
     def _fsdp2(self, prefetch: bool = False) -> None:
         """Square layers whose parameters have `size` bytes together; a batch so small that the step
-        is communication. The check compares the gradient with one computed without sharding. The
-        computation alone: the same model with whole weights, and an optimizer for one shard.
+        is communication. The check compares the gradient with one computed without sharding.
 
         prefetch: all-gathers are asynchronous and started one layer ahead. CPU tensors have no
         streams, so without it FSDP2 waits for each collective where it calls it."""
@@ -176,14 +173,4 @@ class Case:
             expected = whole[self.rank] if self.rank < len(whole) else mine
             return torch.allclose(mine[: len(expected)], expected, rtol=1e-3, atol=1e-3)
 
-        whole = model()
-        shard = torch.zeros(self._items // self.world, requires_grad=True)
-        shard.grad = torch.zeros_like(shard)
-        alone = torch.optim.SGD([shard], lr=0.0)
-
-        def compute() -> None:
-            whole.zero_grad()
-            whole(inputs[self.rank]).square().sum().backward()
-            alone.step()
-
-        self.run, self.check, self.compute = run, right, compute
+        self.run, self.check = run, right

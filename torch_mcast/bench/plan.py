@@ -9,6 +9,7 @@ from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import parse_size
 
 SIZELESS = ("barrier",)
+STEPS = ("fsdp2", "fsdp2_async")
 EXTERNAL = ("openmpi", "uftp", "blaster")
 
 
@@ -19,7 +20,7 @@ class Plan:
     backends: names of torch.distributed, "mcast:ring" = mcast with that algorithm, and external
         programs (openmpi, uftp, blaster).
     repetitions: at most; fewer if one case would take longer than case_s seconds, but at least 3.
-    inner: operations per timing; None = as many as take about 2 ms, at most 20.
+    inner: operations per timing; None = as many as take 50 ms, at most 1000.
     seed: of the order of backends in each repetition. check: compare results with the right ones.
     """
 

@@ -1,10 +1,12 @@
 """The measuring loop of one rank. Imports torch.
 
 For each case (operation, size): warm up every backend and check its result; agree on how many
-operations make one timing and how many repetitions fit the time; then in each repetition go over
-the backends in an order that all ranks draw from the same seed, with a barrier of the control group
-(Gloo) before each timing. After the timings each backend runs once more on its own while bytes are
-counted. External programs run in their turn while the ranks sleep in the control group's barrier.
+operations of each make one timing and how many repetitions fit the time; then in each repetition
+go over the backends in an order that all ranks draw from the same seed, with a barrier of the
+control group (Gloo) before each timing. Ranks leave that barrier up to milliseconds apart, which a
+timing therefore has to be long against. After the timings each backend runs once more on its own
+while bytes are counted. External programs run in their turn while the ranks sleep in the control
+group's barrier.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import torch.distributed as dist
 
 from torch_mcast.bench import meter
 from torch_mcast.bench.formulas import padded_size
-from torch_mcast.bench.groups import Groups
+from torch_mcast.bench.groups import SILENT, Groups
 from torch_mcast.bench.ops import Case
-from torch_mcast.bench.plan import EXTERNAL, Plan
+from torch_mcast.bench.plan import EXTERNAL, STEPS, Plan
 
-_INNER_S = 0.002
-_INNER_MAX = 20
+_TIMING_S = 0.05
+_TRIAL_S = 0.01
+_INNER_MAX = 1000
 _LEAST_REPETITIONS = 3
 
 
@@ -49,6 +52,7 @@ class _Bench:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         pair = "ag_rs" in plan.ops
         self.groups = {name: Groups(name, pair) for name in plan.torch_backends}
+        self.silent = Groups(SILENT, False) if set(STEPS) & set(plan.ops) else None
         # What the counting itself moves, to be subtracted.
         self.idle_bytes = self._count(self._counted("idle", lambda: None))
 
@@ -125,35 +129,39 @@ class _Bench:
             for name in self.plan.backends
         }
         usable = [name for name in self.plan.backends if estimates[name][0] is not None]
-        inner, repetitions = self.agree(self._budget([estimates[name][0] for name in usable]))
+        inner = {name: self._inner(estimates[name][0]) for name in usable}
+        repetitions = self._repetitions([estimates[name][0] * inner[name] for name in usable])
         times: dict[str, list[float]] = {name: [] for name in usable}
         cpus: dict[str, list[float | None]] = {name: [] for name in usable}
-        # All backends compute alike: the first one's stands for all, in a turn of its own.
-        alone = next((case.compute for case in cases.values() if case.compute), None)
-        computing: list[float] = []
-        if alone:
-            alone()  # warm
+        # What a step takes without its communication, in a turn of its own.
+        silent = Case(op, size, self.silent).run if op in STEPS and self.silent else None
+        silent_times: list[float] = []
+        if silent:
+            silent()  # warm
+            steps = self._inner(self._estimate(silent))
         start = {name: groups.repairs() for name, groups in self.groups.items()}
         for repetition in range(repetitions):
-            if alone:
-                computing.append(self.time_one(alone, inner)[0])
+            if silent:
+                silent_times.append(self.time_one(silent, steps)[0])
             for position in self.plan.order(op, size, repetition):
                 name = self.plan.backends[position]
                 if name not in times:
                     continue
                 if name in EXTERNAL:
-                    got = self.external(name, op, size, inner, False)
+                    got = self.external(name, op, size, inner[name], False)
                     seconds, cpu = got["s"], got["cpu_s"]
                 else:
-                    seconds, cpu = self.time_one(cases[name].run, inner)
+                    seconds, cpu = self.time_one(cases[name].run, inner[name])
                 times[name].append(seconds)
                 cpus[name].append(cpu)
         for name in usable:
-            if alone and name in self.groups:
-                rows[name]["rank_compute"] = self.gather(computing)
+            if silent and name in self.groups:
+                rows[name]["rank_silent"] = self.gather(silent_times)
             per_rank = self.gather((times[name], cpus[name]))
             rows[name].update(
-                inner=inner, rank_times=[t for t, _ in per_rank], rank_cpu=[c for _, c in per_rank]
+                inner=inner[name],
+                rank_times=[t for t, _ in per_rank],
+                rank_cpu=[c for _, c in per_rank],
             )
             if name in self.groups:
                 rows[name]["path"] = self.groups[name].path()
@@ -161,7 +169,7 @@ class _Bench:
                 mine = None if end is None else end - (start[name] or 0)
                 found = self.gather(mine)
                 rows[name]["repairs"] = (
-                    None if None in found else sum(found) / (repetitions * inner)
+                    None if None in found else sum(found) / (repetitions * inner[name])
                 )
         for name in usable:
             self._traffic(name, op, size, cases, rows[name])
@@ -173,27 +181,34 @@ class _Bench:
         self, name: str, op: str, size: int, cases: dict[str, Case]
     ) -> tuple[float | None, bool]:
         """(seconds of one operation, results right on all ranks); None: it cannot do this one."""
-        estimate, right = 0.0, True
+        if name not in EXTERNAL:
+            for _ in range(self.plan.warmup):
+                self.time_one(cases[name].run, 1)
+            right = cases[name].check() if self.plan.check else True
+            return self._estimate(cases[name].run), all(self.gather(right))
+        got = {"s": 0.0, "right": True}
         for _ in range(self.plan.warmup):
-            if name in EXTERNAL:
-                got = self.external(name, op, size, 1, self.plan.check)
-                estimate, right = got["s"], got["right"]
-            else:
-                estimate = self.time_one(cases[name].run, 1)[0]
-        if name not in EXTERNAL and self.plan.check:
-            right = cases[name].check()
-        found = self.gather((estimate, right))
-        if found[0][0] is None:
-            return None, True
-        return max(seconds for seconds, _ in found), all(good for _, good in found)
+            got = self.external(name, op, size, 1, self.plan.check)
+        return self.agree((got["s"], got["right"]))
 
-    def _budget(self, estimates: list[float]) -> tuple[int, int]:
-        """(operations per timing, repetitions) for these seconds per operation."""
-        fastest = max(min(estimates), 1e-6)
-        inner = self.plan.inner or max(1, min(_INNER_MAX, round(_INNER_S / fastest)))
-        round_s = sum(estimates) * inner
-        fits = int(self.plan.case_s / round_s) if round_s else self.plan.repetitions
-        return inner, min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
+    def _estimate(self, run: Callable[[], Any]) -> float:
+        """Seconds of one operation at the slowest rank: so many that the start does not matter."""
+        count = 1
+        while True:
+            seconds = max(self.gather(self.time_one(run, count)[0]))
+            if seconds * count >= _TRIAL_S or count >= _INNER_MAX:
+                return seconds
+            count *= 4
+
+    def _inner(self, estimate: float) -> int:
+        """Operations per timing, each of which takes `estimate` seconds."""
+        wanted = round(_TIMING_S / max(estimate, 1e-6))
+        return self.plan.inner or max(1, min(_INNER_MAX, wanted))
+
+    def _repetitions(self, timings: list[float]) -> int:
+        """How often timings of so many seconds each fit the time."""
+        fits = int(self.plan.case_s / max(sum(timings), 1e-6))
+        return min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
 
     def _traffic(
         self, name: str, op: str, size: int, cases: dict[str, Case], row: dict[str, Any]

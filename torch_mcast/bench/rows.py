@@ -54,17 +54,17 @@ def finish(
         nic=raw.get("nic"),
         lab=raw.get("lab"),
     )
-    if raw.get("rank_compute"):
-        computing = slowest(raw["rank_compute"])
-        row["compute_s"] = median(computing)
-        # Communication that computation did not hide.
-        row["exposed_times_s"] = [t - c for t, c in zip(times, computing, strict=True)]
+    if raw.get("rank_silent"):
+        silent = slowest(raw["rank_silent"])
+        row["silent_s"] = median(silent)
+        # What communication adds to a step that moves nothing.
+        row["exposed_times_s"] = [t - c for t, c in zip(times, silent, strict=True)]
         row["exposed_s"] = median(row["exposed_times_s"])
     return row
 
 
 def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
-    """A line per case that has computation: how much of each backend's communication is exposed,
+    """A line per case that is a training step: how much of each backend's communication is exposed,
     and its part of the peer's, repetition by repetition."""
     cases: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -81,8 +81,8 @@ def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
                 text += f" ({median([a / b for a, b in pairs]):.2f} of {peer}'s)"
             parts.append(text)
         notes.append(
-            f"{op} of {size} bytes: computation alone {found[0]['compute_s'] * 1e3:.0f} ms; "
-            f"communication exposed (step less computation): {', '.join(parts)}"
+            f"{op} of {size} bytes: without communication {found[0]['silent_s'] * 1e3:.0f} ms; "
+            f"communication exposed (step less that): {', '.join(parts)}"
         )
     return notes
 

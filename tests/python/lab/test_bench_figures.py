@@ -198,19 +198,19 @@ def test_bytes_per_host_come_from_the_lab_before_the_nics():
     assert rows.host_bytes({}) == (None, None)
 
 
-def test_exposed_communication_is_the_step_less_the_computation():
+def test_exposed_communication_is_the_step_less_a_silent_one():
     def row(backend, steps):
         raw = {
             "op": "fsdp2", "size": 1 << 20, "wanted": 1 << 20, "backend": backend, "right": True,
             "rank_times": [steps, [0.1] * 3], "rank_cpu": [[None] * 3] * 2, "inner": 1,
-            "rank_compute": [[0.5, 0.5, 0.6], [0.4, 0.7, 0.6]],
+            "rank_silent": [[0.5, 0.5, 0.6], [0.4, 0.7, 0.6]],
         }  # fmt: skip
         return rows.finish(raw, 2, 2, 10**9, 1500)
 
     ours, theirs = row("mcast", [1.5, 1.7, 1.6]), row("gloo", [2.5, 2.7, 2.6])
-    assert ours["compute_s"] == pytest.approx(0.6)
+    assert ours["silent_s"] == pytest.approx(0.6)
     assert ours["exposed_times_s"] == pytest.approx([1.0, 1.0, 1.0])
     (note,) = rows.exposed_notes([ours, theirs], "gloo")
-    assert "computation alone 600 ms" in note
+    assert "without communication 600 ms" in note
     assert "mcast 1000 ms (0.50 of gloo's)" in note and "gloo 2000 ms" in note
     assert rows.exposed_notes([{"op": "broadcast"}], "gloo") == []
