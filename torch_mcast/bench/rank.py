@@ -3,10 +3,11 @@
 For each case (operation, size): warm up every backend and check its result; agree on how many
 operations of each make one timing and how many repetitions fit the time; then in each repetition
 go over the backends in an order that all ranks draw from the same seed, with a barrier of the
-control group (Gloo) before each timing. Ranks leave that barrier up to milliseconds apart, which a
-timing therefore has to be long against. After the timings each backend runs once more on its own
-while bytes are counted. External programs run in their turn while the ranks sleep in the control
-group's barrier.
+control group (Gloo) before each timing. Ranks leave that barrier apart from each other, by
+milliseconds where cores are few and by more where packets are lost. Where all ranks read one clock,
+a timing therefore begins when the last of them does; elsewhere it has to be long against that.
+After the timings each backend runs once more on its own while bytes are counted. External programs
+run in their turn while the ranks sleep in the control group's barrier.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +32,10 @@ _TIMING_S = 0.05
 _TRIAL_S = 0.01
 _INNER_MAX = 1000
 _LEAST_REPETITIONS = 3
+
+
+# Start and end by this rank's clock, CPU seconds.
+Span = tuple[float, float, float]
 
 
 class Driver(Protocol):
@@ -52,6 +58,7 @@ class _Bench:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         pair = "ag_rs" in plan.ops
         self.groups = {name: Groups(name, pair) for name in plan.torch_backends}
+        self.one_clock = len(set(self.gather(_boot_id()))) == 1
         self.silent = Groups(SILENT, False) if set(STEPS) & set(plan.ops) else None
         # What the counting itself moves, to be subtracted.
         self.idle_bytes = self._count(self._counted("idle", lambda: None))
@@ -67,13 +74,24 @@ class _Bench:
         dist.all_gather_object(out, value)
         return out
 
-    def time_one(self, run: Callable[[], Any], inner: int) -> tuple[float, float]:
-        """(seconds, CPU seconds) per operation on this rank."""
+    def time_one(self, run: Callable[[], Any], inner: int) -> tuple[float, float, float]:
+        """(start, end, CPU seconds) of so many operations on this rank."""
         dist.barrier()
         cpu, start = meter.cpu_s(), time.perf_counter()
         for _ in range(inner):
             run()
-        return (time.perf_counter() - start) / inner, (meter.cpu_s() - cpu) / inner
+        return start, time.perf_counter(), meter.cpu_s() - cpu
+
+    def seconds(self, spans: list[Span], inner: int) -> list[list[float]]:
+        """Seconds per operation, by rank and timing; `spans` are this rank's timings."""
+        by_rank = self.gather([(start, end) for start, end, _ in spans])
+        if self.one_clock:
+            starts = [max(start for start, _ in timing) for timing in zip(*by_rank, strict=True)]
+            by_rank = [
+                [(start, end) for start, (_, end) in zip(starts, rank, strict=True)]
+                for rank in by_rank
+            ]
+        return [[max(0.0, end - start) / inner for start, end in rank] for rank in by_rank]
 
     def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
         """One turn of an external program; the others wait in the next barrier."""
@@ -131,38 +149,34 @@ class _Bench:
         usable = [name for name in self.plan.backends if estimates[name][0] is not None]
         inner = {name: self._inner(estimates[name][0]) for name in usable}
         repetitions = self._repetitions([estimates[name][0] * inner[name] for name in usable])
-        times: dict[str, list[float]] = {name: [] for name in usable}
-        cpus: dict[str, list[float | None]] = {name: [] for name in usable}
         # What a step takes without its communication, in a turn of its own.
         silent = Case(op, size, self.silent).run if op in STEPS and self.silent else None
-        silent_times: list[float] = []
         if silent:
             silent()  # warm
-            steps = self._inner(self._estimate(silent))
+            inner[SILENT] = self._inner(self._estimate(silent))
         start = {name: groups.repairs() for name, groups in self.groups.items()}
+        turns: dict[str, list[Any]] = {name: [] for name in inner}
         for repetition in range(repetitions):
             if silent:
-                silent_times.append(self.time_one(silent, steps)[0])
+                turns[SILENT].append(self.time_one(silent, inner[SILENT]))
             for position in self.plan.order(op, size, repetition):
                 name = self.plan.backends[position]
-                if name not in times:
+                if name not in usable:
                     continue
                 if name in EXTERNAL:
-                    got = self.external(name, op, size, inner[name], False)
-                    seconds, cpu = got["s"], got["cpu_s"]
+                    turns[name].append(self.external(name, op, size, inner[name], False))
                 else:
-                    seconds, cpu = self.time_one(cases[name].run, inner[name])
-                times[name].append(seconds)
-                cpus[name].append(cpu)
+                    turns[name].append(self.time_one(cases[name].run, inner[name]))
+        without = self.seconds(turns[SILENT], inner[SILENT]) if silent else None
         for name in usable:
-            if silent and name in self.groups:
-                rows[name]["rank_silent"] = self.gather(silent_times)
-            per_rank = self.gather((times[name], cpus[name]))
-            rows[name].update(
-                inner=inner[name],
-                rank_times=[t for t, _ in per_rank],
-                rank_cpu=[c for _, c in per_rank],
-            )
+            if name in EXTERNAL:
+                rank_times = self.gather([got["s"] for got in turns[name]])
+                cpu = [got["cpu_s"] for got in turns[name]]
+            else:
+                rank_times = self.seconds(turns[name], inner[name])
+                cpu = [used / inner[name] for _, _, used in turns[name]]
+                rows[name]["rank_silent"] = without
+            rows[name].update(inner=inner[name], rank_times=rank_times, rank_cpu=self.gather(cpu))
             if name in self.groups:
                 rows[name]["path"] = self.groups[name].path()
                 end = self.groups[name].repairs()
@@ -195,7 +209,7 @@ class _Bench:
         """Seconds of one operation at the slowest rank: so many that the start does not matter."""
         count = 1
         while True:
-            seconds = max(self.gather(self.time_one(run, count)[0]))
+            seconds = max(max(self.seconds([self.time_one(run, count)], count)))
             if seconds * count >= _TRIAL_S or count >= _INNER_MAX:
                 return seconds
             count *= 4
@@ -227,6 +241,14 @@ class _Bench:
             if moved is not None and idle is not None:
                 hosts[host] = (max(0, moved[0] - idle[0]), max(0, moved[1] - idle[1]))
         row["nic"] = hosts or None
+
+
+def _boot_id() -> str:
+    """Processes that see the same one read the same monotonic clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return f"unknown {os.urandom(8).hex()}"
 
 
 def _host() -> str:
