@@ -14,6 +14,9 @@
 #include "base/random.h"
 
 namespace mcast {
+namespace {
+constexpr const char* kUnknown = "unknown/";
+}  // namespace
 
 std::string host_id_from(const char* boot_id_path, const char* net_namespace_path) {
   std::string boot_id;
@@ -28,9 +31,11 @@ std::string host_id() {
   std::string id = host_id_from("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net");
   if (!id.empty()) return id;
   // The process id keeps a forked child, which inherits the number, apart from its parent.
-  static const uint64_t kUnknown = secure_random64();
-  return "unknown/" + std::to_string(kUnknown) + ":" + std::to_string(::getpid());
+  static const uint64_t number = secure_random64();
+  return kUnknown + std::to_string(number) + ":" + std::to_string(::getpid());
 }
+
+bool host_known(const std::string& id) { return id.rfind(kUnknown, 0) != 0; }
 
 std::string host_name() {
   std::array<char, 256> name{};

@@ -12,6 +12,8 @@ namespace mcast {
 // is slower but never wrong. Computed anew by each call (a process may enter another namespace);
 // the unknown value is kept.
 std::string host_id();
+// False: /proc did not tell the process with this id.
+bool host_known(const std::string& id);
 
 // The same from other files; "" when one of them cannot be read. Public for its test.
 std::string host_id_from(const char* boot_id_path, const char* net_namespace_path);

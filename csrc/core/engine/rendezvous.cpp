@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/host.h"
 #include "base/rng.h"
 #include "wire/datagram.h"
 
@@ -208,6 +209,9 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
   out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);
   out.address.loopback = loopback;
+  out.address.echo =
+      std::count(out.host_of.begin(), out.host_of.end(), out.host_of[self]) > 1 ||
+      !std::all_of(hosts.begin(), hosts.end(), [](const auto& h) { return host_known(h); });
   out.reduce_address = out.address;
   out.reduce_address.port++;
   out.tag = mix64(records[0].random ^ 0x6d63617374ULL);

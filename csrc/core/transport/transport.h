@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/region.h"
@@ -27,7 +28,13 @@ struct MulticastAddress {
   uint32_t group = 0;     // low 24 bits used
   uint16_t port = 0;      // 0 is invalid
   bool loopback = false;  // all members share one host: use the loopback interface
-  auto operator<=>(const MulticastAddress&) const = default;
+  // Other members share this host: what is sent is also delivered here, to the sender as well. How
+  // a datagram is sent, not where to; udp only, the others know the sender.
+  bool echo = true;
+  auto operator<=>(const MulticastAddress& other) const {
+    return std::tie(group, port, loopback) <=> std::tie(other.group, other.port, other.loopback);
+  }
+  bool operator==(const MulticastAddress& other) const { return (*this <=> other) == 0; }
 };
 
 // Where a peer's stream endpoint can be reached, as its own transport printed it; opaque above.

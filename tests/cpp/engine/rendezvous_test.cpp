@@ -186,6 +186,19 @@ TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
   EXPECT_EQ(from2->peers[1].host, "10.0.0.2");
 }
 
+// Nobody else on the host listens: what it sends need not come back to it. A host that is not known
+// may be any of them.
+TEST(Agree, AnEchoIsForNeighboursOnly) {
+  EXPECT_TRUE(agreed(three(), 0)->address.echo);
+  EXPECT_TRUE(agreed(three(), 1)->reduce_address.echo);
+  EXPECT_FALSE(agreed(three(), 2)->address.echo);
+  EXPECT_FALSE(agreed(three(), 2)->reduce_address.echo);
+  auto records = three();
+  records[0].host = "unknown/1:2";
+  records[1].host = "c";
+  for (Member self = 0; self < 3; self++) EXPECT_TRUE(agreed(records, self)->address.echo);
+}
+
 TEST(Agree, NoRoomForAChunk) {
   auto records = three();
   records[0].datagram_external = wire::kDatagramHeader + 63;

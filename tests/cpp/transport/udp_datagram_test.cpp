@@ -63,6 +63,42 @@ TEST_F(UdpDatagramTest, ABatchNeverExceedsTheLargestPayload) {
   EXPECT_EQ(stats(0).send_calls, 3u);
 }
 
+// Two groups by one address, of which one has no other member on this host: each batch leaves as
+// its group wants it. (Loopback itself brings back what it is given, so all of it arrives here.)
+TEST_F(UdpDatagramTest, EachBatchIsEchoedAsItsGroupWants) {
+  make_nodes(2);
+  ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
+  const auto echoing = [&] {
+    int count = 0;
+    for (const int fd : udp_sockets()) {
+      int on = 0;
+      socklen_t length = sizeof on;
+      EXPECT_EQ(::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &on, &length), 0);
+      count += on;
+    }
+    return count;
+  };
+  const int at_first = echoing();
+  MulticastAddress alone = world_.address(0);
+  alone.echo = false;
+  std::vector<Buffer> sent;
+  const auto send = [&](const MulticastAddress& to) {
+    sent.push_back(pattern(900, sent.size()));
+    EXPECT_TRUE(send_datagram(node(0), to, sent.back()));
+  };
+  for (int i = 0; i < 3; ++i) send(alone);
+  send(world_.address(0));  // a batch of its own
+  EXPECT_EQ(echoing(), at_first - 1);
+  EXPECT_EQ(stats(0).send_calls, 1u);
+  ASSERT_TRUE(flush(node(0)));
+  EXPECT_EQ(echoing(), at_first);
+  send(alone);
+  ASSERT_TRUE(flush(node(0)));
+  EXPECT_EQ(echoing(), at_first - 1);
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
+  EXPECT_EQ(node(1).datagrams, sent);
+}
+
 TEST_F(UdpDatagramTest, OffloadsCanBeSwitchedOff) {
   world_.options.gso = world_.options.gro = false;
   make_nodes(2);

@@ -49,10 +49,10 @@ sockaddr_in multicast_sockaddr(const MulticastAddress& address) {
 }
 
 DatagramSender::~DatagramSender() {
-  for (const Fd& socket : sockets_) {
-    if (socket.valid()) poller_.remove(socket.get());
+  for (const Socket& socket : sockets_) {
+    if (socket.fd.valid()) poller_.remove(socket.fd.get());
   }
-  if (loopback_.valid()) poller_.remove(loopback_.get());
+  if (loopback_.fd.valid()) poller_.remove(loopback_.fd.get());
 }
 
 Status DatagramSender::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
@@ -72,7 +72,7 @@ Status DatagramSender::open(const UdpTransportOptions& options, std::span<const 
   int probe = 0;
   socklen_t length = sizeof probe;
   stats_.gso = options.gso &&
-               ::getsockopt(sockets_[0].get(), IPPROTO_UDP, UDP_SEGMENT, &probe, &length) == 0;
+               ::getsockopt(sockets_[0].fd.get(), IPPROTO_UDP, UDP_SEGMENT, &probe, &length) == 0;
   if (options.gso && !stats_.gso) {
     stats_.gso_fallback_reason = "this kernel has no UDP_SEGMENT";
     ++stats_.gso_fallbacks;
@@ -80,9 +80,10 @@ Status DatagramSender::open(const UdpTransportOptions& options, std::span<const 
   return {};
 }
 
-Result<Fd> DatagramSender::open_on(const UdpTransportOptions& options, const Interface& interface) {
+Result<DatagramSender::Socket> DatagramSender::open_on(const UdpTransportOptions& options,
+                                                       const Interface& interface) {
   auto socket = open_socket(SOCK_DGRAM);
-  if (!socket.ok()) return socket;
+  if (!socket.ok()) return socket.status();
   const int fd = socket->get();
   ip_mreqn request{};
   request.imr_address = interface.address;
@@ -90,7 +91,7 @@ Result<Fd> DatagramSender::open_on(const UdpTransportOptions& options, const Int
   if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
     return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
   }
-  // Other processes of this host listen; our own echo is dropped by member id above.
+  // As for a group with other processes of this host; our own echo is dropped by member id above.
   Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
   if (status.ok()) {
     status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
@@ -103,28 +104,28 @@ Result<Fd> DatagramSender::open_on(const UdpTransportOptions& options, const Int
   if (status.ok()) status = poller_.add(fd, 0, this);
   if (!status.ok()) return status;
   sndbuf_ = std::min(sndbuf_, set_buffer(fd, false, options.sndbuf));
-  return socket;
+  return Socket{std::move(socket).value()};
 }
 
-std::span<const int> DatagramSender::candidates() {
+std::span<DatagramSender::Socket* const> DatagramSender::candidates() {
   order_.clear();
   const size_t count = sockets_.size();
-  const bool local = address_.loopback && loopback_.valid();
+  const bool local = address_.loopback && loopback_.fd.valid();
   if (local || count == 1) {
-    order_.push_back(local ? loopback_.get() : sockets_[0].get());
+    order_.push_back(local ? &loopback_ : &sockets_[0]);
     return order_;
   }
   ++turn_;
-  std::vector<std::pair<int, int>> loads;  // bytes that wait, socket
+  std::vector<std::pair<int, Socket*>> loads;  // bytes that wait, socket
   for (size_t i = 0; i < count; ++i) {
-    const int fd = sockets_[(turn_ + i) % count].get();
+    Socket& socket = sockets_[(turn_ + i) % count];
     int waiting = 0;
-    (void)::ioctl(fd, SIOCOUTQ, &waiting);
-    loads.emplace_back(waiting, fd);
+    (void)::ioctl(socket.fd.get(), SIOCOUTQ, &waiting);
+    loads.emplace_back(waiting, &socket);
   }
   std::stable_sort(loads.begin(), loads.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [waiting, fd] : loads) order_.push_back(fd);
+  for (const auto& [waiting, socket] : loads) order_.push_back(socket);
   return order_;
 }
 
@@ -134,8 +135,8 @@ size_t DatagramSender::segments_limit() const noexcept {
 
 Bytes DatagramSender::lend(const MulticastAddress& address, size_t size) {
   if (count_ > 0) {
-    const bool extends =
-        !closed_ && address == address_ && size <= segment_ && count_ < segments_limit();
+    const bool extends = !closed_ && address == address_ && address.echo == address_.echo &&
+                         size <= segment_ && count_ < segments_limit();
     if (!extends && !push()) return {};
   }
   if (count_ == 0) address_ = address;
@@ -165,8 +166,8 @@ bool DatagramSender::push() {
   out_of_memory_ = false;
   while (sent_ < used_) {
     bool full = false, sent = false;
-    for (const int socket : candidates()) {
-      const Sent result = send_by(socket);
+    for (Socket* const socket : candidates()) {
+      const Sent result = send_by(*socket);
       sent = result == Sent::kAll;
       full = full || result == Sent::kWouldBlock;
       if (result == Sent::kWouldBlock) out_of_memory_ = no_memory(error_);
@@ -188,7 +189,13 @@ bool DatagramSender::push() {
   return true;
 }
 
-DatagramSender::Sent DatagramSender::send_by(int socket) {
+DatagramSender::Sent DatagramSender::send_by(Socket& to) {
+  const int socket = to.fd.get();
+  // Without it a host that is a member of the group receives all that it sends.
+  if (to.echo != address_.echo &&
+      set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, address_.echo, "IP_MULTICAST_LOOP").ok()) {
+    to.echo = address_.echo;
+  }
   const bool single = used_ - sent_ <= segment_;
   if (!stats_.gso || single) return send_one_by_one(socket);
   Sent result = send_super_packet(socket);
@@ -264,20 +271,22 @@ void DatagramSender::watch_for_room(bool on) {
   if (on == watching_) return;
   watching_ = on;
   // Of all sockets that the batch may take; `address_` is the batch's until it has left.
-  for (const int socket : candidates()) poller_.modify(socket, on ? EPOLLOUT : 0u, this);
+  for (const Socket* const socket : candidates()) {
+    poller_.modify(socket->fd.get(), on ? EPOLLOUT : 0u, this);
+  }
 }
 
 void DatagramSender::clear_errors() {
-  const auto clear = [this](const Fd& socket) {
-    if (socket.valid() && pending_error(socket.get()) != 0) ++stats_.send_errors;
+  const auto clear = [this](const Socket& socket) {
+    if (socket.fd.valid() && pending_error(socket.fd.get()) != 0) ++stats_.send_errors;
   };
-  for (const Fd& socket : sockets_) clear(socket);
+  for (const Socket& socket : sockets_) clear(socket);
   clear(loopback_);
 }
 
 void DatagramSender::abandon() noexcept {
-  for (Fd& socket : sockets_) socket.reset();
-  loopback_.reset();
+  for (Socket& socket : sockets_) socket.fd.reset();
+  loopback_.fd.reset();
 }
 
 }  // namespace mcast

@@ -48,24 +48,28 @@ class DatagramSender {
 
  private:
   enum class Sent { kAll, kWouldBlock, kRefused };
+  struct Socket {
+    Fd fd;
+    bool echo = true;  // IP_MULTICAST_LOOP as it is set
+  };
 
   size_t segments_limit() const noexcept;
-  Result<Fd> open_on(const UdpTransportOptions& options, const Interface& interface);
+  Result<Socket> open_on(const UdpTransportOptions& options, const Interface& interface);
   bool push();
-  Sent send_by(int socket);
+  Sent send_by(Socket& socket);
   Sent send_super_packet(int socket);
   Sent send_one_by_one(int socket);
   // The sockets that reach the batch's address, in the order in which to try them.
-  std::span<const int> candidates();
+  std::span<Socket* const> candidates();
   void watch_for_room(bool on);
   void start_batch();
 
   Epoll& poller_;
   UdpStats& stats_;
-  std::vector<Fd> sockets_;  // by interface of the stripe
-  Fd loopback_;              // unused if the stripe is loopback
-  std::vector<int> order_;   // scratch of candidates()
-  size_t turn_ = 0;          // whose turn it is among equals
+  std::vector<Socket> sockets_;  // by interface of the stripe
+  Socket loopback_;              // unused if the stripe is loopback
+  std::vector<Socket*> order_;   // scratch of candidates()
+  size_t turn_ = 0;              // whose turn it is among equals
   size_t sndbuf_ = 0;
 
   std::unique_ptr<std::byte[]> buffer_;
