@@ -119,6 +119,9 @@ class GroupCore {
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
 
   bool busy() const { return large_in_flight_ > 0; }
+  // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
+  // unless much more than that is still to come.
+  size_t slack() const;
   uint32_t unfinished() const { return unfinished_; }
   // Those, and the ones that wait for a change of path.
   size_t waiting() const { return unfinished_ + deferred_.size(); }

@@ -58,6 +58,20 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   }
 }
 
+size_t GroupCore::slack() const {
+  constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
+  for (const auto& op : ops_) {
+    if (!op->plan.large || op->receiving == 0 || !op->ring.empty()) continue;
+    uint64_t coming = 0;
+    for (const StreamReceiver& r : op->receivers) {
+      if (!r.complete()) coming += r.chunks() - r.mark();
+    }
+    const uint64_t window = uint64_t{op->plan.window} * op->plan.chains;
+    return coming < window ? 0 : window / kParts * op->plan.chunk;
+  }
+  return 0;
+}
+
 void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
   if (header.sequence < base_) {
     counters_.add(Counter::stale);

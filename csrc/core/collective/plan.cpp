@@ -71,7 +71,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.eager = to_chunks(eager_bytes, plan.chunk);
 
   const size_t pool = std::max<size_t>(agreed.budget / 2, plan.chunk);
-  const size_t incast = kIncastBytes / agreed.share, widest = kMaxWindow / agreed.share;
+  const size_t incast = kIncastBytes / agreed.share, widest = kTurnBytes / agreed.share;
   const size_t all = plan.block * plan.roots;
   if (agreed.chains != 0) {
     plan.chains = std::min(agreed.chains, plan.roots);
@@ -85,7 +85,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   const size_t share = std::max<size_t>(total / std::max(1u, plan.chains), plan.chunk);
   // Where roots take turns, what the last one sent may still wait in a switch when the next begins:
   // twice the chains' windows together, which shallow queues must hold.
-  const size_t most = plan.roots > plan.chains ? widest / plan.chains : widest;
+  const size_t most = plan.roots > plan.chains ? widest / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
   plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,

@@ -67,11 +67,10 @@ struct Plan {
   bool trivial() const { return chunks == 0; }
 };
 
-// Bytes that all roots of an allgather together may have in flight: they meet at every receiver's
-// switch port.
+// Bytes that all roots together may have in flight: they meet at every receiver's switch port.
 inline constexpr size_t kIncastBytes = 2u << 20;
-// Most bytes of a default window.
-inline constexpr size_t kMaxWindow = 1u << 20;
+// The same of the roots that send at once where others follow them.
+inline constexpr size_t kTurnBytes = 1u << 20;
 
 // Largest block, bytes: chunk indices are 32 bits, with room to add a batch.
 constexpr uint64_t max_block(const Agreed& agreed) {

@@ -2,9 +2,14 @@
 // sending, then what is batched leaves. A timer that could declare a loss or a death only sees
 // `drained` when this turn found the datagram socket empty. Frames for a group that this rank has
 // not made yet (its peers may be ahead after the rendezvous) wait in a small bounded store.
+//
+// Naps. Every super-packet that finds the thread asleep costs a wake-up here and, where cores are
+// few, takes the core from the sender. While much is on its way the thread therefore sleeps by the
+// clock, for no longer than what then arrives is a small part of the window.
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mcast {
 namespace {
@@ -13,6 +18,10 @@ constexpr size_t kOrphanBytes = 1u << 20;
 constexpr size_t kRetiredTags = 4096;
 // Ranks make a group within moments of each other; what is older belongs to one that never came.
 constexpr Nanos kOrphanAge = 60 * kSecond;
+// Naps: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
+// in one for it to save anything.
+constexpr Nanos kLongestNap = 200 * kMicro, kShortestNap = 50 * kMicro;
+constexpr uint64_t kNapBytes = 128u << 10;
 }  // namespace
 
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
@@ -144,7 +153,25 @@ Nanos Lane::deadline(Nanos now) const {
   return next;
 }
 
+Nanos Lane::nap(Nanos now) {
+  const uint64_t taken = std::exchange(taken_, 0);
+  const Nanos time = now - std::exchange(taken_since_, now);
+  if (taken == 0 || time <= 0) return 0;
+  size_t slack = 0;
+  for (const auto& [tag, group] : groups_) {
+    if (!group->core_.busy()) continue;
+    const size_t s = group->core_.slack();
+    if (s == 0) return 0;
+    slack = slack == 0 ? s : std::min(slack, s);
+  }
+  const double rate = static_cast<double>(taken) / static_cast<double>(time);
+  const Nanos nap = std::min(kLongestNap, static_cast<Nanos>(static_cast<double>(slack) / rate));
+  const bool pays = static_cast<double>(nap) * rate >= static_cast<double>(kNapBytes);
+  return pays && nap >= kShortestNap ? nap : 0;
+}
+
 void Lane::on_datagram(ConstBytes datagram) {
+  taken_ += datagram.size();
   if (arrived_) {
     // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
     const uint64_t before = arrived_->load(std::memory_order_relaxed);

@@ -68,6 +68,9 @@ class Lane final : private DatagramSink, private StreamSink {
   // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
   bool poll(Nanos now);
   Nanos deadline(Nanos now) const;
+  // Asked when poll() has left nothing to do: how long it may well be left alone, whatever arrives;
+  // 0: not at all.
+  Nanos nap(Nanos now);
 
   // Datagrams that belonged to no group here, and such that did not parse.
   uint64_t foreign() const { return foreign_; }
@@ -122,6 +125,8 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> worn_{false};
   Nanos now_ = 0;
+  uint64_t taken_ = 0;     // bytes of datagrams since the last nap(),
+  Nanos taken_since_ = 0;  // which was then
   uint32_t busy_ = 0;
   uint64_t foreign_ = 0, malformed_ = 0;
 };

@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/log.h"
 #include "engine/clock.h"
@@ -115,7 +116,12 @@ void LaneThread::loop() {
     Nanos next = lane_.deadline(now);
     for (const Closing& c : closing_) next = std::min(next, c.deadline);
     now = monotonic_now();
-    if (next > now) lane_.transport().wait(std::min(next - now, kLongestSleep));
+    if (next <= now) continue;
+    if (const Nanos nap = lane_.nap(now); nap > 0 && nap < next - now) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+    } else {
+      lane_.transport().wait(std::min(next - now, kLongestSleep));
+    }
   }
   // Commands accepted until here still run (posts find their group gone and say so).
   queue_.close(batch_);

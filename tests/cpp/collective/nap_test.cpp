@@ -1,0 +1,105 @@
+// How long a lane may be left alone while much is on its way. Virtual time; what a nap saves can
+// only be measured.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+constexpr size_t kBlock = 16 << 20;
+constexpr size_t kWindow = 2 << 20;
+
+struct Naps {
+  Cluster cluster;
+  Runs runs;
+
+  explicit Naps(double rate, size_t budget = 8 << 20) : cluster(links(rate, budget)) {}
+  static ClusterOptions links(double rate, size_t budget) {
+    ClusterOptions o;
+    o.ranks = 3;
+    o.net.rate = rate;
+    o.net.receive_budget = o.group.agreed.budget = budget;
+    return o;
+  }
+  void broadcast(size_t bytes) {
+    for (Member r = 0; r < 3; r++) runs.push_back(cluster.broadcast(r, 0, bytes, 1));
+  }
+  // Until rank 1 has so many bytes.
+  void until(size_t bytes) {
+    ASSERT_TRUE(cluster.run([&] {
+      return cluster.group(1).counters().get(Counter::datagram_bytes_received) >= bytes;
+    }));
+  }
+  // After some time of which the lane knows what came in it.
+  Nanos ask(Member r, Nanos time = 200 * kMicro) {
+    (void)cluster.lane(r).nap(cluster.now());
+    cluster.run_for(time);
+    return cluster.lane(r).nap(cluster.now());
+  }
+  void finish() {
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }));
+    expect_good(runs, 3);
+  }
+};
+
+TEST(Nap, WhileMuchIsOnItsWay) {
+  constexpr double kRate = 1.25e9;  // 10 Gbit/s
+  Naps n(kRate);
+  n.broadcast(kBlock);
+  n.until(kBlock / 2);
+  const Nanos nap = n.ask(1);
+  EXPECT_GE(nap, 100 * kMicro);
+  EXPECT_LE(nap, 200 * kMicro);
+  EXPECT_LE(static_cast<double>(nap) / kSecond * kRate, kWindow / 8 * 1.1);
+  EXPECT_EQ(n.cluster.lane(1).nap(n.cluster.now()), 0) << "nothing has come since";
+  EXPECT_EQ(n.ask(0), 0);  // the root is woken by credit
+  n.finish();
+}
+
+TEST(Nap, NotForTheLastWindow) {
+  Naps n(1.25e9);
+  n.broadcast(kBlock);
+  n.until(kBlock - kWindow / 2);
+  EXPECT_EQ(n.ask(1), 0);
+  n.finish();
+  EXPECT_EQ(n.ask(1), 0);
+  n.broadcast(16 << 10);
+  n.finish();
+  EXPECT_EQ(n.ask(1), 0);
+}
+
+TEST(Nap, NotWhereLittleComesInOne) {
+  Naps n(125e6);  // 25 KB in the longest
+  n.broadcast(kBlock);
+  n.until(kBlock / 2);
+  EXPECT_EQ(n.ask(1), 0);
+  n.finish();
+}
+
+TEST(Nap, NotWhereWindowsAreSmall) {
+  Naps n(1.25e9, 200 << 10);
+  n.broadcast(kBlock);
+  n.until(kBlock / 2);
+  EXPECT_EQ(n.ask(1), 0);
+  n.finish();
+}
+
+TEST(Nap, ShorterOnAFasterLinkAndAtLastNone) {
+  for (const double rate : {4e9, 12.5e9}) {
+    Naps n(rate);
+    n.broadcast(4 * kBlock);
+    n.until(kBlock);
+    const Nanos nap = n.ask(1, 50 * kMicro);
+    if (rate < 5e9) {
+      EXPECT_GE(nap, 50 * kMicro);
+      EXPECT_LE(nap, 75 * kMicro);
+    } else {
+      EXPECT_EQ(nap, 0);
+    }
+    n.finish();
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test
