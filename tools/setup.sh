@@ -12,7 +12,7 @@ VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
 PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev \
-ccache clang-format-14 python3-venv iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev \
+ccache clang-format-14 python3-venv python3-dev iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev \
 libibverbs-dev librdmacm-dev ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio"
 
 packages() {
@@ -21,9 +21,13 @@ packages() {
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" ||
             missing="$missing $package"
     done
-    # An interpreter from elsewhere (pyenv) brings its own venv.
+    # An interpreter from elsewhere (pyenv) brings its own venv and headers.
     if "$PYTHON" -c "import ensurepip" 2>/dev/null; then
         missing=$(echo "$missing" | sed 's/ python3-venv//')
+    fi
+    if "$PYTHON" -c "import os.path, sysconfig as s
+open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
+        missing=$(echo "$missing" | sed 's/ python3-dev//')
     fi
     [ -z "$missing" ] && return 0
     if [ "$(id -u)" -ne 0 ]; then
