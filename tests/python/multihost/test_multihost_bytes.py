@@ -55,6 +55,7 @@ def check_nothing_lost(crossed, counters):
 def test_an_all_gather_sends_each_block_once(four, record_property):
     crossed, counters = moved(four, measured, "all_gather", 2)
     check_nothing_lost(crossed, counters)
+    assert all(c["own_echo"] == 0 for c in counters)
     for host in four.lab.workers:
         ratio = crossed.sent(host.name) / (2 * BLOCK)
         record_property(f"sent/{host.name}", round(ratio, 4))
