@@ -29,7 +29,6 @@ class Options(Backend.Options):
         window: _Count = None,
         chains: _Count = None,
         arity: _Count = None,
-        ahead: _Count = None,
         staging: _Count = None,
         retransmit: _Count = None,
         rcvbuf: _Count = None,
@@ -62,7 +61,6 @@ class Options(Backend.Options):
     window: int
     chains: int
     arity: int
-    ahead: int
     staging: int
     retransmit: int
     rcvbuf: int

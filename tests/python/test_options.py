@@ -76,9 +76,9 @@ def made_with() -> dict:
 
 
 def test_option_wins_over_environment(ranks):
-    env = {"MCAST_EAGER": "1024", "MCAST_AHEAD": "7"}
+    env = {"MCAST_EAGER": "1024", "MCAST_ARITY": "7"}
     for config in ranks(2, made_with, options={"eager": 2048}, env=env):
-        assert config["eager"] == "2048" and config["ahead"] == "7"
+        assert config["eager"] == "2048" and config["arity"] == "7"
 
 
 def group_options() -> None:

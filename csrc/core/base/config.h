@@ -59,10 +59,9 @@ namespace mcast {
     "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "    \
     "have one for each rank in any case")                                                         \
   U(arity, "MCAST_ARITY", 32, 2, 1024, true, "children per node of the control tree")             \
-  U(ahead, "MCAST_AHEAD", 64, 1, 65536, true,                                                     \
-    "operations beyond the next one whose early data is kept")                                    \
-  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, false,                                        \
-    "bytes for data that arrives before its operation is posted, per group")                      \
+  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true,                                         \
+    "bytes for data that arrives before its operation is posted, per group: small operations "    \
+    "are sent so far ahead of a rank that is late")                                               \
   U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false,                              \
     "bytes for copies of small operations until all ranks have them, per group")                  \
   U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false,                                      \

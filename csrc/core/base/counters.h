@@ -27,7 +27,11 @@ namespace mcast {
   X(ops_failed, "operations that ended with an error")                                  \
   X(chunks_placed, "chunks verified and placed in their region")                        \
   X(chunks_staged, "early chunks kept in staging")                                      \
-  X(staging_drops, "early chunks dropped because staging was full or too far ahead")    \
+  X(staging_drops, "early chunks dropped because staging was full")                     \
+  X(eager_stalls, "small operations held back until late ranks can keep them")          \
+  X(early_fetches_sent, "requests for what was sent before it was called here")         \
+  X(early_chunks_sent, "chunks sent in answer to those")                                \
+  X(early_chunks_received, "chunks received before the call, in answer to those")       \
   X(duplicates, "chunks that had arrived before")                                       \
   X(own_echo, "own datagrams looped back by the network")                               \
   X(stale, "datagrams or frames of an operation that is over")                          \

@@ -81,7 +81,9 @@ void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos now) {
   const uint32_t child = tree_.child_index(header.member);
   Operation* op = find(header.sequence);
   if (op == nullptr) {
-    if (header.sequence < base_) {
+    if (ops_.slot(header.sequence) != nullptr) {
+      agrees(header.member, header.sequence, header.argument);
+    } else if (header.sequence < ops_.base()) {
       counters_.add(Counter::stale);
     } else {
       if (!early_allowed(header, now)) return;
@@ -89,12 +91,9 @@ void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos now) {
     }
     return;
   }
-  if (header.argument != op->plan.hash) {
-    counters_.add(Counter::mismatched);
-    describe_to(header.member, header.sequence);
-    return;
-  }
-  if (!op->credit) return;  // finished meanwhile
+  if (!agrees(header.member, header.sequence, header.argument)) return;
+  if (!op->credit) return;
+  ops_.touch(*op);
   op->credit->post_child(child);
   for (const wire::CreditEntry& e : entries) {
     const auto slot = e.root < size_ ? op->slot_of(e.root) : std::nullopt;
@@ -121,6 +120,7 @@ void GroupCore::on_limit(const Frame& header, ConstBytes body, Nanos now) {
     counters_.add(Counter::stale);
     return;
   }
+  ops_.touch(*op);
   route_limits(*op, entries, now);
 }
 

@@ -1,9 +1,10 @@
 // The life of an operation. post() makes the plan and the protocol machines and replays what
 // arrived early; datagrams and frames then move it until it is complete locally (everything
 // received, nothing of the caller's needed for sending). Small operations deliver their result
-// right there, since their root keeps a copy for repair; large ones stay whole until the completion
-// tree has released them, so that every rank can serve as a donor. Released operations leave the
-// front of the queue in order.
+// right there, since their root keeps a copy for repair, and give up their machines; large ones
+// stay whole until the completion tree has released them, so that every rank can serve as a donor.
+// Released operations leave the front of the queue in order. A turn visits what something happened
+// to, what is due, and the oldest of those that may always have something to do.
 #include "collective/group_core.h"
 
 #include <algorithm>
@@ -16,6 +17,9 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kReportDelay = 500 * kMicro;
+// Operations that are not complete everywhere, at most; later ones wait to be started. Others keep
+// what comes early for as many (early_allowed).
+constexpr Sequence kMostUnreleased = 1u << 18;
 
 std::vector<Member> watched_members(const Tree& tree, Member self, uint32_t size) {
   std::vector<Member> watched;
@@ -45,6 +49,9 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
                   params_.tag,
                   {},
                   {}},
+      eager_(params_.staging),
+      sent_(size_, params_.alpha),
+      repair_heard_(size_),
       staging_(params_.staging),
       completion_(tree_.children(self_), tree_.is_top(self_), kReportDelay),
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
@@ -61,16 +68,26 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
   }
 }
 
-Operation* GroupCore::find(Sequence sequence) {
-  if (sequence < base_ || sequence - base_ >= ops_.size()) return nullptr;
-  return ops_[sequence - base_].get();
-}
-
 void GroupCore::post(Post post, Nanos now) {
-  if (frozen_ && !failed()) {
+  const bool wait = frozen_ || !deferred_.empty() || ops_.next() - ops_.base() >= kMostUnreleased;
+  if (wait && !failed()) {
     deferred_.push_back(std::move(post));
     return;
   }
+  admit(std::move(post), now);
+}
+
+// What waited for a change of path or for room.
+void GroupCore::admit_deferred(Nanos now) {
+  while (!deferred_.empty() && !frozen_ && !failed() &&
+         ops_.next() - ops_.base() < kMostUnreleased) {
+    Post post = std::move(deferred_.front());
+    deferred_.pop_front();
+    admit(std::move(post), now);
+  }
+}
+
+void GroupCore::admit(Post post, Nanos now) {
   counters_.add(Counter::ops_posted);
   const Sequence sequence = post.sequence;
   auto owned = std::make_unique<Operation>();
@@ -86,45 +103,16 @@ void GroupCore::post(Post post, Nanos now) {
   }
   op.deadline =
       op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
-  ops_.push_back(std::move(owned));
-  next_ = sequence + 1;
+  ops_.push(std::move(owned));
+  const Chunk ahead = by_ring(sequence) ? 0 : std::min(op.plan.eager, op.plan.chunks);
+  eager_.on_post(op.plan.roots *
+                 EagerWindow::cost(ahead, std::min(ahead * op.plan.chunk, op.plan.block)));
   unfinished_++;
   if (failed()) {
     finish(op, failure_.with_context(op_text(op.post, now)), now);
     return;
   }
-  for (uint32_t m = 0; m < size_; m++) {
-    if (left_[m] <= sequence) {
-      fail(Status(Code::kClosed, "rank " + std::to_string(m) + " has left the group (it called " +
-                                     std::to_string(left_[m]) +
-                                     " operations; check that all ranks make the same calls)"),
-           static_cast<Member>(m), now);
-      return;
-    }
-    if (!gone_[m].ok()) {
-      fail(gone_[m], static_cast<Member>(m), now);
-      return;
-    }
-  }
-  if (op.post.descriptor.bytes > max_block(params_.agreed)) {
-    fail(Status(Code::kInvalidArgument,
-                "a block of " + std::to_string(op.post.descriptor.bytes) +
-                    " bytes is too long: at most " + std::to_string(max_block(params_.agreed)) +
-                    " bytes with chunks of " + std::to_string(params_.agreed.chunk)),
-         self_, now);
-    return;
-  }
-  if (const auto child = completion_.on_post(sequence, op.plan.hash)) {
-    describe_to(static_cast<Member>(tree_.first_child(self_) + *child), sequence);
-  }
-  if (const auto it = early_describe_.find(sequence); it != early_describe_.end()) {
-    const auto [member, theirs] = it->second;
-    early_describe_.erase(it);
-    if (!theirs.same(op.plan.descriptor)) {
-      mismatch(sequence, member, theirs.to_string(), now);
-      return;
-    }
-  }
+  if (!may_start(op, now)) return;
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   op.needs_release = size_ > 1 && (barrier || op.post.elsewhere ||
                                    (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
@@ -142,11 +130,51 @@ void GroupCore::post(Post post, Nanos now) {
     start_reduce(op, now);
     if (failed()) return;
   }
+  ops_.touch(op);
   check_local(op, now);
+}
+
+// False: the group has failed.
+bool GroupCore::may_start(const Operation& op, Nanos now) {
+  const Sequence sequence = op.post.sequence;
+  for (uint32_t m = 0; m < size_; m++) {
+    if (left_[m] <= sequence) {
+      fail(Status(Code::kClosed, "rank " + std::to_string(m) + " has left the group (it called " +
+                                     std::to_string(left_[m]) +
+                                     " operations; check that all ranks make the same calls)"),
+           static_cast<Member>(m), now);
+      return false;
+    }
+    if (!gone_[m].ok()) {
+      fail(gone_[m], static_cast<Member>(m), now);
+      return false;
+    }
+  }
+  if (op.post.descriptor.bytes > max_block(params_.agreed)) {
+    fail(Status(Code::kInvalidArgument,
+                "a block of " + std::to_string(op.post.descriptor.bytes) +
+                    " bytes is too long: at most " + std::to_string(max_block(params_.agreed)) +
+                    " bytes with chunks of " + std::to_string(params_.agreed.chunk)),
+         self_, now);
+    return false;
+  }
+  if (const auto child = completion_.on_post(sequence, op.plan.hash)) {
+    describe_to(static_cast<Member>(tree_.first_child(self_) + *child), sequence);
+  }
+  if (const auto it = early_describe_.find(sequence); it != early_describe_.end()) {
+    const auto [member, theirs] = it->second;
+    early_describe_.erase(it);
+    if (!theirs.same(op.plan.descriptor)) {
+      mismatch(sequence, member, theirs.to_string(), now);
+      return false;
+    }
+  }
+  return true;
 }
 
 void GroupCore::start_streams(Operation& op, Nanos now) {
   const Plan& plan = op.plan;
+  const Sequence sequence = op.post.sequence;
   op.own_slot = op.slot_of(self_);
   op.receivers.reserve(plan.roots);
   for (uint32_t slot = 0; slot < plan.roots; slot++) {
@@ -155,7 +183,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
   if (op.post.on_mark) op.final_to.assign(plan.roots, 0);
-  if (by_ring(op.post.sequence)) {
+  if (by_ring(sequence)) {
     start_ring(op, now);
     return;
   }
@@ -169,47 +197,59 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
   if (op.own_slot) {
     SenderParams sender;
     sender.chunks = plan.chunks;
-    sender.eager = plan.small ? plan.chunks : plan.eager;
+    // A large operation whose eager part would be too much ahead waits for credit.
+    sender.eager = plan.small ? plan.chunks : eager_.open(sequence) ? plan.eager : 0;
     sender.window = plan.window;
     sender.batch = plan.batch;
     sender.quantum = plan.quantum;
     op.sender.emplace(sender);
     op.repairs.emplace(size_ > 2 ? params_.alpha / 4 : 0);
-    // In order: a later small operation that overtook would hold memory which is only given back
-    // after the waiting one.
-    if (plan.small && (retransmit_waiting_ > 0 || !keep_small(op))) {
-      if (op.readable() == plan.block) counters_.add(Counter::retransmit_waits);
-      retransmit_waiting_++;
-    }
-  }
-  if (!plan.small) {
-    if (plan.chains < plan.roots) {
-      op.chains.emplace(plan.roots, plan.chains);
-    } else if (plan.roots > 2) {
-      op.lead.emplace(std::max<Chunk>(1, plan.window / 2), params_.alpha);
-    }
-    op.credit.emplace(plan.roots, tree_.children(self_));
-    op.reported.assign(plan.roots, 0);
-    op.credit->post_own();
-    report_credit(op, true);
-    if (const auto it = early_credit_.find(op.post.sequence); it != early_credit_.end()) {
-      for (const EarlyCredit& early : it->second) {
-        const auto child = static_cast<Member>(tree_.first_child(self_) + early.child);
-        if (early.hash != plan.hash) {
-          describe_to(child, op.post.sequence);
-          continue;
-        }
-        op.credit->post_child(early.child);
-        for (const wire::CreditEntry& e : early.entries) {
-          if (const auto slot = op.slot_of(e.root)) {
-            op.credit->set_child(early.child, *slot, {e.mark, e.limit, e.lost});
-          }
-        }
+    if (plan.small) {
+      unkept_.push_back(sequence);
+      if (unkept_.size() > 1 || !keep_small(op)) {
+        if (op.readable() == plan.block) counters_.add(Counter::retransmit_waits);
+      } else {
+        unkept_.pop_front();
+        unsent_.push_back(sequence);
       }
-      early_credit_.erase(it);
     }
   }
+  if (!plan.small) start_credit(op);
+  if (plan.small) learn_sent(op, now);
   replay_staged(op, now);
+}
+
+void GroupCore::start_credit(Operation& op) {
+  const Plan& plan = op.plan;
+  if (plan.chains < plan.roots) {
+    op.chains.emplace(plan.roots, plan.chains);
+  } else if (plan.roots > 2) {
+    op.lead.emplace(std::max<Chunk>(1, plan.window / 2), params_.alpha);
+  }
+  op.credit.emplace(plan.roots, tree_.children(self_));
+  op.reported.assign(plan.roots, 0);
+  op.credit->post_own();
+  report_credit(op, true);
+  replay_early_credit(op);
+}
+
+void GroupCore::replay_early_credit(Operation& op) {
+  const auto it = early_credit_.find(op.post.sequence);
+  if (it == early_credit_.end()) return;
+  for (const EarlyCredit& early : it->second) {
+    const auto child = static_cast<Member>(tree_.first_child(self_) + early.child);
+    if (early.hash != op.plan.hash) {
+      describe_to(child, op.post.sequence);
+      continue;
+    }
+    op.credit->post_child(early.child);
+    for (const wire::CreditEntry& e : early.entries) {
+      if (const auto slot = op.slot_of(e.root)) {
+        op.credit->set_child(early.child, *slot, {e.mark, e.limit, e.lost});
+      }
+    }
+  }
+  early_credit_.erase(it);
 }
 
 void GroupCore::replay_staged(Operation& op, Nanos now) {
@@ -220,22 +260,11 @@ void GroupCore::replay_staged(Operation& op, Nanos now) {
       describe_to(key.root, op.post.sequence);
     } else if (slot && slot != op.own_slot && key.chunk < op.plan.chunks &&
                entry.payload.size() == op.plan.length(key.chunk)) {
-      place(op, *slot, key.chunk, entry.payload, true, now);
+      place(op, *slot, key.chunk, entry.payload, entry.live, now);
     } else {
       counters_.add(Counter::malformed);
     }
   }
-}
-
-bool GroupCore::keep_small(Operation& op) {
-  if (op.readable() < op.plan.block) return false;  // staged, and not here yet
-  // One operation always fits, however small the memory is set.
-  if (kept_bytes_ > 0 && kept_bytes_ + op.plan.block > params_.retransmit) return false;
-  const ConstBytes block = op.post.input.bytes();
-  op.kept.assign(block.begin(), block.end());
-  kept_bytes_ += op.kept.size();
-  op.sending_started = true;
-  return true;
 }
 
 void GroupCore::check_local(Operation& op, Nanos now) {
@@ -257,14 +286,19 @@ void GroupCore::check_local(Operation& op, Nanos now) {
 
 void GroupCore::arrived(Sequence sequence, Nanos now) {
   if (failed()) return;
-  if (Operation* op = find(sequence)) check_local(*op, now);
+  if (Operation* op = find(sequence)) {
+    ops_.touch(*op);
+    check_local(*op, now);
+  }
 }
 
 void GroupCore::advance_complete(Nanos now) {
   Sequence end = completion_.own_complete();
-  bool urgent = false;
-  for (Operation* op = find(end); op != nullptr && op->local_complete; op = find(end)) {
-    urgent = urgent || op->needs_release;
+  // Where the allowance for what is sent ahead runs low, roots wait for the release.
+  bool urgent = eager_.filling();
+  for (const OperationQueue::Slot* at = ops_.slot(end);
+       at != nullptr && (!at->op || at->op->local_complete); at = ops_.slot(end)) {
+    urgent = urgent || (at->op && at->op->needs_release);
     end++;
   }
   completion_.complete_own(end, urgent, now);
@@ -294,29 +328,24 @@ void GroupCore::record(const Operation& op, const Status& status, Nanos now) {
 }
 
 void GroupCore::release(Sequence end, Nanos now) {
-  while (base_ < end && !ops_.empty()) {
+  while (ops_.base() < end && !ops_.empty()) {
+    const OperationQueue::Slot& oldest = *ops_.slot(ops_.base());
+    if (oldest.kept) kept_bytes_ -= oldest.bytes + OperationQueue::kSettledCost;
     // Out of the queue before user code runs: it may post, which may release again.
-    retired_.push_back(std::move(ops_.front()));
-    ops_.pop_front();
-    base_++;
-    Operation& op = *retired_.back();
-    kept_bytes_ -= op.kept.size();
+    std::unique_ptr<Operation> owned = ops_.pop();
+    if (!owned) continue;
+    Operation& op = *owned;
+    retired_.push_back(std::move(owned));
+    if (!op.kept.empty()) kept_bytes_ -= op.kept.size() + OperationQueue::kSettledCost;
     if (op.reduce) {
       for (uint32_t m = 0; m < size_; m++) unasked_[m] -= op.reduce->unasked[m];
     }
     if (!op.finished) finish(op, {}, now);
   }
+  eager_.on_released(ops_.base());
+  announcer_.on_released(ops_.base());
+  parked_.on_released(ops_.base());
   keep_waiting(now);
-}
-
-void GroupCore::keep_waiting(Nanos now) {
-  for (Sequence s = base_; retransmit_waiting_ > 0 && s != next_; s++) {
-    Operation* op = find(s);
-    if (op == nullptr || !op->sender || !op->plan.small || op->sending_started) continue;
-    if (!keep_small(*op)) break;
-    retransmit_waiting_--;
-    check_local(*op, now);
-  }
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
@@ -325,25 +354,43 @@ bool GroupCore::progress(Nanos now, bool drained) {
     ops_.clear();
     return false;
   }
-  liveness_.set_active(base_ != next_ || probe_ || frozen_, now);
+  liveness_.set_active(!ops_.empty() || probe_ || frozen_, now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
+  admit_deferred(now);
   keep_waiting(now);
-  bool more = false;
+  bool more = send_small(now);
   if (large_in_flight_ > 0) measure_ingress(now);
-  // By sequence: the queue moves when an operation is released inside the loop.
-  for (Sequence s = base_; s != next_ && !failed(); s++) {
-    Operation* const found = find(s);
-    if (found == nullptr) continue;
-    Operation& op = *found;
-    if (op.reduce && !op.local_complete) {
-      more = pump_reduce(op, now) || more;
-      if (failed() || find(s) != found) continue;
-    }
-    if (!op.ring.empty()) {
-      more = pump_ring(op, now) || more;
-      continue;
-    }
+  ops_.due(now, due_);
+  for (const Sequence s : due_) {
+    if (failed()) return false;
+    if (Operation* op = find(s)) more = visit(*op, now, drained) || more;
+  }
+  if (failed()) return false;
+  serve_parked();
+  announce_sent(now);
+  pass_on_sent();
+  if (drained) fetch_early(now);
+  report_complete(now);
+  if (now >= suspicion_until_) fail(suspicion_, kNoMember, now);
+  if (!ops_.empty() || probe_ || frozen_) drive_liveness(now, drained);
+  check_deadlines(now);
+  return more && !failed();
+}
+
+bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
+  visits_++;
+  const Sequence sequence = op.post.sequence;
+  // User code that runs in here may post, which may release the operation.
+  const auto gone = [&] { return failed() || find(sequence) != &op; };
+  bool more = false;
+  if (op.reduce && !op.local_complete) {
+    more = pump_reduce(op, now);
+    if (gone()) return more;
+  }
+  if (!op.ring.empty()) {
+    more = pump_ring(op, now) || more;
+  } else {
     if (!op.local_complete && op.receiving > 0) {
       detect_losses(op, now, drained);
       drive_fetch(op, now);
@@ -353,47 +400,71 @@ bool GroupCore::progress(Nanos now, bool drained) {
       flow_credit(op, now);
     }
     if (op.sender) {
-      more = pump(op, now) || more;
-      announce(op, now);
+      // What is small is sent in order over the operations (send_small); here it is repeated.
+      if (!op.plan.small || op.sender->resending()) more = pump(op, now) || more;
+      if (!op.plan.small) announce(op, now);
       serve_repairs(op, now);
     }
   }
-  if (failed()) return false;
-  report_complete(now);
-  if (now >= suspicion_until_) fail(suspicion_, kNoMember, now);
-  if (base_ != next_ || probe_ || frozen_) drive_liveness(now, drained);
-  check_deadlines(now);
-  return more && !failed();
+  if (gone()) return more;
+  if (!op.finished && now >= op.deadline) inquire(op, now);
+  if (!gone()) reschedule(op);
+  return more;
+}
+
+// After a visit: what brings the next one.
+void GroupCore::reschedule(Operation& op) {
+  if (settles(op)) {
+    ops_.settle(op.post.sequence);
+    return;
+  }
+  const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
+  const bool sending = op.sender && (!op.sender->all_sent() || op.sender->resending());
+  ops_.set_busy(
+      op, op.local_complete ? sending && !op.plan.small : op.reduce || streams || !op.ring.empty());
+  ops_.set_timer(op, op_deadline(op));
+}
+
+bool GroupCore::settles(const Operation& op) const {
+  if (!op.finished || !op.local_complete) return false;
+  // What contributions have been charged to is given back with the release.
+  if (op.reduce && op.plan.way != ReduceWay::kOneStep) return false;
+  return !op.sender || !op.plan.small ||
+         (op.sender->all_sent() && !op.sender->resending() && !op.repairs->used());
+}
+
+// When the operation must be visited although nothing happens to it.
+Nanos GroupCore::op_deadline(const Operation& op) const {
+  Nanos next = op.finished || late_asked_ ? kNever : op.deadline;
+  if (op.sender && !op.plan.small) {
+    next = std::min({next, op.sender->deadline(), op.turn_retry});
+  }
+  if (op.repairs) next = std::min(next, op.repairs->deadline());
+  // As in visit(): a deadline that nothing acts on would make the lane spin.
+  if (op.local_complete) return next;
+  if (op.reduce) next = std::min(next, op.reduce->refused_until);
+  if (op.receiving == 0 || !op.fetch) return next;
+  next = std::min(next, op.fetch->deadline());
+  for (const StreamReceiver& r : op.receivers) next = std::min(next, r.deadline());
+  return next;
 }
 
 Nanos GroupCore::deadline(Nanos now) const {
   if (failed()) return ops_.empty() ? kNever : now;
-  Nanos next = std::min(
-      {completion_.deadline(), late_until_, departed_until_, lost_until_, suspicion_until_});
-  if (base_ != next_ || probe_ || frozen_) next = std::min(next, liveness_.deadline());
+  if (ops_.touched() || !sent_news_.empty()) return now;
+  Nanos next = std::min({ops_.deadline(), completion_.deadline(), late_until_, departed_until_,
+                         lost_until_, suspicion_until_, announcer_.deadline(), sent_.deadline()});
+  if (!ops_.empty() || probe_ || frozen_) next = std::min(next, liveness_.deadline());
   if (probe_) next = std::min(next, probe_->deadline());
-  for (const auto& op : ops_) {
-    if (!op->finished) next = std::min(next, late_asked_ ? kNever : op->deadline);
-    if (op->sender) next = std::min({next, op->sender->deadline(), op->turn_retry});
-    if (op->repairs) next = std::min(next, op->repairs->deadline());
-    // As in progress(): a deadline that nothing acts on would make the lane spin.
-    if (op->local_complete) continue;
-    if (op->reduce) next = std::min(next, op->reduce->refused_until);
-    if (op->receiving == 0) continue;
-    if (op->fetch) {
-      next = std::min(next, op->fetch->deadline());
-      for (const StreamReceiver& r : op->receivers) next = std::min(next, r.deadline());
-    }
-  }
   return next;
 }
 
-bool GroupCore::quiet() const {
-  return failed() || (base_ == next_ && !probe_ && deferred_.empty());
-}
+bool GroupCore::quiet() const { return failed() || (ops_.empty() && !probe_ && deferred_.empty()); }
 
 bool GroupCore::confirmed_so_far() const {
-  return quiet() || ops_.empty() || !ops_.front()->finished;
+  if (quiet() || ops_.empty()) return true;
+  const Operation* const oldest = ops_.find(ops_.base());
+  return oldest != nullptr && !oldest->finished;
 }
 
 }  // namespace mcast

@@ -17,12 +17,17 @@
 #include "base/counters.h"
 #include "base/trace.h"
 #include "collective/operation.h"
+#include "collective/operation_queue.h"
 #include "collective/port.h"
 #include "protocol/completion.h"
 #include "protocol/deafness.h"
+#include "protocol/eager_window.h"
 #include "protocol/ingress_share.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
+#include "protocol/repair_queue.h"
+#include "protocol/sent_announcer.h"
+#include "protocol/sent_tracker.h"
 #include "protocol/staging.h"
 #include "protocol/tree.h"
 #include "wire/datagram.h"
@@ -41,7 +46,6 @@ struct GroupParams {
   std::vector<uint32_t> host_of;
   HostReader read_host;  // of members on this host; unless host_of is empty
   uint32_t arity = 32;
-  uint32_t ahead = 64;
   size_t staging = 4u << 20;
   size_t retransmit = 4u << 20;
   Nanos liveness_limit = 20 * kSecond;
@@ -125,20 +129,33 @@ class GroupCore {
   uint32_t unfinished() const { return unfinished_; }
   // Those, and the ones that wait for a change of path.
   size_t waiting() const { return unfinished_ + deferred_.size(); }
-  Sequence next_sequence() const { return next_; }
+  Sequence next_sequence() const { return ops_.next() + static_cast<Sequence>(deferred_.size()); }
+  // Operations whose machines are here: neither settled nor complete everywhere.
+  size_t unsettled() const { return ops_.unsettled(); }
+  // Visits to operations so far: what driving the group has cost.
+  uint64_t visits() const { return visits_; }
   const GroupParams& params() const { return params_; }
   // Per member: repair payload bytes received from it, sent to it. Lane thread only.
   const std::vector<std::pair<uint64_t, uint64_t>>& repairs() const { return repairs_; }
 
  private:
   using Frame = wire::FrameHeader;
+  // Operations that another rank may be ahead of this one: memory for what comes early.
+  static constexpr Sequence kFurthestAhead = 1u << 20;
 
   // group_core.cpp: life of an operation
-  Operation* find(Sequence sequence);
+  Operation* find(Sequence sequence) { return ops_.find(sequence); }
+  void admit(Post post, Nanos now);
+  void admit_deferred(Nanos now);
+  bool may_start(const Operation& op, Nanos now);
   void start_streams(Operation& op, Nanos now);
+  void start_credit(Operation& op);
+  void replay_early_credit(Operation& op);
   void replay_staged(Operation& op, Nanos now);
-  bool keep_small(Operation& op);
-  void keep_waiting(Nanos now);
+  bool visit(Operation& op, Nanos now, bool drained);
+  void reschedule(Operation& op);
+  Nanos op_deadline(const Operation& op) const;
+  bool settles(const Operation& op) const;
   void check_local(Operation& op, Nanos now);
   void advance_complete(Nanos now);
   void finish(Operation& op, const Status& status, Nanos now);
@@ -147,10 +164,15 @@ class GroupCore {
 
   // group_receive.cpp: datagrams and repair data
   void on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  void on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  void hear_sent(const wire::DatagramHeader& header, Nanos now);
   bool place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live, Nanos now);
   void stream_complete(Operation& op, Nanos now);
-  void stage(const wire::DatagramHeader& header, ConstBytes payload);
-  void on_position(Sequence sequence, Member root, Chunk sent, Nanos now);
+  void stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+             ConstBytes payload);
+  // The peer's descriptor of an operation that is posted here; false, and both told: not ours.
+  bool agrees(Member peer, Sequence sequence, uint32_t descriptor);
+  void on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent, Nanos now);
   void on_fetch(const Frame& header, ConstBytes body, Nanos now);
   void on_fetch_data(const Frame& header, ConstBytes body, Nanos now);
   bool accept_repair(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
@@ -170,13 +192,31 @@ class GroupCore {
   void on_fetch_grant(const Frame& header, ConstBytes body, Nanos now);
   void drive_reads();
 
+  // group_small.cpp: small operations of all roots, over the operations
+  bool keep_small(Operation& op);
+  void keep_waiting(Nanos now);
+  bool send_small(Nanos now);
+  Operation* revive(Sequence sequence);
+  void note_sent(Member root, Sequence end, Nanos now);
+  void learn_sent(Operation& op, Nanos now);
+  void announce_sent(Nanos now);
+  void pass_on_sent();
+  void on_sent_frame(const Frame& header, ConstBytes body, Nanos now);
+  void fetch_early(Nanos now);
+  void on_early_fetch(const Frame& header, ConstBytes body);
+  void send_early(Sequence sequence, Member asker);
+  void on_early_data(const Frame& header, ConstBytes body, Nanos now);
+
   // group_send.cpp: the own stream
   bool pump(Operation& op, Nanos now);
   bool my_turn(Operation& op, Nanos now);
   void keep_in_step(Operation& op, Nanos now);
   bool send_chunk(Operation& op, Chunk chunk);
   void announce(Operation& op, Nanos now);
+  void pass_on_position(Operation& op, uint32_t slot, Chunk sent, Member from);
+  void on_position_frame(const Frame& header, ConstBytes body, Nanos now);
   void serve_repairs(Operation& op, Nanos now);
+  void serve_parked();
 
   // group_control.cpp: credit, completion, liveness, probe, failure
   void report_credit(Operation& op, bool first);
@@ -199,6 +239,7 @@ class GroupCore {
   void mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now);
   void drive_liveness(Nanos now, bool drained);
   void check_deadlines(Nanos now);
+  void inquire(const Operation& op, Nanos now);
   void on_late(Sequence sequence, const std::string& what, Nanos now);
   void on_where(const Frame& header, Nanos now);
   void name_late(Nanos now);
@@ -249,7 +290,8 @@ class GroupCore {
              Member except);
   // `block`: of which the payload is a part, if the transport shall gather it from there.
   bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
-                     ConstBytes payload, bool last = false, const Slice* block = nullptr);
+                     ConstBytes payload, bool last = false, bool in_order = false,
+                     const Slice* block = nullptr);
   bool is_multicast() const { return path_ == Path::kMulticast; }
   // Which operation, of which group, on which rank, how long it took and how long it might.
   std::string op_text(const Post& post, Nanos now) const;
@@ -267,14 +309,27 @@ class GroupCore {
   std::function<void(const Status&)> ready_;
 
   ReduceRun::Shared reductions_;  // before the operations, which give back to it when they go
-  std::deque<std::unique_ptr<Operation>> ops_;  // index 0 is op base_
+  OperationQueue ops_;
   // Released operations, until the next progress(): callers up the stack may still hold a
   // reference, since the last chunk of an operation can release it (and run user code that posts
   // the next one).
   std::vector<std::unique_ptr<Operation>> retired_;
-  Sequence base_ = 0;  // released below
-  Sequence next_ = 0;  // posted below
+  std::vector<Sequence> due_;  // scratch of progress()
+  uint64_t visits_ = 0;
+  // Own small operations: those that wait for retransmit memory or for their data, and those that
+  // are kept and not sent yet; both in order.
+  std::deque<Sequence> unkept_, unsent_;
   size_t kept_bytes_ = 0;
+  EagerWindow eager_;
+  SentAnnouncer announcer_;
+  SentTracker sent_;
+  struct SentNews {
+    wire::SentEntry entry;
+    Member from;
+  };
+  std::vector<SentNews> sent_news_;  // to be passed on with the next turn
+  RepairQueue parked_;
+  std::vector<Nanos> repair_heard_;  // by member: when it last answered a request
   uint32_t large_in_flight_ = 0;
   uint32_t unfinished_ = 0;
   Staging staging_;
@@ -296,7 +351,6 @@ class GroupCore {
   std::vector<size_t> early_bytes_;  // by member, in early_reduce_
   std::vector<size_t> unasked_;      // by owner: bytes sent without a grant and not released
   IngressShare ingress_;
-  uint32_t retransmit_waiting_ = 0;
 
   Status failure_, suspicion_;
   Nanos suspicion_until_ = kNever;

@@ -10,9 +10,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInquiry = kSecond;   // patience for answers to "where are you"
-constexpr Nanos kFarewell = kSecond;  // patience after a member closed in order
-constexpr Nanos kServe = kSecond;     // after one was lost: the others may still need repairs
+constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+constexpr Nanos kServe = kSecond;    // after one was lost: the others may still need repairs
 
 }  // namespace
 
@@ -21,8 +20,9 @@ std::string GroupCore::op_text(const Post& post, Nanos now) const {
 }
 
 std::string GroupCore::unfinished_text(Nanos now) const {
-  for (const auto& op : ops_) {
-    if (!op->finished) return op_text(op->post, now);
+  for (Sequence s = ops_.base(); s != ops_.next(); s++) {
+    const Operation* const op = ops_.find(s);
+    if (op != nullptr && !op->finished) return op_text(op->post, now);
   }
   return deferred_.empty() ? "" : op_text(deferred_.front(), now);
 }
@@ -38,16 +38,17 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
     // The culprit too: it may be alive (a damaged frame, a stopped process that goes on), and would
     // otherwise wait for the liveness limit once this member's group is gone.
     for (const Member m : liveness_.watched()) {
-      send_frame(m, Channel::kControl, wire::FrameType::kAbort, base_, 0, body.bytes());
+      send_frame(m, Channel::kControl, wire::FrameType::kAbort, ops_.base(), 0, body.bytes());
     }
     if (path_ == Path::kMulticast) {
-      send_datagram(wire::DatagramType::kAbort, base_, 0, 0, body.bytes());
+      send_datagram(wire::DatagramType::kAbort, ops_.base(), 0, 0, body.bytes());
     }
   }
-  // finish() runs callbacks, which may post again: walk by index.
-  for (size_t i = 0; i < ops_.size(); i++) {
-    if (!ops_[i]->finished) {
-      finish(*ops_[i], failure_.with_context(op_text(ops_[i]->post, now)), now);
+  // finish() runs callbacks, which may post again: walk by sequence.
+  for (Sequence s = ops_.base(); s < ops_.next(); s++) {
+    Operation* const op = find(s);
+    if (op != nullptr && !op->finished) {
+      finish(*op, failure_.with_context(op_text(op->post, now)), now);
     }
   }
   for (Post& p : std::exchange(deferred_, {})) {
@@ -86,11 +87,11 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
   if (graceful && unfinished_ > 0 && !probe_) {
     if (departed_until_ != kNever) return;
     departed_ = peer;
-    departed_until_ = now + kFarewell;
+    departed_until_ = now + params_.liveness_limit;
     return;
   }
   if (unfinished_ > 0 || probe_ || !deferred_.empty()) return fail(gone_[peer], peer, now);
-  if (!graceful && base_ != next_ && lost_until_ == kNever) {
+  if (!graceful && !ops_.empty() && lost_until_ == kNever) {
     lost_ = peer;
     lost_until_ = now + kServe;
   }
@@ -104,13 +105,14 @@ void GroupCore::drive_liveness(Nanos now, bool drained) {
     // Names the oldest operation that is not over: calls that differ so that no data ever flows
     // (each takes the other for the root) are found out by this alone.
     wire::Writer body;
-    const Operation* op = find(base_);
-    if (op != nullptr) body.put<uint32_t>(op->plan.hash);
-    send_frame(m, Channel::kControl, wire::FrameType::kPing, base_, 0, body.bytes());
+    const OperationQueue::Slot* const oldest = ops_.slot(ops_.base());
+    if (oldest != nullptr) body.put<uint32_t>(oldest->hash);
+    send_frame(m, Channel::kControl, wire::FrameType::kPing, ops_.base(), 0, body.bytes());
   }
   if (!drained) return;
   const Member silent = liveness_.silent(now);
   if (silent == kNoMember) return;
+  if (!gone_[silent].ok()) return fail(gone_[silent], silent, now);  // it closed in order
   fail(Status(Code::kPeerLost, "rank " + std::to_string(silent) + " has been silent for " +
                                    seconds_text(liveness_.silence(silent, now)) +
                                    " (liveness limit " + seconds_text(params_.liveness_limit) +
@@ -125,40 +127,42 @@ void GroupCore::check_deadlines(Nanos now) {
   }
   if (now >= lost_until_) {
     lost_until_ = kNever;
-    if (base_ != next_) return fail(gone_[lost_], lost_, now);
+    if (!ops_.empty()) return fail(gone_[lost_], lost_, now);
   }
   if (late_asked_) {
     // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
     const Operation* op = find(late_seq_);
-    const bool over = tree_.is_top(self_) ? late_seq_ < base_
-                                          : late_seq_ < next_ && (op == nullptr || op->finished);
+    const bool over = tree_.is_top(self_)
+                          ? late_seq_ < ops_.base()
+                          : late_seq_ < ops_.next() && (op == nullptr || op->finished);
     if (over) {
       late_asked_ = false;
       late_until_ = kNever;
       where_.clear();
+      // Time limits of the others count again.
+      for (Sequence s = ops_.base(); s < ops_.next(); s++) {
+        if (Operation* open = find(s)) ops_.touch(*open);
+      }
     } else if (now >= late_until_) {
       name_late(now);
     }
-    return;
   }
-  for (const auto& op : ops_) {
-    if (op->finished || now < op->deadline) continue;
-    const std::string what = " (" + op->plan.descriptor.to_string() +
-                             ") passed its time limit of " + seconds_text(op->post.timeout);
-    if (tree_.is_top(self_)) {
-      on_late(op->post.sequence, what, now);
-    } else {
-      late_asked_ = true;
-      late_seq_ = op->post.sequence;
-      late_until_ = now + 2 * kInquiry;
-      late_what_ = what;
-      wire::Writer body;
-      body.put_text(what);
-      send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op->post.sequence, 0,
-                 body.bytes());
-    }
-    return;
-  }
+}
+
+// The operation has passed its limit: where is everybody?
+void GroupCore::inquire(const Operation& op, Nanos now) {
+  if (late_asked_) return;
+  const std::string what = " (" + op.plan.descriptor.to_string() + ") passed its time limit of " +
+                           seconds_text(op.post.timeout);
+  if (tree_.is_top(self_)) return on_late(op.post.sequence, what, now);
+  late_asked_ = true;
+  late_seq_ = op.post.sequence;
+  late_until_ = now + 2 * kInquiry;
+  late_what_ = what;
+  wire::Writer body;
+  body.put_text(what);
+  send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op.post.sequence, 0,
+             body.bytes());
 }
 
 void GroupCore::on_late(Sequence sequence, const std::string& what, Nanos now) {
@@ -168,7 +172,7 @@ void GroupCore::on_late(Sequence sequence, const std::string& what, Nanos now) {
   late_seq_ = sequence;
   late_until_ = now + kInquiry;
   where_.assign(size_, -1);
-  where_[self_] = next_ > sequence ? 1 : 0;
+  where_[self_] = next_sequence() > sequence ? 1 : 0;
   flood(wire::FrameType::kQuery, sequence, 0, {}, kNoMember);
   if (size_ == 1) name_late(now);
 }
@@ -209,21 +213,20 @@ void GroupCore::name_late(Nanos now) {
 }
 
 bool GroupCore::early_allowed(const Frame& header, Nanos now) {
-  // Memory for what comes early is bounded by how far a rank may be ahead of us.
-  constexpr Sequence kFurthest = 1u << 20;
-  if (header.sequence - next_ < kFurthest) return true;
+  const Sequence ahead = header.sequence - ops_.next();
+  if (ahead < kFurthestAhead) return true;
   fail(Status(Code::kInternal, "rank " + std::to_string(header.member) + " is " +
-                                   std::to_string(header.sequence - next_) +
-                                   " operations ahead of rank " + std::to_string(self_)),
+                                   std::to_string(ahead) + " operations ahead of rank " +
+                                   std::to_string(self_)),
        header.member, now);
   return false;
 }
 
 void GroupCore::describe_to(Member to, Sequence sequence) {
-  const Operation* op = find(sequence);
-  if (op == nullptr || to == self_) return;
+  const OperationQueue::Slot* const slot = ops_.slot(sequence);
+  if (slot == nullptr || to == self_) return;
   wire::Writer body;
-  wire::put_descriptor(body, op->plan.descriptor);
+  wire::put_descriptor(body, slot->descriptor());
   send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
 }
 
@@ -237,29 +240,29 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body, Nanos now) {
     counters_.add(Counter::malformed);
     return;
   }
-  const Operation* op = find(header.sequence);
-  if (op == nullptr) {
-    if (header.sequence >= next_ && early_allowed(header, now)) {
+  const OperationQueue::Slot* const slot = ops_.slot(header.sequence);
+  if (slot == nullptr) {
+    if (header.sequence >= ops_.next() && early_allowed(header, now)) {
       early_describe_[header.sequence] = {header.member, theirs};
     }
     return;
   }
-  if (!theirs.same(op->plan.descriptor)) {
+  if (!theirs.same(slot->descriptor())) {
     mismatch(header.sequence, header.member, theirs.to_string(), now);
   }
 }
 
 void GroupCore::mismatch(Sequence sequence, Member other, const std::string& theirs, Nanos now) {
-  const Operation* op = find(sequence);
-  const std::string ours = op != nullptr ? op->plan.descriptor.to_string() : "?";
+  const OperationQueue::Slot* const slot = ops_.slot(sequence);
+  const std::string ours = slot != nullptr ? slot->descriptor().to_string() : "?";
   fail(differs(sequence, self_, ours, other, theirs), other, now);
 }
 
 void GroupCore::leave(Nanos) {
   if (leaving_ || failed()) return;
   leaving_ = true;
-  left_[self_] = next_;
-  flood(wire::FrameType::kLeave, next_, self_, {}, kNoMember);
+  left_[self_] = ops_.next();
+  flood(wire::FrameType::kLeave, ops_.next(), self_, {}, kNoMember);
 }
 
 void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
@@ -277,7 +280,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       wire::Writer notice;
       wire::put_abort(
           notice, {static_cast<uint8_t>(failure_.code()), kNoMember, self_, failure_.message()});
-      send_frame(header.member, Channel::kControl, FrameType::kAbort, base_, 0, notice.bytes());
+      send_frame(header.member, Channel::kControl, FrameType::kAbort, ops_.base(), 0,
+                 notice.bytes());
     }
     return;
   }
@@ -304,10 +308,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       break;
     case FrameType::kPing: {
       send_frame(header.member, Channel::kControl, FrameType::kPong, 0, 0);
-      const Operation* op = body.size() == 4 ? find(header.sequence) : nullptr;
-      if (op != nullptr && op->plan.hash != wire::load<uint32_t>(body.data())) {
-        counters_.add(Counter::mismatched);
-        describe_to(header.member, header.sequence);
+      if (body.size() == 4 && ops_.slot(header.sequence) != nullptr) {
+        agrees(header.member, header.sequence, wire::load<uint32_t>(body.data()));
       }
       return;
     }
@@ -319,11 +321,13 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       break;
     }
     case FrameType::kPosition:
-      if (body.size() == 2) {
-        on_position(header.sequence, wire::load<uint16_t>(body.data()), header.argument, now);
-        return flood(FrameType::kPosition, header.sequence, header.argument, body, header.member);
-      }
-      break;
+      return on_position_frame(header, body, now);
+    case FrameType::kSent:
+      return on_sent_frame(header, body, now);
+    case FrameType::kEarlyFetch:
+      return on_early_fetch(header, body);
+    case FrameType::kEarlyData:
+      return on_early_data(header, body, now);
     case FrameType::kDescribe:
       return on_describe(header, body, now);
     case FrameType::kProbeStatus:
@@ -339,7 +343,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       const auto member = static_cast<Member>(header.argument);
       left_[member] = std::min(left_[member], header.sequence);
       flood(FrameType::kLeave, header.sequence, header.argument, {}, header.member);
-      if (next_ > header.sequence && unfinished_ > 0) {
+      if (ops_.next() > header.sequence && unfinished_ > 0) {
         fail(Status(Code::kClosed, "rank " + std::to_string(member) +
                                        " left the group without calling operation " +
                                        std::to_string(header.sequence)),
@@ -350,7 +354,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
     case FrameType::kLate:
       return on_late(header.sequence, std::string(wire::Reader(body).rest_text()), now);
     case FrameType::kQuery:
-      send_frame(Tree::kTop, Channel::kControl, FrameType::kWhere, header.sequence, next_);
+      send_frame(Tree::kTop, Channel::kControl, FrameType::kWhere, header.sequence,
+                 next_sequence());
       return flood(FrameType::kQuery, header.sequence, 0, {}, header.member);
     case FrameType::kWhere:
       return on_where(header, now);

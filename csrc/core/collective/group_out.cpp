@@ -37,14 +37,15 @@ void GroupCore::flood(wire::FrameType type, Sequence sequence, uint32_t argument
 // is small is sent from the copy kept for repairs, which ends with the operation and is copied
 // cheaply.
 bool GroupCore::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
-                              Chunk chunk, ConstBytes payload, bool last, const Slice* block) {
+                              Chunk chunk, ConstBytes payload, bool last, bool in_order,
+                              const Slice* block) {
   const Bytes slot = port_.lend(wire::kDatagramHeader + payload.size());
   if (slot.empty()) {
     counters_.add(Counter::would_block);
     return false;
   }
-  const wire::DatagramHeader header{type,  params_.lane, last, params_.tag, sequence, descriptor,
-                                    chunk, self_,        0};
+  const wire::DatagramHeader header{type,     params_.lane, last,  in_order, params_.tag,
+                                    sequence, descriptor,   chunk, self_,    0};
   const size_t size = wire::kDatagramHeader + payload.size();
   if (block != nullptr) {
     wire::seal_datagram(slot, header, payload);

@@ -50,6 +50,8 @@ void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) 
     counters_.add(Counter::stale);
     return;
   }
+  repair_heard_[header.member] = now;
+  ops_.touch(*op);
   const auto most = static_cast<Chunk>(port_.max_read() / op->plan.chunk);
   for (const ChunkRange& r : grant.ranges) {
     for (Chunk at = r.first; at < r.end; at += std::min(most, r.end - at)) {

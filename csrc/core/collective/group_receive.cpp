@@ -13,6 +13,7 @@
 namespace mcast {
 namespace {
 constexpr size_t kFetchPayload = 60u << 10;  // per frame
+constexpr size_t kRepairQueue = 256u << 10;  // bytes that wait for one asker's connection
 }  // namespace
 
 void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
@@ -38,8 +39,13 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   switch (header.type) {
     case wire::DatagramType::kPosition:
-      deafness_.on_heard(header.member);
-      on_position(header.sequence, header.member, header.chunk, now);
+      deafness_.on_heard(header.member, header.sequence);
+      if (header.in_order) {
+        counters_.add(Counter::positions_received);
+        hear_sent(header, now);
+      } else {
+        on_position(header.sequence, header.member, header.descriptor, header.chunk, now);
+      }
       break;
     case wire::DatagramType::kProbe:
       if (probe_) probe_->on_probe(header.member);
@@ -60,7 +66,8 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
 
 size_t GroupCore::slack() const {
   constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
-  for (const auto& op : ops_) {
+  for (const Sequence s : ops_.busy()) {
+    const Operation* const op = ops_.find(s);
     if (!op->plan.large || op->receiving == 0 || !op->ring.empty()) continue;
     uint64_t coming = 0;
     for (const StreamReceiver& r : op->receivers) {
@@ -72,28 +79,57 @@ size_t GroupCore::slack() const {
   return 0;
 }
 
+void GroupCore::hear_sent(const wire::DatagramHeader& header, Nanos now) {
+  if (header.sequence > ops_.next() && header.sequence - ops_.next() > kFurthestAhead) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  note_sent(header.member, header.sequence, now);
+}
+
+bool GroupCore::agrees(Member peer, Sequence sequence, uint32_t descriptor) {
+  if (descriptor == ops_.slot(sequence)->hash) return true;
+  counters_.add(Counter::mismatched);
+  describe_to(peer, sequence);
+  return false;
+}
+
+// Data of an operation that is not in flight here.
+void GroupCore::on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (!wire::verify_datagram(datagram)) {
+    counters_.add(Counter::corrupt);
+    return;
+  }
+  if (ops_.slot(header.sequence) != nullptr) {  // settled
+    if (agrees(header.member, header.sequence, header.descriptor)) {
+      counters_.add(Counter::duplicates);
+    }
+    return;
+  }
+  if (header.sequence - ops_.next() > kFurthestAhead) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  deafness_.on_heard(header.member, header.sequence);
+  stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
+        datagram.subspan(wire::kDatagramHeader));
+  if (header.in_order) note_sent(header.member, header.sequence, now);
+}
+
 void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
-  if (header.sequence < base_) {
+  if (header.sequence < ops_.base()) {
     counters_.add(Counter::stale);
     return;
   }
   const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   Operation* op = find(header.sequence);
-  if (op == nullptr) {
-    if (!wire::verify_datagram(datagram)) {
-      counters_.add(Counter::corrupt);
-    } else {
-      stage(header, payload);
-    }
-    return;
-  }
+  if (op == nullptr) return on_other_data(header, datagram, now);
   if (header.descriptor != op->plan.hash) {
     if (!wire::verify_datagram(datagram)) {
       counters_.add(Counter::corrupt);
-      return;
+    } else {
+      agrees(header.member, header.sequence, header.descriptor);
     }
-    counters_.add(Counter::mismatched);
-    describe_to(header.member, header.sequence);
     return;
   }
   const auto slot = op->slot_of(header.member);
@@ -111,7 +147,10 @@ void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
     counters_.add(Counter::corrupt);
     return;
   }
+  ops_.touch(*op);
+  const bool in_order = header.in_order;
   place(*op, *slot, header.chunk, payload, true, now);
+  if (in_order && !failed()) note_sent(header.member, header.sequence, now);
 }
 
 bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live,
@@ -141,14 +180,9 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
   return true;
 }
 
-void GroupCore::stage(const wire::DatagramHeader& header, ConstBytes payload) {
-  deafness_.on_heard(header.member);
-  if (header.sequence - next_ >= params_.ahead) {
-    counters_.add(Counter::staging_drops);
-    return;
-  }
-  switch (
-      staging_.put(header.sequence, {header.member, header.chunk}, header.descriptor, payload)) {
+void GroupCore::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+                      ConstBytes payload) {
+  switch (staging_.put(sequence, key, descriptor, live, payload)) {
     case Staging::Put::kStored:
       counters_.add(Counter::chunks_staged);
       break;
@@ -161,12 +195,16 @@ void GroupCore::stage(const wire::DatagramHeader& header, ConstBytes payload) {
   }
 }
 
-void GroupCore::on_position(Sequence sequence, Member root, Chunk sent, Nanos now) {
+void GroupCore::on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent,
+                            Nanos now) {
   counters_.add(Counter::positions_received);
+  if (ops_.slot(sequence) != nullptr && !agrees(root, sequence, descriptor)) return;
   Operation* op = find(sequence);
   if (op == nullptr || op->local_complete || op->receivers.empty()) return;
   const auto slot = op->slot_of(root);
-  if (slot && slot != op->own_slot) op->receivers[*slot].on_position(sent, now);
+  if (!slot || slot == op->own_slot) return;
+  op->receivers[*slot].on_position(sent, now);
+  ops_.touch(*op);
 }
 
 void GroupCore::detect_losses(Operation& op, Nanos now, bool drained) {
@@ -187,14 +225,14 @@ void GroupCore::detect_losses(Operation& op, Nanos now, bool drained) {
 void GroupCore::drive_fetch(Operation& op, Nanos now) {
   drive_reads();
   if (op.fetch->idle()) return;
-  if (const size_t expired = op.fetch->expire(now)) {
+  if (const size_t expired = op.fetch->expire(now, repair_heard_)) {
     counters_.add(Counter::fetch_timeouts, expired);
   }
   const auto has = [&op](Member root, Chunk c) { return op.receivers[*op.slot_of(root)].has(c); };
   FetchClient::Request request;
   while (op.fetch->next(now, has, request)) {
     wire::Writer body;
-    wire::put_ranges(body, request.root, request.ranges);
+    wire::put_fetch(body, op.plan.hash, request.root, request.ranges);
     counters_.add(Counter::fetches_sent);
     send_frame(request.donor, Channel::kControl, wire::FrameType::kFetch, op.post.sequence,
                request.id, body.bytes());
@@ -203,28 +241,35 @@ void GroupCore::drive_fetch(Operation& op, Nanos now) {
 
 void GroupCore::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
   counters_.add(Counter::fetches_received);
-  Member root;
-  std::vector<ChunkRange> ranges;
-  if (!wire::parse_ranges(body, root, ranges)) {
+  wire::Fetch fetch;
+  if (!wire::parse_fetch(body, fetch)) {
     counters_.add(Counter::malformed);
     return;
   }
+  // Another call's bytes would look like the asker's: none are sent, and both are told.
+  if (ops_.slot(header.sequence) != nullptr &&
+      !agrees(header.member, header.sequence, fetch.descriptor)) {
+    return;
+  }
   Operation* op = find(header.sequence);
-  const auto slot = op != nullptr && !op->receivers.empty() ? op->slot_of(root) : std::nullopt;
-  const bool in_bounds = slot && std::all_of(ranges.begin(), ranges.end(), [op](ChunkRange r) {
-                           return r.end <= op->plan.chunks;
-                         });
+  if (op == nullptr && fetch.root == self_) op = revive(header.sequence);
+  const auto slot = op != nullptr && op->plan.roots > 0 ? op->slot_of(fetch.root) : std::nullopt;
+  const bool in_bounds = slot && op->ring.empty() &&
+                         (slot == op->own_slot || !op->receivers.empty()) &&
+                         std::all_of(fetch.ranges.begin(), fetch.ranges.end(),
+                                     [op](ChunkRange r) { return r.end <= op->plan.chunks; });
   if (!in_bounds) {
-    if (header.sequence < base_) counters_.add(Counter::stale);
-    say_not_have(header.sequence, header.member, header.argument, root, ranges, false);
+    if (header.sequence < ops_.base()) counters_.add(Counter::stale);
+    say_not_have(header.sequence, header.member, header.argument, fetch.root, fetch.ranges, false);
     return;
   }
   // Who has asked twice already may not hear the multicast at all: answer by stream then.
   if (slot == op->own_slot && op->repairs && fetch_attempts(header.argument) < 2) {
-    op->repairs->add(header.member, header.argument, std::move(ranges), now);
+    op->repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
+    ops_.touch(*op);
     return;
   }
-  donate(*op, *slot, header.member, header.argument, ranges);
+  donate(*op, *slot, header.member, header.argument, fetch.ranges);
 }
 
 void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
@@ -248,10 +293,32 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
     }
   }
   if (!present.empty() && !send_fetch_grant(op, slot, asker, id, present)) {
-    for (const ChunkRange& r : present) send_fetch_data(op, slot, asker, id, r);
+    parked_.park(asker, {op.post.sequence, op.member_of(slot), id, std::move(present)});
   }
   if (!missing.empty()) {
     say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);
+  }
+}
+
+// What askers are owed, as far as their connections take it: what a link cannot carry would only
+// pile up behind it.
+void GroupCore::serve_parked() {
+  if (parked_.empty()) return;
+  const auto per_frame =
+      static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / params_.agreed.chunk));
+  for (const Member asker : parked_.askers()) {
+    if (!gone_[asker].ok()) {
+      parked_.drop(asker);
+      continue;
+    }
+    RepairQueue::Request part;
+    while (port_.queued(asker, Channel::kRepair) < kRepairQueue &&
+           parked_.next(asker, per_frame, part)) {
+      Operation* const op = find(part.sequence);
+      const auto slot = op != nullptr ? op->slot_of(part.root) : std::nullopt;
+      if (!slot || !(op->data_held() || slot == op->own_slot)) continue;
+      for (const ChunkRange& r : part.ranges) send_fetch_data(*op, *slot, asker, part.id, r);
+    }
   }
 }
 
@@ -308,6 +375,8 @@ void GroupCore::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
 bool GroupCore::accept_repair(Operation& op, uint32_t slot, Member donor, uint32_t id,
                               ChunkRange range, ConstBytes payload, Nanos now) {
   repairs_[donor].first += payload.size();
+  repair_heard_[donor] = now;
+  ops_.touch(op);
   size_t offset = 0;
   for (Chunk c = range.first; c < range.end; c++) {
     const size_t length = op.plan.length(c);
@@ -339,6 +408,8 @@ void GroupCore::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
       return;
     }
   }
+  repair_heard_[header.member] = now;
+  ops_.touch(*op);
   if (!op->fetch->on_not_have(header.argument, header.member, root, ranges, coming, now)) {
     counters_.add(Counter::stale);
   }

@@ -127,7 +127,7 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
 void GroupCore::offer_input(Operation& op) {
   ReduceRun& run = *op.reduce;
   // Not for all that are posted: a neighbour that is behind keeps what comes early.
-  if (run.offered || op.post.sequence - base_ >= kOffersAhead || !run.all_readable()) return;
+  if (run.offered || op.post.sequence - ops_.base() >= kOffersAhead || !run.all_readable()) return;
   run.offered = true;
   wire::Writer body;
   wire::put_reduce_offer(body, run.host->offer());
@@ -205,12 +205,13 @@ void GroupCore::grant_segments(Operation& op) {
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
   uint32_t outstanding = 0;
   uint64_t in_flight = 0;
-  for (const auto& o : ops_) {
+  for (const Sequence s : ops_.busy()) {
+    const Operation* const o = ops_.find(s);
     if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
     outstanding += earlier.granted() - earlier.folded();
     in_flight += o->reduce->asked - earlier.arrived();
-    if (o.get() == &op) break;
+    if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
     if (earlier.granted() < earlier.segments() || o->reduce->told < others) return;
   }
@@ -285,7 +286,11 @@ void GroupCore::broke_reduce(const Frame& header, const char* what, Nanos now) {
 void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now) {
   Operation* op = find(header.sequence);
   if (op == nullptr) {
-    if (header.sequence < base_) {
+    if (ops_.slot(header.sequence) != nullptr) {
+      if (agrees(header.member, header.sequence, header.argument)) counters_.add(Counter::stale);
+      return;
+    }
+    if (header.sequence < ops_.base()) {
       counters_.add(Counter::stale);
       return;
     }
@@ -301,11 +306,8 @@ void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now)
     early_reduce_[header.sequence].push_back({header, {body.begin(), body.end()}});
     return;
   }
-  if (header.argument != op->plan.hash) {
-    counters_.add(Counter::mismatched);
-    describe_to(header.member, header.sequence);
-    return;
-  }
+  if (!agrees(header.member, header.sequence, header.argument)) return;
+  ops_.touch(*op);
   if (!op->reduce) return broke_reduce(header, "a reduction's frame", now);
   if (!op->reduce->owner || op->local_complete) {
     counters_.add(Counter::stale);

@@ -16,7 +16,6 @@ constexpr Chunk kBatchesPerPoll = 4;  // then the receive side gets its turn
 bool GroupCore::pump(Operation& op, Nanos now) {
   StreamSender& sender = *op.sender;
   if (!op.sending_started) {
-    if (op.plan.small) return false;  // waits for retransmit memory
     if (!sender.can_send() || !my_turn(op, now)) return false;
     op.sending_started = true;
     op.turn_retry = kNever;
@@ -72,7 +71,7 @@ bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
   const bool gather = !op.plan.small && op.plan.block >= port_.gather_from();
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
                        op.source(*op.own_slot).subspan(offset, length), chunk + 1 == op.plan.chunks,
-                       gather ? &op.post.input : nullptr);
+                       op.plan.small, gather ? &op.post.input : nullptr);
 }
 
 bool GroupCore::my_turn(Operation& op, Nanos now) {
@@ -83,8 +82,9 @@ bool GroupCore::my_turn(Operation& op, Nanos now) {
   };
   // Streams of earlier operations that still need the links.
   uint32_t earlier = 0;
-  for (const auto& before : ops_) {
-    if (before.get() == &op) break;
+  for (const Sequence s : ops_.busy()) {
+    if (s >= op.post.sequence || earlier > op.plan.roots) break;
+    const Operation* const before = ops_.find(s);
     if (before->plan.small || before->local_complete || before->receivers.empty()) continue;
     for (uint32_t slot = 0; slot < before->plan.roots; slot++) {
       if (!near_end(*before, slot)) earlier++;
@@ -119,17 +119,48 @@ bool GroupCore::my_turn(Operation& op, Nanos now) {
 }
 
 void GroupCore::announce(Operation& op, Nanos now) {
-  const StreamSender::Announce how = op.sender->position_due(now);
-  if (how == StreamSender::Announce::kNo) return;
+  const Announce how = op.sender->position_due(now);
+  if (how == Announce::kNo) return;
   counters_.add(Counter::positions_sent);
-  if (how == StreamSender::Announce::kMulticast) {
+  if (how == Announce::kMulticast) {
     send_datagram(wire::DatagramType::kPosition, op.post.sequence, op.plan.hash, op.sender->sent(),
                   {});
     return;
   }
+  pass_on_position(op, *op.own_slot, op.sender->sent(), self_);
+}
+
+// Along the tree, to whom it may be news: not where the credit says that the subtree knows.
+void GroupCore::pass_on_position(Operation& op, uint32_t slot, Chunk sent, Member from) {
   wire::Writer body;
-  body.put<uint16_t>(self_);
-  flood(wire::FrameType::kPosition, op.post.sequence, op.sender->sent(), body.bytes(), kNoMember);
+  body.put<uint16_t>(op.member_of(slot));
+  body.put<uint32_t>(op.plan.hash);
+  const auto tell = [&](Member to) {
+    if (to == from) return;
+    send_frame(to, Channel::kControl, wire::FrameType::kPosition, op.post.sequence, sent,
+               body.bytes());
+  };
+  if (!tree_.is_top(self_)) tell(tree_.parent(self_));
+  for (uint32_t c = 0; c < tree_.children(self_); c++) {
+    const bool knows = op.credit && op.credit->child(c, slot).mark >= sent;
+    if (!knows) tell(static_cast<Member>(tree_.first_child(self_) + c));
+  }
+}
+
+void GroupCore::on_position_frame(const Frame& header, ConstBytes body, Nanos now) {
+  wire::Reader in(body);
+  const auto root = in.get<uint16_t>();
+  const auto descriptor = in.get<uint32_t>();
+  if (!in.done() || root >= size_) {
+    counters_.add(Counter::malformed);
+    return;
+  }
+  on_position(header.sequence, root, descriptor, header.argument, now);
+  Operation* const op = find(header.sequence);
+  const auto slot = op != nullptr && op->plan.roots > 0 && descriptor == op->plan.hash
+                        ? op->slot_of(root)
+                        : std::nullopt;
+  if (slot) pass_on_position(*op, *slot, header.argument, header.member);
 }
 
 void GroupCore::serve_repairs(Operation& op, Nanos now) {

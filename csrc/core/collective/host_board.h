@@ -42,15 +42,18 @@ struct HostNeed {
   HostWaiter waiter = HostWaiter::kNone;
   Kind kind = Kind::kNothing;
   Member member = 0;
-  uint64_t rounds = 0;  // 40 bits
+  uint64_t rounds = 0;  // kRoundBits of it: decades of rounds
 
+  static constexpr int kRoundBits = 44;
   uint64_t pack() const {
-    return static_cast<uint64_t>(waiter) << 60 | static_cast<uint64_t>(kind) << 56 |
-           static_cast<uint64_t>(member) << 40 | rounds;
+    return static_cast<uint64_t>(waiter) << 62 | static_cast<uint64_t>(kind) << 60 |
+           static_cast<uint64_t>(member) << kRoundBits |
+           (rounds & ((uint64_t{1} << kRoundBits) - 1));
   }
   static HostNeed unpack(uint64_t word) {
-    return {static_cast<HostWaiter>(word >> 60), static_cast<Kind>(word >> 56 & 15),
-            static_cast<Member>(word >> 40 & 0xffff), word & ((uint64_t{1} << 40) - 1)};
+    return {static_cast<HostWaiter>(word >> 62), static_cast<Kind>(word >> 60 & 3),
+            static_cast<Member>(word >> kRoundBits & 0xffff),
+            word & ((uint64_t{1} << kRoundBits) - 1)};
   }
 };
 

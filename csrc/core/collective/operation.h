@@ -93,6 +93,13 @@ struct Operation {
   bool finished = false;                          // result delivered, regions dropped
   Nanos turn_idle_since = kNever;                 // since when nobody in the own chain sends
   Nanos turn_retry = kNever;  // when to look again whether a late root is not waited for
+  // Some of it was sent before this rank posted: what did not arrive says nothing about the path.
+  bool late = false;
+  bool held_back = false;  // small root: not sent yet, since late ranks could not keep it
+
+  // OperationQueue's.
+  bool touched = false, busy = false;
+  Nanos timer = kNever;
 
   // The block of slot `s` as it can be read: kept copy, input, or output.
   ConstBytes source(uint32_t slot) const;

@@ -13,10 +13,13 @@ namespace mcast {
 
 void GroupCore::judge_hearing(const Operation& op, Nanos now) {
   if (path_ != Path::kMulticast || ring_from_ || frozen_) return;
+  if (op.late) return;  // this rank was not there to hear it, or its socket was full
   for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
     if (op.own_slot == slot) continue;
     const Member root = op.member_of(slot);
-    if (!deafness_.on_stream(root, op.plan.chunks, op.receivers[slot].heard_live())) continue;
+    if (!deafness_.on_stream(root, op.post.sequence, op.plan.chunks,
+                             op.receivers[slot].heard_live()))
+      continue;
     const std::string why = "rank " + std::to_string(self_) +
                             " no longer hears the multicast of rank " + std::to_string(root);
     if (tree_.is_top(self_)) {
@@ -44,7 +47,7 @@ void GroupCore::freeze(const std::string& why, Nanos now) {
   frozen_ = true;
   switch_reason_ = why;
   switch_waiting_ = tree_.children(self_);
-  switch_at_ = next_;
+  switch_at_ = ops_.next();
   wire::Writer body;
   body.put_text(why);
   for (uint32_t c = 0; c < tree_.children(self_); c++) {
@@ -77,8 +80,7 @@ void GroupCore::draw_line(Sequence first_by_ring, Nanos now) {
   }
   frozen_ = false;
   if (on_path_change_) on_path_change_("ring", path_reason_);
-  auto deferred = std::exchange(deferred_, {});
-  for (Post& p : deferred) post(std::move(p), now);
+  admit_deferred(now);
 }
 
 void GroupCore::on_switch_frame(const Frame& header, ConstBytes body, Nanos now) {

@@ -40,17 +40,16 @@ void GroupCore::on_ring_ready(const Frame& header, Nanos now) {
   }
   Operation* op = find(header.sequence);
   if (op == nullptr) {
-    if (header.sequence >= next_ && early_allowed(header, now)) {
+    if (ops_.slot(header.sequence) != nullptr) {
+      agrees(header.member, header.sequence, header.argument);
+    } else if (header.sequence >= ops_.next() && early_allowed(header, now)) {
       early_ring_[header.sequence] = header.argument;
     }
     return;
   }
-  if (header.argument != op->plan.hash) {
-    counters_.add(Counter::mismatched);
-    describe_to(header.member, header.sequence);
-    return;
-  }
+  if (!agrees(header.member, header.sequence, header.argument)) return;
   op->ring_open = true;
+  ops_.touch(*op);
 }
 
 bool GroupCore::pump_ring(Operation& op, Nanos now) {
@@ -108,6 +107,7 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   op->first_byte = std::min(op->first_byte, now);
   op->last_byte = now;
   op->ring[*slot].available += data.payload.size();
+  ops_.touch(*op);
   if (!op->final_to.empty()) {
     op->raise_mark(*slot, data.offset, op->ring[*slot].available);
   }

@@ -20,6 +20,9 @@ class GroupBase : public Group {
  public:
   explicit GroupBase(const GroupSpec& spec);
 
+  // Operations of a group on one lane, at most: sequences have 32 bits and never wrap.
+  static constexpr Sequence kSequences = 0xffff0000u;
+
   Member rank() const override { return rank_; }
   Member size() const override { return static_cast<Member>(size_); }
   Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) override;
@@ -97,7 +100,8 @@ class GroupBase : public Group {
   // The work of a group of one: nothing but a copy.
   using Local = std::function<void()>;
   Result<Sequence> post(size_t lane, Post post, PostOptions options, const Local& local = {});
-  Result<Sequence> take_turn(size_t lane, Post post);  // state_->mutex held
+  Result<Sequence> take_turn(size_t lane, Post post);               // state_->mutex held
+  Status check_sequence(const std::string& op, size_t lane) const;  // state_->mutex held
   Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                                   PostOptions options);
   bool collapses(const Slice& slice) const;

@@ -26,7 +26,6 @@ GroupParams make_params(const std::string& name, Member rank, const Config& conf
   p.tag = agreement.tag;
   p.agreed = agreement.agreed;
   p.arity = static_cast<uint32_t>(config.arity);
-  p.ahead = static_cast<uint32_t>(config.ahead);
   p.staging = config.staging;
   p.retransmit = config.retransmit;
   p.liveness_limit = config.liveness_limit;

@@ -64,7 +64,15 @@ void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
   }
 }
 
+Status GroupBase::check_sequence(const std::string& op, size_t index) const {
+  if (state_->next[index] < kSequences) return {};
+  return Status(Code::kResourceExhausted,
+                op + ": group '" + name_ + "' has carried out " + std::to_string(kSequences) +
+                    " operations, which is all that it can number; destroy it and make a new one");
+}
+
 Result<Sequence> GroupBase::take_turn(size_t index, Post post) {
+  if (Status status = check_sequence(post.descriptor.name, index); !status.ok()) return status;
   const Sequence sequence = state_->next[index]++;
   post.sequence = sequence;
   if (Status status = push(index, std::move(post)); !status.ok()) return status;
@@ -87,6 +95,7 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
       if (taken.ok()) pushed(index);
       return taken;
     }
+    if (Status status = check_sequence(post.descriptor.name, index); !status.ok()) return status;
     post.sequence = state_->next[index]++;
   }
   if (local) local();
@@ -257,6 +266,10 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   p.timeout = options.timeout;
   std::unique_lock<std::mutex> lock(state_->mutex);
   if (Status status = refuse(name); !status.ok()) return status;
+  // Before anything is pushed: a barrier on one lane alone would never end.
+  for (size_t lane = 0; lane < state_->next.size(); lane++) {
+    if (Status status = check_sequence(name, lane); !status.ok()) return status;
+  }
   if (!std::exchange(state_->reduced, false)) {
     p.done = std::move(options.done);
     Result<Sequence> taken = take_turn(0, std::move(p));

@@ -15,7 +15,6 @@ namespace mcast {
 namespace {
 constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
 constexpr size_t kOrphanBytes = 1u << 20;
-constexpr size_t kRetiredTags = 4096;
 // Ranks make a group within moments of each other; what is older belongs to one that never came.
 constexpr Nanos kOrphanAge = 60 * kSecond;
 // Naps: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
@@ -113,8 +112,11 @@ void Lane::remove_group(uint64_t tag) {
   joined_.erase(tag);
   if (last_ == it->second.get()) last_ = nullptr;
   groups_.erase(it);
-  if (retired_.size() >= kRetiredTags) retired_.erase(retired_.begin());
-  retired_[tag] = true;
+  if (!retired_.insert(tag).second) return;
+  retired_order_.push_back(tag);
+  if (retired_order_.size() <= kRetiredTags) return;
+  retired_.erase(retired_order_.front());
+  retired_order_.pop_front();
 }
 
 bool Lane::poll(Nanos now) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "collective/group_core.h"
@@ -72,6 +73,9 @@ class Lane final : private DatagramSink, private StreamSink {
   // 0: not at all.
   Nanos nap(Nanos now);
 
+  // Tags of removed groups that are remembered: frames for them are late ones, not early ones.
+  static constexpr size_t kRetiredTags = 4096;
+
   // Datagrams that belonged to no group here, and such that did not parse.
   uint64_t foreign() const { return foreign_; }
   uint64_t malformed() const { return malformed_; }
@@ -108,7 +112,8 @@ class Lane final : private DatagramSink, private StreamSink {
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::map<uint64_t, std::vector<Orphan>> orphans_;
   size_t orphan_bytes_ = 0;
-  std::map<uint64_t, bool> retired_;  // tags of removed groups
+  std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
+  std::deque<uint64_t> retired_order_;    // oldest first
   std::unordered_map<PeerId, Down> down_;
   // Whose read a transport's token is.
   struct Reader {

@@ -32,6 +32,10 @@ class CreditTree {
   // The whole subtree, this member included, has posted the op.
   bool all_posted() const;
   bool child_posted(uint32_t child) const { return posted_[child + 1]; }
+  // What child `child` reported last.
+  const Least& child(uint32_t child, uint32_t slot) const {
+    return values_[static_cast<size_t>(child + 1) * roots_ + slot];
+  }
 
   // Slots whose minimum changed since the last call, with their value; empty until all_posted().
   // The first call after that gives every slot.

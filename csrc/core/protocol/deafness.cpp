@@ -2,18 +2,26 @@
 // is dead, not that it is lossy.
 #include "protocol/deafness.h"
 
+#include <algorithm>
+
 namespace mcast {
 
-bool Deafness::on_stream(Member root, Chunk chunks, bool heard) {
+void Deafness::on_heard(Member root, Sequence sequence) {
   Root& r = roots_[root];
+  r = {0, 0, std::max(r.heard_below, sequence + 1)};
+}
+
+bool Deafness::on_stream(Member root, Sequence sequence, Chunk chunks, bool heard) {
   if (heard) {
-    r = {};
+    on_heard(root, sequence);
     return false;
   }
+  Root& r = roots_[root];
+  if (sequence < r.heard_below) return false;
   r.chunks += chunks;
   r.streams++;
   if (r.streams < kStreams || (r.chunks < kChunks && r.streams < kManyStreams)) return false;
-  r = {};
+  r = {0, 0, r.heard_below};
   return true;
 }
 

@@ -14,11 +14,13 @@ class Deafness {
  public:
   explicit Deafness(uint32_t members) : roots_(members) {}
 
-  // Something of `root` was heard.
-  void on_heard(Member root) { roots_[root] = {}; }
-  // A stream of `root` is complete; `heard`: a datagram of it arrived by multicast. True: enough
-  // evidence that nothing is heard of the root any more; the evidence starts anew.
-  bool on_stream(Member root, Chunk chunks, bool heard);
+  // Something of `root` about operation `sequence` was heard. What was lost of earlier ones is no
+  // evidence any more, even if its repair is over later.
+  void on_heard(Member root, Sequence sequence);
+  // The stream of `root` in operation `sequence` is complete; `heard`: a datagram of it arrived by
+  // multicast. True: enough evidence that nothing is heard of the root any more; the evidence
+  // starts anew.
+  bool on_stream(Member root, Sequence sequence, Chunk chunks, bool heard);
 
   // Evidence needed: this many streams in a row, and this many chunks or many more streams.
   static constexpr uint32_t kStreams = 3;
@@ -29,6 +31,7 @@ class Deafness {
   struct Root {
     uint64_t chunks = 0;
     uint32_t streams = 0;
+    Sequence heard_below = 0;
   };
   std::vector<Root> roots_;
 };

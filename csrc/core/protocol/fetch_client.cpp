@@ -141,10 +141,15 @@ bool FetchClient::on_not_have(uint32_t id, Member from, Member root,
   return true;
 }
 
-size_t FetchClient::expire(Nanos now) {
+size_t FetchClient::expire(Nanos now, std::span<const Nanos> heard) {
   size_t expired = 0;
   for (size_t i = 0; i < outstanding_.size();) {
-    if (now < outstanding_[i].deadline) {
+    Outstanding& open = outstanding_[i];
+    if (now >= open.deadline) {
+      const Nanos last = heard[open.request.donor];
+      if (last > open.sent) open.deadline = std::max(open.deadline, last + timeout(open.attempt));
+    }
+    if (now < open.deadline) {
       i++;
       continue;
     }

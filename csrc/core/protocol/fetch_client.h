@@ -54,8 +54,10 @@ class FetchClient {
   // instead.
   bool on_not_have(uint32_t id, Member from, Member root, std::span<const ChunkRange> ranges,
                    bool coming, Nanos now);
-  // Requests past their deadline go to the root (again). Returns how many there were.
-  size_t expire(Nanos now);
+  // Requests past their deadline go to the root (again). Returns how many there were. `heard`: by
+  // member, when it last answered any request of the group: a donor that is still sending has not
+  // got to ours yet, and asking the root as well would only add to what the links must carry.
+  size_t expire(Nanos now, std::span<const Nanos> heard);
 
   bool idle() const { return wanted_.empty() && outstanding_.empty(); }
   size_t outstanding() const { return outstanding_.size(); }

@@ -16,6 +16,8 @@ class RepairServer {
 
   void add(Member asker, uint32_t id, std::vector<ChunkRange> ranges, Nanos now);
   Nanos deadline() const { return due_; }
+  // Somebody has asked: what has been multicast again is remembered here.
+  bool used() const { return used_; }
 
   struct Answer {
     Member asker;
@@ -36,6 +38,7 @@ class RepairServer {
   };
   Nanos hold_;
   Nanos due_ = kNever;
+  bool used_ = false;
   std::vector<Pending> pending_;
   // [k]: chunks multicast again more than k times; sorted, disjoint.
   std::array<std::vector<ChunkRange>, kMaxRepeats> repeated_;

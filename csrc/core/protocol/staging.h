@@ -1,6 +1,6 @@
 // Early data: chunks of operations that this rank has not posted yet, kept in bounded memory so
-// that a root may start without a barrier. A cache: what does not fit is dropped, counted by the
-// caller and repaired later. Pure.
+// that a root may start without a barrier. Roots send no more ahead than fits (EagerWindow); what
+// does not fit all the same is dropped, counted by the caller and repaired later. Pure.
 #pragma once
 
 #include <map>
@@ -21,18 +21,19 @@ class Staging {
   };
   struct Entry {
     uint32_t descriptor;
+    bool live;  // came by multicast
     std::vector<std::byte> payload;
   };
 
   enum class Put { kStored, kDuplicate, kFull };
-  Put put(Sequence sequence, const Key& key, uint32_t descriptor, ConstBytes payload);
+  Put put(Sequence sequence, const Key& key, uint32_t descriptor, bool live, ConstBytes payload);
+  // Whether anything of `root` is kept of op `sequence`.
+  bool holds(Sequence sequence, Member root) const;
   // Removes and returns what is kept of op `sequence`, in (root, chunk) order.
   std::map<Key, Entry> take(Sequence sequence);
   size_t bytes() const { return bytes_; }
 
  private:
-  // What one kept chunk costs beyond its payload, roughly: map node and vector.
-  static constexpr size_t kOverhead = 96;
   size_t capacity_;
   size_t bytes_ = 0;
   std::map<Sequence, std::map<Key, Entry>> ops_;

@@ -3,11 +3,13 @@
 // adapted once per window of progress: it shrinks by a fifth when more than one chunk in fifty was
 // lost on some path (network congestion; a thin random loss is left to repair alone) and grows by
 // one batch otherwise. A sender that stops announces Position{sent} after a short delay, by
-// multicast a few times, then by stream, backing off: so the loss of the tail of a window or of the
-// whole stream is always learnt, and a stream without loss costs no extra datagram.
+// multicast a few times, then once by stream, unless the marks show that everybody knows: so the
+// loss of the tail of a window or of the whole stream is always learnt, and a stream without loss
+// costs no extra datagram. By stream only with credit: then all have posted, so nobody forgets it.
 #include "protocol/stream_sender.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace mcast {
@@ -73,7 +75,7 @@ void StreamSender::resend(ChunkRange range) {
 }
 
 void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) {
-  credited_ = true;
+  if (!std::exchange(credited_, true)) next_position_ = now + patience();
   if (mark > mark_) {
     mark_ = std::min(mark, params_.chunks);
     if (last_credit_ != 0) {
@@ -116,19 +118,22 @@ Nanos StreamSender::patience() const {
                            std::max(params_.position_delay, params_.position_max / 4));
 }
 
-StreamSender::Announce StreamSender::position_due(Nanos now) {
-  if (now < next_position_ || !stopped()) return Announce::kNo;
-  if (credited_ && mark_ >= sent_ && !all_sent()) return Announce::kNo;  // everyone knows
-  announced_++;
-  const int step = std::min(announced_, 20);
-  next_position_ = now + std::min<Nanos>(params_.position_max, params_.position_delay << step);
-  return announced_ <= params_.position_multicasts ? Announce::kMulticast : Announce::kStream;
+bool StreamSender::unknown() const {
+  if (credited_ && mark_ >= sent_) return false;
+  return announced_ < params_.position_multicasts || (credited_ && told_ < sent_);
 }
 
-Nanos StreamSender::deadline() const {
-  if (!stopped()) return kNever;
-  if (credited_ && mark_ >= sent_ && !all_sent()) return kNever;
-  return next_position_;
+Announce StreamSender::position_due(Nanos now) {
+  if (now < next_position_ || !stopped() || !unknown()) return Announce::kNo;
+  if (announced_ >= params_.position_multicasts) {
+    told_ = sent_;
+    return Announce::kStream;
+  }
+  announced_++;
+  next_position_ = now + (params_.position_delay << announced_);
+  return Announce::kMulticast;
 }
+
+Nanos StreamSender::deadline() const { return stopped() && unknown() ? next_position_ : kNever; }
 
 }  // namespace mcast

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "base/types.h"
+#include "protocol/announce.h"
 
 namespace mcast {
 
@@ -16,14 +17,16 @@ struct SenderParams {
   Chunk batch = 1;    // chunks of one send batch
   Chunk quantum = 1;  // progress after which receivers report: the window stays above it
   Nanos position_delay = kMilli;      // from stopping to the first Position
-  Nanos position_max = 100 * kMilli;  // back-off limit
-  int position_multicasts = 3;        // then by stream
+  Nanos position_max = 100 * kMilli;  // longest wait for credit that still flows
+  int position_multicasts = 3;        // then by stream, once
 };
 
 class StreamSender {
  public:
   explicit StreamSender(const SenderParams& params);
 
+  // As after sending everything: the state of a stream whose operation is over.
+  void set_all_sent() { sent_ = params_.chunks; }
   Chunk sent() const { return sent_; }
   bool all_sent() const { return sent_ == params_.chunks; }
   // Stops before `end` whatever the credit says, until told otherwise.
@@ -49,7 +52,6 @@ class StreamSender {
   // Multicast these chunks again (several ranks asked).
   void resend(ChunkRange range);
 
-  enum class Announce { kNo, kMulticast, kStream };
   // Whether Position{sent()} is due; arms the next one.
   Announce position_due(Nanos now);
   Nanos deadline() const;
@@ -60,6 +62,8 @@ class StreamSender {
  private:
   Chunk credit_end() const;
   bool stopped() const { return sent_ > 0 && !can_send(); }
+  // A receiver may not know how far this root is.
+  bool unknown() const;
   void adapt(Chunk mark, uint32_t lost);
   Nanos patience() const;
 
@@ -71,7 +75,7 @@ class StreamSender {
   uint32_t lost_ = 0, window_lost_ = 0;
   Chunk window_start_ = 0;
   int announced_ = 0;
-  Chunk announced_at_ = 0;
+  Chunk told_ = 0;  // announced by stream
   Nanos last_send_ = 0, next_position_ = kNever;
   Nanos last_credit_ = 0, credit_gap_ = 0;  // when mark_ last grew; mean time between
   uint64_t stalls_ = 0, cuts_ = 0;

@@ -80,7 +80,8 @@ void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload)
   store<uint16_t>(p + 4, kDatagramMagic);
   store<uint8_t>(p + 6,
                  static_cast<uint8_t>(kDatagramVersion << 4 | static_cast<uint8_t>(header.type)));
-  store<uint8_t>(p + 7, static_cast<uint8_t>((header.lane & 1u) | (header.last ? 2u : 0u)));
+  store<uint8_t>(p + 7, static_cast<uint8_t>((header.lane & 1u) | (header.last ? 2u : 0u) |
+                                             (header.in_order ? 4u : 0u)));
   store<uint64_t>(p + 8, header.group_tag);
   store<uint32_t>(p + 16, header.sequence);
   store<uint32_t>(p + 20, header.descriptor);

@@ -6,11 +6,12 @@
 //        4    2 magic        0x4d43 ("CM" in memory order)
 //        6    1 version      high 4 bits: version (1); low 4 bits: type
 //        7    1 flags        bit 0: lane (0 multicast, 1 reduce); bit 1: last chunk of the stream;
-//                            others 0
+//                            bit 2: in order, of a small operation; others 0
 //        8    8 group tag    random per group incarnation
 //       16    4 sequence     op sequence number in (group, lane)
 //       20    4 descriptor   hash of what the op is (wire/descriptor.h)
 //       24    4 chunk        Data: chunk index; Position: chunks sent so far; else 0
+//                            Position in order: 0; all small operations below `sequence` are sent
 //       28    2 member       whose stream (Data, Position) or who speaks (Abort, Probe)
 //       30    2 subgroup     stripe of the stream; 0
 //
@@ -34,6 +35,9 @@ struct DatagramHeader {
   DatagramType type = DatagramType::kData;
   uint8_t lane = 0;
   bool last = false;  // Data: no chunk follows this one
+  // Data: of a small operation; the member has sent all its small operations before this one.
+  // Position: it has sent all its small operations below `sequence`.
+  bool in_order = false;
   uint64_t group_tag = 0;
   Sequence sequence = 0;
   uint32_t descriptor = 0;
@@ -57,13 +61,14 @@ inline ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) no
   // Magic, version and the flags that must be 0 at once.
   const auto head = load<uint32_t>(p + 4);
   const uint32_t type = head >> 16 & 15;
-  if ((head & 0xfcf0ffff) != (uint32_t{kDatagramVersion} << 20 | kDatagramMagic) ||
+  if ((head & 0xf8f0ffff) != (uint32_t{kDatagramVersion} << 20 | kDatagramMagic) ||
       type - 1 >= static_cast<uint32_t>(DatagramType::kProbe)) {
     return refusal(head);
   }
   header.type = static_cast<DatagramType>(type);
   header.lane = head >> 24 & 1;
   header.last = (head >> 25 & 1) != 0;
+  header.in_order = (head >> 26 & 1) != 0;
   header.group_tag = load<uint64_t>(p + 8);
   header.sequence = load<uint32_t>(p + 16);
   header.descriptor = load<uint32_t>(p + 20);

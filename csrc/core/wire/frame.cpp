@@ -16,7 +16,7 @@ const char* frame_type_name(FrameType type) noexcept {
       "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",     "leave",
       "late",         "query",        "where",        "coming",      "deaf",          "switch",
       "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
-      "reduce_offer", "reduce_taken"};
+      "reduce_offer", "reduce_taken", "sent",         "early_fetch", "early_data"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -77,6 +77,26 @@ bool parse_credit(ConstBytes body, std::vector<CreditEntry>& entries) {
   return in.done();
 }
 
+void put_sent(Writer& out, std::span<const SentEntry> entries) {
+  for (const SentEntry& e : entries) {
+    out.put<uint16_t>(e.root);
+    out.put<uint32_t>(e.end);
+  }
+}
+
+bool parse_sent(ConstBytes body, std::vector<SentEntry>& entries) {
+  entries.clear();
+  if (body.size() % 6 != 0) return false;
+  Reader in(body);
+  while (in.remaining() > 0) {
+    SentEntry e;
+    e.root = in.get<uint16_t>();
+    e.end = in.get<uint32_t>();
+    entries.push_back(e);
+  }
+  return in.done();
+}
+
 void put_ranges(Writer& out, Member root, std::span<const ChunkRange> ranges) {
   out.put<uint16_t>(root);
   for (const ChunkRange& r : ranges) {
@@ -98,6 +118,17 @@ bool parse_ranges(ConstBytes body, Member& root, std::vector<ChunkRange>& ranges
     ranges.push_back(r);
   }
   return in.done();
+}
+
+void put_fetch(Writer& out, uint32_t descriptor, Member root, std::span<const ChunkRange> ranges) {
+  out.put<uint32_t>(descriptor);
+  put_ranges(out, root, ranges);
+}
+
+bool parse_fetch(ConstBytes body, Fetch& out) {
+  if (body.size() < 4) return false;
+  out.descriptor = load<uint32_t>(body.data());
+  return parse_ranges(body.subspan(4), out.root, out.ranges);
 }
 
 void put_fetch_data_head(Writer& out, Member root, ChunkRange range) {

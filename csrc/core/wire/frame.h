@@ -25,7 +25,7 @@ inline constexpr size_t kFrameHeader = 24;
 enum class FrameType : uint8_t {
   kCredit = 1,  // up: argument descriptor; CreditEntry[]. Also says "I (my subtree) posted the op"
   kLimit = 2,   // down, towards roots: CreditEntry[]
-  kFetch = 3,   // argument request id; root, ranges
+  kFetch = 3,   // argument request id; Fetch
   kFetchData = 4,  // argument request id; root, first chunk, count, payload
   kNotHave = 5,    // argument request id; root, ranges; will not be answered by stream
   kComplete =
@@ -34,7 +34,7 @@ enum class FrameType : uint8_t {
   kPing = 8,  // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
   kPong = 9,
   kAbort = 10,        // flooded: AbortNotice
-  kPosition = 11,     // flooded: argument = chunks sent; body root (u16)
+  kPosition = 11,     // along the tree: argument = chunks sent; body root (u16), descriptor (u32)
   kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
                       // empty: send yours to member `argument`, which reported another hash
   kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
@@ -57,8 +57,11 @@ enum class FrameType : uint8_t {
   kFetchGrant = 29,    // instead of kFetchData: argument request id; FetchGrant
   kReduceOffer = 30,   // to ranks of the same host: argument descriptor; ReduceOffer
   kReduceTaken = 31,   // to ranks of the same host: argument descriptor; your input is read
+  kSent = 32,          // along the tree: SentEntry[]
+  kEarlyFetch = 33,  // to a root: Range[] of sequences; send what your small operations of them are
+  kEarlyData = 34,   // its answer, one per operation: argument descriptor; as kFetchData
 };
-inline constexpr uint8_t kFrameTypeMax = 31;
+inline constexpr uint8_t kFrameTypeMax = 34;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 
@@ -100,8 +103,27 @@ void write_frame_header(std::byte* out, const FrameHeader& header,
 void put_credit(Writer& out, std::span<const CreditEntry> entries);
 bool parse_credit(ConstBytes body, std::vector<CreditEntry>& entries);
 
+// All small operations of `root` below `end` have been sent.
+struct SentEntry {
+  Member root = 0;
+  Sequence end = 0;
+  bool operator==(const SentEntry&) const = default;
+};
+void put_sent(Writer& out, std::span<const SentEntry> entries);
+bool parse_sent(ConstBytes body, std::vector<SentEntry>& entries);
+
 void put_ranges(Writer& out, Member root, std::span<const ChunkRange> ranges);
 bool parse_ranges(ConstBytes body, Member& root, std::vector<ChunkRange>& ranges);
+
+// What is missing of `root`'s block of the operation that the asker knows by this descriptor: a
+// donor that was called for something else must not answer with its bytes.
+struct Fetch {
+  uint32_t descriptor = 0;
+  Member root = 0;
+  std::vector<ChunkRange> ranges;
+};
+void put_fetch(Writer& out, uint32_t descriptor, Member root, std::span<const ChunkRange> ranges);
+bool parse_fetch(ConstBytes body, Fetch& out);
 
 inline constexpr size_t kFetchDataHead = 10;
 struct FetchData {

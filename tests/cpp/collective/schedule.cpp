@@ -132,8 +132,8 @@ std::string Schedule::describe() const {
     out << "\n  group " << g << ": arity " << p.arity << " chunk " << p.agreed.chunk << " batch "
         << p.agreed.batch << " eager " << p.agreed.eager << " window " << p.agreed.window
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
-        << p.staging << " retransmit " << p.retransmit << " ahead " << p.ahead << " alpha "
-        << p.alpha << (p.try_multicast ? "" : " ring");
+        << p.staging << " retransmit " << p.retransmit << " alpha " << p.alpha
+        << (p.try_multicast ? "" : " ring");
     if (!p.host_of.empty()) out << " hosts";
     for (const uint32_t host : p.host_of) out << " " << host;
     out << "; ops";
@@ -195,7 +195,6 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     if (!flavour.faultless) {
       p.staging = pick<size_t>(rng, {4 << 20, 0, 4096, 65536});
       p.retransmit = pick<size_t>(rng, {4 << 20, 1, 8192, 65536});
-      p.ahead = pick<uint32_t>(rng, {64, 1, 4});
     }
     s.groups.push_back(p);
     if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});

@@ -9,6 +9,7 @@
 #include "protocol/chain.h"
 #include "protocol/completion.h"
 #include "protocol/credit_tree.h"
+#include "protocol/deafness.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
 #include "protocol/staging.h"
@@ -361,16 +362,44 @@ TEST(Liveness, TheDeadlineIsTheNextPingOrTheVerdict) {
   EXPECT_EQ(l.silence(9, 60 * kSecond), 0);
 }
 
+// ---- deafness ----
+
+TEST(Deafness, SeveralStreamsInARowOfWhichNothingIsHeard) {
+  Deafness d(2);
+  EXPECT_FALSE(d.on_stream(0, 0, 30, false));
+  EXPECT_FALSE(d.on_stream(0, 1, 30, false));
+  EXPECT_FALSE(d.on_stream(1, 1, 30, false)) << "counted by root";
+  EXPECT_TRUE(d.on_stream(0, 2, 30, false));
+  EXPECT_FALSE(d.on_stream(0, 3, 30, false)) << "the evidence starts anew";
+  for (Sequence s = 0; s + 1 < Deafness::kManyStreams; s++) {
+    EXPECT_FALSE(d.on_stream(1, 10 + s, 1, false)) << "few chunks: many streams are needed";
+    if (s == 3) d.on_stream(1, 10 + s, 1, true);
+  }
+}
+
+TEST(Deafness, RepairsThatEndTogetherAreNoEvidenceOnceLaterDataWasHeard) {
+  Deafness d(1);
+  d.on_heard(0, 100);
+  for (Sequence s = 0; s <= 100; s++) EXPECT_FALSE(d.on_stream(0, s, 100, false));
+  EXPECT_FALSE(d.on_stream(0, 101, 100, false));
+  EXPECT_FALSE(d.on_stream(0, 102, 100, false));
+  EXPECT_TRUE(d.on_stream(0, 103, 100, false));
+}
+
 // ---- staging ----
 
 TEST(Staging, KeepsUntilTakenInOrderAndBounded) {
   Staging s(1000);
   const std::vector<std::byte> a(100, std::byte{1}), b(100, std::byte{2}), big(900);
-  EXPECT_EQ(s.put(7, {1, 4}, 99, a), Staging::Put::kStored);
-  EXPECT_EQ(s.put(7, {1, 2}, 99, b), Staging::Put::kStored);
-  EXPECT_EQ(s.put(7, {1, 4}, 99, b), Staging::Put::kDuplicate);
-  EXPECT_EQ(s.put(8, {0, 0}, 98, big), Staging::Put::kFull);
+  EXPECT_EQ(s.put(7, {1, 4}, 99, true, a), Staging::Put::kStored);
+  EXPECT_EQ(s.put(7, {1, 2}, 99, true, b), Staging::Put::kStored);
+  EXPECT_EQ(s.put(7, {1, 4}, 99, true, b), Staging::Put::kDuplicate);
+  EXPECT_EQ(s.put(8, {0, 0}, 98, true, big), Staging::Put::kFull);
   EXPECT_LE(s.bytes(), 1000u);
+  EXPECT_TRUE(s.holds(7, 1));
+  EXPECT_FALSE(s.holds(7, 0));
+  EXPECT_FALSE(s.holds(7, 2));
+  EXPECT_FALSE(s.holds(8, 0));
   EXPECT_TRUE(s.take(8).empty());
   const auto taken = s.take(7);
   ASSERT_EQ(taken.size(), 2u);
@@ -379,15 +408,16 @@ TEST(Staging, KeepsUntilTakenInOrderAndBounded) {
   EXPECT_EQ(taken.rbegin()->second.payload, a) << "the first copy stays";
   EXPECT_EQ(taken.rbegin()->second.descriptor, 99u);
   EXPECT_EQ(s.bytes(), 0u);
-  EXPECT_EQ(s.put(8, {0, 0}, 98, big), Staging::Put::kStored);
+  EXPECT_EQ(s.put(8, {0, 0}, 98, true, big), Staging::Put::kStored);
 }
 
 TEST(Staging, EmptyPayloadsCostToo) {
   Staging s(10000);
   uint32_t stored = 0;
-  for (Chunk c = 0; c < 100000; c++) stored += s.put(0, {0, c}, 0, {}) == Staging::Put::kStored;
+  for (Chunk c = 0; c < 100000; c++)
+    stored += s.put(0, {0, c}, 0, true, {}) == Staging::Put::kStored;
   EXPECT_LE(stored, 10000u / 64);
-  EXPECT_EQ(Staging(0).put(0, {0, 0}, 0, {}), Staging::Put::kFull);
+  EXPECT_EQ(Staging(0).put(0, {0, 0}, 0, true, {}), Staging::Put::kFull);
 }
 
 // ---- reach probe ----

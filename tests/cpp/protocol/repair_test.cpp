@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "protocol/fetch_client.h"
+#include "protocol/repair_queue.h"
 #include "protocol/repair_server.h"
 
 namespace mcast {
@@ -13,6 +14,8 @@ namespace {
 
 using Ranges = std::vector<ChunkRange>;
 const FetchClient::Has kNothing = [](Member, Chunk) { return false; };
+
+const std::vector<Nanos> kSilent(16);  // by member: never heard
 
 FetchParams params(Member self = 1, uint32_t members = 4) {
   FetchParams p;
@@ -117,19 +120,40 @@ TEST(FetchClient, AnUnansweredRequestGoesToTheRootWithBackOff) {
     const Nanos due = f.deadline();
     EXPECT_GE(due - now, before);
     EXPECT_LE(due - now, params().timeout_max);
-    EXPECT_EQ(f.expire(due - 1), 0u);
-    EXPECT_EQ(f.expire(due), 1u);
+    EXPECT_EQ(f.expire(due - 1, kSilent), 0u);
+    EXPECT_EQ(f.expire(due, kSilent), 1u);
     before = due - now;
     now = due;
     EXPECT_EQ(ask(f, now).donor, 0);
   }
 }
 
+// A donor that is still sending has not got to ours: asking the root too would only add to it.
+TEST(FetchClient, ADonorThatIsStillSendingIsWaitedFor) {
+  FetchClient f(params(1));
+  f.want(0, {0, 2});
+  (void)ask(f);
+  std::vector<Nanos> heard = kSilent;
+  Nanos due = f.deadline();
+  for (int i = 0; i < 5; i++) {
+    heard[2] = due - kMilli;
+    EXPECT_EQ(f.expire(due, heard), 0u);
+    EXPECT_GT(f.deadline(), due) << "a deadline that has passed would make the lane spin";
+    EXPECT_EQ(f.deadline(), heard[2] + params().timeout_min);
+    due = f.deadline();
+  }
+  EXPECT_EQ(f.expire(due, heard), 1u) << "silent since";
+  // Who was heard before it was asked has not answered.
+  (void)ask(f, due);
+  heard[0] = due;
+  EXPECT_EQ(f.expire(f.deadline(), heard), 1u);
+}
+
 TEST(FetchClient, LateAnswersAreUnknown) {
   FetchClient f(params(1));
   f.want(0, {0, 2});
   const auto r = ask(f);
-  f.expire(f.deadline());
+  f.expire(f.deadline(), kSilent);
   EXPECT_FALSE(f.on_data(r.id, 2, 0, {0, 2}, kSecond));
   EXPECT_FALSE(f.on_data(12345, 2, 0, {0, 2}, kSecond));
   EXPECT_FALSE(f.on_not_have(12345, 2, 0, r.ranges, false, kSecond));
@@ -230,7 +254,7 @@ TEST(FetchClient, RandomConversationsEnd) {
     std::vector<FetchClient::Request> open;
     Nanos now = 0;
     for (int turn = 0; turn < 20000 && !f.idle(); turn++) {
-      f.expire(now);
+      f.expire(now, kSilent);
       FetchClient::Request r;
       while (f.next(now, has, r)) open.push_back(r);
       if (f.idle()) break;
@@ -375,6 +399,42 @@ TEST(RepairServer, RandomRequestsAgainstAModel) {
       }
     }
   }
+}
+
+// ---- requests that wait ----
+
+TEST(RepairQueue, AskingAgainAddsNothing) {
+  RepairQueue q;
+  for (uint32_t id = 1; id <= 1000; id++) q.park(3, {7, 0, id, {{10, 20}, {15, 30}}});
+  q.park(3, {7, 0, 1001, {{2, 4}, {28, 33}}});
+  EXPECT_EQ(q.size(), 1u);
+  RepairQueue::Request r;
+  ASSERT_TRUE(q.next(3, 1000, r));
+  EXPECT_EQ(r.id, 1001u) << "answers to earlier requests would not count";
+  EXPECT_EQ(r.ranges, (Ranges{{2, 4}, {10, 33}}));
+  EXPECT_TRUE(q.empty());
+  EXPECT_FALSE(q.next(3, 1000, r));
+}
+
+TEST(RepairQueue, ServesInPiecesOneStreamAfterTheOther) {
+  RepairQueue q;
+  q.park(3, {7, 0, 1, {{0, 5}, {8, 10}}});
+  q.park(3, {7, 1, 2, {{0, 1}}});
+  q.park(3, {8, 0, 3, {{4, 5}}});
+  q.park(1, {7, 0, 4, {{0, 1}}});
+  EXPECT_EQ(q.askers(), (std::vector<Member>{1, 3}));
+  RepairQueue::Request r;
+  ASSERT_TRUE(q.next(3, 6, r));
+  EXPECT_EQ(r.ranges, (Ranges{{0, 5}, {8, 9}}));
+  ASSERT_TRUE(q.next(3, 6, r));
+  EXPECT_EQ(r.ranges, (Ranges{{9, 10}}));
+  EXPECT_EQ(r.sequence, 7u);
+  ASSERT_TRUE(q.next(3, 6, r));
+  EXPECT_EQ(r.root, 1);
+  q.on_released(8);
+  EXPECT_EQ(q.askers(), (std::vector<Member>{3}));
+  q.drop(3);
+  EXPECT_TRUE(q.empty());
 }
 
 }  // namespace

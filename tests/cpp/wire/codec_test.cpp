@@ -153,7 +153,8 @@ TEST(Datagrams, ReasonsOfRefusal) {
   EXPECT_EQ(parse_datagram(with(6, 0x10), out), ParseError::kType);
   EXPECT_EQ(parse_datagram(with(6, 0x15), out), ParseError::kType);
   EXPECT_EQ(parse_datagram(with(7, 0x02), out), ParseError::kNone);  // last chunk
-  EXPECT_EQ(parse_datagram(with(7, 0x04), out), ParseError::kFlags);
+  EXPECT_EQ(parse_datagram(with(7, 0x04), out), ParseError::kNone);  // in order
+  EXPECT_EQ(parse_datagram(with(7, 0x08), out), ParseError::kFlags);
   EXPECT_EQ(parse_datagram(with(7, 0x80), out), ParseError::kFlags);
   for (int e = 0; e <= static_cast<int>(ParseError::kChecksum); e++) {
     EXPECT_STRNE(parse_error_name(static_cast<ParseError>(e)), "unknown");
@@ -245,6 +246,31 @@ TEST(Bodies, Ranges) {
     Member root = 0;
     std::vector<ChunkRange> back;
     EXPECT_FALSE(parse_ranges(out.bytes(), root, back));
+  }
+}
+
+TEST(Bodies, FetchAndSent) {
+  Rng rng(19);
+  const std::vector<ChunkRange> ranges{{1, 3}, {9, 10}};
+  Writer out;
+  put_fetch(out, 0xdeadbeef, 5, ranges);
+  Fetch fetch;
+  ASSERT_TRUE(parse_fetch(out.bytes(), fetch));
+  EXPECT_EQ(fetch.descriptor, 0xdeadbeef);
+  EXPECT_EQ(fetch.root, 5);
+  EXPECT_EQ(fetch.ranges, ranges);
+  for (size_t cut = 1; cut < out.size(); cut++) {
+    const bool whole = cut >= 6 && (cut - 6) % 8 == 0;
+    EXPECT_EQ(parse_fetch(out.bytes().first(cut), fetch), whole) << cut;
+  }
+  Writer sent;
+  const std::vector<SentEntry> entries{{3, 77}, {1, UINT32_MAX}};
+  put_sent(sent, entries);
+  std::vector<SentEntry> back;
+  ASSERT_TRUE(parse_sent(sent.bytes(), back));
+  EXPECT_EQ(back, entries);
+  for (size_t cut = 1; cut < sent.size(); cut++) {
+    EXPECT_EQ(parse_sent(sent.bytes().first(cut), back), cut == 6) << cut;
   }
 }
 

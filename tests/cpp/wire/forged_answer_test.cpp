@@ -61,9 +61,10 @@ class ForgedAnswer {
 
  private:
   void answer_falsely(size_t donor, const wire::FrameHeader& request, ConstBytes frame) {
-    Member root = 0;
-    std::vector<ChunkRange> asked;
-    ASSERT_TRUE(wire::parse_ranges(frame.subspan(wire::kFrameHeader), root, asked));
+    wire::Fetch fetch;
+    ASSERT_TRUE(wire::parse_fetch(frame.subspan(wire::kFrameHeader), fetch));
+    const Member root = fetch.root;
+    const std::vector<ChunkRange>& asked = fetch.ranges;
     Member third = 0;
     while (third == asker_ || third == donor) third++;
     // Mostly somebody else; sometimes the donor itself, with what was not asked of it.

@@ -144,6 +144,15 @@ void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector
   }
   Nanos at = now_ + options_.stream_latency + static_cast<Nanos>(rng_.below(options_.jitter + 1));
   Nanos& free = stream_free_[{from, to, channel}];
+  if (options_.stream_rate > 0 && channel != Channel::kControl) {
+    const auto takes =
+        static_cast<Nanos>(static_cast<double>(frame.size()) * 1e9 / options_.stream_rate);
+    at = std::max(at, free) + takes;
+    stream_queued_[{from, to, channel}] += frame.size();
+    schedule(at - options_.stream_latency, from, [this, from, to, channel, size = frame.size()] {
+      stream_queued_[{from, to, channel}] -= size;
+    });
+  }
   at = std::max(at, free + 1);
   free = at;
   auto run = [this, from, to, channel, data = std::move(frame)]() mutable {
@@ -199,8 +208,9 @@ void SimNetwork::heal(size_t endpoint) {
   for (auto& run : held) run();
 }
 
-void SimNetwork::block_multicast(size_t from, size_t to) {
-  multicast_blocks_.emplace_back(from, to);
+void SimNetwork::block_multicast(size_t from, size_t to, bool block) {
+  std::erase(multicast_blocks_, std::pair(from, to));
+  if (block) multicast_blocks_.emplace_back(from, to);
 }
 
 }  // namespace mcast

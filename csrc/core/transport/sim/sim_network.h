@@ -36,6 +36,7 @@ struct SimOptions {
   Nanos jitter = 5 * kMicro;
   Nanos stream_latency = 50 * kMicro;
   double rate = 0;                // link speed, bytes per second each way; 0: unlimited
+  double stream_rate = 0;         // bytes per second of each bulk stream; 0: unlimited
   size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
   size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
   SimFaults faults;
@@ -79,8 +80,8 @@ class SimNetwork {
   // (their frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);
   void heal(size_t endpoint);
-  // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody).
-  void block_multicast(size_t from, size_t to);
+  // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody), or does again.
+  void block_multicast(size_t from, size_t to, bool block = true);
 
   struct Totals {
     uint64_t datagrams_sent = 0, delivered = 0, dropped = 0, overflowed = 0, duplicated = 0,
@@ -122,8 +123,10 @@ class SimNetwork {
   std::vector<bool> dead_, isolated_, in_burst_;
   std::vector<std::vector<std::function<void()>>> held_;  // frames for isolated endpoints
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
-  std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end it was told
-  std::map<std::tuple<size_t, size_t, Channel>, Nanos> stream_free_;
+  std::set<std::pair<size_t, size_t>> told_;              // (endpoint, peer) whose end it was told
+  using StreamKey = std::tuple<size_t, size_t, Channel>;  // from, to
+  std::map<StreamKey, Nanos> stream_free_;
+  std::map<StreamKey, size_t> stream_queued_;  // bytes that have not left
   DatagramHook datagram_hook_;
   FrameHook frame_hook_;
   Totals totals_;
@@ -161,7 +164,10 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
-  size_t queued(PeerId, Channel) const override { return 0; }
+  size_t queued(PeerId peer, Channel channel) const override {
+    const auto it = network_->stream_queued_.find({index_, peer, channel});
+    return it == network_->stream_queued_.end() ? 0 : it->second;
+  }
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
 

@@ -1,0 +1,44 @@
+// News of a root sets a timer for what has been sent by then; what comes in the meantime has a
+// timer of its own after that. So the data of an operation has had alpha to arrive before it is
+// asked for, however busily its root goes on. What is asked for comes by stream or is not kept any
+// more; so nothing is asked for twice.
+#include "protocol/sent_tracker.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+void SentTracker::arm(Member root, Nanos now) {
+  Root& r = roots_[root];
+  r.ripe = r.end;
+  r.timer = now + alpha_;
+  timers_.emplace(r.timer, root);
+}
+
+Sequence SentTracker::on_sent(Member root, Sequence end, Nanos now) {
+  Root& r = roots_[root];
+  const Sequence before = r.end;
+  if (end <= before) return before;
+  r.end = end;
+  r.since = now;
+  if (r.timer == kNever) arm(root, now);
+  return before;
+}
+
+void SentTracker::due(Sequence next, Nanos now, std::vector<Ask>& out) {
+  out.clear();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const Member root = timers_.begin()->second;
+    timers_.erase(timers_.begin());
+    Root& r = roots_[root];
+    r.timer = kNever;
+    const Sequence first = std::max(next, r.asked);
+    if (first < r.ripe) {
+      out.push_back({root, first, r.ripe});
+      r.asked = r.ripe;
+    }
+    if (r.end > std::max(next, r.ripe)) arm(root, now);
+  }
+}
+
+}  // namespace mcast

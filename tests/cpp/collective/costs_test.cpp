@@ -1,0 +1,172 @@
+// What repair, announcements and disagreement cost: queues that stay short on slow links, words
+// that are said once, and bytes of another call that are never taken for ours.
+#include <gtest/gtest.h>
+
+#include "support/cluster.h"
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+using wire::Kind;
+
+// ---- repairs on a link that is slower than the asking ----
+
+TEST(Repairs, NoMoreIsQueuedThanALinkTakesSoon) {
+  ClusterOptions o;
+  o.ranks = 4;
+  o.net.stream_rate = 2e6;
+  Cluster c(o);
+  c.net().block_multicast(0, SIZE_MAX);  // and nobody is told
+  constexpr size_t kBytes = 6u << 20;
+  Runs runs = broadcast_all(c, 0, kBytes, 1);
+  size_t most = 0;
+  ASSERT_TRUE(c.run(
+      [&] {
+        for (Member from = 0; from < 4; from++) {
+          for (PeerId to = 0; to < 4; to++) {
+            if (to == from) continue;
+            most = std::max(most, c.lane(from).transport().stream().queued(to, Channel::kRepair));
+          }
+        }
+        return all_done(runs);
+      },
+      60 * kSecond));
+  expect_good(runs, 4);
+  EXPECT_LE(most, (256u + 64u) << 10);
+  // Asking again while the answer waits for the link adds nothing.
+  const uint64_t chunks = (kBytes + 1407) / 1408 * 3;
+  EXPECT_LE(c.total(Counter::repair_chunks_sent), chunks + chunks / 4);
+}
+
+// ---- announcements ----
+
+uint64_t positions_of(uint32_t ranks, Nanos wait) {
+  ClusterOptions o;
+  o.ranks = ranks;
+  o.group.arity = 4;
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 0; r + 1u < ranks; r++) runs.push_back(c.allgather(r, 100, 1));
+  for (Member r = 0; r + 1u < ranks; r++) runs.push_back(c.broadcast(r, 0, 500'000, 2));
+  c.run_for(wait);
+  const uint64_t sent = c.total(Counter::positions_sent);
+  runs.push_back(c.allgather(static_cast<Member>(ranks - 1), 100, 1));
+  runs.push_back(c.broadcast(static_cast<Member>(ranks - 1), 0, 500'000, 2));
+  finish(c, runs);
+  return sent;
+}
+
+TEST(Announcements, ARankThatIsLateIsToldOnceHoweverLate) {
+  for (const uint32_t ranks : {2u, 9u, 33u}) {
+    const uint64_t soon = positions_of(ranks, 100 * kMilli);
+    EXPECT_LE(soon, 4u * ranks + 4u);
+    EXPECT_EQ(positions_of(ranks, 20 * kSecond), soon) << ranks << " ranks";
+  }
+}
+
+TEST(Announcements, SilentWhereAllMarksShowThatEverybodyKnows) {
+  ClusterOptions o;
+  o.ranks = 3;
+  Cluster c(o);
+  Runs runs = broadcast_all(c, 0, 300'000, 1);
+  // Rank 2 has everything, but its confirmation is held up.
+  c.net().set_frame_hook([](size_t from, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    return !(from == 2 && wire::parse_frame(frame, h) && h.type == wire::FrameType::kComplete);
+  });
+  c.run_for(kSecond);
+  const uint64_t before = c.total(Counter::positions_sent);
+  c.run_for(5 * kSecond);
+  EXPECT_EQ(c.total(Counter::positions_sent), before);
+}
+
+// ---- another call's bytes ----
+
+// Rank 2 called another operation of the same size, lost the data, and asks for it.
+TEST(OtherCalls, ARepairNeverBringsTheBytesOfAnotherCall) {
+  for (const size_t bytes : {size_t{4000}, size_t{200'000}}) {
+    ClusterOptions o;
+    o.ranks = 3;
+    o.group.liveness_limit = 2 * kSecond;
+    Cluster c(o);
+    c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes d) {
+      wire::DatagramHeader h;
+      const bool data = wire::parse_datagram(d, h) == wire::ParseError::kNone &&
+                        h.type == wire::DatagramType::kData;
+      return from != to && data && to == 2 ? SimNetwork::Verdict::kDrop
+                                           : SimNetwork::Verdict::kPass;
+    });
+    Runs runs;
+    for (Member r = 0; r < 2; r++) {
+      runs.push_back(c.call(r, {Kind::kBroadcast, 6, 0, bytes, "ours"}, 1));
+    }
+    runs.push_back(c.call(2, {Kind::kBroadcast, 7, 0, bytes, "another"}, 1));
+    ASSERT_TRUE(c.run([&] { return runs[2]->done(); }, 30 * kSecond));
+    EXPECT_EQ(runs[2]->status.code(), Code::kMismatch) << runs[2]->status.to_string();
+    ASSERT_TRUE(c.run([&] { return c.group(0).core().failed() && c.group(1).core().failed(); },
+                      30 * kSecond));
+    EXPECT_EQ(c.group(0).core().failure().code(), Code::kMismatch);
+    EXPECT_EQ(c.total(Counter::repair_chunks_received), 0u);
+  }
+}
+
+TEST(OtherCalls, APositionOfAnotherCallIsAMismatch) {
+  ClusterOptions o;
+  o.ranks = 3;
+  Cluster c(o);
+  // Only the words about the data come through.
+  c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes d) {
+    wire::DatagramHeader h;
+    const bool data = wire::parse_datagram(d, h) == wire::ParseError::kNone &&
+                      h.type == wire::DatagramType::kData;
+    return from != to && data ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+  });
+  c.net().set_frame_hook([](size_t, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    return !(wire::parse_frame(frame, h) &&
+             (h.type == wire::FrameType::kCredit || h.type == wire::FrameType::kComplete ||
+              h.type == wire::FrameType::kPing));
+  });
+  Runs runs;
+  runs.push_back(c.call(0, {Kind::kBroadcast, 6, 0, 200'000, "ours"}, 1));
+  runs.push_back(c.call(1, {Kind::kBroadcast, 7, 0, 200'000, "another"}, 1));
+  ASSERT_TRUE(c.run([&] { return runs[1]->done(); }, 10 * kSecond));
+  EXPECT_EQ(runs[1]->status.code(), Code::kMismatch) << runs[1]->status.to_string();
+}
+
+// ---- leaving ----
+
+// Rank 2 leaves in order; the news that the barrier is over reaches rank 1 later than that.
+TEST(Leaving, AGoodbyeThatOvertakesTheReleaseFailsNothing) {
+  ClusterOptions o;
+  o.ranks = 4;
+  o.group.arity = 2;
+  o.group.liveness_limit = 20 * kSecond;
+  Cluster c(o);
+  Runs runs = barrier_all(c);
+  bool held = true;
+  std::vector<std::byte> release;
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    if (held && from == 0 && to == 1 && wire::parse_frame(frame, h) &&
+        h.type == wire::FrameType::kReleased) {
+      release.assign(frame.begin(), frame.end());
+      return false;
+    }
+    return true;
+  });
+  ASSERT_TRUE(c.run([&] { return c.group(2).core().quiet() && !release.empty(); }));
+  c.group(2).core().leave(c.now());
+  c.lane(2).transport().stream().close_peers(c.now());
+  c.pause(2, true);
+  c.run_for(8 * kSecond);  // rank 2 is the ring neighbour of rank 1
+  EXPECT_FALSE(c.group(1).core().failed()) << c.group(1).core().failure().to_string();
+  held = false;
+  c.net().inject_frame(0, 1, Channel::kControl, release);
+  ASSERT_TRUE(c.run([&] { return runs[1]->done(); }, kSecond));
+  EXPECT_TRUE(runs[1]->status.ok()) << runs[1]->status.to_string();
+}
+
+}  // namespace
+}  // namespace mcast::test

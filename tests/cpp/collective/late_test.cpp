@@ -1,0 +1,211 @@
+// A rank that is late costs its lateness and no more: what is sent ahead of it is bounded by bytes
+// and held back, not lost; what is lost all the same is fetched many operations at a time; nobody
+// takes it for deaf; and an operation that waits costs memory once and no time.
+#include <gtest/gtest.h>
+
+#include "support/cluster.h"
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+constexpr Nanos kLateness = 15 * kSecond;
+
+// `count` broadcasts by rank 0 of `bytes` each, posted at once by all but the last rank.
+struct Late {
+  explicit Late(const ClusterOptions& o, size_t many, size_t size)
+      : c(o), count(many), bytes(size), last(static_cast<Member>(o.ranks - 1)) {}
+
+  void post_ahead() {
+    for (Member r = 0; r < last; r++) {
+      for (uint64_t id = 1; id <= count; id++) runs.push_back(c.broadcast(r, 0, bytes, id));
+    }
+  }
+  // The last rank calls one after the other, each when the one before it is done.
+  void come() {
+    came = c.now();
+    frames = c.total(Counter::frames_sent);
+    call(1);
+  }
+  void call(uint64_t id) {
+    if (id > count) return;
+    runs.push_back(nullptr);
+    const size_t at = runs.size() - 1;
+    runs[at] = c.call(last, {wire::Kind::kBroadcast, 6, 0, bytes, ""}, id, kNever, 0,
+                      [this, id] { c.at(c.now() + kMicro, [this, id] { call(id + 1); }); });
+  }
+  bool over() const { return runs.size() == count * c.size() && all_done(runs); }
+  void expect_still_multicast() {
+    EXPECT_EQ(c.total(Counter::path_switches), 0u);
+    for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
+  }
+
+  Cluster c;
+  const size_t count, bytes;
+  const Member last;
+  Nanos came = 0;
+  uint64_t frames = 0;
+  Runs runs;
+};
+
+ClusterOptions options(uint32_t n) {
+  ClusterOptions o;
+  o.ranks = n;
+  o.net.receive_budget = 4 << 20;
+  o.group.agreed.budget = o.net.receive_budget;
+  return o;
+}
+
+TEST(LateRank, ThousandsOfSmallOperationsAheadAreKeptNotLost) {
+  for (const uint32_t n : {2u, 3u, 6u}) {
+    Late late(options(n), 3000, 4);
+    late.post_ahead();
+    const auto& c = late.c;
+    late.c.run_for(kLateness);
+    // Everybody else is done, and silent.
+    for (const auto& r : late.runs) ASSERT_TRUE(r->done());
+    EXPECT_LT(c.total(Counter::positions_sent), 8u);
+    EXPECT_LT(c.total(Counter::frames_sent), 40u * n * 15u) << "pings and little more";
+    late.come();
+    ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
+    expect_good(late.runs, n);
+    EXPECT_LT(c.now() - late.came, kSecond) << "virtual time";
+    EXPECT_EQ(c.total(Counter::staging_drops), 0u);
+    EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
+    EXPECT_EQ(c.total(Counter::early_fetches_sent), 0u);
+    late.expect_still_multicast();
+  }
+}
+
+TEST(LateRank, WhatItCannotKeepIsHeldBackNotDropped) {
+  ClusterOptions o = options(3);
+  o.group.staging = 20'000;
+  Late late(o, 400, 1000);
+  late.post_ahead();
+  late.c.run_for(kLateness);
+  EXPECT_GT(late.c.total(Counter::eager_stalls), 0u);
+  const uint64_t early = late.c.total(Counter::chunks_staged);
+  EXPECT_GT(early, 10u);
+  EXPECT_LE(early * 1000, 20'000u);
+  late.come();
+  ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
+  expect_good(late.runs, 3);
+  EXPECT_EQ(late.c.total(Counter::staging_drops), 0u);
+  EXPECT_EQ(late.c.total(Counter::fetches_sent), 0u);
+  late.expect_still_multicast();
+}
+
+TEST(LateRank, SeveralRootsTogetherSendNoMoreThanItKeeps) {
+  ClusterOptions o = options(4);
+  o.group.staging = 30'000;
+  Cluster c(o);
+  Runs runs;
+  for (uint64_t id = 1; id <= 200; id++) {
+    for (Member r = 0; r < 3; r++) runs.push_back(c.allgather(r, 700, id));
+    if (id % 7 == 0) c.run_for(100 * kMicro);
+  }
+  c.run_for(kSecond);
+  for (uint64_t id = 1; id <= 200; id++) runs.push_back(c.allgather(3, 700, id));
+  finish(c, runs);
+  EXPECT_EQ(c.total(Counter::staging_drops), 0u);
+  EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
+}
+
+// All of it lost: it is asked for in a few requests before it is posted.
+TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
+  Late late(options(3), 2000, 100);
+  late.c.net().block_multicast(0, 2);
+  late.post_ahead();
+  late.c.run_for(kSecond);
+  late.c.net().block_multicast(0, 2, false);
+  late.c.run_for(kLateness);
+  EXPECT_EQ(late.c.total(Counter::early_chunks_received), 2000u);
+  EXPECT_LT(late.c.total(Counter::early_fetches_sent), 40u);
+  late.come();
+  ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
+  expect_good(late.runs, 3);
+  EXPECT_EQ(late.c.total(Counter::fetches_sent), 0u);
+  EXPECT_LT(late.c.now() - late.came, kSecond) << "virtual time";
+  late.expect_still_multicast();
+}
+
+TEST(LateRank, LossAndLatenessTogether) {
+  for (uint64_t seed = 1; seed <= 20; seed++) {
+    ClusterOptions o = options(3);
+    o.net.seed = seed;
+    if (seed % 2 == 0) o.group.staging = 10'000;
+    Late late(o, 300, 1 + 500 * (seed % 4));
+    late.c.net().faults().drop = 0.02 * static_cast<double>(seed % 10);
+    late.c.net().faults().reorder = seed % 3 == 0 ? 0.05 : 0;
+    late.post_ahead();
+    late.c.run_for(kSecond);
+    late.come();
+    ASSERT_TRUE(late.c.run([&] { return late.over(); }, 60 * kSecond)) << "seed " << seed;
+    expect_good(late.runs, 3);
+    late.expect_still_multicast();
+  }
+}
+
+// A stopped process hears nothing of what it must have, and comes back.
+TEST(LateRank, AStoppedProcessIsNotDeaf) {
+  ClusterOptions o = options(3);
+  o.net.receive_budget = o.group.agreed.budget = 60'000;
+  Late late(o, 2000, 200);
+  late.c.pause(2, true);
+  late.post_ahead();
+  late.c.run_for(5 * kSecond);
+  late.c.pause(2, false);
+  late.come();
+  ASSERT_TRUE(late.c.run([&] { return late.over(); }, 60 * kSecond));
+  expect_good(late.runs, 3);
+  EXPECT_LT(late.c.now() - late.came, 2 * kSecond) << "virtual time";
+  late.expect_still_multicast();
+}
+
+// Half of the operations' calls, and half of their ranks.
+TEST(LateRank, OperationsThatWaitCostMemoryOnceAndNoTime) {
+  Late late(options(3), 5000, 4);
+  late.post_ahead();
+  late.c.run_for(kSecond);
+  for (Member r = 0; r < 2; r++) {
+    EXPECT_LE(late.c.group(r).core().unsettled(), 1u) << "rank " << r;
+    EXPECT_LT(late.c.group(r).core().visits(), 5u * 5000) << "rank " << r;
+  }
+  const uint64_t before = late.c.group(0).core().visits();
+  late.c.run_for(kLateness);
+  EXPECT_LT(late.c.group(0).core().visits() - before, 10u);
+}
+
+// A rank that called ahead of a late root has them all open: a turn looks at none of them.
+TEST(LateRank, OperationsOfALateRootCostNoTurns) {
+  Late late(options(2), 1, 4);
+  Cluster& c = late.c;
+  Runs runs;
+  for (uint64_t id = 1; id <= 3000; id++) runs.push_back(c.broadcast(1, 0, 4, id));
+  c.run_for(kSecond);
+  const uint64_t before = c.group(1).core().visits();
+  c.run_for(10 * kSecond);
+  EXPECT_LT(c.group(1).core().visits() - before, 10u);
+  for (uint64_t id = 1; id <= 3000; id++) runs.push_back(c.broadcast(0, 0, 4, id));
+  finish(c, runs);
+  EXPECT_LT(c.group(1).core().visits(), 10u * 3000);
+}
+
+// The copies that others may need are bounded; who cannot keep more waits, and goes on.
+TEST(LateRank, CopiesAreChargedWithWhatTheyCost) {
+  ClusterOptions o = options(2);
+  o.group.retransmit = 100'000;
+  Late late(o, 2000, 4);
+  late.post_ahead();
+  late.c.run_for(kSecond);
+  size_t done = 0;
+  for (const auto& r : late.runs) done += r->done() ? 1 : 0;
+  EXPECT_GT(done, 200u);
+  EXPECT_LE(done * OperationQueue::kSettledCost, 100'000u);
+  late.come();
+  ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
+  expect_good(late.runs, 2);
+}
+
+}  // namespace
+}  // namespace mcast::test
