@@ -64,7 +64,7 @@ namespace mcast {
   X(aborts_sent, "abort notices sent")                                                  \
   X(aborts_received, "abort notices received")                                          \
   X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")              \
-  X(probes_sent, "reach probes sent at group creation")                                 \
+  X(probes_sent, "reach probes sent")                                                   \
   X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")     \
   X(reduce_bytes_received, "payload bytes of contributions and results received")       \
   X(grant_waits, "grants to contributors held back because multicast was arriving")     \
@@ -73,7 +73,8 @@ namespace mcast {
   X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host")   \
   X(shm_sleeps, "times a thread slept until a rank of the same host rang")              \
   X(shm_wakes, "times a rank of the same host was woken")                               \
-  X(path_switches, "times the group gave up multicast for the ring after its creation")
+  X(path_checks, "times the group asked again whether multicast reaches every rank")    \
+  X(path_switches, "times the group changed between multicast and the ring after its creation")
 
 enum class Counter : uint16_t {
 #define MCAST_COUNTER_ENUM(name, help) name,

@@ -354,9 +354,11 @@ bool GroupCore::progress(Nanos now, bool drained) {
     ops_.clear();
     return false;
   }
-  liveness_.set_active(!ops_.empty() || probe_ || frozen_, now);
+  liveness_.set_active(active(), now);
   liveness_.on_poll(now);
   if (probe_) drive_probe(now);
+  if (check_ || !ops_.empty()) drive_path(now);
+  if (failed()) return false;
   admit_deferred(now);
   keep_waiting(now);
   bool more = send_small(now);
@@ -373,7 +375,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   if (drained) fetch_early(now);
   report_complete(now);
   if (now >= suspicion_until_) fail(suspicion_, kNoMember, now);
-  if (!ops_.empty() || probe_ || frozen_) drive_liveness(now, drained);
+  if (active()) drive_liveness(now, drained);
   check_deadlines(now);
   return more && !failed();
 }
@@ -454,7 +456,8 @@ Nanos GroupCore::deadline(Nanos now) const {
   if (ops_.touched() || !sent_news_.empty()) return now;
   Nanos next = std::min({ops_.deadline(), completion_.deadline(), late_until_, departed_until_,
                          lost_until_, suspicion_until_, announcer_.deadline(), sent_.deadline()});
-  if (!ops_.empty() || probe_ || frozen_) next = std::min(next, liveness_.deadline());
+  if (active()) next = std::min(next, liveness_.deadline());
+  if (check_) next = std::min(next, check_->deadline());
   if (probe_) next = std::min(next, probe_->deadline());
   return next;
 }

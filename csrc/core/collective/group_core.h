@@ -153,6 +153,8 @@ class GroupCore {
   void replay_early_credit(Operation& op);
   void replay_staged(Operation& op, Nanos now);
   bool visit(Operation& op, Nanos now, bool drained);
+  // Something is under way that a dead member would hold up.
+  bool active() const { return !ops_.empty() || probe_ || check_ || frozen_; }
   void reschedule(Operation& op);
   Nanos op_deadline(const Operation& op) const;
   bool settles(const Operation& op) const;
@@ -218,7 +220,18 @@ class GroupCore {
   void serve_repairs(Operation& op, Nanos now);
   void serve_parked();
 
-  // group_control.cpp: credit, completion, liveness, probe, failure
+  // group_probe.cpp: the reach probe
+  void drive_probe(Nanos now);
+  void drive_joining(Nanos now);
+  void all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now);
+  void pass_start(uint32_t argument, const std::string& text);
+  void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_probe_done(bool multicast, const std::string& why, Nanos now);
+  Member first_child() const { return static_cast<Member>(tree_.first_child(self_)); }
+  ReachProbe::Here child_met() const;
+  std::string absent_parent() const;
+
+  // group_control.cpp, group_failure.cpp: credit, completion, liveness, failure
   void report_credit(Operation& op, bool first);
   void flow_credit(Operation& op, Nanos now);
   void route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries, Nanos now);
@@ -230,9 +243,6 @@ class GroupCore {
   void on_complete(const Frame& header, ConstBytes body, Nanos now);
   void on_released(Sequence end, Nanos now);
   void report_complete(Nanos now);
-  void on_probe_status(const Frame& header, ConstBytes body, Nanos now);
-  void on_probe_done(bool multicast, const std::string& why, Nanos now);
-  void drive_probe(Nanos now);
   void on_abort(const wire::AbortNotice& notice, Sequence released, Nanos now);
   void on_describe(const Frame& header, ConstBytes body, Nanos now);
   void describe_to(Member to, Sequence sequence);
@@ -244,18 +254,27 @@ class GroupCore {
   void on_where(const Frame& header, Nanos now);
   void name_late(Nanos now);
 
-  // path_switch.cpp: from multicast to the ring in mid-life
+  // path_check.cpp: the reach probe, again
+  bool by_ring(Sequence sequence) const;
+  bool on_ring() const { return turns_.empty() ? path_ == Path::kRing : turns_.back().ring; }
+  void check_later(Nanos now);
+  void drive_path(Nanos now);
+  void start_check(Nanos now, const std::string& why);
+  void begin_round(uint32_t round, Nanos now);
+  void drive_check(Nanos now);
+  void end_round(bool heard, const std::string& why, Nanos now);
+  void on_check_frame(const Frame& header, ConstBytes body, Nanos now);
+
+  // path_switch.cpp: from multicast to the ring in mid-life, and back
   void judge_hearing(const Operation& op, Nanos now);
-  void begin_switch(const std::string& why, Nanos now);
-  void freeze(const std::string& why, Nanos now);
+  void suspect_path(const std::string& why, Nanos now);
+  void begin_switch(bool to_ring, const std::string& why, Nanos now);
+  void freeze(bool to_ring, const std::string& why, Nanos now);
   void switch_answered(Nanos now);
   void draw_line(Sequence first_by_ring, Nanos now);
   void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
 
   // ring.cpp: the unicast path
-  bool by_ring(Sequence sequence) const {
-    return path_ == Path::kRing || (ring_from_ && sequence >= *ring_from_);
-  }
   void start_ring(Operation& op, Nanos now);
   bool pump_ring(Operation& op, Nanos now);
   void on_ring_ready(const Frame& header, Nanos now);
@@ -306,6 +325,7 @@ class GroupCore {
   Path path_ = Path::kUnknown;
   std::string path_reason_;
   std::optional<ReachProbe> probe_;
+  std::string missing_;  // who has not joined, as the top says
   std::function<void(const Status&)> ready_;
 
   ReduceRun::Shared reductions_;  // before the operations, which give back to it when they go
@@ -375,7 +395,17 @@ class GroupCore {
   Deafness deafness_;
   bool frozen_ = false;  // a switch is being agreed: new posts wait in deferred_
   std::deque<Post> deferred_;
-  std::optional<Sequence> ring_from_;  // operations from here on use the ring
+  // Changes of path since the creation, oldest first: operations from `from` on.
+  struct PathTurn {
+    Sequence from;
+    bool ring;
+  };
+  std::vector<PathTurn> turns_;
+  std::optional<ReachProbe> check_;  // a round of asking again
+  uint32_t round_ = 0;
+  Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring
+  std::string suspicion_of_path_;
+  bool to_ring_ = false;
   std::string switch_reason_;
   uint32_t switch_waiting_ = 0;
   Sequence switch_at_ = 0;

@@ -48,7 +48,11 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
       }
       break;
     case wire::DatagramType::kProbe:
-      if (probe_) probe_->on_probe(header.member);
+      if (header.sequence == 0) {
+        if (probe_) probe_->on_probe(header.member);
+      } else if (check_ && header.sequence == round_) {
+        check_->on_probe(header.member);
+      }
       break;
     case wire::DatagramType::kAbort: {
       wire::AbortNotice notice;

@@ -65,6 +65,7 @@ bool GroupCore::send_small(Nanos now) {
           sender.put_back({c, run.end}, again);
           return false;
         }
+        if (again) counters_.add(Counter::remulticast_chunks);
       }
       op->first_byte = std::min(op->first_byte, now);
       op->last_byte = now;

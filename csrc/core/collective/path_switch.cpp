@@ -1,9 +1,9 @@
-// From multicast to the ring in the middle of a group's life. A member that has gone deaf tells the
-// top, the top starts the switch: every member stops starting operations ("frozen") and answers
-// with the number of operations it has started; the top takes the largest, S, and announces that
-// operations from S on use the ring. Operations below S end as they began, by repair if need be. So
-// all members draw the line at the same operation, although some had called further ahead than
-// others.
+// From multicast to the ring in the middle of a group's life, and back. A member that hears nothing
+// of another tells the top, which asks all (path_check.cpp) and, where they do not hear each other,
+// starts the switch: every member stops starting operations ("frozen") and answers with the number
+// of operations it has started; the top takes the largest, S, and announces that operations from S
+// on use the other path. Operations below S end as they began, by repair if need be. So all members
+// draw the line at the same operation, although some had called further ahead than others.
 #include <algorithm>
 
 #include "base/log.h"
@@ -12,7 +12,7 @@
 namespace mcast {
 
 void GroupCore::judge_hearing(const Operation& op, Nanos now) {
-  if (path_ != Path::kMulticast || ring_from_ || frozen_) return;
+  if (on_ring() || check_ || frozen_) return;
   if (op.late) return;  // this rank was not there to hear it, or its socket was full
   for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
     if (op.own_slot == slot) continue;
@@ -23,7 +23,7 @@ void GroupCore::judge_hearing(const Operation& op, Nanos now) {
     const std::string why = "rank " + std::to_string(self_) +
                             " no longer hears the multicast of rank " + std::to_string(root);
     if (tree_.is_top(self_)) {
-      begin_switch(why, now);
+      suspect_path(why, now);
     } else {
       wire::Writer body;
       body.put_text(why);
@@ -33,18 +33,22 @@ void GroupCore::judge_hearing(const Operation& op, Nanos now) {
   }
 }
 
-void GroupCore::begin_switch(const std::string& why, Nanos now) {
-  if (path_ != Path::kMulticast || ring_from_ || frozen_) return;
-  if (params_.require_multicast) {
+void GroupCore::suspect_path(const std::string& why, Nanos now) {
+  if (!on_ring()) start_check(now, why);
+}
+
+void GroupCore::begin_switch(bool to_ring, const std::string& why, Nanos now) {
+  if (to_ring && params_.require_multicast) {
     fail(Status(Code::kUnavailable, why + "; MCAST_ALGORITHM=multicast forbids the ring"),
          kNoMember, now);
     return;
   }
-  freeze(why, now);
+  freeze(to_ring, why, now);
 }
 
-void GroupCore::freeze(const std::string& why, Nanos now) {
+void GroupCore::freeze(bool to_ring, const std::string& why, Nanos now) {
   frozen_ = true;
+  to_ring_ = to_ring;
   switch_reason_ = why;
   switch_waiting_ = tree_.children(self_);
   switch_at_ = ops_.next();
@@ -52,7 +56,7 @@ void GroupCore::freeze(const std::string& why, Nanos now) {
   body.put_text(why);
   for (uint32_t c = 0; c < tree_.children(self_); c++) {
     send_frame(static_cast<Member>(tree_.first_child(self_) + c), Channel::kControl,
-               wire::FrameType::kSwitch, 0, 0, body.bytes());
+               wire::FrameType::kSwitch, 0, to_ring ? 0 : 1, body.bytes());
   }
   if (switch_waiting_ == 0) switch_answered(now);
 }
@@ -66,20 +70,21 @@ void GroupCore::switch_answered(Nanos now) {
   }
 }
 
-void GroupCore::draw_line(Sequence first_by_ring, Nanos now) {
+void GroupCore::draw_line(Sequence first, Nanos now) {
   for (uint32_t c = 0; c < tree_.children(self_); c++) {
     send_frame(static_cast<Member>(tree_.first_child(self_) + c), Channel::kControl,
-               wire::FrameType::kSwitchAt, first_by_ring, 0);
+               wire::FrameType::kSwitchAt, first, 0);
   }
-  ring_from_ = first_by_ring;
-  path_reason_ = "switched at operation " + std::to_string(first_by_ring) + ": " + switch_reason_;
+  std::erase_if(turns_, [first](const PathTurn& t) { return t.from >= first; });
+  turns_.push_back({first, to_ring_});
+  path_reason_ = "switched at operation " + std::to_string(first) + ": " + switch_reason_;
   counters_.add(Counter::path_switches);
   if (tree_.is_top(self_)) {
-    log(LogLevel::kWarn, "group '%s' goes on by the unicast ring: %s", params_.name.c_str(),
-        path_reason_.c_str());
+    log(LogLevel::kWarn, "group '%s' goes on by %s: %s", params_.name.c_str(),
+        to_ring_ ? "the unicast ring" : "multicast", path_reason_.c_str());
   }
   frozen_ = false;
-  if (on_path_change_) on_path_change_("ring", path_reason_);
+  if (on_path_change_) on_path_change_(to_ring_ ? "ring" : "multicast", path_reason_);
   admit_deferred(now);
 }
 
@@ -88,9 +93,9 @@ void GroupCore::on_switch_frame(const Frame& header, ConstBytes body, Nanos now)
   const bool from_parent = !tree_.is_top(self_) && header.member == tree_.parent(self_);
   const std::string text(wire::Reader(body).rest_text().substr(0, 300));
   if (header.type == FrameType::kDeaf && tree_.is_top(self_)) {
-    begin_switch(text, now);
-  } else if (header.type == FrameType::kSwitch && from_parent) {
-    if (!frozen_ && !ring_from_) freeze(text, now);
+    suspect_path(text, now);
+  } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= 1) {
+    if (!frozen_) freeze(header.argument == 0, text, now);
   } else if (header.type == FrameType::kSwitchReady && tree_.is_child(header.member, self_) &&
              frozen_ && switch_waiting_ > 0) {
     switch_at_ = std::max(switch_at_, header.argument);

@@ -11,12 +11,14 @@ namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",         "credit",       "limit",        "fetch",       "fetch_data",    "not_have",
-      "complete",     "released",     "ping",         "pong",        "abort",         "position",
-      "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",     "leave",
-      "late",         "query",        "where",        "coming",      "deaf",          "switch",
-      "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
-      "reduce_offer", "reduce_taken", "sent",         "early_fetch", "early_data"};
+      "none",         "credit",       "limit",       "fetch",         "fetch_data",
+      "not_have",     "complete",     "released",    "ping",          "pong",
+      "abort",        "position",     "describe",    "probe_status",  "probe_done",
+      "ring_ready",   "ring_data",    "leave",       "late",          "query",
+      "where",        "coming",       "deaf",        "switch",        "switch_ready",
+      "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
+      "reduce_offer", "reduce_taken", "sent",        "early_fetch",   "early_data",
+      "probe_joined", "probe_start"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }

@@ -60,8 +60,11 @@ enum class FrameType : uint8_t {
   kSent = 32,          // along the tree: SentEntry[]
   kEarlyFetch = 33,  // to a root: Range[] of sequences; send what your small operations of them are
   kEarlyData = 34,   // its answer, one per operation: argument descriptor; as kFetchData
+  kProbeJoined = 35,  // up: my whole subtree has joined; argument = what it knows of multicast, or
+                      // 3: somebody is missing; body: text
+  kProbeStart = 36,   // down: argument 1 = all have joined, probe; 0 = wait; body: who is missing
 };
-inline constexpr uint8_t kFrameTypeMax = 34;
+inline constexpr uint8_t kFrameTypeMax = 36;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 

@@ -51,6 +51,9 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
     id++;
     ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond)) << "round " << round;
   }
+  // Operations go on while the group makes sure that it was no mistake.
+  ASSERT_TRUE(cluster.run([&] { return cluster.total(Counter::path_switches) == ranks; },
+                          10 * kSecond));
   for (int round = 0; round < 3; round++, id++) {
     for (Member r = 0; r < ranks; r++) runs.push_back(cluster.broadcast(r, 0, 30'000, id));
     for (Member r = 0; r < ranks; r++) runs.push_back(cluster.barrier(r));
@@ -67,6 +70,84 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
 INSTANTIATE_TEST_SUITE_P(Shapes, PathSwitch,
                          testing::Combine(testing::Values(2u, 3u, 7u), testing::Values(2u, 32u),
                                           testing::Bool()));
+
+TEST(PathSwitch, APathThatLivesAgainIsUsedAgain) {
+  for (const uint32_t ranks : {2u, 5u}) {
+    ClusterOptions options;
+    options.ranks = ranks;
+    options.group.arity = 2;
+    Cluster cluster(options);
+    for (const bool dead : {true, false, true, false}) {
+      for (size_t from = 0; from < ranks; from++) {
+        cluster.net().block_multicast(from, SIZE_MAX, dead);
+      }
+      const uint64_t switches = cluster.total(Counter::path_switches);
+      Runs runs;
+      uint64_t id = 1;
+      for (int round = 0; round < 200 && cluster.total(Counter::path_switches) == switches;
+           round++) {
+        for (Member r = 0; r < ranks; r++) runs.push_back(cluster.allgather(r, 50'000, id));
+        id++;
+        ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond));
+        cluster.run_for(200 * kMilli);
+      }
+      for (Member r = 0; r < ranks; r++) runs.push_back(cluster.broadcast(r, 0, 90'000, id));
+      ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond));
+      expect_good(runs, ranks);
+      EXPECT_EQ(cluster.total(Counter::path_switches), switches + ranks) << "dead: " << dead;
+    }
+    const uint64_t by_ring = cluster.total(Counter::ring_bytes_sent);
+    Runs last;
+    for (Member r = 0; r < ranks; r++) last.push_back(cluster.allgather(r, 50'000, 77));
+    ASSERT_TRUE(cluster.run([&] { return all_done(last); }, 300 * kSecond));
+    EXPECT_EQ(cluster.total(Counter::ring_bytes_sent), by_ring);
+  }
+}
+
+TEST(PathSwitch, AMistakenWordChangesNothing) {
+  ClusterOptions options;
+  options.ranks = 4;
+  Cluster cluster(options);
+  Runs runs;
+  for (uint64_t id = 1; id <= 6; id++) {
+    wire::Writer body;
+    body.put_text("rank 2 no longer hears the multicast of rank 0");
+    std::vector<std::byte> frame(wire::kFrameHeader);
+    const ConstBytes text = body.bytes();
+    wire::write_frame_header(
+        frame.data(), {wire::FrameType::kDeaf, 0, 2, cluster.group(2).core().params().tag, 0, 0},
+        {&text, 1});
+    frame.insert(frame.end(), text.begin(), text.end());
+    cluster.net().inject_frame(2, 0, Channel::kControl, frame);
+    for (Member r = 0; r < 4; r++) runs.push_back(cluster.allgather(r, 60'000, id));
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 60 * kSecond));
+    cluster.run_for(kSecond);
+  }
+  expect_good(runs, 4);
+  EXPECT_GT(cluster.total(Counter::path_checks), 0u);
+  EXPECT_EQ(cluster.total(Counter::path_switches), 0u);
+  EXPECT_EQ(cluster.total(Counter::ring_bytes_sent), 0u);
+}
+
+// Multicast was not there yet when the group was made.
+TEST(PathSwitch, AGroupMadeOnTheRingMovesToMulticast) {
+  ClusterOptions options;
+  options.ranks = 3;
+  options.prepare = [](SimNetwork& net) { net.block_multicast(1, 2); };
+  Cluster cluster(options);
+  ASSERT_EQ(cluster.group(0).core().path(), GroupCore::Path::kRing);
+  cluster.net().block_multicast(1, 2, false);
+  Runs runs;
+  for (uint64_t id = 1; id <= 40; id++) {
+    for (Member r = 0; r < 3; r++) runs.push_back(cluster.allgather(r, 60'000, id));
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 60 * kSecond));
+    cluster.run_for(500 * kMilli);
+  }
+  expect_good(runs, 3);
+  EXPECT_EQ(cluster.total(Counter::path_switches), 3u);
+  EXPECT_NE(cluster.group(1).core().path_reason().find("reaches every rank again"),
+            std::string::npos);
+}
 
 TEST(PathSwitch, HeavyRandomLossIsNotDeafness) {
   ClusterOptions options;

@@ -9,7 +9,6 @@
 #include "protocol/chain.h"
 #include "protocol/completion.h"
 #include "protocol/credit_tree.h"
-#include "protocol/deafness.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
 #include "protocol/staging.h"
@@ -362,28 +361,26 @@ TEST(Liveness, TheDeadlineIsTheNextPingOrTheVerdict) {
   EXPECT_EQ(l.silence(9, 60 * kSecond), 0);
 }
 
-// ---- deafness ----
-
-TEST(Deafness, SeveralStreamsInARowOfWhichNothingIsHeard) {
-  Deafness d(2);
-  EXPECT_FALSE(d.on_stream(0, 0, 30, false));
-  EXPECT_FALSE(d.on_stream(0, 1, 30, false));
-  EXPECT_FALSE(d.on_stream(1, 1, 30, false)) << "counted by root";
-  EXPECT_TRUE(d.on_stream(0, 2, 30, false));
-  EXPECT_FALSE(d.on_stream(0, 3, 30, false)) << "the evidence starts anew";
-  for (Sequence s = 0; s + 1 < Deafness::kManyStreams; s++) {
-    EXPECT_FALSE(d.on_stream(1, 10 + s, 1, false)) << "few chunks: many streams are needed";
-    if (s == 3) d.on_stream(1, 10 + s, 1, true);
-  }
-}
-
-TEST(Deafness, RepairsThatEndTogetherAreNoEvidenceOnceLaterDataWasHeard) {
-  Deafness d(1);
-  d.on_heard(0, 100);
-  for (Sequence s = 0; s <= 100; s++) EXPECT_FALSE(d.on_stream(0, s, 100, false));
-  EXPECT_FALSE(d.on_stream(0, 101, 100, false));
-  EXPECT_FALSE(d.on_stream(0, 102, 100, false));
-  EXPECT_TRUE(d.on_stream(0, 103, 100, false));
+TEST(Liveness, WhoHasNotBeenHeardOfYetIsNotMissed) {
+  Liveness l({1, 2}, 8 * kSecond);
+  EXPECT_TRUE(l.met(1));
+  l.await_first_words();
+  l.set_active(true, 0);
+  EXPECT_EQ(l.deadline(), kNever);
+  l.heard(2, 5 * kSecond);
+  EXPECT_TRUE(l.met(2));
+  EXPECT_FALSE(l.met(1));
+  EXPECT_TRUE(l.met(9)) << "not watched";
+  std::vector<Member> ping;
+  l.due(100 * kSecond, ping);
+  EXPECT_EQ(ping, (std::vector<Member>{2}));
+  EXPECT_EQ(l.silent(100 * kSecond), 2);
+  l.heard(2, 100 * kSecond);
+  EXPECT_EQ(l.silent(100 * kSecond), kNoMember);
+  l.all_met(100 * kSecond);
+  EXPECT_EQ(l.silent(108 * kSecond), kNoMember);
+  l.heard(2, 105 * kSecond);
+  EXPECT_EQ(l.silent(109 * kSecond), 1);
 }
 
 // ---- staging ----
@@ -422,8 +419,92 @@ TEST(Staging, EmptyPayloadsCostToo) {
 
 // ---- reach probe ----
 
+ReachProbe::Params probe_of(Member self, uint32_t members, uint32_t children) {
+  ReachProbe::Params p;
+  p.self = self;
+  p.members = members;
+  p.children = children;
+  p.timeout = kSecond;
+  p.bytes = 1440;
+  return p;
+}
+
+ReachProbe started(Member self, uint32_t members, uint32_t children) {
+  ReachProbe p(probe_of(self, members, children), 0);
+  p.start(0);
+  return p;
+}
+
+using Reach = ReachProbe::Reach;
+
+TEST(ReachProbe, TheSubtreeHasJoinedWhenAllChildrenSaySo) {
+  ReachProbe p(probe_of(0, 3, 2), 0);
+  Reach reach;
+  std::string why;
+  EXPECT_FALSE(p.joined(reach, why));
+  p.on_joined(0, Reach::kUnknown, "");
+  p.on_joined(0, Reach::kUnknown, "");
+  EXPECT_FALSE(p.joined(reach, why));
+  p.on_joined(1, Reach::kKnown, "");
+  EXPECT_TRUE(p.joined(reach, why));
+  EXPECT_EQ(reach, Reach::kUnknown) << "the least counts";
+  EXPECT_FALSE(p.joined(reach, why)) << "once";
+
+  ReachProbe known(probe_of(0, 3, 2), 0), none(probe_of(0, 3, 2), 0);
+  for (uint32_t c = 0; c < 2; c++) {
+    known.on_joined(c, Reach::kKnown, "");
+    none.on_joined(c, Reach::kNone, "rank " + std::to_string(c + 1) + ": no socket");
+  }
+  EXPECT_TRUE(known.joined(reach, why));
+  EXPECT_EQ(reach, Reach::kUnknown) << "as much as this member knows itself";
+  EXPECT_TRUE(none.joined(reach, why));
+  EXPECT_EQ(reach, Reach::kNone);
+  EXPECT_EQ(why, "rank 1: no socket; rank 2: no socket");
+}
+
+TEST(ReachProbe, NoClockRunsBeforeAllHaveJoined) {
+  ReachProbe p(probe_of(0, 3, 1), 0);
+  bool ok = false;
+  std::string why;
+  Reach reach;
+  p.on_joined(0, Reach::kUnknown, "");
+  EXPECT_TRUE(p.joined(reach, why));
+  EXPECT_FALSE(p.send_due(1000 * kSecond));
+  EXPECT_FALSE(p.verdict(1000 * kSecond, ok, why));
+  EXPECT_EQ(p.deadline(), kNever);
+  p.start(1000 * kSecond);
+  p.on_status(0, true, "");
+  EXPECT_TRUE(p.send_due(1000 * kSecond));
+  EXPECT_FALSE(p.verdict(1001 * kSecond - 1, ok, why));
+  EXPECT_TRUE(p.verdict(1002 * kSecond, ok, why));
+  EXPECT_FALSE(ok);
+}
+
+TEST(ReachProbe, SaysWhoIsMissingWhenThatIsNews) {
+  ReachProbe p(probe_of(0, 30, 3), 0);
+  const auto here = [](uint32_t child) { return child == 1; };
+  const auto all = [](uint32_t) { return true; };
+  std::string text;
+  EXPECT_EQ(p.open_text(1, here), "rank(s) 1, 3 have not joined");
+  EXPECT_FALSE(p.news(kSecond / 2, "", 1, here, text));
+  p.on_missing(1, "rank(s) 8 have not joined");
+  EXPECT_TRUE(p.news(p.deadline(), "", 1, here, text));
+  EXPECT_EQ(text, "rank(s) 1, 3 have not joined; rank(s) 8 have not joined");
+  EXPECT_FALSE(p.news(p.deadline(), "", 1, here, text)) << "no news";
+  EXPECT_TRUE(p.news(p.deadline(), "", 1, all, text));
+  EXPECT_EQ(text, "rank(s) 8 have not joined");
+  EXPECT_TRUE(p.news(p.deadline(), "rank(s) 0 too", 1, all, text));
+  EXPECT_EQ(text, "rank(s) 0 too; rank(s) 8 have not joined");
+  for (uint32_t c = 0; c < 3; c++) p.on_joined(c, Reach::kUnknown, "");
+  EXPECT_EQ(p.open_text(1, all), "");
+  Reach reach;
+  EXPECT_TRUE(p.joined(reach, text));
+  EXPECT_FALSE(p.news(1000 * kSecond, "", 1, all, text));
+  EXPECT_EQ(p.deadline(), kNever);
+}
+
 TEST(ReachProbe, GoodWhenAllAreHeardHereAndBelow) {
-  ReachProbe p(0, 3, 1, true, kSecond, 0);
+  ReachProbe p = started(0, 3, 1);
   bool ok = false;
   std::string why;
   p.on_probe(1);
@@ -439,20 +520,20 @@ TEST(ReachProbe, GoodWhenAllAreHeardHereAndBelow) {
 }
 
 TEST(ReachProbe, NamesWhomItDoesNotHear) {
-  ReachProbe p(2, 4, 0, true, kSecond, 0);
+  ReachProbe p = started(2, 4, 0);
   bool ok = true;
   std::string why;
   p.on_probe(1);
-  EXPECT_EQ(p.deadline(), 0) << "a probe is due";
-  EXPECT_TRUE(p.send_due(0));
+  EXPECT_LT(p.deadline(), kMilli) << "a probe is due";
+  EXPECT_TRUE(p.send_due(kMilli));
   EXPECT_FALSE(p.verdict(kSecond - 1, ok, why));
-  EXPECT_TRUE(p.verdict(kSecond, ok, why));
+  EXPECT_TRUE(p.verdict(kSecond + 10 * kMilli, ok, why));
   EXPECT_FALSE(ok);
   EXPECT_EQ(why, "rank 2 does not hear rank 0, 3");
 }
 
 TEST(ReachProbe, AChildsReasonTravelsUp) {
-  ReachProbe p(0, 3, 2, true, kSecond, 0);
+  ReachProbe p = started(0, 3, 2);
   bool ok = true;
   std::string why;
   p.on_probe(1);
@@ -466,7 +547,7 @@ TEST(ReachProbe, AChildsReasonTravelsUp) {
 }
 
 TEST(ReachProbe, ProbesThinOutAndNoDeadlineStaysInThePast) {
-  ReachProbe p(0, 3, 1, true, kSecond, 0);
+  ReachProbe p = started(0, 3, 1);
   Nanos now = 0, gap = 0;
   for (int i = 0; i < 10; i++) {
     EXPECT_TRUE(p.send_due(now));
@@ -479,30 +560,49 @@ TEST(ReachProbe, ProbesThinOutAndNoDeadlineStaysInThePast) {
   EXPECT_TRUE(p.send_due(now));
   bool ok = false;
   std::string why;
-  EXPECT_FALSE(p.verdict(now, ok, why)) << "the child may have joined later";
+  EXPECT_FALSE(p.verdict(now, ok, why)) << "the child may have started later";
   EXPECT_GT(p.deadline(), now);
 }
 
-TEST(ReachProbe, WithoutMulticastItIsOnlyTheBarrier) {
-  ReachProbe p(0, 100, 2, false, kSecond, 0);
-  bool ok = false;
-  std::string why;
-  EXPECT_FALSE(p.send_due(kSecond));
-  EXPECT_EQ(p.deadline(), kNever);
-  p.on_status(0, true, "");
-  EXPECT_FALSE(p.verdict(0, ok, why));
-  p.on_status(1, true, "");
-  EXPECT_TRUE(p.verdict(0, ok, why));
+// Whatever the size of the group: what arrives at a member, and the chances that each has.
+TEST(ReachProbe, TheRateOfAllTogetherIsBounded) {
+  for (const uint32_t members : {2u, 64u, 256u, 1024u, 10'000u}) {
+    uint64_t sent = 0;
+    Nanos tries_end = 0;
+    std::vector<uint32_t> each(members);
+    for (Member m = 0; m < members; m++) {
+      ReachProbe p = started(m, members, 0);
+      bool ok = true;
+      std::string why;
+      Nanos now = 0;
+      while (!p.verdict(now, ok, why)) {
+        now = p.deadline();
+        if (p.send_due(now)) {
+          each[m]++;
+          sent += now < kSecond ? 1 : 0;
+        }
+      }
+      tries_end = std::max(tries_end, now);
+      EXPECT_GE(each[m], 4u) << "chances of rank " << m << " of " << members;
+    }
+    RecordProperty("probes_in_first_second_of_" + std::to_string(members), static_cast<int>(sent));
+    EXPECT_LE(sent * 1440, (33u << 20)) << members;
+    EXPECT_LE(tries_end, 4 * kSecond) << members;
+  }
 }
 
 TEST(ReachProbe, ReasonsAreBounded) {
-  ReachProbe p(0, 40, 30, true, kSecond, 0);
+  ReachProbe p = started(0, 40, 30);
   for (uint32_t c = 0; c < 30; c++) p.on_status(c, false, std::string(5000, 'x'));
   bool ok = true;
   std::string why;
-  EXPECT_TRUE(p.verdict(kSecond, ok, why));
+  EXPECT_TRUE(p.verdict(2 * kSecond, ok, why));
   EXPECT_LT(why.size(), 2000u);
   EXPECT_NE(why.find("and 31 more"), std::string::npos) << why.substr(0, 200);
+  ReachProbe joining(probe_of(0, 1000, 900), 0);
+  for (uint32_t c = 0; c < 900; c++) joining.on_missing(c, std::string(5000, 'x'));
+  EXPECT_LT(joining.open_text(1, [](uint32_t) { return true; }).size(), 2000u);
+  EXPECT_LT(joining.open_text(1, [](uint32_t) { return false; }).size(), 2000u);
 }
 
 }  // namespace
