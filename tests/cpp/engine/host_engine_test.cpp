@@ -251,7 +251,7 @@ TEST(HostEngine, SignalsThatAreHandledEndNothing) {
       {0, 20'000}, { 0, 20'000 }
     };
     timer_settime(timer, 0, &often, nullptr);
-    for (int round = 0; round < 1500; round++) {
+    for (int round = 0; round < 500; round++) {
       const size_t count = round % 10 == 0 ? 200'000 : 100;
       std::vector<int32_t> mine(count, round + rank), sum(count);
       const Status s = help_through(*group, 1, [&](PostOptions o) {
