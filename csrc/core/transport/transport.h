@@ -186,7 +186,8 @@ class Transport {
   virtual void wait(Nanos timeout) = 0;
   // Ends a wait() now or the next one at once. Any thread, async-signal-safe.
   virtual void wake() noexcept = 0;
-  // In the child of a fork: closes every descriptor without a word to the peers.
+  // In the child of a fork, which may have happened in the middle of another thread's call: closes
+  // every descriptor without a word to the peers. wake() may still be called.
   virtual void abandon_after_fork() noexcept = 0;
   // One line for the log: interface, addresses, MTU, buffers granted, offloads.
   virtual std::string describe() const = 0;

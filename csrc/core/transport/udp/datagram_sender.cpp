@@ -284,9 +284,4 @@ void DatagramSender::clear_errors() {
   clear(loopback_);
 }
 
-void DatagramSender::abandon() noexcept {
-  for (Socket& socket : sockets_) socket.fd.reset();
-  loopback_.fd.reset();
-}
-
 }  // namespace mcast

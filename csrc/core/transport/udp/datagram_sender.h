@@ -44,7 +44,6 @@ class DatagramSender {
   // again after a short while.
   bool needs_retry() const noexcept { return out_of_memory_; }
   void clear_errors();
-  void abandon() noexcept;
 
  private:
   enum class Sent { kAll, kWouldBlock, kRefused };

@@ -33,7 +33,6 @@ class UdpDatagram final : public Datagram {
   const DatagramReceiver& receiver() const noexcept { return receiver_; }
   // Clears pending errors of all sockets, which would keep them ready.
   void clear_errors();
-  void abandon() noexcept;
 
  private:
   UdpStats& stats_;
