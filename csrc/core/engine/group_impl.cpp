@@ -341,6 +341,8 @@ GroupStats GroupImpl::stats() const {
       // What could not be attributed to a group is shown by every group of the lane.
       s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
       s.counters[static_cast<size_t>(Counter::malformed)].second += l.malformed();
+      s.counters[static_cast<size_t>(Counter::fragmented)].second +=
+          l.transport().datagram().fragmented();
     });
   }
   return s;

@@ -68,7 +68,8 @@ class Datagram {
  public:
   virtual ~Datagram() = default;
 
-  // Largest datagram (header + payload, bytes) that `address` carries without fragmentation.
+  // Largest datagram (header + payload, bytes) that `address` carries without fragmentation, as
+  // it was found when the endpoint was opened.
   virtual size_t max_datagram(const MulticastAddress& address) const = 0;
   // Payload bytes that one receive socket can be relied on to queue (bookkeeping overhead taken
   // off).
@@ -100,6 +101,10 @@ class Datagram {
                              size_t /*length*/) {
     return false;
   }
+
+  // Datagrams that had to leave in fragments, since the medium carries less than max_datagram()
+  // now.
+  virtual uint64_t fragmented() const { return 0; }
 
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
   // handed over; 0 means that the socket was seen empty.
