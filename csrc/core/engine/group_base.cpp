@@ -1,5 +1,6 @@
 // What all groups do alike: refusing posts, closing, and the parts of stats() that are not the
-// lanes' own.
+// lanes' own. Each asks here() before it takes the lock: in the child of a fork the thread that
+// held it does not exist.
 #include "engine/group_base.h"
 
 #include <unistd.h>
@@ -32,19 +33,20 @@ Status GroupBase::check_block(const std::string& op, uint64_t bytes) const {
                     std::to_string(fixed_.chunk) + "; split it");
 }
 
-Status GroupBase::refuse(const std::string& op) const {
+Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) const {
   if (!here()) {
     return Status(
         Code::kClosed,
         op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
   }
+  std::unique_lock<std::mutex> lock(state_->mutex);
   if (!state_->failure.ok()) {
     return Status(state_->failure.code(),
                   op + ": group '" + name_ + "' failed earlier and cannot be used: " +
                       state_->failure.message() + "; destroy it and make a new one");
   }
   if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
-  return {};
+  return lock;
 }
 
 void GroupBase::abort(const std::string& reason) {
@@ -71,13 +73,13 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
   };
   auto both = std::make_shared<Both>();
   std::future<Status> future = both->result.get_future();
-  bool closed = false, intact = false;
-  {
+  bool closed = true, intact = false;
+  if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     closed = std::exchange(state_->closed, true);
     intact = state_->failure.ok();
   }
-  if (closed || !here() || !has_lanes()) {
+  if (closed || !has_lanes()) {
     both->result.set_value({});
     return future;
   }
@@ -114,7 +116,7 @@ Status GroupBase::close(Nanos limit, bool hurry) {
 
 GroupStats GroupBase::common_stats() const {
   GroupStats s = fixed_;
-  {
+  if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (!state_->path.empty()) {
       s.path = state_->path;

@@ -49,7 +49,8 @@ class GroupBase : public Group {
   std::future<Status> start_close(Nanos limit, bool hurry);
   Nanos linger() const { return config_.linger; }
 
-  // In the child of a fork: every call fails from now on.
+  // False in the child of a fork, where every call fails and no lock of the group may be taken:
+  // another thread of the parent may have held it.
   bool here() const;
 
  protected:
@@ -70,7 +71,8 @@ class GroupBase : public Group {
   virtual bool copies_own_block() const { return false; }
 
   Status close(Nanos limit, bool hurry);
-  Status refuse(const std::string& op) const;  // state_->mutex held
+  // The group's lock (state_->mutex), or why `op` is refused.
+  Result<std::unique_lock<std::mutex>> enter(const std::string& op) const;
   // Counters and state, both lanes together.
   GroupStats common_stats() const;
 

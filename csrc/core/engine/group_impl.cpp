@@ -208,8 +208,9 @@ void GroupImpl::warn_of_ring() const {
   static RateLimit* const limit = new RateLimit(kWarnInterval);
   uint64_t before = 0;
   {
-    std::lock_guard<std::mutex> lock(*mutex);
-    if (!limit->allow(monotonic_now())) return;
+    // Where it is held another group warns just now, or was about to when this process forked.
+    const std::unique_lock<std::mutex> lock(*mutex, std::try_to_lock);
+    if (!lock || !limit->allow(monotonic_now())) return;
     before = limit->suppressed();
   }
   const std::string others =
@@ -339,6 +340,8 @@ GroupStats GroupImpl::stats() const {
       // What could not be attributed to a group is shown by every group of the lane.
       s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
       s.counters[static_cast<size_t>(Counter::malformed)].second += l.malformed();
+      s.counters[static_cast<size_t>(Counter::fragmented)].second +=
+          l.transport().datagram().fragmented();
     });
   }
   return s;

@@ -86,12 +86,12 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
   post.on_mark = std::move(options.on_mark);
   post.mark_step = options.mark_step;
   {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
+    auto lock = enter(post.descriptor.name);
+    if (!lock.ok()) return lock.status();
     if (size_ > 1) {
       if (index == 1) state_->reduced = true;
       Result<Sequence> taken = take_turn(index, std::move(post));
-      lock.unlock();
+      lock->unlock();
       if (taken.ok()) pushed(index);
       return taken;
     }
@@ -106,10 +106,10 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
 }
 
 Status GroupBase::post_part(Post post) {
-  std::unique_lock<std::mutex> lock(state_->mutex);
-  if (Status status = refuse(post.descriptor.name); !status.ok()) return status;
+  auto lock = enter(post.descriptor.name);
+  if (!lock.ok()) return lock.status();
   Result<Sequence> taken = take_turn(0, std::move(post));
-  lock.unlock();
+  lock->unlock();
   if (!taken.ok()) return taken.status();
   pushed(0);
   return {};
@@ -154,10 +154,7 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
     if (overlap(input, own)) {
       return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
     }
-    {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      if (Status status = refuse(name); !status.ok()) return status;
-    }
+    if (const auto open = enter(name); !open.ok()) return open.status();
     if (!copies_own_block()) {
       copy_result(own.data(), input.data(), input.length, input.length * size_);
       streaming_fence();
@@ -264,8 +261,8 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   if (size_ == 1) return post(0, std::move(p), std::move(options));
   p.posted = monotonic_now();
   p.timeout = options.timeout;
-  std::unique_lock<std::mutex> lock(state_->mutex);
-  if (Status status = refuse(name); !status.ok()) return status;
+  auto lock = enter(name);
+  if (!lock.ok()) return lock.status();
   // Before anything is pushed: a barrier on one lane alone would never end.
   for (size_t lane = 0; lane < state_->next.size(); lane++) {
     if (Status status = check_sequence(name, lane); !status.ok()) return status;
@@ -273,7 +270,7 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   if (!std::exchange(state_->reduced, false)) {
     p.done = std::move(options.done);
     Result<Sequence> taken = take_turn(0, std::move(p));
-    lock.unlock();
+    lock->unlock();
     if (taken.ok()) pushed(0);
     return taken;
   }
@@ -295,7 +292,7 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   };
   if (auto taken = take_turn(1, p); !taken.ok()) return taken;
   Result<Sequence> taken = take_turn(0, std::move(p));
-  lock.unlock();
+  lock->unlock();
   pushed(1);
   if (taken.ok()) pushed(0);
   return taken;

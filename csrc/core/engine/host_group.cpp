@@ -75,7 +75,9 @@ bool HostGroup::help(size_t lane, const std::function<bool()>& done, Nanos until
 }
 
 std::function<void()> HostGroup::waker() const {
-  return [lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+  // May outlive the group, and so a fork, in whose child the lanes' memory is not mapped.
+  return [pid = pid_, lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+    if (::getpid() != pid) return;
     for (const auto& weak : lanes) {
       if (const auto lane = weak.lock()) lane->look_again();
     }

@@ -1,7 +1,9 @@
 // A lane is driven by one thread at a time: by a caller that waits for a result (no hand-over at
 // all), else by the process's host thread, which peers ring. Whoever lets go arms the needs for the
 // host thread, and looks once more for what was put into the inbox meanwhile, so that nothing is
-// left lying. A caller that waits sleeps at its own bell on the board.
+// left lying. A peer may ring for these needs before the lane is free: the host thread then finds
+// it driven, says so, and is rung again by whoever lets go. A caller that waits sleeps at its own
+// bell on the board.
 //
 // The watch. While something is waited for, a look at the awaited ranks every tick: a dead process
 // is seen by its pidfd; what it had published before is taken first. A stopped one does not answer
@@ -138,8 +140,12 @@ void HostLane::unlock_armed(bool left_over) {
   for (;;) {
     ring = ring || !closing_.empty();
     busy = !core_.idle();
+    // Whatever was missed until here, arming sees.
+    refused_.store(false, std::memory_order_seq_cst);
     if (busy && !ring) ring = !core_.arm(HostWaiter::kThread);
+    letting_go();
     driven_.store(false, std::memory_order_seq_cst);
+    ring = ring || refused_.load(std::memory_order_seq_cst);
     if (!mail_.load(std::memory_order_seq_cst) || !try_lock()) break;
     core_.disarm();
     bool more = false;
@@ -198,7 +204,11 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) {
 }
 
 Nanos HostLane::turn() {
-  if (!try_lock()) return now() + kTick;
+  if (!try_lock()) {
+    refused_.store(true, std::memory_order_seq_cst);
+    // Either the driver sees that after it has let go, or it had let go before.
+    if (!try_lock()) return now() + kTick;
+  }
   core_.disarm();
   bool left_over = false;
   advance(true, left_over);

@@ -23,7 +23,7 @@ struct HostShared {
   std::vector<std::shared_ptr<const HostPeer>> peers;  // by rank; null for the own
 };
 
-class HostLane final : private HostPort {
+class HostLane : private HostPort {
  public:
   HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
            HostHub& hub, std::shared_ptr<Counters> counters,
@@ -51,6 +51,11 @@ class HostLane final : private HostPort {
   // on all ranks. `done` runs once, on whichever thread drives.
   using Closed = std::function<void(const Status&)>;
   void close(Nanos deadline, bool hurry, Closed done);
+
+ protected:
+  // Runs between arming and letting go, where peers may ring a lane that is still driven: a test's
+  // place to act as one.
+  virtual void letting_go() {}
 
  private:
   // HostPort
@@ -87,6 +92,10 @@ class HostLane final : private HostPort {
   };
   std::vector<Closing> leaving_;
   std::atomic<bool> mail_{false};  // one of these is not empty, or look_again()
+
+  // The host thread found the lane driven when it was to take a turn: whoever drives sees to it
+  // that nothing which came since the needs were armed is left lying.
+  std::atomic<bool> refused_{false};
 
   std::atomic<bool> driven_{false};  // who sets it owns what follows
   HostCore core_;

@@ -35,6 +35,7 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
 
   size_t max_datagram(const MulticastAddress& a) const override { return inner_.max_datagram(a); }
   size_t receive_budget() const override { return inner_.receive_budget(); }
+  uint64_t fragmented() const override { return inner_.fragmented(); }
   Status join(const MulticastAddress& a) override { return inner_.join(a); }
   void leave(const MulticastAddress& a) override { inner_.leave(a); }
 

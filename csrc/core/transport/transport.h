@@ -68,7 +68,8 @@ class Datagram {
  public:
   virtual ~Datagram() = default;
 
-  // Largest datagram (header + payload, bytes) that `address` carries without fragmentation.
+  // Largest datagram (header + payload, bytes) that `address` carries without fragmentation, as
+  // it was found when the endpoint was opened.
   virtual size_t max_datagram(const MulticastAddress& address) const = 0;
   // Payload bytes that one receive socket can be relied on to queue (bookkeeping overhead taken
   // off).
@@ -100,6 +101,10 @@ class Datagram {
                              size_t /*length*/) {
     return false;
   }
+
+  // Datagrams that had to leave in fragments, since the medium carries less than max_datagram()
+  // now.
+  virtual uint64_t fragmented() const { return 0; }
 
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
   // handed over; 0 means that the socket was seen empty.
@@ -186,7 +191,8 @@ class Transport {
   virtual void wait(Nanos timeout) = 0;
   // Ends a wait() now or the next one at once. Any thread, async-signal-safe.
   virtual void wake() noexcept = 0;
-  // In the child of a fork: closes every descriptor without a word to the peers.
+  // In the child of a fork, which may have happened in the middle of another thread's call: closes
+  // every descriptor without a word to the peers. wake() may still be called.
   virtual void abandon_after_fork() noexcept = 0;
   // One line for the log: interface, addresses, MTU, buffers granted, offloads.
   virtual std::string describe() const = 0;

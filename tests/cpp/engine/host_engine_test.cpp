@@ -232,6 +232,43 @@ TEST(HostEngine, AStoppedRankIsNamedAndLearnsIt) {
   }));
 }
 
+// As a profiler does it, only faster: whatever a waiting thread does is interrupted by a handler.
+TEST(HostEngine, SignalsThatAreHandledEndNothing) {
+  constexpr uint32_t kRanks = 4;
+  expect_all_good(run_ranks(kRanks, 120, [&](Member rank, DirectoryStore& store) {
+    auto group = host_group("interrupted", rank, kRanks, store);
+    if (!group) return false;
+    static std::atomic<uint64_t> handled{0};
+    struct sigaction handler {};
+    handler.sa_handler = [](int) { handled++; };  // and no SA_RESTART
+    sigaction(SIGPROF, &handler, nullptr);
+    struct sigevent event {};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGPROF;
+    timer_t timer{};
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return false;
+    const struct itimerspec often {
+      {0, 20'000}, { 0, 20'000 }
+    };
+    timer_settime(timer, 0, &often, nullptr);
+    for (int round = 0; round < 500; round++) {
+      const size_t count = round % 10 == 0 ? 200'000 : 100;
+      std::vector<int32_t> mine(count, round + rank), sum(count);
+      const Status s = help_through(*group, 1, [&](PostOptions o) {
+        return group->post_allreduce(whole(mine), whole(sum), {Element::kInt32, Reduction::kSum},
+                                     std::move(o));
+      });
+      EXPECT_TRUE(s.ok()) << "round " << round << ": " << s.to_string();
+      if (!s.ok()) return false;
+      const std::vector<int32_t> exact(count, 4 * round + 6);
+      EXPECT_TRUE(sum == exact);
+    }
+    timer_delete(timer);
+    EXPECT_GT(handled.load(), 1000u);
+    return true;
+  }));
+}
+
 TEST(HostEngine, AbortReachesARankThatWaitsAndOneThatHasNotCalled) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     auto group = host_group("g", rank, 3, store);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -150,6 +151,32 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
 
 def expected_path() -> str:
     return "multicast" if os.environ["MCAST_SHARED_MEMORY"] == "off" else "shared memory"
+
+
+def interrupted(link: Any, rounds: int) -> None:
+    """Operations on both lanes under a timer's signal, 1000 times a second, as a profiler has it."""
+    handled = 0
+
+    def handler(*_: Any) -> None:
+        nonlocal handled
+        handled += 1
+
+    join(link)
+    signal.signal(signal.SIGALRM, handler)  # Python's handlers interrupt system calls
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    for i in range(rounds):
+        count = 200_000 if i % 50 == 0 else 100
+        mine = torch.full((count,), link.rank + i)
+        total, everybody = mine.clone(), torch.empty(count * link.world, dtype=mine.dtype)
+        dist.all_reduce(total)
+        dist.all_gather_into_tensor(everybody, mine)
+        ranks = torch.arange(link.world)
+        assert bool((total == link.world * i + ranks.sum()).all())
+        assert bool((everybody.view(link.world, count) == (ranks + i).unsqueeze(1)).all())
+    dist.barrier()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    dist.destroy_process_group()
+    link.say("good", handled=handled)
 
 
 def paused(link: Any, op: str) -> None:

@@ -166,3 +166,12 @@ def pause(job, op: str, world: int) -> None:
 
 def test_paused(job):
     all_ops(lambda op, world: pause(job, op, world))
+
+
+@pytest.mark.parametrize("rounds", [500, pytest.param(40_000, marks=pytest.mark.all_tier)])
+def test_a_signal_that_is_handled_ends_nothing(job, rounds):
+    """Four ranks of one host had died within seconds: an interrupted poll() was taken for a death."""
+    with job(4, "scenarios.interrupted", rounds) as it:
+        for rank in it.ranks:
+            assert rank.expect("good", 30 + rounds / 100)["handled"] > 10
+        it.end()

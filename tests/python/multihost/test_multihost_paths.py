@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 import torch_mcast
+from torch_mcast.lab import system
 from torch_mcast.lab.pool import Pool
+from torch_mcast.lab.topology import NIC
 
 SIZE = 1 << 20
 
@@ -56,6 +58,45 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
         assert row["path"] == "ring" and row["counters"]["path_switches"] == 1
         assert "no longer hears" in row["reason"] and not row["failure"]
     assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
+
+
+def fragmented_in_steps(ctx, steps):
+    """Broadcasts from rank 0, some in each step; what it has sent in fragments by the end of each."""
+    programs.join(ctx)
+    counts = []
+    for step in range(steps):
+        if ctx.rank == 0:
+            ctx.notify("ready", step)
+            ctx.wait("go")
+        for i in range(3):
+            programs.broadcast(SIZE, 0, 3 * step + i)
+        dist.barrier()
+        counts.append(torch_mcast.stats()["counters"]["fragmented"])
+    return {**torch_mcast.stats(), "fragmented": counts}
+
+
+def test_an_mtu_that_shrinks_under_a_group_is_told_and_counted(four):
+    """The chunk is agreed: it goes on in IP fragments, by multicast, and whole when the MTU is back."""
+    host = four.lab.host(0)
+    mtus = [1500, 1300, 1500]
+    call = four.start(fragmented_in_steps, len(mtus))
+    try:
+        for mtu in mtus:
+            call.wait("ready", ranks=[0])
+            system.ip_batch([f"link set {NIC} mtu {mtu}"], host.namespace)
+            call.signal("go", ranks=[0])
+        outcomes = call.outcomes(120)
+    finally:
+        system.ip_batch([f"link set {NIC} mtu 1500"], host.namespace)
+    assert all(outcome.ok for outcome in outcomes), outcomes
+    before, shrunk, after = outcomes[0].value["fragmented"]
+    chunks = 3 * SIZE // 1408
+    assert before == 0 and shrunk > chunks * 9 // 10 and after - shrunk < chunks // 10
+    for outcome in outcomes:
+        assert outcome.value["path"] == "multicast" and not outcome.value["failure"]
+    assert all(outcome.value["fragmented"][-1] == 0 for outcome in outcomes[1:])
+    log = outcomes[0].log
+    assert log.count(f"interface {NIC}: its MTU is now 1300, it was 1500") >= 1, log
 
 
 def second_job(cluster, hosts, base_port):

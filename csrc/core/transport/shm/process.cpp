@@ -1,6 +1,7 @@
 // Life is asked of a pidfd, which names this process for good: its number may be given to another
 // one once it is gone. Kernels without pidfd (before 5.3) and sandboxes that forbid it are asked
-// with signal 0.
+// with signal 0, and so is one that gives no answer: a poll that fails, for want of memory or by a
+// signal that this thread has handled, says nothing of the other process.
 #include "transport/shm/process.h"
 
 #include <poll.h>
@@ -36,11 +37,15 @@ PeerProcess& PeerProcess::operator=(PeerProcess&& other) noexcept {
 }
 
 bool PeerProcess::alive() const {
-  if (pidfd_ < 0) return ::kill(pid_, 0) == 0 || errno != ESRCH;
-  struct pollfd ask {
-    pidfd_, POLLIN, 0
-  };
-  return ::poll(&ask, 1, 0) == 0;
+  if (pidfd_ >= 0) {
+    struct pollfd ask {
+      pidfd_, POLLIN, 0
+    };
+    const int answers = ::poll(&ask, 1, 0);
+    if (answers == 0) return true;
+    if (answers > 0 && (ask.revents & POLLIN) != 0) return false;
+  }
+  return ::kill(pid_, 0) == 0 || errno != ESRCH;
 }
 
 Status PeerProcess::read(uint64_t address, std::byte* to, size_t length) const {

@@ -203,8 +203,4 @@ void DatagramReceiver::clear_errors() {
   }
 }
 
-void DatagramReceiver::abandon() noexcept {
-  for (auto& socket : sockets_) socket->fd.reset();
-}
-
 }  // namespace mcast

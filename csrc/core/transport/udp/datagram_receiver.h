@@ -37,7 +37,6 @@ class DatagramReceiver {
   size_t granted() const noexcept;
   // Clears errors that would keep the sockets readable.
   void clear_errors();
-  void abandon() noexcept;
 
  private:
   struct Socket {

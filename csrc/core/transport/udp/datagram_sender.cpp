@@ -6,7 +6,12 @@
 // If the kernel refuses segmentation (no support, or a device that cannot checksum), the same bytes
 // are sent as single datagrams with sendmmsg. If that works the refusal was about segmentation and
 // super-packets are off from then on; if it fails too, the error was about the network (no route, a
-// firewall, a lowered MTU) and the batch is dropped and counted: the protocol repairs it like loss.
+// firewall) and the batch is dropped and counted: the protocol repairs it like loss.
+//
+// A single datagram that is too long (EMSGSIZE) is none that we made too long: the interface's MTU
+// has shrunk since it was opened. The size is agreed between all ranks, so it cannot change; the
+// socket lets the kernel fragment instead, and receivers' kernels put the fragments together. That
+// is told once and counted, and over when the MTU is back.
 //
 // A stripe: each batch goes to the socket whose send buffer holds least, so interfaces get their
 // share by what they take, and what was sent about together arrives about together.
@@ -22,6 +27,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+
+#include "base/log.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -104,7 +111,12 @@ Result<DatagramSender::Socket> DatagramSender::open_on(const UdpTransportOptions
   if (status.ok()) status = poller_.add(fd, 0, this);
   if (!status.ok()) return status;
   sndbuf_ = std::min(sndbuf_, set_buffer(fd, false, options.sndbuf));
-  return Socket{std::move(socket).value()};
+  Socket opened;
+  opened.fd = std::move(socket).value();
+  opened.interface = interface.name;
+  opened.mtu = interface.mtu;
+  opened.needed = static_cast<uint32_t>(std::min<uint64_t>(interface.mtu, options.max_mtu));
+  return opened;
 }
 
 std::span<DatagramSender::Socket* const> DatagramSender::candidates() {
@@ -196,14 +208,16 @@ DatagramSender::Sent DatagramSender::send_by(Socket& to) {
       set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, address_.echo, "IP_MULTICAST_LOOP").ok()) {
     to.echo = address_.echo;
   }
+  if (to.fragments) look_at_mtu(to);
   const bool single = used_ - sent_ <= segment_;
-  if (!stats_.gso || single) return send_one_by_one(socket);
+  // Fragments of a super-packet's segments are something that the kernel does not make.
+  if (!stats_.gso || single || !to.carries(segment_)) return send_one_by_one(to);
   Sent result = send_super_packet(socket);
   if (result == Sent::kRefused && segmentation_refused(error_)) {
     const int refusal = error_;
     const size_t before = sent_;
-    result = send_one_by_one(socket);
-    if (sent_ > before) {
+    result = send_one_by_one(to);
+    if (sent_ > before && !to.fragments) {
       stats_.gso = false;
       stats_.gso_fallback_reason = std::strerror(refusal);
       ++stats_.gso_fallbacks;
@@ -240,7 +254,35 @@ DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
   return Sent::kAll;
 }
 
-DatagramSender::Sent DatagramSender::send_one_by_one(int socket) {
+// False: that was not it.
+bool DatagramSender::allow_fragments(Socket& to) {
+  const int fd = to.fd.get();
+  if (to.fragments ||
+      !set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT, "IP_MTU_DISCOVER").ok()) {
+    return false;
+  }
+  to.fragments = true;
+  to.mtu_now = to.refused_at = interface_mtu(fd, to.interface);
+  log(LogLevel::kWarn,
+      "interface %s: its MTU is now %u, it was %u; datagrams of the agreed size leave in IP "
+      "fragments, which is slower; set it back to %u or more, or restart the job",
+      to.interface.c_str(), to.mtu_now, to.mtu, to.needed);
+  return true;
+}
+
+void DatagramSender::look_at_mtu(Socket& to) {
+  const int fd = to.fd.get();
+  to.mtu_now = interface_mtu(fd, to.interface);
+  if (to.mtu_now < to.needed || to.mtu_now <= to.refused_at ||
+      !set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER").ok()) {
+    return;
+  }
+  to.fragments = false;
+  log(LogLevel::kInfo, "interface %s: its MTU is %u again; datagrams leave whole again",
+      to.interface.c_str(), to.mtu_now);
+}
+
+DatagramSender::Sent DatagramSender::send_one_by_one(Socket& by) {
   sockaddr_in to = multicast_sockaddr(address_);
   std::array<mmsghdr, kMaxSegments> messages;
   std::array<iovec, kMaxSegments> pieces;
@@ -254,14 +296,16 @@ DatagramSender::Sent DatagramSender::send_one_by_one(int socket) {
       messages[n].msg_hdr.msg_iov = &pieces[n];
       messages[n].msg_hdr.msg_iovlen = 1;
     }
-    const int taken = ::sendmmsg(socket, messages.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int taken = ::sendmmsg(by.fd.get(), messages.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (taken < 0) {
       if (errno == EINTR) continue;
       error_ = errno;
+      if (error_ == EMSGSIZE && allow_fragments(by)) continue;
       return would_block(error_) || no_memory(error_) ? Sent::kWouldBlock : Sent::kRefused;
     }
     ++stats_.send_calls;
     stats_.datagrams_sent += static_cast<uint64_t>(taken);
+    for (int i = 0; i < taken; ++i) fragmented_ += by.carries(pieces[i].iov_len) ? 0 : 1;
     sent_ = std::min(used_, sent_ + static_cast<size_t>(taken) * segment_);
   }
   return Sent::kAll;
@@ -282,11 +326,6 @@ void DatagramSender::clear_errors() {
   };
   for (const Socket& socket : sockets_) clear(socket);
   clear(loopback_);
-}
-
-void DatagramSender::abandon() noexcept {
-  for (Socket& socket : sockets_) socket.fd.reset();
-  loopback_.fd.reset();
 }
 
 }  // namespace mcast

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -39,18 +40,27 @@ class DatagramSender {
   void commit(size_t size);
   bool flush();
 
+  // See Datagram.
+  uint64_t fragmented() const noexcept { return fragmented_; }
   size_t sndbuf() const noexcept { return sndbuf_; }  // granted, the kernel's figure
   // Something is queued that no event will announce room for (the kernel was out of memory): try
   // again after a short while.
   bool needs_retry() const noexcept { return out_of_memory_; }
   void clear_errors();
-  void abandon() noexcept;
 
  private:
   enum class Sent { kAll, kWouldBlock, kRefused };
   struct Socket {
     Fd fd;
     bool echo = true;  // IP_MULTICAST_LOOP as it is set
+    std::string interface;
+    uint32_t mtu = 0;     // of the interface when it was opened
+    uint32_t needed = 0;  // of that, what the largest datagram takes
+    // The interface has refused a datagram that it was opened for: what does not fit any more
+    // leaves in fragments.
+    bool fragments = false;
+    uint32_t refused_at = 0, mtu_now = 0;  // its MTU then, and when it was last asked for
+    bool carries(size_t datagram) const { return !fragments || datagram + kUdpOverhead <= mtu_now; }
   };
 
   size_t segments_limit() const noexcept;
@@ -58,7 +68,9 @@ class DatagramSender {
   bool push();
   Sent send_by(Socket& socket);
   Sent send_super_packet(int socket);
-  Sent send_one_by_one(int socket);
+  Sent send_one_by_one(Socket& to);
+  bool allow_fragments(Socket& to);
+  void look_at_mtu(Socket& to);
   // The sockets that reach the batch's address, in the order in which to try them.
   std::span<Socket* const> candidates();
   void watch_for_room(bool on);
@@ -71,6 +83,7 @@ class DatagramSender {
   std::vector<Socket*> order_;   // scratch of candidates()
   size_t turn_ = 0;              // whose turn it is among equals
   size_t sndbuf_ = 0;
+  uint64_t fragmented_ = 0;
 
   std::unique_ptr<std::byte[]> buffer_;
   MulticastAddress address_;

@@ -147,6 +147,13 @@ int InterfacePattern::match(std::string_view name) const {
   return -1;
 }
 
+uint32_t interface_mtu(int fd, const std::string& name) {
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
+  if (::ioctl(fd, SIOCGIFMTU, &request) != 0 || request.ifr_mtu < 0) return 0;
+  return static_cast<uint32_t>(request.ifr_mtu);
+}
+
 Result<std::vector<Interface>> list_interfaces() {
   ifaddrs* head = nullptr;
   if (::getifaddrs(&head) != 0) return Status::system(errno, "getifaddrs");
@@ -166,11 +173,7 @@ Result<std::vector<Interface>> list_interfaces() {
       i.loopback = (a->ifa_flags & IFF_LOOPBACK) != 0;
       i.multicast = (a->ifa_flags & IFF_MULTICAST) != 0;
       i.default_route = i.name == default_name;
-      ifreq request{};
-      std::strncpy(request.ifr_name, a->ifa_name, IFNAMSIZ - 1);
-      if (::ioctl(socket->get(), SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0) {
-        i.mtu = static_cast<uint32_t>(request.ifr_mtu);
-      }
+      i.mtu = interface_mtu(socket->get(), i.name);
       out.push_back(i);
       it = out.end() - 1;
     }

@@ -45,6 +45,9 @@ struct InterfacePattern {
   int match(std::string_view name) const;
 };
 
+// Its MTU now, bytes of IP packet; 0: there is no such interface any more. `fd`: any socket.
+uint32_t interface_mtu(int fd, const std::string& name);
+
 // All interfaces of this network namespace, in the system's order, one row each (first IPv4
 // address).
 Result<std::vector<Interface>> list_interfaces();

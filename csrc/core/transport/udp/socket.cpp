@@ -89,7 +89,39 @@ Status Epoll::add(int fd, uint32_t events, void* tag) {
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return Status::system(errno, "epoll_ctl");
   }
+  replace(-1, fd);
   return {};
+}
+
+void Epoll::replace(int from, int to) {
+  for (Block* block = &watched_;;) {
+    for (auto& place : block->places) {
+      if (place.load(std::memory_order_relaxed) != from) continue;
+      return place.store(to, std::memory_order_relaxed);
+    }
+    Block* next = block->next.load(std::memory_order_relaxed);
+    if (next == nullptr) {
+      if (from != -1) return;  // it is not watched
+      next = new Block;
+      block->next.store(next, std::memory_order_release);
+    }
+    block = next;
+  }
+}
+
+Epoll::~Epoll() {
+  for (Block* block = watched_.next.load(); block != nullptr;) {
+    delete std::exchange(block, block->next.load());
+  }
+}
+
+void Epoll::abandon_watched() noexcept {
+  for (Block* block = &watched_; block != nullptr; block = block->next.load()) {
+    for (auto& place : block->places) {
+      if (const int fd = place.exchange(-1); fd >= 0) ::close(fd);
+    }
+  }
+  fd_.reset();
 }
 
 void Epoll::modify(int fd, uint32_t events, void* tag) {
@@ -99,7 +131,10 @@ void Epoll::modify(int fd, uint32_t events, void* tag) {
   (void)::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a registered fd
 }
 
-void Epoll::remove(int fd) { (void)::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void Epoll::remove(int fd) {
+  replace(fd, -1);
+  (void)::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
 
 size_t Epoll::wait(std::span<epoll_event> events, Nanos timeout) {
   const int capacity = static_cast<int>(events.size());

@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -34,7 +36,8 @@ class Fd {
 
   int get() const noexcept { return fd_; }
   bool valid() const noexcept { return fd_ >= 0; }
-  void reset() noexcept;  // close(2) and nothing else: safe in the child of a fork
+  void reset() noexcept;                // close(2) and nothing else: safe in the child of a fork
+  void forget() noexcept { fd_ = -1; }  // it is closed already
 
  private:
   int fd_ = -1;
@@ -59,6 +62,10 @@ std::string to_text(const sockaddr_in& address);  // "192.0.2.1:80"
 // a forked child would keep them registered.
 class Epoll {
  public:
+  Epoll() = default;
+  Epoll(const Epoll&) = delete;
+  Epoll& operator=(const Epoll&) = delete;
+  ~Epoll();
   Status open();
   int fd() const noexcept { return fd_.get(); }
   Status add(int fd, uint32_t events, void* tag);
@@ -66,10 +73,26 @@ class Epoll {
   void remove(int fd);
   // Up to events.size() ready descriptors; 0 after `timeout` (kNever: none) or a signal.
   size_t wait(std::span<epoll_event> events, Nanos timeout);
+  // In the child of a fork, which may have been made at any moment of a call of another thread:
+  // closes the instance; or also all that it watches, whose owners must not close it again.
   void abandon() noexcept { fd_.reset(); }
+  void abandon_watched() noexcept;
 
  private:
+  // What is watched: -1 is a free place. Blocks are added and stay, places are filled and emptied
+  // by single stores, so the list is whole at every moment.
+  struct Block {
+    Block() noexcept {
+      for (auto& place : places) place.store(-1, std::memory_order_relaxed);
+    }
+    std::array<std::atomic<int>, 62> places;
+    std::atomic<Block*> next{nullptr};
+  };
+  // Puts `to` into the first place that holds `from`.
+  void replace(int from, int to);
+
   Fd fd_;
+  Block watched_;
 };
 
 }  // namespace mcast

@@ -35,7 +35,6 @@ class TcpConnection {
   Status watch(uint32_t events);  // starts to wait for `events`
   void want(uint32_t events);     // changes what is waited for
   void close();                   // deregisters, closes, state kDead
-  void abandon() noexcept { fd_.reset(); }
 
   // Reads until `partial` holds `size` bytes, never more. kOk: complete.
   Io read_exactly(size_t size);

@@ -378,10 +378,4 @@ Nanos TcpStream::until_timer() const noexcept {
   return next == kNever ? kNever : std::max<Nanos>(next - now_, 0);
 }
 
-void TcpStream::abandon() noexcept {
-  for (Listener& listener : listeners_) listener.fd.reset();
-  for (auto& c : connections_) c->abandon();
-  epoll_.abandon();
-}
-
 }  // namespace mcast

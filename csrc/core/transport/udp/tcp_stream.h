@@ -47,7 +47,7 @@ class TcpStream final : public Stream {
   int poll_fd() const noexcept { return epoll_.fd(); }  // readable: poll() has something to do
   // How long after the last poll() its next timer is due; 0 if it should be called at once.
   Nanos until_timer() const noexcept;
-  void abandon() noexcept;
+  void abandon() noexcept { epoll_.abandon_watched(); }
 
  private:
   enum class Phase {

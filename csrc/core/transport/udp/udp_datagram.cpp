@@ -45,9 +45,4 @@ void UdpDatagram::clear_errors() {
   receiver_.clear_errors();
 }
 
-void UdpDatagram::abandon() noexcept {
-  sender_.abandon();
-  receiver_.abandon();
-}
-
 }  // namespace mcast

@@ -25,6 +25,7 @@ class UdpDatagram final : public Datagram {
   Bytes lend(const MulticastAddress& address, size_t size) override;
   void commit(size_t size) override { sender_.commit(size); }
   bool flush() override { return sender_.flush(); }
+  uint64_t fragmented() const override { return sender_.fragmented(); }
   size_t receive(DatagramSink& sink, size_t max_bytes) override {
     return receiver_.receive(sink, max_bytes);
   }
@@ -33,7 +34,6 @@ class UdpDatagram final : public Datagram {
   const DatagramReceiver& receiver() const noexcept { return receiver_; }
   // Clears pending errors of all sockets, which would keep them ready.
   void clear_errors();
-  void abandon() noexcept;
 
  private:
   UdpStats& stats_;

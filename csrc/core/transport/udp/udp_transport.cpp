@@ -77,10 +77,12 @@ void UdpTransport::wake() noexcept {
 }
 
 void UdpTransport::abandon_after_fork() noexcept {
-  datagram_.abandon();
+  // All that is open is watched by one of the two (the stream's instance by the other: closed
+  // twice, which hits nothing, since nothing is opened in between). What owns it may be half
+  // changed.
   stream_.abandon();
-  wake_fd_.reset();
-  poller_.abandon();
+  poller_.abandon_watched();
+  wake_fd_.forget();  // others may still call wake()
 }
 
 std::string UdpTransport::describe() const {
