@@ -318,7 +318,7 @@ PYBIND11_MODULE(_C, module) {
       [](bool give_up) {
         Engine::instance().shutdown(give_up);
         watch::close(5 * kSecond);
-        Background::instance().close();
+        Background::instance().close(5 * kSecond);
       },
       "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "
       "those "

@@ -87,9 +87,12 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
   staged->launch(work, engine_group->waker(),
                  [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
                    // The last reference to a group waits for its end: not on the watch thread.
-                   Background::instance().run([weak, reason] {
-                     if (const auto live = weak.lock()) live->abort(reason);
-                   });
+                   Background::instance().run(
+                       "abort: " + reason,
+                       [weak, reason] {
+                         if (const auto live = weak.lock()) live->abort(reason);
+                       },
+                       true);
                  });
   tallies_.engine(op, bytes);
   return work;

@@ -102,7 +102,7 @@ std::shared_ptr<Staged> Staged::make(std::vector<Transfer> transfers,
                                      std::shared_ptr<CopyBacks> backs, int rank,
                                      const SideStreams& streams) {
   return {new Staged(std::move(transfers), std::move(backs), rank, streams),
-          [](Staged* staged) { Background::instance().run([staged] { delete staged; }); }};
+          [](Staged* staged) { Background::instance().in_order([staged] { delete staged; }); }};
 }
 
 uint32_t* Staged::word(size_t index) const {

@@ -79,6 +79,33 @@ def waits_at_exit(link: Any, groups: int) -> None:
         os._exit(0)
 
 
+def callback_waits(link: Any, what: str) -> None:
+    """Rank 0 ends while a callback waits: for an operation of its own that rank 1 never calls, or for
+    what nobody ends."""
+    join(link, linger=500)
+    if link.rank == 1:
+        link.hear("post")  # later: what is complete already calls back in then() itself
+        dist.barrier()
+        link.hear("go")
+        os._exit(0)
+    future = dist.barrier(async_op=True).get_future()
+    waits = threading.Event()
+
+    def callback(_: Any) -> None:
+        work = dist.broadcast(torch.zeros(3), 1, async_op=True)
+        waits.set()
+        if what == "operation":
+            work.get_future().wait()
+        while not waits.wait() or what == "polls":
+            time.sleep(0.01)
+        threading.Event().wait()
+
+    future.then(callback)
+    link.say("posted")
+    waits.wait()
+    link.say("ends")
+
+
 def interrupted(link: Any, where: str) -> None:
     """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
     if where == "creation":
