@@ -98,9 +98,10 @@ class ProcessGroupMcast final : public c10d::Backend {
  private:
   struct Failure;
 
-  // Whether this is the process that made the group. In the child of a fork the engine refuses
-  // calls by itself; the fallbacks' threads do not exist there, so they must not even be destroyed.
+  // Whether this is the process that made the group. The child of a fork touches nothing of it: a
+  // thread of the parent may have held any of the locks, and the threads behind it do not exist.
   bool here() const;
+  void check_here(const char* op) const;  // throws elsewhere
   std::shared_ptr<Group> group(const char* op) const;
   Nanos limit(std::chrono::milliseconds timeout) const;
   std::string context(const char* op, uint64_t sequence) const;

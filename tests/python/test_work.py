@@ -277,6 +277,13 @@ def errors_of_arguments() -> None:
         r"input is a meta tensor",
         lambda: b._allgather_base(torch.zeros(8), torch.zeros(4, device="meta")),
     )
+    freed = torch.zeros(4)
+    freed.untyped_storage().resize_(8)
+    check(
+        ValueError,
+        r"input needs a storage of 16 bytes, its storage has 8",
+        lambda: b._allgather_base(torch.zeros(8), freed),
+    )
     options = dist.BroadcastOptions()
     options.rootRank = world
     check(

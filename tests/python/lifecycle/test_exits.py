@@ -136,11 +136,17 @@ def test_child_of_a_killed_rank_lives_on(job):
 def test_group_in_a_forked_child(job):
     with job(2, "scenarios_exit.uses_group_in_child") as it:
         for rank in it.ranks:
-            for _ in range(4):
+            for _ in range(5):
                 text = rank.expect("error")["text"]
                 assert "belongs to the parent process; make a new group after fork" in text, text
             rank.expect("child good")
             rank.expect("good")
+        it.end()
+
+
+def test_forks_while_posting(job):
+    with job(1, "scenarios_exit.forks_while_posting") as it:
+        it.ranks[0].expect("good", 120)
         it.end()
 
 
