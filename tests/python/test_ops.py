@@ -107,18 +107,19 @@ def test_all_gather_list(ranks, world):
 
 
 def storages_over_one_buffer(size: int) -> None:
-    """Outputs in one buffer whose storages begin at the same address and have different lengths."""
+    """Tensors in one buffer whose storages begin at the same address and have different lengths."""
     rank, world = dist.get_rank(), dist.get_world_size()
     buffer = np.zeros(world * size, dtype=np.float32)
-    outputs = [torch.from_numpy(buffer[:size])]
-    outputs += [torch.from_numpy(buffer)[r * size : (r + 1) * size] for r in range(1, world)]
-    for order in (1, -1):
-        buffer[:] = 0
-        mine = content(rank, size, torch.float32, order)
-        dist.all_gather(outputs, mine)
-        for r, output in enumerate(outputs):
-            assert_same(output, content(r, size, torch.float32, order), (order, r))
-        outputs[1:] = [torch.from_numpy(buffer[: (r + 1) * size])[r * size :] for r in range(1, world)]
+    blocks = [torch.from_numpy(buffer[:size])]
+    blocks += [torch.from_numpy(buffer)[r * size : (r + 1) * size] for r in range(1, world)]
+    blocks[rank].copy_(content(rank, size, torch.float32))
+    dist.all_gather(blocks, blocks[rank])
+    for r, block in enumerate(blocks):
+        assert_same(block, content(r, size, torch.float32), r)
+    buffer[:] = np.repeat(np.arange(1.0, world + 1.0), size)
+    mine = torch.zeros(size)
+    dist.reduce_scatter(mine, blocks)
+    assert mine.tolist() == [world * (rank + 1.0)] * size
 
 
 @pytest.mark.parametrize("size", [1000, 300_000])
