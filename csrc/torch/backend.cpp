@@ -85,6 +85,11 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
 }
 
 ProcessGroupMcast::~ProcessGroupMcast() {
+  if (!here()) {
+    (void)new auto(std::move(group_));
+    (void)new auto(std::move(fallbacks_));
+    return;
+  }
   try {
     const WithoutGil nogil;
     std::shared_ptr<Group> group;
@@ -92,8 +97,7 @@ ProcessGroupMcast::~ProcessGroupMcast() {
       std::lock_guard lock(mutex_);
       group = std::move(group_);
     }
-    group.reset();  // lingers for unconfirmed operations, at most the configured time
-    if (!here()) (void)new auto(std::move(fallbacks_));
+    group.reset();       // lingers for unconfirmed operations, at most the configured time
     fallbacks_.clear();  // joins threads
   } catch (const std::exception& error) {
     TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
@@ -104,7 +108,16 @@ ProcessGroupMcast::~ProcessGroupMcast() {
 
 bool ProcessGroupMcast::here() const { return getpid() == pid_; }
 
+void ProcessGroupMcast::check_here(const char* op) const {
+  if (here()) return;
+  throw_status(Status(Code::kClosed, c10::str(op, ": group '", name_,
+                                              "' belongs to the parent process; make a new group "
+                                              "after fork")),
+               context(op, sequence_));
+}
+
 std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
+  check_here(op);
   std::lock_guard lock(mutex_);
   if (!group_)
     throw_status(Status(Code::kClosed, "the group was shut down"), context(op, sequence_));
@@ -145,19 +158,21 @@ c10d::ErrorType ProcessGroupMcast::getError() {
 }
 
 void ProcessGroupMcast::abort() {
+  if (!here()) return;
   const WithoutGil nogil;
   std::shared_ptr<Group> group;
   std::map<c10::DeviceType, BackendPtr> fallbacks;
   {
     std::lock_guard lock(mutex_);
     group = group_;
-    if (here()) fallbacks = fallbacks_;
+    fallbacks = fallbacks_;
   }
   if (group) group->abort(c10::str("abort() on rank ", rank_));
   for (auto& [device, backend] : fallbacks) backend->abort();
 }
 
 void ProcessGroupMcast::shutdown() {
+  if (!here()) return;
   const WithoutGil nogil;
   std::shared_ptr<Group> group;
   std::map<c10::DeviceType, BackendPtr> fallbacks;
@@ -165,7 +180,7 @@ void ProcessGroupMcast::shutdown() {
     std::lock_guard lock(mutex_);
     group = std::move(group_);
     group_ = nullptr;
-    if (here()) fallbacks = fallbacks_;
+    fallbacks = fallbacks_;
     if (group) last_stats_ = group->stats();
   }
   if (group) {

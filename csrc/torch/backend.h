@@ -98,9 +98,10 @@ class ProcessGroupMcast final : public c10d::Backend {
  private:
   struct Failure;
 
-  // Whether this is the process that made the group. In the child of a fork the engine refuses
-  // calls by itself; the fallbacks' threads do not exist there, so they must not even be destroyed.
+  // Whether this is the process that made the group. The child of a fork touches nothing of it: a
+  // thread of the parent may have held any of the locks, and the threads behind it do not exist.
   bool here() const;
+  void check_here(const char* op) const;  // throws elsewhere
   std::shared_ptr<Group> group(const char* op) const;
   Nanos limit(std::chrono::milliseconds timeout) const;
   std::string context(const char* op, uint64_t sequence) const;
@@ -117,7 +118,7 @@ class ProcessGroupMcast final : public c10d::Backend {
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
   void check_stageable(Op op, const at::Tensor& tensor) const;
-  SideStreams side_streams(c10::Device device, const Group& engine_group);
+  SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
@@ -162,7 +163,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::shared_ptr<Group> group_;
   GroupStats last_stats_;
   std::map<c10::DeviceType, BackendPtr> fallbacks_;
-  std::vector<SideStreams> side_streams_;  // one per device used
+  std::vector<SideStreams> side_streams_;  // one per device and lane used
 };
 
 }  // namespace mcast::pg

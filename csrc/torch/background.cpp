@@ -1,44 +1,185 @@
-// A queue, a mutex, a condition variable and a thread that lives as long as the process. The
-// instance is leaked: tasks may arrive from lane threads while static destructors run.
+// Three crews, each a queue with threads. That of in_order() has one thread. The others grow: while
+// tasks are queued, one thread is idle and looks after them (whoever queues or takes a task sees to
+// that). It takes the next one when every task that runs has run for longer than the crew's
+// patience. So callbacks run one after another as with a single thread, in the same order on all
+// ranks, and one that waits for something holds up the rest no longer than that. What it waits for
+// is mostly an operation that it has posted itself: the ends of those have a crew without patience.
+// Idle threads but one leave after a while.
 //
-// fork() keeps the memory but not the thread, and possibly a locked mutex; the child therefore gets
-// a new Impl and never looks at the old one, whose tasks belong to operations of the parent.
+// The instance is leaked: tasks may arrive from lane threads while static destructors run. fork()
+// keeps the memory but not the threads, and possibly a locked mutex; the child therefore gets a new
+// Impl and never looks at the old one, whose tasks belong to operations of the parent.
 #include "background.h"
 
 #include <pthread.h>
+#include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <vector>
+
+#include "base/log.h"
 
 namespace mcast::pg {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Longer than threads wait for Python's lock (5 ms), or else short callbacks would run side by
+// side.
+constexpr std::chrono::milliseconds kPatience(20);
+constexpr std::chrono::seconds kIdleLimit(10);
+// Every bucket of a large model may have a callback that waits. A thread that waits costs some
+// kilobytes.
+constexpr size_t kMostWaiting = 1024;
+constexpr size_t kMostNamed = 8;
+constexpr Nanos kLastWait = kSecond;
+
+struct Task {
+  std::string what;
+  std::function<void()> body;
+  unsigned long thread = 0;  // that runs it, as Python knows it
+};
+
+// Guarded by Impl::mutex.
+struct Crew {
+  Crew(const char* thread_name, size_t most_threads, Clock::duration for_each)
+      : name(thread_name), most(most_threads), patience(for_each) {}
+
+  const char* const name;
+  const size_t most;  // threads
+  const Clock::duration patience;
+  std::condition_variable changed;
+  std::deque<Task> queue;
+  std::vector<const Task*> running;  // the last began last
+  Clock::time_point young_until;     // the last has run for `patience` then
+  size_t threads = 0;
+  size_t idle = 0;
+
+  bool quiet() const { return queue.empty() && running.empty(); }
+};
+
+thread_local bool t_in_task = false;
+
+// Threads that run Python code get a SystemExit there. Those that came back to an interpreter that
+// has gone would be ended by it in the middle of C++ code, which aborts the process (before
+// Python 3.14).
+void interrupt(const std::vector<unsigned long>& threads) {
+  if (Py_IsInitialized() == 0) return;
+  const pybind11::gil_scoped_acquire gil;
+  for (const unsigned long thread : threads) PyThreadState_SetAsyncExc(thread, PyExc_SystemExit);
+}
+
+}  // namespace
 
 struct Background::Impl {
   std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  bool started = false;
-  bool busy = false;
+  std::condition_variable ended;  // a task
+  Crew ordered{"mcast-finish", 1, {}};
+  Crew callbacks{"mcast-future", kMostWaiting, kPatience};
+  Crew nested{"mcast-nested", kMostWaiting, {}};
+  const std::array<Crew*, 3> crews{&ordered, &callbacks, &nested};
+  bool full_reported = false;
   bool closed = false;
 
-  void loop() {
-    pthread_setname_np(pthread_self(), "mcast-finish");
+  std::vector<unsigned long> report() const;
+
+  void push(Crew& crew, Task task) {
+    const std::lock_guard lock(mutex);
+    if (closed) {
+      new Task(std::move(task));  // leaked on purpose, see in_order() in the header
+      return;
+    }
+    crew.queue.push_back(std::move(task));
+    look_after(crew);
+    crew.changed.notify_one();
+  }
+
+  // A task is queued: some thread must look after it.
+  void look_after(Crew& crew) {
+    if (crew.idle > 0) return;
+    if (crew.threads == crew.most) {
+      if (crew.most > 1 && !std::exchange(full_reported, true)) {
+        log(LogLevel::kWarn,
+            "%zu callbacks of futures run or wait at once, which is the most; others run when one "
+            "of them ends",
+            crew.most);
+      }
+      return;
+    }
+    try {
+      std::thread([this, &crew] { loop(crew); }).detach();
+      crew.threads++;
+      crew.idle++;  // it will be, and nobody else needs to start one
+    } catch (const std::system_error& error) {
+      log(LogLevel::kError, "cannot start a thread for the end of operations: %s", error.what());
+    }
+  }
+
+  void loop(Crew& crew) {
+    pthread_setname_np(pthread_self(), crew.name);
+    t_in_task = &crew != &ordered;
     std::unique_lock lock(mutex);
-    for (;;) {
-      changed.wait(lock, [&] { return !queue.empty(); });
-      std::function<void()> task = std::move(queue.front());
-      queue.pop_front();
-      busy = true;
+    while (next(crew, lock)) {
+      Task task = std::move(crew.queue.front());
+      task.thread = PyThread_get_thread_ident();
+      crew.queue.pop_front();
+      crew.idle--;
+      crew.running.push_back(&task);
+      crew.young_until = Clock::now() + crew.patience;
+      if (!crew.queue.empty()) look_after(crew);
       lock.unlock();
-      task();
-      task = nullptr;  // destroyed here, outside the lock: it may own tensors
+      task.body();
+      task.body = nullptr;  // destroyed here, outside the lock: it may own tensors
       lock.lock();
-      busy = false;
-      if (queue.empty()) changed.notify_all();
+      if (crew.running.back() == &task) crew.young_until = {};
+      std::erase(crew.running, &task);
+      crew.idle++;
+      ended.notify_all();
+    }
+    crew.idle--;
+    crew.threads--;
+  }
+
+  // Waits, as one of the idle, until it is time for the first task; false: this thread may leave.
+  bool next(Crew& crew, std::unique_lock<std::mutex>& lock) {
+    for (;;) {
+      if (closed) {
+        crew.changed.wait(lock);  // for ever
+      } else if (!crew.queue.empty()) {
+        if (crew.running.empty() || Clock::now() >= crew.young_until) return true;
+        crew.changed.wait_until(lock, crew.young_until);
+      } else if (crew.idle == 1) {
+        crew.changed.wait(lock);
+      } else if (crew.changed.wait_for(lock, kIdleLimit) == std::cv_status::timeout &&
+                 crew.queue.empty() && crew.idle > 1) {
+        return false;
+      }
     }
   }
 };
+
+// Logs what still runs at the end of the process. The threads that run it.
+std::vector<unsigned long> Background::Impl::report() const {
+  std::vector<unsigned long> threads;
+  std::string names;
+  size_t queued = 0;
+  for (const Crew* crew : crews) {
+    queued += crew->queue.size();
+    for (const Task* task : crew->running) {
+      if (threads.size() < kMostNamed) names += (names.empty() ? "" : "; ") + task->what;
+      threads.push_back(task->thread);
+    }
+  }
+  log(LogLevel::kWarn, "the process ends although %zu task(s) still run and %zu are queued: %s%s",
+      threads.size(), queued, names.c_str(), threads.size() > kMostNamed ? "; ..." : "");
+  return threads;
+}
 
 Background::Background() : impl_(new Impl) {}
 
@@ -51,25 +192,32 @@ Background& Background::instance() {
   return *background;
 }
 
-void Background::run(std::function<void()> task) {
-  Impl& impl = *impl_;
-  std::lock_guard lock(impl.mutex);
-  if (impl.closed) {
-    new std::function<void()>(std::move(task));  // leaked on purpose, see run() in the header
-    return;
-  }
-  if (!impl.started) {
-    std::thread([&impl] { impl.loop(); }).detach();
-    impl.started = true;
-  }
-  impl.queue.push_back(std::move(task));
-  impl.changed.notify_all();
+void Background::in_order(std::function<void()> task) {
+  impl_->push(impl_->ordered, {"copies and releases of tensors", std::move(task)});
 }
 
-void Background::close() {
+void Background::run(std::string what, std::function<void()> task, bool nested) {
+  impl_->push(nested ? impl_->nested : impl_->callbacks, {std::move(what), std::move(task)});
+}
+
+bool Background::in_task() { return t_in_task; }
+
+void Background::close(Nanos limit) {
   Impl& impl = *impl_;
   std::unique_lock lock(impl.mutex);
-  impl.changed.wait(lock, [&] { return impl.queue.empty() && !impl.busy; });
+  const auto end = [&](Nanos within) {
+    return impl.ended.wait_for(lock, std::chrono::nanoseconds(within), [&] {
+      return std::all_of(impl.crews.begin(), impl.crews.end(),
+                         [](const Crew* crew) { return crew->quiet(); });
+    });
+  };
+  if (!end(limit)) {
+    const std::vector<unsigned long> threads = impl.report();
+    lock.unlock();
+    interrupt(threads);
+    lock.lock();
+    end(kLastWait);
+  }
   impl.closed = true;
 }
 

@@ -1,14 +1,22 @@
-// One thread per process for what must not run on a lane thread when an operation ends: copies to
-// tensors that could not be written directly, futures and their callbacks (which may take Python's
-// lock), and the release of the last reference to a tensor (which may run Python too).
+// Threads of the process for what must not run on a lane thread when an operation ends.
 //
-// Threads: run() and dispose() from any thread, never blocking. Started by the first task. After
-// fork() the child starts with an empty queue and its own thread.
+// - in_order(): one thread, for copies to tensors that could not be written directly (two
+//   operations may write to one tensor) and the release of the last reference to a tensor (which
+//   may run Python). Such a task never waits for an operation.
+// - run(): for what may wait for anything, other operations too: futures, whose callbacks are the
+//   user's, and the end of groups. A task that waits keeps no other from running for long, and the
+//   end of what was posted by a task not at all: that task may be waiting for it.
+//
+// Threads: all from any thread, never blocking but close(). Started by the first task. After fork()
+// the child starts with empty queues and its own threads.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+
+#include "base/types.h"
 
 namespace mcast::pg {
 
@@ -16,11 +24,17 @@ class Background {
  public:
   static Background& instance();
 
-  // Runs `task` soon, tasks in the order of the calls. A task must not throw. After close() tasks
-  // are neither run nor destroyed: the interpreter they may need is going away.
-  void run(std::function<void()> task);
-  // Waits until every task so far has run, then refuses new ones. Call without Python's lock.
-  void close();
+  // A task must not throw. After close() tasks are neither run nor destroyed: the interpreter they
+  // may need is going away.
+  void in_order(std::function<void()> task);
+  // Tasks run one after another in the order of the calls, unless one takes long. `nested`: at
+  // once, whatever else runs. `what` names the task in a log line.
+  void run(std::string what, std::function<void()> task, bool nested = false);
+  // Whether the calling thread is inside a task of run().
+  static bool in_task();
+  // Waits until every task has run, at most `limit`, then refuses new ones and names in the log
+  // what still runs. Call without Python's lock.
+  void close(Nanos limit);
 
  private:
   struct Impl;
@@ -29,11 +43,11 @@ class Background {
   Impl* impl_;
 };
 
-// Drops `reference` on the background thread.
+// Drops `reference` on the thread of in_order().
 template <typename Pointer>
 void dispose_later(Pointer reference) {
   auto last = std::make_shared<Pointer>(std::move(reference));
-  Background::instance().run([held = std::move(last)]() mutable { held.reset(); });
+  Background::instance().in_order([held = std::move(last)]() mutable { held.reset(); });
 }
 
 // Drops `reference` (an intrusive_ptr of something without a Python object) there if it is the last

@@ -32,12 +32,7 @@ std::map<std::string, std::string> ProcessGroupMcast::fallback_names() const {
 }
 
 c10d::Backend& ProcessGroupMcast::fallback(Op op, const at::Tensor& tensor) {
-  if (!here()) {
-    throw_status(Status(Code::kClosed, c10::str(op_name(op), ": group '", name_,
-                                                "' belongs to the parent process; make a new group "
-                                                "after fork")),
-                 context(op_name(op), sequence_));
-  }
+  check_here(op_name(op));
   std::lock_guard lock(mutex_);
   const auto found = fallbacks_.find(tensor.device().type());
   if (found == fallbacks_.end()) {
@@ -117,6 +112,7 @@ WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
 }
 
 void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  check_here(op_name(Op::monitored_barrier));
   BackendPtr backend;
   {
     std::lock_guard lock(mutex_);

@@ -6,6 +6,9 @@
 // does.
 #include "tensors.h"
 
+#include <ATen/EmptyTensor.h>
+#include <pthread.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -63,40 +66,55 @@ void release(c10::Storage storage) {
   }
 }
 
-// How often the memory of `storage` has been lent since it was allocated, this time included; 0 if
-// it is too small for that to matter. Addresses say nothing about it: what is freed after each
-// operation, as FSDP does, often comes back at the same place.
-uint32_t uses_of(const c10::Storage& storage) {
+struct Uses {
   struct Entry {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being another's
     const void* data = nullptr;                         // storages can be given other memory
     uint32_t uses = 0;
     uint64_t last = 0;
   };
+  std::mutex mutex;
+  std::vector<Entry> entries;
+  uint64_t clock = 0;
+};
+
+// Not destroyed at exit, when lanes may still let go of storages. fork() may find the mutex locked:
+// the child starts anew.
+Uses*& uses() {
+  static Uses* current = [] {
+    pthread_atfork(nullptr, nullptr, [] { uses() = new Uses; });
+    return new Uses;
+  }();
+  return current;
+}
+
+// How often the memory of `storage` has been lent since it was allocated, this time included; 0 if
+// it is too small for that to matter. Addresses say nothing about it: what is freed after each
+// operation, as FSDP does, often comes back at the same place.
+uint32_t uses_of(const c10::Storage& storage) {
   if (storage.nbytes() < kHugeRange) return 0;
   c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-  // Not destroyed at exit, when lanes may still let go of storages.
-  static std::mutex* const mutex = new std::mutex;
-  static std::vector<Entry>* const entries = new std::vector<Entry>;
-  static uint64_t clock = 0;
   constexpr size_t kEntries = 256;
-  std::lock_guard<std::mutex> lock(*mutex);
-  std::erase_if(*entries, [](const Entry& e) { return e.storage.expired(); });
-  auto it = std::find_if(entries->begin(), entries->end(),
-                         [&](const Entry& e) { return e.storage._unsafe_get_target() == impl; });
-  if (it == entries->end()) {
-    if (entries->size() == kEntries) {
-      entries->erase(
-          std::min_element(entries->begin(), entries->end(),
-                           [](const Entry& a, const Entry& b) { return a.last < b.last; }));
+  Uses& all = *uses();
+  const std::lock_guard lock(all.mutex);
+  std::vector<Uses::Entry>& entries = all.entries;
+  std::erase_if(entries, [](const Uses::Entry& e) { return e.storage.expired(); });
+  auto it = std::find_if(entries.begin(), entries.end(), [&](const Uses::Entry& e) {
+    return e.storage._unsafe_get_target() == impl;
+  });
+  if (it == entries.end()) {
+    if (entries.size() == kEntries) {
+      entries.erase(std::min_element(
+          entries.begin(), entries.end(),
+          [](const Uses::Entry& a, const Uses::Entry& b) { return a.last < b.last; }));
     }
-    it = entries->insert(entries->end(), {storage.getWeakStorageImpl()});
+    it = entries.insert(entries.end(), {storage.getWeakStorageImpl()});
   }
   if (it->data != storage.data()) {
     it->data = storage.data();
     it->uses = 0;
   }
-  it->last = ++clock;
+  it->last = ++all.clock;
   return ++it->uses;
 }
 
@@ -119,6 +137,12 @@ void check_dense(const char* op, const std::string& what, const at::Tensor& tens
   TORCH_CHECK_VALUE(!tensor.is_quantized(), op, ": ", what, " must not be quantized, got ",
                     tensor.scalar_type());
   TORCH_CHECK_VALUE(!tensor.is_meta(), op, ": ", what, " is a meta tensor and has no data");
+  const size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                       static_cast<size_t>(tensor.storage_offset()));
+  TORCH_CHECK_VALUE(tensor.numel() == 0 || needed <= tensor.storage().nbytes(), op, ": ", what,
+                    " needs a storage of ", needed, " bytes, its storage has ",
+                    tensor.storage().nbytes());
 }
 
 void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
@@ -164,18 +188,21 @@ Slice Regions::slice(const at::Tensor& plain) { return slice(plain, 0, plain.nby
 Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
   if (length == 0) return {};
   const c10::Storage& storage = plain.storage();
-  auto* const base = static_cast<std::byte*>(storage.mutable_data());
-  std::shared_ptr<Region>& region = regions_[base];
+  std::shared_ptr<Region>& region = regions_[storage.unsafeGetStorageImpl()];
   if (!region) {
     // The storage, not the tensor: a tensor may belong to Python, whose lock a lane must not take.
     std::shared_ptr<void> keepalive(new c10::Storage(storage), [](void* held) {
       std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
       release(std::move(*last));
     });
+    auto* const base = static_cast<std::byte*>(storage.mutable_data());
     region =
         std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive), uses_of(storage));
   }
   const auto start = static_cast<size_t>(plain.storage_offset()) * plain.element_size();
+  // check_dense() has looked, but another thread may have resized the storage since.
+  TORCH_CHECK(offset + length <= plain.nbytes() && start + plain.nbytes() <= region->size(),
+              "mcast: a tensor's storage was resized during the call");
   return {region, start + offset, length};
 }
 

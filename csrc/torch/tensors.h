@@ -18,7 +18,8 @@ namespace mcast::pg {
 
 bool is_plain(const at::Tensor& tensor);
 
-// Throws unless `tensor` is defined, dense and not a meta tensor. `what` names it: "output 3".
+// Throws unless `tensor` is defined, dense, not a meta tensor, and its storage has its bytes.
+// `what` names it: "output 3".
 void check_dense(const char* op, const std::string& what, const at::Tensor& tensor);
 // TypeError/ValueError unless dtype and device type are those of `like`.
 void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
@@ -44,15 +45,17 @@ at::Tensor readable(const at::Tensor& tensor);
 // A plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at the end.
 at::Tensor writable(const at::Tensor& tensor, CopyBacks& back);
 
-// Slices of plain tensors; one Region per storage, so that all chunks of a flat buffer share one.
-// The regions keep the storage alive until the engine is done.
+// Slices of plain tensors; one Region per storage (not per address: several storages may lie over
+// one buffer), so that all chunks of a flat buffer share one. The regions keep the storage alive
+// until the engine is done.
 class Regions {
  public:
   Slice slice(const at::Tensor& plain);
   Slice slice(const at::Tensor& plain, size_t offset, size_t length);
 
  private:
-  std::unordered_map<void*, std::shared_ptr<Region>> regions_;
+  // A region holds its storage, so no other can get its address while this lives.
+  std::unordered_map<const c10::StorageImpl*, std::shared_ptr<Region>> regions_;
 };
 
 // What an allgather moves.

@@ -1,8 +1,8 @@
 // Completion. Parts count down; the last one decides, under one mutex with getFuture(), who fulfils
 // the future: if there is neither a future nor anything to copy, the waiters are woken on the spot
-// (the common case, and the fast one); otherwise the background thread copies, fulfils the future,
-// whose callbacks may need Python's lock, and wakes the waiters last, so that a future is done when
-// wait() returns.
+// (the common case, and the fast one); otherwise one background thread copies, another fulfils the
+// future, whose callbacks may need Python's lock or wait for anything, and wakes the waiters last,
+// so that a future is done when wait() returns.
 //
 // Device tensors. Work that is enqueued on a stream counts as done for wait() without a timeout and
 // for the future, as with NCCL: who uses the tensors is made to wait for that stream.
@@ -112,6 +112,7 @@ McastWork::McastWork(Description description)
       outputs_(std::move(description.outputs)),
       sequence_(description.sequence),
       context_(std::move(description.context)),
+      nested_(Background::in_task()),
       interrupted_(std::move(description.interrupted)) {}
 
 void McastWork::note_interrupt() {
@@ -127,8 +128,7 @@ void McastWork::settled_now() {
 }
 
 Completion McastWork::completion() {
-  auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
-  return [held = std::move(self)](const Status& status) mutable {
+  return [held = self()](const Status& status) mutable {
     if (!status.ok() && held->failure_hook_) held->failure_hook_(status);
     if (!status.ok() && held->joined_.load(std::memory_order_relaxed)) {
       log(LogLevel::kError, "%s failed after wait() had returned; its outputs are undefined: %s",
@@ -146,51 +146,81 @@ void McastWork::end_part(std::exception_ptr error) {
   }
   if (pending_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (staged_) staged_->release();
+  bool copies = false, future = false;
   std::exception_ptr final_error;
   {
     std::lock_guard lock(settle_mutex_);
-    if ((future_ && !promised_) || (after_ && !error_)) {
-      auto self = c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
-      Background::instance().run([held = std::move(self)] { held->settle(); });
-      return;
-    }
-    settled_now();
     final_error = error_;
+    copies = after_ && !error_;
+    future = future_ && !promised_;
+    if (!copies && !future) settled_now();
   }
-  finish(final_error);
+  if (copies) {
+    Background::instance().in_order([held = self()] { held->copy_back(); });
+  } else if (future) {
+    settle_later();
+  } else {
+    finish(final_error);
+  }
+}
+
+std::exception_ptr McastWork::device_error(const std::string& why) const {
+  try {
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str(context_, ": the device failed: ", why,
+                             " Hint: the first error of a kernel of this rank is the cause; "
+                             "CUDA_LAUNCH_BLOCKING=1 shows where it comes from."));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+c10::intrusive_ptr<McastWork> McastWork::self() {
+  return c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
+}
+
+void McastWork::copy_back() {
+  std::exception_ptr error;
+  try {
+    after_();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  after_ = nullptr;
+  {
+    std::lock_guard lock(settle_mutex_);
+    error_ = error;
+    if (!future_) settled_now();
+    if (!settled_) return settle_later();
+  }
+  finish(error);
+}
+
+void McastWork::settle_later() {
+  Background::instance().run(
+      "callbacks of " + context_, [held = self()] { held->settle(); }, nested_);
 }
 
 void McastWork::settle() {
   std::exception_ptr error;
-  {
-    std::lock_guard lock(settle_mutex_);
-    error = error_;
-  }
-  if (!error && after_) {
-    try {
-      after_();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    after_ = nullptr;
-  }
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard lock(settle_mutex_);
-    error_ = error;
     settled_now();
+    error = error_;
     future = future_;
   }
-  if (future) fulfil(future);
+  fulfil(future, error);
   finish(error);
 }
 
-void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future,
+                       const std::exception_ptr& error) const {
   // Whoever uses the value waits for what is enqueued on the stream that is current here.
   std::optional<c10::StreamGuard> stream;
   if (staged_ && staged_->enqueued()) stream.emplace(staged_->stream());
-  if (error_) {
-    future->setError(error_);
+  if (error) {
+    future->setError(error);
   } else if (outputs_.size() > 1) {
     future->markCompleted(c10::IValue(outputs_));
   } else {
@@ -200,6 +230,7 @@ void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) co
 
 c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::exception_ptr error;
   {
     std::lock_guard lock(settle_mutex_);
     if (future_) return future_;
@@ -218,8 +249,9 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
     promised_ = !settled_ && device_ready();
     if (!settled_ && !promised_) return future_;
     future = future_;
+    error = error_;
   }
-  fulfil(future);  // nobody else will
+  fulfil(future, error);  // nobody else will
   return future;
 }
 

@@ -2,8 +2,8 @@
 // fallback with something to do after it.
 //
 // Life: make it, take one completion() per part, post the parts. The last part completes the work:
-// at once on the thread that brings it (a lane), or on the background thread when there are copies
-// to make or a future to fulfil. Nobody needs to wait for it or keep it.
+// at once on the thread that brings it (a lane), or on background threads when there are copies to
+// make or a future to fulfil. Nobody needs to wait for it or keep it.
 //
 // Errors: Status -> DistBackendError (ValueError for kInvalidArgument), thrown by wait(), handed to
 // the future, kept for exception().
@@ -61,6 +61,8 @@ class McastWork final : public c10d::Work {
   Completion completion();
   // Ends one part of a work whose parts are not engine operations.
   void end_part(std::exception_ptr error);
+  // For a device that failed, with its own words.
+  std::exception_ptr device_error(const std::string& why) const;
 
   // Before the first post: how a thread in wait() may help (Group::help).
   using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;
@@ -74,14 +76,19 @@ class McastWork final : public c10d::Work {
  private:
   bool device_ready() const;
   bool throw_or_join(const std::exception_ptr& error);
+  c10::intrusive_ptr<McastWork> self();
+  void copy_back();
+  void settle_later();
   void settle();
   void note_interrupt();
   void settled_now();  // settle_mutex_ held
-  void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+  void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future,
+              const std::exception_ptr& error) const;
 
   const std::vector<std::vector<at::Tensor>> outputs_;
   const uint64_t sequence_;
   const std::string context_;
+  const bool nested_;  // posted by a callback, which may wait for the future
   const std::shared_ptr<std::atomic<int>> interrupted_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;

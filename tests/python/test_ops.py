@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -103,6 +104,27 @@ def all_gather_list(dtypes, sizes) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_all_gather_list(ranks, world):
     ranks(world, all_gather_list, [torch.float32, torch.bool, torch.complex64], SIZES)
+
+
+def storages_over_one_buffer(size: int) -> None:
+    """Tensors in one buffer whose storages begin at the same address and have different lengths."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    buffer = np.zeros(world * size, dtype=np.float32)
+    blocks = [torch.from_numpy(buffer[:size])]
+    blocks += [torch.from_numpy(buffer)[r * size : (r + 1) * size] for r in range(1, world)]
+    blocks[rank].copy_(content(rank, size, torch.float32))
+    dist.all_gather(blocks, blocks[rank])
+    for r, block in enumerate(blocks):
+        assert_same(block, content(r, size, torch.float32), r)
+    buffer[:] = np.repeat(np.arange(1.0, world + 1.0), size)
+    mine = torch.zeros(size)
+    dist.reduce_scatter(mine, blocks)
+    assert mine.tolist() == [world * (rank + 1.0)] * size
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_storages_over_one_buffer(ranks, size):
+    ranks(3, storages_over_one_buffer, size)
 
 
 def input_shares_other_block() -> None:

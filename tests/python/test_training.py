@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from contents import assert_same
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -77,6 +78,15 @@ def ddp_hook() -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
+def ddp_powersgd() -> dict[str, torch.Tensor]:
+    """A hook whose callbacks wait for operations that they post themselves."""
+    net = DistributedDataParallel(model())
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+    net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(net, steps=5)
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
 def run(function, *args) -> tuple[dict, dict]:
     parameters = function(*args)
     used = dist.get_backend()
@@ -90,6 +100,7 @@ CASES = {
     "fsdp1": (fsdp1,),
     "ddp": (ddp,),
     "ddp_hook": (ddp_hook,),
+    "ddp_powersgd": (ddp_powersgd,),
 }
 ENGINE_CALLS = {"fsdp2": "all_gather_into_tensor", "fsdp1": "all_gather", "ddp": "broadcast"}
 

@@ -51,6 +51,34 @@ def test_futures(ranks):
     ranks(2, futures)
 
 
+def waiting_callbacks(count: int) -> None:
+    """Each callback waits for what the last one does."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["callbacks are there"])
+        for _ in range(count):
+            dist.barrier()
+        return
+    last = threading.Event()
+
+    def callback(number: int) -> int:
+        if number == count - 1:
+            last.set()
+        assert last.wait(30)
+        return number
+
+    futures = [
+        dist.barrier(async_op=True).get_future().then(lambda _, number=number: callback(number))
+        for number in range(count)
+    ]
+    store.set("callbacks are there", "1")
+    assert [future.wait() for future in futures] == list(range(count))
+
+
+def test_waiting_callbacks(ranks):
+    ranks(2, waiting_callbacks, 20)
+
+
 def late_rank() -> None:
     """wait() with a limit of its own gives up; the operation goes on."""
     rank = dist.get_rank()
@@ -248,6 +276,13 @@ def errors_of_arguments() -> None:
         ValueError,
         r"input is a meta tensor",
         lambda: b._allgather_base(torch.zeros(8), torch.zeros(4, device="meta")),
+    )
+    freed = torch.zeros(4)
+    freed.untyped_storage().resize_(8)
+    check(
+        ValueError,
+        r"input needs a storage of 16 bytes, its storage has 8",
+        lambda: b._allgather_base(torch.zeros(8), freed),
     )
     options = dist.BroadcastOptions()
     options.rootRank = world

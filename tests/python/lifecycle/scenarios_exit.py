@@ -79,6 +79,33 @@ def waits_at_exit(link: Any, groups: int) -> None:
         os._exit(0)
 
 
+def callback_waits(link: Any, what: str) -> None:
+    """Rank 0 ends while a callback waits: for an operation of its own that rank 1 never calls, or for
+    what nobody ends."""
+    join(link, linger=500)
+    if link.rank == 1:
+        link.hear("post")  # later: what is complete already calls back in then() itself
+        dist.barrier()
+        link.hear("go")
+        os._exit(0)
+    future = dist.barrier(async_op=True).get_future()
+    waits = threading.Event()
+
+    def callback(_: Any) -> None:
+        work = dist.broadcast(torch.zeros(3), 1, async_op=True)
+        waits.set()
+        if what == "operation":
+            work.get_future().wait()
+        while not waits.wait() or what == "polls":
+            time.sleep(0.01)
+        threading.Event().wait()
+
+    future.then(callback)
+    link.say("posted")
+    waits.wait()
+    link.say("ends")
+
+
 def interrupted(link: Any, where: str) -> None:
     """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
     if where == "creation":
@@ -220,6 +247,7 @@ def uses_group_in_child(link: Any) -> None:
         caught(link, lambda: post("broadcast", group=group))
         caught(link, lambda: post("all_gather_into_tensor", 100))
         caught(link, lambda: dist.all_reduce(torch.ones(2)))
+        caught(link, lambda: dist.group.WORLD.monitored_barrier(timedelta(seconds=5), True))
         assert torch_mcast.stats()["path"] == expected_path()
         torch_mcast.abort()
         dist.destroy_process_group()
@@ -234,6 +262,35 @@ def uses_group_in_child(link: Any) -> None:
     all_good()
     dist.barrier(group=group)
     dist.destroy_process_group()
+    link.say("good")
+
+
+def forks_while_posting(link: Any) -> None:
+    """Children forked while another thread is anywhere inside a call are refused there, and do not hang
+    on what that thread had locked."""
+    join(link)
+    many = [torch.empty(4 << 20, dtype=torch.uint8) for _ in range(200)]
+    stop = threading.Event()
+
+    def post() -> None:
+        while not stop.is_set():
+            for tensor in many:
+                dist.all_gather_into_tensor(tensor, tensor)
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    for _ in range(200):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            try:
+                dist.all_gather_into_tensor(many[0], many[0])
+            except dist.DistBackendError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    stop.set()
+    thread.join()
     link.say("good")
 
 

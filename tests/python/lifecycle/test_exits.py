@@ -50,6 +50,19 @@ def test_all_end_without_destroy(job, how):
         assert "Traceback" not in it.output() and "terminate" not in it.output()
 
 
+@pytest.mark.parametrize("what", ["operation", "event", "polls"])
+def test_a_callback_waits(job, what):
+    with job(2, "scenarios_exit.callback_waits", what) as it:
+        it.ranks[0].expect("posted")
+        it.ranks[1].order("post")
+        it.ranks[0].expect("ends")
+        it.ranks[0].code()
+        it.ranks[1].order("go")
+        it.end()
+        named = "callbacks of mcast barrier #1 on rank 0" in it.ranks[0].output()
+        assert named == (what != "operation")
+
+
 def test_lingers_do_not_add_up(job):
     with job(2, "scenarios_exit.waits_at_exit", 30) as it:
         it.ranks[0].expect("ends")
@@ -123,11 +136,17 @@ def test_child_of_a_killed_rank_lives_on(job):
 def test_group_in_a_forked_child(job):
     with job(2, "scenarios_exit.uses_group_in_child") as it:
         for rank in it.ranks:
-            for _ in range(4):
+            for _ in range(5):
                 text = rank.expect("error")["text"]
                 assert "belongs to the parent process; make a new group after fork" in text, text
             rank.expect("child good")
             rank.expect("good")
+        it.end()
+
+
+def test_forks_while_posting(job):
+    with job(1, "scenarios_exit.forks_while_posting") as it:
+        it.ranks[0].expect("good", 120)
         it.end()
 
 
