@@ -115,7 +115,8 @@ int FakeVerbs::resolve_addr(rdma_cm_id* raw, sockaddr* from, sockaddr* to, int) 
   Id& id = *static_cast<Id*>(raw);
   if (const int error = bind_addr(raw, from); error != 0) return error;
   id.target = ntohs(reinterpret_cast<const sockaddr_in*>(to)->sin_port);
-  push(&id, RDMA_CM_EVENT_ADDR_RESOLVED);
+  id.resolving = resolves_silent;
+  if (!resolves_silent) push(&id, RDMA_CM_EVENT_ADDR_RESOLVED);
   return 0;
 }
 
@@ -209,6 +210,12 @@ int FakeVerbs::join_multicast(rdma_cm_id* raw, sockaddr* group, bool) {
   event.param.ud.qp_num = multicast_qpn;
   event.param.ud.qkey = qkey;
   return 0;
+}
+
+void FakeVerbs::time_out_resolves() {
+  for (Id& id : ids_) {
+    if (std::exchange(id.resolving, false)) push(&id, RDMA_CM_EVENT_ADDR_ERROR, -ETIMEDOUT);
+  }
 }
 
 void FakeVerbs::fabric_takes_group_away() {

@@ -106,6 +106,7 @@ int FakeVerbs::destroy_cq(ibv_cq* cq) {
 
 int FakeVerbs::poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
   Cq& c = *static_cast<Cq*>(cq);
+  if (c.overrun) return -EIO;
   int n = 0;
   for (; n < most && !c.entries.empty(); ++n) {
     out[n] = c.entries.front();
@@ -128,7 +129,12 @@ int FakeVerbs::get_cq_event(ibv_comp_channel* channel, ibv_cq** cq) {
 }
 
 void FakeVerbs::complete(Cq& cq, ibv_wc wc) {
-  if (cq.entries.size() >= cq.depth) ++overflows;
+  if (cq.entries.size() >= cq.depth) {
+    // Devices write over what is there and declare the queue broken.
+    ++overflows;
+    cq.overrun = true;
+    return;
+  }
   cq.entries.push_back(wc);
   if (std::exchange(cq.armed, false)) {
     cq.comp->events.push_back(&cq);
@@ -147,6 +153,9 @@ ibv_qp* FakeVerbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.send = static_cast<Cq*>(init->send_cq);
   qp.receive = static_cast<Cq*>(init->recv_cq);
   qp.cap = init->cap;
+  qp.send->promised += qp.cap.max_send_wr;
+  qp.receive->promised += qp.cap.max_recv_wr;
+  if (qp.receive->promised > qp.receive->depth) ++overcommits;
   return &qp;
 }
 
@@ -170,6 +179,8 @@ int FakeVerbs::destroy_qp(ibv_qp* raw) {
     if (other.peer == qp) other.peer = nullptr;
   }
   std::erase_if(held_, [qp](const HeldSend& held) { return held.qp == qp; });
+  qp->send->promised -= qp->cap.max_send_wr;
+  qp->receive->promised -= qp->cap.max_recv_wr;
   qps_.remove_if([qp](const Qp& q) { return &q == qp; });
   return 0;
 }

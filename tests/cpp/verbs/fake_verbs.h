@@ -46,6 +46,7 @@ class FakeVerbs final : public verbs::Api {
   bool join_silent = false;                // joins are never answered
   int attach_error = 0;
   bool connects_silent = false;                    // connect requests are never answered
+  bool resolves_silent = false;                    // until time_out_resolves()
   ibv_wc_status send_status = IBV_WC_SUCCESS;      // of the next messages (RC)
   ibv_wc_status datagram_status = IBV_WC_SUCCESS;  // of the next datagrams' completions
   ibv_wc_status read_status = IBV_WC_SUCCESS;
@@ -59,6 +60,7 @@ class FakeVerbs final : public verbs::Api {
   // What happened.
   uint64_t lost_without_receive = 0;  // datagrams
   uint64_t overflows = 0;             // completion queue entries beyond its depth
+  uint64_t overcommits = 0;           // queue pairs that can fill more than is left of their queue
   uint64_t unsignalled = 0;           // sends without a completion
   uint64_t send_posts = 0;
   std::vector<int> gathered;  // pieces of each datagram
@@ -78,6 +80,8 @@ class FakeVerbs final : public verbs::Api {
   // A message of a peer that does not keep to the protocol.
   void inject_message(const std::vector<std::byte>& bytes);
   void take_receives_away();  // of every reliable connection
+  void time_out_resolves();   // of addresses that were not answered
+  size_t completion_queues() const { return cqs_.size(); }
 
   int device_count() override;
   int query_device(ibv_context*, ibv_device_attr* out) override;

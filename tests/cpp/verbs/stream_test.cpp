@@ -105,10 +105,87 @@ TEST_F(VerbsStream, NobodyListeningEndsInBoundedTime) {
 TEST_F(VerbsStream, SilenceWhileConnectingEndsInBoundedTime) {
   fake().connects_silent = true;
   nodes[0].send(peer, Channel::kControl, pattern(10, 1));
-  poll(9900);
+  poll(static_cast<int>(world.options.liveness_limit / kMilli) - 100);
   EXPECT_TRUE(nodes[0].downs.empty());
   poll(200);
   EXPECT_THAT(down(0), HasSubstr("no connection"));
+}
+
+// Addresses and routes that nobody answers for: a switch that starts, a lost packet.
+TEST_F(VerbsStream, SilenceWhileResolvingIsTriedAgain) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(2100);
+  fake().resolves_silent = false;
+  fake().time_out_resolves();
+  poll(300);
+  EXPECT_TRUE(nodes[0].downs.empty()) << "one attempt took longer than refusals are borne with";
+  EXPECT_EQ(nodes[1].frames.size(), 1u);
+}
+
+TEST_F(VerbsStream, SilenceWhileResolvingEndsAtTheLivenessLimit) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  const Nanos limit = world.options.liveness_limit;
+  for (Nanos t = 0; t < limit - kSecond; t += kSecond) {
+    poll(1000);
+    fake().time_out_resolves();
+    ASSERT_TRUE(nodes[0].downs.empty()) << t;
+  }
+  poll(1100);
+  EXPECT_THAT(down(0), HasSubstr("no connection"));
+  EXPECT_THAT(down(0), HasSubstr("address resolution failed"));
+}
+
+TEST_F(VerbsStream, AProcessThatWasSlowAndThenRefusesIsGivenUpAfterTheRefusals) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(5000);
+  fake().resolves_silent = false;
+  nodes[1].transport.reset();
+  fake().time_out_resolves();
+  poll(1500);
+  EXPECT_TRUE(nodes[0].downs.empty()) << "it may be starting";
+  poll(1000);
+  EXPECT_THAT(down(0), HasSubstr("reason 8"));
+}
+
+// 255 connections that come about in one turn, then as much from each side as its credits allow.
+TEST(VerbsStreams, EveryQueueHasRoomForAllThatItsConnectionsComplete) {
+  constexpr size_t kPeers = 255;
+  FakeVerbsWorld world;
+  world.options.rcvbuf = 1;
+  std::vector<Node> nodes(kPeers + 1);
+  for (Node& n : nodes) n.transport = world.make();
+  Node& hub = nodes[0];
+  Nanos now = kSecond;
+  const auto poll = [&](size_t first, int rounds) {
+    for (; rounds > 0; --rounds) {
+      now += kMilli;
+      for (size_t i = first; i < nodes.size(); ++i) nodes[i].st().poll(nodes[i], now);
+    }
+  };
+  std::vector<PeerId> peers, back;
+  for (size_t i = 1; i <= kPeers; ++i) {
+    peers.push_back(hub.st().add_peer(nodes[i].st().address(false)));
+    back.push_back(nodes[i].st().add_peer(hub.st().address(false)));
+    hub.send(peers.back(), Channel::kControl, pattern(8, i));
+  }
+  poll(0, 12);
+  for (size_t i = 1; i <= kPeers; ++i) ASSERT_EQ(nodes[i].frames.size(), 1u) << i;
+  EXPECT_EQ(world.fake->overcommits, 0u);
+  for (size_t i = 1; i <= kPeers; ++i) {
+    for (int k = 0; k < 20; ++k) hub.send(peers[i - 1], Channel::kControl, pattern(8, i));
+    for (int k = 0; k < 20; ++k) nodes[i].send(back[i - 1], Channel::kControl, pattern(8, i));
+  }
+  poll(1, 3);  // the hub is busy elsewhere
+  EXPECT_EQ(world.fake->overflows, 0u);
+  poll(0, 40);
+  EXPECT_EQ(hub.frames.size(), 20 * kPeers);
+  EXPECT_TRUE(hub.downs.empty());
+  const size_t others = world.fake->completion_queues() - 2 * nodes.size();
+  EXPECT_EQ(others, kPeers / verbs::kConnectionsPerQueue) << "no more queues than needed";
+  nodes.clear();
 }
 
 TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {

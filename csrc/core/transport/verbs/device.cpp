@@ -231,6 +231,7 @@ CompletionQueue::~CompletionQueue() {
 
 Status CompletionQueue::open(int depth, const char* what) {
   cq_ = device_.api().create_cq(device_.context(), depth, this, device_.completions());
+  depth_ = static_cast<size_t>(depth);
   if (cq_ != nullptr) return {};
   return Status::system(
       errno, std::string("ibv_create_cq of ") + std::to_string(depth) + " entries for " + what);

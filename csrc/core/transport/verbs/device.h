@@ -95,6 +95,7 @@ class CompletionQueue {
   // Asks for an event at the next completion; false: there is one already, do not sleep.
   bool arm();
   bool failed() const noexcept { return failed_; }
+  size_t depth() const noexcept { return depth_; }
   void abandon() noexcept { cq_ = nullptr; }
 
  private:
@@ -105,6 +106,7 @@ class CompletionQueue {
   ibv_wc batch_[kBatch];
   int at_ = 0, end_ = 0;
   bool failed_ = false;
+  size_t depth_ = 0;
 };
 
 // All RDMA ports behind usable interfaces that VerbsOptions::interface (NCCL grammar) allows.

@@ -317,8 +317,8 @@ void RcStream::broken(Connection& c) {
     return;
   }
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(id,
-                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem);
+    attempt_failed(
+        id, c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem, true);
     return;
   }
   if (c.goodbye_sent) {

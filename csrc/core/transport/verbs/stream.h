@@ -17,11 +17,11 @@
 
 namespace mcast::verbs {
 
-// Time a connector keeps trying against refusals. A peer listens before it publishes its address.
+// Time a connector keeps trying against refusals in a row. A peer listens before it publishes its
+// address. What ends in silence is tried again until the liveness limit, within which a connection
+// must stand.
 inline constexpr Nanos kRefusedPatience = 2 * kSecond;
-// Time until a connection stands, whatever happens.
-inline constexpr Nanos kConnectLimit = 10 * kSecond;
-inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue
+inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue, at most
 
 class RcStream final : public Stream,
                        public RemoteMemory,
@@ -75,8 +75,10 @@ class RcStream final : public Stream,
     std::array<size_t, kChannels> queued{};
     size_t turn = 0;  // which bulk channel sends next
     bool goodbye_due = false;
-    bool timed = false;       // `since` and `deadline` are set: send() has no clock
-    Nanos since = kNever;     // of the first attempt
+    bool timed = false;    // `since` and `deadline` are set: send() has no clock
+    Nanos since = kNever;  // of the first attempt
+    bool refused = false;  // how the last attempt ended, else in silence
+    Nanos refused_since = kNever;
     Nanos deadline = kNever;  // of the next retry, or of the phase
     Nanos backoff = 0;
     Status last;         // why the last attempt failed
@@ -99,11 +101,12 @@ class RcStream final : public Stream,
   void refuse(rdma_cm_id* id, Refusal reason);
   void start(PeerId id);
   void advance(Connection& c, const CmEvent& event);
-  void attempt_failed(PeerId id, Status why);
+  // `refused`: somebody, here or there, said no; false: nobody answered.
+  void attempt_failed(PeerId id, Status why, bool refused);
   void established(Connection& c);
   void disconnected(Connection& c);
   void run_timers(Nanos now);
-  Result<CompletionQueue*> queue_with_room();
+  Result<std::shared_ptr<CompletionQueue>> queue_with_room();
   Connection* make_connection(PeerId peer, Connection::State state);
   void retire(Connection& c);
 
@@ -128,7 +131,7 @@ class RcStream final : public Stream,
   uint64_t uid_ = 0;
   sockaddr_in local_{};
   rdma_cm_id* listener_ = nullptr;
-  std::vector<std::unique_ptr<CompletionQueue>> queues_;
+  std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
   std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial
