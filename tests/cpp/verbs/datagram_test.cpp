@@ -93,6 +93,128 @@ TEST_F(VerbsDatagram, AGroupThatTheFabricTookAwayIsJoinedAgain) {
   EXPECT_EQ(b.datagrams.size(), 1u);
 }
 
+TEST_F(VerbsDatagram, ARejoinThatFailsIsTriedAgainWithPauses) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().join_status = -ENETUNREACH;
+  fake().fabric_takes_group_away();
+  poll(1000);
+  EXPECT_TRUE(fake().attached_lids().empty());
+  EXPECT_EQ(stats(0).rejoins, 1u);
+  EXPECT_EQ(stats(0).join_failures, 4u) << "at once, after 100, 300, 700 ms";
+  EXPECT_LT(transports[0]->ud().until_timer(), kSecond) << "a lane that sleeps wakes for it";
+  send(a, pattern(64, 1));
+  poll();
+  EXPECT_EQ(stats(0).dropped_datagrams, 1u);
+  fake().join_status = 0;
+  poll(1000);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+  EXPECT_EQ(transports[0]->ud().until_timer(), kNever);
+}
+
+TEST_F(VerbsDatagram, ASenderThatCouldNotJoinTriesAgain) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().join_status = -ENETUNREACH;
+  send(a, pattern(64, 1));
+  poll();
+  fake().join_status = 0;
+  poll(200);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+}
+
+TEST_F(VerbsDatagram, APendingRejoinHoldsOnlyItsOwnGroup) {
+  const MulticastAddress other{78, 4711, false};
+  Node& a = add();
+  Node& b = add();
+  for (Node* n : {&a, &b}) {
+    ASSERT_TRUE(n->dg().join(group).ok());
+    ASSERT_TRUE(n->dg().join(other).ok());
+  }
+  const in_addr_t taken = verbs::group_sockaddr(group).sin_addr.s_addr;
+  fake().silent_groups.insert(taken);
+  fake().fabric_takes_group_away(taken);
+  poll();
+  size_t held = 0;
+  while (held < 2 * verbs::kSendSlots && offer(a, group, pattern(64, 1))) ++held;
+  EXPECT_EQ(held, verbs::kMostWaiting) << "the others need slots too";
+  for (size_t i = 0; i < verbs::kSendSlots; ++i) {
+    ASSERT_TRUE(offer(a, other, pattern(32, i))) << i;
+    a.dg().flush();
+    poll(i % 50 == 49 ? 1 : 0);
+  }
+  poll(1);
+  EXPECT_EQ(b.datagrams, [] {
+    std::vector<Buffer> want;
+    for (size_t i = 0; i < verbs::kSendSlots; ++i) want.push_back(pattern(32, i));
+    return want;
+  }());
+  // Nobody answers within the patience: asked again.
+  b.datagrams.clear();
+  fake().silent_groups.clear();
+  poll(300);
+  EXPECT_EQ(stats(0).join_failures, 1u);
+  ASSERT_TRUE(offer(a, group, pattern(64, 7)));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 7)});
+}
+
+TEST_F(VerbsDatagram, ALateAnswerToARejoinLetsOutWhatWaited) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(b.dg().join(group).ok());
+  for (size_t i = 0; i < 5; ++i) send(a, pattern(64, i));
+  EXPECT_TRUE(b.datagrams.empty());
+  poll();
+  EXPECT_EQ(b.datagrams.size(), 5u);
+}
+
+TEST_F(VerbsDatagram, AnAddressThatMovedToAnotherPortIsNotJoinedThere) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  fake().port_number = 2;
+  fake().fabric_takes_group_away();
+  poll(50);
+  EXPECT_TRUE(fake().attached_lids().empty());
+  EXPECT_EQ(stats(0).join_failures, 1u);
+  EXPECT_THAT(a.dg().join({78, 4711, false}).message(),
+              HasSubstr("127.0.0.1 is the address of fake_0:2 now"));
+  fake().port_number = 1;
+  poll(200);
+  EXPECT_EQ(fake().attached_lids().size(), 1u);
+}
+
+TEST_F(VerbsDatagram, AddressHandlesOutliveWhatIsOnItsWay) {
+  for (const bool leave : {false, true}) {
+    Node& a = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    fake().hold_sends = true;
+    send(a, pattern(64, 1));
+    a.dg().flush();
+    if (leave) {
+      a.dg().leave(group);
+    } else {
+      fake().fabric_takes_group_away();
+    }
+    poll();
+    EXPECT_EQ(fake().attached_lids().empty(), leave);
+    EXPECT_EQ(fake().destroyed_in_use, 0u);
+    fake().let_sends_go();
+    poll();
+    EXPECT_EQ(fake().destroyed_in_use, 0u);
+    EXPECT_EQ(stats(0).send_errors, 0u);
+    nodes.clear();
+    transports.clear();
+  }
+}
+
 TEST_F(VerbsDatagram, OneCompletionPerChainOfSends) {
   Node& a = add();
   ASSERT_TRUE(a.dg().join(group).ok());

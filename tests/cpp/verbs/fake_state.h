@@ -71,6 +71,7 @@ struct FakeVerbs::Id : rdma_cm_id {
   bool connected = false;
   uint16_t port = 0, target = 0;
   bool joined = false;
+  in_addr_t group = 0;
   bool resolving = false;  // without an answer
 };
 

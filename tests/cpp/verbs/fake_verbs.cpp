@@ -400,6 +400,7 @@ ibv_ah* FakeVerbs::create_ah(ibv_pd* pd, ibv_ah_attr* a) {
 }
 
 int FakeVerbs::destroy_ah(ibv_ah* ah) {
+  for (const HeldSend& held : held_) destroyed_in_use += held.wr.wr.ud.ah == ah ? 1 : 0;
   handles_.remove_if([ah](const Handle& h) { return &h == ah; });
   return 0;
 }

@@ -44,6 +44,8 @@ class FakeVerbs final : public verbs::Api {
   size_t largest_registration = SIZE_MAX;  // beyond: ENOMEM
   int join_status = 0;                     // joins end with it
   bool join_silent = false;                // joins are never answered
+  std::set<in_addr_t> silent_groups;       // those of these groups neither
+  uint8_t port_number = 1;                 // behind the address; no other works
   int attach_error = 0;
   bool connects_silent = false;                    // connect requests are never answered
   bool resolves_silent = false;                    // until time_out_resolves()
@@ -73,8 +75,9 @@ class FakeVerbs final : public verbs::Api {
   // From outside.
   void let_sends_go();  // those that were held
   void raise(ibv_event_type type, uint32_t qp_number = 0);
-  void fabric_takes_group_away();  // MULTICAST_ERROR for every member
-  void device_removal();           // rdma_cm's event for every identifier
+  // MULTICAST_ERROR for every member, of one group or (0) all.
+  void fabric_takes_group_away(in_addr_t group = 0);
+  void device_removal();  // rdma_cm's event for every identifier
   // Breaks every connection as silence of the peer does.
   void break_connections(ibv_wc_status status);
   // A message of a peer that does not keep to the protocol.

@@ -24,11 +24,11 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
 UdEndpoint::~UdEndpoint() {
   if (abandoned_) return;
-  // The queue pair after what refers to it, the memory last.
-  for (auto& [address, group] : groups_) group.membership.reset();
-  retired_.clear();
+  // The queue pair after what is attached to it, then what its requests named, the memory last.
+  groups_.clear();
   if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
-  let_go(committed_);
+  chains_.clear();
+  held_.fill({});
 }
 
 Status UdEndpoint::open(const VerbsOptions& options) {
@@ -56,6 +56,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   if (status.ok()) status = make_qp();
   if (!status.ok()) return status;
   for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
+  for (uint16_t slot = 0; slot < kSendSlots; ++slot) free_sends_.push_back(slot);
   post_receives();
   address_changes_ = device_.health().address_changes;
   return {};
@@ -106,16 +107,15 @@ Status UdEndpoint::join(const MulticastAddress& address) {
     return Status(Code::kResourceExhausted, "RDMA device " + device_.port().text() + ": at most " +
                                                 std::to_string(most) + " multicast groups at once");
   }
-  retire(std::move(group.membership));
-  group.membership = std::make_unique<Membership>(cm_, device_, qp_, address, false,
-                                                  static_cast<uint8_t>(options_.ttl));
+  group.membership =
+      std::make_unique<Membership>(device_, cm_, stats_, qp_, address, false, options_);
   Membership& membership = *group.membership;
   membership.start();
   // In small steps: each ends with an event, or shows how long it has been.
   constexpr Nanos kStep = 5 * kMilli;
   for (Nanos waited = 0; membership.state() == Membership::State::kJoining; waited += kStep) {
     if (waited >= options_.join_patience) {
-      groups_.erase(address);
+      forget(groups_.find(address));
       return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
                                             ": no answer to the multicast join within " +
                                             seconds_text(options_.join_patience) +
@@ -127,7 +127,7 @@ Status UdEndpoint::join(const MulticastAddress& address) {
   }
   if (membership.state() == Membership::State::kFailed) {
     const Status why = membership.failure();
-    groups_.erase(address);
+    forget(groups_.find(address));
     return why;
   }
   group.joins = 1;
@@ -137,35 +137,26 @@ Status UdEndpoint::join(const MulticastAddress& address) {
 void UdEndpoint::leave(const MulticastAddress& address) {
   const auto it = groups_.find(address);
   if (it == groups_.end() || it->second.joins == 0 || --it->second.joins > 0) return;
-  (void)flush();
-  std::unique_ptr<Membership> membership = std::move(it->second.membership);
-  groups_.erase(it);
-  // No more of it from now on; its address handle may still be in use.
-  retire(std::move(membership));
+  push(it->second);
+  reap();
+  // No more of it from now on. What is on its way holds the address handle.
+  forget(it);
 }
 
-void UdEndpoint::retire(std::unique_ptr<Membership> membership) {
-  if (!membership) return;
-  if (done_ < posted_ && membership->send_only()) {
-    retired_.push_back({std::move(membership), posted_});
-    return;
-  }
-  // Detaching cannot wait: leave() promises silence. Sends that use the handle are let out first.
-  for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
+void UdEndpoint::forget(Groups::iterator group) {
+  while (!group->second.queue.empty()) drop_head(group->second);
+  groups_.erase(group);
 }
 
-UdEndpoint::Group* UdEndpoint::find_or_start(const MulticastAddress& address) {
+UdEndpoint::Group& UdEndpoint::find_or_start(const MulticastAddress& address) {
   const auto [it, added] = groups_.try_emplace(address);
   if (added) {
     // A sender that has not joined needs the group's address vector all the same.
-    it->second.membership = std::make_unique<Membership>(cm_, device_, qp_, address, true,
-                                                         static_cast<uint8_t>(options_.ttl));
+    it->second.membership =
+        std::make_unique<Membership>(device_, cm_, stats_, qp_, address, true, options_);
     it->second.membership->start();
-    if (it->second.membership->state() == Membership::State::kFailed) {
-      log(LogLevel::kWarn, "%s", it->second.membership->failure().message().c_str());
-    }
   }
-  return &it->second;
+  return it->second;
 }
 
 void UdEndpoint::reap() {
@@ -274,20 +265,20 @@ void UdEndpoint::post_receives() {
 }
 
 void UdEndpoint::maintain() {
-  const uint64_t changes = device_.health().address_changes;
-  const bool all = std::exchange(address_changes_, changes) != changes;
-  for (auto& [address, group] : groups_) {
-    Membership& m = *group.membership;
-    if (!all && !m.lost()) continue;
-    log(LogLevel::kWarn, "joining %s again: the fabric's addresses changed", m.text().c_str());
-    ++stats_.rejoins;
-    for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
-    m.restart();
+  if (const Nanos now = device_.now(); now > 0) {
+    const uint64_t changes = device_.health().address_changes;
+    const bool changed = std::exchange(address_changes_, changes) != changes;
+    for (auto& [address, group] : groups_) group.membership->maintain(now, changed);
   }
-  std::erase_if(retired_, [this](const Retired& r) { return done_ >= r.until; });
-  if (!queue_.empty()) (void)push();
+  if (queued_ > 0) push();
   if (sources_) sources_->drop_dead();
   if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
+}
+
+Nanos UdEndpoint::until_timer() const noexcept {
+  Nanos due = kNever;
+  for (const auto& [address, group] : groups_) due = std::min(due, group.membership->due());
+  return due == kNever ? kNever : std::max<Nanos>(due - device_.now(), 0);
 }
 
 void UdEndpoint::abandon() noexcept {
@@ -300,7 +291,7 @@ void UdEndpoint::abandon() noexcept {
     if (g.registration) g.registration->abandon();
   }
   for (auto& [address, group] : groups_) group.membership->abandon();
-  for (Retired& r : retired_) r.membership->abandon();
+  for (Chain& c : chains_) c.handle->abandon();
 }
 
 }  // namespace mcast::verbs

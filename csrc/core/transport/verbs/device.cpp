@@ -138,7 +138,8 @@ void Device::abandon() noexcept {
   abandoned_ = true;
 }
 
-void Device::poll_events() {
+void Device::poll_events(Nanos now) {
+  now_ = now;
   ibv_async_event event{};
   while (api_.get_async_event(context_, &event) == 0) {
     ++stats_.async_events;

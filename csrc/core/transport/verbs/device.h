@@ -53,7 +53,9 @@ class Device {
   const DeviceHealth& health() const noexcept { return *health_; }
 
   // Reads asynchronous events; logs what happened.
-  void poll_events();
+  void poll_events(Nanos now);
+  // The lane's time as of the last of those; 0: none yet. Datagram calls bring none of their own.
+  Nanos now() const noexcept { return now_; }
   // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
   Status condition(bool port_too) const;
   // Takes the numbers of `own` queue pairs that the device declared broken.
@@ -77,6 +79,7 @@ class Device {
   uint16_t lid_ = 0;
   bool ethernet_ = false;
   bool abandoned_ = false;
+  Nanos now_ = 0;
   std::shared_ptr<DeviceHealth> health_;
 };
 

@@ -174,7 +174,7 @@ size_t RcStream::poll(StreamSink& sink, Nanos now) {
   now_ = now;
   size_t events = drain(sink);
   events += cm_.poll();
-  device_.poll_events();
+  device_.poll_events(now);
   check_device();
   if (timers_dirty_ || now >= next_timer_) run_timers(now);
   // A sink may send, and so add to the list.
