@@ -7,6 +7,7 @@
 namespace mcast::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -270,6 +271,116 @@ TEST_F(VerbsDatagram, OwnDatagramsAreDroppedBySource) {
   poll();
   EXPECT_TRUE(a.datagrams.empty());
   EXPECT_EQ(stats(0).own_echo, 1u);
+}
+
+// Queue pair numbers are a device's own: other hosts' have the same.
+TEST_F(VerbsDatagram, DatagramsOfANamesakeAreNotOwnOnes) {
+  const auto check = [this](const char* what) {
+    Node& a = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    fake().inject_namesake(pattern(64, 1));
+    send(a, pattern(64, 2));
+    poll();
+    EXPECT_EQ(a.datagrams, std::vector<Buffer>{pattern(64, 1)}) << what;
+    EXPECT_EQ(transports[0]->stats().own_echo, 1u) << what;
+    nodes.clear();
+    transports.clear();
+  };
+  check("RoCE v2 over IPv4");
+  fake().ipv6 = true;
+  check("RoCE v2 over IPv6, or RoCE v1");
+  fake().link_layer = IBV_LINK_LAYER_INFINIBAND;
+  check("InfiniBand");
+}
+
+TEST_F(VerbsDatagram, TheInterfacesPartitionIsUsed) {
+  fake().link_layer = IBV_LINK_LAYER_INFINIBAND;
+  fake().partition = 0x8005;
+  const std::vector<std::vector<uint16_t>> tables = {
+      {0xffff, 0x8001, 0x8005}, {0x8005}, {0xffff, 0x0005}, {0x7fff, 0x0005, 0x8005}};
+  for (const auto& table : tables) {
+    fake().pkeys = table;
+    Node& a = add();
+    Node& b = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    ASSERT_TRUE(b.dg().join(group).ok());
+    send(a, pattern(64, 1));
+    poll();
+    EXPECT_EQ(b.datagrams.size(), 1u);
+    EXPECT_EQ(fake().wrong_partition, 0u);
+    nodes.clear();
+    transports.clear();
+  }
+  fake().pkeys = {0xffff};
+  const auto refused = verbs::make_transport(fake(), world.options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("no member of partition 0x8005"));
+}
+
+TEST_F(VerbsDatagram, ABrokenQueuePairIsMadeAnew) {
+  for (const bool event : {true, false}) {
+    Node& a = add();
+    Node& b = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    ASSERT_TRUE(b.dg().join(group).ok());
+    send(a, pattern(64, 1));
+    a.dg().flush();  // received before the end
+    fake().break_datagrams(event);
+    send(a, pattern(64, 2));
+    poll();
+    EXPECT_EQ(transports[0]->stats().rebuilds, 1u);
+    EXPECT_EQ(transports[1]->stats().rebuilds, 1u);
+    send(a, pattern(64, 3));
+    poll();
+    EXPECT_THAT(b.datagrams, Contains(pattern(64, 1)));
+    EXPECT_EQ(b.datagrams.back(), pattern(64, 3));
+    // All receives are there again.
+    const size_t slots = transports[1]->ud().receive_slots();
+    const size_t before = b.datagrams.size();
+    for (size_t i = 0; i < slots; ++i) {
+      send(a, pattern(32, i));
+      if (i % 100 == 99) nodes[0]->dg().receive(*nodes[0], 1 << 20);
+    }
+    poll();
+    EXPECT_EQ(b.datagrams.size() - before, slots);
+    nodes.clear();
+    transports.clear();
+  }
+}
+
+TEST_F(VerbsDatagram, AQueuePairThatStaysBrokenCostsNoWorkAndSaysWhy) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().qp_error = ENOMEM;
+  fake().break_datagrams(false);
+  const uint64_t flushed = fake().flushed_receives;
+  poll(500);
+  EXPECT_EQ(fake().flushed_receives, flushed) << "nothing is posted to be flushed again";
+  EXPECT_GT(transports[0]->ud().until_timer(), 0);
+  send(a, pattern(64, 1));
+  poll();
+  EXPECT_EQ(stats(0).dropped_datagrams, 1u);
+  const Status refused = a.dg().join({78, 4711, false});
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("ibv_create_qp (UD)"));
+  fake().qp_error = 0;
+  poll(500);
+  EXPECT_EQ(stats(0).rebuilds, 1u);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+}
+
+TEST_F(VerbsDatagram, AQueuePairThatBreaksAgainAndAgainIsMadeAnewWithPauses) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  for (int i = 0; i < 1000; ++i) {
+    fake().break_datagrams(false);
+    poll(1);
+  }
+  EXPECT_EQ(stats(0).rebuilds, 4u) << "at once, after 100, 300, 700 ms";
 }
 
 TEST_F(VerbsDatagram, SendErrorsOfEachKindAreSurvived) {

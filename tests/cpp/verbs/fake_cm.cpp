@@ -100,6 +100,8 @@ int FakeVerbs::bind_addr(rdma_cm_id* raw, sockaddr* at) {
   if (address != ::inet_ntoa(in->sin_addr)) return ENODEV;
   id.verbs = &context_;
   id.port_num = port_number;
+  id.route.addr.addr.ibaddr.pkey =
+      link_layer == IBV_LINK_LAYER_INFINIBAND ? htons(partition) : uint16_t{0};
   id.port = in->sin_port != 0 ? ntohs(in->sin_port) : next_port_++;
   return 0;
 }

@@ -54,6 +54,7 @@ struct FakeVerbs::Qp : ibv_qp {
   Cq* receive = nullptr;
   ibv_qp_cap cap{};
   uint32_t key = 0;
+  uint16_t pkey_index = 0;
   struct Receive {
     uint64_t wr_id;
     ibv_sge sge;

@@ -73,9 +73,11 @@ Status UdEndpoint::make_qp() {
   init.cap.max_recv_sge = 1;
   qp_ = api.create_qp(device_.pd(), &init);
   if (qp_ == nullptr) return Status::system(errno, "ibv_create_qp (UD)");
+  qp_number_ = qp_->qp_num;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = device_.port().number;
+  attr.pkey_index = device_.pkey_index();
   int error =
       api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
   attr.qp_state = IBV_QPS_RTR;
@@ -93,6 +95,11 @@ std::byte* UdEndpoint::receive_slot(uint32_t slot) const {
 Status UdEndpoint::join(const MulticastAddress& address) {
   if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
   if (Status s = device_.condition(true); !s.ok()) return s;
+  if (broken_) {
+    return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
+                                          ": the queue pair for datagrams broke" +
+                                          (problem_.ok() ? "" : ": " + problem_.message()));
+  }
   Group& group = groups_[address];
   if (group.joins > 0) {
     ++group.joins;
@@ -167,7 +174,7 @@ void UdEndpoint::reap() {
   // device still reads memory that ends here, its registration ends with it, and the datagram
   // fails.)
   if (done_ >= signalled_) let_go(posted_);
-  if (send_broken_) recover();
+  if (send_broken_ && !broken_) recover();
 }
 
 void UdEndpoint::on_completion(const ibv_wc& wc) {
@@ -183,22 +190,33 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
   const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
   --in_receive_;
   if (wc.status != IBV_WC_SUCCESS) {
-    ++stats_.receive_errors;
     free_.push_back(slot);
+    if (wc.status != IBV_WC_WR_FLUSH_ERR) {
+      ++stats_.receive_errors;
+    } else {
+      // Receives that are posted from now on would come back at once, for ever.
+      note_broken("its receives were flushed");
+    }
     return;
   }
   arrived_.push_back({slot, wc.byte_len, is_own(wc, receive_slot(slot))});
 }
 
+// Numbers of queue pairs are a device's own, so hosts have the same ones: the sender's address must
+// be ours too.
 bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
-  if (wc.src_qp != qp_->qp_num || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
+  if (wc.src_qp != qp_number_ || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
+  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes, the first are undefined.
   const in_addr own = device_.port().interface.address;
-  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes.
-  if (device_.ethernet() && (std::to_integer<int>(header[20]) >> 4) == 4) {
-    return std::memcmp(header + 32, &own, sizeof own) == 0;
+  if (device_.ethernet() && header[20] == std::byte{0x45} &&
+      std::memcmp(header + 32, &own, sizeof own) == 0) {
+    return true;
   }
-  // Elsewhere the number of the queue pair must do, with the address handle's own identifier.
-  return wc.slid == 0 || wc.slid == device_.lid();
+  // Else a routing header of InfiniBand or an IPv6 header, which have their source at one place.
+  return std::any_of(groups_.begin(), groups_.end(), [header](const auto& entry) {
+    const ibv_gid& gid = entry.second.membership->own_gid();
+    return gid.global.interface_id != 0 && std::memcmp(header + 8, gid.raw, sizeof gid.raw) == 0;
+  });
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
@@ -240,7 +258,7 @@ void UdEndpoint::repost(uint32_t slot) {
 void UdEndpoint::post_receives() {
   std::array<ibv_recv_wr, kReceiveChain> wr;
   std::array<ibv_sge, kReceiveChain> sge;
-  while (!free_.empty()) {
+  while (!broken_ && !free_.empty()) {
     const size_t count = std::min(free_.size(), kReceiveChain);
     const size_t base = free_.size() - count;
     for (size_t i = 0; i < count; ++i) {
@@ -269,14 +287,65 @@ void UdEndpoint::maintain() {
     const uint64_t changes = device_.health().address_changes;
     const bool changed = std::exchange(address_changes_, changes) != changes;
     for (auto& [address, group] : groups_) group.membership->maintain(now, changed);
+    mend(now);
   }
   if (queued_ > 0) push();
   if (sources_) sources_->drop_dead();
   if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
 }
 
+void UdEndpoint::note_broken(const char* why) {
+  if (std::exchange(broken_, true)) return;
+  problem_ = {};
+  log(LogLevel::kWarn, "RDMA device %s: the queue pair for datagrams broke: %s",
+      device_.port().text().c_str(), why);
+}
+
+void UdEndpoint::mend(Nanos now) {
+  if (!broken_ && device_.take_broken(qp_number_)) note_broken("the device says so");
+  if (!broken_ || now < next_mend_ || !device_.usable()) return;
+  constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;
+  // What held for long is a new trouble.
+  const bool fresh = pause_ == 0 || now - next_mend_ > kLastPause;
+  pause_ = fresh ? kFirstPause : std::min(2 * pause_, kLastPause);
+  next_mend_ = now + pause_;
+  problem_ = rebuild();
+  broken_ = !problem_.ok();
+  if (broken_) {
+    log(LogLevel::kWarn, "%s; trying again in %s", problem_.message().c_str(),
+        seconds_text(pause_).c_str());
+    return;
+  }
+  ++stats_.rebuilds;
+  log(LogLevel::kWarn, "RDMA device %s: a new queue pair for datagrams took its place",
+      device_.port().text().c_str());
+  for (auto& [address, group] : groups_) group.membership->use_qp(qp_);
+  post_receives();
+}
+
+// All of the old queue pair is over when this returns: what it had received is kept, what it was to
+// send is lost.
+Status UdEndpoint::rebuild() {
+  for (auto& [address, group] : groups_) group.membership->leave_qp();
+  if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
+  qp_ = nullptr;
+  // Nothing else completes into this queue.
+  ibv_wc wc;
+  while (cq_.next(wc)) on_completion(wc);
+  let_go(posted_);
+  send_broken_ = false;
+  std::vector<bool> kept(slots_);
+  for (const Arrival& a : arrived_) kept[a.slot] = true;
+  free_.clear();
+  for (uint32_t slot = 0; slot < slots_; ++slot) {
+    if (!kept[slot]) free_.push_back(slot);
+  }
+  in_receive_ = 0;
+  return make_qp();
+}
+
 Nanos UdEndpoint::until_timer() const noexcept {
-  Nanos due = kNever;
+  Nanos due = broken_ && device_.usable() ? next_mend_ : kNever;
   for (const auto& [address, group] : groups_) due = std::min(due, group.membership->due());
   return due == kNever ? kNever : std::max<Nanos>(due - device_.now(), 0);
 }

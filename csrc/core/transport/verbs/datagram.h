@@ -80,6 +80,10 @@ class UdEndpoint final : public Datagram {
     bool own;
   };
 
+  // Makes a queue pair that broke anew, after pauses that grow if it goes on breaking.
+  void mend(Nanos now);
+  Status rebuild();
+  void note_broken(const char* why);
   // Posts what waits, joins anew what the fabric took away.
   void maintain();
   Status make_qp();
@@ -112,6 +116,10 @@ class UdEndpoint final : public Datagram {
   VerbsOptions options_;
   CompletionQueue cq_;
   ibv_qp* qp_ = nullptr;
+  uint32_t qp_number_ = 0;
+  bool broken_ = false;  // the queue pair is no use any more
+  Status problem_;       // why it could not be made anew
+  Nanos next_mend_ = 0, pause_ = 0;
   Buffer send_, receive_;
   size_t send_stride_ = 0, receive_stride_ = 0;
   size_t slots_ = 0;  // receive
@@ -127,7 +135,7 @@ class UdEndpoint final : public Datagram {
   size_t lent_ = 0;
   std::optional<GatherSource> sources_;    // if the device takes payloads from elsewhere
   std::array<Gathered, kSendSlots> held_;  // by slot, queued or posted
-  bool send_broken_ = false;
+  bool send_broken_ = false;               // in the send error state
 
   std::deque<Arrival> arrived_;
   std::vector<uint32_t> free_;  // receive slots to post again

@@ -86,7 +86,7 @@ void UdEndpoint::push(Group& group) {
   while (!group.queue.empty()) {
     const Membership& m = *group.membership;
     if (m.state() == Membership::State::kJoining) return;
-    if (m.state() == Membership::State::kFailed || send_broken_) {
+    if (m.state() == Membership::State::kFailed || send_broken_ || broken_) {
       drop_head(group);
       continue;
     }
@@ -161,12 +161,13 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
 }
 
 void UdEndpoint::recover() {
-  // Only a queue pair that is out of receives as well is beyond help; then posting fails below.
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   attr.cur_qp_state = IBV_QPS_SQE;
   const int error = device_.api().modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE);
-  if (error == 0) send_broken_ = false;
+  send_broken_ = false;
+  // Not the send error state alone: its receives are over as well.
+  if (error != 0) note_broken("it cannot send any more");
   // Nothing that was posted will complete any more.
   let_go(posted_);
 }

@@ -49,15 +49,18 @@ class Device {
   RegionCache& regions() noexcept { return *regions_; }
   size_t mtu() const noexcept { return mtu_; }  // payload bytes of one unreliable datagram
   bool ethernet() const noexcept { return ethernet_; }
-  uint16_t lid() const noexcept { return lid_; }  // InfiniBand
+  uint16_t pkey_index() const noexcept { return pkey_index_; }  // of the interface's partition
   const DeviceHealth& health() const noexcept { return *health_; }
 
   // Reads asynchronous events; logs what happened.
   void poll_events(Nanos now);
   // The lane's time as of the last of those; 0: none yet. Datagram calls bring none of their own.
   Nanos now() const noexcept { return now_; }
+  // It cannot be used any more: condition() says why from now on.
+  void lose(const char* why);
   // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
   Status condition(bool port_too) const;
+  bool usable() const noexcept { return !health_->removed; }
   // Takes the numbers of `own` queue pairs that the device declared broken.
   bool take_broken(uint32_t qp);
   std::string describe() const;
@@ -65,6 +68,7 @@ class Device {
 
  private:
   void on_event(const ibv_async_event& event);
+  Status find_partition(int keys);
 
   Api& api_;
   VerbsStats& stats_;
@@ -76,7 +80,7 @@ class Device {
   ibv_comp_channel* completions_ = nullptr;
   ibv_device_attr attr_{};
   size_t mtu_ = 0;
-  uint16_t lid_ = 0;
+  uint16_t pkey_index_ = 0;
   bool ethernet_ = false;
   bool abandoned_ = false;
   Nanos now_ = 0;

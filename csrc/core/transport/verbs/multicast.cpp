@@ -173,26 +173,48 @@ void Membership::on_joined(const rdma_ud_param& ud) {
     return;
   }
   handle_ = std::make_shared<AddressHandle>(api, handle);
-  if (!send_only_) {
-    ibv_qp_attr key{};
-    key.qkey = qkey_;
-    if (const int e = api.modify_qp(qp_, &key, IBV_QP_QKEY); e != 0) {
-      fail(Status::system(e, "ibv_modify_qp to the group's key"));
-      return;
-    }
-    if (const int e = api.attach_mcast(qp_, &mgid_, mlid_); e != 0) {
-      fail(Status::system(e, "ibv_attach_mcast; the device takes " +
-                                 std::to_string(device_.attr().max_mcast_grp) +
-                                 " multicast groups"));
-      return;
-    }
-    attached_ = true;
+  if (api.query_gid(device_.context(), device_.port().number, gid_index_, &own_gid_) != 0) {
+    own_gid_ = {};
+  }
+  if (Status s = attach(); !s.ok()) {
+    fail(s);
+    return;
   }
   state_ = State::kReady;
   due_ = kNever;
   // The end of a trouble is told as loudly as its start.
   log(std::exchange(pause_, 0) == 0 ? LogLevel::kInfo : LogLevel::kWarn, "joined %s on %s%s",
       text().c_str(), device_.port().text().c_str(), send_only_ ? " for sending" : "");
+}
+
+Status Membership::attach() {
+  if (send_only_) return {};
+  if (qp_ == nullptr) return Status(Code::kUnavailable, "the queue pair for datagrams is broken");
+  Api& api = device_.api();
+  ibv_qp_attr key{};
+  key.qkey = qkey_;
+  if (const int e = api.modify_qp(qp_, &key, IBV_QP_QKEY); e != 0) {
+    return Status::system(e, "ibv_modify_qp to the group's key");
+  }
+  if (const int e = api.attach_mcast(qp_, &mgid_, mlid_); e != 0) {
+    return Status::system(e, "ibv_attach_mcast; the device takes " +
+                                 std::to_string(device_.attr().max_mcast_grp) +
+                                 " multicast groups");
+  }
+  attached_ = true;
+  return {};
+}
+
+void Membership::leave_qp() {
+  if (attached_) (void)device_.api().detach_mcast(qp_, &mgid_, mlid_);
+  attached_ = false;
+  qp_ = nullptr;
+}
+
+void Membership::use_qp(ibv_qp* qp) {
+  qp_ = qp;
+  if (state_ != State::kReady) return;
+  if (Status s = attach(); !s.ok()) fail(s);
 }
 
 void Membership::fail(const Status& why) {

@@ -54,12 +54,19 @@ class Membership final : public CmHandler {
   // When maintain() has something to do; kNever: once something happens.
   Nanos due() const noexcept;
 
+  // For a queue pair that is made anew: nothing of the old one is used from leave_qp() on, joins
+  // are the new one's from use_qp() on.
+  void leave_qp();
+  void use_qp(ibv_qp* qp);
+
   State state() const noexcept { return state_; }
   const Status& failure() const noexcept { return failure_; }
   // kReady only.
   const std::shared_ptr<AddressHandle>& handle() const noexcept { return handle_; }
   uint32_t remote_qpn() const noexcept { return qpn_; }
   uint32_t qkey() const noexcept { return qkey_; }
+  // What datagrams come from, once joined.
+  const ibv_gid& own_gid() const noexcept { return own_gid_; }
   // "MGID ff12:... MLID 0xc001 GID index 1 (RoCE v2)", for the log.
   std::string text() const;
   void abandon() noexcept;
@@ -67,6 +74,7 @@ class Membership final : public CmHandler {
  private:
   void on_cm_event(const CmEvent& event) override;
   Status ask();
+  Status attach();
   void on_joined(const rdma_ud_param& ud);
   void fail(const Status& why);
   void release();
@@ -88,7 +96,7 @@ class Membership final : public CmHandler {
   Nanos pause_ = 0;
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<AddressHandle> handle_;
-  ibv_gid mgid_{};
+  ibv_gid mgid_{}, own_gid_{};
   uint16_t mlid_ = 0;
   uint8_t gid_index_ = 0;
   uint32_t qpn_ = 0, qkey_ = 0;
