@@ -247,8 +247,8 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
       at = end;
     }
   }
-  if (!present.empty() && !send_fetch_grant(op, slot, asker, id, present)) {
-    for (const ChunkRange& r : present) send_fetch_data(op, slot, asker, id, r);
+  for (const ChunkRange& r : grant_reads(op, slot, asker, id, present)) {
+    send_fetch_data(op, slot, asker, id, r);
   }
   if (!missing.empty()) {
     say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);

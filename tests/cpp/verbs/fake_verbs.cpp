@@ -225,6 +225,7 @@ int FakeVerbs::destroy_qp(ibv_qp* raw) {
     if (other.peer == qp) other.peer = nullptr;
   }
   std::erase_if(held_, [qp](const HeldSend& held) { return held.qp == qp; });
+  std::erase_if(held_reads_, [qp](const HeldSend& held) { return held.qp == qp; });
   qp->send->promised -= qp->cap.max_send_wr;
   qp->receive->promised -= qp->cap.max_recv_wr;
   qps_.remove_if([qp](const Qp& q) { return &q == qp; });
@@ -299,6 +300,8 @@ int FakeVerbs::post_send(ibv_qp* raw, ibv_send_wr* wr, ibv_send_wr** bad) {
       held_.push_back({&qp, *wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
     } else if (qp.qp_type == IBV_QPT_UD) {
       send_datagram(qp, *wr);
+    } else if (wr->opcode == IBV_WR_RDMA_READ && hold_reads) {
+      held_reads_.push_back({&qp, *wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
     } else if (wr->opcode == IBV_WR_RDMA_READ) {
       read(qp, *wr);
     } else {
@@ -315,6 +318,21 @@ void FakeVerbs::let_sends_go() {
     held.wr.sg_list = held.pieces.data();
     send_datagram(*held.qp, held.wr);
   }
+}
+
+void FakeVerbs::let_reads_go() {
+  hold_reads = false;
+  for (; !held_reads_.empty(); held_reads_.pop_front()) {
+    HeldSend& held = held_reads_.front();
+    held.wr.sg_list = held.pieces.data();
+    read(*held.qp, held.wr);
+  }
+}
+
+size_t FakeVerbs::remote_registrations() const {
+  return static_cast<size_t>(std::count_if(keys_.begin(), keys_.end(), [](const auto& entry) {
+    return (entry.second.access & IBV_ACCESS_REMOTE_READ) != 0;
+  }));
 }
 
 bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t from, bool datagram) {

@@ -60,6 +60,7 @@ class FakeVerbs final : public verbs::Api {
   int cut_read = 0;                               // bytes that a read brings less
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
   bool hold_sends = false;                        // datagrams stay in the device
+  bool hold_reads = false;                        // RDMA Reads do
   std::function<bool(std::vector<std::byte>&)>
       on_datagram;  // per receiver; false: lost; may change the bytes
 
@@ -73,6 +74,7 @@ class FakeVerbs final : public verbs::Api {
   uint64_t send_posts = 0;
   std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
+  size_t remote_registrations() const;  // that peers can read
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
   std::vector<uint32_t> used_qkeys;
@@ -80,6 +82,8 @@ class FakeVerbs final : public verbs::Api {
 
   // From outside.
   void let_sends_go();  // those that were held
+  void let_reads_go();
+  size_t held_reads() const { return held_reads_.size(); }
   void raise(ibv_event_type type, uint32_t qp_number = 0);
   // MULTICAST_ERROR for every member, of one group or (0) all.
   void fabric_takes_group_away(in_addr_t group = 0);
@@ -193,7 +197,7 @@ class FakeVerbs final : public verbs::Api {
     ibv_send_wr wr;
     std::vector<ibv_sge> pieces;
   };
-  std::deque<HeldSend> held_;
+  std::deque<HeldSend> held_, held_reads_;
   std::deque<ibv_async_event> async_;
   uint32_t next_ = 17;
   uint16_t next_port_ = 40000;

@@ -256,7 +256,7 @@ TEST_F(VerbsStream, AReadBringsAPeersBytes) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(100000, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   RemoteMemory& remote = *transports[0]->stream().remote_memory();
   ASSERT_TRUE(remote.read(peer, grant->address + 1000, grant->key, 60000, 42));
@@ -271,7 +271,7 @@ TEST_F(VerbsStream, AShortReadIsNoAnswer) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   fake().cut_read = 1;
   ASSERT_TRUE(
@@ -285,7 +285,7 @@ TEST_F(VerbsStream, ReadsBeyondTheGrantBreakTheConnectionOfWhoTried) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   ASSERT_TRUE(
       transports[0]->stream().remote_memory()->read(peer, grant->address + 1, grant->key, 4096, 1));
@@ -297,7 +297,7 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   region.reset();
   // A late reader gets bytes without meaning, and the connection lives.
@@ -308,18 +308,74 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   EXPECT_EQ(nodes[0].reads.size(), 1u);
   const size_t before = fake().registrations();
   grant->hold.reset();
+  EXPECT_EQ(fake().registrations(), before - 1);
   auto other = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto next = transports[1]->stream().remote_memory()->expose(other);
+  auto next = transports[1]->stream().remote_memory()->expose({other, 0, other->size()}, 0);
   ASSERT_TRUE(next.ok());
   EXPECT_NE(next->key, grant->key) << "same addresses, another allocation: registered anew";
-  EXPECT_EQ(fake().registrations(), before);
+}
+
+// One repair must not pin all of a tensor, nor pin anything longer than it is needed.
+TEST_F(VerbsStream, OnlyThePieceThatIsAskedForIsExposedAndOnlyWhileItIsGranted) {
+  connect();
+  auto memory = std::make_shared<Buffer>(3 * verbs::kGatherPiece + 9000);
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  const Slice block{region, 5000, memory->size() - 5000};
+  RemoteMemory& donor = *transports[1]->stream().remote_memory();
+  fake().largest_registration = verbs::kGatherPiece + 4096;
+  const size_t at = verbs::kGatherPiece + 77;
+  auto one = donor.expose(block, at), same = donor.expose(block, at + 1000000);
+  auto last = donor.expose(block, block.length - 1);
+  ASSERT_TRUE(one.ok() && same.ok() && last.ok());
+  EXPECT_EQ(one->key, same->key);
+  EXPECT_EQ(one->address, reinterpret_cast<uint64_t>(block.data()));
+  EXPECT_EQ(one->first, verbs::kGatherPiece);
+  EXPECT_EQ(one->end, 2 * verbs::kGatherPiece + 4096);
+  EXPECT_EQ(last->end, block.length);
+  EXPECT_EQ(fake().remote_registrations(), 2u);
+  ASSERT_TRUE(transports[0]->stream().remote_memory()->read(peer, one->address + one->end - 60000,
+                                                            one->key, 60000, 1));
+  poll();
+  EXPECT_EQ(nodes[0].reads.size(), 1u);
+  one->hold.reset();
+  EXPECT_EQ(fake().remote_registrations(), 2u);
+  same->hold.reset();
+  last->hold.reset();
+  EXPECT_EQ(fake().remote_registrations(), 0u) << "the region lives on";
+}
+
+TEST_F(VerbsStream, NoMoreIsExposedThanAQuarterOfTheMemoryLimitOrTheCap) {
+  for (const size_t limit : {size_t{40000}, SIZE_MAX}) {
+    fake().locked_memory = limit;
+    auto donor = verbs::make_transport(fake(), world.options);
+    ASSERT_TRUE(donor.ok());
+    RemoteMemory& remote = *(*donor)->stream().remote_memory();
+    const size_t most = limit == SIZE_MAX ? verbs::kMostExposed : limit / 4;
+    const size_t size = limit == SIZE_MAX ? verbs::kGatherPiece : 5000;
+    std::vector<RemoteGrant> grants;
+    while (grants.size() < 1000) {
+      // The device in memory does not look at what it registers.
+      static std::byte byte;
+      auto region = std::make_shared<Region>(&byte, size, nullptr);
+      auto grant = remote.expose({region, 0, size}, 0);
+      if (!grant.ok()) {
+        EXPECT_EQ(grant.status().code(), Code::kResourceExhausted);
+        break;
+      }
+      grants.push_back(*grant);
+    }
+    EXPECT_EQ(grants.size(), most / size);
+    grants.pop_back();
+    static std::byte byte;
+    EXPECT_TRUE(remote.expose({std::make_shared<Region>(&byte, size, nullptr), 0, size}, 0).ok());
+  }
 }
 
 TEST_F(VerbsStream, ReadsAreLimitedAndCatchUp) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   RemoteMemory& remote = *transports[0]->stream().remote_memory();
   size_t taken = 0;

@@ -9,11 +9,13 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
+#include "transport/verbs/expose.h"
 
 namespace mcast::verbs {
 
@@ -44,7 +46,7 @@ class RcStream final : public Stream,
   RemoteMemory* remote_memory() override { return this; }
 
   // RemoteMemory
-  Result<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
+  Result<RemoteGrant> expose(const Slice& block, size_t offset) override;
   size_t max_read() const override { return kReadBytes; }
   bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) override;
 
@@ -128,6 +130,7 @@ class RcStream final : public Stream,
   CmChannel& cm_;
   VerbsStats& stats_;
   VerbsOptions options_;
+  std::optional<Exposures> exposures_;
   uint64_t uid_ = 0;
   sockaddr_in local_{};
   rdma_cm_id* listener_ = nullptr;
