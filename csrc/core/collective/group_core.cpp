@@ -269,6 +269,7 @@ void GroupCore::replay_staged(Operation& op, Nanos now) {
 
 void GroupCore::check_local(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reduce_complete(op))) return;
+  if (reading(op)) return;  // its donors let go of their memory once all ranks are complete
   if (op.post.elsewhere && !op.post.elsewhere->load(std::memory_order_acquire)) return;
   if (op.sender && op.plan.small && !op.sending_started) return;  // the block is still the caller's
   if (!op.ring.empty()) {
@@ -315,6 +316,11 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   record(op, status, now);
   // Its machines hold pointers into the caller's memory.
   if (op.reduce) op.reduce->drop_memory();
+  // A read of what is not registered any more would break the connection for every group: after a
+  // failure somebody may not have heard of it yet.
+  for (auto& hold : std::exchange(op.grants, {})) {
+    if (!status.ok()) port_.linger(std::move(hold));
+  }
   const Post post = std::exchange(op.post, Post{});
   op.post.sequence = post.sequence;
   op.post.descriptor = post.descriptor;

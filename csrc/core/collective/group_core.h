@@ -189,8 +189,9 @@ class GroupCore {
   void drive_fetch(Operation& op, Nanos now);
 
   // group_read.cpp: repairs by one-sided reads
-  bool send_fetch_grant(Operation& op, uint32_t slot, Member asker, uint32_t id,
-                        const std::vector<ChunkRange>& ranges);
+  std::vector<ChunkRange> grant_reads(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                                      const std::vector<ChunkRange>& ranges);
+  bool reading(const Operation& op) const;
   void on_fetch_grant(const Frame& header, ConstBytes body, Nanos now);
   void drive_reads();
 

@@ -3,27 +3,63 @@
 // small frame whatever their size; the asker reads range by range into the transport's own memory
 // and places the chunks as if they had come in a frame. What a donor grants cannot change any more:
 // chunks are placed once, and a large operation ends nowhere before it is complete everywhere, with
-// no read outstanding. Small operations answer with bytes: their copies are not registered.
+// no read outstanding: an asker is not complete before its reads are over, even if their chunks
+// have come otherwise. So donors let go of what they granted when the operation ends. Small
+// operations answer with bytes: their copies are not registered.
 #include <algorithm>
+#include <utility>
 
 #include "collective/group_core.h"
 
 namespace mcast {
 
-bool GroupCore::send_fetch_grant(Operation& op, uint32_t slot, Member asker, uint32_t id,
-                                 const std::vector<ChunkRange>& ranges) {
-  if (op.plan.small || port_.max_read() < op.plan.chunk) return false;
+// Lets `asker` read `ranges`, a frame per piece of memory that the transport exposes. Returns what
+// cannot be read.
+std::vector<ChunkRange> GroupCore::grant_reads(Operation& op, uint32_t slot, Member asker,
+                                               uint32_t id, const std::vector<ChunkRange>& ranges) {
+  if (ranges.empty() || op.plan.small || port_.max_read() < op.plan.chunk) return ranges;
   const Slice& block = op.own_slot == slot ? op.post.input : op.post.outputs[slot];
-  const std::optional<RemoteGrant> exposed = port_.expose(block.region);
-  if (!exposed) return false;
-  const wire::FetchGrant grant{op.member_of(slot), exposed->address + block.offset, exposed->key,
-                               ranges};
-  wire::Writer body;
-  wire::put_fetch_grant(body, grant);
-  counters_.add(Counter::fetch_grants_sent);
-  send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
-             body.bytes());
-  return true;
+  const size_t chunk = op.plan.chunk;
+  std::vector<ChunkRange> granted, rest;
+  std::optional<RemoteGrant> grant;
+  const auto send = [&] {
+    if (granted.empty()) return;
+    wire::Writer body;
+    wire::put_fetch_grant(
+        body, {op.member_of(slot), grant->address, grant->key, std::exchange(granted, {})});
+    counters_.add(Counter::fetch_grants_sent);
+    send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
+               body.bytes());
+  };
+  // Whole chunks from `at` on that the present grant covers.
+  const auto covered = [&](Chunk at, Chunk end) {
+    if (!grant || at * chunk < grant->first) return at;
+    const size_t last = grant->end >= op.plan.block ? op.plan.chunks : grant->end / chunk;
+    return std::max(at, static_cast<Chunk>(std::min<size_t>(end, last)));
+  };
+  for (const ChunkRange& r : ranges) {
+    Chunk at = r.first;
+    while (at < r.end) {
+      if (covered(at, r.end) == at) {
+        send();
+        grant = port_.expose(block, at * chunk);
+        if (covered(at, r.end) == at) break;
+        if (op.grants.empty() || op.grants.back() != grant->hold) op.grants.push_back(grant->hold);
+      }
+      const Chunk end = covered(at, r.end);
+      granted.push_back({at, end});
+      at = end;
+    }
+    if (at < r.end) rest.push_back({at, r.end});
+  }
+  send();
+  return rest;
+}
+
+bool GroupCore::reading(const Operation& op) const {
+  return std::any_of(reads_running_.begin(), reads_running_.end(), [&op](const auto& entry) {
+    return entry.second.sequence == op.post.sequence;
+  });
 }
 
 void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) {
@@ -71,7 +107,7 @@ void GroupCore::drive_reads() {
   while (!reads_waiting_.empty()) {
     const RepairRead& r = reads_waiting_.front();
     const Operation* op = find(r.sequence);
-    if (op != nullptr && !op->local_complete && gone_[r.donor].ok()) {
+    if (op != nullptr && op->receiving > 0 && gone_[r.donor].ok()) {
       if (!port_.read(r.donor, r.address, r.key, op->plan.length(r.range), next_read_)) return;
       counters_.add(Counter::repair_reads);
       reads_running_[next_read_++] = r;
@@ -94,6 +130,8 @@ void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
   if (!accept_repair(*op, *op->slot_of(r.root), r.donor, r.id, r.range, bytes, now)) {
     counters_.add(Counter::stale);
   }
+  // It may have waited for this read only.
+  if (Operation* const waiting = find(r.sequence)) check_local(*waiting, now);
   drive_reads();
 }
 

@@ -296,8 +296,11 @@ void GroupCore::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
       at = end;
     }
   }
-  if (!present.empty() && !send_fetch_grant(op, slot, asker, id, present)) {
-    parked_.park(asker, {op.post.sequence, op.member_of(slot), id, std::move(present)});
+  if (!present.empty()) {
+    std::vector<ChunkRange> sent = grant_reads(op, slot, asker, id, present);
+    if (!sent.empty()) {
+      parked_.park(asker, {op.post.sequence, op.member_of(slot), id, std::move(sent)});
+    }
   }
   if (!missing.empty()) {
     say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);

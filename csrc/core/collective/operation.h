@@ -85,6 +85,8 @@ struct Operation {
   uint64_t marked = 0;                // of the own block of a reduction: done mark
   uint64_t stalls_counted = 0, cuts_counted = 0;
 
+  std::vector<std::shared_ptr<void>> grants;  // parts of its memory that others may be reading
+
   std::vector<std::byte> kept;   // small root: the block, until released
   bool needs_release = false;    // finished when complete everywhere
   bool sending_started = false;  // small root: the block is in `kept`; large: its turn has come

@@ -30,11 +30,12 @@ class Port {
   virtual uint32_t busy_groups() const = 0;
 
   // One-sided reads, where the transport has them (RemoteMemory). expose(): what other members need
-  // to read `region`; nothing: they cannot. It stays readable for about the liveness limit after
-  // the call, even if the region goes.
-  virtual std::optional<RemoteGrant> expose(const std::shared_ptr<Region>& /*region*/) {
+  // to read `block` around `offset`; nothing: they cannot.
+  virtual std::optional<RemoteGrant> expose(const Slice& /*block*/, size_t /*offset*/) {
     return std::nullopt;
   }
+  // Keeps a grant alive for about the liveness limit: somebody may still be reading.
+  virtual void linger(std::shared_ptr<void> /*hold*/) {}
   virtual size_t max_read() const { return 0; }
   // Whoever drives the port brings the bytes to GroupCore::on_read() with `token`. False: not now.
   virtual bool read(Member /*from*/, uint64_t /*address*/, uint32_t /*key*/, size_t /*length*/,

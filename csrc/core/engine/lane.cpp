@@ -46,19 +46,16 @@ size_t LaneGroup::queued(Member to, Channel channel) const {
   return lane_.transport_->stream().queued(peers_[to], channel);
 }
 
-std::optional<RemoteGrant> LaneGroup::expose(const std::shared_ptr<Region>& region) {
+std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
-  if (remote == nullptr || region == nullptr) return std::nullopt;
-  auto grant = remote->expose(region);
+  if (remote == nullptr || block.region == nullptr) return std::nullopt;
+  auto grant = remote->expose(block, offset);
   if (!grant.ok()) return std::nullopt;  // locked memory is short: repairs go by messages
-  // A peer that reads what is gone would break the connection for every group of the lane.
-  const Nanos until = lane_.now_ + core_.params().liveness_limit;
-  if (!lane_.grants_.empty() && lane_.grants_.back().hold == grant->hold) {
-    lane_.grants_.back().until = until;
-  } else {
-    lane_.grants_.push_back({grant->hold, until});
-  }
   return std::move(grant).value();
+}
+
+void LaneGroup::linger(std::shared_ptr<void> hold) {
+  lane_.grants_.push_back({std::move(hold), lane_.now_ + core_.params().liveness_limit});
 }
 
 size_t LaneGroup::max_read() const {

@@ -37,7 +37,8 @@ class LaneGroup final : public Port {
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_groups() const override;
-  std::optional<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
+  std::optional<RemoteGrant> expose(const Slice& block, size_t offset) override;
+  void linger(std::shared_ptr<void> hold) override;
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
@@ -122,7 +123,7 @@ class Lane final : private DatagramSink, private StreamSink {
   };
   std::unordered_map<uint64_t, Reader> readers_;
   uint64_t next_reader_ = 0;
-  // What peers may still be reading, though its operation or group is gone.
+  // What peers may still be reading, though its operation has failed.
   struct Grant {
     std::shared_ptr<void> hold;
     Nanos until;

@@ -131,9 +131,10 @@ class DiscardingSink final : public StreamSink {
   void on_peer_down(PeerId, const Status&, bool) override {}
 };
 
-// What a peer needs to read a region of ours.
+// What a peer needs to read a part of a block of ours.
 struct RemoteGrant {
-  uint64_t address = 0;  // of the region's first byte
+  uint64_t address = 0;       // of the block's first byte
+  size_t first = 0, end = 0;  // bytes of the block that may be read
   uint32_t key = 0;
   // Readable as long as this lives; the memory itself may be gone before, readers then get bytes
   // without meaning.
@@ -145,9 +146,10 @@ struct RemoteGrant {
 class RemoteMemory {
  public:
   virtual ~RemoteMemory() = default;
-  // Lets peers read `region`, which is registered with the device for as long as it or the grant
-  // lives.
-  virtual Result<RemoteGrant> expose(const std::shared_ptr<Region>& region) = 0;
+  // Lets peers read the piece of `block` that `offset` lies in, and any datagram that begins in it.
+  // The piece is registered with the device, its pages pinned, as long as a grant of it lives.
+  // kResourceExhausted: no more may be pinned now.
+  virtual Result<RemoteGrant> expose(const Slice& block, size_t offset) = 0;
   // Most bytes of one read().
   virtual size_t max_read() const = 0;
   // Reads from a peer's memory; StreamSink::on_read() brings the bytes. False: not now (too many at

@@ -7,6 +7,7 @@
 namespace mcast::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -93,6 +94,128 @@ TEST_F(VerbsDatagram, AGroupThatTheFabricTookAwayIsJoinedAgain) {
   EXPECT_EQ(b.datagrams.size(), 1u);
 }
 
+TEST_F(VerbsDatagram, ARejoinThatFailsIsTriedAgainWithPauses) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().join_status = -ENETUNREACH;
+  fake().fabric_takes_group_away();
+  poll(1000);
+  EXPECT_TRUE(fake().attached_lids().empty());
+  EXPECT_EQ(stats(0).rejoins, 1u);
+  EXPECT_EQ(stats(0).join_failures, 4u) << "at once, after 100, 300, 700 ms";
+  EXPECT_LT(transports[0]->ud().until_timer(), kSecond) << "a lane that sleeps wakes for it";
+  send(a, pattern(64, 1));
+  poll();
+  EXPECT_EQ(stats(0).dropped_datagrams, 1u);
+  fake().join_status = 0;
+  poll(1000);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+  EXPECT_EQ(transports[0]->ud().until_timer(), kNever);
+}
+
+TEST_F(VerbsDatagram, ASenderThatCouldNotJoinTriesAgain) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().join_status = -ENETUNREACH;
+  send(a, pattern(64, 1));
+  poll();
+  fake().join_status = 0;
+  poll(200);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+}
+
+TEST_F(VerbsDatagram, APendingRejoinHoldsOnlyItsOwnGroup) {
+  const MulticastAddress other{78, 4711, false};
+  Node& a = add();
+  Node& b = add();
+  for (Node* n : {&a, &b}) {
+    ASSERT_TRUE(n->dg().join(group).ok());
+    ASSERT_TRUE(n->dg().join(other).ok());
+  }
+  const in_addr_t taken = verbs::group_sockaddr(group).sin_addr.s_addr;
+  fake().silent_groups.insert(taken);
+  fake().fabric_takes_group_away(taken);
+  poll();
+  size_t held = 0;
+  while (held < 2 * verbs::kSendSlots && offer(a, group, pattern(64, 1))) ++held;
+  EXPECT_EQ(held, verbs::kMostWaiting) << "the others need slots too";
+  for (size_t i = 0; i < verbs::kSendSlots; ++i) {
+    ASSERT_TRUE(offer(a, other, pattern(32, i))) << i;
+    a.dg().flush();
+    poll(i % 50 == 49 ? 1 : 0);
+  }
+  poll(1);
+  EXPECT_EQ(b.datagrams, [] {
+    std::vector<Buffer> want;
+    for (size_t i = 0; i < verbs::kSendSlots; ++i) want.push_back(pattern(32, i));
+    return want;
+  }());
+  // Nobody answers within the patience: asked again.
+  b.datagrams.clear();
+  fake().silent_groups.clear();
+  poll(300);
+  EXPECT_EQ(stats(0).join_failures, 1u);
+  ASSERT_TRUE(offer(a, group, pattern(64, 7)));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 7)});
+}
+
+TEST_F(VerbsDatagram, ALateAnswerToARejoinLetsOutWhatWaited) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(b.dg().join(group).ok());
+  for (size_t i = 0; i < 5; ++i) send(a, pattern(64, i));
+  EXPECT_TRUE(b.datagrams.empty());
+  poll();
+  EXPECT_EQ(b.datagrams.size(), 5u);
+}
+
+TEST_F(VerbsDatagram, AnAddressThatMovedToAnotherPortIsNotJoinedThere) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  fake().port_number = 2;
+  fake().fabric_takes_group_away();
+  poll(50);
+  EXPECT_TRUE(fake().attached_lids().empty());
+  EXPECT_EQ(stats(0).join_failures, 1u);
+  EXPECT_THAT(a.dg().join({78, 4711, false}).message(),
+              HasSubstr("127.0.0.1 is the address of fake_0:2 now"));
+  fake().port_number = 1;
+  poll(200);
+  EXPECT_EQ(fake().attached_lids().size(), 1u);
+}
+
+TEST_F(VerbsDatagram, AddressHandlesOutliveWhatIsOnItsWay) {
+  for (const bool leave : {false, true}) {
+    Node& a = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    fake().hold_sends = true;
+    send(a, pattern(64, 1));
+    a.dg().flush();
+    if (leave) {
+      a.dg().leave(group);
+    } else {
+      fake().fabric_takes_group_away();
+    }
+    poll();
+    EXPECT_EQ(fake().attached_lids().empty(), leave);
+    EXPECT_EQ(fake().destroyed_in_use, 0u);
+    fake().let_sends_go();
+    poll();
+    EXPECT_EQ(fake().destroyed_in_use, 0u);
+    EXPECT_EQ(stats(0).send_errors, 0u);
+    nodes.clear();
+    transports.clear();
+  }
+}
+
 TEST_F(VerbsDatagram, OneCompletionPerChainOfSends) {
   Node& a = add();
   ASSERT_TRUE(a.dg().join(group).ok());
@@ -148,6 +271,116 @@ TEST_F(VerbsDatagram, OwnDatagramsAreDroppedBySource) {
   poll();
   EXPECT_TRUE(a.datagrams.empty());
   EXPECT_EQ(stats(0).own_echo, 1u);
+}
+
+// Queue pair numbers are a device's own: other hosts' have the same.
+TEST_F(VerbsDatagram, DatagramsOfANamesakeAreNotOwnOnes) {
+  const auto check = [this](const char* what) {
+    Node& a = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    fake().inject_namesake(pattern(64, 1));
+    send(a, pattern(64, 2));
+    poll();
+    EXPECT_EQ(a.datagrams, std::vector<Buffer>{pattern(64, 1)}) << what;
+    EXPECT_EQ(transports[0]->stats().own_echo, 1u) << what;
+    nodes.clear();
+    transports.clear();
+  };
+  check("RoCE v2 over IPv4");
+  fake().ipv6 = true;
+  check("RoCE v2 over IPv6, or RoCE v1");
+  fake().link_layer = IBV_LINK_LAYER_INFINIBAND;
+  check("InfiniBand");
+}
+
+TEST_F(VerbsDatagram, TheInterfacesPartitionIsUsed) {
+  fake().link_layer = IBV_LINK_LAYER_INFINIBAND;
+  fake().partition = 0x8005;
+  const std::vector<std::vector<uint16_t>> tables = {
+      {0xffff, 0x8001, 0x8005}, {0x8005}, {0xffff, 0x0005}, {0x7fff, 0x0005, 0x8005}};
+  for (const auto& table : tables) {
+    fake().pkeys = table;
+    Node& a = add();
+    Node& b = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    ASSERT_TRUE(b.dg().join(group).ok());
+    send(a, pattern(64, 1));
+    poll();
+    EXPECT_EQ(b.datagrams.size(), 1u);
+    EXPECT_EQ(fake().wrong_partition, 0u);
+    nodes.clear();
+    transports.clear();
+  }
+  fake().pkeys = {0xffff};
+  const auto refused = verbs::make_transport(fake(), world.options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("no member of partition 0x8005"));
+}
+
+TEST_F(VerbsDatagram, ABrokenQueuePairIsMadeAnew) {
+  for (const bool event : {true, false}) {
+    Node& a = add();
+    Node& b = add();
+    ASSERT_TRUE(a.dg().join(group).ok());
+    ASSERT_TRUE(b.dg().join(group).ok());
+    send(a, pattern(64, 1));
+    a.dg().flush();  // received before the end
+    fake().break_datagrams(event);
+    send(a, pattern(64, 2));
+    poll();
+    EXPECT_EQ(transports[0]->stats().rebuilds, 1u);
+    EXPECT_EQ(transports[1]->stats().rebuilds, 1u);
+    send(a, pattern(64, 3));
+    poll();
+    EXPECT_THAT(b.datagrams, Contains(pattern(64, 1)));
+    EXPECT_EQ(b.datagrams.back(), pattern(64, 3));
+    // All receives are there again.
+    const size_t slots = transports[1]->ud().receive_slots();
+    const size_t before = b.datagrams.size();
+    for (size_t i = 0; i < slots; ++i) {
+      send(a, pattern(32, i));
+      if (i % 100 == 99) nodes[0]->dg().receive(*nodes[0], 1 << 20);
+    }
+    poll();
+    EXPECT_EQ(b.datagrams.size() - before, slots);
+    nodes.clear();
+    transports.clear();
+  }
+}
+
+TEST_F(VerbsDatagram, AQueuePairThatStaysBrokenCostsNoWorkAndSaysWhy) {
+  Node& a = add();
+  Node& b = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  ASSERT_TRUE(b.dg().join(group).ok());
+  fake().qp_error = ENOMEM;
+  fake().break_datagrams(false);
+  const uint64_t flushed = fake().flushed_receives;
+  poll(500);
+  EXPECT_EQ(fake().flushed_receives, flushed) << "nothing is posted to be flushed again";
+  EXPECT_GT(transports[0]->ud().until_timer(), 0);
+  send(a, pattern(64, 1));
+  poll();
+  EXPECT_EQ(stats(0).dropped_datagrams, 1u);
+  const Status refused = a.dg().join({78, 4711, false});
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("ibv_create_qp (UD)"));
+  fake().qp_error = 0;
+  poll(500);
+  EXPECT_EQ(stats(0).rebuilds, 1u);
+  send(a, pattern(64, 2));
+  poll();
+  EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 2)});
+}
+
+TEST_F(VerbsDatagram, AQueuePairThatBreaksAgainAndAgainIsMadeAnewWithPauses) {
+  Node& a = add();
+  ASSERT_TRUE(a.dg().join(group).ok());
+  for (int i = 0; i < 1000; ++i) {
+    fake().break_datagrams(false);
+    poll(1);
+  }
+  EXPECT_EQ(stats(0).rebuilds, 4u) << "at once, after 100, 300, 700 ms";
 }
 
 TEST_F(VerbsDatagram, SendErrorsOfEachKindAreSurvived) {

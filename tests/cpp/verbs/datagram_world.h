@@ -27,22 +27,27 @@ class VerbsDatagram : public ::testing::Test {
   FakeVerbs& fake() { return *world.fake; }
   void poll(int rounds = 3) {
     while (rounds-- > 0) {
+      now += kMilli;
       for (auto& n : nodes) {
-        n->st().poll(*n, world.now());
+        n->st().poll(*n, now);
         n->dg().receive(*n, 1 << 20);
         n->dg().flush();
       }
     }
   }
-  void send(Node& n, const Buffer& data) {
-    const Bytes lent = n.dg().lend(group, data.size());
-    ASSERT_EQ(lent.size(), data.size());
+  void send(Node& n, const Buffer& data) { ASSERT_TRUE(offer(n, group, data)); }
+  // False: the endpoint takes none for this group now.
+  static bool offer(Node& n, const MulticastAddress& to, const Buffer& data) {
+    const Bytes lent = n.dg().lend(to, data.size());
+    if (lent.size() != data.size()) return false;
     std::copy(data.begin(), data.end(), lent.begin());
     n.dg().commit(data.size());
+    return true;
   }
   const VerbsStats& stats(size_t i) const { return transports[i]->stats(); }
 
   FakeVerbsWorld world;
+  Nanos now = kSecond;
   std::vector<verbs::VerbsTransport*> transports;
   std::vector<std::unique_ptr<Node>> nodes;
   const MulticastAddress group{77, 4711, false};

@@ -99,7 +99,9 @@ int FakeVerbs::bind_addr(rdma_cm_id* raw, sockaddr* at) {
   const auto* in = reinterpret_cast<const sockaddr_in*>(at);
   if (address != ::inet_ntoa(in->sin_addr)) return ENODEV;
   id.verbs = &context_;
-  id.port_num = 1;
+  id.port_num = port_number;
+  id.route.addr.addr.ibaddr.pkey =
+      link_layer == IBV_LINK_LAYER_INFINIBAND ? htons(partition) : uint16_t{0};
   id.port = in->sin_port != 0 ? ntohs(in->sin_port) : next_port_++;
   return 0;
 }
@@ -115,7 +117,8 @@ int FakeVerbs::resolve_addr(rdma_cm_id* raw, sockaddr* from, sockaddr* to, int) 
   Id& id = *static_cast<Id*>(raw);
   if (const int error = bind_addr(raw, from); error != 0) return error;
   id.target = ntohs(reinterpret_cast<const sockaddr_in*>(to)->sin_port);
-  push(&id, RDMA_CM_EVENT_ADDR_RESOLVED);
+  id.resolving = resolves_silent;
+  if (!resolves_silent) push(&id, RDMA_CM_EVENT_ADDR_RESOLVED);
   return 0;
 }
 
@@ -144,7 +147,7 @@ int FakeVerbs::connect(rdma_cm_id* raw, rdma_conn_param* param) {
     (void)create_id(listener.owner, &made, listener.context, RDMA_PS_TCP);
     Id& request = *static_cast<Id*>(made);
     request.verbs = &context_;
-    request.port_num = 1;
+    request.port_num = port_number;
     request.partner = &id;
     id.partner = &request;
     Event& event = push(&request, RDMA_CM_EVENT_CONNECT_REQUEST, 0, param->private_data,
@@ -194,7 +197,8 @@ int FakeVerbs::disconnect(rdma_cm_id* raw) {
 
 int FakeVerbs::join_multicast(rdma_cm_id* raw, sockaddr* group, bool) {
   Id& id = *static_cast<Id*>(raw);
-  if (join_silent) return 0;
+  id.group = reinterpret_cast<const sockaddr_in*>(group)->sin_addr.s_addr;
+  if (join_silent || silent_groups.count(id.group) > 0) return 0;
   id.joined = join_status == 0;
   Event& event =
       push(&id, join_status == 0 ? RDMA_CM_EVENT_MULTICAST_JOIN : RDMA_CM_EVENT_MULTICAST_ERROR,
@@ -211,9 +215,16 @@ int FakeVerbs::join_multicast(rdma_cm_id* raw, sockaddr* group, bool) {
   return 0;
 }
 
-void FakeVerbs::fabric_takes_group_away() {
+void FakeVerbs::time_out_resolves() {
   for (Id& id : ids_) {
-    if (id.joined) push(&id, RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
+    if (std::exchange(id.resolving, false)) push(&id, RDMA_CM_EVENT_ADDR_ERROR, -ETIMEDOUT);
+  }
+}
+
+void FakeVerbs::fabric_takes_group_away(in_addr_t group) {
+  for (Id& id : ids_) {
+    if (id.joined && (group == 0 || id.group == group))
+      push(&id, RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
   }
 }
 

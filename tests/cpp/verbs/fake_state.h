@@ -44,7 +44,9 @@ struct FakeVerbs::Cq : ibv_cq {
   CompChannel* comp = nullptr;
   std::deque<ibv_wc> entries;
   size_t depth = 0;
+  size_t promised = 0;  // entries that its queue pairs can fill
   bool armed = false;
+  bool overrun = false;  // it takes no more, and polling it fails
 };
 
 struct FakeVerbs::Qp : ibv_qp {
@@ -52,6 +54,7 @@ struct FakeVerbs::Qp : ibv_qp {
   Cq* receive = nullptr;
   ibv_qp_cap cap{};
   uint32_t key = 0;
+  uint16_t pkey_index = 0;
   struct Receive {
     uint64_t wr_id;
     ibv_sge sge;
@@ -69,6 +72,8 @@ struct FakeVerbs::Id : rdma_cm_id {
   bool connected = false;
   uint16_t port = 0, target = 0;
   bool joined = false;
+  in_addr_t group = 0;
+  bool resolving = false;  // without an answer
 };
 
 struct FakeVerbs::Handle : ibv_ah {

@@ -43,7 +43,48 @@ int FakeVerbs::query_port(ibv_context*, uint8_t, ibv_port_attr* out) {
   out->link_layer = link_layer;
   out->active_mtu = mtu;
   out->lid = 7;
+  out->pkey_tbl_len = static_cast<uint16_t>(pkeys.size());
   return 0;
+}
+
+int FakeVerbs::query_pkey(ibv_context*, uint8_t, int index, uint16_t* out) {
+  if (static_cast<size_t>(index) >= pkeys.size()) return EINVAL;
+  *out = pkeys[static_cast<size_t>(index)];
+  return 0;
+}
+
+int FakeVerbs::query_gid(ibv_context*, uint8_t, int index, ibv_gid* out) {
+  if (index != gid_index) return EINVAL;
+  *out = own_gid();
+  return 0;
+}
+
+ibv_gid FakeVerbs::own_gid() const {
+  ibv_gid gid{};
+  if (link_layer == IBV_LINK_LAYER_INFINIBAND) {
+    gid.raw[0] = 0xfe;
+    gid.raw[1] = 0x80;
+    gid.raw[15] = 7;
+    return gid;
+  }
+  gid.raw[10] = gid.raw[11] = 0xff;
+  in_addr from{};
+  ::inet_aton(address.c_str(), &from);
+  std::memcpy(gid.raw + 12, &from, 4);
+  return gid;
+}
+
+std::vector<std::byte> FakeVerbs::routing_header(const ibv_gid& from) const {
+  std::vector<std::byte> bytes(40);
+  if (link_layer == IBV_LINK_LAYER_INFINIBAND || ipv6) {
+    bytes[0] = std::byte{0x60};
+    std::memcpy(bytes.data() + 8, from.raw, 16);
+    return bytes;
+  }
+  // RoCE v2 over IPv4: 20 bytes undefined, then the IP header.
+  bytes[20] = std::byte{0x45};
+  std::memcpy(bytes.data() + 32, from.raw + 12, 4);
+  return bytes;
 }
 
 ibv_pd* FakeVerbs::alloc_pd(ibv_context*) {
@@ -106,6 +147,7 @@ int FakeVerbs::destroy_cq(ibv_cq* cq) {
 
 int FakeVerbs::poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
   Cq& c = *static_cast<Cq*>(cq);
+  if (c.overrun) return -EIO;
   int n = 0;
   for (; n < most && !c.entries.empty(); ++n) {
     out[n] = c.entries.front();
@@ -128,7 +170,12 @@ int FakeVerbs::get_cq_event(ibv_comp_channel* channel, ibv_cq** cq) {
 }
 
 void FakeVerbs::complete(Cq& cq, ibv_wc wc) {
-  if (cq.entries.size() >= cq.depth) ++overflows;
+  if (cq.entries.size() >= cq.depth) {
+    // Devices write over what is there and declare the queue broken.
+    ++overflows;
+    cq.overrun = true;
+    return;
+  }
   cq.entries.push_back(wc);
   if (std::exchange(cq.armed, false)) {
     cq.comp->events.push_back(&cq);
@@ -137,6 +184,10 @@ void FakeVerbs::complete(Cq& cq, ibv_wc wc) {
 }
 
 ibv_qp* FakeVerbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (qp_error != 0) {
+    errno = qp_error;
+    return nullptr;
+  }
   qps_.emplace_back();
   Qp& qp = qps_.back();
   qp.context = &context_;
@@ -147,11 +198,15 @@ ibv_qp* FakeVerbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.send = static_cast<Cq*>(init->send_cq);
   qp.receive = static_cast<Cq*>(init->recv_cq);
   qp.cap = init->cap;
+  qp.send->promised += qp.cap.max_send_wr;
+  qp.receive->promised += qp.cap.max_recv_wr;
+  if (qp.receive->promised > qp.receive->depth) ++overcommits;
   return &qp;
 }
 
 int FakeVerbs::modify_qp(ibv_qp* raw, ibv_qp_attr* change, int mask) {
   Qp& qp = *find(raw);
+  if ((mask & IBV_QP_PKEY_INDEX) != 0) qp.pkey_index = change->pkey_index;
   if ((mask & IBV_QP_QKEY) != 0) qp.key = change->qkey;
   if ((mask & IBV_QP_STATE) == 0) return 0;
   const auto to = change->qp_state;
@@ -170,6 +225,9 @@ int FakeVerbs::destroy_qp(ibv_qp* raw) {
     if (other.peer == qp) other.peer = nullptr;
   }
   std::erase_if(held_, [qp](const HeldSend& held) { return held.qp == qp; });
+  std::erase_if(held_reads_, [qp](const HeldSend& held) { return held.qp == qp; });
+  qp->send->promised -= qp->cap.max_send_wr;
+  qp->receive->promised -= qp->cap.max_recv_wr;
   qps_.remove_if([qp](const Qp& q) { return &q == qp; });
   return 0;
 }
@@ -212,6 +270,7 @@ int FakeVerbs::post_recv(ibv_qp* raw, ibv_recv_wr* wr, ibv_recv_wr** bad) {
                        IBV_ACCESS_LOCAL_WRITE));
     qp.receives.push_back({wr->wr_id, wr->sg_list[0]});
   }
+  if (qp.state == IBV_QPS_ERR) flush_receives(qp);
   return 0;
 }
 
@@ -241,6 +300,8 @@ int FakeVerbs::post_send(ibv_qp* raw, ibv_send_wr* wr, ibv_send_wr** bad) {
       held_.push_back({&qp, *wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
     } else if (qp.qp_type == IBV_QPT_UD) {
       send_datagram(qp, *wr);
+    } else if (wr->opcode == IBV_WR_RDMA_READ && hold_reads) {
+      held_reads_.push_back({&qp, *wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
     } else if (wr->opcode == IBV_WR_RDMA_READ) {
       read(qp, *wr);
     } else {
@@ -259,6 +320,21 @@ void FakeVerbs::let_sends_go() {
   }
 }
 
+void FakeVerbs::let_reads_go() {
+  hold_reads = false;
+  for (; !held_reads_.empty(); held_reads_.pop_front()) {
+    HeldSend& held = held_reads_.front();
+    held.wr.sg_list = held.pieces.data();
+    read(*held.qp, held.wr);
+  }
+}
+
+size_t FakeVerbs::remote_registrations() const {
+  return static_cast<size_t>(std::count_if(keys_.begin(), keys_.end(), [](const auto& entry) {
+    return (entry.second.access & IBV_ACCESS_REMOTE_READ) != 0;
+  }));
+}
+
 bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t from, bool datagram) {
   if (to.receives.empty()) return false;
   const auto receive = to.receives.front();
@@ -269,6 +345,7 @@ bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t fr
   wc.qp_num = to.qp_num;
   wc.src_qp = from;
   wc.byte_len = static_cast<uint32_t>(bytes.size());
+  wc.slid = link_layer == IBV_LINK_LAYER_INFINIBAND ? 7 : 0;
   wc.wc_flags = datagram ? static_cast<unsigned>(IBV_WC_GRH) : 0u;
   wc.status = receive_status;
   if (bytes.size() > receive.sge.length) wc.status = IBV_WC_LOC_LEN_ERR;
@@ -276,7 +353,10 @@ bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t fr
     std::memcpy(reinterpret_cast<void*>(receive.sge.addr), bytes.data(), bytes.size());
   }
   complete(*to.receive, wc);
-  if (wc.status != IBV_WC_SUCCESS && !datagram) to.state = IBV_QPS_ERR;
+  if (wc.status != IBV_WC_SUCCESS) {
+    to.state = IBV_QPS_ERR;
+    if (datagram) flush_receives(to);
+  }
   return true;
 }
 
@@ -292,12 +372,7 @@ void FakeVerbs::send_datagram(Qp& qp, const ibv_send_wr& wr) {
     ++destroyed_in_use;
     wc.status = IBV_WC_LOC_QP_OP_ERR;
   }
-  std::vector<std::byte> bytes(40);
-  // RoCE v2 over IPv4: 20 bytes undefined, then the IP header.
-  bytes[20] = std::byte{0x45};
-  in_addr from{};
-  ::inet_aton(address.c_str(), &from);
-  std::memcpy(bytes.data() + 32, &from, 4);
+  std::vector<std::byte> bytes = routing_header(own_gid());
   if (!gather(qp, wr, bytes)) wc.status = IBV_WC_LOC_PROT_ERR;
   if (wc.status != IBV_WC_SUCCESS) {
     qp.state = IBV_QPS_SQE;
@@ -307,7 +382,10 @@ void FakeVerbs::send_datagram(Qp& qp, const ibv_send_wr& wr) {
   used_qkeys.push_back(wr.wr.ud.remote_qkey);
   gathered.push_back(wr.num_sge);
   const std::string mgid(reinterpret_cast<const char*>(handle->attr.grh.dgid.raw), 16);
-  if (wr.wr.ud.remote_qpn == multicast_qpn) {
+  const bool stranger = link_layer == IBV_LINK_LAYER_INFINIBAND &&
+                        (pkeys.at(qp.pkey_index) & 0x7fff) != (partition & 0x7fff);
+  if (stranger) ++wrong_partition;
+  if (wr.wr.ud.remote_qpn == multicast_qpn && !stranger) {
     for (Qp& to : qps_) {
       const auto group = to.groups.find(mgid);
       if (group == to.groups.end() || group->second != handle->attr.dlid) continue;
@@ -328,12 +406,41 @@ void FakeVerbs::break_qp(Qp& qp, ibv_wc_status status, uint64_t wr_id, ibv_wc_op
   wc.status = status;
   complete(*qp.send, wc);
   qp.state = IBV_QPS_ERR;
-  for (const auto& receive : qp.receives) {
+  flush_receives(qp);
+}
+
+void FakeVerbs::flush_receives(Qp& qp) {
+  ibv_wc wc{};
+  wc.opcode = IBV_WC_RECV;
+  wc.qp_num = qp.qp_num;
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  flushed_receives += qp.receives.size();
+  for (const auto& receive : std::exchange(qp.receives, {})) {
     wc.wr_id = receive.wr_id;
-    wc.status = IBV_WC_WR_FLUSH_ERR;
     complete(*qp.receive, wc);
   }
-  qp.receives.clear();
+}
+
+void FakeVerbs::inject_namesake(const std::vector<std::byte>& payload) {
+  ibv_gid other = own_gid();
+  other.raw[14] ^= 1;
+  std::vector<std::byte> bytes = routing_header(other);
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  for (Qp& qp : qps_) {
+    if (!qp.groups.empty()) deliver(qp, bytes, qp.qp_num, true);
+  }
+}
+
+void FakeVerbs::break_datagrams(bool event) {
+  for (Qp& qp : qps_) {
+    if (qp.qp_type != IBV_QPT_UD) continue;
+    qp.state = IBV_QPS_ERR;
+    if (event) {
+      raise(IBV_EVENT_QP_FATAL, qp.qp_num);
+    } else {
+      flush_receives(qp);
+    }
+  }
 }
 
 void FakeVerbs::send_message(Qp& qp, const ibv_send_wr& wr) {
@@ -389,6 +496,7 @@ ibv_ah* FakeVerbs::create_ah(ibv_pd* pd, ibv_ah_attr* a) {
 }
 
 int FakeVerbs::destroy_ah(ibv_ah* ah) {
+  for (const HeldSend& held : held_) destroyed_in_use += held.wr.wr.ud.ah == ah ? 1 : 0;
   handles_.remove_if([ah](const Handle& h) { return &h == ah; });
   return 0;
 }

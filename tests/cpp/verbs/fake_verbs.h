@@ -37,6 +37,9 @@ class FakeVerbs final : public verbs::Api {
   uint32_t multicast_qpn = 0xffffff;
   uint16_t mlid = 0xc001;
   uint8_t gid_index = 1;
+  bool ipv6 = false;                    // RoCE: headers are IPv6's, not IPv4's
+  std::vector<uint16_t> pkeys{0xffff};  // InfiniBand: the port's table
+  uint16_t partition = 0xffff;          // of the interface and its groups
 
   // Misbehaviour.
   int channel_error = 0;                   // create_event_channel fails with it
@@ -44,8 +47,12 @@ class FakeVerbs final : public verbs::Api {
   size_t largest_registration = SIZE_MAX;  // beyond: ENOMEM
   int join_status = 0;                     // joins end with it
   bool join_silent = false;                // joins are never answered
+  std::set<in_addr_t> silent_groups;       // those of these groups neither
+  uint8_t port_number = 1;                 // behind the address; no other works
   int attach_error = 0;
+  int qp_error = 0;                                // create_qp fails with it
   bool connects_silent = false;                    // connect requests are never answered
+  bool resolves_silent = false;                    // until time_out_resolves()
   ibv_wc_status send_status = IBV_WC_SUCCESS;      // of the next messages (RC)
   ibv_wc_status datagram_status = IBV_WC_SUCCESS;  // of the next datagrams' completions
   ibv_wc_status read_status = IBV_WC_SUCCESS;
@@ -53,16 +60,21 @@ class FakeVerbs final : public verbs::Api {
   int cut_read = 0;                               // bytes that a read brings less
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
   bool hold_sends = false;                        // datagrams stay in the device
+  bool hold_reads = false;                        // RDMA Reads do
   std::function<bool(std::vector<std::byte>&)>
       on_datagram;  // per receiver; false: lost; may change the bytes
 
   // What happened.
   uint64_t lost_without_receive = 0;  // datagrams
-  uint64_t overflows = 0;             // completion queue entries beyond its depth
-  uint64_t unsignalled = 0;           // sends without a completion
+  uint64_t wrong_partition = 0;       // datagrams
+  uint64_t flushed_receives = 0;
+  uint64_t overflows = 0;    // completion queue entries beyond its depth
+  uint64_t overcommits = 0;  // queue pairs that can fill more than is left of their queue
+  uint64_t unsignalled = 0;  // sends without a completion
   uint64_t send_posts = 0;
   std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
+  size_t remote_registrations() const;  // that peers can read
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
   std::vector<uint32_t> used_qkeys;
@@ -70,18 +82,29 @@ class FakeVerbs final : public verbs::Api {
 
   // From outside.
   void let_sends_go();  // those that were held
+  void let_reads_go();
+  size_t held_reads() const { return held_reads_.size(); }
   void raise(ibv_event_type type, uint32_t qp_number = 0);
-  void fabric_takes_group_away();  // MULTICAST_ERROR for every member
-  void device_removal();           // rdma_cm's event for every identifier
+  // MULTICAST_ERROR for every member, of one group or (0) all.
+  void fabric_takes_group_away(in_addr_t group = 0);
+  void device_removal();  // rdma_cm's event for every identifier
   // Breaks every connection as silence of the peer does.
   void break_connections(ibv_wc_status status);
   // A message of a peer that does not keep to the protocol.
   void inject_message(const std::vector<std::byte>& bytes);
+  // A datagram of another host, whose queue pair has the number of the one that gets it.
+  void inject_namesake(const std::vector<std::byte>& payload);
+  // Every queue pair for datagrams goes into the error state, with an event or without.
+  void break_datagrams(bool event);
   void take_receives_away();  // of every reliable connection
+  void time_out_resolves();   // of addresses that were not answered
+  size_t completion_queues() const { return cqs_.size(); }
 
   int device_count() override;
   int query_device(ibv_context*, ibv_device_attr* out) override;
   int query_port(ibv_context*, uint8_t, ibv_port_attr* out) override;
+  int query_gid(ibv_context*, uint8_t, int index, ibv_gid* out) override;
+  int query_pkey(ibv_context*, uint8_t, int index, uint16_t* out) override;
   const char* device_name(ibv_context*) override { return "fake_0"; }
   ibv_pd* alloc_pd(ibv_context*) override;
   int dealloc_pd(ibv_pd*) override;
@@ -147,6 +170,9 @@ class FakeVerbs final : public verbs::Api {
   bool gather(const Qp& qp, const ibv_send_wr& wr, std::vector<std::byte>& out) const;
   bool inside(uint32_t key, uint64_t at, size_t size, int access) const;
   void complete(Cq& cq, ibv_wc wc);
+  ibv_gid own_gid() const;
+  std::vector<std::byte> routing_header(const ibv_gid& from) const;
+  void flush_receives(Qp& qp);
   void break_qp(Qp& qp, ibv_wc_status status, uint64_t wr_id, ibv_wc_opcode opcode);
   bool deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t from, bool datagram);
   void send_datagram(Qp& qp, const ibv_send_wr& wr);
@@ -171,7 +197,7 @@ class FakeVerbs final : public verbs::Api {
     ibv_send_wr wr;
     std::vector<ibv_sge> pieces;
   };
-  std::deque<HeldSend> held_;
+  std::deque<HeldSend> held_, held_reads_;
   std::deque<ibv_async_event> async_;
   uint32_t next_ = 17;
   uint16_t next_port_ = 40000;

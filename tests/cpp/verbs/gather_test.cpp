@@ -331,7 +331,7 @@ TEST_F(VerbsGather, PeersReadAndTheDeviceGathersByOneRegistration) {
   two();
   const Source source(verbs::kGatherPiece);
   ASSERT_TRUE(gather(source.block, 0, 1000));
-  const auto grant = nodes[0]->st().remote_memory()->expose(source.block.region);
+  const auto grant = nodes[0]->st().remote_memory()->expose(source.block, 0);
   ASSERT_TRUE(grant.ok());
   EXPECT_EQ(fake().registrations(), registered + 1);
   poll();

@@ -6,6 +6,7 @@
 #include "support/cluster.h"
 #include "transport/interceptor.h"
 #include "verbs/verbs_world.h"
+#include "wire/datagram.h"
 
 namespace mcast::testing {
 namespace {
@@ -134,6 +135,51 @@ TEST(VerbsProtocol, LossesOfLargeOperationsAreReadFromTheDonorsMemory) {
       EXPECT_EQ(read, c.total(Counter::repair_read_bytes)) << "accounted per peer";
     }
   }
+}
+
+TEST(VerbsProtocol, DonorsLetGoOfTheirMemoryWhenTheOperationEnds) {
+  Lossy job(4);
+  job.rate = 0.05;
+  job.check(job.broadcast(2, verbs::kGatherFrom, 1));
+  job.check(job.allgather(200000, 2));
+  EXPECT_GT(job.cluster->total(Counter::repair_reads), 0u);
+  job.cluster->run_for(kSecond);
+  EXPECT_EQ(job.world.fake->remote_registrations(), 0u);
+}
+
+TEST(VerbsProtocol, LossesAllOverABlockAreReadPieceByPiece) {
+  Lossy job(2);
+  job.rate = 0.01;
+  job.world.fake->largest_registration = verbs::kGatherPiece + 4096;
+  job.check(job.broadcast(0, 2 * verbs::kGatherPiece + 12345, 1));
+  EXPECT_GT(job.cluster->total(Counter::repair_reads), 0u);
+  EXPECT_EQ(job.cluster->total(Counter::repair_chunks_sent), 0u);
+}
+
+// Chunks that are read may also come otherwise; their donor must not end before the read does.
+TEST(VerbsProtocol, NobodyIsCompleteBeforeItsReadsAreOver) {
+  Lossy job(4);
+  job.check(job.broadcast(0, 100000, 1));
+  FakeVerbs& fake = *job.world.fake;
+  // Members 1 and 3 lose a chunk: 1 reads it from 2, 3 from the root. Neither read ends, both ask
+  // the root in time, which sends the chunk to all again.
+  int deliveries = 0;
+  fake.on_datagram = [&deliveries](std::vector<std::byte>& bytes) {
+    wire::DatagramHeader header;
+    const ConstBytes datagram = ConstBytes(bytes).subspan(verbs::kGrh);
+    if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) return true;
+    if (header.type != wire::DatagramType::kData || header.chunk != 20) return true;
+    return deliveries >= 4 || deliveries++ % 2 == 0;
+  };
+  fake.hold_reads = true;
+  const auto ops = job.broadcast(0, 100000, 2);
+  job.cluster->run_for(5 * kSecond);
+  EXPECT_GT(fake.held_reads(), 0u);
+  EXPECT_GT(job.cluster->total(Counter::remulticast_chunks), 0u) << "the chunk has come otherwise";
+  for (const auto& op : ops) EXPECT_FALSE(op->done());
+  fake.let_reads_go();
+  job.check(ops);
+  job.check(job.broadcast(1, 100000, 3));
 }
 
 TEST(VerbsProtocol, SmallOperationsAreRepairedByMessages) {

@@ -105,10 +105,87 @@ TEST_F(VerbsStream, NobodyListeningEndsInBoundedTime) {
 TEST_F(VerbsStream, SilenceWhileConnectingEndsInBoundedTime) {
   fake().connects_silent = true;
   nodes[0].send(peer, Channel::kControl, pattern(10, 1));
-  poll(9900);
+  poll(static_cast<int>(world.options.liveness_limit / kMilli) - 100);
   EXPECT_TRUE(nodes[0].downs.empty());
   poll(200);
   EXPECT_THAT(down(0), HasSubstr("no connection"));
+}
+
+// Addresses and routes that nobody answers for: a switch that starts, a lost packet.
+TEST_F(VerbsStream, SilenceWhileResolvingIsTriedAgain) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(2100);
+  fake().resolves_silent = false;
+  fake().time_out_resolves();
+  poll(300);
+  EXPECT_TRUE(nodes[0].downs.empty()) << "one attempt took longer than refusals are borne with";
+  EXPECT_EQ(nodes[1].frames.size(), 1u);
+}
+
+TEST_F(VerbsStream, SilenceWhileResolvingEndsAtTheLivenessLimit) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  const Nanos limit = world.options.liveness_limit;
+  for (Nanos t = 0; t < limit - kSecond; t += kSecond) {
+    poll(1000);
+    fake().time_out_resolves();
+    ASSERT_TRUE(nodes[0].downs.empty()) << t;
+  }
+  poll(1100);
+  EXPECT_THAT(down(0), HasSubstr("no connection"));
+  EXPECT_THAT(down(0), HasSubstr("address resolution failed"));
+}
+
+TEST_F(VerbsStream, AProcessThatWasSlowAndThenRefusesIsGivenUpAfterTheRefusals) {
+  fake().resolves_silent = true;
+  nodes[0].send(peer, Channel::kControl, pattern(10, 1));
+  poll(5000);
+  fake().resolves_silent = false;
+  nodes[1].transport.reset();
+  fake().time_out_resolves();
+  poll(1500);
+  EXPECT_TRUE(nodes[0].downs.empty()) << "it may be starting";
+  poll(1000);
+  EXPECT_THAT(down(0), HasSubstr("reason 8"));
+}
+
+// 255 connections that come about in one turn, then as much from each side as its credits allow.
+TEST(VerbsStreams, EveryQueueHasRoomForAllThatItsConnectionsComplete) {
+  constexpr size_t kPeers = 255;
+  FakeVerbsWorld world;
+  world.options.rcvbuf = 1;
+  std::vector<Node> nodes(kPeers + 1);
+  for (Node& n : nodes) n.transport = world.make();
+  Node& hub = nodes[0];
+  Nanos now = kSecond;
+  const auto poll = [&](size_t first, int rounds) {
+    for (; rounds > 0; --rounds) {
+      now += kMilli;
+      for (size_t i = first; i < nodes.size(); ++i) nodes[i].st().poll(nodes[i], now);
+    }
+  };
+  std::vector<PeerId> peers, back;
+  for (size_t i = 1; i <= kPeers; ++i) {
+    peers.push_back(hub.st().add_peer(nodes[i].st().address(false)));
+    back.push_back(nodes[i].st().add_peer(hub.st().address(false)));
+    hub.send(peers.back(), Channel::kControl, pattern(8, i));
+  }
+  poll(0, 12);
+  for (size_t i = 1; i <= kPeers; ++i) ASSERT_EQ(nodes[i].frames.size(), 1u) << i;
+  EXPECT_EQ(world.fake->overcommits, 0u);
+  for (size_t i = 1; i <= kPeers; ++i) {
+    for (int k = 0; k < 20; ++k) hub.send(peers[i - 1], Channel::kControl, pattern(8, i));
+    for (int k = 0; k < 20; ++k) nodes[i].send(back[i - 1], Channel::kControl, pattern(8, i));
+  }
+  poll(1, 3);  // the hub is busy elsewhere
+  EXPECT_EQ(world.fake->overflows, 0u);
+  poll(0, 40);
+  EXPECT_EQ(hub.frames.size(), 20 * kPeers);
+  EXPECT_TRUE(hub.downs.empty());
+  const size_t others = world.fake->completion_queues() - 2 * nodes.size();
+  EXPECT_EQ(others, kPeers / verbs::kConnectionsPerQueue) << "no more queues than needed";
+  nodes.clear();
 }
 
 TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
@@ -179,7 +256,7 @@ TEST_F(VerbsStream, AReadBringsAPeersBytes) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(100000, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   RemoteMemory& remote = *transports[0]->stream().remote_memory();
   ASSERT_TRUE(remote.read(peer, grant->address + 1000, grant->key, 60000, 42));
@@ -194,7 +271,7 @@ TEST_F(VerbsStream, AShortReadIsNoAnswer) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   fake().cut_read = 1;
   ASSERT_TRUE(
@@ -208,7 +285,7 @@ TEST_F(VerbsStream, ReadsBeyondTheGrantBreakTheConnectionOfWhoTried) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   ASSERT_TRUE(
       transports[0]->stream().remote_memory()->read(peer, grant->address + 1, grant->key, 4096, 1));
@@ -220,7 +297,7 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   region.reset();
   // A late reader gets bytes without meaning, and the connection lives.
@@ -231,18 +308,74 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   EXPECT_EQ(nodes[0].reads.size(), 1u);
   const size_t before = fake().registrations();
   grant->hold.reset();
+  EXPECT_EQ(fake().registrations(), before - 1);
   auto other = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto next = transports[1]->stream().remote_memory()->expose(other);
+  auto next = transports[1]->stream().remote_memory()->expose({other, 0, other->size()}, 0);
   ASSERT_TRUE(next.ok());
   EXPECT_NE(next->key, grant->key) << "same addresses, another allocation: registered anew";
-  EXPECT_EQ(fake().registrations(), before);
+}
+
+// One repair must not pin all of a tensor, nor pin anything longer than it is needed.
+TEST_F(VerbsStream, OnlyThePieceThatIsAskedForIsExposedAndOnlyWhileItIsGranted) {
+  connect();
+  auto memory = std::make_shared<Buffer>(3 * verbs::kGatherPiece + 9000);
+  auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
+  const Slice block{region, 5000, memory->size() - 5000};
+  RemoteMemory& donor = *transports[1]->stream().remote_memory();
+  fake().largest_registration = verbs::kGatherPiece + 4096;
+  const size_t at = verbs::kGatherPiece + 77;
+  auto one = donor.expose(block, at), same = donor.expose(block, at + 1000000);
+  auto last = donor.expose(block, block.length - 1);
+  ASSERT_TRUE(one.ok() && same.ok() && last.ok());
+  EXPECT_EQ(one->key, same->key);
+  EXPECT_EQ(one->address, reinterpret_cast<uint64_t>(block.data()));
+  EXPECT_EQ(one->first, verbs::kGatherPiece);
+  EXPECT_EQ(one->end, 2 * verbs::kGatherPiece + 4096);
+  EXPECT_EQ(last->end, block.length);
+  EXPECT_EQ(fake().remote_registrations(), 2u);
+  ASSERT_TRUE(transports[0]->stream().remote_memory()->read(peer, one->address + one->end - 60000,
+                                                            one->key, 60000, 1));
+  poll();
+  EXPECT_EQ(nodes[0].reads.size(), 1u);
+  one->hold.reset();
+  EXPECT_EQ(fake().remote_registrations(), 2u);
+  same->hold.reset();
+  last->hold.reset();
+  EXPECT_EQ(fake().remote_registrations(), 0u) << "the region lives on";
+}
+
+TEST_F(VerbsStream, NoMoreIsExposedThanAQuarterOfTheMemoryLimitOrTheCap) {
+  for (const size_t limit : {size_t{40000}, SIZE_MAX}) {
+    fake().locked_memory = limit;
+    auto donor = verbs::make_transport(fake(), world.options);
+    ASSERT_TRUE(donor.ok());
+    RemoteMemory& remote = *(*donor)->stream().remote_memory();
+    const size_t most = limit == SIZE_MAX ? verbs::kMostExposed : limit / 4;
+    const size_t size = limit == SIZE_MAX ? verbs::kGatherPiece : 5000;
+    std::vector<RemoteGrant> grants;
+    while (grants.size() < 1000) {
+      // The device in memory does not look at what it registers.
+      static std::byte byte;
+      auto region = std::make_shared<Region>(&byte, size, nullptr);
+      auto grant = remote.expose({region, 0, size}, 0);
+      if (!grant.ok()) {
+        EXPECT_EQ(grant.status().code(), Code::kResourceExhausted);
+        break;
+      }
+      grants.push_back(*grant);
+    }
+    EXPECT_EQ(grants.size(), most / size);
+    grants.pop_back();
+    static std::byte byte;
+    EXPECT_TRUE(remote.expose({std::make_shared<Region>(&byte, size, nullptr), 0, size}, 0).ok());
+  }
 }
 
 TEST_F(VerbsStream, ReadsAreLimitedAndCatchUp) {
   connect();
   auto memory = std::make_shared<Buffer>(pattern(4096, 4));
   auto region = std::make_shared<Region>(memory->data(), memory->size(), memory);
-  auto grant = transports[1]->stream().remote_memory()->expose(region);
+  auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   RemoteMemory& remote = *transports[0]->stream().remote_memory();
   size_t taken = 0;

@@ -18,6 +18,9 @@ class Api {
   virtual int device_count() = 0;  // < 0: none can be listed, errno
   virtual int query_device(ibv_context* context, ibv_device_attr* attr) = 0;
   virtual int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) = 0;
+  virtual int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) = 0;
+  // `key` in host order.
+  virtual int query_pkey(ibv_context* context, uint8_t port, int index, uint16_t* key) = 0;
   virtual const char* device_name(ibv_context* context) = 0;
   virtual ibv_pd* alloc_pd(ibv_context* context) = 0;
   virtual int dealloc_pd(ibv_pd* pd) = 0;

@@ -25,7 +25,7 @@ namespace {
           X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events)              \
               X(ibv_create_qp) X(ibv_modify_qp) X(ibv_destroy_qp) X(ibv_create_ah)                 \
                   X(ibv_destroy_ah) X(ibv_attach_mcast) X(ibv_detach_mcast) X(ibv_get_async_event) \
-                      X(ibv_ack_async_event) X(ibv_fork_init)
+                      X(ibv_ack_async_event) X(ibv_fork_init) X(ibv_query_gid) X(ibv_query_pkey)
 #define MCAST_RDMACM_SYMBOLS(X)                                                             \
   X(rdma_create_event_channel)                                                              \
   X(rdma_destroy_event_channel) X(rdma_get_cm_event) X(rdma_ack_cm_event) X(rdma_create_id) \
@@ -109,6 +109,15 @@ class SystemApi final : public Api {
   int query_port(ibv_context* c, uint8_t port, ibv_port_attr* a) override {
     *a = {};
     return s_.query_port(c, port, a);
+  }
+  int query_gid(ibv_context* c, uint8_t port, int index, ibv_gid* gid) override {
+    return code(s_.ibv_query_gid(c, port, index, gid));
+  }
+  int query_pkey(ibv_context* c, uint8_t port, int index, uint16_t* key) override {
+    __be16 raw = 0;
+    const int error = code(s_.ibv_query_pkey(c, port, index, &raw));
+    if (error == 0) *key = be16toh(raw);
+    return error;
   }
   const char* device_name(ibv_context* c) override { return s_.ibv_get_device_name(c->device); }
   ibv_pd* alloc_pd(ibv_context* c) override { return s_.ibv_alloc_pd(c); }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace mcast::verbs {
 namespace {
@@ -46,7 +47,7 @@ Status Connection::resolve_route(int timeout_ms) {
   return error == 0 ? Status() : Status::system(error, "rdma_resolve_route");
 }
 
-Status Connection::prepare(CompletionQueue& cq, Nanos liveness_limit) {
+Status Connection::prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_limit) {
   if (id_->verbs != device_.context()) {
     return Status(Code::kUnavailable, "the route to the peer leaves by another RDMA device than " +
                                           device_.port().text());
@@ -55,7 +56,8 @@ Status Connection::prepare(CompletionQueue& cq, Nanos liveness_limit) {
   if (Status s = slots_.open(api, device_.pd(), (kReceives + kSends) * kSlot); !s.ok()) return s;
   ibv_qp_init_attr init{};
   init.qp_type = IBV_QPT_RC;
-  init.send_cq = init.recv_cq = cq.get();
+  cq_ = std::move(cq);
+  init.send_cq = init.recv_cq = cq_->get();
   init.cap.max_send_wr = static_cast<uint32_t>(kSends + kReads);
   init.cap.max_recv_wr = static_cast<uint32_t>(kReceives);
   init.cap.max_send_sge = init.cap.max_recv_sge = 1;

@@ -48,7 +48,7 @@ class Connection final : public CmHandler {
   void adopt(rdma_cm_id* id);  // of a connect request
   Status resolve_route(int timeout_ms);
   // Makes the queue pair and posts the receives.
-  Status prepare(CompletionQueue& cq, Nanos liveness_limit);
+  Status prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_limit);
   Status connect(const Hello& hello);
   Status accept();
   void close();
@@ -114,8 +114,9 @@ class Connection final : public CmHandler {
   VerbsStats& stats_;
   const uint32_t serial_;
   rdma_cm_id* id_ = nullptr;
-  Buffer slots_;  // receives, then sends
-  Buffer reads_;  // made at the first read
+  std::shared_ptr<CompletionQueue> cq_;  // its holders are what shares its room
+  Buffer slots_;                         // receives, then sends
+  Buffer reads_;                         // made at the first read
   std::array<bool, kReads> read_busy_{};
   uint64_t posted_ = 0, done_ = 0;  // messages
   uint16_t credits_ = kCredits;     // receives that the peer has posted for us

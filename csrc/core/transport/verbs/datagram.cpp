@@ -24,11 +24,11 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
 UdEndpoint::~UdEndpoint() {
   if (abandoned_) return;
-  // The queue pair after what refers to it, the memory last.
-  for (auto& [address, group] : groups_) group.membership.reset();
-  retired_.clear();
+  // The queue pair after what is attached to it, then what its requests named, the memory last.
+  groups_.clear();
   if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
-  let_go(committed_);
+  chains_.clear();
+  held_.fill({});
 }
 
 Status UdEndpoint::open(const VerbsOptions& options) {
@@ -56,6 +56,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   if (status.ok()) status = make_qp();
   if (!status.ok()) return status;
   for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
+  for (uint16_t slot = 0; slot < kSendSlots; ++slot) free_sends_.push_back(slot);
   post_receives();
   address_changes_ = device_.health().address_changes;
   return {};
@@ -72,9 +73,11 @@ Status UdEndpoint::make_qp() {
   init.cap.max_recv_sge = 1;
   qp_ = api.create_qp(device_.pd(), &init);
   if (qp_ == nullptr) return Status::system(errno, "ibv_create_qp (UD)");
+  qp_number_ = qp_->qp_num;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = device_.port().number;
+  attr.pkey_index = device_.pkey_index();
   int error =
       api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
   attr.qp_state = IBV_QPS_RTR;
@@ -92,6 +95,11 @@ std::byte* UdEndpoint::receive_slot(uint32_t slot) const {
 Status UdEndpoint::join(const MulticastAddress& address) {
   if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
   if (Status s = device_.condition(true); !s.ok()) return s;
+  if (broken_) {
+    return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
+                                          ": the queue pair for datagrams broke" +
+                                          (problem_.ok() ? "" : ": " + problem_.message()));
+  }
   Group& group = groups_[address];
   if (group.joins > 0) {
     ++group.joins;
@@ -106,16 +114,15 @@ Status UdEndpoint::join(const MulticastAddress& address) {
     return Status(Code::kResourceExhausted, "RDMA device " + device_.port().text() + ": at most " +
                                                 std::to_string(most) + " multicast groups at once");
   }
-  retire(std::move(group.membership));
-  group.membership = std::make_unique<Membership>(cm_, device_, qp_, address, false,
-                                                  static_cast<uint8_t>(options_.ttl));
+  group.membership =
+      std::make_unique<Membership>(device_, cm_, stats_, qp_, address, false, options_);
   Membership& membership = *group.membership;
   membership.start();
   // In small steps: each ends with an event, or shows how long it has been.
   constexpr Nanos kStep = 5 * kMilli;
   for (Nanos waited = 0; membership.state() == Membership::State::kJoining; waited += kStep) {
     if (waited >= options_.join_patience) {
-      groups_.erase(address);
+      forget(groups_.find(address));
       return Status(Code::kUnavailable, "RDMA device " + device_.port().text() +
                                             ": no answer to the multicast join within " +
                                             seconds_text(options_.join_patience) +
@@ -127,7 +134,7 @@ Status UdEndpoint::join(const MulticastAddress& address) {
   }
   if (membership.state() == Membership::State::kFailed) {
     const Status why = membership.failure();
-    groups_.erase(address);
+    forget(groups_.find(address));
     return why;
   }
   group.joins = 1;
@@ -137,35 +144,26 @@ Status UdEndpoint::join(const MulticastAddress& address) {
 void UdEndpoint::leave(const MulticastAddress& address) {
   const auto it = groups_.find(address);
   if (it == groups_.end() || it->second.joins == 0 || --it->second.joins > 0) return;
-  (void)flush();
-  std::unique_ptr<Membership> membership = std::move(it->second.membership);
-  groups_.erase(it);
-  // No more of it from now on; its address handle may still be in use.
-  retire(std::move(membership));
+  push(it->second);
+  reap();
+  // No more of it from now on. What is on its way holds the address handle.
+  forget(it);
 }
 
-void UdEndpoint::retire(std::unique_ptr<Membership> membership) {
-  if (!membership) return;
-  if (done_ < posted_ && membership->send_only()) {
-    retired_.push_back({std::move(membership), posted_});
-    return;
-  }
-  // Detaching cannot wait: leave() promises silence. Sends that use the handle are let out first.
-  for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
+void UdEndpoint::forget(Groups::iterator group) {
+  while (!group->second.queue.empty()) drop_head(group->second);
+  groups_.erase(group);
 }
 
-UdEndpoint::Group* UdEndpoint::find_or_start(const MulticastAddress& address) {
+UdEndpoint::Group& UdEndpoint::find_or_start(const MulticastAddress& address) {
   const auto [it, added] = groups_.try_emplace(address);
   if (added) {
     // A sender that has not joined needs the group's address vector all the same.
-    it->second.membership = std::make_unique<Membership>(cm_, device_, qp_, address, true,
-                                                         static_cast<uint8_t>(options_.ttl));
+    it->second.membership =
+        std::make_unique<Membership>(device_, cm_, stats_, qp_, address, true, options_);
     it->second.membership->start();
-    if (it->second.membership->state() == Membership::State::kFailed) {
-      log(LogLevel::kWarn, "%s", it->second.membership->failure().message().c_str());
-    }
   }
-  return &it->second;
+  return it->second;
 }
 
 void UdEndpoint::reap() {
@@ -176,7 +174,7 @@ void UdEndpoint::reap() {
   // device still reads memory that ends here, its registration ends with it, and the datagram
   // fails.)
   if (done_ >= signalled_) let_go(posted_);
-  if (send_broken_) recover();
+  if (send_broken_ && !broken_) recover();
 }
 
 void UdEndpoint::on_completion(const ibv_wc& wc) {
@@ -192,22 +190,33 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
   const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
   --in_receive_;
   if (wc.status != IBV_WC_SUCCESS) {
-    ++stats_.receive_errors;
     free_.push_back(slot);
+    if (wc.status != IBV_WC_WR_FLUSH_ERR) {
+      ++stats_.receive_errors;
+    } else {
+      // Receives that are posted from now on would come back at once, for ever.
+      note_broken("its receives were flushed");
+    }
     return;
   }
   arrived_.push_back({slot, wc.byte_len, is_own(wc, receive_slot(slot))});
 }
 
+// Numbers of queue pairs are a device's own, so hosts have the same ones: the sender's address must
+// be ours too.
 bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
-  if (wc.src_qp != qp_->qp_num || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
+  if (wc.src_qp != qp_number_ || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
+  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes, the first are undefined.
   const in_addr own = device_.port().interface.address;
-  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes.
-  if (device_.ethernet() && (std::to_integer<int>(header[20]) >> 4) == 4) {
-    return std::memcmp(header + 32, &own, sizeof own) == 0;
+  if (device_.ethernet() && header[20] == std::byte{0x45} &&
+      std::memcmp(header + 32, &own, sizeof own) == 0) {
+    return true;
   }
-  // Elsewhere the number of the queue pair must do, with the address handle's own identifier.
-  return wc.slid == 0 || wc.slid == device_.lid();
+  // Else a routing header of InfiniBand or an IPv6 header, which have their source at one place.
+  return std::any_of(groups_.begin(), groups_.end(), [header](const auto& entry) {
+    const ibv_gid& gid = entry.second.membership->own_gid();
+    return gid.global.interface_id != 0 && std::memcmp(header + 8, gid.raw, sizeof gid.raw) == 0;
+  });
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
@@ -249,7 +258,7 @@ void UdEndpoint::repost(uint32_t slot) {
 void UdEndpoint::post_receives() {
   std::array<ibv_recv_wr, kReceiveChain> wr;
   std::array<ibv_sge, kReceiveChain> sge;
-  while (!free_.empty()) {
+  while (!broken_ && !free_.empty()) {
     const size_t count = std::min(free_.size(), kReceiveChain);
     const size_t base = free_.size() - count;
     for (size_t i = 0; i < count; ++i) {
@@ -274,20 +283,71 @@ void UdEndpoint::post_receives() {
 }
 
 void UdEndpoint::maintain() {
-  const uint64_t changes = device_.health().address_changes;
-  const bool all = std::exchange(address_changes_, changes) != changes;
-  for (auto& [address, group] : groups_) {
-    Membership& m = *group.membership;
-    if (!all && !m.lost()) continue;
-    log(LogLevel::kWarn, "joining %s again: the fabric's addresses changed", m.text().c_str());
-    ++stats_.rejoins;
-    for (int i = 0; i < 1000 && done_ < posted_; ++i) reap();
-    m.restart();
+  if (const Nanos now = device_.now(); now > 0) {
+    const uint64_t changes = device_.health().address_changes;
+    const bool changed = std::exchange(address_changes_, changes) != changes;
+    for (auto& [address, group] : groups_) group.membership->maintain(now, changed);
+    mend(now);
   }
-  std::erase_if(retired_, [this](const Retired& r) { return done_ >= r.until; });
-  if (!queue_.empty()) (void)push();
+  if (queued_ > 0) push();
   if (sources_) sources_->drop_dead();
   if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
+}
+
+void UdEndpoint::note_broken(const char* why) {
+  if (std::exchange(broken_, true)) return;
+  problem_ = {};
+  log(LogLevel::kWarn, "RDMA device %s: the queue pair for datagrams broke: %s",
+      device_.port().text().c_str(), why);
+}
+
+void UdEndpoint::mend(Nanos now) {
+  if (!broken_ && device_.take_broken(qp_number_)) note_broken("the device says so");
+  if (!broken_ || now < next_mend_ || !device_.usable()) return;
+  constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;
+  // What held for long is a new trouble.
+  const bool fresh = pause_ == 0 || now - next_mend_ > kLastPause;
+  pause_ = fresh ? kFirstPause : std::min(2 * pause_, kLastPause);
+  next_mend_ = now + pause_;
+  problem_ = rebuild();
+  broken_ = !problem_.ok();
+  if (broken_) {
+    log(LogLevel::kWarn, "%s; trying again in %s", problem_.message().c_str(),
+        seconds_text(pause_).c_str());
+    return;
+  }
+  ++stats_.rebuilds;
+  log(LogLevel::kWarn, "RDMA device %s: a new queue pair for datagrams took its place",
+      device_.port().text().c_str());
+  for (auto& [address, group] : groups_) group.membership->use_qp(qp_);
+  post_receives();
+}
+
+// All of the old queue pair is over when this returns: what it had received is kept, what it was to
+// send is lost.
+Status UdEndpoint::rebuild() {
+  for (auto& [address, group] : groups_) group.membership->leave_qp();
+  if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
+  qp_ = nullptr;
+  // Nothing else completes into this queue.
+  ibv_wc wc;
+  while (cq_.next(wc)) on_completion(wc);
+  let_go(posted_);
+  send_broken_ = false;
+  std::vector<bool> kept(slots_);
+  for (const Arrival& a : arrived_) kept[a.slot] = true;
+  free_.clear();
+  for (uint32_t slot = 0; slot < slots_; ++slot) {
+    if (!kept[slot]) free_.push_back(slot);
+  }
+  in_receive_ = 0;
+  return make_qp();
+}
+
+Nanos UdEndpoint::until_timer() const noexcept {
+  Nanos due = broken_ && device_.usable() ? next_mend_ : kNever;
+  for (const auto& [address, group] : groups_) due = std::min(due, group.membership->due());
+  return due == kNever ? kNever : std::max<Nanos>(due - device_.now(), 0);
 }
 
 void UdEndpoint::abandon() noexcept {
@@ -300,7 +360,7 @@ void UdEndpoint::abandon() noexcept {
     if (g.registration) g.registration->abandon();
   }
   for (auto& [address, group] : groups_) group.membership->abandon();
-  for (Retired& r : retired_) r.membership->abandon();
+  for (Chain& c : chains_) c.handle->abandon();
 }
 
 }  // namespace mcast::verbs

@@ -19,8 +19,9 @@ namespace mcast::verbs {
 
 // Distinct groups joined at once, as with sockets; the engine shares groups beyond it.
 inline constexpr size_t kMaxGroups = 16;
-inline constexpr size_t kGrh = 40;             // bytes in front of every received datagram
-inline constexpr size_t kSendSlots = 256;      // datagrams on their way out
+inline constexpr size_t kGrh = 40;                      // bytes in front of every received datagram
+inline constexpr size_t kSendSlots = 256;               // datagrams on their way out
+inline constexpr size_t kMostWaiting = kSendSlots / 2;  // of those, for groups without an address
 inline constexpr size_t kSendChain = 32;       // datagrams per post, the last one signalled
 inline constexpr size_t kReceiveSlots = 4096;  // at most; see receive_slots()
 inline constexpr size_t kReceiveChain = 32;    // receives per post
@@ -49,50 +50,62 @@ class UdEndpoint final : public Datagram {
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }
+  // How long the memberships can do without receive(); kNever: until something arrives.
+  Nanos until_timer() const noexcept;
   // Completions are already here, so that nothing will announce them.
   bool pending() const noexcept { return !arrived_.empty(); }
   size_t receive_slots() const noexcept { return slots_; }
   void abandon() noexcept;
 
  private:
-  struct Group {
-    int joins = 0;
-    std::unique_ptr<Membership> membership;
-  };
   struct Queued {  // committed, not posted
-    MulticastAddress to;
+    uint16_t slot;
     size_t size;         // in the slot
     ConstBytes payload;  // elsewhere, of memory registered under `key`
     uint32_t key;
+  };
+  struct Group {
+    int joins = 0;
+    std::unique_ptr<Membership> membership;
+    std::deque<Queued> queue;
+  };
+  using Groups = std::map<MulticastAddress, Group>;
+  struct Chain {
+    uint64_t end;  // number behind its last datagram
+    std::shared_ptr<AddressHandle> handle;
   };
   struct Arrival {
     uint32_t slot;
     uint32_t length;  // routing header included
     bool own;
   };
-  // Address handles may be used by what is on its way out; they end when that has left.
-  struct Retired {
-    std::unique_ptr<Membership> membership;
-    uint64_t until;
-  };
 
+  // Makes a queue pair that broke anew, after pauses that grow if it goes on breaking.
+  void mend(Nanos now);
+  Status rebuild();
+  void note_broken(const char* why);
   // Posts what waits, joins anew what the fabric took away.
   void maintain();
   Status make_qp();
-  Group* find_or_start(const MulticastAddress& address);
-  void retire(std::unique_ptr<Membership> membership);
-  std::byte* send_slot(uint64_t number) const;
+  Group& find_or_start(const MulticastAddress& address);
+  // Drops what is queued for it and leaves it.
+  void forget(Groups::iterator group);
+  std::byte* send_slot(size_t slot) const;
   std::byte* receive_slot(uint32_t slot) const;
-  void enqueue(size_t size, ConstBytes payload, uint32_t key);
+  void enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held);
+  // Datagrams queued for groups whose address is not known yet.
+  size_t waiting() const;
   void reap();
   // Nothing below `number` is on its way any more: their slots and memory are free.
   void let_go(uint64_t number);
   void on_completion(const ibv_wc& wc);
   bool is_own(const ibv_wc& wc, const std::byte* header) const;
-  // False: the head of the queue waits for its address.
-  bool push();
-  size_t post_chain(size_t most);
-  void drop_head();
+  // Posts what is queued for all groups, or one, as far as the device takes it. What waits for its
+  // group's address holds no other group.
+  void push();
+  void push(Group& group);
+  size_t post_chain(Group& group, size_t count);
+  void drop_head(Group& group);
   void recover();
   void repost(uint32_t slot);
   void post_receives();
@@ -103,26 +116,32 @@ class UdEndpoint final : public Datagram {
   VerbsOptions options_;
   CompletionQueue cq_;
   ibv_qp* qp_ = nullptr;
+  uint32_t qp_number_ = 0;
+  bool broken_ = false;  // the queue pair is no use any more
+  Status problem_;       // why it could not be made anew
+  Nanos next_mend_ = 0, pause_ = 0;
   Buffer send_, receive_;
   size_t send_stride_ = 0, receive_stride_ = 0;
   size_t slots_ = 0;  // receive
 
-  // Datagrams are numbered; slot = number % kSendSlots. done_ <= posted_ <= committed_.
-  uint64_t committed_ = 0, posted_ = 0, done_ = 0;
-  uint64_t signalled_ = 0;    // the last that reports its completion
-  std::deque<Queued> queue_;  // posted_ .. committed_
+  // Datagrams are numbered as they are posted. done_ <= posted_.
+  uint64_t posted_ = 0, done_ = 0;
+  uint64_t signalled_ = 0;                    // the last that reports its completion
+  std::array<uint16_t, kSendSlots> order_{};  // number % kSendSlots -> its slot, done_ .. posted_
+  std::deque<Chain> chains_;                  // of those
+  std::deque<uint16_t> free_sends_;           // slots; the first is the one that is lent
+  size_t queued_ = 0;                         // datagrams, in all groups
   MulticastAddress lent_to_;
   size_t lent_ = 0;
   std::optional<GatherSource> sources_;    // if the device takes payloads from elsewhere
-  std::array<Gathered, kSendSlots> held_;  // by slot, done_ .. committed_
-  bool send_broken_ = false;
+  std::array<Gathered, kSendSlots> held_;  // by slot, queued or posted
+  bool send_broken_ = false;               // in the send error state
 
   std::deque<Arrival> arrived_;
   std::vector<uint32_t> free_;  // receive slots to post again
   size_t in_receive_ = 0;       // posted
 
-  std::map<MulticastAddress, Group> groups_;
-  std::vector<Retired> retired_;
+  Groups groups_;
   uint64_t address_changes_ = 0;
   bool abandoned_ = false;
 };

@@ -1,7 +1,9 @@
-// The sending half. A datagram is written into the next slot of a registered ring: header and
+// The sending half. A datagram is written into a free slot of a registered ring: header and
 // payload, or the header alone, the device then taking the payload from the caller's registered
-// memory (gather.h). Up to 32 are posted as one chain of work requests of which only the last is
-// signalled; its completion frees all slots before it and lets go of the memory that they named.
+// memory (gather.h). Each group queues its own, so that one that waits for its address holds no
+// other. Up to 32 are posted as one chain of work requests of which only the last is signalled; its
+// completion frees all slots posted before it and lets go of the memory and the address handles
+// that they named.
 //
 // A send that fails puts the queue pair into the send error state: what was posted is lost like
 // datagrams in the network, the state is reset and sending goes on.
@@ -13,31 +15,41 @@
 
 namespace mcast::verbs {
 
-std::byte* UdEndpoint::send_slot(uint64_t number) const {
-  return send_.data() + number % kSendSlots * send_stride_;
+std::byte* UdEndpoint::send_slot(size_t slot) const { return send_.data() + slot * send_stride_; }
+
+size_t UdEndpoint::waiting() const {
+  size_t sum = 0;
+  for (const auto& [address, group] : groups_) {
+    if (group.membership->state() == Membership::State::kJoining) sum += group.queue.size();
+  }
+  return sum;
 }
 
 Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
   lent_ = 0;
   if (size == 0 || size > device_.mtu() || address.port == 0) return {};
-  if (committed_ - done_ == kSendSlots) {
+  if (free_sends_.empty()) {
     reap();
-    if (committed_ - done_ == kSendSlots) {
-      (void)push();
+    if (free_sends_.empty()) {
+      push();
       ++stats_.would_block;
       return {};
     }
   }
-  (void)find_or_start(address);
+  const Group& group = find_or_start(address);
+  if (group.membership->state() == Membership::State::kJoining && waiting() >= kMostWaiting) {
+    ++stats_.would_block;
+    return {};
+  }
   lent_to_ = address;
   lent_ = size;
-  return {send_slot(committed_), size};
+  return {send_slot(free_sends_.front()), size};
 }
 
 void UdEndpoint::commit(size_t size) {
   size = std::min(size, std::exchange(lent_, 0));
   if (size == 0) return;
-  enqueue(size, {}, 0);
+  enqueue(size, {}, 0, {});
 }
 
 bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
@@ -46,61 +58,73 @@ bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset,
   if (source == nullptr) return false;
   lent_ = 0;
   ++stats_.gathered_datagrams;
-  held_[committed_ % kSendSlots] = {source, block.region->keepalive()};
-  enqueue(header, block.bytes().subspan(offset, length), source->lkey());
+  enqueue(header, block.bytes().subspan(offset, length), source->lkey(),
+          {source, block.region->keepalive()});
   return true;
 }
 
-void UdEndpoint::enqueue(size_t size, ConstBytes payload, uint32_t key) {
-  queue_.push_back({lent_to_, size, payload, key});
-  ++committed_;
-  if (queue_.size() >= kSendChain) (void)push();
+void UdEndpoint::enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held) {
+  Group& group = find_or_start(lent_to_);
+  const uint16_t slot = free_sends_.front();
+  free_sends_.pop_front();
+  held_[slot] = std::move(held);
+  group.queue.push_back({slot, size, payload, key});
+  ++queued_;
+  if (group.queue.size() >= kSendChain) push(group);
 }
 
-bool UdEndpoint::flush() { return queue_.empty() || push(); }
+bool UdEndpoint::flush() {
+  if (queued_ > 0) push();
+  return queued_ == 0;
+}
 
-bool UdEndpoint::push() {
-  while (!queue_.empty()) {
-    const auto it = groups_.find(queue_.front().to);
-    const Membership* m = it == groups_.end() ? nullptr : it->second.membership.get();
-    if (m == nullptr || m->state() == Membership::State::kFailed || send_broken_) {
-      drop_head();
+void UdEndpoint::push() {
+  for (auto& [address, group] : groups_) push(group);
+}
+
+void UdEndpoint::push(Group& group) {
+  while (!group.queue.empty()) {
+    const Membership& m = *group.membership;
+    if (m.state() == Membership::State::kJoining) return;
+    if (m.state() == Membership::State::kFailed || send_broken_ || broken_) {
+      drop_head(group);
       continue;
     }
-    if (m->state() == Membership::State::kJoining) return false;
-    size_t run = 1;
-    while (run < std::min(queue_.size(), kSendChain) && queue_[run].to == queue_.front().to) ++run;
-    const size_t posted = post_chain(run);
-    if (posted < run) {
-      // The device's queue is full, or broken; completions tell.
-      reap();
-      if (done_ == posted_) drop_head();
-      return queue_.empty();
-    }
+    const size_t run = std::min(group.queue.size(), kSendChain);
+    if (post_chain(group, run) == run) continue;
+    // The device's queue is full, or broken; completions tell.
+    reap();
+    if (done_ == posted_) drop_head(group);
+    return;
   }
-  return true;
 }
 
-// Whatever cannot be sent is lost, as far as the protocol is concerned. Slots are freed in order,
-// so the dropped one counts as posted and done with its predecessors.
-void UdEndpoint::drop_head() {
-  queue_.pop_front();
+// Whatever cannot be sent is lost, as far as the protocol is concerned.
+void UdEndpoint::drop_head(Group& group) {
+  const uint16_t slot = group.queue.front().slot;
+  group.queue.pop_front();
+  --queued_;
+  held_[slot] = {};
+  free_sends_.push_back(slot);
   ++stats_.dropped_datagrams;
-  ++posted_;
-  if (done_ >= signalled_) let_go(posted_);
 }
 
 void UdEndpoint::let_go(uint64_t number) {
-  for (; done_ < number; ++done_) held_[done_ % kSendSlots] = {};
+  for (; done_ < number; ++done_) {
+    const uint16_t slot = order_[done_ % kSendSlots];
+    held_[slot] = {};
+    free_sends_.push_back(slot);
+  }
+  while (!chains_.empty() && chains_.front().end <= done_) chains_.pop_front();
 }
 
-size_t UdEndpoint::post_chain(size_t count) {
-  const Membership& m = *groups_.find(queue_.front().to)->second.membership;
+size_t UdEndpoint::post_chain(Group& group, size_t count) {
+  const Membership& m = *group.membership;
   std::array<ibv_send_wr, kSendChain> wr;
   std::array<std::array<ibv_sge, 2>, kSendChain> sge;
   for (size_t i = 0; i < count; ++i) {
-    const Queued& q = queue_[i];
-    sge[i][0] = {reinterpret_cast<uint64_t>(send_slot(posted_ + i)), static_cast<uint32_t>(q.size),
+    const Queued& q = group.queue[i];
+    sge[i][0] = {reinterpret_cast<uint64_t>(send_slot(q.slot)), static_cast<uint32_t>(q.size),
                  send_.lkey()};
     sge[i][1] = {reinterpret_cast<uint64_t>(q.payload.data()),
                  static_cast<uint32_t>(q.payload.size()), q.key};
@@ -111,7 +135,7 @@ size_t UdEndpoint::post_chain(size_t count) {
     wr[i].num_sge = q.payload.empty() ? 1 : 2;
     wr[i].opcode = IBV_WR_SEND;
     wr[i].send_flags = i + 1 == count ? IBV_SEND_SIGNALED : 0;
-    wr[i].wr.ud.ah = m.handle();
+    wr[i].wr.ud.ah = m.handle()->get();
     wr[i].wr.ud.remote_qpn = m.remote_qpn();
     wr[i].wr.ud.remote_qkey = m.qkey();
   }
@@ -126,18 +150,24 @@ size_t UdEndpoint::post_chain(size_t count) {
   }
   ++stats_.send_posts;
   stats_.datagrams_sent += posted;
+  for (size_t i = 0; i < posted; ++i) {
+    order_[(posted_ + i) % kSendSlots] = group.queue.front().slot;
+    group.queue.pop_front();
+  }
   posted_ += posted;
-  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(posted));
+  queued_ -= posted;
+  if (posted > 0) chains_.push_back({posted_, m.handle()});
   return posted;
 }
 
 void UdEndpoint::recover() {
-  // Only a queue pair that is out of receives as well is beyond help; then posting fails below.
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   attr.cur_qp_state = IBV_QPS_SQE;
   const int error = device_.api().modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE);
-  if (error == 0) send_broken_ = false;
+  send_broken_ = false;
+  // Not the send error state alone: its receives are over as well.
+  if (error != 0) note_broken("it cannot send any more");
   // Nothing that was posted will complete any more.
   let_go(posted_);
 }

@@ -3,10 +3,12 @@
 // searched and every later identifier of that address lands on the same device.
 #include "transport/verbs/device.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -102,8 +104,8 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   if (const int e = api_.query_device(context_, &attr_); e != 0) {
     return Status::system(e, where + ": ibv_query_device");
   }
-  lid_ = port.lid;
   ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  if (Status s = find_partition(port.pkey_tbl_len); !s.ok()) return s;
   // IPv4, UDP and the transport's headers with its checksum: what RoCE takes of an IP packet.
   constexpr size_t kRoceOverhead = 20 + 8 + 12 + 8 + 4;
   mtu_ = mtu_bytes(port.active_mtu);
@@ -123,6 +125,29 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   return {};
 }
 
+// The interface's partition is its groups': datagrams with another key do not reach them.
+// Connections get theirs from rdma_cm.
+Status Device::find_partition(int keys) {
+  const uint16_t wanted = be16toh(anchor_->route.addr.addr.ibaddr.pkey);
+  // RoCE has VLANs instead; old kernels tell none.
+  if (ethernet_ || wanted == 0) return {};
+  constexpr uint16_t kNumber = 0x7fff;  // without the bit that tells full from limited members
+  bool found = false;
+  for (int i = 0; i < keys; ++i) {
+    uint16_t key = 0;
+    if (api_.query_pkey(context_, port_.number, i, &key) != 0) continue;
+    if (key != wanted && (found || (key & kNumber) != (wanted & kNumber))) continue;
+    pkey_index_ = static_cast<uint16_t>(i);
+    found = true;
+    if (key == wanted) break;
+  }
+  if (found) return {};
+  char text[8];
+  (void)std::snprintf(text, sizeof text, "0x%04x", unsigned{wanted});
+  return Status(Code::kUnavailable, "RDMA device " + port_.text() + " is no member of partition " +
+                                        text + ", that of " + port_.interface.name);
+}
+
 Device::~Device() {
   if (abandoned_) return;
   regions_.reset();
@@ -138,7 +163,8 @@ void Device::abandon() noexcept {
   abandoned_ = true;
 }
 
-void Device::poll_events() {
+void Device::poll_events(Nanos now) {
+  now_ = now;
   ibv_async_event event{};
   while (api_.get_async_event(context_, &event) == 0) {
     ++stats_.async_events;
@@ -200,6 +226,16 @@ void Device::on_event(const ibv_async_event& event) {
   h.last = what;
 }
 
+void Device::lose(const char* why) {
+  DeviceHealth& h = *health_;
+  log(LogLevel::kWarn, "RDMA device %s %s", port_.text().c_str(), why);
+  {
+    std::lock_guard<std::mutex> lock(h.mutex);
+    h.last = why;
+  }
+  h.removed = true;
+}
+
 Status Device::condition(bool port_too) const {
   DeviceHealth& h = *health_;
   if (!h.removed && !(port_too && h.port_down)) return {};
@@ -231,6 +267,7 @@ CompletionQueue::~CompletionQueue() {
 
 Status CompletionQueue::open(int depth, const char* what) {
   cq_ = device_.api().create_cq(device_.context(), depth, this, device_.completions());
+  depth_ = static_cast<size_t>(depth);
   if (cq_ != nullptr) return {};
   return Status::system(
       errno, std::string("ibv_create_cq of ") + std::to_string(depth) + " entries for " + what);
@@ -243,6 +280,7 @@ bool CompletionQueue::fill() {
   if (end_ < 0) {
     failed_ = true;
     end_ = 0;
+    device_.lose("has a completion queue that cannot be read");
   }
   return end_ > 0;
 }

@@ -49,13 +49,18 @@ class Device {
   RegionCache& regions() noexcept { return *regions_; }
   size_t mtu() const noexcept { return mtu_; }  // payload bytes of one unreliable datagram
   bool ethernet() const noexcept { return ethernet_; }
-  uint16_t lid() const noexcept { return lid_; }  // InfiniBand
+  uint16_t pkey_index() const noexcept { return pkey_index_; }  // of the interface's partition
   const DeviceHealth& health() const noexcept { return *health_; }
 
   // Reads asynchronous events; logs what happened.
-  void poll_events();
+  void poll_events(Nanos now);
+  // The lane's time as of the last of those; 0: none yet. Datagram calls bring none of their own.
+  Nanos now() const noexcept { return now_; }
+  // It cannot be used any more: condition() says why from now on.
+  void lose(const char* why);
   // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
   Status condition(bool port_too) const;
+  bool usable() const noexcept { return !health_->removed; }
   // Takes the numbers of `own` queue pairs that the device declared broken.
   bool take_broken(uint32_t qp);
   std::string describe() const;
@@ -63,6 +68,7 @@ class Device {
 
  private:
   void on_event(const ibv_async_event& event);
+  Status find_partition(int keys);
 
   Api& api_;
   VerbsStats& stats_;
@@ -74,9 +80,10 @@ class Device {
   ibv_comp_channel* completions_ = nullptr;
   ibv_device_attr attr_{};
   size_t mtu_ = 0;
-  uint16_t lid_ = 0;
+  uint16_t pkey_index_ = 0;
   bool ethernet_ = false;
   bool abandoned_ = false;
+  Nanos now_ = 0;
   std::shared_ptr<DeviceHealth> health_;
 };
 
@@ -95,6 +102,7 @@ class CompletionQueue {
   // Asks for an event at the next completion; false: there is one already, do not sleep.
   bool arm();
   bool failed() const noexcept { return failed_; }
+  size_t depth() const noexcept { return depth_; }
   void abandon() noexcept { cq_ = nullptr; }
 
  private:
@@ -105,6 +113,7 @@ class CompletionQueue {
   ibv_wc batch_[kBatch];
   int at_ = 0, end_ = 0;
   bool failed_ = false;
+  size_t depth_ = 0;
 };
 
 // All RDMA ports behind usable interfaces that VerbsOptions::interface (NCCL grammar) allows.

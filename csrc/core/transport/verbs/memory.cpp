@@ -71,6 +71,15 @@ void RegionCache::abandon() noexcept {
   for (auto& [range, entry] : entries_) entry.registration->abandon();
 }
 
+std::shared_ptr<Registration> RegionCache::find(const std::shared_ptr<Region>& region,
+                                                size_t offset, size_t length) const {
+  const auto range = entries_.equal_range({region->data() + offset, length});
+  for (auto at = range.first; at != range.second; ++at) {
+    if (at->second.allocation.lock() == region) return at->second.registration;
+  }
+  return nullptr;
+}
+
 Result<std::shared_ptr<Registration>> RegionCache::get(const std::shared_ptr<Region>& region,
                                                        size_t offset, size_t length) {
   drop_dead();

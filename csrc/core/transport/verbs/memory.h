@@ -60,8 +60,8 @@ class Buffer {
   bool abandoned_ = false;
 };
 
-// Registrations of regions that peers may read and of parts that datagrams are gathered from, keyed
-// by address range and by the allocation. A region keeps its allocation alive, so as long as any
+// Registrations of parts of regions that datagrams are gathered from, and that peers may be let read
+// (expose.h), keyed by address range and by the allocation. A region keeps its allocation alive, so as long as any
 // region over a range lives, the range means the same memory and its registration is shared. With
 // the last of them the entry dies: the same addresses may be other pages the next time (freed and
 // mapped again, a tensor's storage resized), and no hook of ours would see it. A registration that
@@ -77,6 +77,9 @@ class RegionCache {
   }
   Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region, size_t offset,
                                             size_t length);
+  // The same if it is registered already, else null.
+  std::shared_ptr<Registration> find(const std::shared_ptr<Region>& region, size_t offset,
+                                     size_t length) const;
   // Forgets what no region is left of; get() does.
   void drop_dead();
   void abandon() noexcept;

@@ -2,13 +2,18 @@
 // then in full, then again, without waiting for the end of what was before. The queue pair's key
 // must be the groups': the first join sets it, a later group with another key cannot be used beside
 // it.
+//
+// A membership that the fabric took away is joined anew until that succeeds: at once, then after
+// pauses that double. Meanwhile what is sent to the group is lost, as in a network, and repaired.
 #include "transport/verbs/multicast.h"
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "base/log.h"
 #include "base/rng.h"
@@ -18,6 +23,7 @@ namespace mcast::verbs {
 namespace {
 
 constexpr uint32_t kAdministrativeScope = 239u << 24;
+constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;  // between attempts
 
 // "RoCE v2", "IB/RoCE v1"; from sysfs, for people.
 std::string gid_type(const Port& port, uint8_t index) {
@@ -36,55 +42,96 @@ sockaddr_in group_sockaddr(const MulticastAddress& address) {
   return ipv4_address(group, address.port);
 }
 
-Membership::Membership(CmChannel& cm, Device& device, ibv_qp* qp, const MulticastAddress& address,
-                       bool send_only, uint8_t hop_limit)
-    : cm_(cm),
-      device_(device),
+Membership::Membership(Device& device, CmChannel& cm, VerbsStats& stats, ibv_qp* qp,
+                       const MulticastAddress& address, bool send_only, const VerbsOptions& options)
+    : device_(device),
+      cm_(cm),
+      stats_(stats),
       qp_(qp),
       address_(address),
       send_only_(send_only),
-      hop_limit_(hop_limit) {}
+      hop_limit_(static_cast<uint8_t>(options.ttl)),
+      patience_(options.join_patience) {}
 
 Membership::~Membership() { release(); }
 
 void Membership::release() {
   if (abandoned_) return;
-  Api& api = device_.api();
-  if (attached_) (void)api.detach_mcast(qp_, &mgid_, mlid_);
+  if (attached_) (void)device_.api().detach_mcast(qp_, &mgid_, mlid_);
   attached_ = false;
-  if (handle_ != nullptr) (void)api.destroy_ah(handle_);
-  handle_ = nullptr;
+  handle_.reset();
   // Leaves the group.
   if (id_ != nullptr) cm_.destroy(id_);
   id_ = nullptr;
+}
+
+void Membership::abandon() noexcept {
+  abandoned_ = true;
+  if (handle_) handle_->abandon();
 }
 
 void Membership::start() {
   state_ = State::kJoining;
   failure_ = {};
   lost_ = false;
+  due_ = kNever;
+  if (Status s = ask(); !s.ok()) fail(s);
+}
+
+Status Membership::ask() {
   auto id = cm_.make(this, RDMA_PS_UDP);
-  if (!id.ok()) {
-    fail(id.status());
-    return;
-  }
+  if (!id.ok()) return id.status();
   id_ = *id;
-  sockaddr_in local = ipv4_address(device_.port().interface.address, 0);
-  if (const int e = device_.api().bind_addr(id_, reinterpret_cast<sockaddr*>(&local)); e != 0) {
-    fail(Status::system(e, "rdma_bind_addr"));
-    return;
+  Api& api = device_.api();
+  const Port& port = device_.port();
+  sockaddr_in local = ipv4_address(port.interface.address, 0);
+  if (const int e = api.bind_addr(id_, reinterpret_cast<sockaddr*>(&local)); e != 0) {
+    return Status::system(e, "rdma_bind_addr");
+  }
+  // Addresses move (bonding, a device that was removed and came back); the queue pair cannot.
+  if (id_->verbs != device_.context() || id_->port_num != port.number) {
+    const std::string now = id_->verbs == nullptr ? "no device"
+                                                  : std::string(api.device_name(id_->verbs)) + ":" +
+                                                        std::to_string(id_->port_num);
+    return Status(Code::kUnavailable,
+                  to_text(port.interface.address) + " is the address of " + now + " now");
   }
   sockaddr_in group = group_sockaddr(address_);
-  if (const int e =
-          device_.api().join_multicast(id_, reinterpret_cast<sockaddr*>(&group), send_only_);
-      e != 0) {
-    fail(Status::system(e, "rdma_join_multicast " + to_text(group)));
+  const int e = api.join_multicast(id_, reinterpret_cast<sockaddr*>(&group), send_only_);
+  return e == 0 ? Status() : Status::system(e, "rdma_join_multicast " + to_text(group));
+}
+
+void Membership::maintain(Nanos now, bool addresses_changed) {
+  const bool again = state_ == State::kFailed && due_ <= now;
+  if (addresses_changed || lost_ || again) {
+    if (!again) {
+      log(LogLevel::kWarn, "joining %s again: %s", text().c_str(),
+          lost_ ? "the fabric took it away" : "the fabric's addresses changed");
+      ++stats_.rejoins;
+      pause_ = 0;
+    }
+    release();
+    start();
+  }
+  if (state_ == State::kJoining) {
+    if (due_ == kNever) due_ = now + patience_;
+    if (now >= due_) {
+      fail(Status(Code::kUnavailable,
+                  "no answer to the multicast join within " + seconds_text(patience_)));
+    }
+  }
+  if (state_ == State::kFailed && due_ == kNever) {
+    pause_ = pause_ == 0 ? kFirstPause : std::min(2 * pause_, kLastPause);
+    due_ = now + pause_;
+    ++stats_.join_failures;
+    log(LogLevel::kWarn, "%s; datagrams to %s are lost, joining again in %s",
+        failure_.message().c_str(), text().c_str(), seconds_text(pause_).c_str());
   }
 }
 
-void Membership::restart() {
-  release();
-  start();
+Nanos Membership::due() const noexcept {
+  if (state_ == State::kReady) return lost_ ? 0 : kNever;
+  return due_ == kNever ? 0 : due_;
 }
 
 void Membership::on_cm_event(const CmEvent& event) {
@@ -120,38 +167,65 @@ void Membership::on_joined(const rdma_ud_param& ud) {
   ibv_ah_attr attr = ud.ah_attr;
   // rdma_cm leaves RoCE's hop limit at what its routes say, which for groups is nothing.
   if (device_.ethernet() && attr.grh.hop_limit < hop_limit_) attr.grh.hop_limit = hop_limit_;
-  handle_ = api.create_ah(device_.pd(), &attr);
-  if (handle_ == nullptr) {
+  ibv_ah* const handle = api.create_ah(device_.pd(), &attr);
+  if (handle == nullptr) {
     fail(Status::system(errno, "ibv_create_ah for the multicast group"));
     return;
   }
-  if (!send_only_) {
-    ibv_qp_attr key{};
-    key.qkey = qkey_;
-    if (const int e = api.modify_qp(qp_, &key, IBV_QP_QKEY); e != 0) {
-      fail(Status::system(e, "ibv_modify_qp to the group's key"));
-      return;
-    }
-    if (const int e = api.attach_mcast(qp_, &mgid_, mlid_); e != 0) {
-      fail(Status::system(e, "ibv_attach_mcast; the device takes " +
-                                 std::to_string(device_.attr().max_mcast_grp) +
-                                 " multicast groups"));
-      return;
-    }
-    attached_ = true;
+  handle_ = std::make_shared<AddressHandle>(api, handle);
+  if (api.query_gid(device_.context(), device_.port().number, gid_index_, &own_gid_) != 0) {
+    own_gid_ = {};
+  }
+  if (Status s = attach(); !s.ok()) {
+    fail(s);
+    return;
   }
   state_ = State::kReady;
-  log(LogLevel::kInfo, "joined %s on %s%s", text().c_str(), device_.port().text().c_str(),
-      send_only_ ? " for sending" : "");
+  due_ = kNever;
+  // The end of a trouble is told as loudly as its start.
+  log(std::exchange(pause_, 0) == 0 ? LogLevel::kInfo : LogLevel::kWarn, "joined %s on %s%s",
+      text().c_str(), device_.port().text().c_str(), send_only_ ? " for sending" : "");
 }
 
-void Membership::fail(Status why) {
+Status Membership::attach() {
+  if (send_only_) return {};
+  if (qp_ == nullptr) return Status(Code::kUnavailable, "the queue pair for datagrams is broken");
+  Api& api = device_.api();
+  ibv_qp_attr key{};
+  key.qkey = qkey_;
+  if (const int e = api.modify_qp(qp_, &key, IBV_QP_QKEY); e != 0) {
+    return Status::system(e, "ibv_modify_qp to the group's key");
+  }
+  if (const int e = api.attach_mcast(qp_, &mgid_, mlid_); e != 0) {
+    return Status::system(e, "ibv_attach_mcast; the device takes " +
+                                 std::to_string(device_.attr().max_mcast_grp) +
+                                 " multicast groups");
+  }
+  attached_ = true;
+  return {};
+}
+
+void Membership::leave_qp() {
+  if (attached_) (void)device_.api().detach_mcast(qp_, &mgid_, mlid_);
+  attached_ = false;
+  qp_ = nullptr;
+}
+
+void Membership::use_qp(ibv_qp* qp) {
+  qp_ = qp;
+  if (state_ != State::kReady) return;
+  if (Status s = attach(); !s.ok()) fail(s);
+}
+
+void Membership::fail(const Status& why) {
   release();
   state_ = State::kFailed;
+  due_ = kNever;
   failure_ = why.with_context("RDMA device " + device_.port().text());
 }
 
 std::string Membership::text() const {
+  if (qpn_ == 0) return "group " + to_text(group_sockaddr(address_));  // never joined
   char mgid[INET6_ADDRSTRLEN] = "?";
   (void)::inet_ntop(AF_INET6, mgid_.raw, mgid, sizeof mgid);
   char lid[16];

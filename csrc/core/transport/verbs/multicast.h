@@ -3,6 +3,7 @@
 // assumed: address vector, queue pair number and key are the join event's.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "transport/transport.h"
@@ -15,56 +16,87 @@ namespace mcast::verbs {
 // because an MGID has no port.
 sockaddr_in group_sockaddr(const MulticastAddress& address);
 
+// Destroyed with the last holder: a device needs it until what was sent with it has left.
+class AddressHandle {
+ public:
+  AddressHandle(Api& api, ibv_ah* ah) : api_(api), ah_(ah) {}
+  ~AddressHandle() {
+    if (ah_ != nullptr) (void)api_.destroy_ah(ah_);
+  }
+  AddressHandle(const AddressHandle&) = delete;
+  AddressHandle& operator=(const AddressHandle&) = delete;
+  ibv_ah* get() const noexcept { return ah_; }
+  // In the child of a fork: it is the parent's to destroy.
+  void abandon() noexcept { ah_ = nullptr; }
+
+ private:
+  Api& api_;
+  ibv_ah* ah_;
+};
+
 class Membership final : public CmHandler {
  public:
   enum class State { kJoining, kReady, kFailed };
 
   // `qp` is attached unless `send_only`.
-  Membership(CmChannel& cm, Device& device, ibv_qp* qp, const MulticastAddress& address,
-             bool send_only, uint8_t hop_limit);
+  Membership(Device& device, CmChannel& cm, VerbsStats& stats, ibv_qp* qp,
+             const MulticastAddress& address, bool send_only, const VerbsOptions& options);
   ~Membership() override;
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
   // Asks to join; the answer comes as an event.
   void start();
-  // Leaves and joins anew, since the fabric gave out new addresses.
-  void restart();
+  // Leaves and joins anew where the fabric took the membership away or, `addresses_changed`, gave
+  // out new addresses; again, after pauses that grow, where an attempt failed or nobody answered it
+  // within VerbsOptions::join_patience.
+  void maintain(Nanos now, bool addresses_changed);
+  // When maintain() has something to do; kNever: once something happens.
+  Nanos due() const noexcept;
 
-  const MulticastAddress& address() const noexcept { return address_; }
+  // For a queue pair that is made anew: nothing of the old one is used from leave_qp() on, joins
+  // are the new one's from use_qp() on.
+  void leave_qp();
+  void use_qp(ibv_qp* qp);
+
   State state() const noexcept { return state_; }
   const Status& failure() const noexcept { return failure_; }
-  bool send_only() const noexcept { return send_only_; }
-  // The fabric said that this membership is over.
-  bool lost() const noexcept { return lost_; }
   // kReady only.
-  ibv_ah* handle() const noexcept { return handle_; }
+  const std::shared_ptr<AddressHandle>& handle() const noexcept { return handle_; }
   uint32_t remote_qpn() const noexcept { return qpn_; }
   uint32_t qkey() const noexcept { return qkey_; }
+  // What datagrams come from, once joined.
+  const ibv_gid& own_gid() const noexcept { return own_gid_; }
   // "MGID ff12:... MLID 0xc001 GID index 1 (RoCE v2)", for the log.
   std::string text() const;
-  void abandon() noexcept { abandoned_ = true; }
+  void abandon() noexcept;
 
  private:
   void on_cm_event(const CmEvent& event) override;
+  Status ask();
+  Status attach();
   void on_joined(const rdma_ud_param& ud);
-  void fail(Status why);
+  void fail(const Status& why);
   void release();
 
-  CmChannel& cm_;
   Device& device_;
+  CmChannel& cm_;
+  VerbsStats& stats_;
   ibv_qp* qp_;
   const MulticastAddress address_;
   const bool send_only_;
   const uint8_t hop_limit_;
+  const Nanos patience_;
   State state_ = State::kJoining;
   Status failure_;
-  bool lost_ = false;
+  bool lost_ = false;  // the fabric said that this membership is over
   bool attached_ = false;
   bool abandoned_ = false;
+  Nanos due_ = kNever;  // the end of the patience, or of the pause; kNever: not set yet
+  Nanos pause_ = 0;
   rdma_cm_id* id_ = nullptr;
-  ibv_ah* handle_ = nullptr;
-  ibv_gid mgid_{};
+  std::shared_ptr<AddressHandle> handle_;
+  ibv_gid mgid_{}, own_gid_{};
   uint16_t mlid_ = 0;
   uint8_t gid_index_ = 0;
   uint32_t qpn_ = 0, qkey_ = 0;

@@ -51,6 +51,8 @@ struct VerbsStats {
   uint64_t own_echo = 0;       // own datagrams that the network brought back
   uint64_t truncated = 0;      // shorter than their routing header
   uint64_t rejoins = 0;        // memberships made anew after an address or subnet change
+  uint64_t rebuilds = 0;       // queue pairs for datagrams made anew after an error
+  uint64_t join_failures = 0;  // attempts at those, or for sending only, that are made again later
   // Streams.
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;

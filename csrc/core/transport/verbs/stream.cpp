@@ -65,6 +65,7 @@ RcStream::~RcStream() {
 Status RcStream::open(const VerbsOptions& options) {
   options_ = options;
   uid_ = secure_random64();
+  exposures_.emplace(device_.api(), device_.pd(), device_.regions(), device_.mtu());
   auto id = cm_.make(this, RDMA_PS_TCP);
   if (!id.ok()) return id.status();
   listener_ = *id;
@@ -174,7 +175,7 @@ size_t RcStream::poll(StreamSink& sink, Nanos now) {
   now_ = now;
   size_t events = drain(sink);
   events += cm_.poll();
-  device_.poll_events();
+  device_.poll_events(now);
   check_device();
   if (timers_dirty_ || now >= next_timer_) run_timers(now);
   // A sink may send, and so add to the list.
@@ -317,8 +318,8 @@ void RcStream::broken(Connection& c) {
     return;
   }
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(id,
-                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem);
+    attempt_failed(
+        id, c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem, true);
     return;
   }
   if (c.goodbye_sent) {
@@ -373,11 +374,8 @@ bool RcStream::close_peers(Nanos now) {
   return true;
 }
 
-Result<RemoteGrant> RcStream::expose(const std::shared_ptr<Region>& region) {
-  auto registration = device_.regions().get(region);
-  if (!registration.ok()) return registration.status();
-  return RemoteGrant{reinterpret_cast<uint64_t>(region->data()), (*registration)->rkey(),
-                     std::shared_ptr<void>(*registration)};
+Result<RemoteGrant> RcStream::expose(const Slice& block, size_t offset) {
+  return exposures_->expose(block, offset);
 }
 
 bool RcStream::read(PeerId id, uint64_t address, uint32_t key, size_t length, uint64_t token) {
@@ -428,6 +426,7 @@ Nanos RcStream::until_timer() const noexcept {
 
 void RcStream::abandon() noexcept {
   abandoned_ = true;
+  if (exposures_) exposures_->abandon();
   for (const auto& queue : queues_) queue->abandon();
   for (const auto& [serial, connection] : connections_) connection->abandon();
   for (const auto& connection : graveyard_) connection->abandon();

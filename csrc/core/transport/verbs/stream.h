@@ -9,19 +9,21 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
+#include "transport/verbs/expose.h"
 
 namespace mcast::verbs {
 
-// Time a connector keeps trying against refusals. A peer listens before it publishes its address.
+// Time a connector keeps trying against refusals in a row. A peer listens before it publishes its
+// address. What ends in silence is tried again until the liveness limit, within which a connection
+// must stand.
 inline constexpr Nanos kRefusedPatience = 2 * kSecond;
-// Time until a connection stands, whatever happens.
-inline constexpr Nanos kConnectLimit = 10 * kSecond;
-inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue
+inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue, at most
 
 class RcStream final : public Stream,
                        public RemoteMemory,
@@ -44,7 +46,7 @@ class RcStream final : public Stream,
   RemoteMemory* remote_memory() override { return this; }
 
   // RemoteMemory
-  Result<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
+  Result<RemoteGrant> expose(const Slice& block, size_t offset) override;
   size_t max_read() const override { return kReadBytes; }
   bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) override;
 
@@ -75,8 +77,10 @@ class RcStream final : public Stream,
     std::array<size_t, kChannels> queued{};
     size_t turn = 0;  // which bulk channel sends next
     bool goodbye_due = false;
-    bool timed = false;       // `since` and `deadline` are set: send() has no clock
-    Nanos since = kNever;     // of the first attempt
+    bool timed = false;    // `since` and `deadline` are set: send() has no clock
+    Nanos since = kNever;  // of the first attempt
+    bool refused = false;  // how the last attempt ended, else in silence
+    Nanos refused_since = kNever;
     Nanos deadline = kNever;  // of the next retry, or of the phase
     Nanos backoff = 0;
     Status last;         // why the last attempt failed
@@ -99,11 +103,12 @@ class RcStream final : public Stream,
   void refuse(rdma_cm_id* id, Refusal reason);
   void start(PeerId id);
   void advance(Connection& c, const CmEvent& event);
-  void attempt_failed(PeerId id, Status why);
+  // `refused`: somebody, here or there, said no; false: nobody answered.
+  void attempt_failed(PeerId id, Status why, bool refused);
   void established(Connection& c);
   void disconnected(Connection& c);
   void run_timers(Nanos now);
-  Result<CompletionQueue*> queue_with_room();
+  Result<std::shared_ptr<CompletionQueue>> queue_with_room();
   Connection* make_connection(PeerId peer, Connection::State state);
   void retire(Connection& c);
 
@@ -125,10 +130,11 @@ class RcStream final : public Stream,
   CmChannel& cm_;
   VerbsStats& stats_;
   VerbsOptions options_;
+  std::optional<Exposures> exposures_;
   uint64_t uid_ = 0;
   sockaddr_in local_{};
   rdma_cm_id* listener_ = nullptr;
-  std::vector<std::unique_ptr<CompletionQueue>> queues_;
+  std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
   std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial

@@ -1,8 +1,10 @@
 // How connections come about. The first send to a peer resolves its address and route and connects;
 // the Hello travels in the request. If both sides connect at once, the one with the lower uid keeps
 // its own: it refuses the other's request with the word that its own is coming, and the higher one
-// gives its attempt up when it accepts. Refusals and unreachable peers are tried again with growing
-// pauses for a while, since a process that is being started may not listen yet.
+// gives its attempt up when it accepts. Refusals are tried again with growing pauses for a while,
+// since a process that is being started may not listen yet. Silence (no answer for the address, the
+// route or the request) tells nothing about the process and is tried again until the liveness
+// limit.
 #include <algorithm>
 
 #include "transport/udp/socket.h"
@@ -12,7 +14,11 @@ namespace mcast::verbs {
 namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli, kLastBackoff = 200 * kMilli;
-constexpr int kResolveMs = 2000;
+
+// Of an address or a route: so that several attempts fit into the liveness limit.
+int resolve_ms(Nanos liveness_limit) {
+  return static_cast<int>(std::clamp<Nanos>(liveness_limit / 4 / kMilli, 1, 2000));
+}
 
 }  // namespace
 
@@ -38,17 +44,21 @@ void RcStream::retire(Connection& c) {
   connections_.erase(it);
 }
 
-Result<CompletionQueue*> RcStream::queue_with_room() {
-  if (connections_.size() <= queues_.size() * kConnectionsPerQueue && !queues_.empty()) {
-    return queues_[next_serial_ % queues_.size()].get();
-  }
-  auto queue = std::make_unique<CompletionQueue>(device_);
-  const auto most = static_cast<size_t>(std::max(1, device_.attr().max_cqe));
+// A queue that overruns is broken with all its connections, so each has room for whatever those can
+// fill it with.
+Result<std::shared_ptr<CompletionQueue>> RcStream::queue_with_room() {
   // Retired connections may leave completions behind: twice the room.
-  const size_t depth = std::min(most, 2 * kConnectionsPerQueue * kCompletions);
+  constexpr size_t kRoom = 2 * kCompletions;
+  for (const auto& queue : queues_) {
+    const auto connections = static_cast<size_t>(queue.use_count()) - 1;
+    if ((connections + 1) * kRoom <= queue->depth()) return queue;
+  }
+  auto queue = std::make_shared<CompletionQueue>(device_);
+  const auto most = static_cast<size_t>(std::max(1, device_.attr().max_cqe));
+  const size_t depth = std::min(most, kConnectionsPerQueue * kRoom);
   if (Status s = queue->open(static_cast<int>(depth), "connections"); !s.ok()) return s;
-  queues_.push_back(std::move(queue));
-  return queues_.back().get();
+  queues_.push_back(queue);
+  return queue;
 }
 
 void RcStream::start(PeerId id) {
@@ -63,14 +73,18 @@ void RcStream::start(PeerId id) {
   }
   Connection* const c = make_connection(id, Connection::State::kResolvingAddress);
   peer.connection = c;
-  if (Status s = c->resolve(local_, *to, kResolveMs); !s.ok()) attempt_failed(id, s);
+  if (Status s = c->resolve(local_, *to, resolve_ms(options_.liveness_limit)); !s.ok()) {
+    attempt_failed(id, s, true);
+  }
 }
 
-void RcStream::attempt_failed(PeerId id, Status why) {
+void RcStream::attempt_failed(PeerId id, Status why, bool refused) {
   Peer& peer = peers_[id];
   if (peer.connection != nullptr) retire(*peer.connection);
   peer.connection = nullptr;
   peer.last = std::move(why);
+  peer.refused = refused;
+  if (!refused) peer.refused_since = kNever;
   ++stats_.connect_retries;
   peer.phase = Phase::kRetry;
   peer.backoff = peer.backoff == 0 ? kFirstBackoff : std::min(2 * peer.backoff, kLastBackoff);
@@ -87,14 +101,17 @@ void RcStream::run_timers(Nanos now) {
       continue;
     }
     if (peer.since == kNever) peer.since = now;
-    if (peer.phase == Phase::kRetry && now - peer.since >= kRefusedPatience) {
+    if (peer.refused && peer.refused_since == kNever) peer.refused_since = now;
+    if (peer.phase == Phase::kRetry && peer.refused &&
+        now - peer.refused_since >= kRefusedPatience) {
       fail_peer(id, peer.last.with_context("cannot connect to " + text(id) + " for " +
                                            seconds_text(now - peer.since)));
       continue;
     }
-    if (now - peer.since >= kConnectLimit) {
-      fail_peer(id, Status(Code::kPeerLost, "no connection to " + text(id) + " after " +
-                                                seconds_text(now - peer.since)));
+    if (now - peer.since >= options_.liveness_limit) {
+      std::string why = "no connection to " + text(id) + " after " + seconds_text(now - peer.since);
+      if (!peer.last.ok()) why += "; the last attempt: " + peer.last.message();
+      fail_peer(id, Status(Code::kPeerLost, why));
       continue;
     }
     if (!peer.timed) {
@@ -102,10 +119,8 @@ void RcStream::run_timers(Nanos now) {
       peer.deadline = peer.phase == Phase::kRetry ? now + peer.backoff : kNever;
     }
     if (peer.phase == Phase::kRetry && now >= peer.deadline) start(id);
-    next_timer_ = std::min({next_timer_, peer.since + kConnectLimit,
-                            peer.phase == Phase::kRetry
-                                ? std::min(peer.deadline, peer.since + kRefusedPatience)
-                                : kNever});
+    next_timer_ = std::min({next_timer_, peer.since + options_.liveness_limit,
+                            peer.phase == Phase::kRetry ? peer.deadline : kNever});
   }
 }
 
@@ -163,7 +178,7 @@ void RcStream::on_request(const CmEvent& event) {
   timers_dirty_ = true;
   auto queue = queue_with_room();
   Status status = queue.status();
-  if (queue.ok()) status = c->prepare(**queue, options_.liveness_limit);
+  if (queue.ok()) status = c->prepare(*queue, options_.liveness_limit);
   if (status.ok()) status = c->accept();
   if (!status.ok()) fail_peer(id, status.with_context("accepting " + text(id)));
 }
@@ -194,7 +209,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
         fail_peer(c.peer, Status(Code::kPeerLost,
                                  text(c.peer) + " is another process than the one expected"));
       } else {
-        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
+        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)), true);
       }
       break;
     }
@@ -203,7 +218,8 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
     case RDMA_CM_EVENT_CONNECT_ERROR:
     case RDMA_CM_EVENT_UNREACHABLE:
       if (c.state == Connection::State::kOpen) break;
-      attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
+      attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)),
+                     event.type == RDMA_CM_EVENT_CONNECT_ERROR);
       break;
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       fail_peer(c.peer, Status(Code::kPeerLost, text(c.peer) + ": " + cm_event_text(event)));
@@ -217,18 +233,18 @@ void RcStream::advance(Connection& c, const CmEvent& event) {
   Status status;
   if (event.type == RDMA_CM_EVENT_ADDR_RESOLVED) {
     c.state = Connection::State::kResolvingRoute;
-    status = c.resolve_route(kResolveMs);
+    status = c.resolve_route(resolve_ms(options_.liveness_limit));
   } else {
     c.state = Connection::State::kConnecting;
     auto queue = queue_with_room();
     status = queue.status();
-    if (queue.ok()) status = c.prepare(**queue, options_.liveness_limit);
+    if (queue.ok()) status = c.prepare(*queue, options_.liveness_limit);
     if (status.ok()) {
       status = c.connect({kCredits, uid_, peers_[c.peer].address.uid, local_.sin_addr,
                           device_.api().local_port(listener_)});
     }
   }
-  if (!status.ok()) attempt_failed(c.peer, status);
+  if (!status.ok()) attempt_failed(c.peer, status, true);
 }
 
 void RcStream::established(Connection& c) {
@@ -239,7 +255,8 @@ void RcStream::established(Connection& c) {
   }
   c.state = Connection::State::kOpen;
   peer.phase = Phase::kOpen;
-  peer.since = kNever;
+  peer.since = peer.refused_since = kNever;
+  peer.refused = false;
   peer.backoff = 0;
   ++stats_.connections_opened;
   pump(c.peer);
@@ -247,7 +264,7 @@ void RcStream::established(Connection& c) {
 
 void RcStream::disconnected(Connection& c) {
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(c.peer, Status(Code::kPeerLost, "disconnected before it was made"));
+    attempt_failed(c.peer, Status(Code::kPeerLost, "disconnected before it was made"), true);
     return;
   }
   // What it sent is in the completion queue, and may end with a goodbye: drain() decides.

@@ -77,7 +77,7 @@ void VerbsTransport::drain_events() {
 }
 
 void VerbsTransport::wait(Nanos timeout) {
-  timeout = std::min(timeout, stream_.until_timer());
+  timeout = std::min({timeout, stream_.until_timer(), datagram_.until_timer()});
   if (timeout <= 0 || !quiet()) return;
   std::array<epoll_event, 4> events;
   size_t n = poller_.wait(events, 0);
