@@ -48,7 +48,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       staging_(params_.staging),
       completion_(tree_.children(self_), tree_.is_top(self_), kReportDelay),
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
-      early_bytes_(size_),
+      early_reduce_(size_),
       unasked_(size_),
       ingress_(params_.policy),
       left_(size_, UINT32_MAX),
@@ -302,7 +302,9 @@ void GroupCore::release(Sequence end, Nanos now) {
     Operation& op = *retired_.back();
     kept_bytes_ -= op.kept.size();
     if (op.reduce) {
-      for (uint32_t m = 0; m < size_; m++) unasked_[m] -= op.reduce->unasked[m];
+      for (uint32_t m = 0; m < size_; m++) {
+        unasked_.give_back(static_cast<Member>(m), op.reduce->unasked[m]);
+      }
     }
     if (!op.finished) finish(op, {}, now);
   }
