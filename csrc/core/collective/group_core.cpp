@@ -55,7 +55,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       staging_(params_.staging),
       completion_(tree_.children(self_), tree_.is_top(self_), kReportDelay),
       liveness_(watched_members(tree_, self_, size_), params_.liveness_limit),
-      early_bytes_(size_),
+      early_reduce_(size_),
       unasked_(size_),
       ingress_(params_.policy),
       left_(size_, UINT32_MAX),
@@ -344,7 +344,9 @@ void GroupCore::release(Sequence end, Nanos now) {
     retired_.push_back(std::move(owned));
     if (!op.kept.empty()) kept_bytes_ -= op.kept.size() + OperationQueue::kSettledCost;
     if (op.reduce) {
-      for (uint32_t m = 0; m < size_; m++) unasked_[m] -= op.reduce->unasked[m];
+      for (uint32_t m = 0; m < size_; m++) {
+        unasked_.give_back(static_cast<Member>(m), op.reduce->unasked[m]);
+      }
     }
     if (!op.finished) finish(op, {}, now);
   }

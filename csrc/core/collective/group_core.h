@@ -25,6 +25,7 @@
 #include "protocol/ingress_share.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
+#include "protocol/reduce_early.h"
 #include "protocol/repair_queue.h"
 #include "protocol/sent_announcer.h"
 #include "protocol/sent_tracker.h"
@@ -364,13 +365,8 @@ class GroupCore {
   std::map<Sequence, std::vector<EarlyCredit>> early_credit_;
   std::map<Sequence, std::pair<Member, wire::Descriptor>> early_describe_;
   std::map<Sequence, uint32_t> early_ring_;  // the successor's descriptor hash
-  struct EarlyReduce {
-    Frame header;
-    std::vector<std::byte> body;
-  };
-  std::map<Sequence, std::vector<EarlyReduce>> early_reduce_;
-  std::vector<size_t> early_bytes_;  // by member, in early_reduce_
-  std::vector<size_t> unasked_;      // by owner: bytes sent without a grant and not released
+  EarlyReductions early_reduce_;
+  UnaskedAccount unasked_;
   IngressShare ingress_;
 
   Status failure_, suspicion_;

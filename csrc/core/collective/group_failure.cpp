@@ -76,6 +76,13 @@ void GroupCore::on_abort(const wire::AbortNotice& notice, Sequence released, Nan
 
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (failed() || !gone_[peer].ok()) return;
+  if (why.code() == Code::kResourceExhausted) {
+    // Not that member's fault, and its log says nothing.
+    gone_[peer] = Status(why.code(), "rank " + std::to_string(self_) + " cannot reach rank " +
+                                         std::to_string(peer) + " (" + why.message() + ")");
+    if (unfinished_ > 0 || probe_ || !deferred_.empty()) fail(gone_[peer], self_, now);
+    return;
+  }
   const std::string text =
       "rank " + std::to_string(peer) +
       (graceful ? " closed its connections" : " is lost (" + why.message() + ")") +

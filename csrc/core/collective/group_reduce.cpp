@@ -15,13 +15,20 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kQueueLimit = 128u << 10;   // bytes waiting for one owner's connection
-constexpr size_t kUnaskedBytes = 64u << 10;  // allowance per owner
-constexpr size_t kEarlyBytes = 256u << 10;   // kept per member before the own call
-constexpr int kSegmentsPerPoll = 8;          // then the receive side gets its turn
-constexpr Sequence kOffersAhead = 64;        // operations whose inputs are offered to neighbours
+constexpr size_t kQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
+constexpr int kSegmentsPerPoll = 8;         // then the receive side gets its turn
+constexpr Sequence kOffersAhead = 64;       // operations whose inputs are offered to neighbours
 // A rank whose memory cannot be read any more has told everybody why, or its connections end.
 constexpr Nanos kRefusedPatience = kSecond;
+
+// All that one member may send to another before that has made the call: unasked contributions,
+// offers, and a grant for each segment that may be outstanding. Results and takings wait for what
+// only the call sends.
+static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
+                      kOffersAhead * early_cost(wire::kReduceOfferSize) +
+                      kMostLookahead * early_cost(wire::kReduceGrantSize) <=
+                  EarlyReductions::kMost,
+              "a correct member could overflow the store");
 
 }  // namespace
 
@@ -35,12 +42,7 @@ void GroupCore::measure_ingress(Nanos now) {
 }
 
 void GroupCore::start_reduce(Operation& op, Nanos now) {
-  const auto it = early_reduce_.find(op.post.sequence);
-  if (it == early_reduce_.end()) return;
-  const std::vector<EarlyReduce> early = std::move(it->second);
-  early_reduce_.erase(it);
-  for (const EarlyReduce& e : early) {
-    early_bytes_[e.header.member] -= e.body.size();
+  for (const EarlyReductions::Kept& e : early_reduce_.take(op.post.sequence)) {
     on_reduce_frame(e.header, e.body, now);
     if (failed()) return;
   }
@@ -90,10 +92,12 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
   const auto length = [&](Member owner, uint32_t segment) {
     return std::min(segment_bytes, run.length(owner) - segment * segment_bytes);
   };
+  const auto cost = [](size_t payload) { return early_cost(wire::kReduceHead + payload); };
+  const bool oldest = op.post.sequence == ops_.base();
   const auto can = [&](Member owner, uint32_t segment) {
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
-    if (op.plan.unasked && unasked_[owner] > 0 && unasked_[owner] + bytes > kUnaskedBytes) {
+    if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
     return port_.queued(owner, Channel::kReduce) < kQueueLimit;
@@ -117,8 +121,8 @@ void GroupCore::send_contributions(Operation& op, bool& more, Nanos now) {
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
     if (op.plan.unasked) {
-      unasked_[next->owner] += bytes;
-      run.unasked[next->owner] += bytes;
+      unasked_.charge(next->owner, op.post.sequence, cost(bytes));
+      run.unasked[next->owner] += cost(bytes);
     }
   }
 }
@@ -297,13 +301,13 @@ void GroupCore::on_reduce_frame(const Frame& header, ConstBytes body, Nanos now)
     if (header.type == wire::FrameType::kReduceTaken) {
       return broke_reduce(header, "an input was taken that was not offered", now);
     }
-    if (!early_allowed(header, now)) return;
-    size_t& kept = early_bytes_[header.member];
-    if (kept + body.size() > kEarlyBytes) {
-      return broke_reduce(header, "more was sent ahead than is allowed", now);
+    if (header.type == wire::FrameType::kReduceResult) {
+      return broke_reduce(header, "a result of what it has not got from here", now);
     }
-    kept += body.size();
-    early_reduce_[header.sequence].push_back({header, {body.begin(), body.end()}});
+    if (!early_allowed(header, now)) return;
+    if (!early_reduce_.keep(header, body)) {
+      broke_reduce(header, "more was sent ahead than is allowed", now);
+    }
     return;
   }
   if (!agrees(header.member, header.sequence, header.argument)) return;

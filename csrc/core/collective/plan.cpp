@@ -32,8 +32,8 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   const size_t others = std::max<size_t>(1, contributors - 1);
   plan.segment =
       std::clamp<size_t>(agreed.incast / (2 * others), kMinSegment, kMaxSegment) / 64 * 64;
-  plan.lookahead =
-      static_cast<uint32_t>(std::clamp<size_t>(agreed.incast / (others * plan.segment), 2, 16));
+  plan.lookahead = static_cast<uint32_t>(
+      std::clamp<size_t>(agreed.incast / (others * plan.segment), 2, kMostLookahead));
   plan.unasked = plan.share <= std::min(kUnaskedBlock, plan.segment);
   plan.large = !plan.unasked;
   if (plan.way != ReduceWay::kGather) return;

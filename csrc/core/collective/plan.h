@@ -81,6 +81,8 @@ constexpr uint64_t max_block(const Agreed& agreed) {
 // must fit kMaxBulkFrame).
 inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
+// Segments that a contributor may have been asked for and that are not folded: at most.
+inline constexpr uint32_t kMostLookahead = 16;
 // Blocks up to this need no grant.
 inline constexpr size_t kUnaskedBlock = 16u << 10;
 // An all_reduce in one step moves members x bytes into every member: at most this.

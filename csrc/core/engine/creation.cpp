@@ -6,6 +6,7 @@
 #include "base/host.h"
 #include "base/random.h"
 #include "engine/clock.h"
+#include "engine/connection_room.h"
 #include "engine/engine_impl.h"
 #include "engine/group_impl.h"
 #include "engine/rails.h"
@@ -291,6 +292,11 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
     Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
     if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");
     if (met.value() != nullptr) return met;
+  }
+  if (!choice->verbs) {
+    make_connection_room(
+        spec.name, spec.size,
+        connections_of(spec.size, stripes_of(mine.external), stripes_of(mine.reduce_external)));
   }
   auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
   group->observe(arrived, traced(spec));

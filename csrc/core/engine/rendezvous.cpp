@@ -33,11 +33,6 @@ bool number(const std::map<std::string, std::string>& fields, const char* key, u
   return true;
 }
 
-// Interfaces behind an address: a striped transport joins their addresses by '+'.
-uint32_t stripes(const StreamAddress& address) {
-  return 1 + static_cast<uint32_t>(std::count(address.host.begin(), address.host.end(), '+'));
-}
-
 std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
                    size_t other) {
   return std::string("ranks differ in ") + what + ": rank " + std::to_string(self) + " has \"" + a +
@@ -45,6 +40,10 @@ std::string differ(const char* what, const std::string& a, Member self, const st
 }
 
 }  // namespace
+
+uint32_t stripes_of(const StreamAddress& address) {
+  return 1 + static_cast<uint32_t>(std::count(address.host.begin(), address.host.end(), '+'));
+}
 
 std::string RankRecord::encode() const {
   std::string out;
@@ -145,12 +144,12 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
     for (const auto& [what, here, there] :
          {std::tuple{"multicast", &mine.external, &r.external},
           std::tuple{"reduce", &mine.reduce_external, &r.reduce_external}}) {
-      if (stripes(*here) == stripes(*there)) continue;
+      if (stripes_of(*here) == stripes_of(*there)) continue;
       return Status(Code::kMismatch,
                     std::string("ranks differ in the number of interfaces that the ") + what +
                         " lane is striped over: rank " + std::to_string(self) + " has " +
-                        std::to_string(stripes(*here)) + " (" + here->host + "), rank " +
-                        std::to_string(i) + " has " + std::to_string(stripes(*there)) + " (" +
+                        std::to_string(stripes_of(*here)) + " (" + here->host + "), rank " +
+                        std::to_string(i) + " has " + std::to_string(stripes_of(*there)) + " (" +
                         there->host + "); see MCAST_SOCKET_IFNAME");
     }
     if (r.agreed != mine.agreed) {
@@ -199,7 +198,7 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.agreed.incast = config.incast;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
   out.agreed.share = rails;
-  out.agreed.stripes = loopback ? 1 : stripes(mine.external);
+  out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
 
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);

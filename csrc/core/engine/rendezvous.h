@@ -35,6 +35,9 @@ struct RankRecord {
   static Result<RankRecord> decode(const std::string& text);
 };
 
+// Interfaces behind an address: a striped transport joins their addresses by '+'.
+uint32_t stripes_of(const StreamAddress& address);
+
 inline constexpr uint32_t kProtocolVersion = 6;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;

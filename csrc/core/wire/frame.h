@@ -164,6 +164,8 @@ struct ReduceData {
   double factor = 1;  // PREMUL_SUM: the contributor's
   ConstBytes payload;
 };
+inline constexpr size_t kReduceHead = 12;  // in front of the payload
+inline constexpr size_t kReduceGrantSize = 4;
 void put_reduce_head(Writer& out, uint32_t segment, double factor);
 bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept;
 
@@ -174,6 +176,7 @@ struct ReduceOffer {
   uint64_t cookie = 0;
   double factor = 1;  // PREMUL_SUM: the sender's
 };
+inline constexpr size_t kReduceOfferSize = 32;
 void put_reduce_offer(Writer& out, const ReduceOffer& offer);
 bool parse_reduce_offer(ConstBytes body, ReduceOffer& out) noexcept;
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/rng.h"
-#include "support/cluster.h"
+#include "support/program.h"
 #include "support/seeds.h"
 
 namespace mcast::test {
@@ -264,6 +264,24 @@ class FailureRun {
 };
 
 class Failures : public testing::TestWithParam<Fault> {};
+
+TEST(FailureTexts, WhoCannotConnectBlamesItselfAndSaysWhy) {
+  ClusterOptions o;
+  o.ranks = 3;
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.barrier(r));
+  c.group(1).core().on_peer_down(2, Status(Code::kResourceExhausted, "no descriptor; raise it"),
+                                 false, c.now());
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+  for (const auto& run : runs) {
+    EXPECT_EQ(run->status.code(), Code::kResourceExhausted);
+    EXPECT_NE(run->status.message().find("rank 1 cannot reach rank 2 (no descriptor; raise it)"),
+              std::string::npos)
+        << run->status.message();
+    EXPECT_NE(run->status.message().find("(sequence 0)"), std::string::npos) << "the operation";
+  }
+}
 
 TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
   uint64_t first = 1, count = seeds(1000);

@@ -1,4 +1,6 @@
 // Reductions of whole groups: what random schedules do not aim at.
+#include <array>
+
 #include "support/program.h"
 
 namespace mcast::test {
@@ -37,12 +39,166 @@ TEST(Reductions, AreSentAheadOnlyAsFarAsTheAllowance) {
     runs.push_back(c.reduction(0, Kind::kReduceScatter, 0, 8192, id));
   }
   c.run_for(100 * kMilli);
-  EXPECT_EQ(c.total(Counter::reduce_bytes_sent), 65536u);
+  // Seven, with what each takes besides, are within 64 KiB.
+  EXPECT_EQ(c.total(Counter::reduce_bytes_sent), 57344u);
   EXPECT_FALSE(c.group(0).core().failed() || c.group(1).core().failed());
   for (uint64_t id = 1; id <= 40; id++) {
     runs.push_back(c.reduction(1, Kind::kReduceScatter, 0, 8192, id));
   }
   finish(c, runs);
+}
+
+// A reduction of one bfloat16 by every rank.
+wire::Descriptor tiny(Kind kind, Member root) {
+  wire::Descriptor d{kind, static_cast<uint8_t>(Element::kBFloat16), kNoMember, 2, ""};
+  // With a factor, so that an all_reduce takes two steps.
+  d.reduction =
+      static_cast<uint8_t>(kind == Kind::kAllreduce ? Reduction::kPremulSum : Reduction::kSum);
+  if (kind == Kind::kReduce) d.root = root;
+  return d;
+}
+
+struct Ahead {
+  uint64_t frames = 0, bytes = 0, offers = 0, grants = 0;  // of the reduce channel, to rank 0
+  void count(ConstBytes frame) {
+    wire::FrameHeader h;
+    ASSERT_TRUE(wire::parse_frame(frame, h));
+    frames++;
+    bytes += frame.size() - wire::kFrameHeader;
+    if (h.type == wire::FrameType::kReduceOffer) offers++;
+    if (h.type == wire::FrameType::kReduceGrant) grants++;
+  }
+};
+
+// All ranks but the first post `operations` at once; returns what each of them sends to the first
+// before it has posted any. Then it does, and everything must end well.
+std::vector<Ahead> run_with_a_late_rank(const std::vector<uint32_t>& host_of, uint32_t ranks,
+                                        const wire::Descriptor& d, uint64_t operations) {
+  ClusterOptions o;
+  o.ranks = ranks;
+  o.group.host_of = host_of;
+  Cluster c(o);
+  std::vector<Ahead> ahead(ranks);
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel channel, ConstBytes frame) {
+    if (to == 0 && channel == Channel::kReduce) ahead[from].count(frame);
+    return true;
+  });
+  Runs runs;
+  const auto post = [&](Member r) {
+    for (uint64_t id = 1; id <= operations; id++) runs.push_back(c.call(r, d, id));
+  };
+  for (Member r = 1; r < ranks; r++) post(r);
+  c.run_for(100 * kMilli);
+  c.net().set_frame_hook(nullptr);
+  for (Member r = 0; r < ranks; r++) {
+    EXPECT_FALSE(c.group(r).core().failed()) << c.group(r).core().failure().message();
+  }
+  if (!testing::Test::HasFailure()) {
+    post(0);
+    finish(c, runs, 600 * kSecond);
+  }
+  return ahead;
+}
+
+// What a rank that has made many small calls sends to one that has made none: however small, the
+// frames stay within what that one keeps for it, and the calls go through when it has made them.
+void small_ones_wait_for_a_late_rank(Kind kind, const std::vector<uint32_t>& host_of,
+                                     uint32_t ranks, uint64_t operations = 1'000) {
+  for (Member root = 0; root < ranks; root = static_cast<Member>(root + 2)) {
+    if (root != 0 && kind != Kind::kReduce) continue;
+    const auto ahead = run_with_a_late_rank(host_of, ranks, tiny(kind, root), operations);
+    uint64_t frames = 0;
+    for (const Ahead& a : ahead) {
+      frames += a.frames;
+      EXPECT_LE(a.frames, 600u);
+      EXPECT_LE(a.offers, 64u);
+      EXPECT_LE(a.bytes + a.frames * 128, 256u << 10);
+    }
+    EXPECT_GE(frames, 64u) << "nothing was sent ahead";
+  }
+}
+
+TEST(Reductions, SmallReducesWaitForALateRank) {
+  small_ones_wait_for_a_late_rank(Kind::kReduce, {}, 3);
+}
+
+// So many that, counted without what a frame takes besides its payload, they would be too much.
+TEST(Reductions, VeryManySmallReducesWaitForALateRank) {
+  small_ones_wait_for_a_late_rank(Kind::kReduce, {}, 2, 20'000);
+}
+
+TEST(Reductions, SmallReduceScattersWaitForALateRank) {
+  small_ones_wait_for_a_late_rank(Kind::kReduceScatter, {}, 3);
+}
+
+TEST(Reductions, SmallAllReducesWaitForALateRank) {
+  small_ones_wait_for_a_late_rank(Kind::kAllreduce, {}, 3);
+}
+
+TEST(Reductions, SmallReducesWaitForALateRankOfAHost) {
+  small_ones_wait_for_a_late_rank(Kind::kReduce, {0, 0, 1, 1}, 4);
+}
+
+TEST(Reductions, SmallReduceScattersWaitForALateRankOfAHost) {
+  small_ones_wait_for_a_late_rank(Kind::kReduceScatter, {0, 0, 1, 1}, 4);
+}
+
+TEST(Reductions, SmallAllReducesWaitForALateRankOfAHost) {
+  small_ones_wait_for_a_late_rank(Kind::kAllreduce, {0, 0, 1, 1}, 4);
+}
+
+TEST(Reductions, GrantsAheadOfALateRankAreBounded) {
+  wire::Descriptor d{Kind::kReduceScatter, static_cast<uint8_t>(Element::kInt32), kNoMember, 20'000,
+                     ""};
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  for (const uint32_t ranks : {2u, 3u}) {
+    // 300 blocks of one segment each: 16 segments may be outstanding at most.
+    for (const Ahead& a : run_with_a_late_rank({}, ranks, d, 300)) {
+      EXPECT_LE(a.grants, 16u);
+      EXPECT_EQ(a.frames, a.grants) << "it has asked for nothing";
+    }
+  }
+}
+
+TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  Runs runs;
+  std::shared_ptr<Region> staged;
+  c.adjust = [&](Member rank, Post& post) {
+    if (rank != 0 || post.sequence != 0) return;
+    staged = post.reduce->inputs[0].region;
+    staged->set_ready(0);
+  };
+  const auto post = [&](Member r) {
+    for (uint64_t id = 1; id <= 20; id++) {
+      runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 8192, id));
+    }
+  };
+  // Those behind it fill the account, and give nothing back before it is over.
+  post(0);
+  c.run_for(20 * kMilli);
+  EXPECT_GT(c.total(Counter::reduce_bytes_sent), 49'152u);
+  staged->set_ready(UINT64_MAX);
+  post(1);
+  finish(c, runs);
+}
+
+TEST(Reductions, AResultBeforeOurContributionIsAViolation) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  const auto run = c.reduction(1, Kind::kReduce, 0, 1000, 1);
+  const wire::FrameHeader header{wire::FrameType::kReduceResult, 0, 1,
+                                 c.group(0).core().params().tag, 0, 0};
+  std::vector<std::byte> frame(wire::kFrameHeader + 12);
+  const std::array<ConstBytes, 1> body{ConstBytes(frame).subspan(wire::kFrameHeader)};
+  wire::write_frame_header(frame.data(), header, body);
+  c.net().inject_frame(1, 0, Channel::kReduce, frame);
+  ASSERT_TRUE(c.run([&] { return run->done(); }, kSecond));
+  EXPECT_NE(run->status.message().find("broke the protocol"), std::string::npos)
+      << run->status.to_string();
 }
 
 TEST(Reductions, ContributionsCrossTheNetworkOnce) {

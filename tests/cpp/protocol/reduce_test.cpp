@@ -8,6 +8,7 @@
 #include "base/reduce_kernels.h"
 #include "base/rng.h"
 #include "protocol/ingress_share.h"
+#include "protocol/reduce_early.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
 
@@ -184,6 +185,83 @@ TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
   EXPECT_TRUE(sender.on_grant(1, 4));
   EXPECT_FALSE(sender.next([](Member owner, uint32_t) { return owner != 1; }))
       << "its queue is full";
+}
+
+// Contributions of every size: what the account lets out, the store takes.
+TEST(EarlyReductions, TakeWhatAnAccountLetsOut) {
+  for (size_t payload = 1; payload <= 16384; payload = payload * 3 / 2 + 1) {
+    UnaskedAccount account(2);
+    EarlyReductions early(2);
+    const std::vector<std::byte> body(wire::kReduceHead + payload);
+    const size_t cost = early_cost(body.size());
+    Sequence next = 0, released = 0;
+    Rng rng(payload);
+    for (int turn = 0; turn < 2000; turn++) {
+      while (account.room(1, next, cost, next == released)) {
+        account.charge(1, next, cost);
+        wire::FrameHeader header;
+        header.member = 0;
+        header.sequence = next++;
+        ASSERT_TRUE(early.keep(header, body)) << payload;
+      }
+      ASSERT_LE(early.held(0), UnaskedAccount::kMost + cost);
+      // The other member makes some of the calls.
+      for (uint64_t n = rng.below(20); n > 0 && released < next; n--) {
+        ASSERT_EQ(early.take(released).size(), 1u);
+        account.give_back(1, cost);
+        released++;
+      }
+    }
+    while (released < next) {
+      (void)early.take(released++);
+      account.give_back(1, cost);
+    }
+    EXPECT_EQ(early.held(0), 0u);
+    EXPECT_EQ(account.charged(1), 0u);
+  }
+}
+
+TEST(EarlyReductions, CountMembersApartAndFramesByWhatTheyTake) {
+  EarlyReductions early(2);
+  wire::FrameHeader header;
+  size_t frames = 0;
+  while (early.keep(header, {})) frames++;
+  EXPECT_EQ(frames, EarlyReductions::kMost / early_cost(0)) << "empty ones are not free";
+  EXPECT_FALSE(early.keep(header, {}));
+  header.member = 1;
+  EXPECT_TRUE(early.keep(header, {}));
+  EXPECT_EQ(early.take(0).size(), frames + 1);
+  EXPECT_EQ(early.held(0) + early.held(1), 0u);
+  EXPECT_TRUE(early.take(0).empty());
+}
+
+TEST(UnaskedAccount, WhoFindsNoRoomIsNotOvertaken) {
+  UnaskedAccount account(2);
+  const size_t small = UnaskedAccount::kMost / 8, large = small * 2;
+  for (Sequence s = 0; s < 8; s++) {
+    ASSERT_TRUE(account.room(1, s, small, false));
+    account.charge(1, s, small);
+  }
+  EXPECT_FALSE(account.room(1, 8, large, false));
+  account.give_back(1, small);
+  EXPECT_FALSE(account.room(1, 8, large, false));
+  EXPECT_FALSE(account.room(1, 9, small, false)) << "it is not its turn";
+  EXPECT_TRUE(account.room(0, 9, small, false)) << "of another owner";
+  account.give_back(1, small);
+  EXPECT_TRUE(account.room(1, 8, large, false));
+  account.charge(1, 8, large);
+  EXPECT_FALSE(account.room(1, 9, small, false));
+  account.give_back(1, small);
+  EXPECT_TRUE(account.room(1, 9, small, false));
+}
+
+// One that could not be read when its turn came finds the account full of later ones, none of which
+// is released before it.
+TEST(UnaskedAccount, TheOldestAlwaysHasRoom) {
+  UnaskedAccount account(2);
+  for (Sequence s = 1; account.room(1, s, 1000, false); s++) account.charge(1, s, 1000);
+  EXPECT_FALSE(account.room(1, 0, 16384, false));
+  EXPECT_TRUE(account.room(1, 0, 16384, true));
 }
 
 // A receiver behind a switch port of 125 MB/s that serves what is queued for it in proportion. The

@@ -1,9 +1,11 @@
 // What is particular to TCP streams: the handshake against strangers, garbage and silence, and
 // failures that only raw sockets can produce. Raw sockets stay on 127.0.0.1.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "base/descriptors.h"
 #include "transport/transport_contract.h"
 #include "transport/udp_world.h"
 
@@ -327,6 +329,54 @@ TEST_F(UdpStreamTest, AnImpostorOrAMuteListenerIsReported) {
   ASSERT_TRUE(raw_send(c, encode(HelloAck{Verdict::kAccepted, Channel::kControl, 1})));
   EXPECT_TRUE(pump([&] { return stats(0).hello_refused == 1; }));
   EXPECT_GE(stats(0).connect_retries, 1u);
+}
+
+// Takes all but `free` of the descriptors below the soft limit, which `more` may be opened beyond.
+// In a process of their own: a hard limit that was lowered stays low.
+void leave_descriptors(size_t free, uint64_t more) {
+  const uint64_t soft = descriptor_use().open + 16;
+  const struct rlimit limit { soft, soft + more };
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) std::exit(99);
+  std::vector<int> taken;
+  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+  for (size_t i = 0; i < free; i++) ::close(taken[i]);
+}
+
+TEST_F(UdpStreamTest, RunningOutOfDescriptorsIsReportedWithTheNumbers) {
+  const auto connect_without = [&] {
+    make_nodes(1);
+    StreamAddress address{4711, "", 0};
+    const Fd listener = raw_listen(address);
+    leave_descriptors(0, 0);
+    const std::string hard = std::to_string(descriptor_use().hard);
+    node(0).send(node(0).st().add_peer(address), Channel::kControl, pattern(10, 1));
+    if (!pump([&] { return stats(0).connect_retries >= 2; })) return 1;
+    world_.shift += kConnectPatience;
+    if (!pump([&] { return !node(0).downs.empty(); })) return 2;
+    const Status& why = node(0).downs[0].why;
+    if (why.code() != Code::kResourceExhausted) return 3;
+    const std::string numbers = "Too many open files; " + hard + " descriptors are open";
+    if (why.message().find(numbers) == std::string::npos) return 4;
+    return why.message().find("hard limit " + hard) == std::string::npos ? 5 : 0;
+  };
+  EXPECT_EXIT(std::exit(connect_without()), ::testing::ExitedWithCode(0),
+              "cannot open another connection: Too many open files; [0-9]+ descriptors are open");
+}
+
+TEST_F(UdpStreamTest, TheSoftLimitOfDescriptorsIsRaisedWhenItIsReached) {
+  EXPECT_EXIT(
+      {
+        make_nodes(2);
+        // None for the connector's socket; none for the acceptor's.
+        leave_descriptors(0, 400);
+        node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+        if (!pump([&] { return !node(1).frames.empty(); })) std::exit(1);
+        leave_descriptors(1, 40);
+        node(0).send(introduce(0, 1), Channel::kReduce, pattern(10, 1));
+        if (!pump([&] { return node(1).frames.size() == 2; })) std::exit(2);
+        std::exit(stats(1).accept_errors == 0 ? 0 : 3);
+      },
+      ::testing::ExitedWithCode(0), "^$");
 }
 
 TEST_F(UdpStreamTest, AYieldWithoutAConnectionIsReported) {

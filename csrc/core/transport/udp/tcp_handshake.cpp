@@ -9,7 +9,9 @@
 // too.
 //
 // A refused or broken attempt is repeated with growing pauses for kConnectPatience, then the peer
-// is reported. send() has no clock, so deadlines are set by the next poll().
+// is reported. Where descriptors have run out, the soft limit is raised as far as the hard one
+// allows; beyond that it is an attempt that failed. send() has no clock, so deadlines are set by
+// the next poll().
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -17,6 +19,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/descriptors.h"
 #include "transport/udp/tcp_stream.h"
 
 namespace mcast {
@@ -27,6 +30,9 @@ constexpr Nanos kLastBackoff = 200 * kMilli;
 constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
 constexpr Nanos kEvictAge = kSecond;  // a silent connection gives its place to a waiting one
 constexpr int kBacklog = 1024;
+constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
+
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 Result<uint64_t> random_uid() {
   uint64_t uid = 0;
@@ -112,6 +118,9 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   if (!endpoints.ok()) return fail_peer(id, endpoints.status());
   const sockaddr_in to = (*endpoints)[stripe];
   auto fd = open_socket(SOCK_STREAM);
+  if (!fd.ok() && errno == EMFILE && make_descriptor_room(kMoreDescriptors)) {
+    fd = open_socket(SOCK_STREAM);
+  }
   if (!fd.ok()) {
     const int error = errno;
     warn_of_limits(error);
@@ -144,7 +153,8 @@ void TcpStream::connect_link(PeerId id, size_t line) {
 void TcpStream::warn_of_limits(int error) {
   // Peers only see silence, so this is the one place that can say why.
   if (limit_warnings_.allow(now_)) {
-    log(LogLevel::kWarn, "cannot open another connection: %s; see ulimit -n", std::strerror(error));
+    log(LogLevel::kWarn, "cannot open another connection: %s; %s", std::strerror(error),
+        descriptor_text().c_str());
   }
 }
 
@@ -270,6 +280,7 @@ void TcpStream::accept_all(Listener& listener) {
     Fd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EMFILE && make_descriptor_room(kMoreDescriptors)) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       ++stats_.accept_errors;
       warn_of_limits(errno);
@@ -316,7 +327,8 @@ void TcpStream::run_timers(Nanos now) {
       retire(*c);
     } else {
       fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
-                                                     " did not answer a connection attempt"));
+                                                     " did not answer a connection attempt (its "
+                                                     "log tells if it is out of descriptors)"));
     }
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
@@ -354,9 +366,12 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     return;
   }
   const std::string who = peer_text(id, line / kChannels);
-  fail_peer(id, Status(Code::kPeerLost,
-                       retry ? "cannot connect to " + who + ": " + std::strerror(link.error)
-                             : who + " announced a connection that never came"));
+  if (!retry) {
+    return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
+  }
+  const std::string text = "cannot connect to " + who + ": " + std::strerror(link.error);
+  if (!out_of_descriptors(link.error)) return fail_peer(id, Status(Code::kPeerLost, text));
+  fail_peer(id, Status(Code::kResourceExhausted, text + "; " + descriptor_text()));
 }
 
 }  // namespace mcast
