@@ -118,7 +118,7 @@ class ProcessGroupMcast final : public c10d::Backend {
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
   void check_stageable(Op op, const at::Tensor& tensor) const;
-  SideStreams side_streams(c10::Device device, const Group& engine_group);
+  SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
@@ -163,7 +163,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::shared_ptr<Group> group_;
   GroupStats last_stats_;
   std::map<c10::DeviceType, BackendPtr> fallbacks_;
-  std::vector<SideStreams> side_streams_;  // one per device used
+  std::vector<SideStreams> side_streams_;  // one per device and lane used
 };
 
 }  // namespace mcast::pg

@@ -304,15 +304,16 @@ PYBIND11_MODULE(_C, module) {
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",
-      [](const std::string& device, uintptr_t wait, uintptr_t signal) {
+      [](const std::string& device, uintptr_t wait, uintptr_t signal, uintptr_t capture_mode) {
         set_gate(c10::Device(device).type(), reinterpret_cast<GateFunction>(wait),
-                 reinterpret_cast<GateFunction>(signal));
+                 reinterpret_cast<GateFunction>(signal),
+                 reinterpret_cast<CaptureModeFunction>(capture_mode));
       },
-      py::arg("device"), py::arg("wait"), py::arg("signal"),
-      "Addresses of the C functions with which streams of a device type wait for, and write, a "
-      "word\n"
-      "of pinned memory: int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t "
-      "value).\n0 and 0: none, so wait() blocks its caller.");
+      py::arg("device"), py::arg("wait"), py::arg("signal"), py::arg("capture_mode") = 0,
+      "Addresses of C functions of a device type. Streams wait for, and write, a word of pinned\n"
+      "memory: int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t value);\n"
+      "0 and 0: none, so wait() blocks its caller. The capture mode of the calling thread is\n"
+      "exchanged (0 global, 2 relaxed): int (*)(int* mode); 0: the device captures no graphs.");
   module.def(
       "shutdown",
       [](bool give_up) {

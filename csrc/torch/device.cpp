@@ -48,12 +48,13 @@ void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
               ": mcast cannot be captured ", "in a graph: the host takes part in every operation");
 }
 
-SideStreams ProcessGroupMcast::side_streams(c10::Device device, const Group& engine_group) {
+SideStreams ProcessGroupMcast::side_streams(c10::Device device, bool reduces,
+                                            const Group& engine_group) {
   std::lock_guard lock(mutex_);
   for (const SideStreams& streams : side_streams_) {
-    if (streams.in.device() == device) return streams;
+    if (streams.in.device() == device && streams.reduces == reduces) return streams;
   }
-  side_streams_.push_back(SideStreams::make(device, config_.device_wait == "stream",
+  side_streams_.push_back(SideStreams::make(device, reduces, config_.device_wait == "stream",
                                             config_.segment, engine_group.stats().chunk));
   return side_streams_.back();
 }
@@ -65,8 +66,8 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
                                        std::chrono::milliseconds timeout) {
   const auto engine_group = group(op_name(op));
   const c10::Device device = inputs[0].device();
-  const auto staged = Staged::make(std::move(transfers), std::move(back), rank_,
-                                   side_streams(device, *engine_group));
+  const SideStreams streams = side_streams(device, transfers[0].reduces(), *engine_group);
+  const auto staged = Staged::make(std::move(transfers), std::move(back), rank_, streams);
   const size_t count = staged->transfers().size();
   auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
                         static_cast<int>(count) + 1, nullptr);

@@ -29,15 +29,19 @@ void* native_handle(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
+// Null unless torch has loaded the driver, and that has it.
+template <typename Function>
+Function cuda_function(const char* name) {
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
 class CudaGate final : public Gate {
  public:
-  CudaGate() {
-    void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return;
-    address_ = reinterpret_cast<Address>(dlsym(library, "cuMemHostGetDevicePointer_v2"));
-    wait_ = reinterpret_cast<Operation>(dlsym(library, "cuStreamWaitValue32_v2"));
-    write_ = reinterpret_cast<Operation>(dlsym(library, "cuStreamWriteValue32_v2"));
-  }
+  CudaGate()
+      : address_(cuda_function<Address>("cuMemHostGetDevicePointer_v2")),
+        wait_(cuda_function<Operation>("cuStreamWaitValue32_v2")),
+        write_(cuda_function<Operation>("cuStreamWriteValue32_v2")) {}
 
   // Throws or returns false if it does not work.
   bool try_out(c10::Device device) const {
@@ -45,6 +49,7 @@ class CudaGate final : public Gate {
     const c10::impl::VirtualGuardImpl guard(device.type());
     const c10::Stream stream = guard.getStreamFromGlobalPool(device, true);
     if (native_handle(guard, stream) == nullptr) return false;
+    const RelaxedCaptures relaxed(device.type());
     const at::Tensor words =
         at::empty({2}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
     auto* const word = static_cast<uint32_t*>(words.mutable_data_ptr());
@@ -79,9 +84,9 @@ class CudaGate final : public Gate {
     TORCH_CHECK(error == 0, "mcast: ", name, " failed with CUDA driver error ", error);
   }
 
-  Address address_ = nullptr;
-  Operation wait_ = nullptr;
-  Operation write_ = nullptr;
+  const Address address_;
+  const Operation wait_;
+  const Operation write_;
 };
 
 class ForeignGate final : public Gate {
@@ -107,10 +112,30 @@ struct Gates {
   std::mutex mutex;
   std::map<c10::DeviceType, const Gate*> foreign;
   std::map<c10::DeviceIndex, const Gate*> cuda;
+  std::map<c10::DeviceType, CaptureModeFunction> modes;
 };
 Gates& gates() {
   static auto* const all = new Gates;
   return *all;
+}
+
+constexpr int kRelaxed = 2;
+
+// The calling thread's mode before.
+int exchange_capture_mode(c10::DeviceType type, int mode) {
+  CaptureModeFunction exchange = nullptr;
+  if (type == c10::DeviceType::CUDA) {
+    static const auto of_cuda =
+        cuda_function<CaptureModeFunction>("cuThreadExchangeStreamCaptureMode");
+    exchange = of_cuda;
+  } else {
+    Gates& all = gates();
+    std::lock_guard lock(all.mutex);
+    const auto found = all.modes.find(type);
+    if (found != all.modes.end()) exchange = found->second;
+  }
+  if (exchange != nullptr) exchange(&mode);
+  return mode;
 }
 
 const Gate* make_cuda_gate(c10::Device device) {
@@ -140,11 +165,18 @@ const Gate* gate_of(c10::Device device) {
   return found == all.foreign.end() ? nullptr : found->second;
 }
 
-void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal) {
+void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal,
+              CaptureModeFunction mode) {
   Gates& all = gates();
   std::lock_guard lock(all.mutex);
   all.foreign[type] =
       wait == nullptr || signal == nullptr ? nullptr : new ForeignGate(wait, signal);
+  all.modes[type] = mode;
 }
+
+RelaxedCaptures::RelaxedCaptures(c10::DeviceType type)
+    : type_(type), before_(exchange_capture_mode(type, kRelaxed)) {}
+
+RelaxedCaptures::~RelaxedCaptures() { exchange_capture_mode(type_, before_); }
 
 }  // namespace mcast::pg

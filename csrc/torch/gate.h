@@ -2,9 +2,10 @@
 // network go hand in hand without a thread that calls the device. The host opens a gate with an
 // ordinary store.
 //
-// CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32), found
-// with dlsym() in the libcuda that torch has loaded; no header, no link. Other devices may bring
-// their own with set_gate(). Without one, staging.h falls back to events.
+// CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32, and
+// cuThreadExchangeStreamCaptureMode), found with dlsym() in the libcuda that torch has loaded; no
+// header, no link. Other devices may bring their own with set_gate(). Without one, staging.h falls
+// back to events.
 //
 // Threads: all functions from any thread. Errors: c10::Error.
 #pragma once
@@ -28,9 +29,29 @@ class Gate {
 // The gate of this device type, or null. Tried out on the first call for CUDA.
 const Gate* gate_of(c10::Device device);
 
-// A device's own gate, as C functions that return 0 for success. For devices of torch's out-of-tree
-// kind; before the first operation on them. Null functions: none.
+// While it lives, calls of this thread to devices of this type leave graph captures of other
+// threads alone. (Otherwise CUDA ends such a capture with an error, in its default mode, as soon as
+// any thread asks whether an event has been reached.) Without effect where the device has no such
+// thing.
+class RelaxedCaptures {
+ public:
+  explicit RelaxedCaptures(c10::DeviceType type);
+  ~RelaxedCaptures();
+  RelaxedCaptures(const RelaxedCaptures&) = delete;
+  RelaxedCaptures& operator=(const RelaxedCaptures&) = delete;
+
+ private:
+  const c10::DeviceType type_;
+  int before_;
+};
+
+// A device's own functions, C functions that return 0 for success. For devices of torch's
+// out-of-tree kind; before the first operation on them. Null wait or signal: no gate. `mode`, or
+// null: exchanges the capture mode of the calling thread with *mode (0 global, 2 relaxed: CUDA's
+// numbers).
 using GateFunction = int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t value);
-void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal);
+using CaptureModeFunction = int (*)(int* mode);
+void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal,
+              CaptureModeFunction mode);
 
 }  // namespace mcast::pg

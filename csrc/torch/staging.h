@@ -32,17 +32,19 @@ namespace mcast::pg {
 
 class McastWork;
 
-// The streams of one group on one device.
+// The streams of one lane on one device: those of the process, and how a group uses them.
 struct SideStreams {
   c10::Stream out;
   c10::Stream in;
+  bool reduces;      // the lane
   const Gate* gate;  // null: none
   size_t segment;    // bytes of a piece, at least; a multiple of `unit`
   size_t unit;
 
   // `gated` false: no gate even if there is one. `chunk`: of the network, bytes; a piece that ends
   // with one need not wait for the next piece to leave. 0: any.
-  static SideStreams make(c10::Device device, bool gated, size_t segment, size_t chunk);
+  static SideStreams make(c10::Device device, bool reduces, bool gated, size_t segment,
+                          size_t chunk);
 };
 
 class Staged : public std::enable_shared_from_this<Staged> {
@@ -82,6 +84,13 @@ class Staged : public std::enable_shared_from_this<Staged> {
   // The watch thread. Raises marks, enqueues; true: the device has finished and the work was told.
   bool poll();
 
+  bool gated() const { return streams_.gate != nullptr; }
+  // Of a gated work, in flight for long: asks the device whether it lives; if not, poll() ends the
+  // work. May wait until the gates open. One thread.
+  void check();
+  // The work was told.
+  bool over() const { return over_.load(std::memory_order_relaxed); }
+
  private:
   Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
          const SideStreams& streams);
@@ -90,13 +99,27 @@ class Staged : public std::enable_shared_from_this<Staged> {
   // Device to host: [offset, offset + length) of a source of a transfer.
   struct OutPiece {
     size_t transfer, source, offset, length;
+    bool told;  // a mark follows, for this and those before it
   };
   // Host, or the own block, to device.
   struct InPiece {
     size_t transfer, target, offset, length;
     size_t word;      // in words(); its value ...
     uint32_t needed;  // ... says when the bytes are final; 0: the own block
+    bool same_gate(const InPiece& other) const {
+      return word == other.word && needed == other.needed;
+    }
   };
+  // Where the network's progress with a target is noted.
+  struct Mark {
+    size_t word = 0;
+    size_t length = 0;  // of the target; 0: there is nothing to wait for
+    size_t flag = 0;    // in told_; kNoFlag: the word is the target's alone
+  };
+  static constexpr size_t kNoFlag = SIZE_MAX;
+  static constexpr size_t kCopiedWord = 0;
+  static constexpr size_t kFinishedWord = 1;
+  static constexpr size_t kFirstTargetWord = 2;
 
   uint32_t* word(size_t index) const;
   // Where a source or target of a transfer is in the pinned memory.
@@ -104,15 +127,23 @@ class Staged : public std::enable_shared_from_this<Staged> {
   std::byte* host_target(size_t transfer, size_t target) const;
   at::Tensor host_view(const std::byte* at, size_t length) const;
   void plan_pieces();
-  void plan_out(size_t transfer);
-  void plan_in(size_t transfer);
+  void plan_out();
+  void plan_in();
+  size_t out_run(size_t i) const;
+  size_t in_run(size_t i) const;
+
+  void final_to(const Mark& mark, uint64_t bytes);
   void open(size_t transfer);
   void copy_out(const c10::Stream& caller);
-  void copy_in(const InPiece& piece);
+  size_t copy_in(size_t i);
+  void enqueue_gates();
   void end_in();
   bool raise_ready();
   void enqueue_final();
-  void fail(const std::string& why, std::exception_ptr error);
+  bool poll_words();   // with a gate: whether the device has finished
+  bool poll_device();  // without
+  void break_down(std::exception_ptr error);
+  void fail(const std::string& why);
   void finish(std::exception_ptr error);
 
   std::vector<Transfer> transfers_;
@@ -120,9 +151,10 @@ class Staged : public std::enable_shared_from_this<Staged> {
   const SideStreams streams_;
   std::shared_ptr<CopyBacks> backs_;
   size_t segment_ = 0;
-  size_t words_ = 0;                // at the head of the pinned memory
-  std::vector<size_t> first_word_;  // by transfer: of target 0; then the end
-  std::vector<size_t> data_;        // by transfer: offset in pinned memory
+  size_t words_ = 0;                      // at the head of the pinned memory
+  std::vector<size_t> data_;              // by transfer: offset in pinned memory
+  std::vector<std::vector<Mark>> marks_;  // by transfer, by target
+  std::vector<std::atomic<bool>> told_;   // of targets that share a word: counted there
   std::vector<OutPiece> outs_;
   std::vector<InPiece> ins_;
   std::shared_ptr<PinnedBuffer> pinned_;
@@ -130,11 +162,17 @@ class Staged : public std::enable_shared_from_this<Staged> {
   std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
   c10::Event caller_, out_end_, in_end_;
-  std::vector<c10::Event> out_marks_;  // without a gate
+  // Without a gate; with the number of pieces that are out then.
+  std::vector<std::pair<c10::Event, size_t>> out_marks_;
   std::atomic<bool> enqueued_{false};
   std::atomic<bool> failed_{false};
+  std::atomic<bool> over_{false};
+  std::atomic<bool> breaking_{false};
+  std::atomic<bool> broken_{false};  // the device fails: failure_ says why
+  std::exception_ptr failure_;
 
   // The watch thread's.
+  size_t next_mark_ = 0;
   size_t raised_ = 0;   // out pieces
   size_t written_ = 0;  // in pieces
   c10::intrusive_ptr<McastWork> work_;

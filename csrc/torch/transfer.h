@@ -44,6 +44,7 @@ struct Transfer {
   bool own_copy = false;  // targets[own rank] is written from sources[0] on the device
 
   bool gather() const { return kind == Kind::gather; }
+  bool reduces() const { return kind != Kind::gather && kind != Kind::broadcast; }
 };
 
 Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back);

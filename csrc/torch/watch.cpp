@@ -2,12 +2,17 @@
 // progress only by words of memory or events that must be asked for. So the thread naps between
 // rounds, briefly after something has happened, longer the longer nothing has, and sleeps for good
 // while nothing is in flight.
+//
+// A device that has failed writes no words. A second thread therefore asks it about works with a
+// gate that stay in flight; such a call may block for as long as gates are closed, so the first
+// must not make it.
 #include <pthread.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "staging.h"
 
@@ -18,6 +23,7 @@ using std::chrono::microseconds;
 constexpr microseconds kShortNap(20);
 constexpr microseconds kLongNap(500);
 constexpr int kShortNaps = 100;  // before they grow
+constexpr std::chrono::milliseconds kCheckPeriod(500);
 
 struct Watch {
   std::mutex mutex;
@@ -27,6 +33,32 @@ struct Watch {
   bool poked = false;
   bool started = false;
   bool closed = false;
+
+  std::condition_variable gated;
+  std::vector<std::weak_ptr<Staged>> young, old;  // with a gate; those of the last period, others
+  bool checks = false;
+
+  void check_loop() {
+    pthread_setname_np(pthread_self(), "mcast-check");
+    for (;;) {
+      {
+        std::unique_lock lock(mutex);
+        gated.wait(lock, [&] { return !young.empty() || !old.empty(); });
+      }
+      std::this_thread::sleep_for(kCheckPeriod);
+      std::vector<std::shared_ptr<Staged>> now;
+      {
+        const std::lock_guard lock(mutex);
+        for (const auto& weak : old) {
+          if (auto staged = weak.lock(); staged && !staged->over()) now.push_back(staged);
+        }
+        old.assign(now.begin(), now.end());
+        old.insert(old.end(), young.begin(), young.end());
+        young.clear();
+      }
+      for (const auto& staged : now) staged->check();
+    }
+  }
 
   void loop() {
     pthread_setname_np(pthread_self(), "mcast-stage");
@@ -72,6 +104,13 @@ void add(std::shared_ptr<Staged> staged) {
   if (!watch.started) {
     std::thread([&watch] { watch.loop(); }).detach();
     watch.started = true;
+  }
+  if (staged->gated()) {
+    if (!std::exchange(watch.checks, true)) {
+      std::thread([&watch] { watch.check_loop(); }).detach();
+    }
+    watch.young.push_back(staged);
+    watch.gated.notify_one();
   }
   watch.added.push_back(std::move(staged));
   watch.in_flight++;

@@ -164,6 +164,17 @@ void McastWork::end_part(std::exception_ptr error) {
   }
 }
 
+std::exception_ptr McastWork::device_error(const std::string& why) const {
+  try {
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str(context_, ": the device failed: ", why,
+                             " Hint: the first error of a kernel of this rank is the cause; "
+                             "CUDA_LAUNCH_BLOCKING=1 shows where it comes from."));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 c10::intrusive_ptr<McastWork> McastWork::self() {
   return c10::intrusive_ptr<McastWork>::unsafe_reclaim_from_nonowning(this);
 }

@@ -61,6 +61,8 @@ class McastWork final : public c10d::Work {
   Completion completion();
   // Ends one part of a work whose parts are not engine operations.
   void end_part(std::exception_ptr error);
+  // For a device that failed, with its own words.
+  std::exception_ptr device_error(const std::string& why) const;
 
   // Before the first post: how a thread in wait() may help (Group::help).
   using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;

@@ -72,5 +72,6 @@ def load(library: str, gate: bool) -> types.ModuleType:
         ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value if gate else 0
         for name in ("fake_gate_wait", "fake_gate_signal")
     ]
-    extension().set_gate("privateuseone", *functions)
+    mode = ctypes.cast(symbols.fake_capture_mode, ctypes.c_void_p).value
+    extension().set_gate("privateuseone", *functions, mode)
     return torch.ops.fake_device

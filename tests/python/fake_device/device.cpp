@@ -30,14 +30,17 @@ struct Block {
 
 void free_block(void* context) {
   auto* const block = static_cast<Block*>(context);
-  std::vector<MarkPtr> marks;
-  for (const int64_t user : block->users) marks.push_back(record(user));
-  enqueue(block->stream, [block, marks] {
-    for (const auto& mark : marks) wait(mark);
-    std::memset(block->data, 0xdd, block->size);
-    std::free(block->data);
-    delete block;
-  });
+  try {
+    std::vector<MarkPtr> marks;
+    for (const int64_t user : block->users) marks.push_back(record(user));
+    enqueue(block->stream, [block, marks] {
+      for (const auto& mark : marks) wait(mark);
+      std::memset(block->data, 0xdd, block->size);
+      std::free(block->data);
+      delete block;
+    });
+  } catch (const Fault&) {  // leaked
+  }
 }
 
 struct Allocator final : c10::Allocator {
@@ -107,6 +110,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device) const override { return stream_of(0); }
   c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
     static std::atomic<int64_t> next{0};
+    device().change([] { device().pooled++; });
     return stream_of(1 + next++ % kPool + (high ? kPool : 0));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
@@ -124,14 +128,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return event == nullptr || reached(*static_cast<MarkPtr*>(event));
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) wait(*static_cast<MarkPtr*>(event));
+    if (event != nullptr) sync(*static_cast<MarkPtr*>(event));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<MarkPtr*>(event);
   }
   bool queryStream(const c10::Stream& stream) const override { return idle(stream.id()); }
   void synchronizeStream(const c10::Stream& stream) const override {
-    wait(fake::record(stream.id()));
+    sync(fake::record(stream.id()));
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     if (data.get_context() != nullptr) {
@@ -195,7 +199,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     target().copy_(source());
     if (staged) d.change([&] { d.copies[way]++; });
   });
-  if ((out || in) && !staged) wait(record(current_stream()));
+  if ((out || in) && !staged) sync(record(current_stream()));
   return to;
 }
 
@@ -243,6 +247,13 @@ void hold() {
   });
 }
 
+void def_counter(torch::Library& m, const char* name, int64_t Device::*counter) {
+  m.def(name, [counter] {
+    const std::lock_guard lock(device().mutex);
+    return device().*counter;
+  });
+}
+
 TORCH_LIBRARY(fake_device, m) {
   m.def("init", [] {
     at::RegisterPrivateUse1HooksInterface(new Hooks);
@@ -251,7 +262,19 @@ TORCH_LIBRARY(fake_device, m) {
   m.def("flip(Tensor(a!) tensor, int value) -> ()");
   m.def("hold", hold);
   m.def("release", [] { device().change([] { device().open_holds++; }); });
-  m.def("synchronize", [] { wait(record(current_stream())); });
+  m.def("synchronize", [] { sync(record(current_stream())); });
+  m.def("fault", [](bool on) { device().change([&] { device().faulted = on; }); });
+  def_counter(m, "gates", &Device::gates);
+  def_counter(m, "pooled", &Device::pooled);
+  def_counter(m, "asked", &Device::asked);
+  def_counter(m, "blocked", &Device::blocked);
+  m.def("block_asking", [](bool on) { device().change([&] { device().block_asking = on; }); });
+  // begin: true; the end returns how many calls would have broken the capture.
+  m.def("capture", [](bool begin) {
+    const std::lock_guard lock(device().mutex);
+    device().capturing = begin;
+    return device().broken_captures;
+  });
   m.def("use_stream", [](int64_t id) { return exchange_stream(id); });
   m.def("copies", [](int64_t way) {
     const std::lock_guard lock(device().mutex);

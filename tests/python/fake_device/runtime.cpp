@@ -26,10 +26,11 @@ void run(int64_t id, const std::shared_ptr<Stream>& stream) {
   std::minstd_rand random(static_cast<unsigned>(id + 1));
   std::unique_lock lock(device().mutex);
   for (;;) {
-    device().changed.wait(lock, [&] { return !stream->queue.empty(); });
+    device().changed.wait(lock, [&] { return !stream->queue.empty() && !device().faulted; });
     const auto task = std::move(stream->queue.front());
     stream->queue.pop_front();
     stream->busy = true;
+    device().changed.notify_all();
     lock.unlock();
     if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
     task();
@@ -40,6 +41,18 @@ void run(int64_t id, const std::shared_ptr<Stream>& stream) {
 }
 
 thread_local int64_t t_stream = 0;
+thread_local int t_capture_mode = 0;  // CUDA's numbers: 0 global, 2 relaxed
+
+// A call that asks how far the device is.
+void asked(std::unique_lock<std::mutex>& lock) {
+  Device& d = device();
+  d.asked++;
+  d.blocked++;
+  d.changed.wait(lock, [&] { return !d.block_asking; });
+  d.blocked--;
+  if (d.faulted) throw Fault();
+  if (d.capturing && t_capture_mode != 2) d.broken_captures++;
+}
 
 }  // namespace
 
@@ -49,18 +62,21 @@ Device& device() {
 }
 
 void enqueue(int64_t id, std::function<void()> task) {
-  const std::lock_guard lock(device().mutex);
-  std::shared_ptr<Stream>& stream = streams()[id];
+  std::unique_lock lock(device().mutex);
+  std::shared_ptr<Stream> stream = streams()[id];
   if (!stream) {
-    stream = std::make_shared<Stream>();
+    stream = streams()[id] = std::make_shared<Stream>();
     std::thread([id, stream] { run(id, stream); }).detach();
   }
+  device().changed.wait(lock, [&] { return stream->queue.size() < kDepth || device().faulted; });
+  if (device().faulted) throw Fault();
   stream->queue.push_back(std::move(task));
   device().changed.notify_all();
 }
 
 bool idle(int64_t id) {
-  const std::lock_guard lock(device().mutex);
+  std::unique_lock lock(device().mutex);
+  asked(lock);
   const auto& stream = streams()[id];
   return !stream || (stream->queue.empty() && !stream->busy);
 }
@@ -79,8 +95,16 @@ void wait(const MarkPtr& mark) {
   device().wait_until([&] { return mark->reached; });
 }
 
+void sync(const MarkPtr& mark) {
+  std::unique_lock lock(device().mutex);
+  asked(lock);
+  device().changed.wait(lock, [&] { return mark->reached || device().faulted; });
+  if (device().faulted) throw Fault();
+}
+
 bool reached(const MarkPtr& mark) {
-  const std::lock_guard lock(device().mutex);
+  std::unique_lock lock(device().mutex);
+  asked(lock);
   return mark->reached;
 }
 
@@ -89,17 +113,37 @@ int64_t exchange_stream(int64_t stream) { return std::exchange(t_stream, stream)
 
 }  // namespace fake
 
+namespace {
+
+constexpr int kFaultCode = 700;
+
+int enqueue_or_code(int64_t stream, std::function<void()> task) {
+  try {
+    fake::enqueue(stream, std::move(task));
+    return 0;
+  } catch (const fake::Fault&) {
+    return kFaultCode;
+  }
+}
+
+}  // namespace
+
 // The gate, for torch_mcast._C.set_gate().
 extern "C" int fake_gate_wait(int64_t stream, int, uint32_t* word, uint32_t value) {
-  fake::enqueue(stream, [word, value] {
+  fake::device().change([] { fake::device().gates++; });
+  return enqueue_or_code(stream, [word, value] {
     while (static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   });
-  return 0;
 }
 
 extern "C" int fake_gate_signal(int64_t stream, int, uint32_t* word, uint32_t value) {
-  fake::enqueue(stream, [word, value] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+  return enqueue_or_code(stream,
+                         [word, value] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+}
+
+extern "C" int fake_capture_mode(int* mode) {
+  *mode = std::exchange(fake::t_capture_mode, *mode);
   return 0;
 }

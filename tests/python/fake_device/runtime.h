@@ -1,8 +1,11 @@
 // The "hardware" of the fake device: streams run by threads, in order, after random delays, and
 // events. Memory is the host's, so work that runs too early or too late sees wrong bytes.
 //
+// A stream holds at most kDepth commands: who enqueues another waits until there is room, as with
+// CUDA. After a fault nothing runs any more, and every call throws Fault.
+//
 // Tests steer it: copies between device and pinned memory can be limited to a number, and streams
-// can be held.
+// can be held. It counts the waits for gates and the calls that would have broken a graph capture.
 #pragma once
 
 #include <condition_variable>
@@ -10,10 +13,16 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 
 namespace fake {
 
 constexpr int kPool = 8;  // streams 1..8: pool, 9..16: of high priority; 0: default
+constexpr size_t kDepth = 1024;
+
+struct Fault : std::runtime_error {
+  Fault() : std::runtime_error("fake device: a kernel has faulted") {}
+};
 
 // A point in a stream.
 struct Mark {
@@ -29,6 +38,14 @@ struct Device {
   int64_t copies[2] = {0, 0};
   int64_t allowed[2] = {INT64_MAX, INT64_MAX};
   int64_t open_holds = 0;
+  int64_t gates = 0;   // waits enqueued
+  int64_t pooled = 0;  // streams taken from the pool
+  bool faulted = false;
+  int64_t asked = 0;            // calls that ask how far the device is
+  int64_t blocked = 0;          // of these, how many wait now, while ...
+  bool block_asking = false;    // ... they have to
+  bool capturing = false;       // some thread captures a graph, in CUDA's global mode ...
+  int64_t broken_captures = 0;  // ... which these calls would have broken
 
   void wait_until(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex);
@@ -46,7 +63,8 @@ void enqueue(int64_t stream, std::function<void()> task);
 bool idle(int64_t stream);
 MarkPtr record(int64_t stream);
 void block(const MarkPtr& mark, int64_t stream);
-void wait(const MarkPtr& mark);
+void wait(const MarkPtr& mark);  // on a stream
+void sync(const MarkPtr& mark);  // on the host
 bool reached(const MarkPtr& mark);
 
 int64_t current_stream();

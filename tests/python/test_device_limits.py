@@ -1,0 +1,194 @@
+"""Device tensors where the device is at a limit: streams that are full, a device that has failed, calls
+that block, a graph that is being captured, many groups. On the fake device of test_device.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import test_device
+import torch
+import torch.distributed as dist
+from fake_device import TO_HOST
+from test_device import backend, blocks, check, content, ops, store, upload, upload_held
+
+import torch_mcast
+
+device_pool, library, either = test_device.device_pool, test_device.library, test_device.either
+gated, hosted = test_device.gated, test_device.hosted
+
+DEPTH = 1024  # commands that a stream holds: runtime.h
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def many(count: int, layout: str) -> tuple[int, int]:
+    """One coalesced call over `count` tensors: waits for gates and copies in that it took."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [3 + i % 5 for i in range(count)]
+    flat = torch.zeros(sum(sizes)).to("fake")
+    inputs, at = [], 0
+    for i, size in enumerate(sizes):
+        mine = flat[at : at + size]
+        mine.copy_(content(rank, size, torch.float32, i))
+        inputs.append(mine)
+        at += size
+    before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+    if layout == "lists":
+        lists = [[torch.zeros(size).to("fake") for size in sizes] for _ in range(world)]
+        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        dist.group.WORLD.allgather_coalesced(lists, inputs).wait()
+        got = [torch.cat([lists[r][i].cpu() for r in range(world)]) for i in range(count)]
+    elif layout == "flat":
+        outputs = [torch.zeros(world * size).to("fake") for size in sizes]
+        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs).wait()
+        got = [output.cpu() for output in outputs]
+    else:
+        wide = [torch.zeros(world * size).to("fake") for size in sizes]
+        for i, size in enumerate(sizes):
+            wide[i].copy_(torch.cat(blocks(size, torch.float32, i)))
+        outputs = [torch.zeros(size).to("fake") for size in sizes]
+        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        dist.group.WORLD.reduce_scatter_tensor_coalesced(outputs, wide).wait()
+        got = [output.cpu() for output in outputs]
+    for i, size in enumerate(sizes):
+        parts = blocks(size, torch.float32, i)
+        wanted = parts[rank] * world if layout == "scatter" else torch.cat(parts)
+        torch.testing.assert_close(got[i], wanted, equal_nan=True)
+    return ops().gates() - before[0], ops().copies(test_device.TO_DEVICE) - before[1]
+
+
+@pytest.mark.parametrize("layout", ["lists", "flat"])
+def test_more_copies_than_a_stream_holds(either, layout):
+    """More copies in wait for the network than the stream has room for: posting blocks until they run,
+    which takes no other call of this thread."""
+    count = DEPTH + 200
+    options = {"segment": 64 << 10}
+    for gates, copies in either(2, many, count, layout, options=options, timeout_s=50):
+        assert copies >= count  # the own block does not come from the host
+        assert gates <= 2  # the bytes of all fit in one segment
+
+
+def test_gates_do_not_grow_with_ranks(gated):
+    """Blocks that lie side by side share a gate and a copy."""
+    for gates, copies in gated(3, many, 1, "flat"):
+        assert (gates, copies) in [(1, 1), (1, 2)]
+
+
+def fault(gate: bool) -> str:
+    """Rank 0's device fails while its source is on the way."""
+    rank, size = dist.get_rank(), 300_000
+    output = torch.zeros(2 * size).to("fake")
+    mine = upload(content(rank, size, torch.float32))
+    if rank == 0:
+        ops().synchronize()
+        ops().allow(TO_HOST, 1)
+    work = dist.all_gather_into_tensor(output, mine, async_op=True)
+    try:
+        if rank == 0:
+            ops().fault(True)
+        with pytest.raises(dist.DistBackendError) as caught:
+            work.wait(timedelta(seconds=40))
+        until(work.is_completed, "the device's part has not ended")
+    finally:
+        ops().fault(False)
+        ops().allow(TO_HOST, -1)
+    with pytest.raises(dist.DistBackendError, match=r"failed earlier.*the device failed"):
+        dist.barrier()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_fault(device_pool, library, gate):
+    texts = test_device.runner(device_pool, library, gate)(2, fault, gate, timeout_s=60)
+    assert "mcast all_gather_into_tensor #1 on rank 0 of 2" in texts[0]
+    assert "the device failed: fake device: a kernel has faulted" in texts[0]
+    assert "aborted by rank 0: the device failed: " in texts[1]
+
+
+def capture() -> int:
+    """Another thread captures a graph for as long as an operation takes, with time to be asked about."""
+    rank, size = dist.get_rank(), 100_000
+    output = torch.zeros(2 * size).to("fake")
+    if rank == 0:
+        mine = upload(content(rank, size, torch.float32))
+        ops().synchronize()
+        before = ops().capture(True)
+        work = dist.all_gather_into_tensor(output, mine, async_op=True)
+        asked = ops().asked()
+        store().set("posted", "1")
+        # A gated operation is asked about once it has been in flight for long.
+        until(lambda: ops().asked() > asked, "nobody asks the device")
+        store().set("asked", "1")
+        work.wait(timedelta(seconds=40))
+        until(work.is_completed, "the device's part has not ended")
+        broken = ops().capture(False) - before
+    else:
+        store().wait(["posted"])
+        store().wait(["asked"])
+        work = dist.all_gather_into_tensor(
+            output, upload(content(rank, size, torch.float32)), async_op=True
+        )
+        work.wait()
+        broken = 0
+    check(output, torch.cat(blocks(size, torch.float32, 0)), "after a capture")
+    return broken
+
+
+def test_captures_are_left_alone(either):
+    assert either(2, capture) == [0, 0]
+
+
+def blocked_calls() -> None:
+    """A call that asks the device blocks, as behind a cudaFree that waits for the gates: the operation
+    goes on nevertheless."""
+    rank, size = dist.get_rank(), 100_000
+    output = torch.zeros(2 * size).to("fake")
+    if rank == 0:
+        ops().hold()
+        mine = upload_held(content(rank, size, torch.float32))
+        work = dist.all_gather_into_tensor(output, mine, async_op=True)
+        ops().block_asking(True)
+        try:
+            until(lambda: ops().blocked() > 0, "nobody asks the device")
+            ops().release()
+            store().wait(["rank 1 has everything"])
+        finally:
+            ops().block_asking(False)
+    else:
+        mine = upload(content(rank, size, torch.float32))
+        work = dist.all_gather_into_tensor(output, mine, async_op=True)
+        work.wait(timedelta(seconds=40))
+        store().set("rank 1 has everything", "1")
+    work.wait()
+    check(output, torch.cat(blocks(size, torch.float32, 0)), "with blocked calls")
+
+
+def test_marks_do_not_wait_for_calls(gated):
+    gated(2, blocked_calls)
+
+
+def many_groups(count: int) -> int:
+    before = ops().pooled()
+    output, mine = torch.zeros(8).to("fake"), torch.ones(4).to("fake")
+    for _ in range(count):
+        group = dist.new_group(backend=test_device.BACKEND)
+        dist.all_gather_into_tensor(output, mine, group=group)
+        dist.all_reduce(mine, group=group)
+        dist.destroy_process_group(group)
+    assert output.cpu().sum() > 0 and torch_mcast.stats() and backend()
+    return ops().pooled() - before
+
+
+def test_streams_of_the_pool(either):
+    """A pair per lane and device, however many groups: torch's pool lends its few streams again."""
+    assert max(either(2, many_groups, 5)) <= 4
