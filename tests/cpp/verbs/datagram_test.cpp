@@ -475,6 +475,26 @@ TEST_F(VerbsDatagram, APortWithoutLinkTakesNoMoreGroupsUntilItIsBack) {
   EXPECT_TRUE(a.dg().join(group).ok());
 }
 
+// Lanes on two ports of a device share its events; whoever reads them reads for both.
+TEST_F(VerbsDatagram, EventsOfAPortAreThatPortsOnly) {
+  Node& one = add();
+  fake().port_number = 2;
+  Node& two = add();
+  fake().raise(IBV_EVENT_PORT_ERR, 0, 2);
+  poll();
+  EXPECT_THAT(two.dg().join(group).message(), HasSubstr("fake_0:2 lost its link"));
+  fake().port_number = 1;
+  EXPECT_TRUE(one.dg().join(group).ok());
+  fake().raise(IBV_EVENT_PORT_ACTIVE, 0, 2);
+  poll();
+  fake().port_number = 2;
+  EXPECT_TRUE(two.dg().join(group).ok());
+  fake().raise(IBV_EVENT_GID_CHANGE, 0, 2);
+  poll();
+  EXPECT_EQ(stats(0).rejoins, 0u);
+  EXPECT_EQ(stats(1).rejoins, 1u);
+}
+
 TEST_F(VerbsDatagram, MemoryLimitsShrinkTheRingThenFailWithTheRemedy) {
   const MemlockLimit limit(65536);
   fake().largest_registration = 2 << 20;

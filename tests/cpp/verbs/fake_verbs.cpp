@@ -157,6 +157,7 @@ int FakeVerbs::poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
 }
 
 int FakeVerbs::req_notify_cq(ibv_cq* cq) {
+  ++arms;
   static_cast<Cq*>(cq)->armed = true;
   return 0;
 }
@@ -329,6 +330,19 @@ void FakeVerbs::let_reads_go() {
   }
 }
 
+void FakeVerbs::let_completions_go() {
+  hold_completions_of = 0;
+  for (auto& [cq, wc] : std::exchange(held_completions_, {})) complete(*cq, wc);
+}
+
+std::vector<uint32_t> FakeVerbs::connection_numbers() const {
+  std::vector<uint32_t> out;
+  for (const Qp& qp : qps_) {
+    if (qp.qp_type == IBV_QPT_RC) out.push_back(qp.qp_num);
+  }
+  return out;
+}
+
 size_t FakeVerbs::remote_registrations() const {
   return static_cast<size_t>(std::count_if(keys_.begin(), keys_.end(), [](const auto& entry) {
     return (entry.second.access & IBV_ACCESS_REMOTE_READ) != 0;
@@ -460,7 +474,11 @@ void FakeVerbs::send_message(Qp& qp, const ibv_send_wr& wr) {
   wc.wr_id = wr.wr_id;
   wc.opcode = IBV_WC_SEND;
   wc.qp_num = qp.qp_num;
-  complete(*qp.send, wc);
+  if (qp.qp_num == hold_completions_of) {
+    held_completions_.emplace_back(qp.send, wc);
+  } else {
+    complete(*qp.send, wc);
+  }
 }
 
 void FakeVerbs::read(Qp& qp, const ibv_send_wr& wr) {
@@ -527,10 +545,10 @@ int FakeVerbs::get_async_event(ibv_context*, ibv_async_event* event) {
   return 0;
 }
 
-void FakeVerbs::raise(ibv_event_type type, uint32_t qp_number) {
+void FakeVerbs::raise(ibv_event_type type, uint32_t qp_number, int port) {
   ibv_async_event event{};
   event.event_type = type;
-  event.element.port_num = 1;
+  event.element.port_num = port;
   if (type == IBV_EVENT_QP_FATAL) {
     event.element.qp = nullptr;
     for (Qp& qp : qps_) {

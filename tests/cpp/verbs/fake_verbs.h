@@ -61,6 +61,7 @@ class FakeVerbs final : public verbs::Api {
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
   bool hold_sends = false;                        // datagrams stay in the device
   bool hold_reads = false;                        // RDMA Reads do
+  uint32_t hold_completions_of = 0;               // sends of this queue pair report nothing yet
   std::function<bool(std::vector<std::byte>&)>
       on_datagram;  // per receiver; false: lost; may change the bytes
 
@@ -72,6 +73,7 @@ class FakeVerbs final : public verbs::Api {
   uint64_t overcommits = 0;  // queue pairs that can fill more than is left of their queue
   uint64_t unsignalled = 0;  // sends without a completion
   uint64_t send_posts = 0;
+  uint64_t arms = 0;          // req_notify_cq
   std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
   size_t remote_registrations() const;  // that peers can read
@@ -83,8 +85,10 @@ class FakeVerbs final : public verbs::Api {
   // From outside.
   void let_sends_go();  // those that were held
   void let_reads_go();
+  void let_completions_go();
+  std::vector<uint32_t> connection_numbers() const;  // of queue pairs, in the order they were made
   size_t held_reads() const { return held_reads_.size(); }
-  void raise(ibv_event_type type, uint32_t qp_number = 0);
+  void raise(ibv_event_type type, uint32_t qp_number = 0, int port = 1);
   // MULTICAST_ERROR for every member, of one group or (0) all.
   void fabric_takes_group_away(in_addr_t group = 0);
   void device_removal();  // rdma_cm's event for every identifier
@@ -198,6 +202,7 @@ class FakeVerbs final : public verbs::Api {
     std::vector<ibv_sge> pieces;
   };
   std::deque<HeldSend> held_, held_reads_;
+  std::deque<std::pair<Cq*, ibv_wc>> held_completions_;
   std::deque<ibv_async_event> async_;
   uint32_t next_ = 17;
   uint16_t next_port_ = 40000;

@@ -211,6 +211,34 @@ TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
   EXPECT_GT(transports[1]->stats().credit_messages, 0u) << "nothing went the other way";
 }
 
+TEST_F(VerbsStream, CreditsThatWereDueWithoutAFreeSlotAreReturnedWithTheNext) {
+  connect();
+  nodes[1].send(nodes[1].frames[0].peer, Channel::kControl, pattern(10, 1));
+  poll();
+  fake().hold_completions_of = fake().connection_numbers().front();
+  for (size_t i = 0; i < verbs::kCredits; ++i) {
+    nodes[0].send(peer, Channel::kControl, pattern(10, i));
+  }
+  constexpr size_t kFrames = 4 * verbs::kCredits;
+  for (size_t i = 0; i < kFrames; ++i) {
+    nodes[1].send(nodes[1].frames[0].peer, Channel::kControl, pattern(10, i));
+  }
+  poll(50);
+  EXPECT_LT(nodes[0].frames.size(), kFrames) << "all slots are busy, no credits go back";
+  fake().let_completions_go();
+  poll(50);
+  EXPECT_EQ(nodes[0].frames.size(), kFrames + 1);
+}
+
+TEST_F(VerbsStream, SleepingArmsEachQueueOnceHoweverLongItSpins) {
+  world.options.cores = 64;
+  auto made = verbs::make_transport(fake(), world.options);
+  ASSERT_TRUE(made.ok());
+  fake().arms = 0;
+  (*made)->wait(100 * kMicro);
+  EXPECT_EQ(fake().arms, 2u) << "that of datagrams, that of connections";
+}
+
 TEST_F(VerbsStream, ControlOvertakesBulk) {
   connect();
   for (int i = 0; i < 20; ++i) nodes[0].send(peer, Channel::kReduce, pattern(60000, i));
@@ -391,6 +419,18 @@ TEST_F(VerbsStream, ABrokenQueuePairIsReportedByItsEvent) {
   fake().raise(IBV_EVENT_QP_FATAL);
   poll();
   EXPECT_EQ(nodes[0].downs.size() + nodes[1].downs.size(), 2u) << "the other side sees it end";
+}
+
+// Its event is not left for a later queue pair that gets the same number.
+TEST_F(VerbsStream, TheEventOfAQueuePairThatIsGoneIsForgotten) {
+  connect();
+  fake().raise(IBV_EVENT_QP_FATAL);
+  transports[0]->device().poll_events(now);
+  EXPECT_TRUE(transports[0]->device().any_broken());
+  auto other = verbs::make_transport(fake(), world.options);
+  ASSERT_TRUE(other.ok());
+  for (ReadingNode& n : nodes) n.transport.reset();
+  EXPECT_FALSE((*other)->device().any_broken());
 }
 
 TEST_F(VerbsStream, ARemovedDeviceEndsEveryConnectionWithTheReason) {

@@ -102,7 +102,10 @@ Status Connection::accept() {
 void Connection::close() {
   state = State::kDead;
   if (id_ == nullptr || abandoned_) return;
-  if (id_->qp != nullptr) device_.api().destroy_cm_qp(id_);
+  if (id_->qp != nullptr) {
+    (void)device_.take_broken(id_->qp->qp_num);
+    device_.api().destroy_cm_qp(id_);
+  }
   cm_.destroy(id_);
   id_ = nullptr;
 }

@@ -26,7 +26,10 @@ UdEndpoint::~UdEndpoint() {
   if (abandoned_) return;
   // The queue pair after what is attached to it, then what its requests named, the memory last.
   groups_.clear();
-  if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
+  if (qp_ != nullptr) {
+    (void)device_.take_broken(qp_number_);
+    (void)device_.api().destroy_qp(qp_);
+  }
   chains_.clear();
   held_.fill({});
 }
@@ -58,7 +61,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
   for (uint16_t slot = 0; slot < kSendSlots; ++slot) free_sends_.push_back(slot);
   post_receives();
-  address_changes_ = device_.health().address_changes;
+  address_changes_ = device_.address_changes();
   return {};
 }
 
@@ -284,7 +287,7 @@ void UdEndpoint::post_receives() {
 
 void UdEndpoint::maintain() {
   if (const Nanos now = device_.now(); now > 0) {
-    const uint64_t changes = device_.health().address_changes;
+    const uint64_t changes = device_.address_changes();
     const bool changed = std::exchange(address_changes_, changes) != changes;
     for (auto& [address, group] : groups_) group.membership->maintain(now, changed);
     mend(now);
@@ -327,6 +330,7 @@ void UdEndpoint::mend(Nanos now) {
 // send is lost.
 Status UdEndpoint::rebuild() {
   for (auto& [address, group] : groups_) group.membership->leave_qp();
+  (void)device_.take_broken(qp_number_);
   if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
   qp_ = nullptr;
   // Nothing else completes into this queue.

@@ -176,32 +176,37 @@ void Device::poll_events(Nanos now) {
 void Device::on_event(const ibv_async_event& event) {
   DeviceHealth& h = *health_;
   const char* what = nullptr;
+  // Events are read once, so those of another lane's port count too. (The number shares its place
+  // with other things: for events of ports only.)
+  uint8_t number = port_.number;
+  const auto port = [&]() -> PortHealth& {
+    number = static_cast<uint8_t>(event.element.port_num);
+    return h.ports[number];
+  };
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
       what = "reported a fatal error";
       h.removed = true;
       break;
     case IBV_EVENT_PORT_ERR:
-      if (event.element.port_num != port_.number) return;
       what = "lost its link";
-      h.port_down = true;
+      port().down = true;
       break;
     case IBV_EVENT_PORT_ACTIVE:
-      if (event.element.port_num != port_.number) return;
       what = "has its link again";
-      h.port_down = false;
+      port().down = false;
       break;
     case IBV_EVENT_GID_CHANGE:
       what = "changed a GID";
-      ++h.address_changes;
+      ++port().address_changes;
       break;
     case IBV_EVENT_LID_CHANGE:
       what = "changed its LID";
-      ++h.address_changes;
+      ++port().address_changes;
       break;
     case IBV_EVENT_CLIENT_REREGISTER:
       what = "was told by the subnet manager to join its groups again";
-      ++h.address_changes;
+      ++port().address_changes;
       break;
     case IBV_EVENT_SM_CHANGE:
       what = "has another subnet manager";
@@ -212,6 +217,7 @@ void Device::on_event(const ibv_async_event& event) {
       what = "broke a queue pair";
       std::lock_guard<std::mutex> lock(h.mutex);
       h.broken_qps.push_back(event.element.qp->qp_num);
+      ++h.broken_count;
       break;
     }
     case IBV_EVENT_CQ_ERR:
@@ -221,7 +227,7 @@ void Device::on_event(const ibv_async_event& event) {
     default:
       return;
   }
-  log(LogLevel::kWarn, "RDMA device %s %s", port_.text().c_str(), what);
+  log(LogLevel::kWarn, "RDMA device %s:%d %s", port_.device.c_str(), number, what);
   std::lock_guard<std::mutex> lock(h.mutex);
   h.last = what;
 }
@@ -238,7 +244,7 @@ void Device::lose(const char* why) {
 
 Status Device::condition(bool port_too) const {
   DeviceHealth& h = *health_;
-  if (!h.removed && !(port_too && h.port_down)) return {};
+  if (!h.removed && !(port_too && h.ports[port_.number].down)) return {};
   std::lock_guard<std::mutex> lock(h.mutex);
   return Status(Code::kUnavailable, "RDMA device " + port_.text() + " " +
                                         (h.removed ? (h.last.empty() ? "was removed" : h.last)
@@ -247,10 +253,12 @@ Status Device::condition(bool port_too) const {
 
 bool Device::take_broken(uint32_t qp) {
   DeviceHealth& h = *health_;
+  if (h.broken_count == 0) return false;
   std::lock_guard<std::mutex> lock(h.mutex);
   for (size_t i = 0; i < h.broken_qps.size(); ++i) {
     if (h.broken_qps[i] != qp) continue;
     h.broken_qps.erase(h.broken_qps.begin() + static_cast<std::ptrdiff_t>(i));
+    --h.broken_count;
     return true;
   }
   return false;

@@ -4,6 +4,7 @@
 // kept where the others see it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -20,14 +21,18 @@
 namespace mcast::verbs {
 
 // What befell a device since it was opened; any thread.
-struct DeviceHealth {
-  std::atomic<bool> removed{false};
-  std::atomic<bool> port_down{false};
+struct PortHealth {
+  std::atomic<bool> down{false};
   // How often the addresses of multicast groups may have changed (GID, LID, subnet manager).
   std::atomic<uint64_t> address_changes{0};
+};
+struct DeviceHealth {
+  std::atomic<bool> removed{false};
+  std::array<PortHealth, 256> ports;  // by number
   std::mutex mutex;
-  std::vector<uint32_t> broken_qps;  // numbers; guarded by `mutex`
-  std::string last;                  // the last event in words; guarded by `mutex`
+  std::vector<uint32_t> broken_qps;     // numbers; guarded by `mutex`
+  std::atomic<size_t> broken_count{0};  // of those, to look without it
+  std::string last;                     // the last event in words; guarded by `mutex`
 };
 
 class Device {
@@ -50,7 +55,7 @@ class Device {
   size_t mtu() const noexcept { return mtu_; }  // payload bytes of one unreliable datagram
   bool ethernet() const noexcept { return ethernet_; }
   uint16_t pkey_index() const noexcept { return pkey_index_; }  // of the interface's partition
-  const DeviceHealth& health() const noexcept { return *health_; }
+  uint64_t address_changes() const noexcept { return health_->ports[port_.number].address_changes; }
 
   // Reads asynchronous events; logs what happened.
   void poll_events(Nanos now);
@@ -61,7 +66,10 @@ class Device {
   // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
   Status condition(bool port_too) const;
   bool usable() const noexcept { return !health_->removed; }
-  // Takes the numbers of `own` queue pairs that the device declared broken.
+  // Whether the device declared any queue pair broken that nobody has taken, of any lane.
+  bool any_broken() const noexcept { return health_->broken_count != 0; }
+  // Whether it is this one; told once. Its owner also asks before it destroys a queue pair, whose
+  // number another may get.
   bool take_broken(uint32_t qp);
   std::string describe() const;
   void abandon() noexcept;
@@ -99,6 +107,8 @@ class CompletionQueue {
   ibv_cq* get() const noexcept { return cq_; }
   // The next completion; false: none.
   bool next(ibv_wc& out);
+  // Whether a completion is here.
+  bool ready() { return at_ < end_ || fill(); }
   // Asks for an event at the next completion; false: there is one already, do not sleep.
   bool arm();
   bool failed() const noexcept { return failed_; }

@@ -33,7 +33,8 @@ class VerbsTransport final : public Transport {
   const UdEndpoint& ud() const noexcept { return datagram_; }
 
  private:
-  bool quiet();
+  bool ready();  // a completion is here
+  bool quiet();  // none is, and the next will make an event
   void drain_events();
 
   VerbsStats stats_;

@@ -60,13 +60,13 @@ class Buffer {
   bool abandoned_ = false;
 };
 
-// Registrations of parts of regions that datagrams are gathered from, and that peers may be let read
-// (expose.h), keyed by address range and by the allocation. A region keeps its allocation alive, so as long as any
-// region over a range lives, the range means the same memory and its registration is shared. With
-// the last of them the entry dies: the same addresses may be other pages the next time (freed and
-// mapped again, a tensor's storage resized), and no hook of ours would see it. A registration that
-// was handed out lives on until its user drops it, which is harmless: the device has the pages
-// pinned, whatever the addresses mean now.
+// Registrations of parts of regions that datagrams are gathered from, and that peers may be let
+// read (expose.h), keyed by address range and by the allocation. A region keeps its allocation
+// alive, so as long as any region over a range lives, the range means the same memory and its
+// registration is shared. With the last of them the entry dies: the same addresses may be other
+// pages the next time (freed and mapped again, a tensor's storage resized), and no hook of ours
+// would see it. A registration that was handed out lives on until its user drops it, which is
+// harmless: the device has the pages pinned, whatever the addresses mean now.
 class RegionCache {
  public:
   RegionCache(Api& api, ibv_pd* pd) : api_(api), pd_(pd) {}

@@ -18,6 +18,7 @@ struct VerbsOptions {
   uint64_t ttl = 1;                     // hop limit of multicast datagrams, RoCE
   Nanos liveness_limit = 20 * kSecond;  // a dead peer is found in less
   Nanos join_patience = 2 * kSecond;    // for the subnet manager, or the network's IGMP
+  unsigned cores = 0;                   // of this host, for tests; 0: as many as there are
   bool loopback = false;                // ports behind lo count too: for tests without a device
 
   static VerbsOptions from(const Config& config, size_t lane = 0) {

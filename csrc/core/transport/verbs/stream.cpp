@@ -201,9 +201,12 @@ size_t RcStream::drain(StreamSink& sink) {
   }
   if (!dry) return events;
   // Connections that got an error: everything before it has been handed over now.
+  const bool broken_pairs = device_.any_broken();
   std::vector<Connection*> failed;
   for (const auto& [serial, c] : connections_) {
-    if (!c->problem.ok() || device_.take_broken(c->qp_number())) failed.push_back(c.get());
+    if (!c->problem.ok() || (broken_pairs && device_.take_broken(c->qp_number()))) {
+      failed.push_back(c.get());
+    }
   }
   for (Connection* c : failed) broken(*c);
   return events;
@@ -226,6 +229,7 @@ void RcStream::on_completion(const ibv_wc& wc, StreamSink& sink) {
     case Connection::Work::kSend:
       c.sent_up_to(Connection::number_of(wc.wr_id));
       if (c.peer != kNoPeer) pump(c.peer);
+      return_credits(c);  // that were due while no slot was free
       break;
     case Connection::Work::kReceive:
       on_message(c, wc, sink);
@@ -411,6 +415,10 @@ void RcStream::on_read(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   stats_.read_bytes += read.length;
   sink.on_read(c.peer, read.token, c.read_slot(slot, read.length));
   c.free_read_slot(slot);
+}
+
+bool RcStream::ready() {
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& q) { return q->ready(); });
 }
 
 bool RcStream::arm() {

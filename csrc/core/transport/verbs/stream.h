@@ -50,6 +50,8 @@ class RcStream final : public Stream,
   size_t max_read() const override { return kReadBytes; }
   bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) override;
 
+  // Whether a completion is here.
+  bool ready();
   // Asks for an event at the next completion; false: there is one already.
   bool arm();
   Nanos until_timer() const noexcept;

@@ -1,7 +1,7 @@
 // Sleeping: every completion queue is armed, looked at once more, and then epoll waits for the
 // completion channel, rdma_cm's events, the device's asynchronous events and wake-ups. A sleep
 // costs an interrupt and a system call, far more than a message: where cores are free the queues
-// are first polled for a moment, as long as that has paid of late.
+// are first polled for a moment, unarmed, as long as that has paid of late.
 //
 // Fork: librdmacm's context of a device is shared by all lanes and cannot be made anew, so a child
 // closes what it inherited and has no verbs (viability says so); exec'd programs do.
@@ -58,9 +58,14 @@ Status VerbsTransport::open(const VerbsOptions& options) {
   if (status.ok()) status = poller_.add(device_.completions()->fd, EPOLLIN, &datagram_);
   if (status.ok()) status = poller_.add(cm_.fd(), EPOLLIN, &cm_);
   if (status.ok()) status = poller_.add(device_.context()->async_fd, EPOLLIN, &device_);
-  may_spin_ = std::thread::hardware_concurrency() >= kCoresToSpin;
+  may_spin_ =
+      (options.cores != 0 ? options.cores : std::thread::hardware_concurrency()) >= kCoresToSpin;
   spin_ = may_spin_ ? kShortestSpin : 0;
   return status;
+}
+
+bool VerbsTransport::ready() {
+  return datagram_.pending() || datagram_.completions().ready() || stream_.ready();
 }
 
 bool VerbsTransport::quiet() {
@@ -78,17 +83,18 @@ void VerbsTransport::drain_events() {
 
 void VerbsTransport::wait(Nanos timeout) {
   timeout = std::min({timeout, stream_.until_timer(), datagram_.until_timer()});
-  if (timeout <= 0 || !quiet()) return;
+  if (timeout <= 0 || ready()) return;
   std::array<epoll_event, 4> events;
   size_t n = poller_.wait(events, 0);
   if (n == 0 && spin_ > 0) {
     const Nanos until = clock_now() + std::min(timeout, spin_);
     bool hit = false;
-    while (!(hit = !quiet()) && clock_now() < until) {
+    while (!(hit = ready()) && clock_now() < until) {
     }
     spin_ = std::clamp(hit ? 2 * spin_ : spin_ / 2, kShortestSpin, kLongestSpin);
     if (hit) return;
   }
+  if (n == 0 && !quiet()) return;
   if (n == 0) n = poller_.wait(events, timeout);
   for (size_t i = 0; i < n; ++i) {
     if (events[i].data.ptr == &wake_fd_) {
