@@ -79,6 +79,7 @@ void GroupCore::draw_line(Sequence first, Nanos now) {
   turns_.push_back({first, to_ring_});
   path_reason_ = "switched at operation " + std::to_string(first) + ": " + switch_reason_;
   counters_.add(Counter::path_switches);
+  to_ring_ ? port_.reach_lost() : port_.reach_proven(now);
   if (tree_.is_top(self_)) {
     log(LogLevel::kWarn, "group '%s' goes on by %s: %s", params_.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", path_reason_.c_str());

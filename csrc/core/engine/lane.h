@@ -39,12 +39,18 @@ class LaneGroup final : public Port {
   uint32_t busy_groups() const override;
   std::optional<RemoteGrant> expose(const Slice& block, size_t offset) override;
   void linger(std::shared_ptr<void> hold) override;
+  bool reach_known(Nanos now) const override;
+  void reach_proven(Nanos now) override;
+  void reach_lost() override;
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
   Lane& lane_;
   MulticastAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
+  // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
+  std::vector<PeerId> proven_;
+  Nanos proven_at_ = 0;
   std::shared_ptr<Counters> counters_;
   GroupCore core_;
 };
