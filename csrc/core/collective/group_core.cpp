@@ -385,7 +385,8 @@ bool GroupCore::progress(Nanos now, bool drained) {
   if (now >= suspicion_until_) fail(suspicion_, kNoMember, now);
   if (active()) drive_liveness(now, drained);
   check_deadlines(now);
-  return more && !failed();
+  // What became possible in this turn is done in the next.
+  return (more || ops_.touched()) && !failed();
 }
 
 bool GroupCore::visit(Operation& op, Nanos now, bool drained) {

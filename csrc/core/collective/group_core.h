@@ -288,7 +288,7 @@ class GroupCore {
   void send_contributions(Operation& op, bool& more, Nanos now);
   void send_result(Operation& op, bool& more);
   void grant_segments(Operation& op);
-  uint32_t tell_granted(Operation& op);
+  void tell_granted(Operation& op);
   void offer_input(Operation& op);
   void settle_inputs(Operation& op, Nanos now);
   void bring_own(Operation& op, bool& more);

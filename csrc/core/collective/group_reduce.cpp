@@ -22,11 +22,11 @@ constexpr Sequence kOffersAhead = 64;       // operations whose inputs are offer
 constexpr Nanos kRefusedPatience = kSecond;
 
 // All that one member may send to another before that has made the call: unasked contributions,
-// offers, and a grant for each segment that may be outstanding. Results and takings wait for what
-// only the call sends.
+// offers, and a grant for each segment that may be outstanding, or asked for a step ahead of the
+// others. Results and takings wait for what only the call sends.
 static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
                       kOffersAhead * early_cost(wire::kReduceOfferSize) +
-                      kMostLookahead * early_cost(wire::kReduceGrantSize) <=
+                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) <=
                   EarlyReductions::kMost,
               "a correct member could overflow the store");
 
@@ -201,19 +201,21 @@ void GroupCore::send_result(Operation& op, bool& more) {
   }
 }
 
+// Contributors are granted in turn, each several segments at a time, as soon as so many are free of
+// all that may be outstanding: so grants are few, and what a folded segment makes room for is asked
+// for at once.
 void GroupCore::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
   if (others == 0 || (owner.granted() == owner.segments() && run.told == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
-  uint32_t outstanding = 0;
-  uint64_t in_flight = 0;
+  uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : ops_.busy()) {
     const Operation* const o = ops_.find(s);
     if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
-    outstanding += earlier.granted() - earlier.folded();
+    outstanding += o->reduce->asked - uint64_t{earlier.folded()} * others;
     in_flight += o->reduce->asked - earlier.arrived();
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
@@ -221,35 +223,36 @@ void GroupCore::grant_segments(Operation& op) {
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
   for (;;) {
-    while (run.told < others && in_flight < window) {
-      in_flight += tell_granted(op);
+    const bool next_turn = run.told == others;
+    uint32_t step = owner.granted() - run.told_before;
+    if (next_turn) {
+      // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
+      // burst would slow it.
+      step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most),
+                      owner.segments() - owner.granted());
+      if (step == 0) return;
     }
-    if (run.told < others) {
+    // A turn that began when more was allowed goes on: it may be all that the owner waits for.
+    if (outstanding + step > uint64_t{std::max(most, step)} * others) return;
+    if (in_flight >= window) {
       if (ingress_.pacing() && !std::exchange(run.held, true)) {
         counters_.add(Counter::grant_waits);
       }
       return;
     }
     run.held = false;
-    if (outstanding >= most) return;
-    const uint32_t left = owner.segments() - owner.granted();
-    uint32_t step = std::min(left, most - outstanding);
-    if (ingress_.pacing()) {
-      // Little by little: multicast goes as fast as the slowest receiver, and a burst would slow
-      // it.
-      step = std::min(step, 1u);
-    } else if (step < std::min(left, std::max(1u, most / 2))) {
-      return;
+    if (next_turn) {
+      owner.grant(owner.granted() + step);
+      run.told = 0;
     }
-    if (step == 0) return;
-    owner.grant(owner.granted() + step);
+    tell_granted(op);
     outstanding += step;
-    run.told = 0;
+    in_flight += step;
   }
 }
 
-// Asks the next contributor for what has been granted; returns how many segments that adds.
-uint32_t GroupCore::tell_granted(Operation& op) {
+// Asks the next contributor for what has been granted.
+void GroupCore::tell_granted(Operation& op) {
   ReduceRun& run = *op.reduce;
   const Member to = run.next_asked(run.told);
   wire::Writer body;
@@ -257,10 +260,8 @@ uint32_t GroupCore::tell_granted(Operation& op) {
   send_frame(to, Channel::kReduce, wire::FrameType::kReduceGrant, op.post.sequence, op.plan.hash,
              body.bytes());
   run.told++;
-  const uint32_t more = run.owner->granted() - run.told_before;
+  run.asked += run.owner->granted() - run.told_before;
   if (run.told + 1 == run.contributors().size()) run.told_before = run.owner->granted();
-  run.asked += more;
-  return more;
 }
 
 // Done mark of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.

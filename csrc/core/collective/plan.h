@@ -3,6 +3,8 @@
 // creation, never of local state, so that all ranks make the same one.
 #pragma once
 
+#include <algorithm>
+
 #include "base/types.h"
 #include "wire/descriptor.h"
 
@@ -83,6 +85,9 @@ inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
 // Segments that a contributor may have been asked for and that are not folded: at most.
 inline constexpr uint32_t kMostLookahead = 16;
+// Segments of one grant, where `most` may be outstanding per contributor: few frames, and yet a
+// contributor seldom waits for the next. Never more than `most`, which is 2 at least.
+constexpr uint32_t grant_step(uint32_t most) { return std::max(2u, most / 2); }
 // Blocks up to this need no grant.
 inline constexpr size_t kUnaskedBlock = 16u << 10;
 // An all_reduce in one step moves members x bytes into every member: at most this.

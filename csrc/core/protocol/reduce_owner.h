@@ -2,9 +2,9 @@
 // and folds them in rank order, so that the bits of the result do not depend on who was faster.
 // Says how far contributors may send. Pure: no time, no sockets.
 //
-// Memory: a member may have at most `window` segments here that are not folded, so staging is at
-// most (members - 1) x window x segment, plus accumulators of window x segment (twice that for
-// 16-bit floats, which accumulate in 32 bits).
+// Memory: a member may have at most `window` segments here that are not folded. Whoever grants
+// bounds their sum over all members, which is the staging; accumulators take window x segment
+// (twice that for 16-bit floats, which accumulate in 32 bits).
 #pragma once
 
 #include <optional>

@@ -160,6 +160,44 @@ TEST(Reductions, GrantsAheadOfALateRankAreBounded) {
   }
 }
 
+// Where many contribute, two segments of each are all that fits: both are asked for by one frame,
+// and no more is ever on its way.
+TEST(Reductions, GrantsAreFewAndWithinTheBound) {
+  constexpr uint32_t kRanks = 24, kSegments = 8;
+  ClusterOptions o;
+  o.ranks = kRanks;
+  o.group.agreed.incast = 256u << 10;
+  Cluster c(o);
+  const size_t segment = 5696 / 64 * 64;
+  uint64_t grants = 0, data = 0;
+  std::vector<std::vector<uint32_t>> told(kRanks, std::vector<uint32_t>(kRanks));
+  std::vector<uint64_t> waited(kRanks);  // by owner: asked for and not sent
+  uint64_t most = 0;
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    wire::parse_frame(frame, h);
+    if (h.type == wire::FrameType::kReduceGrant) {
+      grants++;
+      const auto end = wire::load<uint32_t>(frame.data() + wire::kFrameHeader);
+      waited[from] += end - std::exchange(told[from][to], end);
+      most = std::max(most, waited[from]);
+    } else if (h.type == wire::FrameType::kReduceData) {
+      data++;
+      waited[to]--;
+    }
+    return true;
+  });
+  Runs runs;
+  for (Member r = 0; r < kRanks; r++) {
+    runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, segment * kSegments, 1));
+  }
+  finish(c, runs);
+  constexpr uint64_t kPairs = kRanks * (kRanks - 1);
+  EXPECT_EQ(data, kPairs * kSegments);
+  EXPECT_LE(grants, kPairs * kSegments / 2);
+  EXPECT_LE(most, 2u * (kRanks - 1));
+}
+
 TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
   ClusterOptions o;
   o.ranks = 2;
