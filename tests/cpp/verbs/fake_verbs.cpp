@@ -312,43 +312,6 @@ int FakeVerbs::post_send(ibv_qp* raw, ibv_send_wr* wr, ibv_send_wr** bad) {
   return 0;
 }
 
-void FakeVerbs::let_sends_go() {
-  hold_sends = false;
-  for (; !held_.empty(); held_.pop_front()) {
-    HeldSend& held = held_.front();
-    held.wr.sg_list = held.pieces.data();
-    send_datagram(*held.qp, held.wr);
-  }
-}
-
-void FakeVerbs::let_reads_go() {
-  hold_reads = false;
-  for (; !held_reads_.empty(); held_reads_.pop_front()) {
-    HeldSend& held = held_reads_.front();
-    held.wr.sg_list = held.pieces.data();
-    read(*held.qp, held.wr);
-  }
-}
-
-void FakeVerbs::let_completions_go() {
-  hold_completions_of = 0;
-  for (auto& [cq, wc] : std::exchange(held_completions_, {})) complete(*cq, wc);
-}
-
-std::vector<uint32_t> FakeVerbs::connection_numbers() const {
-  std::vector<uint32_t> out;
-  for (const Qp& qp : qps_) {
-    if (qp.qp_type == IBV_QPT_RC) out.push_back(qp.qp_num);
-  }
-  return out;
-}
-
-size_t FakeVerbs::remote_registrations() const {
-  return static_cast<size_t>(std::count_if(keys_.begin(), keys_.end(), [](const auto& entry) {
-    return (entry.second.access & IBV_ACCESS_REMOTE_READ) != 0;
-  }));
-}
-
 bool FakeVerbs::deliver(Qp& to, const std::vector<std::byte>& bytes, uint32_t from, bool datagram) {
   if (to.receives.empty()) return false;
   const auto receive = to.receives.front();
@@ -435,28 +398,6 @@ void FakeVerbs::flush_receives(Qp& qp) {
   }
 }
 
-void FakeVerbs::inject_namesake(const std::vector<std::byte>& payload) {
-  ibv_gid other = own_gid();
-  other.raw[14] ^= 1;
-  std::vector<std::byte> bytes = routing_header(other);
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
-  for (Qp& qp : qps_) {
-    if (!qp.groups.empty()) deliver(qp, bytes, qp.qp_num, true);
-  }
-}
-
-void FakeVerbs::break_datagrams(bool event) {
-  for (Qp& qp : qps_) {
-    if (qp.qp_type != IBV_QPT_UD) continue;
-    qp.state = IBV_QPS_ERR;
-    if (event) {
-      raise(IBV_EVENT_QP_FATAL, qp.qp_num);
-    } else {
-      flush_receives(qp);
-    }
-  }
-}
-
 void FakeVerbs::send_message(Qp& qp, const ibv_send_wr& wr) {
   std::vector<std::byte> bytes;
   ibv_wc_status status = send_status;
@@ -530,56 +471,11 @@ int FakeVerbs::detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return 0;
 }
 
-std::set<uint16_t> FakeVerbs::attached_lids() const {
-  std::set<uint16_t> lids;
-  for (const Qp& qp : qps_) {
-    for (const auto& [gid, lid] : qp.groups) lids.insert(lid);
-  }
-  return lids;
-}
-
 int FakeVerbs::get_async_event(ibv_context*, ibv_async_event* event) {
   if (!take(context_.async_fd)) return EAGAIN;
   *event = async_.front();
   async_.pop_front();
   return 0;
-}
-
-void FakeVerbs::raise(ibv_event_type type, uint32_t qp_number, int port) {
-  ibv_async_event event{};
-  event.event_type = type;
-  event.element.port_num = port;
-  if (type == IBV_EVENT_QP_FATAL) {
-    event.element.qp = nullptr;
-    for (Qp& qp : qps_) {
-      if (qp_number == 0 ? qp.qp_type == IBV_QPT_RC : qp.qp_num == qp_number) {
-        event.element.qp = &qp;
-      }
-    }
-    ASSERT_NE(event.element.qp, nullptr);
-  }
-  async_.push_back(event);
-  ring(context_.async_fd);
-}
-
-void FakeVerbs::break_connections(ibv_wc_status status) {
-  for (Qp& qp : qps_) {
-    if (qp.qp_type == IBV_QPT_RC && qp.state == IBV_QPS_RTS) {
-      break_qp(qp, status, uint64_t{0xffffffff} << 32, IBV_WC_SEND);
-    }
-  }
-}
-
-void FakeVerbs::inject_message(const std::vector<std::byte>& bytes) {
-  for (Qp& qp : qps_) {
-    if (qp.qp_type == IBV_QPT_RC) deliver(qp, bytes, 0, false);
-  }
-}
-
-void FakeVerbs::take_receives_away() {
-  for (Qp& qp : qps_) {
-    if (qp.qp_type == IBV_QPT_RC) qp.receives.clear();
-  }
 }
 
 }  // namespace mcast::testing
