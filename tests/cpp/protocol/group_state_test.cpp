@@ -382,8 +382,5 @@ TEST(Liveness, WhoHasNotBeenHeardOfYetIsNotMissed) {
   EXPECT_EQ(l.silent(109 * kSecond), 1);
 }
 
-// liveness.
-}
-
 }  // namespace
 }  // namespace mcast
