@@ -1,8 +1,7 @@
-// Credit, completion and the reach probe on the control tree. Receivers report how far they have
+// Credit and completion on the control tree. Receivers report how far they have
 // drained each stream and how far it may go on, a few times per window; each node passes the least
 // of its subtree up, the top sends every root its limit down the path to it. Completion is
-// cumulative (protocol/completion.h). The probe decides once, at the top, whether the group
-// multicasts.
+// cumulative (protocol/completion.h).
 #include <algorithm>
 
 #include "collective/group_core.h"
@@ -170,91 +169,6 @@ void GroupCore::on_released(Sequence end, Nanos now) {
                wire::FrameType::kReleased, end, 0);
   }
   release(end, now);
-}
-
-void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
-  if (failed()) {
-    ready(failure_);
-    return;
-  }
-  if (size_ == 1) {
-    ready({});
-    return;
-  }
-  ready_ = std::move(ready);
-  for (uint32_t m = 0; m < size_; m++) {
-    if (!gone_[m].ok()) return fail(Status(gone_[m]), static_cast<Member>(m), now);
-  }
-  probe_.emplace(self_, size_, tree_.children(self_),
-                 params_.try_multicast && params_.multicast_problem.empty(), params_.probe_timeout,
-                 now);
-}
-
-void GroupCore::drive_probe(Nanos now) {
-  if (probe_->send_due(now)) {
-    // Full size, so that a path whose MTU is smaller than claimed is found out here.
-    const std::vector<std::byte> padding(params_.agreed.chunk);
-    if (send_datagram(wire::DatagramType::kProbe, 0, 0, 0, padding)) {
-      counters_.add(Counter::probes_sent);
-    }
-  }
-  bool ok = false;
-  std::string why;
-  if (!probe_->verdict(now, ok, why)) return;
-  if (!params_.multicast_problem.empty()) {
-    ok = false;
-    why = "rank " + std::to_string(self_) + ": " + params_.multicast_problem +
-          (why.empty() ? "" : "; " + why);
-  }
-  if (!tree_.is_top(self_)) {
-    wire::Writer body;
-    body.put_text(why);
-    send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kProbeStatus, 0, ok ? 1 : 0,
-               body.bytes());
-    return;
-  }
-  const bool multicast = ok && params_.try_multicast;
-  if (why.empty()) why = multicast ? "the probe reached every rank" : "set by MCAST_ALGORITHM";
-  on_probe_done(multicast, why, now);
-}
-
-std::string GroupCore::probe_text() const {
-  if (!probe_) return "";
-  const std::string open = probe_->open_text(static_cast<Member>(tree_.first_child(self_)));
-  if (!open.empty() || tree_.is_top(self_)) return open;
-  return "rank " + std::to_string(tree_.parent(self_)) + " has not passed on the decision";
-}
-
-void GroupCore::on_probe_status(const Frame& header, ConstBytes body, Nanos) {
-  if (!tree_.is_child(header.member, self_)) {
-    counters_.add(Counter::malformed);
-    return;
-  }
-  if (!probe_) return;
-  probe_->on_status(tree_.child_index(header.member), header.argument == 1,
-                    std::string(wire::Reader(body).rest_text()));
-}
-
-void GroupCore::on_probe_done(bool multicast, const std::string& why, Nanos now) {
-  if (!probe_) return;
-  wire::Writer body;
-  body.put_text(why);
-  for (uint32_t c = 0; c < tree_.children(self_); c++) {
-    send_frame(static_cast<Member>(tree_.first_child(self_) + c), Channel::kControl,
-               wire::FrameType::kProbeDone, 0, multicast ? 1 : 0, body.bytes());
-  }
-  probe_.reset();
-  path_ = multicast ? Path::kMulticast : Path::kRing;
-  path_reason_ = why;
-  auto ready = std::exchange(ready_, nullptr);
-  if (!multicast && params_.require_multicast) {
-    fail(Status(Code::kUnavailable, "multicast does not reach all ranks: " + why +
-                                        "; set MCAST_ALGORITHM=auto to use the ring instead"),
-         kNoMember, now);
-    if (ready) ready(failure_);
-    return;
-  }
-  if (ready) ready({});
 }
 
 }  // namespace mcast

@@ -178,7 +178,18 @@ class GroupCore {
   void announce(Operation& op, Nanos now);
   void serve_repairs(Operation& op, Nanos now);
 
-  // group_control.cpp: credit, completion, liveness, probe, failure
+  // group_probe.cpp: the reach probe
+  void drive_probe(Nanos now);
+  void drive_joining(Nanos now);
+  void all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now);
+  void pass_start(uint32_t argument, const std::string& text);
+  void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_probe_done(bool multicast, const std::string& why, Nanos now);
+  Member first_child() const { return static_cast<Member>(tree_.first_child(self_)); }
+  ReachProbe::Here child_met() const;
+  std::string absent_parent() const;
+
+  // group_control.cpp, group_failure.cpp: credit, completion, liveness, failure
   void report_credit(Operation& op, bool first);
   void flow_credit(Operation& op, Nanos now);
   void route_limits(Operation& op, const std::vector<wire::CreditEntry>& entries, Nanos now);
@@ -190,9 +201,6 @@ class GroupCore {
   void on_complete(const Frame& header, ConstBytes body, Nanos now);
   void on_released(Sequence end, Nanos now);
   void report_complete(Nanos now);
-  void on_probe_status(const Frame& header, ConstBytes body, Nanos now);
-  void on_probe_done(bool multicast, const std::string& why, Nanos now);
-  void drive_probe(Nanos now);
   void on_abort(const wire::AbortNotice& notice, Sequence released, Nanos now);
   void on_describe(const Frame& header, ConstBytes body, Nanos now);
   void describe_to(Member to, Sequence sequence);
@@ -264,6 +272,7 @@ class GroupCore {
   Path path_ = Path::kUnknown;
   std::string path_reason_;
   std::optional<ReachProbe> probe_;
+  std::string missing_;  // who has not joined, as the top says
   std::function<void(const Status&)> ready_;
 
   ReduceRun::Shared reductions_;  // before the operations, which give back to it when they go

@@ -326,10 +326,11 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
       break;
     case FrameType::kDescribe:
       return on_describe(header, body, now);
+    case FrameType::kProbeJoined:
+    case FrameType::kProbeStart:
     case FrameType::kProbeStatus:
-      return on_probe_status(header, body, now);
     case FrameType::kProbeDone:
-      return on_probe_done(header.argument == 1, std::string(wire::Reader(body).rest_text()), now);
+      return on_probe_frame(header, body, now);
     case FrameType::kRingReady:
       return on_ring_ready(header, now);
     case FrameType::kRingData:

@@ -13,6 +13,7 @@ Liveness::Liveness(std::vector<Member> watched, Nanos limit)
   watched_.erase(std::unique(watched_.begin(), watched_.end()), watched_.end());
   heard_.resize(watched_.size());
   pinged_.resize(watched_.size());
+  met_.assign(watched_.size(), true);
 }
 
 size_t Liveness::index(Member m) const {
@@ -23,7 +24,21 @@ size_t Liveness::index(Member m) const {
 
 void Liveness::heard(Member m, Nanos now) {
   const size_t i = index(m);
-  if (i < watched_.size()) heard_[i] = std::max(heard_[i], now);
+  if (i >= watched_.size()) return;
+  heard_[i] = std::max(heard_[i], now);
+  met_[i] = true;
+}
+
+void Liveness::all_met(Nanos now) {
+  for (size_t i = 0; i < watched_.size(); i++) {
+    if (!met_[i]) heard_[i] = pinged_[i] = now;
+    met_[i] = true;
+  }
+}
+
+bool Liveness::met(Member m) const {
+  const size_t i = index(m);
+  return i >= watched_.size() || met_[i];
 }
 
 void Liveness::set_active(bool active, Nanos now) {
@@ -46,7 +61,7 @@ void Liveness::due(Nanos now, std::vector<Member>& ping) {
   ping.clear();
   if (!active_) return;
   for (size_t i = 0; i < watched_.size(); i++) {
-    if (now - heard_[i] >= interval_ && now - pinged_[i] >= interval_) {
+    if (met_[i] && now - heard_[i] >= interval_ && now - pinged_[i] >= interval_) {
       pinged_[i] = now;
       ping.push_back(watched_[i]);
     }
@@ -56,7 +71,7 @@ void Liveness::due(Nanos now, std::vector<Member>& ping) {
 Member Liveness::silent(Nanos now) const {
   if (!active_) return kNoMember;
   for (size_t i = 0; i < watched_.size(); i++) {
-    if (now - heard_[i] > limit_) return watched_[i];
+    if (met_[i] && now - heard_[i] > limit_) return watched_[i];
   }
   return kNoMember;
 }
@@ -70,6 +85,7 @@ Nanos Liveness::deadline() const {
   if (!active_) return kNever;
   Nanos next = kNever;
   for (size_t i = 0; i < watched_.size(); i++) {
+    if (!met_[i]) continue;
     const Nanos ping = std::max(heard_[i], pinged_[i]) + interval_;
     next = std::min({next, ping, heard_[i] + limit_ + 1});
   }

@@ -16,6 +16,11 @@ class Liveness {
   // A stream frame arrived from `m` (datagrams are not counted: pings are answered anyway;
   // unwatched members are ignored).
   void heard(Member m, Nanos now);
+  // Members come one by one: until a first word, or all_met(), nobody is pinged or missed.
+  void await_first_words() { met_.assign(watched_.size(), false); }
+  void all_met(Nanos now);
+  // False: not heard of since await_first_words(). Unwatched members count as met.
+  bool met(Member m) const;
   // Something is in flight (or no longer): silence counts only while it is.
   void set_active(bool active, Nanos now);
   bool active() const { return active_; }
@@ -37,6 +42,7 @@ class Liveness {
 
   std::vector<Member> watched_;  // sorted
   std::vector<Nanos> heard_, pinged_;
+  std::vector<bool> met_;
   Nanos limit_, interval_;
   bool active_ = false;
   Nanos last_poll_ = 0;

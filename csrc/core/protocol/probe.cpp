@@ -1,6 +1,11 @@
-// Every member multicasts probes at a growing interval until the verdict is known, so that members
-// who join late still hear some. A member whose subtree hears everyone says so at once; one that
-// does not by the time limit names whom it misses. The top decides for all.
+// Two steps on the control tree. Joining: a member whose subtree has joined says so, the top then
+// lets all start. A late member costs the others time only, since no clock runs before. Probing:
+// every member multicasts probes until the verdict is known; one whose subtree hears everyone says
+// so at once, one that does not by the time limit names whom it misses, the top decides for all.
+//
+// Members take turns: in a sweep each sends once, at a rate that does not depend on their number,
+// so neither links nor receive buffers are flooded in large groups. As all have joined by then, one
+// sweep is normally all there is; the others are for losses and for switches that learn slowly.
 #include "protocol/probe.h"
 
 #include <algorithm>
@@ -9,52 +14,110 @@ namespace mcast {
 namespace {
 constexpr Nanos kFirstInterval = 2 * kMilli;
 constexpr Nanos kMaxInterval = 50 * kMilli;
+constexpr Nanos kNewsInterval = kSecond;
+constexpr uint64_t kProbeRate = 32u << 20;  // bytes per second, of all members together
+constexpr int kSweeps = 4;                  // that fit into any time limit
 constexpr size_t kMaxWhy = 600;
+
+Nanos sweep_of(uint32_t members, size_t bytes) {
+  return static_cast<Nanos>(members * static_cast<uint64_t>(bytes) *
+                            static_cast<uint64_t>(kSecond / kMicro) / kProbeRate) *
+         kMicro;
+}
+
 }  // namespace
 
-ReachProbe::ReachProbe(Member self, uint32_t members, uint32_t children, bool multicast,
-                       Nanos timeout, Nanos now)
-    : self_(self),
-      heard_(members, false),
-      missing_(multicast ? members - 1 : 0),
-      child_(children, -1),
-      multicast_(multicast),
-      give_up_(now + timeout),
-      next_send_(now),
+ReachProbe::ReachProbe(Params params, Nanos now)
+    : self_(params.self),
+      heard_(params.members, false),
+      deaf_to_(params.members - 1),
+      children_(params.children),
+      reach_(params.reach),
+      why_(std::move(params.why)),
+      timeout_(params.timeout),
+      sweep_(sweep_of(params.members, params.bytes)),
+      next_news_(now + kNewsInterval),
       interval_(kFirstInterval) {
-  heard_[self] = true;
+  heard_[self_] = true;
+}
+
+bool ReachProbe::all_joined() const {
+  return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.joined; });
+}
+
+bool ReachProbe::all_spoken() const {
+  return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.ok >= 0; });
+}
+
+void ReachProbe::add_reason(const std::string& why) {
+  if (why_.size() < kMaxWhy) why_ += (why_.empty() ? "" : "; ") + why.substr(0, kMaxWhy);
+}
+
+void ReachProbe::on_joined(uint32_t child, Reach reach, const std::string& why) {
+  children_[child].joined = true;
+  reach_ = std::min(reach_, reach);
+  if (reach == Reach::kNone) add_reason(why);
+}
+
+void ReachProbe::on_missing(uint32_t child, const std::string& text) {
+  children_[child].missing = text.substr(0, kMaxWhy);
+}
+
+bool ReachProbe::joined(Reach& reach, std::string& why) {
+  if (told_joined_ || !all_joined()) return false;
+  told_joined_ = true;
+  reach = reach_;
+  why = why_;
+  return true;
+}
+
+bool ReachProbe::news(Nanos now, const std::string& above, Member first_child, const Here& here,
+                      std::string& text) {
+  if (now < next_news_ || waits_for_none()) return false;
+  next_news_ = now + kNewsInterval;
+  const std::string below = missing_text(first_child, here);
+  text = (above + (above.empty() || below.empty() ? "" : "; ") + below).substr(0, kMaxWhy);
+  if (text.empty() || text == told_missing_) return false;
+  told_missing_ = text;
+  return true;
+}
+
+void ReachProbe::start(Nanos now) {
+  if (started_) return;
+  started_ = true;
+  give_up_ = now + timeout_ + kSweeps * sweep_;
+  next_send_ = now + sweep_ * self_ / static_cast<Nanos>(heard_.size());
 }
 
 void ReachProbe::on_probe(Member from) {
   if (from < heard_.size() && !heard_[from]) {
     heard_[from] = true;
-    if (missing_ > 0) missing_--;
+    deaf_to_--;
   }
 }
 
 void ReachProbe::on_status(uint32_t child, bool ok, const std::string& why) {
-  child_[child] = ok ? 1 : 0;
-  if (!ok && why_.size() < kMaxWhy) why_ += (why_.empty() ? "" : "; ") + why.substr(0, kMaxWhy);
+  children_[child].ok = ok ? 1 : 0;
+  if (!ok) add_reason(why);
 }
 
 bool ReachProbe::send_due(Nanos now) {
-  if (!multicast_ || now < next_send_) return false;
-  next_send_ = now + interval_;
+  if (now < next_send_) return false;
+  next_send_ = now + std::max(interval_, sweep_);
   interval_ = std::min(kMaxInterval, interval_ * 2);
   return true;
 }
 
 bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
-  if (told_) return false;
-  const bool late = multicast_ && now >= give_up_;
-  if (missing_ > 0 && !late) return false;
-  // A child that has not spoken is not late by our clock: it may have joined after us.
-  if (std::any_of(child_.begin(), child_.end(), [](int c) { return c < 0; })) return false;
-  if (missing_ > 0) {
+  if (told_ || !started_ || (deaf_to_ > 0 && now < give_up_)) return false;
+  // A child that has not spoken is not late by our clock: it may have started after us.
+  if (!all_spoken()) return false;
+  if (deaf_to_ > 0) {
     const std::string mine = unheard();
     why_ = why_.empty() ? mine : mine + "; " + why_;
   }
-  ok = missing_ == 0 && std::all_of(child_.begin(), child_.end(), [](int c) { return c == 1; });
+  ok = deaf_to_ == 0 &&
+       std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.ok == 1; });
   why = why_;
   told_ = true;
   return true;
@@ -66,29 +129,46 @@ std::string ReachProbe::unheard() const {
   for (size_t m = 0; m < heard_.size() && named < 8; m++) {
     if (!heard_[m]) text += (named++ ? ", " : " ") + std::to_string(m);
   }
-  if (missing_ > 8) text += " and " + std::to_string(missing_ - 8) + " more";
+  if (deaf_to_ > 8) text += " and " + std::to_string(deaf_to_ - 8) + " more";
   return text;
 }
 
-std::string ReachProbe::open_text(Member first_child) const {
+std::string ReachProbe::missing_text(Member first_child, const Here& here) const {
+  std::string absent, below;
+  int named = 0;
+  for (uint32_t c = 0; c < children_.size(); c++) {
+    if (children_[c].joined) continue;
+    if (!here(c)) {
+      if (named++ < 8) absent += (absent.empty() ? "" : ", ") + std::to_string(first_child + c);
+    } else if (!children_[c].missing.empty() && below.size() < kMaxWhy) {
+      below += (below.empty() ? "" : "; ") + children_[c].missing;
+    }
+  }
+  if (!absent.empty()) {
+    absent = "rank(s) " + absent +
+             (named > 8 ? " and " + std::to_string(named - 8) + " more" : "") + " have not joined";
+  }
+  return (absent + (absent.empty() || below.empty() ? "" : "; ") + below).substr(0, kMaxWhy);
+}
+
+std::string ReachProbe::open_text(Member first_child, const Here& here) const {
+  if (!started_) return missing_text(first_child, here);
   std::string children;
   int named = 0;
-  for (size_t c = 0; c < child_.size() && named < 8; c++) {
-    if (child_[c] >= 0) continue;
+  for (size_t c = 0; c < children_.size() && named < 8; c++) {
+    if (children_[c].ok >= 0) continue;
     children += (named++ ? ", " : "") + std::to_string(first_child + c);
   }
   if (!children.empty()) children = "rank(s) " + children + " have not reported";
-  if (missing_ == 0) return children;
+  if (deaf_to_ == 0) return children;
   return unheard() + (children.empty() ? "" : ", ") + children;
 }
 
 Nanos ReachProbe::deadline() const {
-  Nanos next = multicast_ ? next_send_ : kNever;
+  if (!started_) return waits_for_none() ? kNever : next_news_;
   // With a child's word outstanding the time limit changes nothing: the verdict waits for the
   // child.
-  const bool open = std::any_of(child_.begin(), child_.end(), [](int c) { return c < 0; });
-  if (!told_ && multicast_ && missing_ > 0 && !open) next = std::min(next, give_up_);
-  return next;
+  return !told_ && deaf_to_ > 0 && all_spoken() ? std::min(next_send_, give_up_) : next_send_;
 }
 
 }  // namespace mcast

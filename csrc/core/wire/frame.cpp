@@ -16,7 +16,7 @@ const char* frame_type_name(FrameType type) noexcept {
       "describe",     "probe_status", "probe_done",   "ring_ready",  "ring_data",     "leave",
       "late",         "query",        "where",        "coming",      "deaf",          "switch",
       "switch_ready", "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
-      "reduce_offer", "reduce_taken"};
+      "reduce_offer", "reduce_taken", "probe_joined", "probe_start"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }

@@ -57,8 +57,11 @@ enum class FrameType : uint8_t {
   kFetchGrant = 29,    // instead of kFetchData: argument request id; FetchGrant
   kReduceOffer = 30,   // to ranks of the same host: argument descriptor; ReduceOffer
   kReduceTaken = 31,   // to ranks of the same host: argument descriptor; your input is read
+  kProbeJoined = 32,   // up: my whole subtree has joined; argument = what it knows of multicast, or
+                       // 3: somebody is missing; body: text
+  kProbeStart = 33,    // down: argument 1 = all have joined, probe; 0 = wait; body: who is missing
 };
-inline constexpr uint8_t kFrameTypeMax = 31;
+inline constexpr uint8_t kFrameTypeMax = 33;
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 

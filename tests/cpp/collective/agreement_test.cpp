@@ -2,6 +2,8 @@
 // networks that carry multicast to some only. Each has one outcome, the same on all ranks.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "support/program.h"
 
 namespace mcast::test {
@@ -431,7 +433,9 @@ TEST(Agreement, OneRankThatDoesNotHearMakesAllUseTheRing) {
   }
 }
 
-TEST(Agreement, CreationEndsWhenARankIsDeadOrSilent) {
+// A rank that cannot be reached looks like one that is late: the transport finds out (its
+// connections break), or the creation's time limit, and then it is named.
+TEST(Agreement, CreationNamesARankThatIsDeadOrSilent) {
   for (const bool dead : {true, false}) {
     Cluster c(ranks(4));
     if (dead) {
@@ -444,7 +448,95 @@ TEST(Agreement, CreationEndsWhenARankIsDeadOrSilent) {
     p.probe_timeout = 500 * kMilli;
     const size_t g = c.add_group(p);
     for (const Member r : {0, 1, 2}) {
-      EXPECT_TRUE(c.group(r, g).core().failed());
+      GroupCore& core = c.group(r, g).core();
+      EXPECT_EQ(core.failed(), dead);
+      const std::string why = dead ? core.failure().message() : core.probe_text();
+      EXPECT_TRUE(why.find("rank 3 ") != std::string::npos ||
+                  why.find("rank(s) 3 ") != std::string::npos)
+          << "rank " << r << ": " << why;
+    }
+  }
+}
+
+// ---- late to the creation ----
+
+ClusterOptions late(uint32_t n, const std::map<Member, Nanos>& delays) {
+  ClusterOptions o = ranks(n);
+  o.join_delay = [delays](Member r) {
+    const auto it = delays.find(r);
+    return it == delays.end() ? Nanos{0} : it->second;
+  };
+  return o;
+}
+
+// Members wait for each other to join before any clock runs, be it the probe's or the liveness
+// limit (here 2 s). Whoever is late: a leaf, an inner node, the top.
+TEST(Agreement, RanksThatJoinLateCostTheGroupNothing) {
+  for (const Nanos skew : {5 * kSecond, 60 * kSecond}) {
+    for (const Member who : {0, 1, 2, 6}) {
+      ClusterOptions o = late(7, {{who, skew}});
+      o.group.require_multicast = true;
+      Cluster c(o);
+      c.run_for(skew);
+      for (Member r = 0; r < 7; r++) {
+        GroupCore& core = c.group(r).core();
+        ASSERT_FALSE(core.failed()) << core.failure().to_string();
+        EXPECT_EQ(core.path(), GroupCore::Path::kMulticast) << "rank " << r << " " << skew;
+      }
+      finish(c, allgather_all(c, 50000, 1));
+    }
+  }
+}
+
+TEST(Agreement, RanksMayJoinOneAfterTheOther) {
+  ClusterOptions o = late(7, {{0, 30 * kSecond},
+                              {1, 10 * kSecond},
+                              {2, 55 * kSecond},
+                              {4, 20 * kSecond},
+                              {6, 40 * kSecond}});
+  Cluster c(o);
+  for (Member r = 0; r < 7; r++) {
+    ASSERT_FALSE(c.group(r).core().failed()) << c.group(r).core().failure().to_string();
+    EXPECT_EQ(c.group(r).core().path(), GroupCore::Path::kMulticast) << "rank " << r;
+  }
+  EXPECT_LE(c.spins(), 3u);
+}
+
+// What the engine says when the time for the creation is over: every rank knows who is missing.
+TEST(Agreement, ARankThatNeverJoinsIsNamedByAll) {
+  for (const Member who : {0, 1, 4, 6}) {
+    ClusterOptions o = late(7, {{who, kNever}});
+    Cluster c(o);
+    for (Member r = 0; r < 7; r++) {
+      if (r == who) continue;
+      GroupCore& core = c.group(r).core();
+      ASSERT_FALSE(core.failed()) << core.failure().to_string();
+      EXPECT_NE(core.probe_text().find("rank(s) " + std::to_string(who) + " "), std::string::npos)
+          << "rank " << r << ": " << core.probe_text();
+    }
+    EXPECT_LE(c.spins(), 3u);
+    EXPECT_EQ(c.total(Counter::probes_sent), 0u);
+  }
+}
+
+// One that had joined, and is cut off while the others wait for another, is dead, not late.
+TEST(Agreement, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
+  for (const bool dead : {true, false}) {
+    Nanos delay = 0;
+    ClusterOptions o = ranks(7);
+    o.join_delay = [&delay](Member r) { return r == 6 ? delay : 0; };
+    Cluster c(o);
+    delay = 60 * kSecond;
+    c.at(c.now() + 10 * kSecond, [&] {
+      if (dead) {
+        c.kill(3);
+      } else {
+        c.net().isolate(3);
+      }
+    });
+    const size_t g = c.add_group(o.group, 20 * kSecond);
+    for (const Member r : {0, 1, 2, 4, 5}) {
+      ASSERT_TRUE(c.group(r, g).core().failed()) << "rank " << r;
       EXPECT_TRUE(has(c.group(r, g).core().failure(), "rank 3 "))
           << c.group(r, g).core().failure().to_string();
     }

@@ -1,5 +1,5 @@
 // The machines that keep a group together, cell by cell: tree, chains, credit, completion,
-// liveness, staging, reach probe.
+// liveness, staging.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,7 +10,6 @@
 #include "protocol/completion.h"
 #include "protocol/credit_tree.h"
 #include "protocol/liveness.h"
-#include "protocol/probe.h"
 #include "protocol/staging.h"
 #include "protocol/tree.h"
 
@@ -361,6 +360,28 @@ TEST(Liveness, TheDeadlineIsTheNextPingOrTheVerdict) {
   EXPECT_EQ(l.silence(9, 60 * kSecond), 0);
 }
 
+TEST(Liveness, WhoHasNotBeenHeardOfYetIsNotMissed) {
+  Liveness l({1, 2}, 8 * kSecond);
+  EXPECT_TRUE(l.met(1));
+  l.await_first_words();
+  l.set_active(true, 0);
+  EXPECT_EQ(l.deadline(), kNever);
+  l.heard(2, 5 * kSecond);
+  EXPECT_TRUE(l.met(2));
+  EXPECT_FALSE(l.met(1));
+  EXPECT_TRUE(l.met(9)) << "not watched";
+  std::vector<Member> ping;
+  l.due(100 * kSecond, ping);
+  EXPECT_EQ(ping, (std::vector<Member>{2}));
+  EXPECT_EQ(l.silent(100 * kSecond), 2);
+  l.heard(2, 100 * kSecond);
+  EXPECT_EQ(l.silent(100 * kSecond), kNoMember);
+  l.all_met(100 * kSecond);
+  EXPECT_EQ(l.silent(108 * kSecond), kNoMember);
+  l.heard(2, 105 * kSecond);
+  EXPECT_EQ(l.silent(109 * kSecond), 1);
+}
+
 // ---- staging ----
 
 TEST(Staging, KeepsUntilTakenInOrderAndBounded) {
@@ -388,91 +409,6 @@ TEST(Staging, EmptyPayloadsCostToo) {
   for (Chunk c = 0; c < 100000; c++) stored += s.put(0, {0, c}, 0, {}) == Staging::Put::kStored;
   EXPECT_LE(stored, 10000u / 64);
   EXPECT_EQ(Staging(0).put(0, {0, 0}, 0, {}), Staging::Put::kFull);
-}
-
-// ---- reach probe ----
-
-TEST(ReachProbe, GoodWhenAllAreHeardHereAndBelow) {
-  ReachProbe p(0, 3, 1, true, kSecond, 0);
-  bool ok = false;
-  std::string why;
-  p.on_probe(1);
-  p.on_probe(1);
-  EXPECT_FALSE(p.verdict(10, ok, why));
-  p.on_probe(2);
-  EXPECT_FALSE(p.verdict(10, ok, why)) << "a child has not spoken";
-  p.on_status(0, true, "");
-  EXPECT_TRUE(p.verdict(10, ok, why));
-  EXPECT_TRUE(ok);
-  EXPECT_EQ(why, "");
-  EXPECT_FALSE(p.verdict(11, ok, why)) << "once";
-}
-
-TEST(ReachProbe, NamesWhomItDoesNotHear) {
-  ReachProbe p(2, 4, 0, true, kSecond, 0);
-  bool ok = true;
-  std::string why;
-  p.on_probe(1);
-  EXPECT_EQ(p.deadline(), 0) << "a probe is due";
-  EXPECT_TRUE(p.send_due(0));
-  EXPECT_FALSE(p.verdict(kSecond - 1, ok, why));
-  EXPECT_TRUE(p.verdict(kSecond, ok, why));
-  EXPECT_FALSE(ok);
-  EXPECT_EQ(why, "rank 2 does not hear rank 0, 3");
-}
-
-TEST(ReachProbe, AChildsReasonTravelsUp) {
-  ReachProbe p(0, 3, 2, true, kSecond, 0);
-  bool ok = true;
-  std::string why;
-  p.on_probe(1);
-  p.on_probe(2);
-  p.on_status(0, false, "rank 1 does not hear rank 2");
-  EXPECT_FALSE(p.verdict(5, ok, why));
-  p.on_status(1, true, "");
-  EXPECT_TRUE(p.verdict(5, ok, why));
-  EXPECT_FALSE(ok);
-  EXPECT_EQ(why, "rank 1 does not hear rank 2");
-}
-
-TEST(ReachProbe, ProbesThinOutAndNoDeadlineStaysInThePast) {
-  ReachProbe p(0, 3, 1, true, kSecond, 0);
-  Nanos now = 0, gap = 0;
-  for (int i = 0; i < 10; i++) {
-    EXPECT_TRUE(p.send_due(now));
-    EXPECT_FALSE(p.send_due(now));
-    EXPECT_GE(p.deadline() - now, gap);
-    gap = p.deadline() - now;
-    now = p.deadline();
-  }
-  now = 5 * kSecond;
-  EXPECT_TRUE(p.send_due(now));
-  bool ok = false;
-  std::string why;
-  EXPECT_FALSE(p.verdict(now, ok, why)) << "the child may have joined later";
-  EXPECT_GT(p.deadline(), now);
-}
-
-TEST(ReachProbe, WithoutMulticastItIsOnlyTheBarrier) {
-  ReachProbe p(0, 100, 2, false, kSecond, 0);
-  bool ok = false;
-  std::string why;
-  EXPECT_FALSE(p.send_due(kSecond));
-  EXPECT_EQ(p.deadline(), kNever);
-  p.on_status(0, true, "");
-  EXPECT_FALSE(p.verdict(0, ok, why));
-  p.on_status(1, true, "");
-  EXPECT_TRUE(p.verdict(0, ok, why));
-}
-
-TEST(ReachProbe, ReasonsAreBounded) {
-  ReachProbe p(0, 40, 30, true, kSecond, 0);
-  for (uint32_t c = 0; c < 30; c++) p.on_status(c, false, std::string(5000, 'x'));
-  bool ok = true;
-  std::string why;
-  EXPECT_TRUE(p.verdict(kSecond, ok, why));
-  EXPECT_LT(why.size(), 2000u);
-  EXPECT_NE(why.find("and 31 more"), std::string::npos) << why.substr(0, 200);
 }
 
 }  // namespace

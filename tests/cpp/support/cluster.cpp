@@ -153,14 +153,14 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
   add_group(options.group);
 }
 
-size_t Cluster::add_group(const GroupParams& base) {
+size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   const size_t g = groups_.size();
   const MulticastAddress address{static_cast<uint32_t>(g + 1), 7000, false};
-  groups_.emplace_back();
-  uint32_t ready = 0;
-  for (uint32_t r = 0; r < options_.ranks; r++) {
+  groups_.emplace_back(options_.ranks, nullptr);
+  auto ready = std::make_shared<uint32_t>(0);
+  for (Member r = 0; r < options_.ranks; r++) {
     GroupParams params = base;
-    params.self = static_cast<Member>(r);
+    params.self = r;
     params.tag = base.tag + g + 1;
     params.agreed.members = options_.ranks;
     if (!params.host_of.empty()) {
@@ -175,18 +175,31 @@ size_t Cluster::add_group(const GroupParams& base) {
       };
     }
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
-    std::vector<PeerId> peers;
-    for (uint32_t m = 0; m < options_.ranks; m++) {
-      peers.push_back(m == r ? kNoPeer
-                             : lanes_[r]->transport().stream().add_peer(
-                                   lanes_[m]->transport().stream().address(false)));
+    const auto enter = [=, this] {
+      join(r, g, params, address, [ready](const Status&) { ++*ready; });
+    };
+    const Nanos delay = options_.join_delay ? options_.join_delay(r) : 0;
+    if (delay == 0) {
+      enter();
+    } else if (delay != kNever) {
+      at(now_ + delay, enter);
     }
-    (void)lanes_[r]->transport().datagram().join(address);
-    groups_[g].push_back(&lanes_[r]->add_group(params, address, true, peers, now_));
-    groups_[g].back()->core().start_probe(now_, [&ready](const Status&) { ready++; });
   }
-  run([&] { return ready == options_.ranks; });
+  run([&] { return *ready == options_.ranks; }, limit);
   return g;
+}
+
+void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
+                   std::function<void(const Status&)> ready) {
+  std::vector<PeerId> peers;
+  for (uint32_t m = 0; m < options_.ranks; m++) {
+    peers.push_back(m == r ? kNoPeer
+                           : lanes_[r]->transport().stream().add_peer(
+                                 lanes_[m]->transport().stream().address(false)));
+  }
+  (void)lanes_[r]->transport().datagram().join(address);
+  groups_[g][r] = &lanes_[r]->add_group(std::move(params), address, true, std::move(peers), now_);
+  groups_[g][r]->core().start_probe(now_, std::move(ready));
 }
 
 std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
@@ -312,7 +325,7 @@ void Cluster::step() {
 
 uint64_t Cluster::total(Counter c, size_t g) const {
   uint64_t sum = 0;
-  for (const LaneGroup* group : groups_[g]) sum += group->counters().get(c);
+  for (const LaneGroup* group : groups_[g]) sum += group ? group->counters().get(c) : 0;
   return sum;
 }
 

@@ -73,6 +73,8 @@ struct ClusterOptions {
   GroupParams group;  // self, tag and agreed.members are filled in
   // Another medium than the simulated network, which then stands idle.
   std::function<std::unique_ptr<Transport>()> transport;
+  // How long after the others a rank joins its groups; kNever: it never does (and has no group).
+  std::function<Nanos(Member)> join_delay;
 };
 
 class Cluster {
@@ -85,8 +87,9 @@ class Cluster {
   Lane& lane(Member r) { return *lanes_[r]; }
   // Group `g` (0 is made by the constructor).
   LaneGroup& group(Member r, size_t g = 0) { return *groups_[g][r]; }
-  // Another group over the same endpoints; returns its index.
-  size_t add_group(const GroupParams& params);
+  // Another group over the same endpoints; returns its index. Waits until it is made, or `limit`
+  // passes.
+  size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
 
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                    Nanos timeout = kNever, size_t g = 0);
@@ -132,6 +135,8 @@ class Cluster {
  private:
   void step();
   Nanos next_time() const;
+  void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
+            std::function<void(const Status&)> ready);
 
   ClusterOptions options_;
   SimNetwork net_;
