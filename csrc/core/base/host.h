@@ -22,7 +22,8 @@ std::string host_id_from(const char* boot_id_path, const char* net_namespace_pat
 std::string host_name();
 
 // What tells this job from others on the network, equal on all its ranks: "run|address|port" from
-// TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT; empty when none is set. Reads the environment.
+// TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT; empty when none is set (engine/rendezvous.h has
+// the substitute). Reads the environment.
 std::string job_salt();
 
 }  // namespace mcast

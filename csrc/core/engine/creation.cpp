@@ -243,7 +243,10 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   mine.host = host_id();
   mine.host_name = host_name();
   mine.random = secure_random64();
-  mine.salt = job_salt();
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    mine.salt = salt.value(job_salt());
+  }
   mine.agreed = spec.config.agreed_text();
   Result<HostMeeting> meeting = prepare_meeting(spec);
   if (meeting.ok()) mine.shared = meeting->address().encode();
@@ -280,6 +283,10 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
   Result<Agreement> agreement =
       agree(*records, spec.rank, spec.config, 64u << 10, spec.rail, spec.rails);
   if (!agreement.ok()) return agreement.status().with_context(context);
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    salt.adopt((*records)[0].salt);
+  }
   if (agreement->hosts == 1 && meeting.ok()) {
     Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
     if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");

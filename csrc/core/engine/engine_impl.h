@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/host_group.h"
@@ -24,6 +25,7 @@ struct Engine::Impl {
   std::vector<std::weak_ptr<GroupBase>> groups;
   std::vector<std::weak_ptr<GroupBase>> parts;  // of those; closed after them
   bool down = false;
+  JobSalt salt{secure_random64()};
   // Of all multicast lanes together: they share the link.
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
   std::shared_ptr<Trace> trace;

@@ -39,6 +39,26 @@ inline constexpr uint32_t kProtocolVersion = 5;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
+// What jobs over the same hosts differ in and the groups of a job have in common, so that these
+// share multicast addresses. The environment may name the job; else it is the random number of
+// member 0 of the first group that a process makes, which is usually the one of all ranks. Not
+// thread-safe.
+class JobSalt {
+ public:
+  explicit JobSalt(uint64_t random) : salt_(std::to_string(random)) {}
+  // To be published; `named`: what the environment says, maybe nothing.
+  std::string value(const std::string& named) const { return named.empty() ? salt_ : named; }
+  // A group has been agreed on, by the salt of its member 0.
+  void adopt(const std::string& salt) {
+    if (!settled_) salt_ = salt;
+    settled_ = true;
+  }
+
+ private:
+  std::string salt_;
+  bool settled_ = false;
+};
+
 struct Agreement {
   Agreed agreed;
   uint64_t tag = 0;

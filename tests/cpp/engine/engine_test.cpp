@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -9,6 +11,7 @@
 #include <thread>
 
 #include "engine/clock.h"
+#include "engine/rendezvous.h"
 #include "programs.h"
 
 namespace mcast::test {
@@ -182,6 +185,41 @@ TEST(Engine, SeveralGroupsInDifferentOrder) {
     }
     return true;
   }));
+}
+
+// Groups of one job share multicast addresses, whoever is their member 0; jobs that the environment
+// does not name must not, though their hosts are the same.
+TEST(Engine, JobsDifferInTheirSaltGroupsOfAJobDoNot) {
+  struct Salts {
+    char world[64], turned[64];
+  };
+  constexpr size_t kBytes = 2 * sizeof(Salts);
+  auto* const jobs = static_cast<Salts*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(jobs, MAP_FAILED);
+  for (int job = 0; job < 2; job++) {
+    expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+      for (const char* name : {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}) {
+        unsetenv(name);
+      }
+      DirectoryStore all = store.scoped("world"), reverse = store.scoped("turned");
+      if (!make_group("world", rank, 2, all)) return false;
+      if (!make_group("turned", static_cast<Member>(1 - rank), 2, reverse)) return false;
+      if (rank != 0) return true;
+      const auto salt = [](DirectoryStore& of, char* out) {
+        auto text = of.multi_get({"rank/0"}, kSecond);
+        auto record = RankRecord::decode(text.ok() ? text.value()[0] : "");
+        if (record.ok()) snprintf(out, sizeof Salts::world, "%s", record->salt.c_str());
+      };
+      salt(all, jobs[job].world);
+      salt(reverse, jobs[job].turned);
+      return true;
+    }));
+    EXPECT_STRNE(jobs[job].world, "");
+    EXPECT_STREQ(jobs[job].world, jobs[job].turned);
+  }
+  EXPECT_STRNE(jobs[0].world, jobs[1].world);
+  munmap(jobs, kBytes);
 }
 
 TEST(Engine, KilledRankIsNamedByTheOthers) {

@@ -232,6 +232,16 @@ TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
   EXPECT_GT(seen.size(), 500u * 8);  // hardly any address is shared between jobs
 }
 
+TEST(JobSalt, IsThatOfTheFirstGroupUnlessTheEnvironmentNamesTheJob) {
+  JobSalt a(1), b(2);
+  EXPECT_NE(a.value(""), b.value(""));
+  EXPECT_EQ(a.value("run7"), b.value("run7"));
+  b.adopt(a.value(""));
+  EXPECT_EQ(b.value(""), a.value(""));
+  b.adopt("of a group with others");
+  EXPECT_EQ(b.value(""), a.value(""));
+}
+
 TEST(Agree, TagsFollowRankZerosRandomNumber) {
   std::set<uint64_t> tags;
   for (uint64_t random = 0; random < 1000; random++) {
