@@ -34,7 +34,7 @@ void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready)
   if (!params_.multicast_problem.empty()) {
     probe.reach = ReachProbe::Reach::kNone;
     probe.why = "rank " + std::to_string(self_) + ": " + params_.multicast_problem;
-  } else if (!params_.try_multicast) {
+  } else if (!params_.try_multicast || (!params_.require_multicast && port_.reach_known(now))) {
     probe.reach = ReachProbe::Reach::kKnown;
   }
   probe_.emplace(std::move(probe), now);
@@ -87,6 +87,9 @@ void GroupCore::drive_joining(Nanos now) {
 void GroupCore::all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now) {
   if (reach == ReachProbe::Reach::kNone) return on_probe_done(false, why, now);
   if (!params_.try_multicast) return on_probe_done(false, "set by MCAST_ALGORITHM", now);
+  if (reach == ReachProbe::Reach::kKnown) {
+    return on_probe_done(true, "the probe of another group reached every rank", now);
+  }
   pass_start(kGo, "");
   liveness_.all_met(now);
   probe_->start(now);
@@ -160,6 +163,8 @@ void GroupCore::on_probe_done(bool multicast, const std::string& why, Nanos now)
                wire::FrameType::kProbeDone, 0, multicast ? 1 : 0, body.bytes());
   }
   liveness_.all_met(now);
+  if (multicast && !probe_->joining()) port_.reach_proven(now);
+  if (!multicast && params_.try_multicast) port_.reach_lost();
   probe_.reset();
   path_ = multicast ? Path::kMulticast : Path::kRing;
   path_reason_ = why;

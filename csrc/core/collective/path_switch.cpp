@@ -71,6 +71,7 @@ void GroupCore::draw_line(Sequence first_by_ring, Nanos now) {
   ring_from_ = first_by_ring;
   path_reason_ = "switched at operation " + std::to_string(first_by_ring) + ": " + switch_reason_;
   counters_.add(Counter::path_switches);
+  port_.reach_lost();
   if (tree_.is_top(self_)) {
     log(LogLevel::kWarn, "group '%s' goes on by the unicast ring: %s", params_.name.c_str(),
         path_reason_.c_str());

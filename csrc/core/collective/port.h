@@ -29,6 +29,13 @@ class Port {
   // Groups of this lane that move large operations now, this one included: they share the budget.
   virtual uint32_t busy_groups() const = 0;
 
+  // Whether another group that lives has lately found that all members hear each other by
+  // multicast, with datagrams as large; that this group has found it; that some do not hear others
+  // any more.
+  virtual bool reach_known(Nanos /*now*/) const { return false; }
+  virtual void reach_proven(Nanos /*now*/) {}
+  virtual void reach_lost() {}
+
   // One-sided reads, where the transport has them (RemoteMemory). expose(): what other members need
   // to read `region`; nothing: they cannot. It stays readable for about the liveness limit after
   // the call, even if the region goes.

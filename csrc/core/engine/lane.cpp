@@ -18,6 +18,9 @@ constexpr size_t kOrphanBytes = 1u << 20;
 constexpr size_t kRetiredTags = 4096;
 // Ranks make a group within moments of each other; what is older belongs to one that never came.
 constexpr Nanos kOrphanAge = 60 * kSecond;
+// For how long a group's probe also speaks for new groups among its members, while it lives: half
+// of the time for which a switch keeps a membership that nobody asks about (260 s).
+constexpr Nanos kProofAge = 130 * kSecond;
 // Naps: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
 // in one for it to save anything.
 constexpr Nanos kLongestNap = 200 * kMicro, kShortestNap = 50 * kMicro;
@@ -77,6 +80,29 @@ bool LaneGroup::read(Member from, uint64_t address, uint32_t key, size_t length,
 }
 
 uint32_t LaneGroup::busy_groups() const { return std::max(1u, lane_.busy_); }
+
+bool LaneGroup::reach_known(Nanos now) const {
+  std::vector<PeerId> mine = peers_;
+  std::sort(mine.begin(), mine.end());
+  const auto proves = [&](const auto& entry) {
+    const LaneGroup& g = *entry.second;
+    return !g.proven_.empty() && now - g.proven_at_ < kProofAge &&
+           g.address_.loopback == address_.loopback &&
+           g.core_.params().agreed.chunk >= core_.params().agreed.chunk &&
+           std::includes(g.proven_.begin(), g.proven_.end(), mine.begin(), mine.end());
+  };
+  return std::any_of(lane_.groups_.begin(), lane_.groups_.end(), proves);
+}
+
+void LaneGroup::reach_proven(Nanos now) {
+  proven_ = peers_;
+  std::sort(proven_.begin(), proven_.end());
+  proven_at_ = now;
+}
+
+void LaneGroup::reach_lost() {
+  for (const auto& [tag, group] : lane_.groups_) group->proven_.clear();
+}
 
 Lane::~Lane() {
   while (!groups_.empty()) remove_group(groups_.begin()->first);

@@ -36,6 +36,9 @@ class LaneGroup final : public Port {
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_groups() const override;
+  bool reach_known(Nanos now) const override;
+  void reach_proven(Nanos now) override;
+  void reach_lost() override;
   std::optional<RemoteGrant> expose(const std::shared_ptr<Region>& region) override;
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
@@ -43,6 +46,9 @@ class LaneGroup final : public Port {
   Lane& lane_;
   MulticastAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
+  // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
+  std::vector<PeerId> proven_;
+  Nanos proven_at_ = 0;
   std::shared_ptr<Counters> counters_;
   GroupCore core_;
 };

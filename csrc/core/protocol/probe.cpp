@@ -5,7 +5,8 @@
 //
 // Members take turns: in a sweep each sends once, at a rate that does not depend on their number,
 // so neither links nor receive buffers are flooded in large groups. As all have joined by then, one
-// sweep is normally all there is; the others are for losses and for switches that learn slowly.
+// sweep is normally all there is; later ones, for losses and for switches that learn slowly, have a
+// quarter of the rate.
 #include "protocol/probe.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@ constexpr Nanos kFirstInterval = 2 * kMilli;
 constexpr Nanos kMaxInterval = 50 * kMilli;
 constexpr Nanos kNewsInterval = kSecond;
 constexpr uint64_t kProbeRate = 32u << 20;  // bytes per second, of all members together
+constexpr int kSlower = 4;                  // later sweeps, than the first
 constexpr int kSweeps = 4;                  // that fit into any time limit
 constexpr size_t kMaxWhy = 600;
 
@@ -85,7 +87,7 @@ bool ReachProbe::news(Nanos now, const std::string& above, Member first_child, c
 void ReachProbe::start(Nanos now) {
   if (started_) return;
   started_ = true;
-  give_up_ = now + timeout_ + kSweeps * sweep_;
+  give_up_ = now + timeout_ + kSweeps * kSlower * sweep_;
   next_send_ = now + sweep_ * self_ / static_cast<Nanos>(heard_.size());
 }
 
@@ -103,7 +105,7 @@ void ReachProbe::on_status(uint32_t child, bool ok, const std::string& why) {
 
 bool ReachProbe::send_due(Nanos now) {
   if (now < next_send_) return false;
-  next_send_ = now + std::max(interval_, sweep_);
+  next_send_ = now + std::max(interval_, kSlower * sweep_);
   interval_ = std::min(kMaxInterval, interval_ * 2);
   return true;
 }
