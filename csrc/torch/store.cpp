@@ -57,6 +57,7 @@ Status StoreAdapter::set(const std::string& key, const std::string& value) {
 Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::string>& keys,
                                                          Nanos timeout) {
   if (keys.empty()) return std::vector<std::string>();
+  met_ = false;
   std::vector<std::string> names;
   names.reserve(keys.size());
   for (const auto& key : keys) names.push_back(prefix_ + key);

@@ -35,7 +35,7 @@ class StoreAdapter final : public KeyValueStore {
   const std::string counter_;
   std::function<bool()> interrupted_;
   std::string prefix_;  // empty before the first set()
-  bool met_ = false;
+  bool met_ = false;    // nothing is waited for in vain, so far
 };
 
 }  // namespace mcast::pg

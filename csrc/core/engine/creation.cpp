@@ -1,4 +1,4 @@
-// Making a group: publish a record, read everybody's, agree on transport and shapes. Ranks that are
+// Making a group: all ranks introduce themselves and agree on transport and shapes. Ranks that are
 // all on one host meet in shared memory; else the group is added to its lanes and probed. Several
 // ranks on several hosts also find their neighbours, and if all hosts have as many, lay rails.
 #include <algorithm>
@@ -48,16 +48,24 @@ std::string network_reason(const GroupSpec& spec) {
   return "";
 }
 
-// Where the ranks' memory is found; nothing if one of them has told none, which all see alike.
-Result<std::vector<HostAddress>> addresses_of(const std::vector<RankRecord>& records) {
-  std::vector<HostAddress> addresses(records.size());
-  for (size_t r = 0; r < records.size(); r++) {
-    if (!HostAddress::decode(records[r].shared, addresses[r])) {
-      return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(r) +
-                                         " cannot be read; all ranks must use backend mcast of "
-                                         "the same version");
-    }
-    if (addresses[r].pid == 0) return std::vector<HostAddress>();
+// Where the memory of the ranks on our host is found, by rank; `introduced` is the round of their
+// records.
+Result<std::vector<HostAddress>> addresses_near(Round& introduced, Member self,
+                                                const std::vector<uint32_t>& host_of,
+                                                Nanos timeout) {
+  std::vector<Member> near;
+  for (size_t r = 0; r < host_of.size(); r++) {
+    if (host_of[r] == host_of[self]) near.push_back(static_cast<Member>(r));
+  }
+  Result<std::vector<std::string>> texts = introduced.answers(near, timeout);
+  if (!texts.ok()) return texts.status();
+  std::vector<HostAddress> addresses(host_of.size());
+  for (size_t i = 0; i < near.size(); i++) {
+    Result<RankRecord> record = RankRecord::decode((*texts)[i]);
+    if (record.ok() && HostAddress::decode(record->shared, addresses[near[i]])) continue;
+    return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(near[i]) +
+                                       " cannot be read; all ranks must use backend mcast of "
+                                       "the same version");
   }
   return addresses;
 }
@@ -72,26 +80,30 @@ GroupSpec part_of(const GroupSpec& spec) {
   return part;
 }
 
-// Tells all ranks what the meeting has come to here, and returns what all have said. Those that it
-// has found are looked after meanwhile.
-Result<std::vector<std::string>> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spec,
-                                                   const std::string& prefix, Nanos deadline,
-                                                   KeyValueStore& store) {
+// Tells what the meeting has come to here, and returns what follows for all. Those that it has
+// found are looked after meanwhile.
+Result<std::string> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spec,
+                                      const std::string& prefix, const std::string& doing,
+                                      Nanos deadline, KeyValueStore& store) {
   const std::string& found = meeting.verdict();
   const bool slots = spec.config.shared_memory == "slots" && found == "direct";
-  if (Status status = store.set(prefix + std::to_string(spec.rank), slots ? "slots" : found);
-      !status.ok()) {
-    return status;
-  }
-  std::vector<std::string> keys;
-  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(prefix + std::to_string(r));
+  Round round(store, prefix, spec.rank, spec.size);
+  if (Status status = round.say(slots ? "slots" : found); !status.ok()) return status;
+  const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
+    bool direct = false;
+    const std::string problem = HostMeeting::unite(verdicts, direct);
+    return !problem.empty() ? problem : std::string(direct ? "direct" : "slots");
+  };
   for (;;) {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
-    Result<std::vector<std::string>> verdicts = store.multi_get(keys, std::min(left, kMeetingStep));
-    if (verdicts.ok() || verdicts.status().code() != Code::kTimeout || left == 0) return verdicts;
+    Result<std::string> verdict = round.hear(std::min(left, kMeetingStep), unite);
+    if (verdict.ok() || round.over()) return verdict;
+    if (verdict.status().code() != Code::kTimeout || left == 0) {
+      return round.give_up(verdict.status(), doing);
+    }
     if (Status status = meeting.look_after(monotonic_now(), spec.config.liveness_limit);
         !status.ok()) {
-      return status;
+      return round.give_up(status, doing);
     }
   }
 }
@@ -114,25 +126,23 @@ Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
 // Ranks that share a host, in a group of several. Empty: some of them cannot read each other's
 // memory; all ranks come to the same.
 Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpec& spec,
-                                            const std::vector<RankRecord>& records,
-                                            const Agreement& agreement, Nanos deadline,
-                                            KeyValueStore& store) {
-  Result<std::vector<HostAddress>> addresses = addresses_of(records);
+                                            Round& introduced, const Agreement& agreement,
+                                            Nanos deadline, KeyValueStore& store) {
+  Result<std::vector<HostAddress>> addresses =
+      addresses_near(introduced, spec.rank, agreement.host_of, deadline - monotonic_now());
   if (!addresses.ok()) return addresses.status();
-  if (addresses->empty()) return HostReader();
   {
     std::lock_guard<std::mutex> lock(mutex);
     meeting.attach_neighbours(*addresses, agreement.host_of, spec, *hub);
   }
   // All have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec.config.liveness_limit + kPartPatience;
-  Result<std::vector<std::string>> verdicts =
-      exchange_verdicts(meeting, spec, "neighbours/", std::min(deadline, limit), store);
-  if (!verdicts.ok()) {
-    return verdicts.status().with_context("waiting for all ranks to find those on their hosts");
-  }
+  Result<std::string> verdict = exchange_verdicts(
+      meeting, spec, "neighbours", "waiting for all ranks to find those on their hosts",
+      std::min(deadline, limit), store);
+  if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  const std::string problem = HostMeeting::unite(*verdicts, direct);
+  const std::string problem = HostMeeting::unite({*verdict}, direct);
   if (!problem.empty()) {
     log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
         spec.name.c_str(), problem.c_str());
@@ -201,25 +211,21 @@ Result<std::unique_ptr<Split>> Engine::Impl::make_subgroups(const GroupSpec& spe
 
 // Null: some rank cannot, the network path is taken; all ranks come to the same.
 Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
-                                                      const std::vector<RankRecord>& records,
-                                                      Nanos deadline, KeyValueStore& store) {
-  for (const RankRecord& r : records) {
-    if (!r.network.empty()) return std::shared_ptr<GroupBase>();
-  }
-  Result<std::vector<HostAddress>> addresses = addresses_of(records);
+                                                      Round& introduced, Nanos deadline,
+                                                      KeyValueStore& store) {
+  Result<std::vector<HostAddress>> addresses = addresses_near(
+      introduced, spec.rank, std::vector<uint32_t>(spec.size), deadline - monotonic_now());
   if (!addresses.ok()) return addresses.status();
-  if (addresses->empty()) return std::shared_ptr<GroupBase>();
   {
     std::lock_guard<std::mutex> lock(mutex);
     meeting.attach(*addresses, spec, *hub);
   }
-  Result<std::vector<std::string>> verdicts =
-      exchange_verdicts(meeting, spec, "shared/", deadline, store);
-  if (!verdicts.ok()) {
-    return verdicts.status().with_context("waiting for all ranks to find their shared memory");
-  }
+  Result<std::string> verdict =
+      exchange_verdicts(meeting, spec, "shared",
+                        "waiting for all ranks to find their shared memory", deadline, store);
+  if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  if (const std::string problem = HostMeeting::unite(*verdicts, direct); !problem.empty()) {
+  if (const std::string problem = HostMeeting::unite({*verdict}, direct); !problem.empty()) {
     log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
         spec.name.c_str(), problem.c_str());
     return std::shared_ptr<GroupBase>();
@@ -231,88 +237,93 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
   return group;
 }
 
-Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
-  const Nanos start = monotonic_now();
-  const Nanos deadline = start + std::min<Nanos>(spec.timeout, kNever / 2);
-  const std::string context = "group '" + spec.name + "'";
-  const bool only_verbs = spec.config.transport == "verbs";
-
+RankRecord Engine::Impl::describe_self(const GroupSpec& spec, const Result<HostMeeting>& meeting) {
   RankRecord mine;
   mine.version = version();
   mine.protocol = kProtocolVersion;
   mine.host = host_id();
   mine.host_name = host_name();
   mine.random = secure_random64();
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    mine.salt = salt.value(job_salt());
-  }
   mine.agreed = spec.config.agreed_text();
-  Result<HostMeeting> meeting = prepare_meeting(spec);
   if (meeting.ok()) mine.shared = meeting->address().encode();
   mine.network = network_reason(spec);
   mine.verbs = verbs_problem_of(spec.config);
-  mine.transport = only_verbs ? "verbs" : "udp";
+  mine.transport = spec.config.transport == "verbs" ? "verbs" : "udp";
+  std::lock_guard<std::mutex> lock(mutex);
+  mine.salt = salt.value(job_salt());
+  return mine;
+}
+
+// Lanes, and who is where on which of them. With a choice of transports, that comes second: once
+// all have a device, all make their endpoints on it.
+Result<Roster> Engine::Impl::introduce_on(Lanes& on, const GroupSpec& spec, RankRecord& mine,
+                                          Round& introduced, Nanos deadline, KeyValueStore& store) {
+  const Nanos start = monotonic_now();
+  const bool only_verbs = spec.config.transport == "verbs";
   Result<Lanes> made = Status(Code::kUnavailable, mine.verbs);
   if (!only_verbs || mine.verbs.empty()) made = lanes_for(spec.config, only_verbs, spec.lane);
   // Without verbs where only verbs will do, the others are told why before this rank gives up.
-  if (!made.ok() && !only_verbs) return made.status().with_context(context);
+  if (!made.ok() && !only_verbs) return made.status();
   if (!made.ok()) mine.verbs = made.status().message();
-  const Status closed(Code::kClosed, context + ": the engine is shut down");
+  const Status closed(Code::kClosed, "the engine is shut down");
   if (made.ok() && !describe_lanes(*made, mine)) return closed;
-  Result<std::vector<RankRecord>> records = exchange(spec, store, "rank", mine, start, deadline);
-  if (!records.ok()) return records.status().with_context(context);
-  Result<TransportChoice> choice = choose_transport(*records, spec.config.transport);
-  if (!choice.ok()) return choice.status().with_context(context);
-  if (choice->verbs && !only_verbs) {
-    // All have a device: now the endpoints on it, which may yet fail (locked memory).
-    Result<Lanes> verbs = lanes_for(spec.config, true, spec.lane);
-    if (!verbs.ok()) {
-      mine.verbs = verbs.status().message();
-    } else if (!describe_lanes(*verbs, mine)) {
-      return closed;
-    }
-    Result<std::vector<RankRecord>> second = exchange(spec, store, "verbs", mine, start, deadline);
-    if (!second.ok()) return second.status().with_context(context);
-    choice = choose_transport(*second, spec.config.transport);
-    if (choice->verbs) {
-      made = std::move(verbs);
-      records = std::move(second);
-    }
+  std::vector<RankRecord> records;
+  Result<Roster> roster = introduce(spec, introduced, mine, start, deadline, records);
+  if (!roster.ok()) return roster;
+  if (made.ok()) on = *made;
+  if (!roster->again) return roster;
+  Result<Lanes> verbs = lanes_for(spec.config, true, spec.lane);
+  if (!verbs.ok()) {
+    mine.verbs = verbs.status().message();
+  } else if (!describe_lanes(*verbs, mine)) {
+    return closed;
   }
-  Result<Agreement> agreement =
-      agree(*records, spec.rank, spec.config, 64u << 10, spec.rail, spec.rails);
-  if (!agreement.ok()) return agreement.status().with_context(context);
+  Round second(store, "verbs", spec.rank, spec.size);
+  roster = introduce(spec, second, mine, start, deadline, records);
+  if (roster.ok() && roster->verbs) on = *verbs;
+  return roster;
+}
+
+Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
+  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
+  const std::string creating = "creating group '" + spec.name + "'";
+  Result<HostMeeting> meeting = prepare_meeting(spec);
+  RankRecord mine = describe_self(spec, meeting);
+  Round introduced(store, "rank", spec.rank, spec.size);
+  Lanes on;
+  Result<Roster> roster = introduce_on(on, spec, mine, introduced, deadline, store);
+  if (!roster.ok()) return roster.status().with_context("group '" + spec.name + "'");
+  const Agreement agreement = agreement_of(*roster, spec.rank, spec.config, 64u << 10, spec.rails);
   {
     std::lock_guard<std::mutex> lock(mutex);
-    salt.adopt((*records)[0].salt);
+    salt.adopt(roster->salt);
   }
-  if (agreement->hosts == 1 && meeting.ok()) {
-    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, *records, deadline, store);
-    if (!met.ok()) return met.status().with_context("creating group '" + spec.name + "'");
+  if (agreement.hosts == 1 && meeting.ok() && roster->shared && roster->network.empty()) {
+    Result<std::shared_ptr<GroupBase>> met = meet(*meeting, spec, introduced, deadline, store);
+    if (!met.ok()) return met.status().with_context(creating);
     if (met.value() != nullptr) return met;
   }
-  auto group = std::make_shared<GroupImpl>(spec, (*made)[0], (*made)[1]);
+  auto group = std::make_shared<GroupImpl>(spec, on[0], on[1]);
   group->observe(arrived, traced(spec));
-  group->explain_transport(choice->reason);
+  group->explain_transport(roster->transport_reason);
   bool rails = false;
-  if (agreement->hosts == 1) {
+  if (agreement.hosts == 1) {
     if (const std::string why = meeting.ok() ? mine.network : meeting.status().message();
         !why.empty()) {
       group->shares_not(why);
     }
-  } else if (agreement->hosts < spec.size && meeting.ok() && !spec.part) {
-    Result<HostReader> reader = neighbours(*meeting, spec, *records, *agreement, deadline, store);
-    if (!reader.ok()) return reader.status().with_context("creating group '" + spec.name + "'");
-    rails = *reader && Hosts(agreement->host_of).even();
+  } else if (agreement.hosts < spec.size && roster->shared && !spec.part) {
+    Result<HostReader> reader = neighbours(*meeting, spec, introduced, agreement, deadline, store);
+    if (!reader.ok()) return reader.status().with_context(creating);
+    rails = *reader && Hosts(agreement.host_of).even();
     group->fold_on_hosts(std::move(reader).value());
   }
-  if (Status status = group->open(agreement.value(), deadline, spec.interrupted); !status.ok())
+  if (Status status = group->open(agreement, deadline, spec.interrupted); !status.ok())
     return status;
-  if (rails || (agreement->hosts > 1 && spec.config.subgroups > 1 && !spec.part)) {
+  if (rails || (agreement.hosts > 1 && spec.config.subgroups > 1 && !spec.part)) {
     Result<std::unique_ptr<Split>> split =
-        rails ? make_rails(spec, *agreement, store) : make_subgroups(spec, store);
-    if (!split.ok()) return split.status().with_context("creating group '" + spec.name + "'");
+        rails ? make_rails(spec, agreement, store) : make_subgroups(spec, store);
+    if (!split.ok()) return split.status().with_context(creating);
     group->split(std::move(split).value());
   }
   return std::shared_ptr<GroupBase>(group);

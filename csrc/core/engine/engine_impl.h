@@ -41,16 +41,17 @@ struct Engine::Impl {
   std::map<std::string, std::string> verbs_problems;
   void sweep_worn();
   Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
-  Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec,
-                                const std::vector<RankRecord>& records, const Agreement& agreement,
-                                Nanos deadline, KeyValueStore& store);
+  RankRecord describe_self(const GroupSpec& spec, const Result<HostMeeting>& meeting);
+  Result<Roster> introduce_on(Lanes& on, const GroupSpec& spec, RankRecord& mine, Round& introduced,
+                              Nanos deadline, KeyValueStore& store);
+  Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec, Round& introduced,
+                                const Agreement& agreement, Nanos deadline, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> join_part(const GroupSpec& spec, KeyValueStore& store);
   Result<std::unique_ptr<Split>> make_rails(const GroupSpec& spec, const Agreement& agreement,
                                             KeyValueStore& store);
   Result<std::unique_ptr<Split>> make_subgroups(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
-                                          const std::vector<RankRecord>& records, Nanos deadline,
-                                          KeyValueStore& store);
+                                          Round& introduced, Nanos deadline, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 

@@ -1,12 +1,76 @@
-// Lanes are asked on their own threads, one round trip each; the store is asked for all records at
-// once and answers when the last rank has published.
+// Lanes are asked on their own threads, one round trip each. The store is asked for all answers by
+// rank 0 only, at once, and answers when the last rank has published; the others wait for rank 0.
+// Only when the time is over does everybody look who is missing, to name them.
 #include "engine/introduction.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "engine/clock.h"
+#include "engine/transport_choice.h"
 
 namespace mcast {
+namespace {
+
+constexpr Member kFirst = 0;  // who concludes
+
+// A conclusion as it is published: "+" and the text, or "-<code> " and why there is none.
+std::string packed(const Result<std::string>& conclusion) {
+  if (conclusion.ok()) return "+" + conclusion.value();
+  const Status& why = conclusion.status();
+  return "-" + std::to_string(static_cast<int>(why.code())) + " " + why.message();
+}
+
+Result<std::string> unpacked(const std::string& text) {
+  if (!text.empty() && text[0] == '+') return text.substr(1);
+  int code = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] =
+      std::from_chars(text.data() + std::min<size_t>(1, text.size()), end, code);
+  const bool known = error == std::errc() && text[0] == '-' && code > 0 &&
+                     code <= static_cast<int>(Code::kInternal);
+  if (!known || at == end) {
+    return Status(Code::kMismatch,
+                  "what rank 0 has published cannot be read; all ranks must use "
+                  "backend mcast of the same version");
+  }
+  return Status(static_cast<Code>(code), std::string(at + 1, end));
+}
+
+Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts) {
+  std::vector<RankRecord> records;
+  for (const std::string& text : texts) {
+    Result<RankRecord> record = RankRecord::decode(text);
+    if (!record.ok()) {
+      return record.status().with_context("rank " + std::to_string(records.size()));
+    }
+    records.push_back(std::move(record).value());
+  }
+  return records;
+}
+
+// On rank 0. `first`: the records of the round before, if this is the second.
+Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
+                         const std::vector<RankRecord>& first) {
+  for (size_t i = 1; i < now.size(); i++) {
+    if (Status s = same_version(now[0], kFirst, now[i], static_cast<Member>(i)); !s.ok()) return s;
+  }
+  Result<TransportChoice> choice = choose_transport(now, spec.config.transport);
+  if (!choice.ok()) return choice.status();
+  Roster roster;
+  // All have a device: next the endpoints on it, which may yet fail (locked memory).
+  roster.again = choice->verbs && first.empty() && spec.config.transport != "verbs";
+  if (!roster.again) {
+    Result<Roster> made = conclude(first.empty() || choice->verbs ? now : first, spec.rail);
+    if (!made.ok()) return made;
+    roster = std::move(made).value();
+  }
+  roster.verbs = choice->verbs;
+  roster.transport_reason = choice->reason;
+  return roster;
+}
+
+}  // namespace
 
 bool describe_lanes(const Lanes& lanes, RankRecord& record) {
   const bool multicast = lanes[0]->call([&record](Lane& l, Nanos) {
@@ -24,31 +88,84 @@ bool describe_lanes(const Lanes& lanes, RankRecord& record) {
   });
 }
 
-Result<std::vector<RankRecord>> exchange(const GroupSpec& spec, KeyValueStore& store,
-                                         const std::string& prefix, const RankRecord& mine,
-                                         Nanos start, Nanos deadline) {
-  const auto key = [&prefix](uint32_t rank) { return prefix + "/" + std::to_string(rank); };
-  if (Status status = store.set(key(spec.rank), mine.encode()); !status.ok()) {
+std::vector<std::string> Round::all_keys() const {
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < size_; r++) keys.push_back(key(static_cast<Member>(r)));
+  return keys;
+}
+
+Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
+  const std::string all = prefix_ + "/all";
+  const bool first = rank_ == kFirst;
+  Result<std::vector<std::string>> heard =
+      store_.multi_get(first ? all_keys() : std::vector{all}, timeout);
+  if (!heard.ok()) return heard.status();
+  over_ = true;
+  if (!first) return unpacked((*heard)[0]);
+  Result<std::string> conclusion = conclude(*heard);
+  if (Status status = store_.set(all, packed(conclusion)); !status.ok()) return status;
+  return conclusion;
+}
+
+Status Round::give_up(const Status& why, const std::string& doing) {
+  const bool late = why.code() == Code::kTimeout;
+  if (rank_ != kFirst) return (late ? missing() : why).with_context(doing);
+  const Status full = why.with_context(doing);
+  // No more calls of a store that has failed.
+  if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost) {
+    (void)store_.set(prefix_ + "/all", packed(late ? full : full.with_context("rank 0")));
+  }
+  return full;
+}
+
+Result<std::vector<std::string>> Round::answers(const std::vector<Member>& of, Nanos timeout) {
+  std::vector<std::string> keys;
+  for (const Member m : of) keys.push_back(key(m));
+  return store_.multi_get(keys, timeout);
+}
+
+Status Round::missing() {
+  Result<std::vector<std::string>> all = store_.multi_get(all_keys(), 0);
+  if (!all.ok()) return all.status();
+  return Status(Code::kTimeout, "rank 0 has not said what follows from the answers of all ranks");
+}
+
+Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& mine, Nanos start,
+                         Nanos deadline, std::vector<RankRecord>& records) {
+  const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
+  const auto waiting = [&](const Status& why) {
+    return round.give_up(why, "waiting for the addresses of all ranks, for " +
+                                  seconds_text(monotonic_now() - start) + " (limit " +
+                                  seconds_text(spec.timeout) + ")");
+  };
+  if (Status status = round.say(mine.encode()); !status.ok()) {
     return status.with_context("publishing this rank's address");
   }
-  std::vector<std::string> keys;
-  for (uint32_t r = 0; r < spec.size; r++) keys.push_back(key(r));
-  Result<std::vector<std::string>> values =
-      store.multi_get(keys, std::max<Nanos>(0, deadline - monotonic_now()));
-  if (!values.ok()) {
-    return values.status().with_context("waiting for the addresses of all ranks, for " +
-                                        seconds_text(monotonic_now() - start) + " (limit " +
-                                        seconds_text(spec.timeout) + ")");
+  if (spec.rank != kFirst) {
+    Result<std::vector<std::string>> first = round.answers({kFirst}, left());
+    if (!first.ok()) return waiting(first.status());
+    Result<std::vector<RankRecord>> theirs = decode_all(*first);
+    if (!theirs.ok()) return theirs.status();
+    if (Status s = same_version((*theirs)[0], kFirst, mine, spec.rank); !s.ok()) return s;
   }
-  std::vector<RankRecord> records;
-  for (const std::string& text : *values) {
-    Result<RankRecord> record = RankRecord::decode(text);
-    if (!record.ok()) {
-      return record.status().with_context("rank " + std::to_string(records.size()));
-    }
-    records.push_back(std::move(record).value());
+  const auto conclusion = [&](const std::vector<std::string>& answers) -> Result<std::string> {
+    Result<std::vector<RankRecord>> all = decode_all(answers);
+    if (!all.ok()) return all.status();
+    Result<Roster> roster = roster_of(spec, *all, records);
+    if (!roster.ok()) return roster.status();
+    records = std::move(all).value();
+    return roster->encode();
+  };
+  Result<std::string> heard = round.hear(left(), conclusion);
+  if (!heard.ok()) return round.over() ? heard.status() : waiting(heard.status());
+  Result<Roster> roster = Roster::decode(*heard);
+  if (roster.ok() && !roster->again && roster->ranks.size() != spec.size) {
+    return Status(Code::kMismatch, "ranks differ in the size of the group: rank 0 has " +
+                                       std::to_string(roster->ranks.size()) + ", rank " +
+                                       std::to_string(spec.rank) + " has " +
+                                       std::to_string(spec.size));
   }
-  return records;
+  return roster;
 }
 
 }  // namespace mcast

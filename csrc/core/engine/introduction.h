@@ -1,7 +1,10 @@
-// How ranks introduce themselves when a group is made: a record of each through the store.
+// How ranks introduce themselves when a group is made: what each has to say goes into the store,
+// rank 0 reads it all and publishes what follows. So P ranks read P conclusions, not P times P
+// texts.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,9 +21,42 @@ using Lanes = std::array<std::shared_ptr<LaneThread>, kLanes>;  // multicast, re
 // Writes into `record` where the lanes can be reached and what they carry. False: they are stopped.
 bool describe_lanes(const Lanes& lanes, RankRecord& record);
 
-// Publishes this rank's record under "<prefix>/<rank>" and reads everybody's, by rank.
-Result<std::vector<RankRecord>> exchange(const GroupSpec& spec, KeyValueStore& store,
-                                         const std::string& prefix, const RankRecord& mine,
-                                         Nanos start, Nanos deadline);
+// One question to all ranks: say() once, then hear() until it is no kTimeout.
+class Round {
+ public:
+  // Answers are under "<prefix>/<rank>", what follows under "<prefix>/all".
+  Round(KeyValueStore& store, std::string prefix, Member rank, uint32_t size)
+      : store_(store), prefix_(std::move(prefix)), rank_(rank), size_(size) {}
+
+  Status say(const std::string& answer) { return store_.set(key(rank_), answer); }
+  // Waits for at most `timeout`. Rank 0 draws the conclusion from all answers; if that fails, it
+  // fails on all ranks alike.
+  using Conclude = std::function<Result<std::string>(const std::vector<std::string>& answers)>;
+  Result<std::string> hear(Nanos timeout, const Conclude& conclude);
+  // Answers or conclusion were there: hear() has failed, if so, on all ranks alike.
+  bool over() const { return over_; }
+  // Instead of hearing on. Rank 0 tells the others; they look, after a kTimeout, whose answers are
+  // missing. The reason, with these.
+  Status give_up(const Status& why, const std::string& doing);
+  // The answers of some.
+  Result<std::vector<std::string>> answers(const std::vector<Member>& of, Nanos timeout);
+
+ private:
+  std::string key(Member rank) const { return prefix_ + "/" + std::to_string(rank); }
+  std::vector<std::string> all_keys() const;
+  Status missing();
+
+  KeyValueStore& store_;
+  const std::string prefix_;
+  const Member rank_;
+  const uint32_t size_;
+  bool over_ = false;
+};
+
+// What all ranks are and where, for rounds "rank" and "verbs" (Roster::again). Every rank but 0
+// also reads rank 0's record, so that different versions are found out whatever else they differ
+// in. `records`: on rank 0, everybody's, for the second round.
+Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& mine, Nanos start,
+                         Nanos deadline, std::vector<RankRecord>& records);
 
 }  // namespace mcast

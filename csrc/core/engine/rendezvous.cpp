@@ -1,7 +1,8 @@
-// Records are lines of key=value, readable in a store dump. Chunk size and budget are the least of
-// all ranks. The multicast address is one of a few per job, chosen by hashing the set of hosts with
-// the job's salt: groups over the same hosts share it, other jobs almost surely use another, and
-// where they do not, the random group tag keeps them apart.
+// Records are lines of key=value, readable in a store dump: each is read by few. The roster is read
+// by all, so it is packed. Chunk size and budget are the least of all ranks. The multicast address
+// is one of a few per job, chosen by hashing the set of hosts with the job's salt: groups over the
+// same hosts share it, other jobs almost surely use another, and where they do not, the random
+// group tag keeps them apart.
 #include "engine/rendezvous.h"
 
 #include <algorithm>
@@ -125,73 +126,120 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   return r;
 }
 
-Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
-                        size_t batch_bytes, uint32_t rail, uint32_t rails) {
-  const RankRecord& mine = records[self];
+Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b) {
+  if (a.protocol == b.protocol && a.version == b.version) return {};
+  return Status(Code::kMismatch,
+                differ("the version of torch_mcast", a.version, rank_a, b.version, rank_b) +
+                    "; install the same on all hosts");
+}
+
+namespace {
+
+constexpr Member kFirst = 0;  // who concludes
+
+Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
+  if (Status status = same_version(mine, kFirst, r, rank); !status.ok()) return status;
+  if (r.transport != mine.transport) {
+    return Status(Code::kMismatch, differ("transport", mine.transport, kFirst, r.transport, rank));
+  }
+  for (const auto& [what, here, there] :
+       {std::tuple{"multicast", &mine.external, &r.external},
+        std::tuple{"reduce", &mine.reduce_external, &r.reduce_external}}) {
+    if (stripes(*here) == stripes(*there)) continue;
+    return Status(Code::kMismatch,
+                  std::string("ranks differ in the number of interfaces that the ") + what +
+                      " lane is striped over: rank " + std::to_string(kFirst) + " has " +
+                      std::to_string(stripes(*here)) + " (" + here->host + "), rank " +
+                      std::to_string(rank) + " has " + std::to_string(stripes(*there)) + " (" +
+                      there->host + "); see MCAST_SOCKET_IFNAME");
+  }
+  if (r.agreed != mine.agreed) {
+    return Status(Code::kMismatch, differ("settings", mine.agreed, kFirst, r.agreed, rank) +
+                                       "; give all ranks the same Options and MCAST_* variables");
+  }
+  return {};
+}
+
+MulticastAddress address_of(const std::set<std::string>& hosts, const std::string& salt,
+                            uint32_t rail) {
+  uint64_t host_set = hash_text("hosts", 1);
+  for (const std::string& h : hosts) host_set = hash_text(h, host_set);
+  const uint64_t job = hash_text(salt, 2);
+  const uint64_t base = job + (host_set + rail) % kAddressesPerJob;
+  // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
+  MulticastAddress address;
+  address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
+  address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);
+  address.loopback = hosts.size() == 1;
+  return address;
+}
+
+}  // namespace
+
+Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail) {
+  const RankRecord& first = records[kFirst];
   std::set<std::string> hosts;
   std::map<std::string, uint32_t> numbers;
-  Agreement out;
   std::map<uint64_t, size_t> uids;  // of a process -> its rank
+  Roster out;
+  out.shared = true;
   for (size_t i = 0; i < records.size(); i++) {
     const RankRecord& r = records[i];
-    if (r.protocol != mine.protocol || r.version != mine.version) {
-      return Status(Code::kMismatch,
-                    differ("the version of torch_mcast", mine.version, self, r.version, i) +
-                        "; install the same on all hosts");
-    }
-    if (r.transport != mine.transport) {
-      return Status(Code::kMismatch, differ("transport", mine.transport, self, r.transport, i));
-    }
-    for (const auto& [what, here, there] :
-         {std::tuple{"multicast", &mine.external, &r.external},
-          std::tuple{"reduce", &mine.reduce_external, &r.reduce_external}}) {
-      if (stripes(*here) == stripes(*there)) continue;
-      return Status(Code::kMismatch,
-                    std::string("ranks differ in the number of interfaces that the ") + what +
-                        " lane is striped over: rank " + std::to_string(self) + " has " +
-                        std::to_string(stripes(*here)) + " (" + here->host + "), rank " +
-                        std::to_string(i) + " has " + std::to_string(stripes(*there)) + " (" +
-                        there->host + "); see MCAST_SOCKET_IFNAME");
-    }
-    if (r.agreed != mine.agreed) {
-      return Status(Code::kMismatch, differ("settings", mine.agreed, self, r.agreed, i) +
-                                         "; give all ranks the same Options and MCAST_* variables");
-    }
-    if (const auto [it, first] = uids.emplace(r.external.uid, i); !first) {
+    if (Status status = compare(first, r, static_cast<Member>(i)); !status.ok()) return status;
+    if (const auto [it, fresh] = uids.emplace(r.external.uid, i); !fresh) {
       return Status(Code::kInvalidArgument, "ranks " + std::to_string(it->second) + " and " +
                                                 std::to_string(i) + " are in one process of host " +
                                                 r.host_name + "; start one process per rank");
     }
     hosts.insert(r.host);
-    out.host_of.push_back(
-        numbers.emplace(r.host, static_cast<uint32_t>(numbers.size())).first->second);
+    out.hosts_known = out.hosts_known && host_known(r.host);
+    out.shared = out.shared && !r.shared.empty();
+    if (out.network.empty()) out.network = r.network;
+    const uint32_t host =
+        numbers.emplace(r.host, static_cast<uint32_t>(numbers.size())).first->second;
+    out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
-  out.hosts = static_cast<uint32_t>(hosts.size());
-  const bool loopback = hosts.size() == 1;
-  size_t datagram = SIZE_MAX, budget = SIZE_MAX;
+  out.address = address_of(hosts, first.salt, rail);
   const RankRecord* narrowest = nullptr;
+  out.datagram = out.budget = SIZE_MAX;
   for (const RankRecord& r : records) {
-    const size_t largest = loopback ? r.datagram_loopback : r.datagram_external;
-    if (largest < datagram) narrowest = &r;
-    datagram = std::min(datagram, largest);
-    budget = std::min(budget, r.budget);
-    out.peers.push_back(r.host == mine.host ? r.loopback : r.external);
-    out.reduce_peers.push_back(r.host == mine.host ? r.reduce_loopback : r.reduce_external);
+    const size_t largest = out.address.loopback ? r.datagram_loopback : r.datagram_external;
+    if (largest < out.datagram) narrowest = &r;
+    out.datagram = std::min(out.datagram, largest);
+    out.budget = std::min(out.budget, r.budget);
   }
-  // Multiples of 64: chunks then start on cache lines of an aligned tensor.
-  size_t chunk =
-      datagram > wire::kDatagramHeader ? (datagram - wire::kDatagramHeader) / 64 * 64 : 0;
-  if (chunk == 0) {
+  if (out.datagram < wire::kDatagramHeader + kChunkUnit) {
     return Status(Code::kUnavailable,
                   "rank " + std::to_string(narrowest - records.data()) + " on host " +
-                      narrowest->host_name + " can send datagrams of " + std::to_string(datagram) +
+                      narrowest->host_name + " can send datagrams of " +
+                      std::to_string(out.datagram) +
                       " bytes only: no room for a chunk of 64 bytes; see ip link there, and "
                       "MCAST_MAX_MTU");
   }
+  out.tag = mix64(first.random ^ 0x6d63617374ULL);
+  out.salt = first.salt;
+  return out;
+}
+
+Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
+                       uint32_t rails) {
+  const Roster::Rank& mine = roster.ranks[self];
+  const bool loopback = roster.address.loopback;
+  Agreement out;
+  uint32_t here = 0;  // ranks of this host
+  for (const Roster::Rank& r : roster.ranks) {
+    const bool near = r.host == mine.host;
+    here += near ? 1 : 0;
+    out.hosts = std::max(out.hosts, r.host + 1);
+    out.host_of.push_back(r.host);
+    out.peers.push_back(near ? r.loopback : r.external);
+    out.reduce_peers.push_back(near ? r.reduce_loopback : r.reduce_external);
+  }
+  size_t chunk = (roster.datagram - wire::kDatagramHeader) / kChunkUnit * kChunkUnit;
   if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);
-  out.agreed.members = static_cast<uint32_t>(records.size());
+  out.agreed.members = static_cast<uint32_t>(roster.ranks.size());
   out.agreed.chunk = chunk;
-  out.agreed.budget = budget;
+  out.agreed.budget = roster.budget;
   out.agreed.batch = batch_bytes;
   out.agreed.eager = config.eager;
   out.agreed.window = config.window;
@@ -200,21 +248,11 @@ Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, con
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
   out.agreed.share = rails;
   out.agreed.stripes = loopback ? 1 : stripes(mine.external);
-
-  uint64_t host_set = hash_text("hosts", 1);
-  for (const std::string& h : hosts) host_set = hash_text(h, host_set);
-  const uint64_t job = hash_text(records[0].salt, 2);
-  const uint64_t base = job + (host_set + rail) % kAddressesPerJob;
-  // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
-  out.address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
-  out.address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);
-  out.address.loopback = loopback;
-  out.address.echo =
-      std::count(out.host_of.begin(), out.host_of.end(), out.host_of[self]) > 1 ||
-      !std::all_of(hosts.begin(), hosts.end(), [](const auto& h) { return host_known(h); });
+  out.address = roster.address;
+  out.address.echo = here > 1 || !roster.hosts_known;
   out.reduce_address = out.address;
   out.reduce_address.port++;
-  out.tag = mix64(records[0].random ^ 0x6d63617374ULL);
+  out.tag = roster.tag;
   return out;
 }
 

@@ -1,6 +1,6 @@
-// What ranks tell each other when a group is made, and what follows from it. One record per rank
-// goes through the store; the agreement is a pure function of all records, so every rank draws the
-// same conclusions.
+// What ranks tell each other when a group is made, and what follows from it. Each publishes a
+// record; rank 0 reads them all, concludes, and publishes a roster: what counts, and where
+// everybody is, in some 34 bytes per rank. All this is pure.
 #pragma once
 
 #include <string>
@@ -39,6 +39,53 @@ inline constexpr uint32_t kProtocolVersion = 5;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
+// Chunks are multiples of it: they then start on cache lines of an aligned tensor.
+inline constexpr size_t kChunkUnit = 64;
+
+struct Agreement {
+  Agreed agreed;
+  uint64_t tag = 0;
+  MulticastAddress address;
+  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
+  MulticastAddress reduce_address;   // the reduce lane's: a port of its own
+  std::vector<StreamAddress> reduce_peers;
+  uint32_t hosts = 1;             // distinct hosts
+  std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
+};
+
+// Rank 0's conclusion from all records.
+struct Roster {
+  bool verbs = false;  // of the transport, and why
+  std::string transport_reason;
+  bool again = false;       // all ranks have verbs and make endpoints now: a second round of
+                            // records follows, nothing below counts
+  std::string network;      // why a rank takes the network even on one host; empty: none does
+  bool shared = false;      // all have told where ranks of their host find their memory
+  bool hosts_known = true;  // two hosts that differ are not the same
+  size_t datagram = 0;      // the least of all, bytes
+  size_t budget = 0;        // the least of all, bytes
+  uint64_t tag = 0;
+  std::string salt;          // see JobSalt
+  MulticastAddress address;  // without `echo`
+  struct Rank {
+    uint32_t host = 0;  // numbered by their lowest rank
+    StreamAddress external, loopback, reduce_external, reduce_loopback;
+  };
+  std::vector<Rank> ranks;
+
+  std::string encode() const;
+  static Result<Roster> decode(const std::string& text);
+};
+
+// What rank 0 makes of the records, `records[i]` being rank i's. Fails with both sides' values
+// where ranks differ in what must be equal. `rail`: see engine/rails.h; 0 for other groups.
+Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail = 0);
+// Whether two ranks speak the same language at all.
+Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b);
+// The roster as rank `self` sees it. `rails`: that share the links.
+Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
+                       uint32_t rails = 1);
+
 // What jobs over the same hosts differ in and the groups of a job have in common, so that these
 // share multicast addresses. The environment may name the job; else it is the random number of
 // member 0 of the first group that a process makes, which is usually the one of all ranks. Not
@@ -58,21 +105,5 @@ class JobSalt {
   std::string salt_;
   bool settled_ = false;
 };
-
-struct Agreement {
-  Agreed agreed;
-  uint64_t tag = 0;
-  MulticastAddress address;
-  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
-  MulticastAddress reduce_address;   // the reduce lane's: a port of its own
-  std::vector<StreamAddress> reduce_peers;
-  uint32_t hosts = 1;             // distinct hosts
-  std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
-};
-
-// `records[i]` is rank i's. Fails with both sides' values where ranks differ in what must be equal.
-// `rail` of `rails`: see engine/rails.h; 0 for other groups.
-Result<Agreement> agree(const std::vector<RankRecord>& records, Member self, const Config& config,
-                        size_t batch_bytes, uint32_t rail = 0, uint32_t rails = 1);
 
 }  // namespace mcast

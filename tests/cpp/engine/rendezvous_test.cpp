@@ -32,9 +32,14 @@ RankRecord record(uint64_t uid, const std::string& host) {
 // Ranks 0 and 1 on host a, 2 on b.
 std::vector<RankRecord> three() { return {record(1, "a"), record(2, "a"), record(3, "b")}; }
 
+// Through the store and back, as all ranks but the first get it.
 Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
                          const Config& config = {}) {
-  return agree(records, self, config, 65536);
+  Result<Roster> roster = conclude(records);
+  if (!roster.ok()) return roster.status();
+  roster = Roster::decode(roster->encode());
+  if (!roster.ok()) return roster.status();
+  return agreement_of(*roster, self, config, 65536);
 }
 
 void expect_refused(std::vector<RankRecord> records, Code code,

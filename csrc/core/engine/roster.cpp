@@ -1,0 +1,136 @@
+// The roster's encoding (docs/protocol.md, section 1). A rank costs 34 bytes where its addresses
+// are plain ones of IPv4; a code before each address says how it is written.
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "engine/rendezvous.h"
+#include "wire/bytes.h"
+#include "wire/datagram.h"
+
+namespace mcast {
+namespace {
+
+constexpr uint8_t kVerbs = 1, kAgain = 2, kShared = 4, kHostsKnown = 8, kLoopback = 16;
+// Before an address; other values: that many bytes of text.
+constexpr uint8_t kPlain = 0, kNone = 253, kLocal = 254, kSame = 255;
+constexpr const char* kLocalHost = "127.0.0.1";
+
+void put_text(wire::Writer& out, const std::string& text) {
+  const std::string cut = text.substr(0, UINT16_MAX);
+  out.put<uint16_t>(static_cast<uint16_t>(cut.size()));
+  out.put_text(cut);
+}
+
+std::string get_text(wire::Reader& in, size_t size) {
+  std::string text;
+  for (size_t i = 0; i < size && in.ok(); i++) text += static_cast<char>(in.get<uint8_t>());
+  return text;
+}
+
+void put_address(wire::Writer& out, const StreamAddress& a, const std::string& same) {
+  in_addr plain{};
+  if (a.host.empty()) {
+    out.put<uint8_t>(kNone);
+  } else if (a.host == same) {
+    out.put<uint8_t>(kSame);
+  } else if (a.host == kLocalHost) {
+    out.put<uint8_t>(kLocal);
+  } else if (a.host.find('+') == std::string::npos &&
+             inet_pton(AF_INET, a.host.c_str(), &plain) == 1) {
+    out.put<uint8_t>(kPlain);
+    out.put<uint32_t>(plain.s_addr);
+  } else {
+    const std::string text = a.host.substr(0, kNone - 1);
+    out.put<uint8_t>(static_cast<uint8_t>(text.size()));
+    out.put_text(text);
+  }
+  out.put<uint16_t>(a.port);
+}
+
+StreamAddress get_address(wire::Reader& in, uint64_t uid, const std::string& same) {
+  StreamAddress a;
+  a.uid = uid;
+  const auto code = in.get<uint8_t>();
+  if (code == kPlain) {
+    const in_addr plain{in.get<uint32_t>()};
+    char text[INET_ADDRSTRLEN];
+    a.host = inet_ntop(AF_INET, &plain, text, sizeof text) != nullptr ? text : "";
+  } else if (code != kNone) {
+    a.host = code == kSame ? same : code == kLocal ? kLocalHost : get_text(in, code);
+  }
+  a.port = in.get<uint16_t>();
+  return a;
+}
+
+}  // namespace
+
+std::string Roster::encode() const {
+  wire::Writer out;
+  out.put<uint8_t>(static_cast<uint8_t>((verbs ? kVerbs : 0) | (again ? kAgain : 0) |
+                                        (shared ? kShared : 0) | (hosts_known ? kHostsKnown : 0) |
+                                        (address.loopback ? kLoopback : 0)));
+  put_text(out, transport_reason);
+  put_text(out, network);
+  out.put<uint32_t>(static_cast<uint32_t>(datagram));
+  out.put<uint64_t>(budget);
+  out.put<uint64_t>(tag);
+  put_text(out, salt);
+  out.put<uint32_t>(address.group);
+  out.put<uint16_t>(address.port);
+  out.put<uint16_t>(static_cast<uint16_t>(again ? 0 : ranks.size()));
+  for (const Rank& r : ranks) {
+    if (again) break;
+    out.put<uint16_t>(static_cast<uint16_t>(r.host));
+    out.put<uint64_t>(r.external.uid);
+    put_address(out, r.external, "");
+    put_address(out, r.loopback, r.external.host);
+    out.put<uint64_t>(r.reduce_external.uid);
+    put_address(out, r.reduce_external, r.external.host);
+    put_address(out, r.reduce_loopback, r.loopback.host);
+  }
+  const ConstBytes bytes = out.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Result<Roster> Roster::decode(const std::string& text) {
+  wire::Reader in({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  Roster out;
+  const auto flags = in.get<uint8_t>();
+  out.verbs = flags & kVerbs;
+  out.again = flags & kAgain;
+  out.shared = flags & kShared;
+  out.hosts_known = flags & kHostsKnown;
+  out.address.loopback = flags & kLoopback;
+  out.transport_reason = get_text(in, in.get<uint16_t>());
+  out.network = get_text(in, in.get<uint16_t>());
+  out.datagram = in.get<uint32_t>();
+  out.budget = in.get<uint64_t>();
+  out.tag = in.get<uint64_t>();
+  out.salt = get_text(in, in.get<uint16_t>());
+  out.address.group = in.get<uint32_t>();
+  out.address.port = in.get<uint16_t>();
+  const auto count = in.get<uint16_t>();
+  for (uint32_t i = 0; i < count && in.ok(); i++) {
+    Rank r;
+    r.host = in.get<uint16_t>();
+    const auto uid = in.get<uint64_t>();
+    r.external = get_address(in, uid, "");
+    r.loopback = get_address(in, uid, r.external.host);
+    const auto reduce_uid = in.get<uint64_t>();
+    r.reduce_external = get_address(in, reduce_uid, r.external.host);
+    r.reduce_loopback = get_address(in, reduce_uid, r.loopback.host);
+    out.ranks.push_back(std::move(r));
+  }
+  const auto known = [count](const Rank& r) { return r.host < count; };
+  const bool sound = out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&
+                                   std::all_of(out.ranks.begin(), out.ranks.end(), known));
+  if (!in.done() || !sound) {
+    return Status(Code::kMismatch,
+                  "what rank 0 has concluded cannot be read; all ranks must use "
+                  "backend mcast of the same version");
+  }
+  return out;
+}
+
+}  // namespace mcast

@@ -1,0 +1,242 @@
+// How ranks learn of each other through the store: who reads how much, and what all of them are
+// told when somebody is missing or does not fit. The store is a map, its waiting is over at once.
+#include "engine/introduction.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/rng.h"
+
+namespace mcast {
+namespace {
+
+class CountingStore final : public KeyValueStore {
+ public:
+  Status set(const std::string& key, const std::string& value) override {
+    values_[key] = value;
+    written += value.size();
+    return {};
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys, Nanos) override {
+    std::vector<std::string> found;
+    std::string missing;
+    for (const std::string& key : keys) {
+      const auto it = values_.find(key);
+      if (it == values_.end()) missing += (missing.empty() ? "" : ", ") + key;
+      found.push_back(it == values_.end() ? "" : it->second);
+    }
+    if (!missing.empty()) return Status(Code::kTimeout, "keys missing (" + missing + ")");
+    for (const std::string& value : found) read += value.size();
+    keys_read += keys.size();
+    return found;
+  }
+
+  size_t written = 0, read = 0, keys_read = 0;
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+GroupSpec spec_of(Member rank, uint32_t size) {
+  GroupSpec spec;
+  spec.name = "g";
+  spec.rank = rank;
+  spec.size = size;
+  return spec;
+}
+
+RankRecord record_of(Member rank, uint32_t per_host = 8) {
+  RankRecord r;
+  const uint32_t host = rank / per_host;
+  const std::string ip =
+      "10.1." + std::to_string(host / 250) + "." + std::to_string(host % 250 + 1);
+  r.version = "0.1.0";
+  r.protocol = kProtocolVersion;
+  r.transport = "udp";
+  r.verbs = "no RDMA device is active";
+  r.host = "a3f1c2d4-5b6e-4f70-8a91-0123456789ab/4:40265" + std::to_string(host);
+  r.host_name = "node" + std::to_string(host) + ".example.org";
+  r.external = {mix64(rank + 1), ip, static_cast<uint16_t>(40000 + rank % 20000)};
+  r.loopback = {r.external.uid, "127.0.0.1", r.external.port};
+  r.reduce_external = {mix64(rank + 100000), ip, static_cast<uint16_t>(20000 + rank % 20000)};
+  r.reduce_loopback = {r.reduce_external.uid, "127.0.0.1", r.reduce_external.port};
+  r.datagram_external = r.datagram_loopback = 1472;
+  r.budget = 266240;
+  r.random = mix64(rank);
+  r.salt = "|10.1.0.1|29500";
+  r.agreed = Config{}.agreed_text();
+  r.shared = "4711 12 1234567890123456789 140737488355328 -1";
+  return r;
+}
+
+Result<Roster> run(KeyValueStore& store, const GroupSpec& spec, const RankRecord& record) {
+  Round round(store, "rank", spec.rank, spec.size);
+  std::vector<RankRecord> records;
+  return introduce(spec, round, record, 0, 0, records);
+}
+
+// All have published; rank 0 concludes, then the others hear.
+void publish(KeyValueStore& store, uint32_t size) {
+  for (uint32_t r = 1; r < size; r++) {
+    const auto rank = static_cast<Member>(r);
+    ASSERT_TRUE(Round(store, "rank", rank, size).say(record_of(rank).encode()).ok());
+  }
+}
+
+TEST(Introduce, TheStoreHandsOutLittlePerRank) {
+  for (const uint32_t size : {64u, 256u, 1024u}) {
+    CountingStore store;
+    publish(store, size);
+    size_t most = 0;
+    for (uint32_t r = 0; r < size; r++) {
+      const auto rank = static_cast<Member>(r);
+      const size_t before = store.read, keys = store.keys_read;
+      const auto roster = run(store, spec_of(rank, size), record_of(rank));
+      ASSERT_TRUE(roster.ok()) << roster.status().to_string();
+      ASSERT_EQ(roster->ranks.size(), size);
+      EXPECT_EQ(store.keys_read - keys, r == 0 ? size : 2);
+      if (r > 0) most = std::max(most, store.read - before);
+    }
+    const size_t record = record_of(7).encode().size();
+    // What every rank would have read of all records, against what it reads.
+    EXPECT_LE(most, record + 40 * size + 200);
+    EXPECT_LE(store.read, size * (2 * record + 40 * size + 200));
+    RecordProperty("record", static_cast<int>(record));
+    RecordProperty("read_per_rank_of_" + std::to_string(size), static_cast<int>(most));
+    RecordProperty("read_in_all_of_" + std::to_string(size), static_cast<int>(store.read));
+  }
+}
+
+TEST(Introduce, AllSeeThePlacesOfAll) {
+  CountingStore store;
+  publish(store, 20);
+  for (Member rank = 0; rank < 20; rank++) {
+    const auto roster = run(store, spec_of(rank, 20), record_of(rank));
+    ASSERT_TRUE(roster.ok()) << roster.status().to_string();
+    const Agreement a = agreement_of(*roster, rank, Config{}, 65536);
+    EXPECT_EQ(a.hosts, 3u);
+    EXPECT_TRUE(roster->shared);
+    EXPECT_EQ(roster->salt, "|10.1.0.1|29500");
+    for (Member other = 0; other < 20; other++) {
+      const RankRecord r = record_of(other);
+      const bool near = rank / 8 == other / 8;
+      EXPECT_EQ(a.host_of[other], other / 8u);
+      const StreamAddress &want = near ? r.loopback : r.external,
+                          &reduce = near ? r.reduce_loopback : r.reduce_external;
+      EXPECT_EQ(a.peers[other].host, want.host);
+      EXPECT_EQ(a.peers[other].port, want.port);
+      EXPECT_EQ(a.peers[other].uid, want.uid);
+      EXPECT_EQ(a.reduce_peers[other].host, reduce.host);
+      EXPECT_EQ(a.reduce_peers[other].port, reduce.port);
+      EXPECT_EQ(a.reduce_peers[other].uid, reduce.uid);
+    }
+  }
+}
+
+TEST(Introduce, WhoIsMissingIsToldToAll) {
+  for (const Member missing : {0, 2}) {
+    CountingStore store;
+    for (int look = 0; look < 2; look++) {  // the first look publishes
+      for (Member rank = 0; rank < 4; rank++) {
+        if (rank == missing) continue;
+        const auto roster = run(store, spec_of(rank, 4), record_of(rank));
+        ASSERT_FALSE(roster.ok());
+        EXPECT_EQ(roster.status().code(), Code::kTimeout);
+        const std::string& text = roster.status().message();
+        EXPECT_NE(text.find("waiting for the addresses of all ranks, for "), std::string::npos);
+        const std::string key = "rank/" + std::to_string(missing) + ")";
+        if (look == 1) {
+          EXPECT_NE(text.find(key), std::string::npos) << text;
+        }
+      }
+    }
+  }
+}
+
+TEST(Introduce, WhatRankZeroRefusesIsRefusedByAll) {
+  CountingStore store;
+  publish(store, 4);
+  RankRecord odd = record_of(2);
+  odd.agreed = "eager=7";
+  ASSERT_TRUE(Round(store, "rank", 2, 4).say(odd.encode()).ok());
+  for (Member rank = 0; rank < 4; rank++) {
+    const auto roster = run(store, spec_of(rank, 4), rank == 2 ? odd : record_of(rank));
+    ASSERT_FALSE(roster.ok());
+    EXPECT_EQ(roster.status().code(), Code::kMismatch);
+    EXPECT_NE(roster.status().message().find("rank 2 has \"eager=7\""), std::string::npos);
+  }
+}
+
+// Whatever else another version does, it publishes a record; nobody waits for its conclusion.
+TEST(Introduce, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
+  CountingStore store;
+  RankRecord other = record_of(0);
+  other.protocol++;
+  other.version = "0.2.0";
+  ASSERT_TRUE(store.set("rank/0", other.encode()).ok());
+  const auto roster = run(store, spec_of(1, 4), record_of(1));
+  ASSERT_FALSE(roster.ok());
+  EXPECT_EQ(roster.status().code(), Code::kMismatch);
+  EXPECT_NE(roster.status().message().find("has \"0.2.0\", rank 1"), std::string::npos)
+      << roster.status().message();
+}
+
+TEST(Introduce, WhereAllHaveVerbsASecondRoundDecides) {
+  for (const bool works : {true, false}) {
+    CountingStore store;
+    std::vector<std::vector<RankRecord>> known(3);
+    const auto round = [&](const char* prefix, Member rank, bool verbs, bool good) {
+      RankRecord r = record_of(rank, 1);
+      r.verbs = good ? "" : "no locked memory";
+      if (verbs && good) r.external.port = 7;
+      if (verbs && good) r.transport = "verbs";
+      Round now(store, prefix, rank, 3);
+      return introduce(spec_of(rank, 3), now, r, 0, 0, known[rank]);
+    };
+    for (const Member rank : {1, 2, 0, 1, 2}) {
+      const auto first = round("rank", rank, false, true);
+      if (first.ok()) {
+        EXPECT_TRUE(first->again && first->verbs && first->ranks.empty());
+      }
+    }
+    for (const Member rank : {1, 2, 0, 1, 2}) {
+      const auto second = round("verbs", rank, true, works || rank != 1);
+      if (!second.ok()) continue;
+      EXPECT_FALSE(second->again);
+      EXPECT_EQ(second->verbs, works);
+      ASSERT_EQ(second->ranks.size(), 3u);
+      EXPECT_EQ(second->ranks[2].external.port, works ? 7 : record_of(2).external.port);
+      if (!works) {
+        EXPECT_NE(second->transport_reason.find("no locked memory"), std::string::npos);
+      }
+    }
+    EXPECT_TRUE(round("verbs", 2, true, true).ok());
+  }
+}
+
+TEST(Roster, ReadsOnlyWhatIsWhole) {
+  std::vector<RankRecord> records;
+  for (Member r = 0; r < 9; r++) records.push_back(record_of(r));
+  records[3].external.host = "10.0.0.1+10.0.1.1:5000";
+  for (RankRecord& r : records) r.external.host = records[3].external.host;
+  auto roster = conclude(records);
+  ASSERT_TRUE(roster.ok()) << roster.status().to_string();
+  const std::string whole = roster->encode();
+  ASSERT_TRUE(Roster::decode(whole).ok());
+  EXPECT_EQ(Roster::decode(whole)->encode(), whole);
+  EXPECT_EQ(Roster::decode(whole)->ranks[8].external.host, "10.0.0.1+10.0.1.1:5000");
+  for (size_t cut = 0; cut < whole.size(); cut++) {
+    EXPECT_FALSE(Roster::decode(whole.substr(0, cut)).ok()) << cut;
+  }
+  EXPECT_FALSE(Roster::decode(whole + "x").ok());
+  Rng rng(3);
+  for (int i = 0; i < 20000; i++) {
+    std::string bent = whole;
+    for (int k = 0; k < 3; k++) bent[rng.below(bent.size())] = static_cast<char>(rng.below(256));
+    (void)Roster::decode(bent);  // any bytes: a roster or an error
+  }
+}
+
+}  // namespace
+}  // namespace mcast
