@@ -52,8 +52,8 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
     ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond)) << "round " << round;
   }
   // Operations go on while the group makes sure that it was no mistake.
-  ASSERT_TRUE(cluster.run([&] { return cluster.total(Counter::path_switches) == ranks; },
-                          10 * kSecond));
+  ASSERT_TRUE(
+      cluster.run([&] { return cluster.total(Counter::path_switches) == ranks; }, 10 * kSecond));
   for (int round = 0; round < 3; round++, id++) {
     for (Member r = 0; r < ranks; r++) runs.push_back(cluster.broadcast(r, 0, 30'000, id));
     for (Member r = 0; r < ranks; r++) runs.push_back(cluster.barrier(r));
