@@ -70,7 +70,7 @@ struct OpRun {
 struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
-  GroupParams group;  // self, tag and agreed.members are filled in
+  GroupParams group;                         // self, tag and agreed.members are filled in
   std::function<void(SimNetwork&)> prepare;  // before the first group is made
   // Another medium than the simulated network, which then stands idle.
   std::function<std::unique_ptr<Transport>()> transport;
