@@ -74,6 +74,9 @@ namespace mcast {
   U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true,                                       \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "  \
     "and the burst at its switch port")                                                           \
+  U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true,                               \
+    "bytes of all roots together that may wait at a switch port; what the path holds on its way " \
+    "comes on top, as it is measured")                                                            \
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false,                                              \
     "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; " \
     "gather: all-gather first")                                                                   \

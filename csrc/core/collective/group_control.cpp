@@ -11,7 +11,8 @@ namespace mcast {
 void GroupCore::report_credit(Operation& op, bool first) {
   const Plan& plan = op.plan;
   const Chunk least = std::min<Chunk>(plan.window, plan.quantum + plan.batch);
-  const Chunk share = std::max<Chunk>(least, plan.window / std::max(1u, port_.busy_groups()));
+  const uint32_t groups = std::max(1u, port_.busy_groups());
+  const Chunk share = groups == 1 ? plan.widest : std::max<Chunk>(least, plan.window / groups);
   if (first && share == least && least < plan.window) counters_.add(Counter::budget_overcommits);
   for (uint32_t slot = 0; slot < plan.roots; slot++) {
     if (op.own_slot == slot) {

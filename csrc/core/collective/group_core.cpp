@@ -200,6 +200,8 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     // A large operation whose eager part would be too much ahead waits for credit.
     sender.eager = plan.small ? plan.chunks : eager_.open(sequence) ? plan.eager : 0;
     sender.window = plan.window;
+    sender.widest = plan.widest;
+    sender.on_the_way = on_the_way_;
     sender.batch = plan.batch;
     sender.quantum = plan.quantum;
     op.sender.emplace(sender);

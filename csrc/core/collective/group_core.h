@@ -336,6 +336,7 @@ class GroupCore {
   // reference, since the last chunk of an operation can release it (and run user code that posts
   // the next one).
   std::vector<std::unique_ptr<Operation>> retired_;
+  Chunk on_the_way_ = 0;  // what the path holds beside its queue, as the last large stream found
   std::vector<Sequence> due_;  // scratch of progress()
   uint64_t visits_ = 0;
   // Own small operations: those that wait for retransmit memory or for their data, and those that

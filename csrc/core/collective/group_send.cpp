@@ -46,6 +46,7 @@ bool GroupCore::pump(Operation& op, Nanos now) {
     }
     more = sender.can_send();
   }
+  if (sender.all_sent() && op.plan.large) on_the_way_ = sender.on_the_way();
   counters_.add(Counter::credit_stalls, sender.stalls() - op.stalls_counted);
   counters_.add(Counter::congestion_cuts, sender.cuts() - op.cuts_counted);
   op.stalls_counted = sender.stalls();

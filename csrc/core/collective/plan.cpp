@@ -2,8 +2,10 @@
 // for eager data. An allgather is sent by as many roots at once as get a window of two batches each
 // out of that memory and of what a switch port can be trusted to queue: a root does not receive its
 // own block, so M roots at once fill (M - 1) / M of every receiver's link, and all of them fill it
-// whole. Beyond that the roots take turns in M chains. The window never falls below what keeps the
-// credit loop alive: one report quantum plus one batch; with little memory both shrink.
+// whole. Beyond that the roots take turns in M chains. What a path holds on its way comes on top of
+// what may wait in its queue, once it is measured (StreamSender), as far as the receive budget
+// goes. The window never falls below what keeps the credit loop alive: one report quantum plus one
+// batch; with little memory both shrink.
 #include "collective/plan.h"
 
 #include <algorithm>
@@ -71,7 +73,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.eager = to_chunks(eager_bytes, plan.chunk);
 
   const size_t pool = std::max<size_t>(agreed.budget / 2, plan.chunk);
-  const size_t incast = kIncastBytes / agreed.share, widest = kTurnBytes / agreed.share;
+  const size_t incast = agreed.port_queue / agreed.share;
   const size_t all = plan.block * plan.roots;
   if (agreed.chains != 0) {
     plan.chains = std::min(agreed.chains, plan.roots);
@@ -85,9 +87,11 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   const size_t share = std::max<size_t>(total / std::max(1u, plan.chains), plan.chunk);
   // Where roots take turns, what the last one sent may still wait in a switch when the next begins:
   // twice the chains' windows together, which shallow queues must hold.
-  const size_t most = plan.roots > plan.chains ? widest / plan.chains : incast;
+  const size_t most = plan.roots > plan.chains ? incast / 2 / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
   plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
+  plan.widest =
+      std::max(plan.window, agreed.window != 0 ? 0 : to_chunks(pool / plan.chains, plan.chunk));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,
                                  std::max<Chunk>(1, plan.window / 4));
   plan.quantum = std::max<Chunk>(1, plan.window / 4);

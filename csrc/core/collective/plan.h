@@ -23,7 +23,8 @@ struct Agreed {
   uint32_t reorder = 0;        // setting; 0: one batch
   uint32_t share = 1;          // groups that use a receiver's link at once, as parts of one
   uint32_t stripes = 1;        // interfaces that the multicast lane alternates over
-  size_t incast = 1u << 20;    // setting: bytes of contributions that one owner may have asked for
+  size_t port_queue = 2u << 20;  // setting: bytes of all roots that may wait at a switch port
+  size_t incast = 1u << 20;  // setting: bytes of contributions that one owner may have asked for
 };
 
 // How a reduction is done.
@@ -45,7 +46,8 @@ struct Plan {
   bool small = false;   // finishes locally at once; its data is kept for repair by its root
   uint32_t chains = 1;  // roots that send at once, when not small
   Chunk eager = 0;      // chunks a root may send before credit
-  Chunk window = 1;     // chunks beyond the least mark
+  Chunk window = 1;     // chunks beyond the least mark, at first and at least
+  Chunk widest = 1;     // the same where the path holds more on its way: what receivers can queue
   Chunk quantum = 1;    // progress between two credit reports
   Chunk batch = 1;      // chunks per send batch
   Chunk tolerance = 1;  // reorder tolerance of loss detection
@@ -68,11 +70,6 @@ struct Plan {
   }
   bool trivial() const { return chunks == 0; }
 };
-
-// Bytes that all roots together may have in flight: they meet at every receiver's switch port.
-inline constexpr size_t kIncastBytes = 2u << 20;
-// The same of the roots that send at once where others follow them.
-inline constexpr size_t kTurnBytes = 1u << 20;
 
 // Largest block, bytes: chunk indices are 32 bits, with room to add a batch.
 constexpr uint64_t max_block(const Agreed& agreed) {

@@ -1,11 +1,13 @@
 // A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end
 // is the least of the receivers' limits and of its own window past the least mark. The window is
-// adapted once per window of progress: it shrinks by a fifth when more than one chunk in fifty was
-// lost on some path (network congestion; a thin random loss is left to repair alone) and grows by
-// one batch otherwise. A sender that stops announces Position{sent} after a short delay, by
-// multicast a few times, then once by stream, unless the marks show that everybody knows: so the
-// loss of the tail of a window or of the whole stream is always learnt, and a stream without loss
-// costs no extra datagram. By stream only with credit: then all have posted, so nobody forgets it.
+// what may wait in a switch's queue, and what is measured to be on the way besides: the rate of
+// delivery times the shortest round trip (BBR's product). It is adapted once per window of
+// progress: it shrinks by a fifth when more than one chunk in fifty was lost on some path (network
+// congestion; a thin random loss is left to repair alone) and grows by one batch otherwise. A
+// sender that stops announces Position{sent} after a short delay, by multicast a few times, then
+// once by stream, unless the marks show that everybody knows: so the loss of the tail of a window
+// or of the whole stream is always learnt, and a stream without loss costs no extra datagram. By
+// stream only with credit: then all have posted, so nobody forgets it.
 #include "protocol/stream_sender.h"
 
 #include <algorithm>
@@ -17,7 +19,11 @@ namespace {
 constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
 }
 
-StreamSender::StreamSender(const SenderParams& params) : params_(params), window_(params.window) {}
+StreamSender::StreamSender(const SenderParams& params) : params_(params), window_(params.window) {
+  params_.widest = std::max(params_.widest, params_.window);
+  on_the_way_ = std::min(params_.on_the_way, params_.widest - params_.window);
+  window_ += on_the_way_;
+}
 
 Chunk StreamSender::credit_end() const {
   const Chunk eager = std::min(params_.eager, params_.chunks);
@@ -42,6 +48,9 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   const ChunkRange run{sent_, sent_ + std::min(end - sent_, max)};  // sent_ + max may not fit
   sent_ = run.end;
   last_send_ = now;
+  if (under_way_.empty() || under_way_.back().end + params_.quantum / 4 <= run.end) {
+    under_way_.push_back({run.end, now});
+  }
   announced_ = 0;
   next_position_ = now + patience();
   if (sent_ < params_.chunks && sent_ == credit_end()) stalls_++;
@@ -83,7 +92,8 @@ void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) 
       credit_gap_ = credit_gap_ == 0 ? gap : (7 * credit_gap_ + gap) / 8;
     }
     last_credit_ = now;
-    adapt(mark_, lost);
+    measure(mark_, now);
+    adapt(mark_, lost, now);
     // Progress: whoever is behind is being heard, so the next Position can wait its turn.
     if (announced_ == 0) next_position_ = now + patience();
   }
@@ -91,9 +101,22 @@ void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) 
   limit_ = std::max(limit_, limit);
 }
 
-void StreamSender::adapt(Chunk mark, uint32_t lost) {
+void StreamSender::measure(Chunk mark, Nanos now) {
+  while (!under_way_.empty() && under_way_.front().end <= mark) {
+    // Of several that a report covers, the last has waited least for it.
+    const Nanos trip = now - under_way_.front().at;
+    under_way_.pop_front();
+    if (under_way_.empty() || under_way_.front().end > mark) {
+      round_trip_ = std::min(round_trip_, trip);
+    }
+  }
+}
+
+void StreamSender::adapt(Chunk mark, uint32_t lost, Nanos now) {
+  if (window_since_ == kNever) window_since_ = now;
   if (mark - window_start_ < window_) return;
   const Chunk covered = mark - window_start_;
+  const Nanos took = now - window_since_;
   const uint32_t newly = lost - std::min(lost, window_lost_);
   // Below one report quantum receivers would have nothing to report, and the stream would stop.
   const Chunk floor =
@@ -104,10 +127,20 @@ void StreamSender::adapt(Chunk mark, uint32_t lost) {
       window_ = cut;
       cuts_++;
     }
-  } else {
+    on_the_way_ = 0;
+  } else if (window_ < params_.window) {
     window_ = std::min(params_.window, window_ + params_.batch);
+  } else if (took > 0 && round_trip_ != kNever && window_start_ > 0) {
+    // What is on its way is no queue: that much may be out besides what may wait. As long as the
+    // window is what limits the rate this goes up with every turn; a full link ends it.
+    const double rate = static_cast<double>(covered) / static_cast<double>(took);
+    const double held = rate * static_cast<double>(round_trip_);
+    const Chunk room = params_.widest - params_.window;
+    on_the_way_ = held >= static_cast<double>(room) ? room : static_cast<Chunk>(held);
+    window_ = params_.window + on_the_way_;
   }
   window_start_ = mark;
+  window_since_ = now;
   window_lost_ = lost;
 }
 

@@ -12,10 +12,12 @@ namespace mcast {
 
 struct SenderParams {
   Chunk chunks = 0;
-  Chunk eager = 0;    // may be sent before any credit
-  Chunk window = 1;   // most chunks beyond the least mark
-  Chunk batch = 1;    // chunks of one send batch
-  Chunk quantum = 1;  // progress after which receivers report: the window stays above it
+  Chunk eager = 0;       // may be sent before any credit
+  Chunk window = 1;      // most chunks beyond the least mark that may wait in a queue
+  Chunk widest = 0;      // most chunks beyond the least mark; below `window`: that
+  Chunk on_the_way = 0;  // what an earlier stream on the same path has measured, see on_the_way()
+  Chunk batch = 1;       // chunks of one send batch
+  Chunk quantum = 1;     // progress after which receivers report: the window stays above it
   Nanos position_delay = kMilli;      // from stopping to the first Position
   Nanos position_max = 100 * kMilli;  // longest wait for credit that still flows
   int position_multicasts = 3;        // then by stream, once
@@ -48,6 +50,9 @@ class StreamSender {
   bool has_credit() const { return credited_; }
   Chunk mark() const { return mark_; }
   Chunk window() const { return window_; }
+  // Chunks that the path holds besides what waits in its queues: delivery rate x shortest round
+  // trip.
+  Chunk on_the_way() const { return on_the_way_; }
 
   // Multicast these chunks again (several ranks asked).
   void resend(ChunkRange range);
@@ -64,7 +69,8 @@ class StreamSender {
   bool stopped() const { return sent_ > 0 && !can_send(); }
   // A receiver may not know how far this root is.
   bool unknown() const;
-  void adapt(Chunk mark, uint32_t lost);
+  void measure(Chunk mark, Nanos now);
+  void adapt(Chunk mark, uint32_t lost, Nanos now);
   Nanos patience() const;
 
   SenderParams params_;
@@ -78,6 +84,14 @@ class StreamSender {
   Chunk told_ = 0;  // announced by stream
   Nanos last_send_ = 0, next_position_ = kNever;
   Nanos last_credit_ = 0, credit_gap_ = 0;  // when mark_ last grew; mean time between
+  struct Sent {
+    Chunk end;
+    Nanos at;
+  };
+  std::deque<Sent> under_way_;  // batches whose mark is not back, one of several
+  Nanos round_trip_ = kNever;   // the shortest
+  Nanos window_since_ = kNever;
+  Chunk on_the_way_ = 0;
   uint64_t stalls_ = 0, cuts_ = 0;
 };
 

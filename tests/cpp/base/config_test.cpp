@@ -252,8 +252,9 @@ TEST(Config, AgreedHashIsTheSameInEveryBuild) {
   ASSERT_EQ(text,
             "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
             "window=0 chains=0 subgroups=1 arity=32 "
-            "staging=4194304 reorder=0 incast=2097152 liveness_limit=20000 probe_timeout=2000");
-  EXPECT_EQ(config.agreed_hash(), 0x24bfcbd2c55a2111ULL);
+            "staging=4194304 reorder=0 incast=2097152 port_queue=2097152 liveness_limit=20000 "
+            "probe_timeout=2000");
+  EXPECT_EQ(config.agreed_hash(), 0x8263dbb3a8dc7e6fULL);
 }
 
 TEST(Config, ReadEnvironmentTakesOurVariablesOnly) {

@@ -81,6 +81,35 @@ TEST(Announcements, SilentWhereAllMarksShowThatEverybodyKnows) {
   EXPECT_EQ(c.total(Counter::positions_sent), before);
 }
 
+// ---- long paths ----
+
+// 10 Gbit/s and 4 ms to the other end and back: 5 MB are on their way. The queue that a switch port
+// may have is 2 MiB, so a window of that would use two fifths of the link.
+TEST(LongPath, TheWindowFollowsWhatThePathHolds) {
+  ClusterOptions o;
+  o.ranks = 3;
+  o.net.rate = 1.25e9;
+  o.net.send_queue = 4 << 20;
+  o.net.latency = o.net.stream_latency = 2 * kMilli;
+  o.net.jitter = 0;
+  o.net.max_datagram = 8896 + wire::kDatagramHeader;
+  o.group.agreed.chunk = 8896;
+  o.net.receive_budget = o.group.agreed.budget = 32 << 20;
+  Cluster c(o);
+  constexpr size_t kBytes = 48u << 20;
+  for (uint64_t id = 1; id <= 3; id++) {
+    const Nanos began = c.now();
+    Runs runs = broadcast_all(c, 0, kBytes, id);
+    finish(c, runs);
+    Nanos took = 0;
+    for (const auto& r : runs) took = std::max(took, r->done_at - began);
+    const auto at_link = static_cast<Nanos>(static_cast<double>(kBytes) / 1.25);  // virtual ns
+    if (id == 1) continue;                                                        // learns
+    EXPECT_LE(took, at_link * 3 / 2) << "operation " << id;
+  }
+  EXPECT_EQ(c.net().totals().overflowed, 0u);
+}
+
 // ---- another call's bytes ----
 
 // Rank 2 called another operation of the same size, lost the data, and asks for it.

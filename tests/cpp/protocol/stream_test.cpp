@@ -1,6 +1,8 @@
 // StreamReceiver and StreamSender, cell by cell, and their arithmetic near 2^32 chunks.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "protocol/stream_receiver.h"
 #include "protocol/stream_sender.h"
 
@@ -300,6 +302,63 @@ TEST(StreamSender, WindowNeverFallsBelowTheReportQuantum) {
   }
   EXPECT_TRUE(s.all_sent());
   EXPECT_GT(s.cuts(), 5u);
+}
+
+// A link of `rate` chunks per ns with `trip` to the receiver and back, and a queue; returns the
+// most chunks that were out.
+Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
+  SenderParams p = sender(2'000'000, 0, window, window / 16, window / 4);
+  p.widest = widest;
+  StreamSender s(p);
+  s.on_credit(0, p.chunks, 0, 1);
+  struct Report {
+    Nanos at;
+    Chunk mark;
+  };
+  std::deque<Report> coming;
+  Nanos now = 1, link_free = 1;
+  Chunk reported = 0, mark = 0, most = 0;
+  while (!s.all_sent()) {
+    const ChunkRange run = take(s, p.batch, now);
+    if (run.size() == 0) {
+      if (coming.empty()) break;
+      now = std::max(now, coming.front().at);
+      mark = coming.front().mark;
+      coming.pop_front();
+      s.on_credit(mark, p.chunks, 0, now);
+      continue;
+    }
+    link_free = std::max(link_free, now) + static_cast<Nanos>(run.size() / rate);
+    if (run.end - reported >= p.quantum || run.end == p.chunks) {
+      coming.push_back({link_free + trip, run.end});
+      reported = run.end;
+    }
+    most = std::max(most, run.end - mark);
+  }
+  EXPECT_TRUE(s.all_sent());
+  return most;
+}
+
+TEST(StreamSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
+  // 1 chunk per us. A short path holds little, and the window stays what may wait in a queue.
+  EXPECT_LE(widest_on_link(1e-3, 20 * kMicro, 1600, 100'000), 1600u + 600u);
+  // A long one holds 20,000 chunks: the window comes to hold them, and the queue no more.
+  const Chunk most = widest_on_link(1e-3, 20 * kMilli, 1600, 100'000);
+  EXPECT_GE(most, 20'000u);
+  EXPECT_LE(most, 20'000u + 3 * 1600u);
+  // Never more than receivers can queue.
+  EXPECT_LE(widest_on_link(1e-3, 20 * kMilli, 1600, 5000), 5000u);
+}
+
+TEST(StreamSender, AStreamBeginsWithWhatAnEarlierOneMeasured) {
+  SenderParams p = sender(100'000, 0, 100);
+  p.widest = 1000;
+  p.on_the_way = 300;
+  EXPECT_EQ(StreamSender(p).window(), 400u);
+  p.on_the_way = 5000;
+  EXPECT_EQ(StreamSender(p).window(), 1000u);
+  p.widest = 0;
+  EXPECT_EQ(StreamSender(p).window(), 100u);
 }
 
 TEST(StreamSender, ThinLossDoesNotCut) {
