@@ -142,7 +142,7 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
         link.hear("go")
     elif link.rank == victim:
         threading.Thread(target=watch, daemon=True).start()
-    timeout_s = 2 if phase == "rendezvous" else 60
+    timeout_s = 2 if phase == "rendezvous" else 4
     caught(link, lambda: join(link, timeout_s, store=store, **options))
     if link.rank == victim and phase == "probe":
         link.hear("go")  # when it goes on, after SIGSTOP

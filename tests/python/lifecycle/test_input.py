@@ -202,13 +202,14 @@ def test_log(network_job):
                     r"sndbuf \d+.* gso o\w+.* gro",
                     line,
                 ), lines
-            for number, line in enumerate(lines[2:4]):
+            # The second group is among ranks whom the first one has probed.
+            for number, whose in enumerate(("the probe", "the probe of another group")):
                 assert re.match(
                     start
                     + rf"group '{number}': rank {rank.number} of 2 on 1 host\(s\), path multicast "
-                    r"\(the probe reached every rank\), chunk \d+, udp lo 127.*"
+                    rf"\({whose} reached every rank\), chunk \d+, udp lo 127.*"
                     "; no shared memory: shared_memory is off$",
-                    line,
+                    lines[2 + number],
                 ), lines
             assert len(lines) == 4, lines
     shared = {"MCAST_DEBUG": "info", "MCAST_SHARED_MEMORY": "auto"}

@@ -115,15 +115,17 @@ def strike_creation(job, number: int, phase: str) -> None:
     reason = {
         "rendezvous": rf"waiting for the addresses of all ranks, for {seconds} \(limit 2\.0 s\): "
         rf"rendezvous: 1 of 3 keys missing \(rank/{victim}\)",
-        # Connections that are refused are tried again: silence may count before they are given up.
-        "probe": rf"rank {victim} "
-        + (silent if number == signal.SIGSTOP else f"({silent}|{REFUSED})"),
+        # Connections that are refused are tried again: silence may count before they are given up. A
+        # rank that is stopped before it has joined counts as late, until the time is over.
+        "probe": rf"rank {victim} ({silent}|{REFUSED})"
+        if number != signal.SIGSTOP
+        else rf"rank {victim} {silent}|rank\(s\) {victim} have not joined",
     }[phase]
     with job(world, "scenarios.struck_in_creation", victim, phase) as it:
         it.ranks[victim].expect("ready")
         at = it.ranks[victim].signal(number)
         for rank in it.others(victim):
-            row = rank.expect("error", 2 + LIMIT_MS / 1e3 + GRACE_S)
+            row = rank.expect("error", 4 + LIMIT_MS / 1e3 + GRACE_S)
             print(f"{phase} {number}: rank {rank.number} after {row['at'] - at:.2f} s")
             text = row["text"]
             head = f"mcast: rank {rank.number} of 3 could not make group '0'"
