@@ -49,7 +49,8 @@ LOST = (
 # A connection that is first needed then is not answered either.
 SILENT = (
     r"(has been silent for \d\.\d s \(liveness limit 1\.0 s\); its process is stopped"
-    r"|is lost \(peer 127\.0\.0\.1:\d+ did not answer a connection attempt\))"
+    r"|is lost \(peer 127\.0\.0\.1:\d+ did not answer a connection attempt "
+    r"\(its log tells if it is out of descriptors\)\))"
 )
 
 
