@@ -338,7 +338,7 @@ void GroupCore::record(const Operation& op, const Status& status, Nanos now) {
 void GroupCore::release(Sequence end, Nanos now) {
   while (ops_.base() < end && !ops_.empty()) {
     const OperationQueue::Slot& oldest = *ops_.slot(ops_.base());
-    if (oldest.kept) kept_bytes_ -= oldest.bytes + OperationQueue::kSettledCost;
+    if (!oldest.kept.empty()) kept_bytes_ -= oldest.bytes + OperationQueue::kSettledCost;
     // Out of the queue before user code runs: it may post, which may release again.
     std::unique_ptr<Operation> owned = ops_.pop();
     if (!owned) continue;

@@ -80,7 +80,7 @@ bool GroupCore::send_small(Nanos now) {
 // The own operation that is over here, with the machines that repair it; null: not ours to repair.
 Operation* GroupCore::revive(Sequence sequence) {
   const OperationQueue::Slot* const slot = ops_.slot(sequence);
-  if (slot == nullptr || !slot->kept) return nullptr;
+  if (slot == nullptr || slot->kept.empty()) return nullptr;
   auto owned = std::make_unique<Operation>();
   Operation& op = *owned;
   op.post.sequence = sequence;
@@ -100,7 +100,7 @@ Operation* GroupCore::revive(Sequence sequence) {
 
 // `root` has sent all its small operations below `end`.
 void GroupCore::note_sent(Member root, Sequence end, Nanos now) {
-  const Sequence before = sent_.on_sent(root, end, now);
+  const Sequence before = sent_.on_sent(root, end, ops_.next(), now);
   for (Sequence s = std::max(before, ops_.base()); s < std::min(end, ops_.next()); s++) {
     Operation* const op = find(s);
     if (op == nullptr || op->local_complete || !op->plan.small || op->receivers.empty()) continue;
@@ -222,7 +222,7 @@ void GroupCore::send_early(Sequence sequence, Member asker) {
   const Operation* const op = slot.op.get();
   ConstBytes block;
   if (op == nullptr) {
-    if (slot.kept) block = {slot.kept.get(), slot.bytes};
+    block = slot.kept;
   } else if (op->sender && op->plan.small && op->sender->all_sent()) {
     block = op->kept;
   }

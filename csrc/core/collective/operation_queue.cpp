@@ -6,7 +6,7 @@
 #include "collective/operation_queue.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 namespace mcast {
 
@@ -45,17 +45,13 @@ void OperationQueue::forget(Operation& op) {
 void OperationQueue::settle(Sequence s) {
   Slot& at = *slot(s);
   forget(*at.op);
-  if (!at.op->kept.empty()) {
-    at.kept = std::make_unique<std::byte[]>(at.op->kept.size());
-    std::memcpy(at.kept.get(), at.op->kept.data(), at.op->kept.size());
-  }
+  at.kept = std::move(at.op->kept);
   at.op.reset();
 }
 
 Operation& OperationQueue::revive(Sequence s, std::unique_ptr<Operation> op) {
   Slot& at = *slot(s);
-  op->kept.assign(at.kept.get(), at.kept.get() + op->plan.block);
-  at.kept.reset();
+  op->kept = std::exchange(at.kept, {});
   at.op = std::move(op);
   unsettled_++;
   return *at.op;

@@ -21,7 +21,7 @@ class OperationQueue {
   // called, and at its root the block, for whoever lacks it.
   struct Slot {
     std::unique_ptr<Operation> op;      // null: settled
-    std::unique_ptr<std::byte[]> kept;  // settled, of a root
+    std::vector<std::byte> kept;        // settled, of a root
     const std::string* name = nullptr;  // for people
     uint64_t bytes = 0;
     uint32_t hash = 0;

@@ -15,13 +15,13 @@ void SentTracker::arm(Member root, Nanos now) {
   timers_.emplace(r.timer, root);
 }
 
-Sequence SentTracker::on_sent(Member root, Sequence end, Nanos now) {
+Sequence SentTracker::on_sent(Member root, Sequence end, Sequence next, Nanos now) {
   Root& r = roots_[root];
   const Sequence before = r.end;
   if (end <= before) return before;
   r.end = end;
   r.since = now;
-  if (r.timer == kNever) arm(root, now);
+  if (r.timer == kNever && end > next) arm(root, now);
   return before;
 }
 

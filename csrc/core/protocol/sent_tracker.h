@@ -18,8 +18,9 @@ class SentTracker {
  public:
   SentTracker(uint32_t members, Nanos alpha) : roots_(members), alpha_(alpha) {}
 
-  // `root` has sent all its small operations below `end`. Returns up to where that was known.
-  Sequence on_sent(Member root, Sequence end, Nanos now);
+  // `root` has sent all its small operations below `end`; `next` is the first that is not posted
+  // here. Returns up to where that was known.
+  Sequence on_sent(Member root, Sequence end, Sequence next, Nanos now);
   Sequence sent(Member root) const { return roots_[root].end; }
   // When the latest news of `root` came.
   Nanos since(Member root) const { return roots_[root].since; }

@@ -125,12 +125,12 @@ TEST(SentAnnouncer, SilentWhileItSends) {
 TEST(SentTracker, AsksOnceForWhatIsRipeAndNotPosted) {
   SentTracker t(3, kMilli);
   std::vector<SentTracker::Ask> asks;
-  EXPECT_EQ(t.on_sent(1, 10, 0), 0u);
-  EXPECT_EQ(t.on_sent(1, 8, 0), 10u);
+  EXPECT_EQ(t.on_sent(1, 10, 3, 0), 0u);
+  EXPECT_EQ(t.on_sent(1, 8, 3, 0), 10u);
   EXPECT_EQ(t.sent(1), 10u);
   t.due(3, kMilli - 1, asks);
   EXPECT_TRUE(asks.empty());
-  t.on_sent(1, 20, kMilli - 1);
+  t.on_sent(1, 20, 3, kMilli - 1);
   t.due(3, kMilli, asks);
   ASSERT_EQ(asks.size(), 1u);
   EXPECT_EQ(asks[0].root, 1);
@@ -148,8 +148,10 @@ TEST(SentTracker, AsksOnceForWhatIsRipeAndNotPosted) {
 TEST(SentTracker, NothingIsAskedForThatHasBeenPosted) {
   SentTracker t(2, kMilli);
   std::vector<SentTracker::Ask> asks;
-  t.on_sent(0, 10, 0);
-  t.due(10, kMilli, asks);
+  t.on_sent(0, 10, 10, 0);
+  EXPECT_EQ(t.deadline(), kNever) << "no timer for what has been posted";
+  t.on_sent(0, 12, 10, 0);
+  t.due(12, kMilli, asks);
   EXPECT_TRUE(asks.empty());
   EXPECT_EQ(t.deadline(), kNever);
 }
@@ -159,7 +161,7 @@ TEST(SentTracker, ABusyRootIsAskedAllTheSame) {
   std::vector<SentTracker::Ask> asks;
   Sequence asked = 0;
   for (Sequence s = 1; s <= 1000; s++) {
-    t.on_sent(0, s, s * 100 * kMicro);
+    t.on_sent(0, s, 0, s * 100 * kMicro);
     t.due(0, s * 100 * kMicro, asks);
     for (const auto& a : asks) {
       EXPECT_EQ(a.first, asked);
