@@ -30,6 +30,8 @@ class CopyGroup final : public GroupBase {
     return [] {};
   }
   GroupStats stats() const override { return common_stats(); }
+  // As after that many operations on each lane.
+  void start_at(Sequence next) { state_->next = {next, next}; }
 
   std::deque<Post> posts;
   std::vector<wire::Descriptor> seen;

@@ -1,0 +1,69 @@
+// The end of what can be numbered: sequences of operations, tags of groups that are gone, rounds of
+// ranks of one host.
+#include <gtest/gtest.h>
+
+#include "collective/host_board.h"
+#include "copy_group.h"
+#include "support/cluster.h"
+
+namespace mcast::test {
+namespace {
+
+TEST(Sequences, AGroupRefusesWhatItCannotNumberAndCarriesOutAllBefore) {
+  CopyGroup group("g", 0, 2);
+  group.start_at(GroupBase::kSequences - 2);
+  for (int i = 0; i < 2; i++) {
+    const auto posted = group.post_barrier({});
+    ASSERT_TRUE(posted.ok()) << posted.status().to_string();
+    EXPECT_LT(posted.value(), GroupBase::kSequences);
+  }
+  std::vector<std::byte> bytes(8);
+  auto region = std::make_shared<Region>(bytes.data(), bytes.size(), nullptr);
+  const size_t before = group.posts.size();
+  const auto barrier = group.post_barrier({});
+  const auto broadcast = group.post_broadcast({region, 0, 8}, 0, {});
+  for (const Status& refused : {barrier.status(), broadcast.status()}) {
+    EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+    EXPECT_NE(refused.message().find("all that it can number"), std::string::npos)
+        << refused.message();
+  }
+  EXPECT_EQ(group.posts.size(), before) << "nothing of them was begun";
+}
+
+// What is forgotten first is the oldest tag, not the smallest.
+TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  Lane& lane = c.lane(0);
+  const uint64_t first = 1u << 20;
+  uint64_t tag = first;
+  for (size_t i = 0; i <= Lane::kRetiredTags + 10; i++) {
+    GroupParams params;
+    params.tag = --tag;
+    params.agreed.members = 2;
+    lane.add_group(params, {9, 9000, false}, false, {kNoPeer, 1}, c.now());
+    lane.remove_group(tag);
+  }
+  std::vector<std::byte> frame(wire::kFrameHeader);
+  wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, tag, 0, 0}, {});
+  const uint64_t before = lane.foreign();
+  c.net().inject_frame(1, 0, Channel::kControl, frame);
+  c.run_for(kMilli);
+  EXPECT_EQ(lane.foreign(), before + 1);
+}
+
+TEST(Sequences, RoundsNeverReachTheOtherFieldsOfANeed) {
+  for (const uint64_t rounds : {uint64_t{0}, uint64_t{7}, (uint64_t{1} << 44) - 1,
+                                uint64_t{1} << 44, (uint64_t{1} << 50) + 5, ~uint64_t{0}}) {
+    const HostNeed need{HostWaiter::kThread, HostNeed::Kind::kFrom, 0x1234, rounds};
+    const HostNeed back = HostNeed::unpack(need.pack());
+    EXPECT_EQ(back.waiter, need.waiter);
+    EXPECT_EQ(back.kind, need.kind);
+    EXPECT_EQ(back.member, need.member);
+    EXPECT_EQ(back.rounds, rounds & ((uint64_t{1} << HostNeed::kRoundBits) - 1));
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test
