@@ -257,6 +257,7 @@ class GroupCore {
   void name_late(Nanos now);
 
   // path_check.cpp: the reach probe, again
+  ReachProbe::Params probe_params() const;
   bool by_ring(Sequence sequence) const;
   bool on_ring() const { return turns_.empty() ? path_ == Path::kRing : turns_.back().ring; }
   void check_later(Nanos now);

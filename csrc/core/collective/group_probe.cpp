@@ -12,6 +12,16 @@ constexpr uint32_t kNotYet = 3;
 constexpr uint32_t kWait = 0, kGo = 1;
 }  // namespace
 
+ReachProbe::Params GroupCore::probe_params() const {
+  ReachProbe::Params probe;
+  probe.self = self_;
+  probe.members = size_;
+  probe.children = tree_.children(self_);
+  probe.timeout = params_.probe_timeout;
+  probe.bytes = wire::kDatagramHeader + params_.agreed.chunk;
+  return probe;
+}
+
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
   if (failed()) {
     ready(failure_);
@@ -25,12 +35,7 @@ void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready)
   for (uint32_t m = 0; m < size_; m++) {
     if (!gone_[m].ok()) return fail(Status(gone_[m]), static_cast<Member>(m), now);
   }
-  ReachProbe::Params probe;
-  probe.self = self_;
-  probe.members = size_;
-  probe.children = tree_.children(self_);
-  probe.timeout = params_.probe_timeout;
-  probe.bytes = wire::kDatagramHeader + params_.agreed.chunk;
+  ReachProbe::Params probe = probe_params();
   if (!params_.multicast_problem.empty()) {
     probe.reach = ReachProbe::Reach::kNone;
     probe.why = "rank " + std::to_string(self_) + ": " + params_.multicast_problem;

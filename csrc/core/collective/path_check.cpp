@@ -48,13 +48,7 @@ void GroupCore::start_check(Nanos now, const std::string& why) {
 void GroupCore::begin_round(uint32_t round, Nanos now) {
   round_ = round;
   counters_.add(Counter::path_checks);
-  ReachProbe::Params probe;
-  probe.self = self_;
-  probe.members = size_;
-  probe.children = tree_.children(self_);
-  probe.timeout = params_.probe_timeout;
-  probe.bytes = wire::kDatagramHeader + params_.agreed.chunk;
-  check_.emplace(std::move(probe), now);
+  check_.emplace(probe_params(), now);
   check_->start(now);
   for (uint32_t c = 0; c < tree_.children(self_); c++) {
     send_frame(static_cast<Member>(first_child() + c), Channel::kControl,
