@@ -143,6 +143,7 @@ class GroupCore {
   using Frame = wire::FrameHeader;
   // Operations that another rank may be ahead of this one: memory for what comes early.
   static constexpr Sequence kFurthestAhead = 1u << 20;
+  static constexpr size_t kFetchPayload = 60u << 10;  // bytes of repair per frame
 
   // group_core.cpp: life of an operation
   Operation* find(Sequence sequence) { return ops_.find(sequence); }

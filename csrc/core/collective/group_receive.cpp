@@ -12,7 +12,6 @@
 
 namespace mcast {
 namespace {
-constexpr size_t kFetchPayload = 60u << 10;  // per frame
 constexpr size_t kRepairQueue = 256u << 10;  // bytes that wait for one asker's connection
 }  // namespace
 

@@ -10,8 +10,7 @@
 
 namespace mcast {
 namespace {
-constexpr Chunk kBatchesPerPoll = 4;         // then the receive side gets its turn
-constexpr size_t kFetchPayload = 60u << 10;  // per frame
+constexpr Chunk kBatchesPerPoll = 4;  // then the receive side gets its turn
 }  // namespace
 
 bool GroupCore::keep_small(Operation& op) {

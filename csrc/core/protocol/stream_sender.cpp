@@ -47,7 +47,6 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   if (sent_ >= end) return {};
   const ChunkRange run{sent_, sent_ + std::min(end - sent_, max)};  // sent_ + max may not fit
   sent_ = run.end;
-  last_send_ = now;
   if (under_way_.empty() || under_way_.back().end + params_.quantum / 4 <= run.end) {
     under_way_.push_back({run.end, now});
   }

@@ -82,7 +82,7 @@ class StreamSender {
   Chunk window_start_ = 0;
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
-  Nanos last_send_ = 0, next_position_ = kNever;
+  Nanos next_position_ = kNever;
   Nanos last_credit_ = 0, credit_gap_ = 0;  // when mark_ last grew; mean time between
   struct Sent {
     Chunk end;
