@@ -107,6 +107,7 @@ def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
     os.environ.update(_LOOPBACK, **env)
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+        faulthandler.enable(file=file)
         while True:
             try:
                 call = pickle.loads(connection.recv_bytes())
@@ -140,7 +141,7 @@ class Worker:
     def describe(self) -> str:
         """Its Python stacks, if it still runs."""
         if not self.process.is_alive():
-            return f"exited with {self.process.exitcode}"
+            return f"died with {self.process.exitcode}\n{self.stacks.read_text()}"
         os.kill(self.process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
@@ -195,11 +196,13 @@ class Pool:
             call = Call(
                 function, args, rank, world, init, backend, options, timeout_s, dict(env or {})
             )
-            worker.connection.send_bytes(pickle.dumps(call))
+            with contextlib.suppress(OSError):  # it has died: _collect says how
+                worker.connection.send_bytes(pickle.dumps(call))
         answers = self._collect(workers, limit_s)
         failed = {rank: text for rank, (good, text) in answers.items() if not good}
         if failed:
-            for rank in failed:
+            # All of them: one that waited for the failed rank may have more to say than is asked.
+            for rank in range(world):
                 self._workers.pop(rank).kill()
             raise RankError(
                 "\n".join(f"--- rank {rank} of {world}\n{text}" for rank, text in failed.items())
@@ -218,9 +221,9 @@ class Pool:
                 rank = waiting.pop(connection)
                 try:
                     answers[rank] = pickle.loads(connection.recv_bytes())
-                except EOFError:
+                except (EOFError, OSError):
                     workers[rank].process.join()
-                    answers[rank] = (False, f"died with {workers[rank].process.exitcode}")
+                    answers[rank] = (False, workers[rank].describe())
         for rank in waiting.values():
             answers[rank] = (False, f"no answer in {limit_s} s\n{workers[rank].describe()}")
         return answers

@@ -95,7 +95,10 @@ def fault(gate: bool) -> str:
     work = dist.all_gather_into_tensor(output, mine, async_op=True)
     try:
         if rank == 0:
+            store().wait(["rank 1 has posted"])
             ops().fault(True)
+        else:
+            store().set("rank 1 has posted", "1")
         with pytest.raises(dist.DistBackendError) as caught:
             work.wait(timedelta(seconds=40))
         until(work.is_completed, "the device's part has not ended")

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_mcast
 
+HELD: list[dist.ProcessGroup] = []
+
 
 def model() -> nn.Sequential:
     torch.manual_seed(3)
@@ -81,6 +83,9 @@ def ddp_hook() -> dict[str, torch.Tensor]:
 def ddp_powersgd() -> dict[str, torch.Tensor]:
     """A hook whose callbacks wait for operations that they post themselves."""
     net = DistributedDataParallel(model())
+    # The hook's callbacks hold the group. With Gloo the last one to go may be on Gloo's own thread,
+    # which then joins itself and aborts: the test holds the group until the next run.
+    HELD[:] = [dist.group.WORLD]
     state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
     net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(net, steps=5)

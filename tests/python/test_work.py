@@ -79,6 +79,43 @@ def test_waiting_callbacks(ranks):
     ranks(2, waiting_callbacks, 20)
 
 
+def last_reference() -> int:
+    """On rank 0 a callback is all that still holds its group, and ends after the group was destroyed."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group()
+    go = threading.Event()
+    held = weakref.ref(group)
+    if dist.get_rank() == 1:
+        store.wait(["rank 0 has chained"])
+
+    def callback(_: object, group: dist.ProcessGroup = group) -> None:
+        if (
+            threading.current_thread() is not threading.main_thread()
+        ):  # not over when it was chained
+            assert go.wait(30)
+
+    work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+    work.get_future().then(callback)
+    if dist.get_rank() == 0:
+        store.set("rank 0 has chained", "1")
+    work.wait()
+    dist.destroy_process_group(group)
+    del group, callback, work
+    go.set()
+    deadline = time.monotonic() + 20
+    while held() is not None:
+        assert time.monotonic() < deadline, "something keeps the group"
+        time.sleep(0.001)
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    return int(total[0])
+
+
+def test_a_callback_holds_the_last_reference(ranks):
+    """Gloo ends the process here: its thread joins itself."""
+    assert ranks(2, last_reference) == [2, 2]
+
+
 def late_rank() -> None:
     """wait() with a limit of its own gives up; the operation goes on."""
     rank = dist.get_rank()
