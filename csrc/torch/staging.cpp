@@ -28,9 +28,6 @@ namespace {
 
 // Past every value that is waited for, with room to count on.
 constexpr uint32_t kOpen = 0x40000000;
-constexpr size_t kAlign = 256;
-
-size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 uint32_t load(uint32_t* word) {
   return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);

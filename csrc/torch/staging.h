@@ -32,6 +32,10 @@ namespace mcast::pg {
 
 class McastWork;
 
+// Blocks of pinned memory begin at multiples of this many bytes.
+constexpr size_t kAlign = 256;
+constexpr size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
 // The streams of one lane on one device: those of the process, and how a group uses them.
 struct SideStreams {
   c10::Stream out;

@@ -14,13 +14,11 @@
 namespace mcast::pg {
 namespace {
 
-constexpr size_t kAlign = 256;
 // Each piece costs some microseconds of the posting thread, so large operations have larger ones.
 constexpr size_t kMostPieces = 64;
 
 using Kind = Transfer::Kind;
 
-size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 size_t aligned(size_t bytes) { return rounded(bytes, kAlign); }
 
 // Bytes of pinned memory.

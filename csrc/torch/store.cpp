@@ -14,7 +14,7 @@
 namespace mcast::pg {
 namespace {
 
-constexpr std::chrono::milliseconds kSlice(1000);
+constexpr std::chrono::milliseconds kStoreSlice(1000);
 constexpr const char* kGivenUp = "given_up";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -69,9 +69,10 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
     for (;;) {
       const auto start = Clock::now();
       // At least 1 ms: stores take 0 as "no limit".
-      const auto slice = std::max(
-          std::chrono::milliseconds(1),
-          std::min(kSlice, std::chrono::duration_cast<std::chrono::milliseconds>(end - start)));
+      const auto slice =
+          std::max(std::chrono::milliseconds(1),
+                   std::min(kStoreSlice,
+                            std::chrono::duration_cast<std::chrono::milliseconds>(end - start)));
       try {
         store_->wait(names, slice);
         break;

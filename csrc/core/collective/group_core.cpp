@@ -373,12 +373,16 @@ bool GroupCore::progress(Nanos now, bool drained) {
   keep_waiting(now);
   bool more = send_small(now);
   if (large_in_flight_ > 0) measure_ingress(now);
-  ops_.due(now, due_);
-  for (const Sequence s : due_) {
+  // What one operation has made possible for another is done at once: a turn of the lane costs
+  // system calls.
+  for (int round = 0; round == 0 || (ops_.touched() && round < kRounds); round++) {
+    ops_.due(now, due_);
+    for (const Sequence s : due_) {
+      if (failed()) return false;
+      if (Operation* op = find(s)) more = visit(*op, now, drained) || more;
+    }
     if (failed()) return false;
-    if (Operation* op = find(s)) more = visit(*op, now, drained) || more;
   }
-  if (failed()) return false;
   serve_parked();
   announce_sent(now);
   pass_on_sent();

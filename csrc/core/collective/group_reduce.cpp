@@ -228,7 +228,7 @@ void GroupCore::grant_segments(Operation& op) {
     if (next_turn) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
-      step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most),
+      step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.segment),
                       owner.segments() - owner.granted());
       if (step == 0) return;
     }

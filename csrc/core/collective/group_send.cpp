@@ -9,9 +9,6 @@
 #include "collective/group_core.h"
 
 namespace mcast {
-namespace {
-constexpr Chunk kBatchesPerPoll = 4;  // then the receive side gets its turn
-}
 
 bool GroupCore::pump(Operation& op, Nanos now) {
   StreamSender& sender = *op.sender;

@@ -9,9 +9,6 @@
 #include "collective/group_core.h"
 
 namespace mcast {
-namespace {
-constexpr Chunk kBatchesPerPoll = 4;  // then the receive side gets its turn
-}  // namespace
 
 bool GroupCore::keep_small(Operation& op) {
   if (op.readable() < op.plan.block) return false;  // staged, and not here yet

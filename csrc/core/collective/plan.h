@@ -82,9 +82,14 @@ inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
 // Segments that a contributor may have been asked for and that are not folded: at most.
 inline constexpr uint32_t kMostLookahead = 16;
-// Segments of one grant, where `most` may be outstanding per contributor: few frames, and yet a
-// contributor seldom waits for the next. Never more than `most`, which is 2 at least.
-constexpr uint32_t grant_step(uint32_t most) { return std::max(2u, most / 2); }
+// Segments of one grant, where `most` (2 at least) may be outstanding per contributor: few frames,
+// and yet a contributor seldom waits for the next. All that is allowed at once only where segments
+// are small: contributions are folded in rank order, and the first contributor's second segment
+// would only lie there while the last one's first is waited for.
+constexpr uint32_t grant_step(uint32_t most, size_t segment) {
+  constexpr size_t kSmall = 16u << 10;
+  return std::max(segment <= kSmall ? 2u : 1u, most / 2);
+}
 // Blocks up to this need no grant.
 inline constexpr size_t kUnaskedBlock = 16u << 10;
 // An all_reduce in one step moves members x bytes into every member: at most this.

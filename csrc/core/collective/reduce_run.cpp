@@ -85,7 +85,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   shape.bytes = length(self);
   shape.segment = plan.segment;
   // Contributors are granted in turn: those that were first may be a step ahead of the others.
-  shape.window = plan.lookahead + grant_step(plan.lookahead) - 1;
+  shape.window = plan.lookahead + grant_step(plan.lookahead, plan.segment) - 1;
   shape.granted = plan.unasked;
   const Slice own = contribution(self);
   own_staged_ = !host && !readable(self, own.length);

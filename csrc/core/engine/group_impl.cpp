@@ -15,7 +15,7 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kWarnInterval = 60 * kSecond;
-constexpr Nanos kPartPatience = 2 * kSecond;  // for a better word on why a part has failed
+constexpr Nanos kWordPatience = 2 * kSecond;  // for a better word on why a part has failed
 constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
 
 GroupParams make_params(const std::string& name, Member rank, const Config& config,
@@ -267,7 +267,7 @@ Status GroupImpl::push_split(Post post) {
   events.trouble = [on_lane, ranks = split_->ranks_text()](const Status& why) {
     // Our own connections to whoever is lost break as well, and that says which rank it is.
     const Status told(why.code(), why.message() + (ranks.empty() ? "" : " (" + ranks + ")"));
-    on_lane([told](GroupCore& core, Nanos now) { core.fail_later(told, now + kPartPatience); });
+    on_lane([told](GroupCore& core, Nanos now) { core.fail_later(told, now + kWordPatience); });
   };
   events.ended = [weak = std::weak_ptr(lanes_[0]), ends] {
     // Not in the posting call, which holds the group's lock.

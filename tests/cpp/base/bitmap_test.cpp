@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "support/seeds.h"
 
 namespace mcast {
 namespace {
@@ -65,7 +66,8 @@ void check_against_model(const Bitmap& bitmap, const std::vector<bool>& model, R
 }
 
 TEST(Bitmap, AgreesWithTheModel) {
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (const uint64_t seed : test::seeds(60)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const uint64_t n = seed < 10 ? 60 + seed : 1 + rng.below(1000);
     SCOPED_TRACE(testing::Message() << "seed " << seed << " size " << n);

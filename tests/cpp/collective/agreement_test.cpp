@@ -10,22 +10,6 @@ namespace {
 using wire::Descriptor;
 using wire::Kind;
 
-constexpr Nanos kLimit = 2 * kSecond;
-
-ClusterOptions ranks(uint32_t n, bool ring = false) {
-  ClusterOptions o;
-  o.ranks = n;
-  o.group.name = "job";
-  o.group.arity = 2;
-  o.group.liveness_limit = kLimit;
-  o.group.try_multicast = !ring;
-  return o;
-}
-
-bool has(const Status& status, const std::string& part) {
-  return status.message().find(part) != std::string::npos;
-}
-
 // ---- mismatches ----
 
 struct Differ {
@@ -67,7 +51,8 @@ TEST_P(Mismatch, IsRaisedOnAllRanksWithBothDescriptions) {
     for (Member r = 0; r < n; r++) runs.push_back(c.call(r, r == odd ? d.odd : d.usual, 1));
     // An op without data may have been complete before the difference was found: the next is not.
     for (Member r = 0; r < n; r++) runs.push_back(c.barrier(r));
-    ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond)) << "odd rank " << odd;
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond))
+        << "odd rank " << odd;
     for (const auto& r : runs) {
       if (r->status.ok()) {
         EXPECT_EQ(r->id, 1u) << "the barrier completed though calls differed";
@@ -94,7 +79,7 @@ TEST(Agreement, EachTakesTheOtherForTheRoot) {
   // No byte of data ever flows: only the pings can tell.
   Cluster c(ranks(2));
   Runs runs = {c.broadcast(0, 1, 100, 1), c.broadcast(1, 0, 100, 1)};
-  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond));
   for (const auto& r : runs) {
     EXPECT_EQ(r->status.code(), Code::kMismatch);
     EXPECT_TRUE(has(r->status, "root 0") && has(r->status, "root 1")) << r->status.to_string();
@@ -104,7 +89,7 @@ TEST(Agreement, EachTakesTheOtherForTheRoot) {
 TEST(Agreement, TwoChildrenDifferBeforeTheirParentHasCalled) {
   Cluster c(ranks(3));
   Runs runs = {c.broadcast(1, 1, 0, 1), c.broadcast(2, 2, 0, 1), c.barrier(1), c.barrier(2)};
-  ASSERT_TRUE(c.run([&] { return runs[2]->done() && runs[3]->done(); }, kLimit));
+  ASSERT_TRUE(c.run([&] { return runs[2]->done() && runs[3]->done(); }, kLiveness));
   for (size_t i = 2; i < 4; i++) {
     EXPECT_EQ(runs[i]->status.code(), Code::kMismatch);
     EXPECT_TRUE(has(runs[i]->status, "root 1") && has(runs[i]->status, "root 2"))
@@ -156,7 +141,7 @@ TEST(Agreement, LateAndSilentTogether) {
   Runs runs;
   for (Member r = 0; r < 2; r++) runs.push_back(c.barrier(r, 30 * kSecond));
   c.pause(3, true);
-  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond));
   for (const auto& r : runs)
     EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
 }
@@ -312,7 +297,7 @@ TEST(Agreement, AGoodbyeWithoutTheReleaseIsAFailureInTheEnd) {
   c.run_for(10 * kMilli);
   c.lane(2).transport().stream().close_peers(c.now());
   c.pause(2, true);
-  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness));
   for (const auto& r : runs) {
     EXPECT_TRUE(has(r->status, "rank 2 closed its connections")) << r->status.message();
   }
@@ -335,7 +320,7 @@ TEST(Agreement, HalfOpenConnectionsEndInBoundedTime) {
         });
         Runs runs = allgather_all(c, 100000, 1);
         for (auto& r : barrier_all(c)) runs.push_back(r);
-        ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLimit + 2 * kSecond))
+        ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond))
             << "from " << from << " to " << to << (ring ? " ring" : "");
         for (const auto& r : runs) {
           if (r->status.ok()) {

@@ -9,22 +9,6 @@
 namespace mcast::test {
 namespace {
 
-constexpr Nanos kLimit = 2 * kSecond;
-
-ClusterOptions ranks(uint32_t n, bool ring = false) {
-  ClusterOptions o;
-  o.ranks = n;
-  o.group.name = "job";
-  o.group.arity = 2;
-  o.group.liveness_limit = kLimit;
-  o.group.try_multicast = !ring;
-  return o;
-}
-
-bool has(const Status& status, const std::string& part) {
-  return status.message().find(part) != std::string::npos;
-}
-
 TEST(Creation, OneRankThatDoesNotHearMakesAllUseTheRing) {
   for (const bool require : {false, true}) {
     ClusterOptions o = ranks(4, true);

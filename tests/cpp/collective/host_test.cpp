@@ -33,8 +33,8 @@ class HostSchedules : public testing::TestWithParam<Way> {};
 TEST_P(HostSchedules, DeliverExactBytes) {
   const auto [ranks, direct] = GetParam();
   constexpr uint32_t kCalls = 12;
-  for (uint64_t seed = 1; seed <= seeds(40); seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(40)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     HostWorld world(ranks, direct, seed);
     Rng rng(seed + 77);
     std::vector<uint32_t> posted(ranks, 0);
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, HostSchedules,
 // Runs the program until a random moment, lets `event` happen, and looks at what the ranks get.
 void disturb(uint64_t seed, uint32_t ranks, bool direct,
              const std::function<void(HostWorld&, Member)>& event, bool all_fail) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
   constexpr uint32_t kCalls = 8;
   HostWorld world(ranks, direct, seed);
   Rng rng(seed + 5);
@@ -99,7 +99,8 @@ void disturb(uint64_t seed, uint32_t ranks, bool direct,
 }
 
 TEST(HostFailures, AKilledRank) {
-  for (uint64_t seed = 1; seed <= seeds(150); seed++) {
+  for (const uint64_t seed : seeds(150)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     disturb(
         seed, 2 + seed % 4, seed % 3 != 0, [](HostWorld& world, Member m) { world.kill(m); },
         false);
@@ -108,7 +109,8 @@ TEST(HostFailures, AKilledRank) {
 }
 
 TEST(HostFailures, AbortReachesAllRanks) {
-  for (uint64_t seed = 1; seed <= seeds(150); seed++) {
+  for (const uint64_t seed : seeds(150)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     disturb(
         seed, 2 + seed % 4, seed % 3 != 0,
         [](HostWorld& world, Member m) {
@@ -153,8 +155,8 @@ TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
 }
 
 TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
-  for (uint64_t seed = 1; seed <= seeds(200); seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(200)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const uint32_t ranks = 2 + seed % 3;
     HostWorld world(ranks, seed % 2 == 0, seed);
     const auto odd = static_cast<Member>(seed % ranks);
@@ -255,8 +257,8 @@ TEST(HostFailures, ARankThatLeavesIsNamedAndWhatItHadCalledIsDone) {
 
 // A rank that waits for a late one must sleep: it would take the CPU that the late one needs.
 TEST(HostRounds, WaitingForALateRankIsSleeping) {
-  for (uint64_t seed = 1; seed <= seeds(60); seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(60)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const uint32_t ranks = 2 + seed % 3;
     HostWorld world(ranks, seed % 4 != 0, seed);
     const auto late = static_cast<Member>(seed % ranks);

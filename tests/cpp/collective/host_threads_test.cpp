@@ -71,8 +71,8 @@ class ThreadRank final : public HostPort {
 TEST(HostThreads, DeliverExactBytes) {
   constexpr uint32_t kRanks = 3, kCalls = 30;
   for (const bool direct : {true, false}) {
-    for (uint64_t seed = 1; seed <= seeds(8); seed++) {
-      SCOPED_TRACE("seed " + std::to_string(seed));
+    for (const uint64_t seed : seeds(8)) {
+      SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
       Shared shared(kRanks);
       std::vector<std::vector<std::vector<std::byte>>> got(kRanks);
       std::vector<std::thread> threads;

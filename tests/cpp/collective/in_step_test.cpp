@@ -7,13 +7,13 @@
 namespace mcast::test {
 namespace {
 
-constexpr double kRate = 125e6;  // 1 Gbit/s
+constexpr double kGigabit = 125e6;  // 1 Gbit/s
 constexpr size_t kBlock = 12 << 20;
 
 ClusterOptions links(uint32_t ranks) {
   ClusterOptions o;
   o.ranks = ranks;
-  o.net.rate = kRate;
+  o.net.rate = kGigabit;
   o.net.receive_budget = o.group.agreed.budget = 8 << 20;
   o.net.stream_latency = kMilli;
   return o;
@@ -26,7 +26,7 @@ TEST(InStep, RootsThatSendAtOnceFillEveryLink) {
     for (Member r = 0; r < ranks; r++) runs.push_back(c.allgather(r, kBlock, 1));
     ASSERT_TRUE(c.run([&] { return all_done(runs); }));
     expect_good(runs, ranks);
-    const double least = static_cast<double>(kBlock) * (ranks - 1) / kRate * kSecond;
+    const double least = static_cast<double>(kBlock) * (ranks - 1) / kGigabit * kSecond;
     EXPECT_LE(static_cast<double>(runs[0]->done_at), 1.1 * least) << ranks << " ranks";
   }
 }

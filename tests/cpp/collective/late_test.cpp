@@ -5,6 +5,7 @@
 
 #include "support/cluster.h"
 #include "support/program.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -130,7 +131,8 @@ TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
 }
 
 TEST(LateRank, LossAndLatenessTogether) {
-  for (uint64_t seed = 1; seed <= 20; seed++) {
+  for (const uint64_t seed : seeds(20)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     ClusterOptions o = options(3);
     o.net.seed = seed;
     if (seed % 2 == 0) o.group.staging = 10'000;

@@ -8,7 +8,7 @@ namespace mcast::test {
 namespace {
 
 constexpr size_t kStep = 16 << 10;
-constexpr size_t kBlock = 10 * kStep + 77;
+constexpr size_t kMarked = 10 * kStep + 77;
 
 class Marks : public testing::TestWithParam<bool> {
  protected:
@@ -54,8 +54,8 @@ class Marks : public testing::TestWithParam<bool> {
 TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
   Cluster c(options());
   stage(c, 5);
-  const Runs runs = broadcast_all(c, 1, kBlock, 5);
-  for (size_t ready = 0; ready < kBlock; ready += kStep) {
+  const Runs runs = broadcast_all(c, 1, kMarked, 5);
+  for (size_t ready = 0; ready < kMarked; ready += kStep) {
     sources_[1]->set_ready(ready);
     c.run_for(200 * kMilli);
     for (const Member r : {0, 2}) {
@@ -67,10 +67,10 @@ TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
       EXPECT_FALSE(runs[r]->done());
     }
   }
-  sources_[1]->set_ready(kBlock);
+  sources_[1]->set_ready(kMarked);
   finish(c, runs);
-  EXPECT_EQ((marks_[{0, 0}]), kBlock);
-  EXPECT_EQ((marks_[{2, 0}]), kBlock);
+  EXPECT_EQ((marks_[{0, 0}]), kMarked);
+  EXPECT_EQ((marks_[{2, 0}]), kMarked);
   EXPECT_EQ(marks_.count({1, 0}), 0u) << "the own block has no done mark";
 }
 
@@ -97,18 +97,18 @@ TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
 TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
   Cluster c(options(0.05));
   stage(c, 11);
-  const Runs runs = allgather_all(c, kBlock, 11);
+  const Runs runs = allgather_all(c, kMarked, 11);
   for (const auto& [rank, source] : sources_) {
     for (size_t piece = 1; piece <= 11; piece++) {
       c.at(c.now() + static_cast<Nanos>(piece * (rank + 1)) * kMilli,
-           [source = source, piece] { source->set_ready(std::min(kBlock, piece * kStep)); });
+           [source = source, piece] { source->set_ready(std::min(kMarked, piece * kStep)); });
     }
   }
   finish(c, runs);
   for (Member r = 0; r < 3; r++) {
     for (uint32_t slot = 0; slot < 3; slot++) {
       if (slot != r) {
-        EXPECT_EQ((marks_[{r, slot}]), kBlock);
+        EXPECT_EQ((marks_[{r, slot}]), kMarked);
       }
     }
   }
@@ -124,7 +124,10 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
       Cluster c(options(0.01));
       std::map<Member, std::vector<std::shared_ptr<Region>>> inputs;
       std::map<std::pair<Member, uint32_t>, uint64_t> marks;
-      std::vector<std::function<bool()>> true_at_the_end;
+      std::map<Member, std::vector<std::function<bool()>>> true_at_the_end;
+      c.at_done = [&](const OpRun& run) {
+        for (const auto& look : true_at_the_end[run.rank]) EXPECT_TRUE(look());
+      };
       c.adjust = [&](Member rank, Post& post) {
         for (Slice& input : post.reduce->inputs) {
           auto region =
@@ -142,7 +145,7 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
           // What is final now must be what is there when all is over.
           const ConstBytes now =
               output.bytes().subspan(scatter ? 0 : block * share).first(final_to);
-          true_at_the_end.push_back(
+          true_at_the_end[rank].push_back(
               [output, now, seen = std::vector<std::byte>(now.begin(), now.end())] {
                 return std::equal(now.begin(), now.end(), seen.begin());
               });
@@ -164,7 +167,6 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
         }
       }
       finish(c, runs);
-      for (const auto& look : true_at_the_end) EXPECT_TRUE(look());
       if (kind == wire::Kind::kReduceScatter) {
         for (Member r = 0; r < 3; r++) EXPECT_EQ((marks[{r, 0}]), bytes / 4 * 4);
       }

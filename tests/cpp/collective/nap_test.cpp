@@ -7,7 +7,7 @@
 namespace mcast::test {
 namespace {
 
-constexpr size_t kBlock = 16 << 20;
+constexpr size_t kBytes = 16 << 20;
 constexpr size_t kWindow = 2 << 20;
 
 struct Naps {
@@ -46,8 +46,8 @@ struct Naps {
 TEST(Nap, WhileMuchIsOnItsWay) {
   constexpr double kRate = 1.25e9;  // 10 Gbit/s
   Naps n(kRate);
-  n.broadcast(kBlock);
-  n.until(kBlock / 2);
+  n.broadcast(kBytes);
+  n.until(kBytes / 2);
   const Nanos nap = n.ask(1);
   EXPECT_GE(nap, 100 * kMicro);
   EXPECT_LE(nap, 200 * kMicro);
@@ -59,8 +59,8 @@ TEST(Nap, WhileMuchIsOnItsWay) {
 
 TEST(Nap, NotForTheLastWindow) {
   Naps n(1.25e9);
-  n.broadcast(kBlock);
-  n.until(kBlock - kWindow / 2);
+  n.broadcast(kBytes);
+  n.until(kBytes - kWindow / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
   EXPECT_EQ(n.ask(1), 0);
@@ -71,16 +71,16 @@ TEST(Nap, NotForTheLastWindow) {
 
 TEST(Nap, NotWhereLittleComesInOne) {
   Naps n(125e6);  // 25 KB in the longest
-  n.broadcast(kBlock);
-  n.until(kBlock / 2);
+  n.broadcast(kBytes);
+  n.until(kBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
 }
 
 TEST(Nap, NotWhereWindowsAreSmall) {
   Naps n(1.25e9, 200 << 10);
-  n.broadcast(kBlock);
-  n.until(kBlock / 2);
+  n.broadcast(kBytes);
+  n.until(kBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
 }
@@ -88,8 +88,8 @@ TEST(Nap, NotWhereWindowsAreSmall) {
 TEST(Nap, ShorterOnAFasterLinkAndAtLastNone) {
   for (const double rate : {4e9, 12.5e9}) {
     Naps n(rate);
-    n.broadcast(4 * kBlock);
-    n.until(kBlock);
+    n.broadcast(4 * kBytes);
+    n.until(kBytes);
     const Nanos nap = n.ask(1, 50 * kMicro);
     if (rate < 5e9) {
       EXPECT_GE(nap, 50 * kMicro);

@@ -1,26 +1,10 @@
 // Multicast that dies after a good probe: operations stay exact, and the group goes on by the ring.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include "support/cluster.h"
+#include "support/program.h"
 
 namespace mcast::test {
 namespace {
-
-using Runs = std::vector<std::shared_ptr<OpRun>>;
-
-bool all_done(const Runs& runs) {
-  return std::all_of(runs.begin(), runs.end(), [](const auto& r) { return r->done(); });
-}
-
-void expect_good(const Runs& runs, uint32_t size) {
-  for (const auto& r : runs) {
-    ASSERT_TRUE(r->done());
-    ASSERT_TRUE(r->status.ok()) << r->status.to_string();
-    ASSERT_EQ(r->check(size), "");
-  }
-}
 
 class PathSwitch : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
 

@@ -21,6 +21,10 @@ inline GroupSpec spec_of(const std::string& name, uint32_t rank, uint32_t size) 
   return spec;
 }
 
+inline wire::Descriptor call(wire::Kind kind, Member root, size_t bytes) {
+  return {kind, 6, root, bytes, "op"};
+}
+
 // A group of which the test carries out the operations.
 class CopyGroup final : public GroupBase {
  public:

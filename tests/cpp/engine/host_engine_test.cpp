@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "engine/clock.h"
 #include "programs.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -127,8 +128,8 @@ TEST(HostEngine, AKilledRankIsNamedByTheOthers) {
 
 // Wherever in an operation it is: the others get exact bytes up to some call, then its name.
 TEST(HostEngine, ARankKilledAtAnyMomentIsNamed) {
-  for (uint64_t seed = 1; seed <= 12; seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(12)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const auto ends = run_ranks(3, 30, [&](Member rank, DirectoryStore& store) {
       auto group = host_group("victim", rank, 3, store);
       if (!group || !barrier(*group).ok()) return false;

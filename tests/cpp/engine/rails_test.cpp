@@ -8,6 +8,7 @@
 #include <map>
 
 #include "engine/copy_group.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -96,10 +97,6 @@ struct World {
   std::vector<Status> troubles;
 };
 
-wire::Descriptor call(wire::Kind kind, Member root, size_t bytes) {
-  return {kind, 6, root, bytes, "op"};
-}
-
 TEST(Rails, CarryWhatIsLarge) {
   World world({0, 0, 1, 1}, {}, 1);
   const Rails& r = *world.ranks[0];
@@ -114,8 +111,8 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
   const std::vector<std::vector<uint32_t>> mappings = {
       {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 2, 2, 1, 0}, {0, 1, 1, 0, 2, 3, 3, 2}};
   int in_turns = 0;
-  for (uint64_t seed = 1; seed <= 40; seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(40)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     Agreed agreed;
     agreed.budget = seed % 2 == 0 ? 128u << 10 : 4u << 20;

@@ -4,13 +4,12 @@
 #include <algorithm>
 
 #include "engine/copy_group.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
 
 using wire::Kind;
-
-wire::Descriptor call(Kind kind, Member root, size_t bytes) { return {kind, 6, root, bytes, "op"}; }
 
 TEST(Subgroups, CarryWhatIsLarge) {
   const Subgroups s(
@@ -43,8 +42,8 @@ TEST(Subgroups, SharesCoverABlock) {
 
 TEST(Subgroups, DeliverExactBytesInAnyOrder) {
   constexpr uint32_t kRanks = 3;
-  for (uint64_t seed = 1; seed <= 12; seed++) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const uint64_t seed : seeds(12)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const size_t count = 2 + rng.below(3);
     std::vector<std::vector<CopyGroup*>> groups(count);

@@ -12,6 +12,7 @@
 #include "protocol/liveness.h"
 // liveness.
 #include "protocol/tree.h"
+#include "support/seeds.h"
 
 namespace mcast {
 namespace {
@@ -99,7 +100,8 @@ TEST(Chains, ContiguousRunsThatCoverAllMembers) {
 // Any order of progress: every root gets exactly one turn, at most M send at once, in member order
 // inside a chain.
 TEST(Chains, EveryRootGetsOneTurn) {
-  for (uint64_t seed = 1; seed <= 500; seed++) {
+  for (const uint64_t seed : test::seeds(500)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const auto p = static_cast<uint32_t>(1 + rng.below(20)),
                m = static_cast<uint32_t>(1 + rng.below(22));

@@ -11,6 +11,7 @@
 #include "protocol/reduce_early.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
+#include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
@@ -58,7 +59,8 @@ struct Fold {
 };
 
 TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
-  for (uint64_t seed = 1; seed <= 60; seed++) {
+  for (const uint64_t seed : seeds(60)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const auto members = static_cast<uint32_t>(2 + rng.below(5));
     Fold f(members, static_cast<Member>(rng.below(members)), 4 * (1 + rng.below(3000)),

@@ -8,6 +8,7 @@
 #include "protocol/fetch_client.h"
 #include "protocol/repair_queue.h"
 #include "protocol/repair_server.h"
+#include "support/seeds.h"
 
 namespace mcast {
 namespace {
@@ -236,7 +237,8 @@ TEST(FetchClient, OneRequestHasOneRootAndOneDonor) {
 // Any sequence of answers, partial answers, refusals, losses: every wanted chunk is asked for until
 // it is here, and then the client is idle.
 TEST(FetchClient, RandomConversationsEnd) {
-  for (uint64_t seed = 1; seed <= 300; seed++) {
+  for (const uint64_t seed : test::seeds(300)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     FetchParams p = params(1, 2 + static_cast<uint32_t>(rng.below(4)));
     p.max_chunks = 1 + static_cast<Chunk>(rng.below(16));
@@ -350,7 +352,8 @@ TEST(RepairServer, RepeatsAChunkAFewTimesThenServesByStream) {
 
 // Against a model that counts askers per chunk.
 TEST(RepairServer, RandomRequestsAgainstAModel) {
-  for (uint64_t seed = 1; seed <= 300; seed++) {
+  for (const uint64_t seed : test::seeds(300)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     RepairServer s(0);
     std::map<Chunk, size_t> repeats;

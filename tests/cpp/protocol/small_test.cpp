@@ -9,6 +9,7 @@
 #include "protocol/sent_announcer.h"
 #include "protocol/sent_tracker.h"
 #include "protocol/staging.h"
+#include "support/seeds.h"
 
 namespace mcast {
 namespace {
@@ -47,7 +48,8 @@ TEST(EagerWindow, WhatIsNotSentAheadCostsNothing) {
 // Ranks that post at different times, roots that know of releases at different times: what the
 // receiver that is furthest behind must keep never passes the limit (but for a single operation).
 TEST(EagerWindow, NoReceiverIsSentMoreThanTheLimit) {
-  for (uint64_t seed = 1; seed <= 200; seed++) {
+  for (const uint64_t seed : test::seeds(200)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const size_t limit = 200 + rng.below(5000), ranks = 2 + rng.below(4), ops = 60;
     struct Op {

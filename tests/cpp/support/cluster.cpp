@@ -7,6 +7,10 @@
 
 #include <algorithm>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "base/reduce_kernels.h"
 #include "base/rng.h"
 
@@ -17,6 +21,16 @@ namespace {
 uint64_t word(uint64_t op, uint32_t root, size_t index) {
   return mix64(op * 0x9e3779b97f4a7c15ULL + root * 0xd1b54a32d192ed03ULL + index);
 }
+
+constexpr std::byte kGone{0x5a};
+
+#ifdef __SANITIZE_ADDRESS__
+void poison(Bytes bytes) { __asan_poison_memory_region(bytes.data(), bytes.size()); }
+void unpoison(Bytes bytes) { __asan_unpoison_memory_region(bytes.data(), bytes.size()); }
+#else
+void poison(Bytes) {}
+void unpoison(Bytes) {}
+#endif
 
 }  // namespace
 
@@ -109,11 +123,26 @@ bool is_nan(Element e, const std::byte* at) {
   return is_floating(e) && (bits & (sign - 1)) > ((sign - 1) >> mantissa << mantissa);
 }
 
-std::string OpRun::check(uint32_t size) const {
-  if (memory && !memory->intact()) return "guard bytes overwritten";
+Guarded::~Guarded() {
+  if (!given_back_) return;
+  unpoison(bytes_);
+  const auto late =
+      std::find_if(bytes_.begin(), bytes_.end(), [](std::byte b) { return b != kGone; });
+  EXPECT_EQ(late, bytes_.end()) << "written after it was given back: byte "
+                                << late - bytes_.begin() - 64 << " of " << size_;
+}
+
+void Guarded::give_back() {
+  if (given_back_) return;
+  given_back_ = true;
+  std::fill(bytes_.begin(), bytes_.end(), kGone);
+  poison(bytes_);
+}
+
+std::string OpRun::compare(uint32_t size) const {
+  if (!guards_intact) return "guard bytes overwritten";
   if (kind == wire::Kind::kBarrier) return "";
   if (wire::is_reduction(kind)) {
-    if (input && !input->intact()) return "guard bytes of the input overwritten";
     if (kind == wire::Kind::kReduce && root != rank) return "";
     const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
     const auto want = reduced(id, size, element, reduction, from, block, host_of);
@@ -261,10 +290,13 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->calls++;
     run->status = status;
     run->done_at = now_;
-    // From now on the memory is the caller's: who still reads it gets something else.
-    if (!status.ok() && run->input) {
-      std::memset(run->input->data(), 0x5a, run->input->size());
-    }
+    // From now on the memory is the caller's, who changes it and gives it to others.
+    run->guards_intact =
+        (!run->memory || run->memory->intact()) && (!run->input || run->input->intact());
+    run->verdict = run->compare(options_.ranks);
+    if (at_done) at_done(*run);
+    if (run->memory) run->memory->give_back();
+    if (run->input) run->input->give_back();
     if (then) then();
   };
   if (adjust) adjust(rank, post);

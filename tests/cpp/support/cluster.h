@@ -20,10 +20,16 @@ void fill_pattern(uint64_t op, uint32_t root, Bytes out);
 // Index of the first byte that differs from the pattern; bytes.size() if none does.
 size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
 
-// Memory with 64 guard bytes on either side.
+// Memory with 64 guard bytes on either side. Once it is given back to its owner nobody else may
+// touch it: late reads get other bytes, late writes are found at the end, and under
+// AddressSanitizer both end the test on the spot.
 class Guarded {
  public:
   explicit Guarded(size_t size) : bytes_(size + 128, std::byte{0xA5}), size_(size) {}
+  ~Guarded();
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  void give_back();
   std::byte* data() { return bytes_.data() + 64; }
   size_t size() const { return size_; }
   bool intact() const {
@@ -36,6 +42,7 @@ class Guarded {
  private:
   std::vector<std::byte> bytes_;
   size_t size_;
+  bool given_back_ = false;
 };
 
 // The factor of a rank in PREMUL_SUM.
@@ -61,10 +68,14 @@ struct OpRun {
   int calls = 0;
   Status status;
   Nanos done_at = 0;
+  bool guards_intact = true;  // and what compare() said, when it was done
+  std::string verdict;
 
   bool done() const { return calls > 0; }
-  // "" or what is wrong with the bytes.
-  std::string check(uint32_t size) const;
+  // "" or what was wrong with the bytes when the operation was done.
+  std::string check(uint32_t) const { return done() ? verdict : "not done"; }
+  // "" or what is wrong with the bytes now, if it was to end well.
+  std::string compare(uint32_t size) const;
 };
 
 struct ClusterOptions {
@@ -106,6 +117,8 @@ class Cluster {
                               Nanos timeout = kNever, size_t g = 0,
                               std::function<void()> then = {});
 
+  // Runs when an operation is done, before its memory is given back.
+  std::function<void(const OpRun& run)> at_done;
   // Changes what the calls above post, just before.
   std::function<void(Member rank, Post& post)> adjust;
 

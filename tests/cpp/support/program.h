@@ -11,6 +11,23 @@
 
 namespace mcast::test {
 
+constexpr Nanos kLiveness = 2 * kSecond;  // the limit of ranks()
+
+// A job of n ranks in a tree of arity 2.
+inline ClusterOptions ranks(uint32_t n, bool ring = false) {
+  ClusterOptions o;
+  o.ranks = n;
+  o.group.name = "job";
+  o.group.arity = 2;
+  o.group.liveness_limit = kLiveness;
+  o.group.try_multicast = !ring;
+  return o;
+}
+
+inline bool has(const Status& status, const std::string& part) {
+  return status.message().find(part) != std::string::npos;
+}
+
 using Runs = std::vector<std::shared_ptr<OpRun>>;
 
 inline bool all_done(const Runs& runs) {

@@ -77,7 +77,7 @@ class Echo final : public Transport, private Datagram, private Stream {
 };
 
 // The type of a message is its first byte.
-class Classifier final : public FaultClassifier {
+class ByLetter final : public FaultClassifier {
  public:
   bool knows(std::string_view predicate, std::string_view value) const override {
     return predicate == "type" && value.size() == 1;
@@ -141,7 +141,7 @@ struct Rig : DatagramSink, StreamSink {
   }
   const FaultCounters& counters() { return static_cast<Interceptor&>(*transport).counters(); }
 
-  Classifier classifier;
+  ByLetter classifier;
   Echo* echo;
   std::unique_ptr<Transport> transport;
   std::vector<std::string> datagrams, frames;

@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "support/cluster.h"
+#include "support/seeds.h"
 #include "transport/interceptor.h"
 #include "verbs/verbs_world.h"
 #include "wire/datagram.h"
@@ -114,7 +115,8 @@ TEST(VerbsProtocol, FaultRulesSeeWholeDatagramsSoThatNothingIsGathered) {
 
 TEST(VerbsProtocol, LossesOfLargeOperationsAreReadFromTheDonorsMemory) {
   for (const double rate : {0.001, 0.01, 0.05, 0.2}) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const uint64_t seed : test::seeds(3)) {
+      SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
       Lossy job(4);
       job.rng = Rng(seed);
       job.rate = rate;

@@ -20,7 +20,7 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kBufferSize = 64 * 1024 + 64;
+constexpr size_t kReceiveBuffer = 64 * 1024 + 64;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Status DatagramReceiver::open(const UdpTransportOptions& options, std::span<cons
   options_ = options;
   stripe_.assign(stripe.begin(), stripe.end());
   loopback_ = loopback;
-  buffer_ = std::make_unique<std::byte[]>(kBufferSize);
+  buffer_ = std::make_unique<std::byte[]>(kReceiveBuffer);
   auto scratch = open_socket(SOCK_DGRAM);
   if (!scratch.ok()) return scratch.status();
   scratch_granted_ = configure(scratch->get());
@@ -154,7 +154,7 @@ size_t DatagramReceiver::receive(DatagramSink& sink, size_t max_bytes) {
 }
 
 bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, size_t& bytes) {
-  iovec piece{buffer_.get(), kBufferSize};
+  iovec piece{buffer_.get(), kReceiveBuffer};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   msghdr message{};
   message.msg_iov = &piece;

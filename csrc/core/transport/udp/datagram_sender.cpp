@@ -37,7 +37,7 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kBufferSize = 64 * 1024;
+constexpr size_t kSendBuffer = 64 * 1024;
 constexpr uint32_t kAdministrativeScope = 239u << 24;
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
@@ -64,7 +64,7 @@ DatagramSender::~DatagramSender() {
 
 Status DatagramSender::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                             const Interface& loopback) {
-  buffer_ = std::make_unique<std::byte[]>(kBufferSize);
+  buffer_ = std::make_unique<std::byte[]>(kSendBuffer);
   sndbuf_ = SIZE_MAX;
   for (const Interface& interface : stripe) {
     auto socket = open_on(options, interface);

@@ -1,0 +1,63 @@
+// A base is drawn once per program; a share of the fresh seeds begins where the one before it ends.
+#include "support/seeds.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+namespace mcast::test {
+namespace {
+
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define MCAST_TEST_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(MCAST_TEST_TSAN)
+constexpr uint64_t kUsualShare = 12;
+#else
+constexpr uint64_t kUsualShare = 100;
+#endif
+
+uint64_t number(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+uint64_t fresh_base() {
+  static const uint64_t base = [] {
+    std::random_device device;
+    // Far above the fixed seeds, and short enough to be typed.
+    const uint64_t drawn = number("MCAST_TEST_BASE", 1'000'000'000ull + device());
+    std::printf("fresh seeds: MCAST_TEST_BASE=%llu\n", static_cast<unsigned long long>(drawn));
+    std::fflush(stdout);
+    return drawn;
+  }();
+  return base;
+}
+
+}  // namespace
+
+bool replaying() { return std::getenv("MCAST_TEST_SEED") != nullptr; }
+
+std::vector<uint64_t> seeds(uint64_t all, uint64_t share) {
+  if (replaying()) return {number("MCAST_TEST_SEED", 1)};
+  const uint64_t count = std::max<uint64_t>(1, all * number("MCAST_TEST_SEEDS", kUsualShare) / 100);
+  const uint64_t fixed = (count + 3) / 4;
+  std::vector<uint64_t> out;
+  out.reserve(count);
+  for (uint64_t i = 0; i < fixed; i++) out.push_back(1 + share * fixed + i);
+  for (uint64_t i = fixed; i < count; i++) out.push_back(fresh_base() + share * count + i);
+  return out;
+}
+
+void report_seed(uint64_t seed, const std::string& wrong) {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  ADD_FAILURE() << "MCAST_TEST_SEED=" << seed << " --gtest_filter=" << test.test_suite_name() << "."
+                << test.name() << ": " << wrong;
+}
+
+}  // namespace mcast::test
