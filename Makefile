@@ -1,6 +1,8 @@
 # make demo       set everything up and train a small FSDP2 model on two ranks
 # make test       what a change must pass: C++ tests, format and lint, Python tests
-# make test-all   the same, also the slow and multi-host tests
+# make test-all   the same, also the slow ones and the sanitizers
+# make quick      a minute after an edit of the core: C++ tests with few seeds, one job of two ranks
+# make soak       simulations with fresh seeds, MINUTES=60
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make format lint clean
@@ -16,6 +18,9 @@ export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
 
 BIN := $(VENV)/bin
+# The folder where setup.py builds the extension: the C++ tests are built there too, with one core for
+# both. build/cpp leads to it.
+TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
 CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' \
          'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
 CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
@@ -23,7 +28,8 @@ CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python sanitize format lint setup build clean
+.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize format lint setup build \
+  build-tests clean
 
 demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
@@ -52,11 +58,25 @@ build: export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
 build:
 	@tools/setup.sh packages venv build
 
-test-cpp:
-	@tools/setup.sh packages
-	$(CMAKE) -B build/cpp -DPython3_EXECUTABLE=$(shell command -v $(PYTHON))
-	cmake --build build/cpp -j $(JOBS)
-	ctest --test-dir build/cpp --output-on-failure
+build-tests: export MCAST_WERROR = 1
+build-tests: build
+	$(CMAKE) -B $(TREE) -DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension
+	cmake --build $(TREE) -j $(JOBS)
+	[ -L build/cpp ] || rm -rf build/cpp
+	ln -sfn $(notdir $(TREE)) build/cpp
+
+test-cpp: build-tests
+	ctest --test-dir build/cpp -j $(JOBS) --output-on-failure --output-junit ctest.xml
+
+# After an edit of the core: unit tests, simulated seeds and two real ranks.
+quick: build-tests
+	MCAST_TEST_SEEDS=20 ctest --test-dir build/cpp -j $(JOBS) --output-on-failure
+	$(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots"
+
+# Fresh seeds for as long as told; what failed is left in build/soak.
+MINUTES ?= 60
+soak: build-tests
+	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
 test-python: build
 	$(BIN)/python -m pytest

@@ -2,8 +2,9 @@
 
     pip install --no-build-isolation .        or        pip install --no-build-isolation -e .
 
-Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors), CMAKE_ARGS (more arguments
-for cmake), CMAKE_BUILD_TYPE.
+Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors; otherwise as the build folder
+was configured), CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the
+same folder, by `make test-cpp`: the core is compiled once for both.
 """
 
 import os
@@ -33,15 +34,16 @@ class CMakeBuild(build_ext):
         target.mkdir(parents=True, exist_ok=True)
         build = ROOT / "build" / f"{sys.implementation.cache_tag}"
         jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
-        werror = "ON" if os.environ.get("MCAST_WERROR") == "1" else "OFF"
         cmake = tool("cmake")
+        options = ["-DMCAST_WERROR=ON"] if os.environ.get("MCAST_WERROR") == "1" else []
+        if not (build / "CMakeCache.txt").exists():
+            options.append("-DMCAST_BUILD_TESTS=OFF")
         subprocess.run(
             [
                 cmake, "-S", str(ROOT), "-B", str(build), "-G", "Ninja",
                 f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
                 "-DMCAST_BUILD_TORCH=ON",
-                "-DMCAST_BUILD_TESTS=OFF",
-                f"-DMCAST_WERROR={werror}",
+                *options,
                 f"-DMCAST_EXTENSION_DIR={target}",
                 f"-DPython3_EXECUTABLE={sys.executable}",
                 f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'RelWithDebInfo')}",
@@ -49,7 +51,9 @@ class CMakeBuild(build_ext):
             ],
             check=True,
         )  # fmt: skip
-        subprocess.run([cmake, "--build", str(build), "-j", jobs], check=True)
+        subprocess.run(
+            [cmake, "--build", str(build), "--target", "mcast_torch", "-j", jobs], check=True
+        )
         self._info = target / "_build_info.py"
 
     def copy_extensions_to_source(self) -> None:

@@ -95,10 +95,13 @@ def last_reference() -> int:
             assert go.wait(30)
 
     work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
-    work.get_future().then(callback)
     if dist.get_rank() == 0:
+        work.get_future().then(callback)
         store.set("rank 0 has chained", "1")
-    work.wait()
+        store.wait(["rank 1 has the result"])  # wait() would wait for the callback, too
+    else:
+        work.wait()
+        store.set("rank 1 has the result", "1")
     dist.destroy_process_group(group)
     del group, callback, work
     go.set()

@@ -114,7 +114,7 @@ bool HostCore::fill(Op& op, uint32_t index) {
         }
         const auto [gathers, segment] = op.plan.step(index);
         if (gathers) {
-          std::memcpy(data, op.part.data(), op.part.size());
+          if (!op.part.empty()) std::memcpy(data, op.part.data(), op.part.size());
           copied += op.part.size();
         } else {
           copy(reduce->inputs[0], segment * span, span, 0);

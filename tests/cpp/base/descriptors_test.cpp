@@ -14,7 +14,7 @@ namespace {
 // In a process of their own: a hard limit that was lowered stays low.
 void limit(uint64_t soft, uint64_t hard) {
   const struct rlimit both { soft, hard };
-  if (::setrlimit(RLIMIT_NOFILE, &both) != 0) std::exit(99);
+  if (::setrlimit(RLIMIT_NOFILE, &both) != 0) std::_Exit(99);
 }
 
 TEST(DescriptorsDeathTest, TheSoftLimitIsRaisedAsFarAsIsNeeded) {
@@ -22,16 +22,16 @@ TEST(DescriptorsDeathTest, TheSoftLimitIsRaisedAsFarAsIsNeeded) {
       {
         const uint64_t open = descriptor_use().open;
         limit(open + 10, open + 1000);
-        if (make_descriptor_room(5)) std::exit(1);  // there is room
-        if (!make_descriptor_room(100)) std::exit(2);
-        if (descriptor_use().soft != open + 100) std::exit(3);
-        if (make_descriptor_room(50)) std::exit(4);  // never lowered
+        if (make_descriptor_room(5)) std::_Exit(1);  // there is room
+        if (!make_descriptor_room(100)) std::_Exit(2);
+        if (descriptor_use().soft != open + 100) std::_Exit(3);
+        if (make_descriptor_room(50)) std::_Exit(4);  // never lowered
         std::vector<int> files(100);
         for (int& fd : files) {
-          if ((fd = ::dup(0)) < 0) std::exit(5);
+          if ((fd = ::dup(0)) < 0) std::_Exit(5);
         }
-        if (descriptor_use().open != open + 100) std::exit(6);
-        std::exit(0);
+        if (descriptor_use().open != open + 100) std::_Exit(6);
+        std::_Exit(0);
       },
       testing::ExitedWithCode(0), "");
 }
@@ -41,18 +41,18 @@ TEST(DescriptorsDeathTest, TheHardLimitIsTheEnd) {
       {
         const uint64_t open = descriptor_use().open;
         limit(open + 10, open + 20);
-        if (!make_descriptor_room(100) || make_descriptor_room(100)) std::exit(1);
-        if (descriptor_use().soft != open + 20) std::exit(2);
+        if (!make_descriptor_room(100) || make_descriptor_room(100)) std::_Exit(1);
+        if (descriptor_use().soft != open + 20) std::_Exit(2);
         const std::string text = descriptor_text();
         if (text.find(std::to_string(open) + " descriptors are open") == std::string::npos ||
             text.find("hard limit " + std::to_string(open + 20)) == std::string::npos) {
-          std::exit(3);
+          std::_Exit(3);
         }
         // With none left, nothing can be listed either.
         while (::dup(0) >= 0) {
         }
-        if (descriptor_use().open != open + 20) std::exit(4);
-        std::exit(0);
+        if (descriptor_use().open != open + 20) std::_Exit(4);
+        std::_Exit(0);
       },
       testing::ExitedWithCode(0), "");
 }

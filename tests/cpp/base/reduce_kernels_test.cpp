@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -214,7 +215,7 @@ TEST(ReduceKernels, EqualTheModelBitForBit) {
           }
           fold_finish(e, r, ranks, acc.data(), out.data() + skew, count);
           const auto want = model(e, r, factor, ranks, count, in);
-          ASSERT_EQ(std::memcmp(out.data() + skew, want.data(), want.size()), 0)
+          ASSERT_TRUE(std::equal(want.begin(), want.end(), out.data() + skew))
               << element_name(e) << " " << reduction_name(r) << " count " << count << " ranks "
               << ranks;
         }

@@ -173,10 +173,10 @@ TEST(CreditTree, NothingBeforeAllHavePostedThenEverySlotOnce) {
   EXPECT_TRUE(changed.empty());
   EXPECT_FALSE(t.all_posted());
   t.post_child(0);
-  for (uint32_t s = 0; s < 3; s++) t.set_child(0, s, {0, 7 - s, 0});
+  for (uint32_t s = 0; s < 3; s++) t.set_child(0, s, {0, 7 - 2 * s, 0});
   t.collect(changed);
   ASSERT_EQ(changed.size(), 3u);
-  for (const auto& [slot, least] : changed) EXPECT_EQ(least.limit, 5u + (slot == 2 ? 0 : 0));
+  for (const auto& [slot, least] : changed) EXPECT_EQ(least.limit, slot == 2 ? 3u : 5u);
   t.collect(changed);
   EXPECT_TRUE(changed.empty());
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -30,6 +31,45 @@ def all_good(size: int = 100_000) -> None:
     assert torch.equal(output, expected)
     dist.barrier()
     assert torch_mcast.stats()["failure"] == ""
+
+
+def used() -> tuple[int, list[str]]:
+    """How many descriptors are open, and the names of the threads but those that the process starts
+    with their first task and keeps."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    lasting = {"mcast-finish", "mcast-future"}
+    return len(os.listdir("/proc/self/fd")), sorted(n for n in names if n not in lasting)
+
+
+class MallInfo2(ctypes.Structure):
+    """struct mallinfo2 of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+def allocated() -> int:
+    """Bytes that malloc() has given out and that were not freed: what RSS blurs."""
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = MallInfo2
+    facts = libc.mallinfo2()
+    return facts.uordblks + facts.hblkhd
 
 
 def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
@@ -177,7 +217,8 @@ def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
 def cut(link: Any) -> None:
     """All connections of a rank break, but no process ends: an error, then all begin again."""
     join(link, liveness_limit=5000)
-    dist.barrier()
+    all_good()
+    before = used()
     link.say("ready")
     link.hear("go")
     if link.rank == 1:
@@ -197,10 +238,9 @@ def cut(link: Any) -> None:
     for incarnation in ("2", "3"):
         join(link, incarnation=incarnation, liveness_limit=5000)
         all_good()
+        after = used()
         dist.destroy_process_group()
-    link.say(
-        "used", descriptors=len(os.listdir("/proc/self/fd")), threads=os.listdir("/proc/self/task")
-    )
+    link.say("used", before=before, after=after)
 
 
 def replaced(link: Any) -> None:
@@ -315,11 +355,6 @@ def subgroup(link: Any) -> None:
 def reinit(link: Any, rounds: int) -> None:
     """Init, work, destroy, many times: descriptors, threads and memory stay what they were."""
 
-    def used() -> tuple[int, int, int]:
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[1])
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), pages * 4096
-
     rows = []
     store = dist.FileStore(str(link.folder / "many"), link.world)
     for i in range(rounds):
@@ -335,5 +370,5 @@ def reinit(link: Any, rounds: int) -> None:
         dist.destroy_process_group()
         if i in (rounds // 4, rounds - 1):
             gc.collect()
-            rows.append(used())
+            rows.append((*used(), allocated()))
     link.say("used", rows=rows)

@@ -146,9 +146,11 @@ def test_begin_again_after_broken_connections(network_job):
         it.order("go")
         for rank in it.ranks:
             assert "is lost" in rank.expect("error")["text"]
-        counts = {(row["descriptors"], len(row["threads"])) for row in it.expect("used")}
-        print(counts)  # the lanes that were given up are gone
-        assert max(counts)[0] - min(counts)[0] <= 3 * 2
+        for row in it.expect("used"):  # the lanes that were given up are gone
+            (fds, threads), (fds2, threads2) = row["before"], row["after"]
+            print(row)
+            # Connections are made when they are needed: up to three per peer may have come since.
+            assert fds2 <= fds + 3 * 2 and threads2 == threads
         it.end()
 
 
@@ -223,5 +225,5 @@ def test_reinit_leaks_nothing(job):
             print(row["rows"])
             # Connections are made when they are needed: up to three per peer may have come since.
             assert fds2 <= fds + 3 and threads2 == threads
-            assert memory2 - memory < 8 << 20
+            assert memory2 - memory < 1 << 20  # 149 groups, 4 KiB each of which 1 is torch's own
         it.end()
