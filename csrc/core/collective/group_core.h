@@ -143,7 +143,7 @@ class GroupCore {
   using Frame = wire::FrameHeader;
   // Operations that another rank may be ahead of this one: memory for what comes early.
   static constexpr Sequence kFurthestAhead = 1u << 20;
-  static constexpr int kRounds = 4;  // of visits in one poll
+  static constexpr int kRounds = 4;                   // of visits in one poll
   static constexpr Chunk kBatchesPerPoll = 4;         // sent, then the receive side gets its turn
   static constexpr size_t kFetchPayload = 60u << 10;  // bytes of repair per frame
 
