@@ -19,6 +19,9 @@ namespace {
 void check_record(const std::string& text) {
   const Result<RankRecord> record = RankRecord::decode(text);
   if (!record.ok()) return;
+  for (const uint64_t number : {uint64_t{record->protocol}, record->external.uid, record->random}) {
+    require(text.find(std::to_string(number)) != std::string::npos, "a number is the one written");
+  }
   const std::string plain = record->encode();
   const Result<RankRecord> again = RankRecord::decode(plain);
   require(again.ok() && again->encode() == plain, "a record stays what it is");
