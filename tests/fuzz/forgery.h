@@ -34,8 +34,9 @@ inline void make_new(Input& in, bool frame, Member from, std::vector<std::byte>&
 inline void forge(Input& in, unsigned kind, bool frame, Member from, std::vector<std::byte>& m) {
   if (kind <= kEdit) {  // up to three bytes, of the header or of what follows it
     for (unsigned i = 0; i <= kind; i++) {
+      // Fields of the header and of the body's start are the telling ones.
       const size_t at = in.byte();
-      m[at % m.size()] = std::byte{in.byte()};
+      m[at % (at < 192 ? std::min<size_t>(m.size(), 48) : m.size())] = std::byte{in.byte()};
     }
   } else if (kind == kCut) {
     m.resize(in.byte() % m.size());
