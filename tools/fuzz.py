@@ -3,14 +3,16 @@
 
     tools/fuzz.py BUILD SECONDS [TARGET ...]
 
-Each runs for SECONDS from its corpus in tests/fuzz/corpus/<target>. What it finds that is new stays
-in BUILD/corpus/<target>, where the next run goes on; inputs that fail are left in BUILD/failures.
+Each runs for SECONDS from its corpus in tests/fuzz/corpus/<target> alone: reading all that earlier
+runs found could take all of the time. What is new is left in BUILD/corpus/<target> until the next
+run; inputs that fail are left in BUILD/failures.
 The exit status is 1 if there were any. To add to the committed corpus what reaches more code:
 
     BUILD/mcast_fuzz_<target> -merge=1 tests/fuzz/corpus/<target> BUILD/corpus/<target>
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,7 @@ def run(program: Path, seconds: int) -> tuple[bool, int]:
     build, target = program.parent, program.name.removeprefix(PREFIX)
     found = build / "corpus" / target
     failures = build / "failures"
+    shutil.rmtree(found, ignore_errors=True)
     for folder in (found, failures):
         folder.mkdir(parents=True, exist_ok=True)
     log = build / f"{program.name}.log"
