@@ -5,15 +5,17 @@
 # make soak       simulations with fresh seeds, MINUTES=60
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
+# make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
 # make format lint clean
 #
 # All of it works in a fresh clone on Debian 12; nothing needs to be active. Variables: PYTHON (3.10+),
-# VENV, TORCH (requirement), JOBS.
+# VENV, TORCH (requirement), JOBS, SECONDS.
 
 VENV ?= .venv
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
+SECONDS ?= 60
 export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
 
@@ -22,14 +24,14 @@ BIN := $(VENV)/bin
 # both. build/cpp leads to it.
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
 CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' \
-         'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
+         'tests/fuzz/*.cpp' 'tests/fuzz/*.h' 'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
 CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize format lint setup build \
-  build-tests clean
+.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize fuzz format lint setup \
+  build build-tests clean
 
 demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
@@ -37,7 +39,7 @@ demo: build
 test: test-cpp lint test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test sanitize
+test-all: test sanitize fuzz
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -89,6 +91,13 @@ sanitize:
 	$(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 	cmake --build build/tsan -j $(JOBS)
 	ctest --test-dir build/tsan --output-on-failure
+
+fuzz:
+	@tools/setup.sh packages fuzzer
+	$(CMAKE) -B build/fuzz -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF \
+	  -DCMAKE_CXX_COMPILER=clang++-14
+	cmake --build build/fuzz -j $(JOBS)
+	$(PYTHON) tools/fuzz.py build/fuzz $(SECONDS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 # extension. Used by the Makefile; each step leaves a stamp in .venv so that it runs once.
 #
 #   tools/setup.sh packages   Debian packages: installs them as root, else names the missing and stops
+#   tools/setup.sh fuzzer     likewise clang, for make fuzz
 #   tools/setup.sh venv       .venv with torch and the development tools
 #   tools/setup.sh build      pip install -e . into .venv
 set -eu
@@ -41,6 +42,11 @@ open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
         { apt-get update && apt-get install -y --no-install-recommends $missing; }
 }
 
+fuzzer() (
+    PACKAGES="clang-14 libclang-rt-14-dev"
+    packages
+)
+
 cpu_index() {
     # PyPI's torch for x86-64 brings gigabytes of CUDA; the CPU wheel has an index of its own. A
     # mirror that serves CPU wheels already, or a machine without that index, keeps its default.
@@ -73,9 +79,9 @@ build() {
 
 for step in "$@"; do
     case $step in
-    packages | venv | build) "$step" ;;
+    packages | fuzzer | venv | build) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [packages] [venv] [build]" >&2
+        echo "usage: tools/setup.sh [packages] [fuzzer] [venv] [build]" >&2
         exit 2
         ;;
     esac

@@ -6,6 +6,8 @@
 #include "engine/rendezvous.h"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -23,15 +25,15 @@ uint64_t hash_text(const std::string& text, uint64_t seed) {
   return mix64(h);
 }
 
-bool number(const std::map<std::string, std::string>& fields, const char* key, uint64_t& out) {
+// A field's value. `most`: what there is room for in the roster.
+template <typename T>
+bool number(const std::map<std::string, std::string>& fields, const char* key, T& out,
+            uint64_t most = std::numeric_limits<T>::max()) {
   const auto it = fields.find(key);
-  if (it == fields.end() || it->second.empty() || it->second.size() > 20) return false;
-  out = 0;
-  for (const char c : it->second) {
-    if (c < '0' || c > '9') return false;
-    out = out * 10 + static_cast<uint64_t>(c - '0');
-  }
-  return true;
+  if (it == fields.end()) return false;
+  const std::string& text = it->second;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out <= most;
 }
 
 std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
@@ -90,34 +92,29 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
     at = end + 1;
   }
   RankRecord r;
-  uint64_t protocol = 0, uid = 0, port = 0, loopback_port = 0, external = 0, loopback = 0,
-           budget = 0, reduce_uid = 0, reduce_port = 0, reduce_loopback_port = 0;
-  if (!number(fields, "protocol", protocol) || !number(fields, "uid", uid) ||
+  uint64_t uid = 0, reduce_uid = 0;
+  uint16_t port = 0, loopback_port = 0, reduce_port = 0, reduce_loopback_port = 0;
+  if (!number(fields, "protocol", r.protocol) || !number(fields, "uid", uid) ||
       !number(fields, "external_port", port) || !number(fields, "loopback_port", loopback_port) ||
       !number(fields, "reduce_uid", reduce_uid) ||
       !number(fields, "reduce_external_port", reduce_port) ||
-      !number(fields, "reduce_loopback_port", reduce_loopback_port) || reduce_port > 65535 ||
-      reduce_loopback_port > 65535 || !number(fields, "datagram_external", external) ||
-      !number(fields, "datagram_loopback", loopback) || !number(fields, "budget", budget) ||
-      !number(fields, "random", r.random) || port > 65535 || loopback_port > 65535) {
+      !number(fields, "reduce_loopback_port", reduce_loopback_port) ||
+      !number(fields, "datagram_external", r.datagram_external, UINT32_MAX) ||
+      !number(fields, "datagram_loopback", r.datagram_loopback, UINT32_MAX) ||
+      !number(fields, "budget", r.budget) || !number(fields, "random", r.random)) {
     return Status(Code::kMismatch,
                   "its rendezvous record cannot be read; all ranks must use backend mcast of the "
                   "same version");
   }
   r.version = fields["version"];
-  r.protocol = static_cast<uint32_t>(protocol);
   r.transport = fields["transport"];
   r.verbs = fields["verbs"];
   r.host = fields["host"];
   r.host_name = fields["host_name"];
-  r.external = {uid, fields["external"], static_cast<uint16_t>(port)};
-  r.loopback = {uid, fields["loopback"], static_cast<uint16_t>(loopback_port)};
-  r.reduce_external = {reduce_uid, fields["reduce_external"], static_cast<uint16_t>(reduce_port)};
-  r.reduce_loopback = {reduce_uid, fields["reduce_loopback"],
-                       static_cast<uint16_t>(reduce_loopback_port)};
-  r.datagram_external = external;
-  r.datagram_loopback = loopback;
-  r.budget = budget;
+  r.external = {uid, fields["external"], port};
+  r.loopback = {uid, fields["loopback"], loopback_port};
+  r.reduce_external = {reduce_uid, fields["reduce_external"], reduce_port};
+  r.reduce_loopback = {reduce_uid, fields["reduce_loopback"], reduce_loopback_port};
   r.salt = fields["salt"];
   r.agreed = fields["agreed"];
   r.shared = fields["shared"];

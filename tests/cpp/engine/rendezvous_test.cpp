@@ -93,6 +93,10 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
     bad.push_back(without(key) + key + "=" + std::string(30, '1') + "\n");
   }
   bad.push_back(without("external_port") + "external_port=65536\n");
+  // Larger than their types, or than their place in the roster.
+  bad.push_back(without("protocol") + "protocol=4294967302\n");
+  bad.push_back(without("budget") + "budget=18446744073709551617\n");
+  bad.push_back(without("datagram_external") + "datagram_external=4294967296\n");
   for (const std::string& text : bad) {
     auto result = RankRecord::decode(text);
     ASSERT_FALSE(result.ok()) << text.substr(0, 200);

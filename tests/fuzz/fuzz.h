@@ -1,0 +1,48 @@
+// What the targets share: what a target demands, and an input that is used up from its start.
+#pragma once
+
+#include <cstdio>
+#include <string_view>
+
+#include "base/types.h"
+
+namespace mcast::fuzz {
+
+// Ends the program, which libFuzzer reports with the input that led here.
+inline void require(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "required: %s\n", what);
+  __builtin_trap();
+}
+
+// Past its end there are zeros.
+class Input {
+ public:
+  explicit Input(ConstBytes bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  uint8_t byte() {
+    if (bytes_.empty()) return 0;
+    const auto value = static_cast<uint8_t>(bytes_.front());
+    bytes_ = bytes_.subspan(1);
+    return value;
+  }
+
+ private:
+  ConstBytes bytes_;
+};
+
+inline ConstBytes bytes_of(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const std::byte*>(data), size};
+}
+inline std::string_view text_of(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+inline bool equal(ConstBytes a, ConstBytes b) {
+  return std::string_view(reinterpret_cast<const char*>(a.data()), a.size()) ==
+         std::string_view(reinterpret_cast<const char*>(b.data()), b.size());
+}
+
+}  // namespace mcast::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

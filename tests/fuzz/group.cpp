@@ -1,0 +1,132 @@
+// A whole group under attack. The input says what group it is, which operations it runs, and then
+// which of the messages that pass are changed, dropped, sent again or misdirected, and which forged
+// ones appear. Checksums are mostly made right again: whoever can do that is a member and may fail
+// the group, but everything ends in time, exactly once, and writes nowhere else.
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "forgery.h"
+#include "fuzz.h"
+#include "support/program.h"
+
+namespace mcast::fuzz {
+namespace {
+
+using test::Cluster;
+
+constexpr Nanos kOpLimit = 5 * kSecond;
+
+class Attack {
+ public:
+  explicit Attack(ConstBytes input) : in_(input) {
+    const uint8_t shape = in_.byte();
+    test::ClusterOptions o = test::ranks(2 + (shape & 1u), (shape & 2u) != 0);
+    if ((shape & 4u) != 0) o.group.agreed.eager = 1000;
+    if ((shape & 8u) != 0) o.group.host_of = {0, 0, 1}, o.group.host_of.resize(o.ranks);
+    const bool lossy = (shape & 16u) != 0;
+    o.net.faults.drop = lossy ? 0.1 : 0;
+    o.group.staging = o.group.retransmit = 64 * 1024;
+    cluster_ = std::make_unique<Cluster>(o);
+    if ((shape & 32u) == 0) {
+      attach();
+      return;
+    }
+    // Another group's creation is attacked too. It may then wait for good: the engine ends that.
+    o.group.agreed.chunk = 704;
+    o.group.require_multicast = (shape & 64u) != 0 && o.group.try_multicast && !lossy;
+    attach();
+    group_ = cluster_->add_group(o.group, 20 * kSecond);
+  }
+
+  void run() {
+    Cluster& c = *cluster_;
+    for (Member r = 0; r < c.size(); r++) {
+      const GroupCore& core = c.group(r, group_).core();
+      if (core.path() == GroupCore::Path::kUnknown && !core.failed()) return;
+    }
+    test::Runs runs;
+    for (uint64_t k = 1; k <= 1u + (operations_[0] & 1u) + (operations_[1] & 1u); k++) {
+      post(operations_[k % 2] >> 1, k, runs);
+    }
+    require(c.run([&] { return test::all_done(runs); }, kOpLimit + 5 * kSecond), "no hang");
+    c.run_for(600 * kMilli);
+    for (const auto& r : runs) {
+      require(r->calls == 1, "every operation ends once");
+      require(r->guards_intact, "nothing is written beside the memory");
+      require(!harmless_ || (r->status.ok() && r->verdict.empty()), "what is left alone works");
+    }
+    require(c.spins() <= 3, "no lane spins");
+  }
+
+ private:
+  void post(uint8_t what, uint64_t id, test::Runs& runs) {
+    Cluster& c = *cluster_;
+    constexpr uint64_t kSizes[] = {4, 900, 5000, 30000};
+    wire::Descriptor d;
+    d.kind = static_cast<wire::Kind>(1 + (what & 7u) % 6);
+    const bool barrier = d.kind == wire::Kind::kBarrier;
+    d.element = barrier ? 0xff : static_cast<uint8_t>(Element::kInt32);
+    d.bytes = barrier ? 0 : kSizes[what >> 3 & 3u];
+    if (wire::is_reduction(d.kind)) d.reduction = static_cast<uint8_t>(Reduction::kSum);
+    if (d.kind == wire::Kind::kBroadcast || d.kind == wire::Kind::kReduce) {
+      d.root = static_cast<Member>((what >> 5) % c.size());
+    }
+    for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id, kOpLimit, group_));
+  }
+
+  void attach() {
+    operations_[0] = in_.byte();
+    operations_[1] = in_.byte();
+    next();
+    cluster_->net().set_datagram_hook([this](size_t from, size_t to, ConstBytes d) {
+      using Verdict = SimNetwork::Verdict;
+      return from == to || !act(from, to, nullptr, d) ? Verdict::kPass : Verdict::kDrop;
+    });
+    cluster_->net().set_frame_hook([this](size_t from, size_t to, Channel channel, ConstBytes f) {
+      return !act(from, to, &channel, f);
+    });
+  }
+
+  // How many messages pass before the next one is taken.
+  void next() { left_ = in_.empty() ? SIZE_MAX : in_.byte() & 31u; }
+
+  // One message passes; true: it is taken away. `channel`: null for datagrams.
+  bool act(size_t from, size_t to, const Channel* channel, ConstBytes message) {
+    if (left_ == SIZE_MAX || left_-- > 0) return false;
+    harmless_ = false;
+    const uint8_t what = in_.byte();
+    std::vector<std::byte> m(message.begin(), message.end());
+    forge(in_, what & 7u, channel != nullptr, static_cast<Member>(from), m);
+    if ((what & 7u) == kElsewhere) to = (to + 1) % cluster_->size();
+    if ((what & 8u) == 0) make_checksum_right(m);
+    constexpr Nanos kDelays[] = {0, kMilli, 50 * kMilli, 500 * kMilli};
+    const Nanos when = cluster_->now() + kDelays[what >> 4 & 3u];
+    if (from != to) {
+      const Channel way = channel != nullptr ? *channel : Channel::kControl;
+      cluster_->at(when, [this, from, to, frame = channel != nullptr, way, m = std::move(m)] {
+        if (frame) cluster_->net().inject_frame(from, to, way, m);
+        if (!frame) cluster_->net().inject(to, m);
+      });
+    }
+    next();
+    return (what & 64u) != 0;
+  }
+
+  Input in_;
+  std::unique_ptr<Cluster> cluster_;
+  size_t group_ = 0;
+  uint8_t operations_[2] = {0, 0};
+  size_t left_ = SIZE_MAX;
+  bool harmless_ = true;
+};
+
+}  // namespace
+}  // namespace mcast::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  // What the cluster itself expects ends the program too.
+  GTEST_FLAG_SET(break_on_failure, true);
+  mcast::set_log_level(mcast::LogLevel::kOff);
+  mcast::fuzz::Attack(mcast::fuzz::bytes_of(data, size)).run();
+  return 0;
+}

@@ -1,0 +1,111 @@
+// Text that people write: settings by option and by environment, fault rules, interface patterns.
+// The input's first byte chooses which. What is accepted, written and read again is the same.
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "engine/fault_classifier.h"
+#include "fuzz.h"
+#include "transport/fault_spec.h"
+#include "transport/udp/netif.h"
+
+using namespace mcast;
+using fuzz::require;
+
+namespace {
+
+// Lines of name=value; names that begin with MCAST_ are of the environment.
+void check_settings(const std::string& text) {
+  std::map<std::string, std::string> options, environment;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t equals = std::min(text.find('=', at), end);
+    const std::string name = text.substr(at, equals - at);
+    auto& into = name.rfind("MCAST_", 0) == 0 ? environment : options;
+    into[name] = equals < end ? text.substr(equals + 1, end - equals - 1) : "";
+    at = end + 1;
+  }
+  const Result<Config> config = Config::resolve(options, environment);
+  if (!config.ok()) {
+    require(config.status().code() == Code::kInvalidArgument, "a refusal is the caller's mistake");
+    return;
+  }
+  const Result<Config> again = Config::resolve(config->values(), environment);
+  require(again.ok() && again->values() == config->values(), "settings stay what they are");
+  require(again->agreed_hash() == config->agreed_hash(), "and so does their hash");
+}
+
+std::string number(double value) {
+  std::array<char, 64> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+std::string text_of(const FaultRule& r) {
+  std::string text = fault_action_name(r.action);
+  text += ":rate=" + number(r.rate) + ",burst=" + number(r.burst) +
+          ",seed=" + std::to_string(r.seed) + ",dir=" + (r.outgoing ? "out" : "in") +
+          ",after=" + std::to_string(r.after) + ",count=" + std::to_string(r.count);
+  if (r.action == FaultAction::kReorder) text += ",hold=" + std::to_string(r.hold);
+  for (const auto& [key, value] : r.predicates) text += "," + key + "=" + value;
+  return text;
+}
+
+void check_faults(const std::string& text) {
+  const auto rules = parse_faults(text, &wire_fault_classifier());
+  if (!rules.ok()) return;
+  std::string plain;
+  for (const FaultRule& r : *rules) {
+    require(r.rate >= 0 && r.rate <= 1 && r.burst >= 1 && r.time >= 0 && r.hold >= 1, "in range");
+    plain += (plain.empty() ? "" : ";") + text_of(r);
+    const std::array<std::byte, 32> message{};
+    for (const auto& [key, value] : r.predicates) {
+      (void)wire_fault_classifier().matches(key, value, message, r.outgoing);
+    }
+  }
+  const auto again = parse_faults(plain, &wire_fault_classifier());
+  require(again.ok() && again->size() == rules->size(), "rules can be read again");
+  for (size_t i = 0; i < rules->size(); i++) {
+    require(text_of((*again)[i]) == text_of((*rules)[i]), "a rule stays what it is");
+  }
+}
+
+void check_pattern(const std::string& text) {
+  static const std::vector<Interface> kHost{
+      {"lo", 1, {0x0100007f}, 65536, true, true, false, false},
+      {"eth0", 2, {0x0100000a}, 1500, true, false, true, true},
+      {"eth1", 3, {0x0200000a}, 9000, true, false, true, false},
+      {"ib0", 4, {}, 2044, false, false, true, false},
+      {"docker0", 5, {0x010011ac}, 1500, true, false, true, false}};
+  const auto pattern = InterfacePattern::parse(text);
+  if (pattern.ok()) {
+    std::string plain = std::string(pattern->exclude ? "^" : "") + (pattern->exact ? "=" : "");
+    for (size_t i = 0; i < pattern->names.size(); i++) {
+      plain += (i > 0 ? "," : "") + pattern->names[i];
+    }
+    require(plain == text, "a pattern is written as it was read");
+  }
+  for (size_t lane = 0; lane < 3; lane++) {
+    const auto chosen = choose_interfaces(kHost, text, lane);
+    require(!chosen.ok() || (pattern.ok() && !chosen->empty()),
+            "a choice by a pattern that is one");
+    if (!chosen.ok()) continue;
+    for (const Interface& i : *chosen) require(i.usable(), "an interface that can be used");
+  }
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string text(fuzz::text_of(data + 1, size - 1));
+  (void)parse_log_level(text);
+  if (data[0] % 3 == 0) check_settings(text);
+  if (data[0] % 3 == 1) check_faults(text);
+  if (data[0] % 3 == 2) check_pattern(text);
+  return 0;
+}
