@@ -3,6 +3,7 @@
 # make test-all   the same, also the slow and multi-host tests
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
+# make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
 # All of it works in a fresh clone on Debian 12; nothing needs to be active. Variables: PYTHON (3.10+),
@@ -23,7 +24,7 @@ CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python sanitize format lint setup build clean
+.PHONY: bench demo test test-all test-cpp test-python sanitize mutants format lint setup build clean
 
 demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
@@ -31,7 +32,7 @@ demo: build
 test: test-cpp lint test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test sanitize
+test-all: test sanitize mutants
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -69,6 +70,10 @@ sanitize:
 	$(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 	cmake --build build/tsan -j $(JOBS)
 	ctest --test-dir build/tsan --output-on-failure
+
+mutants:
+	@tools/setup.sh packages
+	$(PYTHON) tools/mutants.py --jobs $(JOBS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -52,7 +52,7 @@ MUTANTS = [
         "if (header.lane != last_->core_.params().lane) {",
         "if (header.lane > 1) {",
         "collective",
-        "*Lane*:PaperCases*",
+        "PaperCases*",
     ),
     Mutant(
         "group-tag-not-compared",
@@ -112,7 +112,7 @@ MUTANTS = [
         """  Operation* op = find(ops_.base());
   wire::FetchData data;""",
         "collective",
-        "Schedules*:LostChunk*",
+        "Shard/Schedules*:*LostChunk*",
     ),
     Mutant(
         "duplicate-placed-twice",
@@ -122,7 +122,7 @@ MUTANTS = [
         """StreamReceiver& receiver = op.receivers[slot];
   if (op.local_complete) {""",
         "collective",
-        "PaperCases*:Schedules*",
+        "PaperCases*:Shard/Schedules*",
     ),
     Mutant(
         "contribution-folded-twice",
@@ -138,7 +138,7 @@ MUTANTS = [
         "if (retired_.count(tag) || orphan_bytes_",
         "if (orphan_bytes_",
         "engine",
-        "*Retired*:*Orphan*:Introduction*",
+        "Sequences*",
     ),
     Mutant(
         "frames-for-a-group-to-come-dropped",
@@ -147,7 +147,7 @@ MUTANTS = [
         "  orphan_bytes_ += frame.size();\n",
         "",
         "collective",
-        "Creation*:Late*",
+        "Creation*",
     ),
     # Loss and repair.
     Mutant(
@@ -188,7 +188,7 @@ MUTANTS = [
         "source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes)",
         "source.subspan(static_cast<size_t>(at - (at > 0 ? 1 : 0)) * op.plan.chunk, bytes)",
         "collective",
-        "LostChunk*:PaperCases.WholeBlock*:*LostChunk*",
+        "*LostChunk*:PaperCases.WholeBlock*",
     ),
     Mutant(
         "fetch-never-retried",
@@ -261,7 +261,7 @@ MUTANTS = [
         "wire::FrameType::kReleased, end, 0);",
         "wire::FrameType::kReleased, end + 1, 0);",
         "collective",
-        "Schedules*",
+        "Shard/Schedules*",
     ),
     Mutant(
         "large-operation-ends-before-its-release",
@@ -269,7 +269,7 @@ MUTANTS = [
         "(!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));",
         "(!op.plan.trivial() && op.plan.small && !by_ring(sequence)));",
         "collective",
-        "Schedules*",
+        "Shard/Schedules*",
     ),
     Mutant(
         "small-operation-ends-before-it-is-kept",
@@ -277,7 +277,7 @@ MUTANTS = [
         "if (op.sender && op.plan.small && !op.sending_started) return;",
         "",
         "collective",
-        "Marks*:*Marks*:RetransmitMemory*",
+        "*Marks*:RetransmitMemory*",
     ),
     Mutant(
         "complete-before-all-is-here",
@@ -285,7 +285,7 @@ MUTANTS = [
         "if (op.local_complete || op.receiving > 0 ||",
         "if (op.local_complete || op.receiving > 1 ||",
         "collective",
-        "Sizes*:*Sizes*",
+        "*Sizes*",
     ),
     Mutant(
         "input-given-back-before-neighbours-read-it",
@@ -394,7 +394,7 @@ MUTANTS = [
         "if (in_flight >= window) {",
         "if (in_flight >= window || ingress_.pacing()) {",
         "collective",
-        "Reductions*:*ReduceSchedules*:Lanes*",
+        "Reductions*:*ReduceSchedules*",
     ),
     Mutant(
         "two-roots-of-a-chain-at-once",

@@ -31,7 +31,7 @@ FILTER_LIMIT = 90
 PROGRAM_LIMIT = 400
 COPIED = ("csrc/core", "tests/cpp", "cmake", "CMakeLists.txt")
 SETTINGS = (
-    "-DMCAST_UNITY=ON",
+    "-DMCAST_UNITY=ON",  # a change costs a batch of eight; what includes a header, little more
     "-DMCAST_BUILD_TESTS=ON",
     "-DCMAKE_BUILD_TYPE=Debug",
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
@@ -61,22 +61,10 @@ def copy_tree() -> None:
     ).stdout.split()
     names = {name for name in listed if (ROOT / name).is_file()}
     for name in names:
-        text = (ROOT / name).read_bytes()
-        if name == "CMakeLists.txt":
-            text += apart()
-        write(TREE / name, text)
+        write(TREE / name, (ROOT / name).read_bytes())
     for old in TREE.rglob("*"):
         if old.is_file() and str(old.relative_to(TREE)) not in names:
             old.unlink()
-
-
-def apart() -> bytes:
-    """Sources with faults are compiled alone: a change then costs one file, not a batch."""
-    files = sorted({f"csrc/core/{m.file}" for m in MUTANTS if m.file.endswith(".cpp")})
-    return (
-        "\nset_source_files_properties(" + " ".join(files) + " PROPERTIES"
-        " SKIP_UNITY_BUILD_INCLUSION ON)\n"
-    ).encode()
 
 
 def write(path: Path, text: bytes) -> None:
