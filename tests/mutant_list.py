@@ -52,7 +52,7 @@ MUTANTS = [
         "if (header.lane != last_->core_.params().lane) {",
         "if (header.lane > 1) {",
         "collective",
-        "PaperCases*",
+        "PaperCases.DatagramsOf*",
     ),
     Mutant(
         "group-tag-not-compared",
@@ -60,7 +60,7 @@ MUTANTS = [
         "if (last_ == nullptr || last_->core_.params().tag != header.group_tag) {",
         "if (last_ == nullptr) {",
         "collective",
-        "PaperCases.TwoJobs*:PaperCases.Another*:PaperCases.Groups*",
+        "PaperCases.Another*",
     ),
     Mutant(
         "data-of-another-call-placed",
@@ -68,7 +68,7 @@ MUTANTS = [
         "if (header.descriptor != op->plan.hash) {",
         "if (header.descriptor == 0) {",
         "collective",
-        "OtherCalls*:*Mismatch*",
+        "OtherCalls*",
     ),
     Mutant(
         "staged-data-of-another-call-placed",
@@ -76,7 +76,7 @@ MUTANTS = [
         "if (entry.descriptor != op.plan.hash) {",
         "if (entry.descriptor == 0) {",
         "collective",
-        "OtherCalls*:*Mismatch*",
+        "OtherCalls*",
     ),
     Mutant(
         "fetch-of-another-call-answered",
@@ -102,7 +102,7 @@ MUTANTS = [
   if (!op->credit) return;""",
         "  if (!op->credit) return;",
         "collective",
-        "OtherCalls*:*Mismatch*",
+        "OtherCalls*",
     ),
     Mutant(
         "repair-of-another-operation-placed",
@@ -146,8 +146,8 @@ MUTANTS = [
         "  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});\n"
         "  orphan_bytes_ += frame.size();\n",
         "",
-        "collective",
-        "Creation*",
+        "engine",
+        "Sequences*",
     ),
     # Loss and repair.
     Mutant(
@@ -244,7 +244,7 @@ MUTANTS = [
         "static_cast<Chunk>((part.size() + chunk - 1) / chunk)",
         "static_cast<Chunk>(part.size() / chunk + 1)",
         "collective",
-        "LateRank*",
+        "LateRank.WhatWasLost*",
     ),
     # Memory and its bounds.
     Mutant(
@@ -317,7 +317,7 @@ MUTANTS = [
         "counters_.add(Counter::staging_drops);",
         "",
         "collective",
-        "LateRank*",
+        "LateRank.WhatGoes*",
     ),
     Mutant(
         "small-operations-sent-without-bound",
@@ -325,7 +325,7 @@ MUTANTS = [
         "if (!eager_.open(sequence)) {",
         "if (sequence + 1 == 0) {",
         "collective",
-        "LateRank*",
+        "LateRank.WhatItCannot*",
     ),
     Mutant(
         "unasked-contributions-without-bound",
@@ -333,7 +333,7 @@ MUTANTS = [
         "if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {",
         "if (op.plan.unasked && cost(bytes) == 0 && oldest) {",
         "collective",
-        "Reductions*",
+        "Reductions.AreSentAhead*",
     ),
     Mutant(
         "early-contribution-without-room-dropped",
@@ -341,7 +341,7 @@ MUTANTS = [
         "if (!early_reduce_.keep(header, body)) {",
         "if (!early_reduce_.keep(header, body) && body.empty()) {",
         "collective",
-        "Reductions*",
+        "Reductions.MoreAhead*",
     ),
     # Pace and turns.
     Mutant(
@@ -378,7 +378,7 @@ MUTANTS = [
 """,
         "",
         "collective",
-        "*Ring*",
+        "Ring.*",
     ),
     Mutant(
         "grants-without-bound",
@@ -386,7 +386,7 @@ MUTANTS = [
         "if (outstanding + step > uint64_t{std::max(most, step)} * others) return;",
         "",
         "collective",
-        "Reductions*",
+        "Reductions.Grants*",
     ),
     Mutant(
         "reductions-wait-for-the-multicast-lane",
@@ -394,7 +394,7 @@ MUTANTS = [
         "if (in_flight >= window) {",
         "if (in_flight >= window || ingress_.pacing()) {",
         "collective",
-        "Reductions*:*ReduceSchedules*",
+        "Reductions.GoOn*",
     ),
     Mutant(
         "two-roots-of-a-chain-at-once",
@@ -402,7 +402,7 @@ MUTANTS = [
         "[&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });",
         "[&](Member) { return true; }, [&](Member) { return patience_over; });",
         "collective",
-        "InStep*:*CleanSchedules*:PaperCases*",
+        "InStep*",
     ),
     Mutant(
         "tree-parent-wrong-beyond-the-first-level",
@@ -451,7 +451,7 @@ MUTANTS = [
         "liveness_.set_active(active(), now);",
         "liveness_.set_active(active() && !frozen_, now);",
         "collective",
-        "*PathSwitch*",
+        "PathSwitch.*",
     ),
     Mutant(
         "abort-not-passed-to-children",
@@ -460,7 +460,7 @@ MUTANTS = [
         "    for (const Member m : liveness_.watched()) {\n"
         "      if (tree_.is_child(m, self_)) continue;\n",
         "collective",
-        "Agreement*:*Failures*",
+        "Agreement.An*",
     ),
     Mutant(
         "mismatch-not-told-to-the-other-side",
