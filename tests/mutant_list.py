@@ -402,7 +402,7 @@ MUTANTS = [
         "[&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });",
         "[&](Member) { return true; }, [&](Member) { return patience_over; });",
         "collective",
-        "InStep*",
+        "InStep.RootsOf*",
     ),
     Mutant(
         "tree-parent-wrong-beyond-the-first-level",
@@ -435,7 +435,7 @@ MUTANTS = [
         "if (active()) drive_liveness(now, drained);",
         "",
         "collective",
-        "PaperCases.Dead*:Creation.*:*LateRank*",
+        "PathSwitch.AStopped*",
     ),
     Mutant(
         "liveness-limit-ignored-while-joining",
@@ -468,7 +468,7 @@ MUTANTS = [
         "  describe_to(peer, sequence);\n  return false;",
         "  return false;",
         "collective",
-        "*Mismatch*:OtherCalls*:Agreement*",
+        "OtherCalls*:*Mismatch*",
     ),
     Mutant(
         "deadline-never-checked",
@@ -476,7 +476,7 @@ MUTANTS = [
         "if (!op.finished && now >= op.deadline) inquire(op, now);",
         "",
         "collective",
-        "*LateRank*:Agreement*",
+        "Who/LateRank*:Agreement.LateAnd*",
     ),
     Mutant(
         "probe-good-although-a-rank-is-missing",
