@@ -443,7 +443,7 @@ MUTANTS = [
         "  if (!drained) return;\n",
         "  if (!drained || probe_) return;\n",
         "collective",
-        "Creation*",
+        "Creation.ARankThatIsLost*",
     ),
     Mutant(
         "liveness-limit-ignored-while-switching",

@@ -27,7 +27,7 @@ TREE = WORK / "tree"
 BUILD = WORK / "build"
 REPORT = ROOT / "docs" / "mutants.md"
 # Seconds for the tests of one filter, of a program as a whole: what takes longer hangs.
-FILTER_LIMIT = 90
+FILTER_LIMIT = 60
 PROGRAM_LIMIT = 400
 COPIED = ("csrc/core", "tests/cpp", "cmake", "CMakeLists.txt")
 SETTINGS = (
