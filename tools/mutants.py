@@ -109,6 +109,9 @@ def failing(program: str, tests: str, limit: int) -> str:
         hangs = True
         os.killpg(run.pid, signal.SIGKILL)
         said, _ = run.communicate()
+    finally:
+        if run.poll() is None:  # Ctrl-C: in a session of their own they would go on
+            os.killpg(run.pid, signal.SIGKILL)
     failed = re.search(r"^\[  FAILED  \] (\S+?),? ", said + " ", re.MULTILINE)
     if failed:
         return failed[1]
