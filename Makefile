@@ -6,6 +6,7 @@
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
+# make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
 # All of it works in a fresh clone on Debian 12; nothing needs to be active. Variables: PYTHON (3.10+),
@@ -30,7 +31,7 @@ CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize fuzz format lint setup \
+.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize fuzz mutants format lint setup \
   build build-tests clean
 
 demo: build
@@ -39,7 +40,7 @@ demo: build
 test: test-cpp lint test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test sanitize fuzz
+test-all: test sanitize fuzz mutants
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -98,6 +99,10 @@ fuzz:
 	  -DCMAKE_CXX_COMPILER=clang++-14
 	cmake --build build/fuzz -j $(JOBS)
 	$(PYTHON) tools/fuzz.py build/fuzz $(SECONDS)
+
+mutants:
+	@tools/setup.sh packages
+	$(PYTHON) tools/mutants.py --jobs $(JOBS)
 
 lint: setup
 	$(BIN)/ruff check .

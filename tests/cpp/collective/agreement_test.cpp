@@ -387,5 +387,22 @@ TEST(Agreement, AbortReachesRanksThatHavePostedNothing) {
   }
 }
 
+// The ring alone would bring it too, in ten steps.
+TEST(Agreement, AnAbortGoesDownTheTree) {
+  ClusterOptions o = ranks(40);
+  o.group.arity = 2;
+  o.net.stream_latency = kMilli;
+  Cluster c(o);
+  for (size_t from = 0; from < 40; from++) c.net().block_multicast(from, SIZE_MAX);
+  c.group(0).core().fail(Status(Code::kAborted, "told to stop"), 0, c.now());
+  const auto failed = [&] {
+    for (Member r = 0; r < 40; r++) {
+      if (!c.group(r).core().failed()) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(c.run(failed, 6 * kMilli));
+}
+
 }  // namespace
 }  // namespace mcast::test

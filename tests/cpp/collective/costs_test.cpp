@@ -10,6 +10,25 @@ namespace {
 
 using wire::Kind;
 
+// Loses all data that `to` is sent, or everybody (kNoMember).
+void lose_data(Cluster& c, Member to = kNoMember) {
+  c.net().set_datagram_hook([to](size_t from, size_t at, ConstBytes d) {
+    wire::DatagramHeader h;
+    return from != at && is_data(d, h) && (to == kNoMember || at == to)
+               ? SimNetwork::Verdict::kDrop
+               : SimNetwork::Verdict::kPass;
+  });
+}
+
+// Of the frames only `type` comes through, and those that end an operation.
+void pass_only(Cluster& c, wire::FrameType type) {
+  c.net().set_frame_hook([type](size_t, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    return wire::parse_frame(frame, h) && (h.type == type || h.type == wire::FrameType::kDescribe ||
+                                           h.type == wire::FrameType::kAbort);
+  });
+}
+
 // ---- repairs on a link that is slower than the asking ----
 
 TEST(Repairs, NoMoreIsQueuedThanALinkTakesSoon) {
@@ -37,6 +56,25 @@ TEST(Repairs, NoMoreIsQueuedThanALinkTakesSoon) {
   // Asking again while the answer waits for the link adds nothing.
   const uint64_t chunks = (kBytes + 1407) / 1408 * 3;
   EXPECT_LE(c.total(Counter::repair_chunks_sent), chunks + chunks / 4);
+}
+
+TEST(Ring, NoMoreIsQueuedThanALinkTakesSoon) {
+  ClusterOptions o;
+  o.ranks = 3;
+  o.net.stream_rate = 2e6;
+  o.group.try_multicast = false;
+  Cluster c(o);
+  Runs runs = broadcast_all(c, 0, 3u << 20, 1);
+  size_t most = 0;
+  ASSERT_TRUE(c.run([&] {
+    for (Member from = 0; from < 2; from++) {
+      const PeerId to = from + 1u;
+      most = std::max(most, c.lane(from).transport().stream().queued(to, Channel::kRepair));
+    }
+    return all_done(runs);
+  }));
+  expect_good(runs, 3);
+  EXPECT_LE(most, (256u + 64u) << 10);
 }
 
 // ---- announcements ----
@@ -119,13 +157,7 @@ TEST(OtherCalls, ARepairNeverBringsTheBytesOfAnotherCall) {
     o.ranks = 3;
     o.group.liveness_limit = 2 * kSecond;
     Cluster c(o);
-    c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes d) {
-      wire::DatagramHeader h;
-      const bool data = wire::parse_datagram(d, h) == wire::ParseError::kNone &&
-                        h.type == wire::DatagramType::kData;
-      return from != to && data && to == 2 ? SimNetwork::Verdict::kDrop
-                                           : SimNetwork::Verdict::kPass;
-    });
+    lose_data(c, 2);
     Runs runs;
     for (Member r = 0; r < 2; r++) {
       runs.push_back(c.call(r, {Kind::kBroadcast, 6, 0, bytes, "ours"}, 1));
@@ -140,28 +172,62 @@ TEST(OtherCalls, ARepairNeverBringsTheBytesOfAnotherCall) {
   }
 }
 
+// Rank 2 called another operation of the same size; the data may be there before that.
+TEST(OtherCalls, DataNeverBringsTheBytesOfAnotherCall) {
+  for (const size_t bytes : {size_t{4000}, size_t{200'000}}) {
+    for (const bool late : {false, true}) {
+      ClusterOptions o;
+      o.ranks = 3;
+      o.group.liveness_limit = 2 * kSecond;
+      Cluster c(o);
+      Runs runs;
+      for (Member r = 0; r < 2; r++) {
+        runs.push_back(c.call(r, {Kind::kBroadcast, 6, 0, bytes, "ours"}, 1));
+      }
+      if (late) c.run_for(500 * kMicro);
+      runs.push_back(c.call(2, {Kind::kBroadcast, 7, 0, bytes, "another"}, 1));
+      ASSERT_TRUE(c.run([&] { return runs[2]->done(); }, 30 * kSecond));
+      EXPECT_EQ(runs[2]->status.code(), Code::kMismatch) << runs[2]->status.to_string();
+      EXPECT_EQ(c.group(2).counters().get(Counter::chunks_placed), 0u);
+    }
+  }
+}
+
 TEST(OtherCalls, APositionOfAnotherCallIsAMismatch) {
   ClusterOptions o;
   o.ranks = 3;
   Cluster c(o);
-  // Only the words about the data come through.
-  c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes d) {
-    wire::DatagramHeader h;
-    const bool data = wire::parse_datagram(d, h) == wire::ParseError::kNone &&
-                      h.type == wire::DatagramType::kData;
-    return from != to && data ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
-  });
-  c.net().set_frame_hook([](size_t, size_t, Channel, ConstBytes frame) {
-    wire::FrameHeader h;
-    return !(wire::parse_frame(frame, h) &&
-             (h.type == wire::FrameType::kCredit || h.type == wire::FrameType::kComplete ||
-              h.type == wire::FrameType::kPing));
-  });
+  lose_data(c);
+  pass_only(c, wire::FrameType::kDescribe);  // no request for repair either
   Runs runs;
   runs.push_back(c.call(0, {Kind::kBroadcast, 6, 0, 200'000, "ours"}, 1));
   runs.push_back(c.call(1, {Kind::kBroadcast, 7, 0, 200'000, "another"}, 1));
   ASSERT_TRUE(c.run([&] { return runs[1]->done(); }, 10 * kSecond));
   EXPECT_EQ(runs[1]->status.code(), Code::kMismatch) << runs[1]->status.to_string();
+}
+
+TEST(OtherCalls, CreditForAnotherCallIsAMismatchWhoeverIsFirst) {
+  for (const bool early : {false, true}) {
+    ClusterOptions o;
+    o.ranks = 3;
+    Cluster c(o);
+    c.net().block_multicast(0, SIZE_MAX);
+    pass_only(c, wire::FrameType::kCredit);
+    Runs runs;
+    const auto ours = [&] {
+      runs.push_back(c.call(0, {Kind::kBroadcast, 6, 0, 200'000, "ours"}, 1));
+    };
+    if (!early) ours();
+    runs.push_back(c.call(1, {Kind::kBroadcast, 7, 0, 200'000, "another"}, 1));
+    if (early) {
+      c.run_for(kMilli);
+      ours();
+    }
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+    for (const auto& r : runs) {
+      EXPECT_EQ(r->status.code(), Code::kMismatch) << r->status.to_string();
+    }
+  }
 }
 
 // ---- leaving ----

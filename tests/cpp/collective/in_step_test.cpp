@@ -79,5 +79,28 @@ TEST(InStep, TheOthersGoOnWithoutOneThatStandsStill) {
   s.finish();
 }
 
+// Rank 0 and 1 make one chain, 2 and 3 the other.
+TEST(InStep, RootsOfAChainSendOneAfterTheOther) {
+  ClusterOptions o;
+  o.ranks = 4;
+  o.group.agreed.chains = 2;
+  Cluster c(o);
+  constexpr size_t kSize = 2 << 20;
+  constexpr Chunk kAll = (kSize + 1407) / 1408;
+  std::vector<Chunk> sent(4);
+  int early = 0;
+  c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
+    wire::DatagramHeader h;
+    if (from == to || !is_data(d, h)) return SimNetwork::Verdict::kPass;
+    sent[from] = std::max(sent[from], h.chunk + 1);
+    if (from % 2 == 1 && sent[from - 1] < kAll / 2) early++;
+    return SimNetwork::Verdict::kPass;
+  });
+  Runs runs;
+  for (Member r = 0; r < 4; r++) runs.push_back(c.allgather(r, kSize, 1));
+  finish(c, runs);
+  EXPECT_EQ(early, 0);
+}
+
 }  // namespace
 }  // namespace mcast::test

@@ -114,20 +114,40 @@ TEST(LateRank, SeveralRootsTogetherSendNoMoreThanItKeeps) {
 
 // All of it lost: it is asked for in a few requests before it is posted.
 TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
-  Late late(options(3), 2000, 100);
-  late.c.net().block_multicast(0, 2);
-  late.post_ahead();
-  late.c.run_for(kSecond);
-  late.c.net().block_multicast(0, 2, false);
-  late.c.run_for(kLateness);
-  EXPECT_EQ(late.c.total(Counter::early_chunks_received), 2000u);
-  EXPECT_LT(late.c.total(Counter::early_fetches_sent), 40u);
-  late.come();
-  ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
-  expect_good(late.runs, 3);
-  EXPECT_EQ(late.c.total(Counter::fetches_sent), 0u);
-  EXPECT_LT(late.c.now() - late.came, kSecond) << "virtual time";
-  late.expect_still_multicast();
+  // A part of a chunk each; whole chunks.
+  for (const auto& [many, size] : {std::pair{2000, 100}, std::pair{1000, 2 * 1408}}) {
+    Late late(options(3), static_cast<size_t>(many), static_cast<size_t>(size));
+    late.c.net().block_multicast(0, 2);
+    late.post_ahead();
+    late.c.run_for(kSecond);
+    late.c.net().block_multicast(0, 2, false);
+    late.c.run_for(kLateness);
+    EXPECT_EQ(late.c.total(Counter::early_chunks_received), 2000u);
+    EXPECT_LT(late.c.total(Counter::early_fetches_sent), 40u);
+    late.come();
+    ASSERT_TRUE(late.c.run([&] { return late.over(); }, 20 * kSecond));
+    expect_good(late.runs, 3);
+    EXPECT_EQ(late.c.total(Counter::fetches_sent), 0u);
+    EXPECT_LT(late.c.now() - late.came, kSecond) << "virtual time";
+    late.expect_still_multicast();
+  }
+}
+
+// Sent by somebody who does not keep to what may be ahead.
+TEST(LateRank, WhatGoesBeyondItsRoomIsDroppedAndCounted) {
+  ClusterOptions o = options(3);
+  o.group.staging = 20'000;
+  Cluster c(o);
+  wire::DatagramHeader h;
+  h.group_tag = c.group(2).core().params().tag;
+  for (h.sequence = 0; h.sequence < 40; h.sequence++) {
+    std::vector<std::byte> slot(wire::kDatagramHeader + 1000);
+    wire::write_datagram(slot, h, std::vector<std::byte>(1000));
+    c.net().inject(2, slot);
+  }
+  c.run_for(kMilli);
+  EXPECT_EQ(c.total(Counter::chunks_staged), 20'000u / (1000 + EagerWindow::kChunkOverhead));
+  EXPECT_EQ(c.total(Counter::chunks_staged) + c.total(Counter::staging_drops), 40u);
 }
 
 TEST(LateRank, LossAndLatenessTogether) {

@@ -326,6 +326,20 @@ TEST(PaperCases, AnotherIncarnationOnTheSameAddressIsForeign) {
   EXPECT_EQ(c.lane(1).foreign(), foreign + 1);
 }
 
+TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
+  Cluster c(ranks(3));
+  const uint64_t foreign = c.lane(1).foreign();
+  wire::DatagramHeader h;
+  h.group_tag = c.group(1).core().params().tag;
+  h.lane = 1;  // of the group's reductions: sequences of their own
+  std::vector<std::byte> slot(wire::kDatagramHeader + 100);
+  wire::write_datagram(slot, h, std::vector<std::byte>(100));
+  c.net().inject(1, slot);
+  finish(c, allgather_all(c, 5000, 1));
+  EXPECT_EQ(c.lane(1).foreign(), foreign + 1);
+  EXPECT_EQ(c.total(Counter::mismatched), 0u);
+}
+
 TEST(PaperCases, StalePacketsOfAllEarlierOpsAreHarmless) {
   // Every datagram of 300 small ops comes again after the 300th: the paper's 8-bit task id accepts
   // what is 256 operations old.

@@ -172,5 +172,30 @@ TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
       60 * kSecond));
 }
 
+// Nothing is under way but the switch itself, and its posts wait for it.
+TEST(PathSwitch, AStoppedRankDuringTheSwitchIsNoticed) {
+  ClusterOptions options;
+  options.ranks = 3;
+  options.group.liveness_limit = kSecond;
+  Cluster cluster(options);
+  for (size_t from = 0; from < 3; from++) cluster.net().block_multicast(from, SIZE_MAX);
+  bool asked = false;
+  cluster.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    if (wire::parse_frame(frame, h) && h.type == wire::FrameType::kSwitch && to == 2) asked = true;
+    return !asked || to != 2;
+  });
+  Runs runs;
+  for (uint64_t id = 1; id <= 4; id++) {
+    for (Member r = 0; r < 3; r++) runs.push_back(cluster.allgather(r, 60'000, id));
+    ASSERT_TRUE(cluster.run([&] { return all_done(runs); }));
+  }
+  ASSERT_TRUE(cluster.run([&] { return asked; }));
+  cluster.pause(2, true);
+  for (Member r = 0; r < 2; r++) runs.push_back(cluster.allgather(r, 60'000, 5));
+  ASSERT_TRUE(cluster.run([&] { return runs[12]->done() && runs[13]->done(); }, 5 * kSecond));
+  EXPECT_EQ(runs[12]->status.code(), Code::kPeerLost) << runs[12]->status.to_string();
+}
+
 }  // namespace
 }  // namespace mcast::test

@@ -1,5 +1,6 @@
 // Reductions of whole groups: what random schedules do not aim at.
 #include <array>
+#include <atomic>
 
 #include "support/program.h"
 
@@ -237,6 +238,46 @@ TEST(Reductions, AResultBeforeOurContributionIsAViolation) {
   ASSERT_TRUE(c.run([&] { return run->done(); }, kSecond));
   EXPECT_NE(run->status.message().find("broke the protocol"), std::string::npos)
       << run->status.to_string();
+}
+
+TEST(Reductions, MoreAheadThanIsAllowedIsAViolation) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  std::vector<std::byte> frame(wire::kFrameHeader + (16u << 10));
+  const std::array<ConstBytes, 1> body{ConstBytes(frame).subspan(wire::kFrameHeader)};
+  for (Sequence s = 0; s < EarlyReductions::kMost / (16u << 10); s++) {
+    EXPECT_FALSE(c.group(0).core().failed());
+    const wire::FrameHeader header{wire::FrameType::kReduceData,   0, 1,
+                                   c.group(0).core().params().tag, s, 0};
+    wire::write_frame_header(frame.data(), header, body);
+    c.net().inject_frame(1, 0, Channel::kReduce, frame);
+    c.run_for(kMilli);
+  }
+  ASSERT_TRUE(c.group(0).core().failed());
+  EXPECT_NE(c.group(0).core().failure().message().find("sent ahead"), std::string::npos);
+}
+
+// An all-gather that never ends on the other lane slows reductions, it does not stop them.
+TEST(Reductions, GoOnWhileMulticastArrives) {
+  ClusterOptions o;
+  o.ranks = 3;
+  const auto arrived = std::make_shared<std::atomic<uint64_t>>(0);
+  o.group.multicast_arrived = arrived;
+  for (const LanePolicy policy : {LanePolicy::kFair, LanePolicy::kGather}) {
+    o.group.policy = policy;
+    Cluster c(o);
+    Runs runs;
+    for (Member r = 0; r < 3; r++) {
+      runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 300'000, 1));
+    }
+    for (int i = 0; i < 1000 && !all_done(runs); i++) {
+      *arrived += 1408;
+      c.run_for(kMilli);
+    }
+    ASSERT_TRUE(all_done(runs));
+    finish(c, runs);
+  }
 }
 
 TEST(Reductions, ContributionsCrossTheNetworkOnce) {

@@ -53,6 +53,24 @@ TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
   EXPECT_EQ(lane.foreign(), before + 1);
 }
 
+TEST(Sequences, FramesOfAGroupThatIsNotThereYetAreKept) {
+  ClusterOptions o;
+  o.ranks = 2;
+  Cluster c(o);
+  Lane& lane = c.lane(0);
+  GroupParams params;
+  params.tag = 1u << 20;
+  params.agreed.members = 2;
+  std::vector<std::byte> frame(wire::kFrameHeader);
+  wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, params.tag, 0, 0}, {});
+  c.net().inject_frame(1, 0, Channel::kControl, frame);
+  c.run_for(kMilli);
+  LaneGroup& group = lane.add_group(params, {9, 9000, false}, false, {kNoPeer, 1}, c.now());
+  c.run_for(kMilli);
+  EXPECT_EQ(group.counters().get(Counter::frames_received), 1u);
+  EXPECT_EQ(lane.foreign(), 0u);
+}
+
 TEST(Sequences, RoundsNeverReachTheOtherFieldsOfANeed) {
   for (const uint64_t rounds : {uint64_t{0}, uint64_t{7}, (uint64_t{1} << 44) - 1,
                                 uint64_t{1} << 44, (uint64_t{1} << 50) + 5, ~uint64_t{0}}) {

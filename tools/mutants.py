@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Plants faults into a copy of the core, one after the other, and shows which test catches each.
+
+The faults are in tests/mutant_list.py. Tests that pass whatever the code does would not be noticed
+otherwise. A fault that no test of its filter catches is tried on all of them (--whole), is reported
+as a survivor and makes the exit status 1: then a test is missing.
+
+Everything happens in build/mutants; what is compiled once is taken from ccache the next time.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from mutant_list import MUTANTS, Mutant  # noqa: E402
+
+WORK = ROOT / "build" / "mutants"
+TREE = WORK / "tree"
+BUILD = WORK / "build"
+REPORT = ROOT / "docs" / "mutants.md"
+# Seconds for the tests of one filter, of a program as a whole: what takes longer hangs.
+FILTER_LIMIT = 60
+PROGRAM_LIMIT = 400
+COPIED = ("csrc/core", "tests/cpp", "cmake", "CMakeLists.txt")
+SETTINGS = (
+    "-DMCAST_UNITY=ON",  # a change costs a batch of eight; what includes a header, little more
+    "-DMCAST_BUILD_TESTS=ON",
+    "-DCMAKE_BUILD_TYPE=Debug",
+    "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
+)
+PROGRAMS = ("base", "wire", "protocol", "collective", "engine")
+# The same in every run, and few seeds: most faults show with any.
+ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
+
+HEAD = """# Mutants
+
+Faults that `make mutants` plants into the core one at a time, and the test that notices each: written by
+`tools/mutants.py` from `tests/mutant_list.py`.
+
+| fault | in | caught by | seconds |
+|---|---|---|---|
+"""
+
+
+def copy_tree() -> None:
+    """What CMake needs, as it is in the work tree; files that are the same keep their times."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *COPIED],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    names = {name for name in listed if (ROOT / name).is_file()}
+    for name in names:
+        write(TREE / name, (ROOT / name).read_bytes())
+    for old in TREE.rglob("*"):
+        if old.is_file() and str(old.relative_to(TREE)) not in names:
+            old.unlink()
+
+
+def write(path: Path, text: bytes) -> None:
+    if path.is_file() and path.read_bytes() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+
+
+def configure() -> None:
+    subprocess.run(
+        ["cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", *SETTINGS],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def build(programs: list[str], jobs: int) -> str:
+    """The compiler's words if it fails, else nothing."""
+    targets = [f"mcast_test_{program}" for program in programs]
+    done = subprocess.run(
+        ["ninja", "-C", BUILD, "-j", str(jobs), *targets], capture_output=True, text=True
+    )
+    return "" if done.returncode == 0 else done.stdout
+
+
+def failing(program: str, tests: str, limit: int) -> str:
+    """The first test of the program that fails, "" if none does."""
+    run = subprocess.Popen(
+        [BUILD / f"mcast_test_{program}", f"--gtest_filter={tests}", "--gtest_fail_fast"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **ENVIRONMENT},
+        start_new_session=True,  # tests have processes of their own: they end together
+    )
+    hangs = False
+    try:
+        said, _ = run.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        hangs = True
+        os.killpg(run.pid, signal.SIGKILL)
+        said, _ = run.communicate()
+    finally:
+        if run.poll() is None:  # Ctrl-C: in a session of their own they would go on
+            os.killpg(run.pid, signal.SIGKILL)
+    failed = re.search(r"^\[  FAILED  \] (\S+?),? ", said + " ", re.MULTILINE)
+    if failed:
+        return failed[1]
+    if run.returncode == 0 and not re.search(r"^\[  PASSED  \] 0 tests", said, re.MULTILINE):
+        return ""
+    started = re.findall(r"^\[ RUN      \] (\S+)", said, re.MULTILINE)
+    if not started:
+        return "" if run.returncode == 0 else f"{program} (does not start)"
+    return f"{started[-1]} ({'hangs' if hangs else f'ends with {run.returncode}'})"
+
+
+def whole(jobs: int) -> str:
+    """The first failure of all programs."""
+    if build(list(PROGRAMS), jobs):
+        return ""
+    return next(filter(None, (failing(p, "*", PROGRAM_LIMIT) for p in PROGRAMS)), "")
+
+
+def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
+    """The test that catches it; "" if it survives."""
+    file = TREE / "csrc" / "core" / mutant.file
+    sound = file.read_text()
+    file.write_text(sound.replace(mutant.old, mutant.new))
+    try:
+        wrong = build([mutant.program], jobs)
+        if wrong:
+            sys.exit(f"{mutant.name} does not compile:\n{wrong}")
+        caught = failing(mutant.program, mutant.tests, FILTER_LIMIT)
+        return caught or (whole(jobs) if all_tests else "")
+    finally:
+        file.write_text(sound)
+
+
+def check_places(mutants: list[Mutant]) -> None:
+    wrong = []
+    for m in mutants:
+        path = ROOT / "csrc" / "core" / m.file
+        found = path.read_text().count(m.old) if path.is_file() else 0
+        if found != 1:
+            wrong.append(f"{m.name}: its text is {found} times in csrc/core/{m.file}, not once")
+    if wrong:
+        sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list.py."]))
+
+
+def check_sound(mutants: list[Mutant], jobs: int) -> None:
+    """Without a fault every test passes, and every filter names some."""
+    filters: dict[str, set[str]] = {}
+    for m in mutants:
+        filters.setdefault(m.program, set()).update(m.tests.split(":"))
+    wrong = build(list(filters), jobs)
+    if wrong:
+        sys.exit(wrong)
+    for m in mutants:
+        command = [BUILD / f"mcast_test_{m.program}", "--gtest_list_tests"]
+        command.append(f"--gtest_filter={m.tests}")
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if "\n  " not in listed:
+            sys.exit(f"{m.name}: no test of mcast_test_{m.program} is called {m.tests}")
+    for program, tests in filters.items():
+        failed = failing(program, ":".join(sorted(tests)), PROGRAM_LIMIT)
+        if failed:
+            sys.exit(f"{failed} fails without any fault")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--only", metavar="NAME", action="append", help="this fault, not all")
+    options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
+    options.add_argument("--list", action="store_true", help="names the faults")
+    options.add_argument("--whole", action="store_true", help="survivors meet all tests")
+    given = options.parse_args()
+    mutants = [m for m in MUTANTS if not given.only or m.name in given.only]
+    if given.list:
+        print("\n".join(f"{m.name:50} {m.file}" for m in mutants))
+        return 0
+    if len(mutants) != len(given.only or MUTANTS):
+        sys.exit("no such fault: see --list")
+    check_places(mutants)
+    copy_tree()
+    configure()
+    began = time.monotonic()
+    check_sound(mutants, given.jobs)
+    print(f"without a fault all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
+    rows, survivors = [], []
+    for m in mutants:
+        start = time.monotonic()
+        caught = try_mutant(m, given.jobs, given.whole)
+        seconds = f"{time.monotonic() - start:.0f}"
+        print(f"{m.name:50} {caught or 'SURVIVES':60} {seconds:>4}", flush=True)
+        rows.append(f"| {m.name} | `{m.file}` | {caught or '**nothing**'} | {seconds} |\n")
+        if not caught:
+            survivors.append(m.name)
+    if not given.only:
+        REPORT.write_text(HEAD + "".join(rows))
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught", end="")
+    print(f" in {time.monotonic() - began:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
