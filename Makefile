@@ -63,7 +63,7 @@ build:
 
 build-tests: export MCAST_WERROR = 1
 build-tests: build
-	$(CMAKE) -B $(TREE) -DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension
+	$(CMAKE) -B $(TREE) "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"
 	cmake --build $(TREE) -j $(JOBS)
 	[ -L build/cpp ] || rm -rf build/cpp
 	ln -sfn $(notdir $(TREE)) build/cpp

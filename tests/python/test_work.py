@@ -89,9 +89,8 @@ def last_reference() -> int:
         store.wait(["rank 0 has chained"])
 
     def callback(_: object, group: dist.ProcessGroup = group) -> None:
-        if (
-            threading.current_thread() is not threading.main_thread()
-        ):  # not over when it was chained
+        # On the main thread: the operation was over before the callback was chained.
+        if threading.current_thread() is not threading.main_thread():
             assert go.wait(30)
 
     work = dist.all_reduce(torch.ones(4), group=group, async_op=True)

@@ -8,6 +8,10 @@
 #include <fstream>
 #include <sstream>
 
+#ifndef MADV_COLLAPSE  // in headers since Linux 6.1
+#define MADV_COLLAPSE 25
+#endif
+
 namespace mcast {
 namespace {
 
@@ -61,8 +65,8 @@ TEST(HugePages, ContentsStayWhenPagesAreReplaced) {
   for (size_t i = 0; i < Mapping::kBytes; i++) memory.data[i] = static_cast<std::byte>(i * 31 >> 3);
   EXPECT_EQ(huge_bytes(memory.middle()), 0u);
   ASSERT_EQ(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
-  // Kernels before 6.1 do not know MADV_COLLAPSE: nothing is replaced there.
-  const bool can = !switched_off() && madvise(memory.data, 0, 25) == 0;
+  // Kernels before 6.1 do not know it: nothing is replaced there.
+  const bool can = !switched_off() && madvise(memory.data, 0, MADV_COLLAPSE) == 0;
   collapse_huge({memory.data, Mapping::kBytes});
   if (can) {
     EXPECT_GE(huge_bytes(memory.middle()), Mapping::kBytes / 2);

@@ -294,7 +294,7 @@ TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
   });
   // Else the schedule generator no longer tests what it should.
   if (!replaying()) {
-    EXPECT_GT(telling, all.size() / 4);
+    EXPECT_GT(telling, all.size() / 3);
   }
 }
 

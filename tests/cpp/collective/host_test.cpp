@@ -61,7 +61,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, HostSchedules,
 // Runs the program until a random moment, lets `event` happen, and looks at what the ranks get.
 void disturb(uint64_t seed, uint32_t ranks, bool direct,
              const std::function<void(HostWorld&, Member)>& event, bool all_fail) {
-  SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
   constexpr uint32_t kCalls = 8;
   HostWorld world(ranks, direct, seed);
   Rng rng(seed + 5);
