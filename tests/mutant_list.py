@@ -492,7 +492,7 @@ MUTANTS = [
         "if (sequence < turn.from) break;",
         "",
         "collective",
-        "*PathSwitch*",
+        "*PathLine*",
     ),
     Mutant(
         "line-drawn-at-the-least-operation",
@@ -500,6 +500,6 @@ MUTANTS = [
         "switch_at_ = std::max(switch_at_, header.argument);",
         "switch_at_ = std::min(switch_at_, header.argument);",
         "collective",
-        "*PathSwitch*",
+        "*PathLine*",
     ),
 ]

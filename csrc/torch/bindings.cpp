@@ -165,7 +165,7 @@ py::list settings_list() {
 }
 
 py::list trace_list() {
-  const auto time = [](Nanos t) -> py::object {
+  const auto nanoseconds = [](Nanos t) -> py::object {
     return t == kNever ? py::none().cast<py::object>() : py::int_(t).cast<py::object>();
   };
   py::list events;
@@ -177,10 +177,10 @@ py::list trace_list() {
     row["lane"] = event.lane == 0 ? "multicast" : "reduce";
     row["sequence"] = event.sequence;
     row["bytes"] = event.bytes;
-    row["posted"] = time(event.posted);
-    row["first_byte"] = time(event.first_byte);
-    row["last_byte"] = time(event.last_byte);
-    row["done"] = time(event.done);
+    row["posted"] = nanoseconds(event.posted);
+    row["first_byte"] = nanoseconds(event.first_byte);
+    row["last_byte"] = nanoseconds(event.last_byte);
+    row["done"] = nanoseconds(event.done);
     row["ok"] = event.ok;
     events.append(row);
   }

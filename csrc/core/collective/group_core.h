@@ -47,6 +47,7 @@ struct GroupParams {
   std::vector<uint32_t> host_of;
   HostReader read_host;  // of members on this host; unless host_of is empty
   uint32_t arity = 32;
+  Sequence first_sequence = 0;  // of its operations; the same at all members
   size_t staging = 4u << 20;
   size_t retransmit = 4u << 20;
   Nanos liveness_limit = 20 * kSecond;
@@ -74,7 +75,8 @@ class GroupCore {
   Path path() const { return path_; }
   const std::string& path_reason() const { return path_reason_; }
 
-  // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
+  // Posts op `post.sequence` (consecutive from params.first_sequence). Always ends in exactly one
+  // call of post.done.
   void post(Post post, Nanos now);
 
   // Post::elsewhere has become true; before or after the post.

@@ -33,6 +33,8 @@ class OperationQueue {
   // Memory of a settled operation beyond its block, with what the allocator adds.
   static constexpr size_t kSettledCost = sizeof(Slot) + 64;
 
+  explicit OperationQueue(Sequence first) : base_(first) {}
+
   Sequence base() const { return base_; }  // complete everywhere below
   Sequence next() const { return base_ + static_cast<Sequence>(slots_.size()); }
   bool empty() const { return slots_.empty(); }
@@ -83,7 +85,7 @@ class OperationQueue {
   static constexpr size_t kMostBusy = 64;   // visited at once
   static constexpr size_t kMostNames = 64;  // kept; there are about a dozen
 
-  Sequence base_ = 0;
+  Sequence base_;
   std::deque<Slot> slots_;  // index 0 is operation base_
   size_t unsettled_ = 0;
   std::vector<Sequence> touched_;

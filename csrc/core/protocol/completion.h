@@ -15,8 +15,14 @@ namespace mcast {
 class CompletionTracker {
  public:
   // report_delay: how long a report that nobody waits for may be held to cover more operations.
-  CompletionTracker(uint32_t children, bool top, Nanos report_delay)
-      : child_(children, 0), top_(top), report_delay_(report_delay) {}
+  // `first`: the sequence of the first operation.
+  CompletionTracker(uint32_t children, bool top, Nanos report_delay, Sequence first = 0)
+      : child_(children, first),
+        top_(top),
+        report_delay_(report_delay),
+        own_(first),
+        reported_(first),
+        released_(first) {}
 
   // This rank posted op `sequence` (consecutive); `hash` of its descriptor. Returns the child whose
   // earlier report named another hash, if there is one.
@@ -61,7 +67,7 @@ class CompletionTracker {
   std::vector<Sequence> child_;
   bool top_;
   Nanos report_delay_;
-  Sequence own_ = 0, reported_ = 0, released_ = 0;
+  Sequence own_, reported_, released_;
   std::deque<std::optional<Seen>> seen_;  // index 0 is op released_
   Nanos due_ = kNever;
 };

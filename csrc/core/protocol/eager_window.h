@@ -16,7 +16,8 @@ namespace mcast {
 // released. Pure.
 class EagerWindow {
  public:
-  explicit EagerWindow(size_t limit) : limit_(limit) {}
+  // `first`: the sequence of the first operation.
+  explicit EagerWindow(size_t limit, Sequence first = 0) : limit_(limit), base_(first) {}
 
   // What one chunk costs a receiver that keeps it, beyond its payload: bookkeeping, and the frame
   // that a socket holds it in.
@@ -46,7 +47,7 @@ class EagerWindow {
  private:
   const uint64_t limit_;
   uint64_t total_ = 0, released_ = 0;  // charges of all posted, of all released operations
-  Sequence base_ = 0;                  // released below
+  Sequence base_;                      // released below
   std::deque<uint64_t> ends_;          // by sequence from base_: charges up to and with it
 };
 

@@ -9,8 +9,8 @@
 namespace mcast {
 namespace {
 
-constexpr std::string_view kActions[kFaultActions] = {"drop", "duplicate", "delay", "reorder",
-                                                      "corrupt"};
+constexpr std::string_view kActions[kFaultActions] = {"drop",    "duplicate", "delay",
+                                                      "reorder", "corrupt",   "refuse"};
 constexpr double kMaxMillis = 3600e3;
 
 class Parser {
@@ -35,11 +35,12 @@ class Parser {
 
  private:
   Status error(std::string_view at, const std::string& what) const {
-    std::string message = "faults, position " + std::to_string(at.data() - text_.data()) + ": " +
-                          what + " in \"" + std::string(text_) +
-                          "\"; expected action:key=value,...;... with action drop, duplicate, "
-                          "delay, reorder or corrupt, and keys rate, burst, seed, dir, after, "
-                          "count, time, hold";
+    std::string message =
+        "faults, position " + std::to_string(at.data() - text_.data()) + ": " + what + " in \"" +
+        std::string(text_) +
+        "\"; expected action:key=value,...;... with action drop, duplicate, "
+        "delay, reorder, corrupt or refuse, and keys rate, burst, seed, dir, after, "
+        "count, time, hold";
     if (classifier_ != nullptr) message += ", " + classifier_->grammar();
     return Status(Code::kInvalidArgument, message);
   }
@@ -85,7 +86,7 @@ class Parser {
       if (status.ok()) rule.time = static_cast<Nanos>(ms * 1e6);
       return status;
     }
-    if (key == "hold" || key == "time") {
+    if (key == "hold" || key == "time" || rule.action == FaultAction::kRefuse) {
       return error(
           key, "\"" + std::string(key) + "\" does not apply to " + fault_action_name(rule.action));
     }

@@ -2,7 +2,7 @@
 //
 //   spec  = rule *( ";" rule )
 //   rule  = action [ ":" key "=" value *( "," key "=" value ) ]
-//   action: drop | duplicate | delay | reorder | corrupt
+//   action: drop | duplicate | delay | reorder | corrupt | refuse
 //   keys of every rule:
 //     rate   probability that a matching message is hit, 0..1 (default 1)
 //     burst  mean length of a run of hits, >= 1 (default 1: independent hits)
@@ -13,6 +13,9 @@
 //   delay:   time  milliseconds, may be fractional (default 1)
 //   reorder: hold  messages that overtake, >= 1 (default 1)
 //            time  milliseconds after which it is handed over anyway (default 5)
+//   refuse:  the medium takes no datagram, as a kernel without buffers: lend() gives no memory,
+//            flush() leaves what is queued where it is. Each such call counts as a message; keys
+//            rate, burst, seed, after, count
 //   any other key is a predicate that the FaultClassifier knows ("type=data", "last=1", ...); a
 //   rule matches where all its predicates do.
 //
@@ -44,8 +47,8 @@ class FaultClassifier {
   virtual std::string grammar() const = 0;
 };
 
-enum class FaultAction : uint8_t { kDrop, kDuplicate, kDelay, kReorder, kCorrupt };
-inline constexpr size_t kFaultActions = 5;
+enum class FaultAction : uint8_t { kDrop, kDuplicate, kDelay, kReorder, kCorrupt, kRefuse };
+inline constexpr size_t kFaultActions = 6;
 const char* fault_action_name(FaultAction action) noexcept;
 
 struct FaultRule {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace mcast {
 namespace {
@@ -41,6 +42,8 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
 
   Bytes lend(const MulticastAddress& to, size_t size) override {
     release_outgoing();
+    lent_ = {};
+    if (owner_.refuses()) return lent_;
     lent_ = inner_.lend(to, size);
     to_ = to;
     return lent_;
@@ -76,7 +79,7 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
 
   bool flush() override {
     release_outgoing();
-    return inner_.flush();
+    return !owner_.refuses() && inner_.flush();
   }
 
   size_t receive(DatagramSink& sink, size_t max_bytes) override {
@@ -282,7 +285,8 @@ Stream& Interceptor::stream() { return *stream_; }
 
 bool Interceptor::has_rules(bool frame, bool outgoing) const {
   return std::any_of(rules_.begin(), rules_.end(), [&](const Rule& rule) {
-    return rule.spec.outgoing == outgoing && (!frame || rule.spec.names_type());
+    return rule.spec.action != FaultAction::kRefuse && rule.spec.outgoing == outgoing &&
+           (!frame || rule.spec.names_type());
   });
 }
 
@@ -309,7 +313,9 @@ Interceptor::Fate Interceptor::decide(ConstBytes message, bool frame, bool outgo
   Fate fate;
   for (Rule& rule : rules_) {
     const FaultRule& spec = rule.spec;
-    if (spec.outgoing != outgoing || (frame && !spec.names_type())) continue;
+    if (spec.action == FaultAction::kRefuse || spec.outgoing != outgoing ||
+        (frame && !spec.names_type()))
+      continue;
     if (!hit(rule, message, frame)) continue;
     auto& counter = frame ? counters_.frames : counters_.datagrams;
     ++counter[static_cast<size_t>(spec.action)];
@@ -324,6 +330,8 @@ Interceptor::Fate Interceptor::decide(ConstBytes message, bool frame, bool outgo
         fate.corrupt = !message.empty();
         if (fate.corrupt) fate.flip = rule.rng.below(message.size() * 8);
         break;
+      case FaultAction::kRefuse:  // refuses()
+        break;
       case FaultAction::kDelay:
       case FaultAction::kReorder:
         fate.hold = true;
@@ -333,6 +341,16 @@ Interceptor::Fate Interceptor::decide(ConstBytes message, bool frame, bool outgo
     }
   }
   return fate;
+}
+
+bool Interceptor::refuses() {
+  bool any = false;
+  for (Rule& rule : rules_) {
+    if (rule.spec.action == FaultAction::kRefuse && hit(rule, {}, false)) any = true;
+  }
+  if (any) ++counters_.datagrams[static_cast<size_t>(FaultAction::kRefuse)];
+  refused_ = refused_ || any;
+  return any;
 }
 
 void Interceptor::hold(std::deque<Held>& queue, Fate fate) {
@@ -366,6 +384,7 @@ Nanos Interceptor::next_due() const {
 
 void Interceptor::wait(Nanos timeout) {
   const Nanos due = next_due();
+  if (std::exchange(refused_, false)) timeout = std::min(timeout, kMilli);
   if (due != kNever) timeout = std::min(timeout, std::max<Nanos>(due - now_, 0));
   inner_->wait(timeout);
 }

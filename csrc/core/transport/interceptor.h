@@ -75,6 +75,8 @@ class Interceptor final : public Transport {
   Fate decide(ConstBytes message, bool frame, bool outgoing);
   bool hit(Rule& rule, ConstBytes message, bool frame);
   bool has_rules(bool frame, bool outgoing) const;
+  // Whether the medium takes no datagram at this call.
+  bool refuses();
   static void hold(std::deque<Held>& queue, Fate fate);
   // One more message has gone past those held in `queue`.
   static void count_overtaking(std::deque<Held>& queue);
@@ -87,6 +89,7 @@ class Interceptor final : public Transport {
   std::vector<Rule> rules_;
   FaultCounters counters_;
   Nanos now_ = 0;
+  bool refused_ = false;  // since the last wait(): nothing else would end it
   // Held back: datagrams and frames, incoming and outgoing.
   std::deque<Held> datagrams_in_, datagrams_out_, frames_in_, frames_out_;
   std::unique_ptr<FaultyDatagram> datagram_;

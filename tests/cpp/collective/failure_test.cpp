@@ -1,6 +1,7 @@
-// Failures, thousands of seeds: a rank dies, falls silent, is stopped, comes back, or aborts, at a
-// random network event of a random program. Every survivor completes with exact bytes or raises
-// within the liveness limit plus two seconds, naming the culprit; nobody hangs.
+// Failures, thousands of seeds: a rank dies, falls silent, is stopped, comes back, or aborts, or
+// its connections to another one break, at a random network event of a random program. Every
+// survivor completes with exact bytes or raises within the liveness limit plus two seconds, naming
+// the culprit; nobody hangs.
 //   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Failures*'
 #include <gtest/gtest.h>
 
@@ -15,9 +16,10 @@ namespace {
 
 constexpr Nanos kFailureLimit = kSecond;
 
-enum class Fault { kKill, kIsolate, kStop, kHeal, kResume, kAbort };
+enum class Fault { kKill, kIsolate, kStop, kReset, kHeal, kResume, kAbort };
 const char* fault_name(Fault f) {
-  static const char* const kNames[] = {"kill", "isolate", "stop", "heal", "resume", "abort"};
+  static const char* const kNames[] = {"kill", "isolate", "stop", "reset",
+                                       "heal", "resume",  "abort"};
   return kNames[static_cast<int>(f)];
 }
 
@@ -82,6 +84,11 @@ class FailureRun {
   }
 
  private:
+  // Whom the victim's broken connections led to.
+  Member other() const {
+    return static_cast<Member>((victim_ + 1 + seed_ % (ranks_ - 1)) % ranks_);
+  }
+
   void count() {
     if (++events_ == trigger_) cluster_->at(cluster_->now(), [this] { strike(); });
   }
@@ -99,6 +106,9 @@ class FailureRun {
         break;
       case Fault::kStop:
         cluster_->pause(victim_, true);
+        break;
+      case Fault::kReset:
+        cluster_->net().reset(victim_, other());
         break;
       case Fault::kHeal:
         cluster_->net().isolate(victim_);
@@ -194,6 +204,10 @@ class FailureRun {
     }
     // The isolated rank itself blames those whom it does not hear.
     if (rank == victim_) return "";
+    if (fault_ == Fault::kReset && status.code() == Code::kPeerLost &&
+        has("rank " + std::to_string(other()) + " ")) {
+      return "";
+    }
     if (status.code() != Code::kPeerLost || !has("rank " + std::to_string(victim_) + " ")) {
       return "does not name rank " + std::to_string(victim_) + ": " + text;
     }
@@ -299,8 +313,8 @@ TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, Failures,
-                         testing::Values(Fault::kKill, Fault::kIsolate, Fault::kStop, Fault::kHeal,
-                                         Fault::kResume, Fault::kAbort),
+                         testing::Values(Fault::kKill, Fault::kIsolate, Fault::kStop, Fault::kReset,
+                                         Fault::kHeal, Fault::kResume, Fault::kAbort),
                          [](const auto& p) { return std::string(fault_name(p.param)); });
 
 }  // namespace

@@ -374,6 +374,9 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
     EXPECT_EQ(world.total(Counter::shm_direct_bytes),
               kind == Kind::kAllgather ? 0 : 4 * 3 * kBlock);
     EXPECT_EQ(world.total(Counter::shm_slot_bytes), kind == Kind::kReduceScatter ? 0 : 4 * kBlock);
+    // A slot each; one round, in which addresses are told; the same, and a slot each.
+    const uint64_t rounds = kind == Kind::kAllgather ? 2 : kind == Kind::kReduceScatter ? 1 : 1 + 2;
+    EXPECT_EQ(world.total(Counter::shm_rounds), 4 * rounds);
   }
 }
 

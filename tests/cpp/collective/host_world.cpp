@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/reduce_kernels.h"
+#include "support/reach.h"
 
 namespace mcast::test {
 namespace {
@@ -221,6 +222,7 @@ HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed) : ranks_(ranks)
 }
 
 HostWorld::~HostWorld() {
+  for (const auto& node : nodes_) add_reach(node->counters);
   nodes_.clear();
   std::free(memory_);
 }

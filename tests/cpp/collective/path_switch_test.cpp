@@ -1,7 +1,7 @@
 // Multicast that dies after a good probe: operations stay exact, and the group goes on by the ring.
 #include <gtest/gtest.h>
 
-#include "support/program.h"
+#include "collective/path_world.h"
 
 namespace mcast::test {
 namespace {
@@ -62,9 +62,7 @@ TEST(PathSwitch, APathThatLivesAgainIsUsedAgain) {
     options.group.arity = 2;
     Cluster cluster(options);
     for (const bool dead : {true, false, true, false}) {
-      for (size_t from = 0; from < ranks; from++) {
-        cluster.net().block_multicast(from, SIZE_MAX, dead);
-      }
+      silence(cluster, dead);
       const uint64_t switches = cluster.total(Counter::path_switches);
       Runs runs;
       uint64_t id = 1;
@@ -148,11 +146,8 @@ TEST(PathSwitch, HeavyRandomLossIsNotDeafness) {
 }
 
 TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
-  ClusterOptions options;
-  options.ranks = 3;
-  options.group.liveness_limit = kSecond;
-  Cluster cluster(options);
-  for (size_t from = 0; from < 3; from++) cluster.net().block_multicast(from, SIZE_MAX);
+  const auto owned = silenced(3);
+  Cluster& cluster = *owned;
   // The top never hears that its children are ready.
   cluster.net().set_frame_hook([](size_t, size_t, Channel, ConstBytes frame) {
     wire::FrameHeader h;
@@ -174,11 +169,8 @@ TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
 
 // Nothing is under way but the switch itself, and its posts wait for it.
 TEST(PathSwitch, AStoppedRankDuringTheSwitchIsNoticed) {
-  ClusterOptions options;
-  options.ranks = 3;
-  options.group.liveness_limit = kSecond;
-  Cluster cluster(options);
-  for (size_t from = 0; from < 3; from++) cluster.net().block_multicast(from, SIZE_MAX);
+  const auto owned = silenced(3);
+  Cluster& cluster = *owned;
   bool asked = false;
   cluster.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
     wire::FrameHeader h;

@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "base/rng.h"
+#include "engine/group_base.h"
+#include "transport/interceptor.h"
 #include "wire/datagram.h"
 
 namespace mcast::test {
@@ -96,6 +98,31 @@ std::vector<uint32_t> pick_hosts(uint64_t seed, uint32_t ranks) {
   return host_of;
 }
 
+// Every datagram, or most, once or twice more: at once, or when its operation is long over.
+void pick_copies(uint64_t seed, SimFaults& f) {
+  Rng rng(seed ^ 0x636f7069ULL);
+  f.duplicate = pick<double>(rng, {1, 1, 0.5});
+  f.copies = pick(rng, {1, 2, 3});
+  f.copy_delay = pick<Nanos>(rng, {0, 100 * kMicro, 5 * kMilli, kSecond, 5 * kSecond});
+}
+
+// So that the last operation has the last number that a group uses, or that the operations cross
+// what a smaller or a signed type would hold.
+Sequence pick_first(uint64_t seed, size_t ops) {
+  const auto count = static_cast<Sequence>(ops);
+  Rng rng(seed ^ 0x66697273ULL);
+  return pick<Sequence>(rng, {GroupBase::kSequences - count, GroupBase::kSequences - count,
+                              0x80000000u - (count + 1) / 2, 0x10000u - (count + 1) / 2});
+}
+
+// Now and then, or for hundreds of attempts in a row; from the probe on, or later.
+std::string pick_refusals(uint64_t seed) {
+  Rng rng(seed ^ 0x72656675ULL);
+  return "refuse:rate=" + std::string(pick(rng, {"0.05", "0.3", "0.7"})) +
+         ",burst=" + pick(rng, {"1", "8", "300"}) + ",after=" + pick(rng, {"0", "0", "60"}) +
+         ",seed=" + std::to_string(seed);
+}
+
 }  // namespace
 
 wire::Descriptor OpSpec::descriptor() const {
@@ -112,7 +139,7 @@ wire::Descriptor OpSpec::descriptor() const {
 bool Schedule::faultless() const {
   const SimFaults& f = net.faults;
   return f.drop == 0 && f.duplicate == 0 && f.reorder == 0 && f.corrupt == 0 && !replay &&
-         net.jitter == 0 && pauses.empty();
+         net.jitter == 0 && pauses.empty() && refuse.empty();
 }
 
 std::string Schedule::describe() const {
@@ -122,7 +149,8 @@ std::string Schedule::describe() const {
       << net.stream_latency << ", rate " << net.rate << ", receive budget " << net.receive_budget
       << "; drop " << f.drop << " burst " << f.burst << " duplicate " << f.duplicate << " reorder "
       << f.reorder << "/" << f.reorder_delay << " corrupt " << f.corrupt
-      << (net.gather_from == SIZE_MAX ? "" : ", gathers") << (replay ? ", replays" : "")
+      << (net.gather_from == SIZE_MAX ? "" : ", gathers") << (f.copies > 1 ? ", twice" : "")
+      << (replay ? ", replays" : "") << (refuse.empty() ? "" : ", " + refuse)
       << (from_callbacks ? ", posted from callbacks" : "");
   for (const Pause& p : pauses) {
     out << "; rank " << p.rank << " stopped at " << p.from << " for " << p.length;
@@ -134,6 +162,7 @@ std::string Schedule::describe() const {
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
         << p.staging << " retransmit " << p.retransmit << " alpha " << p.alpha
         << (p.try_multicast ? "" : " ring");
+    if (p.first_sequence > 0) out << " from operation " << p.first_sequence;
     if (!p.host_of.empty()) out << " hosts";
     for (const uint32_t host : p.host_of) out << " " << host;
     out << "; ops";
@@ -176,6 +205,8 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     f.reorder_delay = pick<Nanos>(rng, {100 * kMicro, kMilli, 20 * kMilli});
     f.corrupt = pick<double>(rng, {0, 0, 0.02, 0.2});
     s.replay = rng.chance(0.3);
+    if (flavour.duplicates) pick_copies(seed, f);
+    if (flavour.refusals) s.refuse = pick_refusals(seed);
   }
   const size_t groups = pick<size_t>(rng, {1, 1, 2, 3});
   const size_t budget = pick<size_t>(rng, {60'000, 400'000, 3'000'000}) / groups;
@@ -199,8 +230,9 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     s.groups.push_back(p);
     if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
     if (flavour.reduce) p.host_of = pick_hosts(seed, s.ranks);
-    s.groups.back() = p;
     s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
+    if (flavour.near_the_end) p.first_sequence = pick_first(seed + g, s.ops.back().size());
+    s.groups.back() = p;
   }
   s.from_callbacks = rng.chance(0.15);
   s.posts.resize(groups);
@@ -216,6 +248,11 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
       }
       s.posts[g].push_back(times);
     }
+  }
+  Rng clocks(seed ^ 0x636c6f636bULL);
+  for (uint32_t r = 0; r < s.ranks; r++) {
+    s.clocks.push_back(
+        static_cast<Nanos>(clocks.below(1ull << clocks.below(61))));  // up to 36 years
   }
   while (!flavour.faultless && rng.chance(0.2)) {
     s.pauses.push_back({static_cast<Member>(rng.below(s.ranks)),
@@ -269,6 +306,12 @@ class Runner {
     o.net = s.net;
     o.net.faults = SimFaults{};
     o.group = s.groups[0];
+    o.clock = [clocks = s.clocks](Member r) { return clocks[r]; };
+    if (!s.refuse.empty()) {
+      o.wrap = [text = s.refuse](std::unique_ptr<Transport> inner) {
+        return std::move(intercept(std::move(inner), text, nullptr)).value();
+      };
+    }
     return o;
   }
 
@@ -294,7 +337,7 @@ class Runner {
       return;
     }
     // Later posts of the same rank may have been delayed behind this one.
-    if (cluster_.group(r, g).core().next_sequence() != k) {
+    if (cluster_.group(r, g).core().next_sequence() != s_.groups[g].first_sequence + k) {
       cluster_.at(cluster_.now() + kMilli, [this, g, r, k] { post(g, r, k); });
       return;
     }
@@ -343,9 +386,10 @@ class Runner {
   std::string unfinished() {
     std::string text = " at " + std::to_string(cluster_.now() - start_) + " ns;";
     for (Member r = 0; r < s_.ranks; r++) {
-      const Nanos next = cluster_.lane(r).deadline(cluster_.now());
+      const Nanos next = cluster_.lane(r).deadline(cluster_.clock(r));
       if (next < kNever)
-        text += " lane " + std::to_string(r) + " due in " + std::to_string(next - cluster_.now());
+        text +=
+            " lane " + std::to_string(r) + " due in " + std::to_string(next - cluster_.clock(r));
     }
     for (size_t g = 0; g < s_.groups.size(); g++) {
       for (Member r = 0; r < s_.ranks; r++) {
@@ -400,6 +444,9 @@ class Runner {
     out.remulticast += total(Counter::remulticast_chunks);
     out.gathered += total(Counter::gathered_datagrams);
     out.timeouts += total(Counter::fetch_timeouts);
+    out.duplicates += total(Counter::duplicates) + total(Counter::stale);
+    if (s_.net.rate == 0)
+      out.refused += total(Counter::would_block);  // else a full link refuses too
     const auto differ = [](const char* what, uint64_t have, uint64_t want) {
       return std::string(what) + ": " + std::to_string(have) + ", expected " + std::to_string(want);
     };

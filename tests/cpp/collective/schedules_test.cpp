@@ -25,10 +25,16 @@ void run_seeds(uint64_t share, const Flavour& flavour) {
     sum.remulticast += out.remulticast;
     sum.chunks += out.chunks;
     sum.gathered += out.gathered;
+    sum.duplicates += out.duplicates;
+    sum.refused += out.refused;
     return out.error.empty() ? "" : out.error + "\n" + schedule.describe();
   });
   if (!replaying() && !flavour.ring) {
     EXPECT_GT(sum.gathered, 0u);
+  }
+  if (!replaying()) {
+    EXPECT_GE(sum.duplicates, flavour.duplicates ? sum.chunks / 2 : 0);
+    EXPECT_EQ(sum.refused > 0, flavour.refusals) << "times that the medium took nothing";
   }
   testing::Test::RecordProperty("chunks", static_cast<int>(sum.chunks));
   testing::Test::RecordProperty("gaps", static_cast<int>(sum.gaps));
@@ -76,6 +82,30 @@ TEST_P(RingReduceSchedules, DeliverExactBytes) {
   run_seeds(static_cast<uint64_t>(GetParam()), {.ring = true, .reduce = true});
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RingReduceSchedules, testing::Range(0, 1));
+
+class DuplicatedSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(DuplicatedSchedules, DeliverExactBytes) {
+  const auto share = static_cast<uint64_t>(GetParam());
+  run_seeds(share, {.reduce = share % 2 == 1, .duplicates = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, DuplicatedSchedules, testing::Range(0, 2));
+
+class LastSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(LastSchedules, DeliverExactBytes) {
+  const auto share = static_cast<uint64_t>(GetParam());
+  run_seeds(share, {.ring = share == 2, .reduce = share == 1, .near_the_end = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, LastSchedules, testing::Range(0, 3));
+
+class RefusedSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(RefusedSchedules, DeliverExactBytes) {
+  const auto share = static_cast<uint64_t>(GetParam());
+  run_seeds(share, {.reduce = share % 2 == 1, .refusals = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, RefusedSchedules, testing::Range(0, 2));
 
 }  // namespace
 }  // namespace mcast::test

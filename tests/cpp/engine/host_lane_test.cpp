@@ -67,8 +67,8 @@ class HostLaneTest : public testing::Test {
     params.name = "g";
     params.size = 2;
     // The hub's threads do not know the lane: turns of a host thread are the test's.
-    lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *hub_,
-                                          std::make_shared<Counters>(), [](const Status&) {});
+    lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *hub_, counters_,
+                                          [](const Status&) {});
   }
   void TearDown() override {
     lane_.reset();
@@ -96,6 +96,9 @@ class HostLaneTest : public testing::Test {
   }
   uint32_t rings() const { return self_->mailbox().bells[0].rings.load(); }
 
+  uint64_t counted(Counter which) const { return counters_->get(which); }
+
+  const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<HostHub> hub_;
   std::shared_ptr<const HostPeer> self_;
   std::unique_ptr<Peer> peer_;
@@ -176,6 +179,41 @@ TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
   ASSERT_EQ(peer_->woken.size(), 1u);  // the need was armed
   lane_->turn();
   EXPECT_EQ(ended_, 1);
+}
+
+// A peer is woken when what it has said to need is there, not before, and once.
+TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
+  Post post = broadcast(ours_, true, ended_);
+  post.descriptor.root = 0;
+  Post theirs = broadcast(theirs_, false, theirs_ended_);
+  theirs.descriptor.root = 0;
+  peer_->core.post(std::move(theirs));
+  peer_->core.progress(true);
+  ASSERT_TRUE(peer_->core.arm(HostWaiter::kThread));
+  EXPECT_EQ(counted(Counter::shm_wakes), 0u);
+  const uint32_t before = rings();
+  lane_->enqueue(std::move(post));
+  lane_->run();
+  EXPECT_EQ(counted(Counter::shm_wakes), 1u);
+  EXPECT_EQ(rings(), before + 1);
+  EXPECT_EQ(counted(Counter::shm_rounds), 1u);
+  peer_->core.disarm();
+  peer_->core.progress(true);
+  EXPECT_EQ(theirs_ended_, 1);
+  EXPECT_EQ(counted(Counter::shm_sleeps), 0u) << "nobody has helped";
+}
+
+// Who helps sleeps until somebody rings, or until its patience or a tick ends.
+TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->help([] { return false; }, monotonic_now() + 5 * kMilli);
+  const uint64_t sleeps = counted(Counter::shm_sleeps);
+  EXPECT_GE(sleeps, 1u);
+  EXPECT_LE(sleeps, 5u);
+  peer_publishes();
+  lane_->help([this] { return ended_ > 0; }, kNever);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(counted(Counter::shm_sleeps), sleeps) << "there was something to do";
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "engine/clock.h"
+#include "support/reach.h"
 
 namespace mcast::test {
 
@@ -68,6 +69,7 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
       DirectoryStore store(directory);
       const bool good = body(static_cast<Member>(r), store);
       Engine::instance().shutdown();
+      write_reach();
       fflush(nullptr);
       _exit(good && !testing::Test::HasFailure() ? 0 : 1);
     }
@@ -107,7 +109,13 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
     ADD_FAILURE() << "rank " << rank << ": " << group.status().to_string();
     return nullptr;
   }
-  return group.value();
+  // What it has counted is read when the test lets go of it.
+  return {group.value().get(), [held = group.value()](const Group* g) {
+            const auto counted = g->stats().counters;
+            for (size_t c = 0; c < counted.size(); c++) {
+              add_reach(static_cast<Counter>(c), counted[c].second);
+            }
+          }};
 }
 
 namespace {

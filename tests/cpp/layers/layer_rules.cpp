@@ -16,6 +16,9 @@ namespace {
 constexpr std::string_view kCore = "csrc/core/";
 constexpr size_t kMaxLines = 600;
 
+// What says when, for people, and waits for nothing.
+constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
+
 // Lowest first. A file includes its own folder and lower ones.
 constexpr std::array<std::string_view, 8> kOrder = {
     "base", "wire", "crypto", "transport", "protocol", "aggregation", "collective", "engine"};
@@ -131,6 +134,7 @@ class Checker {
       report(lines, std::to_string(lines) + " lines, at most " + std::to_string(kMaxLines));
     }
     if (starts_with(path_, "csrc/")) check_style();
+    check_clocks();
     if (starts_with(path_, kCore)) check_core();
     return std::move(broken_);
   }
@@ -161,6 +165,24 @@ class Checker {
       for (const std::string_view mark : {"TODO", "FIXME", "XXX"}) {
         if (find_word(line, mark) != std::string_view::npos) {
           report(number, "unfinished: " + std::string(mark));
+        }
+      }
+    }
+  }
+
+  // A clock that somebody can set goes back, or ahead by years: a deadline that is counted by it
+  // comes at once or never.
+  void check_clocks() {
+    const std::string why = "a clock that can be set; deadlines and durations are monotonic";
+    if (starts_with(path_, "csrc/")) {
+      forbid(why, {"system_clock", "high_resolution_clock", "utc_clock", "gettimeofday",
+                   "CLOCK_REALTIME", "CLOCK_REALTIME_COARSE", "CLOCK_TAI", "timespec_get", "time",
+                   "pthread_cond_timedwait", "sem_timedwait", "pthread_mutex_timedlock"});
+    } else if (starts_with(path_, "torch_mcast/") && !contains(kTellsTheDate, path_)) {
+      for (const auto& [number, line] : split_lines(text_)) {
+        for (const std::string_view call : {"time.time(", "time.time_ns(", "datetime.now("}) {
+          if (line.find(call) != std::string_view::npos)
+            report(number, std::string(call) + ": " + why);
         }
       }
     }

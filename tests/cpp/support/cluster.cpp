@@ -19,6 +19,7 @@
 
 #include "base/reduce_kernels.h"
 #include "base/rng.h"
+#include "support/reach.h"
 
 namespace mcast::test {
 
@@ -179,14 +180,27 @@ std::string OpRun::compare(uint32_t size) const {
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(options.net) {
   for (uint32_t r = 0; r < options.ranks; r++) {
-    lanes_.push_back(
-        std::make_unique<Lane>(options.transport ? options.transport() : net_.attach()));
+    std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
+    if (options.wrap) medium = options.wrap(std::move(medium));
+    lanes_.push_back(std::make_unique<Lane>(std::move(medium)));
   }
   if (options.prepare) options.prepare(net_);
   paused_.assign(options.ranks, false);
   killed_.assign(options.ranks, false);
   spins_.assign(options.ranks, 0);
+  for (uint32_t r = 0; r < options.ranks; r++) {
+    ahead_.push_back(options.clock ? options.clock(static_cast<Member>(r)) : 0);
+  }
   add_group(options.group);
+}
+
+Cluster::~Cluster() {
+  for (const auto& counters : counters_) add_reach(*counters);
+  for (const auto& lane : lanes_) {
+    add_reach(Counter::foreign, lane->foreign());
+    add_reach(Counter::malformed, lane->malformed());
+    add_reach(Counter::fragmented, lane->transport().datagram().fragmented());
+  }
 }
 
 size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
@@ -234,8 +248,10 @@ void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddres
                                  lanes_[m]->transport().stream().address(false)));
   }
   (void)lanes_[r]->transport().datagram().join(address);
-  groups_[g][r] = &lanes_[r]->add_group(std::move(params), address, true, std::move(peers), now_);
-  groups_[g][r]->core().start_probe(now_, std::move(ready));
+  counters_.push_back(std::make_shared<Counters>());
+  groups_[g][r] = &lanes_[r]->add_group(std::move(params), address, true, std::move(peers),
+                                        clock(r), counters_.back());
+  groups_[g][r]->core().start_probe(clock(r), std::move(ready));
 }
 
 std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
@@ -250,7 +266,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   Post post;
   post.sequence = core.next_sequence();
   post.descriptor = descriptor;
-  post.posted = now_;
+  post.posted = clock(rank);
   post.timeout = timeout;
   if (wire::is_reduction(run->kind)) {
     run->element = static_cast<Element>(descriptor.element);
@@ -306,7 +322,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     if (then) then();
   };
   if (adjust) adjust(rank, post);
-  core.post(std::move(post), now_);
+  core.post(std::move(post), clock(rank));
   return run;
 }
 
@@ -336,7 +352,9 @@ Nanos Cluster::next_time() const {
   Nanos next = net_.next_event();
   if (!actions_.empty()) next = std::min(next, actions_.begin()->first);
   for (uint32_t r = 0; r < lanes_.size(); r++) {
-    if (!paused_[r]) next = std::min(next, lanes_[r]->deadline(now_));
+    if (paused_[r]) continue;
+    const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
+    if (due != kNever) next = std::min(next, due - ahead_[r]);
   }
   return next;
 }
@@ -354,9 +372,10 @@ void Cluster::step() {
   busy_ = false;
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
-    const bool more = lanes_[r]->poll(now_);
+    const Nanos time = clock(static_cast<Member>(r));
+    const bool more = lanes_[r]->poll(time);
     busy_ = more || busy_;
-    const bool overdue = !more && lanes_[r]->deadline(now_) <= now_;
+    const bool overdue = !more && lanes_[r]->deadline(time) <= time;
     spins_[r] = overdue ? spins_[r] + 1 : 0;
     most_spins_ = std::max(most_spins_, spins_[r]);
   }

@@ -85,6 +85,10 @@ struct ClusterOptions {
   std::function<void(SimNetwork&)> prepare;  // before the first group is made
   // Another medium than the simulated network, which then stands idle.
   std::function<std::unique_ptr<Transport>()> transport;
+  // What stands between a rank and the simulated network.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap;
+  // How far a rank's clock is ahead of the cluster's.
+  std::function<Nanos(Member)> clock;
   // How long after the others a rank joins its groups; kNever: it never does (and has no group).
   std::function<Nanos(Member)> join_delay;
 };
@@ -92,9 +96,14 @@ struct ClusterOptions {
 class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
+  ~Cluster();  // what its groups have counted goes into support/reach.h
 
   SimNetwork& net() { return net_; }
   Nanos now() const { return now_; }
+  // What the clock of this rank's host says: hosts count from different beginnings.
+  Nanos clock(Member r) const { return now_ + ahead_[r]; }
+  // Its clock jumps, as of a process that did not run meanwhile: all its timers are late at once.
+  void jump(Member r, Nanos by) { ahead_[r] += by; }
   uint32_t size() const { return options_.ranks; }
   Lane& lane(Member r) { return *lanes_[r]; }
   // Group `g` (0 is made by the constructor).
@@ -156,7 +165,9 @@ class Cluster {
   SimNetwork net_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::vector<LaneGroup*>> groups_;
+  std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
+  std::vector<Nanos> ahead_;     // by rank, its clock
   std::vector<uint64_t> spins_;  // by lane, in a row
   uint64_t most_spins_ = 0;
   std::multimap<Nanos, std::function<void()>> actions_;

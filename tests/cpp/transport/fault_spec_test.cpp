@@ -28,10 +28,11 @@ TEST(FaultSpec, ReadsEveryKey) {
   const Classifier classifier;
   auto rules = parse_faults(
       "drop:rate=0.25,burst=4,seed=7,after=3,count=9,type=data;duplicate;"
-      "delay:time=2.5,dir=out;reorder:hold=3,dir=in;corrupt:rate=1e-3",
+      "delay:time=2.5,dir=out;reorder:hold=3,dir=in;corrupt:rate=1e-3;"
+      "refuse:rate=0.5,burst=20,after=7",
       &classifier);
   ASSERT_TRUE(rules.ok()) << rules.status().to_string();
-  ASSERT_EQ(rules->size(), 5u);
+  ASSERT_EQ(rules->size(), 6u);
   const FaultRule& drop = (*rules)[0];
   EXPECT_EQ(drop.action, FaultAction::kDrop);
   EXPECT_EQ(drop.rate, 0.25);
@@ -52,6 +53,9 @@ TEST(FaultSpec, ReadsEveryKey) {
   EXPECT_EQ((*rules)[3].hold, 3u);
   EXPECT_EQ((*rules)[4].action, FaultAction::kCorrupt);
   EXPECT_EQ((*rules)[4].rate, 1e-3);
+  EXPECT_EQ((*rules)[5].action, FaultAction::kRefuse);
+  EXPECT_EQ((*rules)[5].burst, 20);
+  EXPECT_EQ((*rules)[5].after, 7u);
 }
 
 TEST(FaultSpec, ErrorsShowPositionAndGrammar) {
@@ -80,6 +84,9 @@ TEST(FaultSpec, ErrorsShowPositionAndGrammar) {
       {"drop:hold=1", 5},
       {"delay:hold=1", 6},
       {"reorder:hold=0", 13},
+      {"refuse:dir=in", 7},
+      {"refuse:type=data", 7},
+      {"refuse:time=1", 7},
       {"drop:type=other", 5},
       {"drop:colour=red", 5},
       {"drop:rate=1,,seed=1", 12},

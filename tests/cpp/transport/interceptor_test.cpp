@@ -294,6 +294,23 @@ TEST(Interceptor, HeldOutgoingMessagesWaitForRoom) {
   EXPECT_EQ(rig.received(), "a");
 }
 
+TEST(Interceptor, ARefusedDatagramIsTakenLaterAndWaitsAreShort) {
+  Rig rig("refuse:rate=1,after=2,count=3");
+  Datagram& out = rig.transport->datagram();
+  rig.put("a");
+  EXPECT_TRUE(out.flush());
+  EXPECT_TRUE(out.lend({1, 1}, 1).empty());
+  EXPECT_FALSE(out.flush());
+  EXPECT_TRUE(out.lend({1, 1}, 1).empty());
+  rig.transport->wait(kSecond);  // nobody would tell that there is room again
+  EXPECT_EQ(rig.echo->waited, kMilli);
+  rig.transport->wait(kSecond);
+  EXPECT_EQ(rig.echo->waited, kSecond);
+  rig.put("b");
+  EXPECT_EQ(rig.received(), "ab");
+  EXPECT_EQ(rig.counters().datagrams[at(FaultAction::kRefuse)], 3u);
+}
+
 TEST(Interceptor, SaysThatFaultsAreInjected) {
   Rig rig("drop;corrupt");
   EXPECT_THAT(rig.transport->describe(), HasSubstr("FAULTS INJECTED"));

@@ -48,6 +48,20 @@ TEST_F(StripeTest, FramesKeepTheirOrderBothWays) {
   EXPECT_EQ(stats(1).connections_opened, 2u);
 }
 
+// A fast link has sent 2^32 frames in some hours.
+TEST_F(StripeTest, NumbersOfFramesBeginAgainAfterTheLast) {
+  world_.options.first_frame = UINT32_MAX - 100;
+  make_nodes(2);
+  const PeerId peer = introduce(0, 1);
+  for (const Channel channel : {Channel::kRepair, Channel::kReduce}) {
+    node(1).frames.clear();
+    for (size_t i = 0; i < 300; ++i) node(0).send(peer, channel, pattern(1 + 211 * i, i));
+    ASSERT_TRUE(pump([&] { return node(1).frames.size() == 300; }));
+    for (size_t i = 0; i < 300; ++i) ASSERT_EQ(node(1).frames[i].data, pattern(1 + 211 * i, i));
+  }
+  EXPECT_EQ(stats(1).protocol_violations, 0u);
+}
+
 TEST_F(StripeTest, ControlFramesHaveOneConnection) {
   make_nodes(2);
   const PeerId peer = introduce(0, 1);

@@ -92,7 +92,7 @@ void SimNetwork::deliver(size_t from, size_t to, const MulticastAddress& address
     totals_.dropped++;
     return;
   }
-  const int copies = !clean && rng_.chance(f.duplicate) ? 2 : 1;
+  const int copies = !clean && rng_.chance(f.duplicate) ? 1 + f.copies : 1;
   for (int copy = 0; copy < copies; copy++) {
     std::vector<std::byte> bytes(datagram.begin(), datagram.end());
     if (!clean && rng_.chance(f.corrupt) && !bytes.empty()) {
@@ -107,7 +107,7 @@ void SimNetwork::deliver(size_t from, size_t to, const MulticastAddress& address
     }
     if (copy > 0) {
       totals_.duplicated++;
-      at += static_cast<Nanos>(rng_.below(f.reorder_delay + 1));
+      at += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.copy_delay) + 1));
     }
     if (!clean && rng_.chance(f.reorder)) at += static_cast<Nanos>(rng_.below(f.reorder_delay + 1));
     schedule(at, to, [this, to, address, data = std::move(bytes)]() mutable {
@@ -135,7 +135,7 @@ void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstByte
 
 void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector<std::byte> frame) {
   totals_.frames++;
-  if (dead_[from]) return;
+  if (dead_[from] || broken_.count({from, to}) > 0) return;
   if (frame_hook_ && !frame_hook_(from, to, channel, frame)) return;
   if (to >= endpoints_.size() || dead_[to] || endpoints_[to] == nullptr) {
     schedule(now_ + options_.stream_latency, from,
@@ -157,7 +157,7 @@ void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector
   free = at;
   auto run = [this, from, to, channel, data = std::move(frame)]() mutable {
     auto arrive = [this, from, to, channel, data = std::move(data)]() mutable {
-      if (endpoints_[to] != nullptr && !dead_[to]) {
+      if (endpoints_[to] != nullptr && !dead_[to] && broken_.count({from, to}) == 0) {
         endpoints_[to]->frames_.push_back({from, channel, std::move(data)});
       }
     };
@@ -179,6 +179,14 @@ void SimNetwork::kill(size_t endpoint) {
     if (to == endpoint) continue;
     schedule(now_ + options_.stream_latency, to,
              [this, to, endpoint] { report_down(to, endpoint, false); });
+  }
+}
+
+void SimNetwork::reset(size_t a, size_t b) {
+  for (const auto& [to, about] : {std::pair(a, b), std::pair(b, a)}) {
+    broken_.insert({to, about});
+    schedule(now_ + options_.stream_latency, to,
+             [this, to = to, about = about] { report_down(to, about, false); });
   }
 }
 

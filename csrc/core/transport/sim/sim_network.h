@@ -22,10 +22,12 @@ namespace mcast {
 struct SimFaults {
   double drop = 0;       // per receiver and datagram
   double burst = 1;      // mean length of a loss burst, datagrams
-  double duplicate = 0;  // a second copy, later
+  double duplicate = 0;  // `copies` more, each up to copy_delay later
   double reorder = 0;    // held back by up to reorder_delay
   double corrupt = 0;    // one bit flipped
   Nanos reorder_delay = kMilli;
+  int copies = 1;
+  Nanos copy_delay = kMilli;
 };
 
 struct SimOptions {
@@ -74,6 +76,8 @@ class SimNetwork {
 
   // The process of this endpoint dies: its peers see their streams break one latency later.
   void kill(size_t endpoint);
+  // The connections between these two break: what is on its way is lost, both are told, both live.
+  void reset(size_t a, size_t b);
   // This endpoint closes in order: peers learn it after all frames that it sent.
   void goodbye(size_t endpoint);
   // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue
@@ -124,6 +128,7 @@ class SimNetwork {
   std::vector<std::vector<std::function<void()>>> held_;  // frames for isolated endpoints
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
   std::set<std::pair<size_t, size_t>> told_;              // (endpoint, peer) whose end it was told
+  std::set<std::pair<size_t, size_t>> broken_;            // both ways
   using StreamKey = std::tuple<size_t, size_t, Channel>;  // from, to
   std::map<StreamKey, Nanos> stream_free_;
   std::map<StreamKey, size_t> stream_queued_;  // bytes that have not left

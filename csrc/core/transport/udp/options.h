@@ -19,6 +19,7 @@ struct UdpTransportOptions {
   Nanos liveness_limit = 20 * kSecond;  // unanswered TCP data after which the kernel gives up
   bool gso = true;                      // false: one datagram per send, for tests and comparison
   bool gro = true;                      // false: one datagram per receive
+  uint32_t first_frame = 0;             // number of a stripe's first one; not 0: tests, all alike
 
   static UdpTransportOptions from(const Config& config, size_t lane = 0) {
     UdpTransportOptions o;

@@ -48,7 +48,12 @@ StreamAddress TcpStream::address(bool loopback) const {
 
 PeerId TcpStream::add_peer(const StreamAddress& address) {
   const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
-  if (added) peers_.emplace_back().links.resize(kChannels * stripe_.size());
+  if (added) {
+    Peer& peer = peers_.emplace_back();
+    peer.links.resize(kChannels * stripe_.size());
+    peer.next_out.fill(options_.first_frame);
+    peer.next_in.fill(options_.first_frame);
+  }
   // The newest address counts: the first may only be what the peer's Hello said.
   peers_[it->second].address = address;
   peers_[it->second].stripes = std::min(stripe_count(address), stripe_.size());

@@ -74,7 +74,7 @@ class TcpStream final : public Stream {
     bool down = false;
     size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
     std::vector<Link> links;  // by line
-    std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames
+    std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
   };
   struct Report {
     PeerId peer;

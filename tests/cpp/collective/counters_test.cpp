@@ -1,0 +1,170 @@
+// What counters say of schedules that are known chunk by chunk. That every counter is raised by
+// some test is seen by tools/reach.py; here are those that nothing else asserts.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+// Traffic as the network sees it, from the creation on.
+struct Wire {
+  uint64_t datagrams = 0, datagram_bytes = 0, arrived_bytes = 0;
+  uint64_t frames = 0, frame_bytes = 0;
+};
+
+TEST(Counters, BytesAreThoseOnTheWire) {
+  Wire wire;
+  ClusterOptions o = ranks(5);
+  o.prepare = [&wire](SimNetwork& net) {
+    net.set_datagram_hook([&wire](size_t from, size_t to, ConstBytes d) {
+      if (from == to) wire.datagrams++, wire.datagram_bytes += d.size();
+      // A chunk here and there does not arrive, so that there are repairs.
+      wire::DatagramHeader h;
+      if (from != to && is_data(d, h) && h.chunk % 10 == 3) return SimNetwork::Verdict::kDrop;
+      if (from != to) wire.arrived_bytes += d.size();
+      return SimNetwork::Verdict::kPass;
+    });
+    net.set_frame_hook([&wire](size_t, size_t, Channel, ConstBytes frame) {
+      wire.frames++, wire.frame_bytes += frame.size();
+      return true;
+    });
+  };
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 0; r < 5; r++) {
+    runs.push_back(c.broadcast(r, 3, 200'000, 1));
+    runs.push_back(c.allgather(r, 700, 2));
+    runs.push_back(c.allgather(r, 50'000, 3));
+    runs.push_back(c.reduction(r, wire::Kind::kAllreduce, 0, 150'000, 4));
+  }
+  finish(c, runs);
+  c.run_for(kSecond);  // what is on its way arrives
+  EXPECT_EQ(c.total(Counter::datagrams_sent), wire.datagrams);
+  EXPECT_EQ(c.total(Counter::datagram_bytes_sent), wire.datagram_bytes);
+  EXPECT_EQ(c.total(Counter::datagram_bytes_received), wire.arrived_bytes);
+  EXPECT_EQ(c.total(Counter::frames_sent), wire.frames);
+  EXPECT_EQ(c.total(Counter::frame_bytes_sent), wire.frame_bytes);
+  EXPECT_EQ(c.total(Counter::frames_received), wire.frames);
+  EXPECT_EQ(c.total(Counter::frame_bytes_received), wire.frame_bytes);
+  EXPECT_EQ(c.total(Counter::repair_bytes_sent) == 0, false);
+  EXPECT_EQ(c.total(Counter::ops_posted), 20u);
+  EXPECT_EQ(c.total(Counter::ops_completed), 20u);
+}
+
+// A chunk that two of three lack: rank 1 asks its ring neighbour 2, which has it not; the root,
+// whom rank 2 asks at once, multicasts it again for both.
+TEST(Counters, ANeighbourThatLacksTheChunkTooSaysSo) {
+  Cluster c(ranks(3));
+  c.net().set_datagram_hook([lost = 0](size_t from, size_t to, ConstBytes d) mutable {
+    wire::DatagramHeader h;
+    if (from == to || !is_data(d, h) || h.chunk != 40 || lost == 2)
+      return SimNetwork::Verdict::kPass;
+    lost++;
+    return SimNetwork::Verdict::kDrop;
+  });
+  finish(c, broadcast_all(c, 0, 150'000, 1));
+  const auto counted = [&](Member r, Counter which) { return c.group(r).counters().get(which); };
+  EXPECT_EQ(counted(2, Counter::not_have_sent), 1u);
+  EXPECT_EQ(counted(1, Counter::not_have_received), 1u);
+  EXPECT_EQ(c.total(Counter::not_have_sent), 1u);
+  EXPECT_EQ(c.total(Counter::not_have_received), 1u);
+  // Rank 1's request and its second one, rank 2's.
+  EXPECT_EQ(c.total(Counter::fetches_sent), 3u);
+  EXPECT_EQ(c.total(Counter::fetches_received), 3u);
+  EXPECT_EQ(c.total(Counter::remulticast_chunks) + c.total(Counter::repair_chunks_sent) / 2, 1u);
+}
+
+// Small operations that a late rank has heard nothing of: as many chunks are sent as asked for.
+TEST(Counters, EarlyChunksAreThoseThatWereLost) {
+  Cluster c(ranks(3));
+  Runs runs;
+  c.net().block_multicast(0, 2);
+  for (uint64_t id = 1; id <= 30; id++) {
+    for (Member r = 0; r < 2; r++) runs.push_back(c.broadcast(r, 0, 3 * 1408, id));
+  }
+  c.run_for(kSecond);
+  EXPECT_EQ(c.group(0).counters().get(Counter::early_chunks_sent), 90u);
+  EXPECT_EQ(c.group(2).counters().get(Counter::early_chunks_received), 90u);
+  EXPECT_EQ(c.group(2).counters().get(Counter::chunks_staged), 90u);
+  c.net().block_multicast(0, 2, false);
+  for (uint64_t id = 1; id <= 30; id++) runs.push_back(c.broadcast(2, 0, 3 * 1408, id));
+  finish(c, runs);
+  EXPECT_EQ(c.total(Counter::early_chunks_sent), 90u);
+  EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
+}
+
+// A root that waits for a late rank stops once, at the end of what it may send unasked.
+TEST(Counters, AWaitForCreditIsOneStall) {
+  ClusterOptions o = ranks(3);
+  o.group.agreed.eager = 10 * 1408;
+  o.group.agreed.chunk = 1408;
+  o.group.agreed.budget = 1 << 20;
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 0; r < 2; r++) runs.push_back(c.broadcast(r, 0, 60 * 1408, 1));
+  c.run_for(kSecond);
+  EXPECT_EQ(c.total(Counter::credit_stalls), 1u);
+  EXPECT_EQ(c.group(1).counters().get(Counter::chunks_placed), 10u);
+  runs.push_back(c.broadcast(2, 0, 60 * 1408, 1));
+  finish(c, runs);
+  EXPECT_EQ(c.total(Counter::credit_stalls), 1u) << "all the rest was within the window";
+  // Small ones go unasked.
+  finish(c, allgather_all(c, 500, 2));
+  EXPECT_EQ(c.total(Counter::credit_stalls), 1u);
+}
+
+// The window is cut at most once per window of progress, by a fifth, and not below an eighth.
+TEST(Counters, WindowsAreCutByLossOnly) {
+  for (const double drop : {0.0, 0.2}) {
+    ClusterOptions o = ranks(3);
+    o.group.agreed.window = 64 * 1408;
+    o.group.agreed.chunk = 1408;
+    Cluster c(o);
+    c.net().faults().drop = drop;
+    const size_t chunks = 4000;
+    finish(c, broadcast_all(c, 1, chunks * 1408, 1));
+    const uint64_t cuts = c.total(Counter::congestion_cuts);
+    if (drop == 0) {
+      EXPECT_EQ(cuts, 0u);
+    } else {
+      // 64, 52, 42, ... to the least window: quantum + batch.
+      EXPECT_GE(cuts, 1u);
+      EXPECT_LE(cuts, 10u);
+    }
+  }
+}
+
+// Groups that move large operations at the same time share what a socket can queue. Where their
+// shares would be less than the least window that works, each first report of it is counted.
+TEST(Counters, SharesBelowTheLeastWindowAreOvercommitted) {
+  for (const uint32_t groups : {1u, 2u, 9u}) {
+    ClusterOptions o = ranks(2);
+    o.group.agreed.chunk = 1408;
+    o.group.agreed.batch = 1408;
+    o.group.agreed.window = 16 * 1408;  // quantum 4, batch 1: 5 chunks at least
+    Cluster c(o);
+    for (uint32_t g = 1; g < groups; g++) c.add_group(o.group);
+    // All have begun before the receivers call: they see that many.
+    Runs runs;
+    for (uint32_t g = 0; g < groups; g++) runs.push_back(c.broadcast(1, 0, 400'000, g, kNever, g));
+    c.run_for(kMilli);
+    for (uint32_t g = 0; g < groups; g++)
+      runs.push_back(c.broadcast(1, 0, 400'000, g + 50, kNever, g));
+    for (uint32_t g = 0; g < groups; g++) {
+      runs.push_back(c.broadcast(0, 0, 400'000, g, kNever, g));
+      runs.push_back(c.broadcast(0, 0, 400'000, g + 50, kNever, g));
+    }
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+    expect_good(runs, 2);
+    uint64_t receivers = 0;
+    for (uint32_t g = 0; g < groups; g++) {
+      receivers += c.group(1, g).counters().get(Counter::budget_overcommits);
+    }
+    // 16 / 2 is enough, 16 / 9 is not; the first operations find no other group busy yet.
+    EXPECT_EQ(receivers, groups == 9 ? 9u : 0u);
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,37 @@
+// Clusters whose multicast dies and lives again, for tests of the change of path.
+#pragma once
+
+#include <memory>
+
+#include "support/program.h"
+
+namespace mcast::test {
+
+// Nobody hears anybody's multicast any more, or all hear all again.
+inline void silence(Cluster& c, bool silent = true) {
+  for (size_t from = 0; from < c.size(); from++) {
+    c.net().block_multicast(from, SIZE_MAX, silent);
+  }
+}
+
+// A group that was made on multicast, which is dead from then on. Who stops is missed in a second.
+inline std::unique_ptr<Cluster> silenced(uint32_t ranks) {
+  ClusterOptions options;
+  options.ranks = ranks;
+  options.group.liveness_limit = kSecond;
+  auto cluster = std::make_unique<Cluster>(options);
+  silence(*cluster);
+  return cluster;
+}
+
+// A group that had to be made on the ring, because nobody heard anybody then; now all do.
+inline std::unique_ptr<Cluster> made_on_ring(ClusterOptions options) {
+  options.prepare = [ranks = options.ranks](SimNetwork& net) {
+    for (size_t from = 0; from < ranks; from++) net.block_multicast(from, SIZE_MAX);
+  };
+  auto cluster = std::make_unique<Cluster>(options);
+  silence(*cluster, false);
+  return cluster;
+}
+
+}  // namespace mcast::test

@@ -1,0 +1,99 @@
+// What ranks do when the kernel refuses to send: datagrams for want of memory or room (sent later),
+// by a firewall or without a route (lost, so repaired), and connections that break (all raise).
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "kernel.h"
+#include "programs.h"
+
+namespace mcast::test {
+namespace {
+
+struct Case {
+  const char* name;
+  Refusal refusal;
+  bool lost = false;  // what is refused is not sent later
+};
+
+class RefusedDatagrams : public testing::TestWithParam<Case> {};
+
+TEST_P(RefusedDatagrams, CostNoBytes) {
+  const Refusal refusal = GetParam().refusal;
+  const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    refuse_sends(refusal);
+    auto group = make_group("g", rank, 3, store);
+    if (!group || !work(*group, 300'000, 3) || !work(*group, 500, 10)) return false;
+    if (!reduce_all_ways(*group, 40'000, 3)) return false;
+    EXPECT_GT(refused_sends(), 0u);
+    EXPECT_EQ(counter(*group, "ops_failed"), 0u);
+    const uint64_t again = counter(*group, "repair_chunks_received") +
+                           counter(*group, "early_chunks_received") +
+                           counter(*group, "ring_bytes_sent");
+    EXPECT_TRUE(again > 0 || !GetParam().lost) << "what was lost has come again";
+    return true;
+  });
+  expect_all_good(ends);
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, RefusedDatagrams,
+                         testing::Values(Case{"NoBuffers", {ENOBUFS, false, 0, 3, 5}},
+                                         Case{"NoBuffersForLong", {ENOBUFS, false, 40, 100, 130}},
+                                         Case{"NoMemory", {ENOMEM, false, 0, 1, 2}},
+                                         Case{"NoRoom", {EAGAIN, false, 0, 2, 5}},
+                                         Case{"TooLong", {EMSGSIZE, false, 20, 1, 9}},
+                                         Case{"Firewall", {EPERM, false, 20, 1, 3}, true},
+                                         Case{"NoRoute", {ENETUNREACH, false, 20, 8, 20}, true},
+                                         Case{"InterfaceDown", {ENETDOWN, false, 20, 1, 4}, true}),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+class RefusedStreams : public testing::TestWithParam<Case> {};
+
+// Two of three ranks never see a refusal; they are told.
+TEST_P(RefusedStreams, RaiseOnAllRanks) {
+  const Refusal refusal = GetParam().refusal;
+  const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    if (rank == 1) refuse_sends(refusal);
+    auto group = make_group("g", rank, 3, store, {{"liveness_limit", "1000"}});
+    if (!group) return false;
+    Status last;
+    for (int round = 0; round < 2000 && last.ok(); round++) {
+      std::vector<std::byte> all(3 * 200'000);
+      fill(all, rank * 200'000, 200'000, static_cast<size_t>(round) * 100 + rank);
+      last = allgather(*group, all, 20 * kSecond);
+      for (uint32_t r = 0; last.ok() && r < 3; r++) {
+        EXPECT_TRUE(holds(all, r * 200'000, 200'000, static_cast<size_t>(round) * 100 + r));
+      }
+    }
+    EXPECT_EQ(last.code(), Code::kPeerLost) << last.to_string();
+    EXPECT_EQ(rank == 1, refused_sends() > 0);
+    EXPECT_FALSE(barrier(*group, 5 * kSecond).ok());
+    EXPECT_GT(counter(*group, "aborts_sent") + counter(*group, "aborts_received"), 0u);
+    EXPECT_GT(counter(*group, "ops_failed"), 0u);
+    return true;
+  });
+  expect_all_good(ends);
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, RefusedStreams,
+                         testing::Values(Case{"BrokenPipe", {EPIPE, true, 30, 1000, 1000}},
+                                         Case{"Reset", {ECONNRESET, true, 60, 1, 1000}},
+                                         Case{"TimedOut", {ETIMEDOUT, true, 45, 1000, 1000}}),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+// Full connections are only slower.
+TEST(RefusedStreams, ForWantOfRoomCostNothing) {
+  for (const int error : {EAGAIN, ENOBUFS}) {
+    const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+      refuse_sends({error, true, 0, 1, 3});
+      auto group = make_group("g", rank, 3, store, {{"algorithm", "ring"}});
+      if (!group || !work(*group, 300'000, 3)) return false;
+      EXPECT_GT(refused_sends(), 0u);
+      return reduce_all_ways(*group, 40'000, 3);
+    });
+    expect_all_good(ends);
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,93 @@
+// Sums per process. A child of fork() begins with nothing: the parent writes its own.
+#include "support/reach.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <random>
+#include <string>
+
+namespace mcast::test {
+namespace {
+
+struct Reached {
+  uint64_t sum = 0;
+  std::string test;
+};
+
+struct Reach {
+  std::mutex lock;  // groups of a process may end on any thread
+  pid_t owner = 0;
+  std::array<Reached, kCounterCount> counters;
+};
+
+Reach& reach() {
+  static Reach all;
+  if (all.owner != getpid()) {
+    all.owner = getpid();
+    all.counters = {};
+  }
+  return all;
+}
+
+std::string test_name() {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  return test == nullptr ? "-" : std::string(test->test_suite_name()) + "." + test->name();
+}
+
+class AtTheEnd final : public testing::Environment {
+  void TearDown() override { write_reach(); }
+};
+
+[[maybe_unused]] const testing::Environment* const registered =
+    testing::AddGlobalTestEnvironment(new AtTheEnd);
+
+}  // namespace
+
+void add_reach(Counter counter, uint64_t count) {
+  if (count == 0) return;
+  Reach& all = reach();
+  const std::scoped_lock hold(all.lock);
+  Reached& one = all.counters[static_cast<size_t>(counter)];
+  one.sum += count;
+  if (one.test.empty()) one.test = test_name();
+}
+
+void add_reach(const Counters& counters) {
+  for (size_t c = 0; c < kCounterCount; c++) {
+    add_reach(static_cast<Counter>(c), counters.get(static_cast<Counter>(c)));
+  }
+}
+
+void write_reach() {
+  const char* const folder = std::getenv("MCAST_TEST_REACH");
+  if (folder == nullptr || *folder == 0) return;
+  // Process ids come again in a long run: a random number keeps the files apart.
+  const std::string path = std::string(folder) + "/" + std::to_string(getpid()) + "-" +
+                           std::to_string(std::random_device()()) + ".txt";
+  // Ranks of some tests may not write (other users, limits of files): what they have seen is lost,
+  // which can only make a counter look as if nobody reached it.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const std::string part = path + ".part";
+  std::FILE* const out = std::fopen(part.c_str(), "w");
+  if (out == nullptr) return;
+  Reach& all = reach();
+  const std::scoped_lock hold(all.lock);
+  for (size_t c = 0; c < kCounterCount; c++) {
+    const Reached& one = all.counters[c];
+    std::fprintf(out, "%s %llu %s\n", counter_name(static_cast<Counter>(c)),
+                 static_cast<unsigned long long>(one.sum),
+                 one.test.empty() ? "-" : one.test.c_str());
+  }
+  const bool whole = std::ferror(out) == 0;
+  if (std::fclose(out) != 0 || !whole || std::rename(part.c_str(), path.c_str()) != 0) {
+    (void)std::remove(part.c_str());
+  }
+}
+
+}  // namespace mcast::test
