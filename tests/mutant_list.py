@@ -502,4 +502,37 @@ MUTANTS = [
         "collective",
         "*PathLine*",
     ),
+    # Time that is late, media that refuse, numbers that end.
+    Mutant(
+        "own-absence-held-against-others",
+        "protocol/liveness.cpp",
+        "h = std::min(now, h + gap);",
+        "h = std::min(now, h);",
+        "collective",
+        "*Clocks*",
+    ),
+    Mutant(
+        "refused-chunk-forgotten",
+        "collective/group_send.cpp",
+        "        sender.put_back({c, run.end}, again);\n",
+        "",
+        "collective",
+        "*Refused*",
+    ),
+    Mutant(
+        "window-begins-again-at-zero",
+        "protocol/stream_sender.cpp",
+        "static_cast<uint64_t>(mark_) + window_;",
+        "mark_ + window_;",
+        "protocol",
+        "LastChunks*",
+    ),
+    Mutant(
+        "sequences-compared-with-a-sign",
+        "protocol/completion.cpp",
+        "least = std::min(least, c);",
+        "least = static_cast<int32_t>(c) < static_cast<int32_t>(least) ? c : least;",
+        "collective",
+        "*LastSchedules*",
+    ),
 ]

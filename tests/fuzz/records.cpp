@@ -26,6 +26,7 @@ void check_record(const std::string& text) {
   const Result<RankRecord> again = RankRecord::decode(plain);
   require(again.ok() && again->encode() == plain, "a record stays what it is");
   require(same_version(*record, 0, *again, 1).ok(), "and of its version");
+  require(same_version(*record, 0, RankRecord::heading(text), 1).ok(), "which its heading tells");
 }
 
 void check_address(const std::string& text) {

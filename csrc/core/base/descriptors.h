@@ -7,8 +7,8 @@
 namespace mcast {
 
 struct DescriptorUse {
-  uint64_t open = 0;            // as many as the limit where /proc does not tell
-  uint64_t soft = 0, hard = 0;  // limits (RLIMIT_NOFILE); UINT64_MAX: none
+  uint64_t open = 0;                              // as many as the limit where /proc does not tell
+  uint64_t soft = UINT64_MAX, hard = UINT64_MAX;  // RLIMIT_NOFILE; UINT64_MAX: none, or not told
 };
 DescriptorUse descriptor_use();
 

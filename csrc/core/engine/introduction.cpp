@@ -37,13 +37,19 @@ Result<std::string> unpacked(const std::string& text) {
   return Status(static_cast<Code>(code), std::string(at + 1, end));
 }
 
-Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts) {
+// The records of ranks 0, 1, ... as rank `self` reads them, who has published `mine`. Versions are
+// compared first: another one's records may not be readable here.
+Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts,
+                                           const RankRecord& mine, Member self) {
   std::vector<RankRecord> records;
   for (const std::string& text : texts) {
+    const auto rank = static_cast<Member>(records.size());
+    const RankRecord heading = RankRecord::heading(text);
+    const Status same = rank < self ? same_version(heading, rank, mine, self)
+                                    : same_version(mine, self, heading, rank);
     Result<RankRecord> record = RankRecord::decode(text);
-    if (!record.ok()) {
-      return record.status().with_context("rank " + std::to_string(records.size()));
-    }
+    if (!same.ok() && (record.ok() || !heading.version.empty())) return same;
+    if (!record.ok()) return record.status().with_context("rank " + std::to_string(rank));
     records.push_back(std::move(record).value());
   }
   return records;
@@ -52,9 +58,6 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
 // On rank 0. `first`: the records of the round before, if this is the second.
 Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
                          const std::vector<RankRecord>& first) {
-  for (size_t i = 1; i < now.size(); i++) {
-    if (Status s = same_version(now[0], kFirst, now[i], static_cast<Member>(i)); !s.ok()) return s;
-  }
   Result<TransportChoice> choice = choose_transport(now, spec.config.transport);
   if (!choice.ok()) return choice.status();
   Roster roster;
@@ -144,12 +147,11 @@ Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& 
   if (spec.rank != kFirst) {
     Result<std::vector<std::string>> first = round.answers({kFirst}, left());
     if (!first.ok()) return waiting(first.status());
-    Result<std::vector<RankRecord>> theirs = decode_all(*first);
+    Result<std::vector<RankRecord>> theirs = decode_all(*first, mine, spec.rank);
     if (!theirs.ok()) return theirs.status();
-    if (Status s = same_version((*theirs)[0], kFirst, mine, spec.rank); !s.ok()) return s;
   }
   const auto conclusion = [&](const std::vector<std::string>& answers) -> Result<std::string> {
-    Result<std::vector<RankRecord>> all = decode_all(answers);
+    Result<std::vector<RankRecord>> all = decode_all(answers, mine, spec.rank);
     if (!all.ok()) return all.status();
     Result<Roster> roster = roster_of(spec, *all, records);
     if (!roster.ok()) return roster.status();

@@ -25,9 +25,22 @@ uint64_t hash_text(const std::string& text, uint64_t seed) {
   return mix64(h);
 }
 
+using Fields = std::map<std::string, std::string>;
+
+Fields fields_of(const std::string& text) {
+  Fields fields;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t eq = text.find('=', at);
+    if (eq < end) fields[text.substr(at, eq - at)] = text.substr(eq + 1, end - eq - 1);
+    at = end + 1;
+  }
+  return fields;
+}
+
 // A field's value. `most`: what there is room for in the roster.
 template <typename T>
-bool number(const std::map<std::string, std::string>& fields, const char* key, T& out,
+bool number(const Fields& fields, const char* key, T& out,
             uint64_t most = std::numeric_limits<T>::max()) {
   const auto it = fields.find(key);
   if (it == fields.end()) return false;
@@ -83,14 +96,15 @@ std::string RankRecord::encode() const {
   return out;
 }
 
+RankRecord RankRecord::heading(const std::string& text) {
+  Fields fields = fields_of(text);
+  RankRecord r;
+  if (number(fields, "protocol", r.protocol)) r.version = fields["version"];
+  return r;
+}
+
 Result<RankRecord> RankRecord::decode(const std::string& text) {
-  std::map<std::string, std::string> fields;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const size_t eq = text.find('=', at);
-    if (eq < end) fields[text.substr(at, eq - at)] = text.substr(eq + 1, end - eq - 1);
-    at = end + 1;
-  }
+  Fields fields = fields_of(text);
   RankRecord r;
   uint64_t uid = 0, reduce_uid = 0;
   uint16_t port = 0, loopback_port = 0, reduce_port = 0, reduce_loopback_port = 0;
@@ -124,8 +138,12 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
 
 Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b) {
   if (a.protocol == b.protocol && a.version == b.version) return {};
+  // Between releases builds of one version may differ.
+  const auto text = [builds = a.version == b.version](const RankRecord& r) {
+    return builds ? r.version + ", protocol " + std::to_string(r.protocol) : r.version;
+  };
   return Status(Code::kMismatch,
-                differ("the version of torch_mcast", a.version, rank_a, b.version, rank_b) +
+                differ("the version of torch_mcast", text(a), rank_a, text(b), rank_b) +
                     "; install the same on all hosts");
 }
 

@@ -33,6 +33,8 @@ struct RankRecord {
 
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);
+  // Only version and protocol, which every version's records have; none, if it has no protocol.
+  static RankRecord heading(const std::string& text);
 };
 
 // Interfaces behind an address: a striped transport joins their addresses by '+'.

@@ -129,7 +129,7 @@ TEST_P(PathFlaps, EveryOperationIsExact) {
     switches += one.switches();
     return wrong;
   });
-  if (!replaying()) {
+  if (all.size() >= 6) {
     EXPECT_GE(switches, all.size()) << "else the schedules test nothing";
   }
 }

@@ -162,6 +162,7 @@ std::string Schedule::describe() const {
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
         << p.staging << " retransmit " << p.retransmit << " alpha " << p.alpha
         << (p.try_multicast ? "" : " ring");
+    out << " lane " << int{p.lane};
     if (p.first_sequence > 0) out << " from operation " << p.first_sequence;
     if (!p.host_of.empty()) out << " hosts";
     for (const uint32_t host : p.host_of) out << " " << host;
@@ -231,6 +232,7 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
     if (flavour.reduce) p.host_of = pick_hosts(seed, s.ranks);
     s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
+    p.lane = static_cast<uint8_t>(mix64(seed + g) % 2);
     if (flavour.near_the_end) p.first_sequence = pick_first(seed + g, s.ops.back().size());
     s.groups.back() = p;
   }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,3 +31,11 @@ class Link:
             raise SystemExit("the test is gone")
         if line.strip() != order:
             raise SystemExit(f"expected the order {order!r}, got {line.strip()!r}")
+
+    def leave(self) -> None:
+        """Ends the rank by its exit handlers only. To take the interpreter apart takes a second, in
+        which nothing happens that is of this library."""
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

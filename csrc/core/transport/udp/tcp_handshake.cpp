@@ -12,7 +12,6 @@
 // is reported. Where descriptors have run out, the soft limit is raised as far as the hard one
 // allows; beyond that it is an attempt that failed. send() has no clock, so deadlines are set by
 // the next poll().
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include <cstring>
 
 #include "base/descriptors.h"
+#include "base/random.h"
 #include "transport/udp/tcp_stream.h"
 
 namespace mcast {
@@ -34,16 +34,6 @@ constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
-Result<uint64_t> random_uid() {
-  uint64_t uid = 0;
-  while (uid == 0) {
-    const ssize_t got = ::getrandom(&uid, sizeof uid, 0);
-    if (got < 0 && errno != EINTR) return Status::system(errno, "getrandom");
-    if (got != static_cast<ssize_t>(sizeof uid)) uid = 0;
-  }
-  return uid;
-}
-
 }  // namespace
 
 Status TcpStream::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
@@ -55,9 +45,7 @@ Status TcpStream::open(const UdpTransportOptions& options, std::span<const Inter
                                               std::to_string(kMaxStripe) + " interfaces");
   }
   scratch_ = std::make_unique<std::byte[]>(kScratchSize);
-  auto uid = random_uid();
-  if (!uid.ok()) return uid.status();
-  uid_ = *uid;
+  while (uid_ == 0) uid_ = secure_random64();
   Status status = epoll_.open();
   // Events point at the listeners: they stay where they are.
   const bool apart = stripe_[0].index != loopback.index;

@@ -1,0 +1,63 @@
+"""Collectives whose bytes every rank can compute for every other rank, compared in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def words(rank: int, count: int, salt: int) -> torch.Tensor:
+    """Small enough that sums over the ranks stay exact, different at every place and rank."""
+    numbers = torch.arange(count, dtype=torch.int64)
+    return (numbers * 2654435761 + 40503 * (rank + 1) + 97 * salt) % 1_000_003
+
+
+def total(count: int, salt: int) -> torch.Tensor:
+    return sum(words(rank, count, salt) for rank in range(dist.get_world_size()))
+
+
+def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    if not torch.equal(got, expected):
+        wrong = (got != expected).nonzero().flatten()
+        raise AssertionError(f"{what}: {len(wrong)} of {len(got)} words differ, first {wrong[0]}")
+
+
+def all_gather(count: int, salt: int, **more: Any) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    output = torch.full((world * count,), -1)
+    dist.all_gather_into_tensor(output, words(rank, count, salt), **more)
+    expected = torch.cat([words(r, count, salt) for r in range(world)])
+    same(output, expected, f"all_gather of {count}")
+
+
+def broadcast(count: int, salt: int, root: int = 0) -> None:
+    tensor = words(root, count, salt) if dist.get_rank() == root else torch.full((count,), -1)
+    dist.broadcast(tensor, root)
+    same(tensor, words(root, count, salt), f"broadcast of {count} from {root}")
+
+
+def reduce_scatter(count: int, salt: int) -> None:
+    """`count` words of each block."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    output = torch.full((count,), -1)
+    dist.reduce_scatter_tensor(output, words(rank, world * count, salt))
+    expected = total(world * count, salt).chunk(world)[rank]
+    same(output, expected, f"reduce_scatter of {count}")
+
+
+def all_reduce(count: int, salt: int) -> None:
+    tensor = words(dist.get_rank(), count, salt)
+    dist.all_reduce(tensor)
+    same(tensor, total(count, salt), f"all_reduce of {count}")
+
+
+def every(counts: tuple[int, ...] = (3, 200_000), salt: int = 0) -> None:
+    """Each operation with as many words, small ones and large ones, and a barrier."""
+    for i, count in enumerate(counts):
+        all_gather(count, salt + i)
+        broadcast(count, salt + i, root=(salt + i) % dist.get_world_size())
+        reduce_scatter(count, salt + i)
+        all_reduce(count, salt + i)
+    dist.barrier()

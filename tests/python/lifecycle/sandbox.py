@@ -1,0 +1,104 @@
+"""Denies system calls to this process and all its later threads, as sandboxes and old kernels do
+(seccomp filters; needs no rights). There is no way back: for processes that end with the test."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+from collections.abc import Sequence
+
+# Numbers of linux/audit.h and of the tables of system calls; those from 424 on are the same on both.
+_ARCH, _NUMBERS = {
+    "x86_64": (
+        0xC000003E,
+        {
+            "sendmsg": 46,
+            "setsockopt": 54,
+            "getsockopt": 55,
+            "kill": 62,
+            "fcntl": 72,
+            "madvise": 28,
+            "ioctl": 16,
+            "prctl": 157,
+            "sched_setaffinity": 203,
+            "accept4": 288,
+            "eventfd2": 290,
+            "epoll_create1": 291,
+            "prlimit64": 302,
+            "sendmmsg": 307,
+            "process_vm_readv": 310,
+            "getrandom": 318,
+            "memfd_create": 319,
+        },
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {
+            "sendmsg": 211,
+            "setsockopt": 208,
+            "getsockopt": 209,
+            "kill": 129,
+            "fcntl": 25,
+            "madvise": 233,
+            "ioctl": 29,
+            "prctl": 167,
+            "sched_setaffinity": 122,
+            "accept4": 242,
+            "eventfd2": 19,
+            "epoll_create1": 20,
+            "prlimit64": 261,
+            "sendmmsg": 269,
+            "process_vm_readv": 270,
+            "getrandom": 278,
+            "memfd_create": 279,
+        },
+    ),
+}[platform.machine()]
+_NUMBERS |= {"pidfd_send_signal": 424, "pidfd_open": 434, "epoll_pwait2": 441}
+
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog"""
+
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def _instruction(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
+    """The last two: how many instructions a jump leaves out."""
+    return struct.pack("=HBBI", code, if_so, if_not, value)
+
+
+def _denial(call: str, arguments: dict[int, int], error: int) -> bytes:
+    """Instructions that go on behind their end if this is another call."""
+    tests = [(_NUMBER_AT, _NUMBERS[call])]
+    tests += [(_ARGUMENTS_AT + 8 * place, value) for place, value in arguments.items()]
+    code = b""
+    for i, (at, value) in enumerate(tests):
+        rest = 2 * (len(tests) - i - 1) + 1
+        code += _instruction(_LOAD, at) + _instruction(_EQUAL, value, if_not=rest)
+    return code + _instruction(_RETURN, _ERRNO | error)
+
+
+def deny(calls: Sequence[tuple[str, dict[int, int]]], error: int) -> None:
+    """`calls`: names of system calls, and which of their arguments must have which value. They fail
+    with `error` from now on."""
+    code = _instruction(_LOAD, _ARCH_AT) + _instruction(_EQUAL, _ARCH, if_so=1)
+    code += _instruction(_RETURN, _ALLOW)
+    for call, arguments in calls:
+        code += _denial(call, arguments, error)
+    code += _instruction(_RETURN, _ALLOW)
+    memory = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.addressof(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for order in (
+        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        (_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0),
+    ):
+        if libc.prctl(*order) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {order[0]}")

@@ -1,0 +1,66 @@
+"""A rank of another version, as the others see it and as it sees them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from scenarios import caught, join
+from scenarios_failure import all_good
+
+OTHER = "99.1.2"
+RECORD = "rank/"
+LATER_FIELDS = ("reduce_", "salt", "shared", "network")  # which an old version's record lacks
+
+
+class Translated(dist.Store):
+    """The store as seen by a rank of another build: its record says so. What it reads is changed in
+    the same way, since the library that reads it is in truth the one of the others."""
+
+    def __init__(self, real: Any, what: str) -> None:
+        super().__init__()
+        self.real, self.what = real, what
+        self.own: dict[str, Any] = {}
+
+    def changed(self, key: str, value: Any) -> Any:
+        if RECORD not in key or not bytes(value).startswith(b"version="):
+            return value
+        lines = bytes(value).decode().splitlines()
+        fields = dict(line.split("=", 1) for line in lines)
+        if self.what in ("version", "record"):
+            fields["version"] = OTHER
+        if self.what in ("protocol", "record"):
+            fields["protocol"] = str(int(fields["protocol"]) + 1)
+        if self.what == "record":
+            fields = {k: v for k, v in fields.items() if not k.startswith(LATER_FIELDS)}
+        return "".join(f"{k}={v}\n" for k, v in fields.items()).encode()
+
+    def set(self, key: str, value: Any) -> None:
+        self.own[key] = bytes(value)
+        self.real.set(key, self.changed(key, value))
+
+    def get(self, key: str) -> bytes:
+        return self.own[key] if key in self.own else self.changed(key, self.real.get(key))
+
+    def add(self, key: str, value: int) -> int:
+        return self.real.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.real.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        self.real.wait(keys, timeout)
+
+
+def two_versions(link: Any, other: int, what: str) -> None:
+    """Rank `other` differs in its version, its protocol, or in all that its record holds. Then all
+    have the same, and make the group in the same processes."""
+    real = dist.FileStore(str(link.folder / "store"), link.world)
+    store = Translated(real, what) if link.rank == other else real
+    caught(link, lambda: join(link, timeout_s=20, store=store))
+    join(link, incarnation="2")
+    all_good()
+    dist.destroy_process_group()
+    link.say("good")
+    link.leave()

@@ -1,0 +1,134 @@
+"""Sandboxes and old kernels that deny system calls: the group works all the same, with exact bytes
+and what it does without told, or an error names the call. One by one, and all of them together."""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+
+SETSOCKOPT, GETSOCKOPT = "setsockopt", "getsockopt"
+SOL_SOCKET, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 1, 32, 33
+IPPROTO_TCP, IPPROTO_UDP, UDP_SEGMENT, UDP_GRO = 6, 17, 103, 104
+F_ADD_SEALS, SIOCGIFMTU = 1033, 0x8921
+PIDFD, KILL = ("pidfd_open", {}), ("kill", {})
+
+# Name: the calls, and what the group's path, reason and transport in stats(), or the log, say then.
+HOST = {
+    "pidfd_open": ([PIDFD], "shared memory"),
+    "kill": ([KILL], "shared memory"),
+    "process_vm_readv": ([("process_vm_readv", {})], "peers' memory cannot be read"),
+    "madvise": ([("madvise", {})], "shared memory"),
+    "prctl": ([("prctl", {})], "shared memory"),
+    "memfd_create": ([("memfd_create", {})], "no shared memory: memfd_create: "),
+    "seals": ([("fcntl", {1: F_ADD_SEALS})], "no shared memory: cannot make shared memory of"),
+}
+NETWORK = {
+    "epoll_pwait2": ([("epoll_pwait2", {})], "multicast"),
+    "getrandom": ([("getrandom", {})], "multicast"),
+    "prlimit64": ([("prlimit64", {})], "multicast"),
+    "tcp": ([(call, {1: IPPROTO_TCP}) for call in (SETSOCKOPT, GETSOCKOPT)], "multicast"),
+    "gso": ([(GETSOCKOPT, {1: IPPROTO_UDP, 2: UDP_SEGMENT})], "gso off (this kernel has no"),
+    "gro": ([(c, {1: IPPROTO_UDP, 2: UDP_GRO}) for c in (SETSOCKOPT, GETSOCKOPT)], "gro off"),
+    "buffers": (
+        [(SETSOCKOPT, {1: SOL_SOCKET, 2: name}) for name in (SO_SNDBUFFORCE, SO_RCVBUFFORCE)],
+        "raise net.core.rmem_max",
+    ),
+    "sendmmsg": ([("sendmmsg", {})], "does not hear"),
+}
+# What nothing can stand in for.
+NEEDED = {
+    "eventfd2": ([("eventfd2", {})], "eventfd: "),
+    "epoll_create1": ([("epoll_create1", {})], "epoll_create1: "),
+    "mtu": ([("ioctl", {1: SIOCGIFMTU})], "can send datagrams of 0 bytes only"),
+}
+ENV = {"host": "auto", "network": "off"}
+ERRORS = [errno.ENOSYS, errno.EPERM]
+ids = errno.errorcode.get
+
+
+def all_calls(cases: dict) -> list:
+    return [call for calls, _ in cases.values() for call in calls]
+
+
+def works(network_job, path: str, calls: list, error: int, told: str) -> None:
+    env = {
+        "MCAST_SHARED_MEMORY": ENV[path],
+        "MCAST_DEBUG": "info",
+        "MCAST_PROBE_TIMEOUT": "300",  # of the ring's case, where no probe leaves
+    }
+    with network_job(3, "scenarios_denied.works", calls, error, env=env) as it:
+        for rank, row in zip(it.ranks, it.expect("good"), strict=True):
+            said = f"{row['path']}, {row['reason']}, {row['transport']}\n{rank.output()}"
+            assert told in said, said
+            # What the product has no warning for, it does without in silence.
+            warnings = [line for line in said.splitlines() if "] warn: " in line]
+            assert len(warnings) == len(set(warnings)), warnings
+            assert not any("descriptors" in line for line in warnings), warnings
+        it.end()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=ids)
+@pytest.mark.parametrize("path", ["host", "network"])
+def test_the_group_works_without_a_call(network_job, path, error):
+    cases = HOST if path == "host" else NETWORK
+    with ThreadPoolExecutor(4) as threads:
+        runs = [
+            threads.submit(works, network_job, path, calls, error, told)
+            for calls, told in cases.values()
+        ]
+    for run in runs:
+        run.result()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=ids)
+def test_the_group_works_without_all_of_them(network_job, error):
+    """What remains: the ring, since sendmmsg is among them."""
+    calls = all_calls(HOST) + all_calls(NETWORK)
+    works(network_job, "host", calls, error, "ring, ")
+    shared = {name: case for name, case in HOST.items() if name not in ("memfd_create", "seals")}
+    works(network_job, "host", all_calls(shared), error, "peers' memory cannot be read")
+
+
+@pytest.mark.parametrize("path", ["host", "network"])
+@pytest.mark.parametrize("error", ERRORS, ids=ids)
+def test_a_call_that_is_needed_is_named(network_job, path, error):
+    def one(case: str) -> None:
+        calls, named = NEEDED[case]
+        env = {"MCAST_SHARED_MEMORY": ENV[path]}
+        with network_job(3, "scenarios_denied.refused", calls, error, env=env) as it:
+            for row in it.expect("error", GRACE_S):
+                assert row["text"].startswith("mcast: rank ") and named in row["text"], row["text"]
+            it.end()
+
+    with ThreadPoolExecutor(len(NEEDED)) as threads:
+        list(threads.map(one, NEEDED))
+
+
+# Without pidfd death is asked of kill(); without that silence tells.
+DEATHS = {
+    "by kill": ([PIDFD], r"rank 2 is lost \(its process \d+ has ended\)"),
+    "by silence": ([PIDFD, KILL], r"rank 2 has been silent for \d\.\d s \(liveness limit 1\.0 s\)"),
+}
+
+
+@pytest.mark.parametrize("how", DEATHS)
+@pytest.mark.parametrize("error", ERRORS, ids=ids)
+def test_a_death_is_seen_without_pidfd(network_job, error, how):
+    calls, reason = DEATHS[how]
+    env = {"MCAST_SHARED_MEMORY": "auto"}
+    with network_job(3, "scenarios_denied.dies", calls, error, env=env) as it:
+        it.expect("ready")
+        it.ranks[2].signal(signal.SIGKILL)
+        for rank in it.others(2):
+            rank.order("go")
+        for rank in it.others(2):
+            text = rank.expect("error", 1 + GRACE_S)["text"]
+            assert re.search(reason, text), text
+            rank.expect("again")
+            rank.expect("destroyed")
+        it.end(0, 0, -signal.SIGKILL)

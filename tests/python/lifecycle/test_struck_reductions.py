@@ -1,0 +1,67 @@
+"""A rank is killed, stopped or aborts in the middle of a reduction: what all say. As test_signals.py
+for operations without arithmetic."""
+
+from __future__ import annotations
+
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+from test_signals import LIMIT_MS, LOST, SILENT
+
+LOST_INSIDE = LOST.replace("broke: ", "broke( in the middle of a frame)?: ")
+VICTIMS = {"reduce_scatter": 2, "all_reduce": 1, "reduce": 0}  # the last: its root
+PATHS = {"network": "multicast", "host": "shared memory"}
+
+
+def names(text: str, op: str, rank: int, reason: str) -> None:
+    """The call that was in flight, or the one after it, and the reason."""
+    for pattern in (
+        rf"^mcast {op}\w* #\d+ on rank {rank} of 3 in group '0': ",
+        rf"(failed on rank {rank} after \d+\.\d s \(limit 60\.0 s\)"
+        rf"|group '0' failed earlier and cannot be used): {reason}",
+    ):
+        assert re.search(pattern, text), f"{pattern}\n{text}"
+
+
+def strike(job, path: str, op: str, how: str, reason: str, code: int, victim: int) -> None:
+    with job(3, "scenarios_reduce.struck", victim, op, how, {"liveness_limit": LIMIT_MS}) as it:
+        assert {row["path"] for row in it.expect("path")} == {PATHS[path]}
+        it.ranks[victim].expect("strikes")
+        for rank in it.others(victim):
+            names(rank.expect("error", LIMIT_MS / 1e3 + GRACE_S)["text"], op, rank.number, reason)
+            text = rank.expect("again", GRACE_S)["text"]
+            assert "failed earlier and cannot be used" in text and re.search(reason, text), text
+        survivors = it.ranks if code == 0 else it.others(victim)
+        if how == "SIGSTOP":
+            it.ranks[victim].signal(signal.SIGCONT)
+        if code == 0:
+            text = it.ranks[victim].expect("error", LIMIT_MS / 1e3 + GRACE_S)["text"]
+            assert re.search(rf"{reason}|rank \d closed its connections", text), text
+            it.ranks[victim].expect("again", GRACE_S)
+        for rank in survivors:
+            rank.expect("destroyed")
+        codes = [0, 0, 0]
+        codes[victim] = code
+        it.end(*codes)
+
+
+def reason_of(how: str, victim: int) -> str:
+    if how == "abort":
+        return rf"aborted by rank {victim}: abort\(\) on rank {victim}"
+    return f"rank {victim} " + (SILENT if how == "SIGSTOP" else LOST_INSIDE)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP", "abort"])
+def test_struck_in_the_middle_of_a_reduction(job, request, how):
+    path = request.node.callspec.params["job"]
+    code = -signal.SIGKILL if how == "SIGKILL" else 0
+
+    def one(op: str) -> None:
+        victim = VICTIMS[op]
+        strike(job, path, op, how, reason_of(how, victim), code, victim)
+
+    with ThreadPoolExecutor(len(VICTIMS)) as threads:
+        list(threads.map(one, VICTIMS))

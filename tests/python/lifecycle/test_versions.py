@@ -1,0 +1,36 @@
+"""Two installed versions in one job: all ranks say so at once, with both, and who has which."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from job import GRACE_S
+from scenarios_version import OTHER
+
+import torch_mcast
+
+OURS = torch_mcast.__version__
+
+
+@pytest.mark.parametrize("what", ["version", "protocol", "record"])
+@pytest.mark.parametrize("other", [0, 1])
+def test_two_versions_in_one_job(job, other, what):
+    """`record`: the other one's record cannot be read here, its first lines apart."""
+    with job(3, "scenarios_version.two_versions", other, what) as it:
+        for rank in it.ranks:
+            text = rank.expect("error", GRACE_S)["text"]
+            head = f"mcast: rank {rank.number} of 3 could not make group '0': mismatch: "
+            assert text.startswith(head), text
+            assert "ranks differ in the version of torch_mcast: " in text, text
+            said = dict(re.findall(r'rank (\d) has "([^"]*)"', text))
+            assert len(said) == 2 and "0" in said, text
+            mine, theirs = OURS, OTHER
+            if what == "protocol":
+                number = min(int(text.rpartition(" ")[2]) for text in said.values())
+                mine, theirs = (f"{OURS}, protocol {n}" for n in (number, number + 1))
+            assert set(said.values()) == {mine, theirs}, text
+            if rank.number != other:  # which looks at the others in the same way
+                assert said.get(str(other)) == theirs, text
+        it.expect("good")
+        it.end()
