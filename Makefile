@@ -12,6 +12,8 @@
 # All of it works in a fresh clone on Debian 12; nothing needs to be active. Variables: PYTHON (3.10+),
 # VENV, TORCH (requirement), JOBS, SECONDS.
 
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
 VENV ?= .venv
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -31,13 +33,13 @@ CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python quick soak sanitize fuzz mutants format lint setup \
-  build build-tests clean
+.PHONY: bench demo test test-all test-cpp test-python test-sanitized quick soak sanitize fuzz mutants \
+  format lint setup build build-tests clean
 
 demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
 
-test: test-cpp lint test-python
+test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
 test-all: test sanitize fuzz mutants
@@ -81,17 +83,32 @@ MINUTES ?= 60
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
+# Side by side: most tests wait most of the time.
 test-python: build
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(shell expr 2 '*' $(JOBS)) --dist loadgroup --junitxml build/pytest.xml
+
+# Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
+ASAN := $(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
+TSAN := $(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
+MEMORY := base wire protocol collective
+THREADS := transport engine
 
 sanitize:
 	@tools/setup.sh packages
-	$(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
+	$(ASAN)
 	cmake --build build/asan -j $(JOBS)
-	ctest --test-dir build/asan --output-on-failure
-	$(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
+	ctest --test-dir build/asan -j $(JOBS) --output-on-failure
+	$(TSAN)
 	cmake --build build/tsan -j $(JOBS)
-	ctest --test-dir build/tsan --output-on-failure
+	ctest --test-dir build/tsan -j $(JOBS) --output-on-failure
+
+test-sanitized: setup
+	$(ASAN)
+	cmake --build build/asan -j $(JOBS) -t $(MEMORY:%=mcast_test_%)
+	MCAST_TEST_SEEDS=10 ctest --test-dir build/asan -j $(JOBS) -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
+	$(TSAN)
+	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
+	MCAST_TEST_SEEDS=10 ctest --test-dir build/tsan -j $(JOBS) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
 
 fuzz:
 	@tools/setup.sh packages fuzzer

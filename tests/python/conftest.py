@@ -10,14 +10,35 @@ from typing import Any
 import pytest
 from ranks import Pool
 
+# Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
+# in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
+TOGETHER = (
+    "verbs/",
+    "test_device",
+    "lab/",
+    "multihost/test_multihost_hosts",
+    "multihost/test_multihost_rails",
+    "multihost/test_multihost_reduce",
+    "multihost/test_multihost_ops",
+    "multihost/",
+)
+
+
+def together(nodeid: str) -> str | None:
+    return next((name for name in TOGETHER if f"python/{name}" in nodeid), None)
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("MCAST_TEST_ALL") == "1":
-        return
-    left_out = [item for item in items if item.get_closest_marker("all_tier")]
-    if left_out:
+    if os.environ.get("MCAST_TEST_ALL") != "1":
+        left_out = [item for item in items if item.get_closest_marker("all_tier")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if group := together(item.nodeid):
+            item.add_marker(pytest.mark.xdist_group(group))
+    # What runs longest in one piece begins first.
+    order = {name: number for number, name in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.get(together(item.nodeid), len(order)))
 
 
 @pytest.fixture(scope="session")

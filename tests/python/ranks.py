@@ -1,4 +1,5 @@
-"""Worker processes that stay alive between tests, because importing torch takes seconds.
+"""Worker processes that stay alive between tests, because importing torch takes seconds; they are forked
+from one process that has imported it.
 
 Pool.run() ships a module-level function to `world` workers, in each makes a process group, calls the
 function, destroys the group, and returns the results by rank. A deadline is hard: workers that miss it
@@ -12,6 +13,7 @@ import faulthandler
 import itertools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import pickle
 import shutil
@@ -122,9 +124,21 @@ def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
             connection.send_bytes(payload)
 
 
+def _context(env: dict[str, str]) -> Any:
+    """How workers start. An environment of their own may be read by imports: no fork then."""
+    if env:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "torch_mcast"])
+    # What imports read.
+    with _environment({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
 class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context(env)
         self.stacks = folder / f"stacks{number}"
         self.connection, theirs = context.Pipe()
         self.process = context.Process(

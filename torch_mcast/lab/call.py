@@ -14,13 +14,14 @@ from typing import Any
 
 from torch_mcast.lab import calls
 from torch_mcast.lab.calls import Outcome, WorkerFailure
+from torch_mcast.lab.zygote import Forked
 
 _LOG_TAIL = 4000
 
 
 @dataclass
 class Worker:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     channel: Connection
     log: Path
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
+from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.spec import Fault, LabSpec
 from torch_mcast.lab.system import LabError
 from torch_mcast.lab.topology import NIC, Host
@@ -247,6 +248,11 @@ class Lab:
             host.name,
             *argv,
         ]
+
+    def namespaces(self, which: str | int | Host) -> Inside:
+        """The same for a process that exists already: see Inside.enter()."""
+        host = self.host(which)
+        return Inside(host.namespace, host.name, str(state.hosts_file(self.id)))
 
     def env(self, which: str | int | Host) -> dict[str, str]:
         """Environment for a program in a host: interface names, roles, addresses."""

@@ -28,9 +28,11 @@ from typing import Any
 
 from torch_mcast.lab import calls
 from torch_mcast.lab.call import Call, Worker
+from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.launch import rank_env
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.system import package_root, python_argv
+from torch_mcast.lab.zygote import Forked, Order, shared
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Place:
     name: str
     inside: Callable[[list[str]], list[str]]
     env: dict[str, str]
+    namespaces: Inside | None = None  # what `inside` enters, for a worker that is forked
 
 
 class Pool:
@@ -67,7 +70,12 @@ class Pool:
 
         def place(host: Any, local: int) -> Place:
             env = {**lab.env(host), **rank_env(lab, host, local, 0)}
-            return Place(f"{host.name}/{env['RANK']}", lambda argv: lab.inside(host, argv), env)
+            return Place(
+                f"{host.name}/{env['RANK']}",
+                lambda argv: lab.inside(host, argv),
+                env,
+                lab.namespaces(host),
+            )
 
         return cls(
             [
@@ -149,22 +157,35 @@ class Pool:
         place = self.places[rank]
         here, there = socket.socketpair()
         log = self._folder / f"{rank}.log"
+        start = self._fork if self._preload else self._execute
+        process = start(place, there.fileno(), log)
+        there.close()
+        worker = Worker(process, Connection(here.detach()), log)
+        self._workers[rank] = worker
+        return worker
+
+    def _execute(self, place: Place, channel: int, log: Path) -> subprocess.Popen[bytes]:
         # The tests' folder too: functions at the top level of a module travel as its name.
         path = os.pathsep.join([package_root(), *filter(None, sys.path)])
         with log.open("ab") as out:
-            process = subprocess.Popen(
-                place.inside(python_argv("worker", str(there.fileno()), python=self._python)),
+            return subprocess.Popen(
+                place.inside(python_argv("worker", str(channel), python=self._python)),
                 env={**os.environ, **place.env, "PYTHONPATH": path},
-                pass_fds=[there.fileno()],
+                pass_fds=[channel],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        there.close()
-        worker = Worker(process, Connection(here.detach()), log)
-        self._workers[rank] = worker
-        return worker
+
+    def _fork(self, place: Place, channel: int, log: Path) -> Forked:
+        path = [package_root(), *filter(None, sys.path)]
+        # What imports read of the environment.
+        at_import = {name: place.env[name] for name in ("OMP_NUM_THREADS",) if name in place.env}
+        at_import |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
+        log.touch()
+        order = Order({**os.environ, **place.env}, path, str(log), place.namespaces)
+        return shared(self._preload, self._python, at_import).fork(order, channel)
 
     # -- signals ----------------------------------------------------------------------------------
 

@@ -156,8 +156,10 @@ def package_root() -> str:
     return str(Path(__file__).resolve().parents[2])
 
 
-def python_argv(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+def python_argv(
+    module: str, *arguments: str, python: str = sys.executable, package: Path | None = None
+) -> list[str]:
     """Command line that calls main() of torch_mcast.lab.<module> in a new interpreter, without
-    importing torch."""
-    folder = str(Path(__file__).resolve().parents[1])
+    importing torch. package: the folder of another copy of torch_mcast."""
+    folder = str(package or Path(__file__).resolve().parents[1])
     return [python, "-c", _BOOT.format(folder=folder, module=module), *arguments]

@@ -3,10 +3,11 @@
     with VmCluster(nodes=2, command=["build/cpp/mcast_verbs_driver"]) as cluster:
         result = cluster.wait(timeout=120)
 
-Each machine boots in software emulation (a few seconds), sees this machine's file system read-only,
-has an interface eth0 on a common bridge and an RDMA device rxe0 on top of it, runs the command with
-torchrun's variables, and goes away. Output and exit codes come back through a folder that all of them
-share. Everything lives in namespaces that end with the owner; see vm_inside.py.
+Each machine boots in software emulation (a few seconds), sees this machine's file system read-only
+(what it writes below /tmp is its own), has an interface eth0 on a common bridge and an RDMA device rxe0
+on top of it, runs the command with torchrun's variables, and goes away. Output and exit codes come back
+through a folder that all of them share. Everything lives in namespaces that end with the owner; see
+vm_inside.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_NODES = 16
 # What the guests' commands get of this process's environment.
 _PASSED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "HOME", "LANG")
 _PASSED_PREFIX = ("MCAST_", "GTEST_")
-_HIDDEN = ("/tmp", "/run", "/proc", "/sys", "/dev")
+_HIDDEN = ("/run", "/proc", "/sys", "/dev")
 _POLL_S = 0.05
 # no_timer_check: on a busy host the emulated timer is late, which the kernel else takes for a broken
 # one, and panics.

@@ -22,7 +22,7 @@ from torch_mcast.lab.system import LabError, call
 # crc32_generic: rdma_rxe asks for it at run time, so it is not among its dependencies.
 MODULES = (
     "virtio_pci", "virtio_net", "9pnet_virtio", "9p", "crc32_generic", "crc32c_generic", "ib_uverbs",
-    "rdma_ucm", "ib_umad", "rdma_rxe", "sch_netem",
+    "rdma_ucm", "ib_umad", "rdma_rxe", "sch_netem", "overlay",
 )  # fmt: skip
 
 TOOLS = {
@@ -55,8 +55,12 @@ ip addr add $address/24 dev eth0
 ip route add 224.0.0.0/4 dev eth0
 p9=trans=virtio,version=9p2000.L,msize=524288
 mount -t 9p -o ro,$p9,cache=loose root9p /root || poweroff -f
-mount -t tmpfs tmpfs /root/tmp
 mount -t tmpfs tmpfs /root/run
+mkdir /above
+mount -t tmpfs tmpfs /above
+mkdir /above/files /above/work
+mount -t overlay -o lowerdir=/root/tmp,upperdir=/above/files,workdir=/above/work overlay /root/tmp \
+  || poweroff -f
 mkdir -p /root@SHARE@ /root/run/lock
 mount -t 9p -o $p9,cache=none share /root@SHARE@ || poweroff -f
 for folder in proc sys dev; do mount -o bind /$folder /root/$folder; done

@@ -66,7 +66,7 @@ def serve(channel: Connection) -> None:
         sys.stderr.flush()
 
 
-def _die_with_the_driver() -> None:
+def die_with_parent() -> None:
     """SIGKILL when the thread that started this process ends: a worker that hangs in
     a collective would not see the end of its channel."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -75,6 +75,6 @@ def _die_with_the_driver() -> None:
 
 
 def main() -> None:
-    _die_with_the_driver()
+    die_with_parent()
     channel = Connection(int(sys.argv[1]))
     serve(channel)

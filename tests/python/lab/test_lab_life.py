@@ -2,9 +2,11 @@
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -215,7 +217,23 @@ def test_an_aggregator_command_runs_beside_the_ranks():
     assert set(done.stdout.splitlines()) == {"[a1] a1", "[h1/0] 10.99.0.2"}
 
 
-def test_rootless_where_the_kernel_allows_it():
+@pytest.fixture
+def readable_package():
+    """A copy of the package for a user who may not read the folder that the tests lie in."""
+    with tempfile.TemporaryDirectory(prefix="mcast_lab_") as folder:
+        copy = Path(folder) / "torch_mcast"
+        os.chmod(folder, 0o755)
+        shutil.copytree(
+            Path(package_root()) / "torch_mcast",
+            copy,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+        )
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield copy
+
+
+def test_rootless_where_the_kernel_allows_it(readable_package):
     if os.getuid() != 0:
         pytest.skip("needs root to become somebody else; without root the other tests show it")
     python = Path("/usr/bin/python3")
@@ -226,7 +244,7 @@ def test_rootless_where_the_kernel_allows_it():
             "setpriv",
             "--reuid=65534",
             "--clear-groups",
-            *python_argv("cli", python=str(python)),
+            *python_argv("cli", python=str(python), package=readable_package),
             "run",
             "--hosts",
             "2",
@@ -236,6 +254,7 @@ def test_rootless_where_the_kernel_allows_it():
             "hostname",
         ],
         env=ENV,
+        cwd="/",
         capture_output=True,
         text=True,
         timeout=60,

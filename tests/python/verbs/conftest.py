@@ -31,7 +31,7 @@ def driver() -> str:
     return str(build / "mcast_verbs_driver")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def machines() -> Callable[..., Nodes]:
     """machines(n, command, timeout, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
 
@@ -51,3 +51,17 @@ def machines() -> Callable[..., Nodes]:
         return nodes
 
     return run
+
+
+@pytest.fixture(scope="session")
+def two_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, Nodes]:
+    """The driver's checks in two machines, booted once: of every size, and with 5 % of the packets lost."""
+    script = (
+        'driver=$1; "$driver" check || exit 1; echo LOSSY; '
+        "tc qdisc add dev eth0 root netem loss 5% || exit 98; "
+        "export MCAST_VM_SHARE=$MCAST_VM_SHARE/lossy; mkdir -p $MCAST_VM_SHARE; "
+        '"$driver" check 1000 1000003'
+    )
+    nodes = machines(2, ["sh", "-c", script, "sh", driver], 280, env={"MCAST_TRANSPORT": "verbs"})
+    assert nodes.result.code == 0, nodes.text()
+    return nodes.before("LOSSY"), nodes.after("LOSSY")

@@ -10,13 +10,20 @@ from torch_mcast.lab.vm import VmResult
 class Nodes:
     """Results of a driver run: per node the values of its name=value lines."""
 
-    def __init__(self, result: VmResult) -> None:
+    def __init__(self, result: VmResult, outputs: list[str] | None = None) -> None:
+        """outputs: the parts of the nodes' outputs that are meant."""
         self.result = result
-        self.outputs = [node.output for node in result.nodes]
+        self.outputs = outputs or [node.output for node in result.nodes]
         self.values = [
             dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
             for text in self.outputs
         ]
+
+    def before(self, line: str) -> Nodes:
+        return Nodes(self.result, [text.partition(f"{line}\n")[0] for text in self.outputs])
+
+    def after(self, line: str) -> Nodes:
+        return Nodes(self.result, [text.partition(f"{line}\n")[2] for text in self.outputs])
 
     def total(self, name: str) -> int:
         return sum(int(values[name]) for values in self.values if name in values)

@@ -23,8 +23,8 @@ def check_verbs(nodes):
         assert values["failures"] == "0"
 
 
-def test_two_nodes_every_size(driver, machines):
-    nodes = machines(2, [driver, "check"], 170, env=VERBS)
+def test_two_nodes_every_size(two_runs):
+    nodes, _ = two_runs
     check_verbs(nodes)
     for output in nodes.outputs:
         assert [line for line in output.splitlines() if line.startswith("checked=")] == [
@@ -34,8 +34,8 @@ def test_two_nodes_every_size(driver, machines):
         assert 0 < int(values["gathered_datagrams"]) < int(values["datagrams_sent"])
 
 
-def test_two_nodes_losses_are_repaired_by_rdma_read(driver, machines):
-    nodes = machines(2, [driver, "check", "1000", "1000003"], 170, netem="loss 5%", env=VERBS)
+def test_two_nodes_losses_are_repaired_by_rdma_read(two_runs):
+    _, nodes = two_runs
     check_verbs(nodes)
     assert nodes.total("repair_reads") > 0
     assert nodes.total("repair_read_bytes") > 0
@@ -75,6 +75,7 @@ def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines)
         assert "rank 1 on host node2" in output
 
 
+@pytest.mark.all_tier  # importing torch takes an emulated machine most of a minute
 def test_pytorch_job(machines):
     job = "tests/python/verbs/job.py"
     nodes = machines(
