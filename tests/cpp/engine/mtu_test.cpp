@@ -28,7 +28,7 @@ void set_loopback(int mtu) {
   close(fd);
 }
 
-bool two_in_fragments() {
+bool ranks_on_loopback() {
   const auto ends = run_ranks(2, 60, [](Member rank, DirectoryStore& store) {
     auto group = make_group("g", rank, 2, store);
     if (!group || !work(*group, 200'000, 2)) return false;
@@ -61,7 +61,7 @@ TEST(Mtu, AGroupGoesOnInFragmentsAndCountsThem) {
       _exit(kNoNamespace);
     }
     set_loopback(1500);
-    return two_in_fragments();
+    return ranks_on_loopback();
   });
   if (ends[0].exit_code == kNoNamespace) {
     GTEST_SKIP() << "needs the right to make a network namespace";

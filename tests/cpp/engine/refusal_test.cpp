@@ -10,13 +10,13 @@
 namespace mcast::test {
 namespace {
 
-struct Case {
+struct SendCase {
   const char* name;
   Refusal refusal;
   bool lost = false;  // what is refused is not sent later
 };
 
-class RefusedDatagrams : public testing::TestWithParam<Case> {};
+class RefusedDatagrams : public testing::TestWithParam<SendCase> {};
 
 TEST_P(RefusedDatagrams, CostNoBytes) {
   const Refusal refusal = GetParam().refusal;
@@ -36,18 +36,19 @@ TEST_P(RefusedDatagrams, CostNoBytes) {
   expect_all_good(ends);
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, RefusedDatagrams,
-                         testing::Values(Case{"NoBuffers", {ENOBUFS, false, 0, 3, 5}},
-                                         Case{"NoBuffersForLong", {ENOBUFS, false, 40, 100, 130}},
-                                         Case{"NoMemory", {ENOMEM, false, 0, 1, 2}},
-                                         Case{"NoRoom", {EAGAIN, false, 0, 2, 5}},
-                                         Case{"TooLong", {EMSGSIZE, false, 20, 1, 9}},
-                                         Case{"Firewall", {EPERM, false, 20, 1, 3}, true},
-                                         Case{"NoRoute", {ENETUNREACH, false, 20, 8, 20}, true},
-                                         Case{"InterfaceDown", {ENETDOWN, false, 20, 1, 4}, true}),
-                         [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Errors, RefusedDatagrams,
+    testing::Values(SendCase{"NoBuffers", {ENOBUFS, false, 0, 3, 5}},
+                    SendCase{"NoBuffersForLong", {ENOBUFS, false, 40, 100, 130}},
+                    SendCase{"NoMemory", {ENOMEM, false, 0, 1, 2}},
+                    SendCase{"NoRoom", {EAGAIN, false, 0, 2, 5}},
+                    SendCase{"TooLong", {EMSGSIZE, false, 20, 1, 9}},
+                    SendCase{"Firewall", {EPERM, false, 20, 1, 3}, true},
+                    SendCase{"NoRoute", {ENETUNREACH, false, 20, 8, 20}, true},
+                    SendCase{"InterfaceDown", {ENETDOWN, false, 20, 1, 4}, true}),
+    [](const auto& p) { return std::string(p.param.name); });
 
-class RefusedStreams : public testing::TestWithParam<Case> {};
+class RefusedStreams : public testing::TestWithParam<SendCase> {};
 
 // Two of three ranks never see a refusal; they are told.
 TEST_P(RefusedStreams, RaiseOnAllRanks) {
@@ -76,9 +77,9 @@ TEST_P(RefusedStreams, RaiseOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Errors, RefusedStreams,
-                         testing::Values(Case{"BrokenPipe", {EPIPE, true, 30, 1000, 1000}},
-                                         Case{"Reset", {ECONNRESET, true, 60, 1, 1000}},
-                                         Case{"TimedOut", {ETIMEDOUT, true, 45, 1000, 1000}}),
+                         testing::Values(SendCase{"BrokenPipe", {EPIPE, true, 30, 1000, 1000}},
+                                         SendCase{"Reset", {ECONNRESET, true, 60, 1, 1000}},
+                                         SendCase{"TimedOut", {ETIMEDOUT, true, 45, 1000, 1000}}),
                          [](const auto& p) { return std::string(p.param.name); });
 
 // Full connections are only slower.
