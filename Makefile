@@ -70,8 +70,13 @@ build-tests: build
 	[ -L build/cpp ] || rm -rf build/cpp
 	ln -sfn $(notdir $(TREE)) build/cpp
 
+# Then every counter of the core must have been raised by some test.
 test-cpp: build-tests
-	ctest --test-dir build/cpp -j $(JOBS) --output-on-failure --output-junit ctest.xml
+	rm -rf build/reach
+	mkdir build/reach
+	MCAST_TEST_REACH="$(CURDIR)/build/reach" \
+	  ctest --test-dir build/cpp -j $(JOBS) --output-on-failure --output-junit ctest.xml
+	$(PYTHON) tools/reach.py build/reach
 
 # After an edit of the core: unit tests, simulated seeds and two real ranks.
 quick: build-tests
@@ -83,9 +88,11 @@ MINUTES ?= 60
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
-# Side by side: most tests wait most of the time.
+# Side by side, since most tests wait most of the time; then those that measure.
 test-python: build
-	$(BIN)/python -m pytest -n $(shell expr 2 '*' $(JOBS)) --dist loadgroup --junitxml build/pytest.xml
+	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
+	  --durations 40 --junitxml build/pytest.xml
+	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
 ASAN := $(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from ranks import Pool
+from xdist.scheduler import LoadScopeScheduling
 
 # Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
 # in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
 TOGETHER = (
     "verbs/",
+    "test_device_reduce",
+    "test_device_limits",
     "test_device",
     "lab/",
     "multihost/test_multihost_hosts",
@@ -33,12 +36,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("all_tier")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if group := together(item.nodeid):
-            item.add_marker(pytest.mark.xdist_group(group))
     # What runs longest in one piece begins first.
     order = {name: number for number, name in enumerate(TOGETHER)}
     items.sort(key=lambda item: order.get(together(item.nodeid), len(order)))
+
+
+class Groups(LoadScopeScheduling):
+    """Sends what belongs together to one process. (The groups of `--dist loadgroup` are marks, which
+    pytest-xdist 3.8 does not find with pytest 9.2.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return together(nodeid) or nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
 @pytest.fixture(scope="session")

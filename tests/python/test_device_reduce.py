@@ -86,7 +86,12 @@ def every_reduction() -> None:
         assert calls[name] == {"engine": salt, "fallback": 0}, name
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+all_tier = pytest.mark.all_tier
+
+
+@pytest.mark.parametrize(
+    "world", [pytest.param(1, marks=all_tier), pytest.param(2, marks=all_tier), 3]
+)
 def test_every_reduction(either, world):
     either(world, every_reduction)
 

@@ -364,8 +364,10 @@ def mismatch() -> str:
 
 
 def test_mismatch(ranks):
-    texts = ranks(2, mismatch)
-    assert any("mismatch" in text for text in texts)
+    for text in ranks(2, mismatch):
+        assert "mismatch: " in text, text
+        assert "rank 0 called all_gather_into_tensor(16 bytes, element type 6)" in text, text
+        assert "rank 1 called all_gather_into_tensor(32 bytes, element type 6)" in text, text
 
 
 def abort_from_thread() -> None:

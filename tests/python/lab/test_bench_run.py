@@ -56,6 +56,7 @@ def test_two_ranks_on_loopback(tmp_path):
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.all_tier
 def test_open_mpi_is_measured_beside(tmp_path):
     if not (shutil.which("mpirun") and shutil.which("mpicc")):
         skip_or_fail("Open MPI is not installed")
@@ -80,6 +81,7 @@ def test_open_mpi_is_measured_beside(tmp_path):
     assert len(by_backend["gloo"]) == 7 and "Open MPI" in document["versions"]["openmpi"]
 
 
+@pytest.mark.all_tier
 def test_raw_multicast_is_measured_beside(tmp_path, lab_rights):
     _, document = bench(
         tmp_path,

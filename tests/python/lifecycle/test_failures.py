@@ -217,13 +217,14 @@ def test_errors_of_a_subgroup_tell_global_ranks(job):
         it.end()
 
 
-def test_reinit_leaks_nothing(job):
-    rounds = 200
+@pytest.mark.parametrize("rounds", [70, pytest.param(200, marks=pytest.mark.all_tier)])
+def test_reinit_leaks_nothing(job, rounds):
     with job(2, "scenarios_failure.reinit", rounds) as it:
         for row in it.expect("used", 90):
             (fds, threads, memory), (fds2, threads2, memory2) = row["rows"]
             print(row["rows"])
             # Connections are made when they are needed: up to three per peer may have come since.
             assert fds2 <= fds + 3 and threads2 == threads
-            assert memory2 - memory < 1 << 20  # 149 groups, 4 KiB each of which 1 is torch's own
+            groups = rounds - rounds // 4
+            assert memory2 - memory < groups * 7 << 10  # 4 KiB each, of which 1 is torch's own
         it.end()

@@ -56,14 +56,11 @@ def test_losses_are_repaired(four, record_property, fault, count):
 @pytest.mark.parametrize("rate", ["0.1%", "1%", "5%", "20%"])
 def test_losses_on_eight_hosts(hosts, record_property, rate, unit, who):
     cluster = hosts(8)
-    cluster.lab.set_faults(Loss(rate, unit=unit, hosts=[] if who == "all" else who.split("+")))
-    # Enough of them that some are lost at the lowest rate: 8 roots of 4 MiB are 3,000 chunks each.
-    count = 4 if unit == "datagram" else 12
-    stats = cluster.run(programs.rounds, 4 << 20, count, MULTICAST, timeout_s=300)
-    lost, _ = account(cluster, stats)
-    if lost == 0:  # a super-packet may be lucky at 0.1 %; the bytes were right
-        assert unit == "superpacket" and rate == "0.1%"
-        return
+    for _ in range(6):  # a super-packet may be lucky at 0.1 %
+        cluster.lab.set_faults(Loss(rate, unit=unit, hosts=[] if who == "all" else who.split("+")))
+        stats = cluster.run(programs.rounds, 4 << 20, 4, MULTICAST, timeout_s=300)
+        if account(cluster, stats)[0]:
+            break
     check_repairs(cluster, stats, record_property)
 
 

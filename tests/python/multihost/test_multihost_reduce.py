@@ -113,6 +113,7 @@ def two_rails(hosts):
 STRIPED = {"MCAST_SOCKET_IFNAME": "=eth0+eth1"}
 
 
+@pytest.mark.alone
 def test_a_lane_is_striped_over_interfaces(two_rails, record_property):
     lanes = ("all_gather", "reduce_scatter", "all_reduce")
     seconds = {}
@@ -146,6 +147,7 @@ def test_every_reduction_on_a_stripe(two_rails):
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)
 
 
+@pytest.mark.alone
 def test_a_stripe_of_unequal_interfaces_uses_what_each_takes(two_rails, record_property):
     """eth1 at a quarter of eth0's rate gets a part of the bytes that is clearly the smaller one; enough of
     them that what a socket buffers of the slow one does not count."""
@@ -363,6 +365,7 @@ def test_a_rank_that_does_not_reduce_is_named(four):
         assert "rank(s) 2 have not called it" in text, text
 
 
+@pytest.mark.alone
 def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
     """Bytes of both lanes that a host has received at the moment when its all-gather ends, while the
     reduce-scatter beside it is still running. Links that are slow beside any CPU."""
