@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/fence.h"
 #include "collective/report.h"
 
 namespace mcast {
@@ -252,7 +253,8 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   left_over = left_over || took == Took::kLarge;
   if (took != Took::kAll) return false;
   if (op.plan.direct) {
-    // After the reads: each was a system call, which the look cannot overtake.
+    // After the reads: whoever gives memory back before its time has seen or left a notice first.
+    full_fence();
     if (noticed()) return false;
   }
   op.consumed++;
@@ -279,6 +281,8 @@ void HostCore::finish(size_t index, const Status& status) {
   if (params_.trace) {
     params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
+  // A notice is there before the memory is written again: readers look in the other order.
+  if (!status.ok()) full_fence();
   // The caller's memory goes before the caller learns that it is over.
   auto done = std::move(op.post.done);
   op.post.on_mark = nullptr;

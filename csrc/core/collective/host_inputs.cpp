@@ -5,6 +5,7 @@
 // for them.
 #include "collective/host_inputs.h"
 
+#include "base/fence.h"
 #include "base/reduce_kernels.h"
 
 namespace mcast {
@@ -110,7 +111,8 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
     (first ? fold_first : fold_next)(e, within_, factor, source, scratch.sum.data(), count);
     first = false;
   }
-  // After the reads: each was a system call, which the look cannot overtake.
+  // After the reads: whoever gives memory back takes the offer back first.
+  full_fence();
   for (const Source& s : sources_) {
     if (s.member == self_) continue;
     uint64_t live = 0;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "base/fence.h"
 #include "collective/hosts.h"
 #include "collective/reduce_args.h"
 #include "wire/frame.h"
@@ -45,7 +46,10 @@ class HostInputs {
   const std::vector<Member>& others() const { return others_; }
   // What to tell them.
   wire::ReduceOffer offer() const;
-  void take_back() { live_->store(0, std::memory_order_seq_cst); }
+  void take_back() {
+    live_->store(0, std::memory_order_relaxed);
+    full_fence();  // then the memory may be written
+  }
   // False: they are not on this host, or have said so before.
   bool on_offer(Member from, const wire::ReduceOffer& offer);
   bool on_taken(Member from);

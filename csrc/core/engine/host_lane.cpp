@@ -111,7 +111,8 @@ void HostLane::drain() {
     failures.swap(failures_);
     for (Closing& c : leaving_) closing_.push_back(std::move(c));
     leaving_.clear();
-    mail_.store(false, std::memory_order_seq_cst);
+    // Read as well: what came before a look_again() that this swallows is then seen below.
+    (void)mail_.exchange(false, std::memory_order_seq_cst);
   }
   for (Post& p : posts_) core_.post(std::move(p));
   posts_.clear();

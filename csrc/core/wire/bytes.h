@@ -13,7 +13,9 @@
 
 namespace mcast::wire {
 
-static_assert(std::endian::native == std::endian::little, "wire formats are little-endian");
+// Headers, descriptors and reduced elements are used as they lie in memory: nothing swaps bytes.
+static_assert(std::endian::native == std::endian::little,
+              "torch-mcast runs on little-endian machines only");
 
 template <typename T>
 T load(const std::byte* at) noexcept {

@@ -187,6 +187,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
   if (options.prepare) options.prepare(net_);
   paused_.assign(options.ranks, false);
   killed_.assign(options.ranks, false);
+  left_over_.assign(options.ranks, true);
   spins_.assign(options.ranks, 0);
   for (uint32_t r = 0; r < options.ranks; r++) {
     ahead_.push_back(options.clock ? options.clock(static_cast<Member>(r)) : 0);
@@ -359,8 +360,11 @@ Nanos Cluster::next_time() const {
   return next;
 }
 
-void Cluster::step() {
-  if (!busy_) now_ = std::max(now_ + 1, std::min(next_time(), now_ + 10 * kMilli));
+void Cluster::step(Nanos latest) {
+  if (!busy_) {
+    const Nanos longest = options_.sleepy ? kSecond : 10 * kMilli;
+    now_ = std::max(now_ + 1, std::min({next_time(), now_ + longest, latest}));
+  }
   // A busy lane's next turn comes a little later: polling takes time too.
   if (busy_) now_ += 2 * kMicro;
   net_.advance(now_);
@@ -368,12 +372,17 @@ void Cluster::step() {
     const auto action = std::move(actions_.begin()->second);
     actions_.erase(actions_.begin());
     action();
+    left_over_.assign(left_over_.size(), true);
   }
   busy_ = false;
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
     const Nanos time = clock(static_cast<Member>(r));
+    if (options_.sleepy && !left_over_[r] && !net_.waiting(r) && lanes_[r]->deadline(time) > time) {
+      continue;
+    }
     const bool more = lanes_[r]->poll(time);
+    left_over_[r] = more;
     busy_ = more || busy_;
     const bool overdue = !more && lanes_[r]->deadline(time) <= time;
     spins_[r] = overdue ? spins_[r] + 1 : 0;

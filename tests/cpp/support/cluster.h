@@ -91,6 +91,9 @@ struct ClusterOptions {
   std::function<Nanos(Member)> clock;
   // How long after the others a rank joins its groups; kNever: it never does (and has no group).
   std::function<Nanos(Member)> join_delay;
+  // A lane gets turns only for what has come, is due or was left over, as its thread would give it;
+  // else all of them whenever anything happens, and every 10 ms.
+  bool sleepy = false;
 };
 
 class Cluster {
@@ -156,7 +159,7 @@ class Cluster {
   uint64_t total(Counter c, size_t g = 0) const;
 
  private:
-  void step();
+  void step(Nanos latest);  // which is as far as time goes
   Nanos next_time() const;
   void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
             std::function<void(const Status&)> ready);
@@ -168,6 +171,7 @@ class Cluster {
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
   std::vector<Nanos> ahead_;     // by rank, its clock
+  std::vector<bool> left_over_;  // by lane: it is to have a turn, come what may
   std::vector<uint64_t> spins_;  // by lane, in a row
   uint64_t most_spins_ = 0;
   std::multimap<Nanos, std::function<void()>> actions_;
@@ -178,11 +182,12 @@ class Cluster {
 template <typename Until>
 bool Cluster::run(Until until, Nanos limit) {
   const Nanos end = now_ + limit;
+  left_over_.assign(left_over_.size(), true);  // the caller may have posted something
   // The event count bounds a run whose virtual time does not move.
   for (uint64_t turns = 0; turns < 20'000'000; turns++) {
     if (until()) return true;
     if (now_ > end) return false;
-    step();
+    step(end + 1);
   }
   return false;
 }

@@ -33,6 +33,11 @@ void SimNetwork::schedule(Nanos at, size_t to, std::function<void()> run) {
 
 Nanos SimNetwork::next_event() const { return events_.empty() ? kNever : events_.top().at; }
 
+bool SimNetwork::waiting(size_t endpoint) const {
+  const SimTransport* const e = endpoints_[endpoint];
+  return e != nullptr && !(e->inbox_.empty() && e->frames_.empty() && e->downs_.empty());
+}
+
 void SimNetwork::advance(Nanos now) {
   while (!events_.empty() && events_.top().at <= now) {
     now_ = std::max(now_, events_.top().at);

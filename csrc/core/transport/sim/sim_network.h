@@ -59,6 +59,8 @@ class SimNetwork {
   // Time of the next delivery, kNever if nothing is under way.
   Nanos next_event() const;
   Nanos now() const { return now_; }
+  // Whether something is there that this endpoint has not taken yet.
+  bool waiting(size_t endpoint) const;
 
   // Decides about one datagram to one receiver before the random faults do. Empty: deliver
   // normally.
