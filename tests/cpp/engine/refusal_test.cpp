@@ -55,7 +55,7 @@ TEST_P(RefusedStreams, RaiseOnAllRanks) {
   const Refusal refusal = GetParam().refusal;
   const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     if (rank == 1) refuse_sends(refusal);
-    auto group = make_group("g", rank, 3, store, {{"liveness_limit", "1000"}});
+    auto group = make_group("g", rank, 3, store);
     if (!group) return false;
     Status last;
     for (int round = 0; round < 2000 && last.ok(); round++) {

@@ -106,6 +106,8 @@ size_t TcpConnection::write(std::span<const iovec> vectors) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != ENOMEM) {
       error = errno;
       write_broken = true;
+      // The read side tells how it ends, so it must end now. What has arrived is read before that.
+      (void)::shutdown(fd_.get(), SHUT_RDWR);
     }
     return 0;
   }

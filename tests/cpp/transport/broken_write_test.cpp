@@ -1,0 +1,94 @@
+// A connection that the kernel lets nothing be written to any more, while nothing says that it has
+// ended: the peer is reported all the same, or its frames would be dropped without a word.
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include "transport/transport_contract.h"
+#include "transport/udp_world.h"
+
+namespace mcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BrokenWriteTest : public TransportContract<UdpWorld> {
+ protected:
+  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+
+  // Node 0 is connected to node 1 by the repair channel, which has carried a frame each way.
+  void connect() {
+    make_nodes(2);
+    peer_ = introduce(0, 1);
+    const PeerId back = introduce(1, 0);
+    node(0).send(peer_, Channel::kRepair, pattern(100, 1));
+    ASSERT_TRUE(pump([&] { return node(1).frames.size() == 1; }));
+    node(1).send(back, Channel::kRepair, pattern(100, 2));
+    ASSERT_TRUE(pump([&] { return node(0).frames.size() == 1; }));
+    back_ = back;
+  }
+  // The test's hand on node 0's connection: nothing can be written to it from now on.
+  void break_writes() {
+    int broken = 0;
+    for (int fd = 3; fd < 256; ++fd) {
+      sockaddr_in to{};
+      socklen_t length = sizeof to;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&to), &length) != 0) continue;
+      if (to.sin_family != AF_INET || ntohs(to.sin_port) != node(1).st().address(true).port)
+        continue;
+      EXPECT_EQ(::shutdown(fd, SHUT_WR), 0);
+      ++broken;
+    }
+    ASSERT_EQ(broken, 1);
+  }
+  // Node 1 is not polled: what it would do about it is another matter.
+  bool poll_first_until_down() {
+    for (int i = 0; i < kIdleRounds && node(0).downs.empty(); ++i) {
+      node(0).st().poll(node(0), world_.now());
+    }
+    return !node(0).downs.empty();
+  }
+
+  PeerId peer_ = kNoPeer, back_ = kNoPeer;
+};
+
+TEST_F(BrokenWriteTest, BringsThePeerDownAndSaysWhy) {
+  connect();
+  break_writes();
+  node(0).send(peer_, Channel::kRepair, pattern(100, 3));
+  ASSERT_TRUE(poll_first_until_down()) << "its frames are dropped, and nobody is told";
+  EXPECT_EQ(node(0).downs[0].peer, peer_);
+  EXPECT_FALSE(node(0).downs[0].graceful);
+  EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("Broken pipe"));
+  node(0).send(peer_, Channel::kRepair, pattern(100, 4));
+  node(0).st().poll(node(0), world_.now());
+  EXPECT_EQ(node(0).downs.size(), 1u);
+}
+
+TEST_F(BrokenWriteTest, WhatHadArrivedIsRead) {
+  connect();
+  for (size_t i = 0; i < 5; ++i) node(1).send(back_, Channel::kRepair, pattern(1000, i));
+  node(1).st().poll(node(1), world_.now());
+  break_writes();
+  node(0).send(peer_, Channel::kRepair, pattern(100, 3));
+  ASSERT_TRUE(poll_first_until_down());
+  ASSERT_EQ(node(0).frames.size(), 6u);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(node(0).frames[1 + i].data, pattern(1000, i));
+}
+
+// Queued behind a full connection, written by poll().
+TEST_F(BrokenWriteTest, WhileFramesWaitToo) {
+  connect();
+  for (size_t i = 0; i < 400; ++i) node(0).send(peer_, Channel::kRepair, pattern(60'000, i));
+  ASSERT_GT(node(0).st().queued(peer_, Channel::kRepair), 0u);
+  break_writes();
+  // Room again, so that poll() writes: node 1's kernel takes what it reads.
+  for (int i = 0; i < kIdleRounds && node(0).downs.empty(); ++i) {
+    poll_all();
+    pass();
+  }
+  ASSERT_FALSE(node(0).downs.empty());
+  EXPECT_EQ(node(0).st().queued(peer_, Channel::kRepair), 0u);
+}
+
+}  // namespace
+}  // namespace mcast::testing
