@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 
 #include "engine/engine_impl.h"
@@ -158,7 +160,21 @@ std::string Engine::Impl::verbs_problem_of(const Config& config) {
   return verbs_problems[key] = verbs_problem(config);
 }
 
+// What cannot be had in the middle of it is let go of on the way out, so that it can be tried
+// again.
 Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyValueStore& store) {
+  std::string why;
+  try {
+    return impl_->create(spec, store);
+  } catch (const std::bad_alloc&) {
+    why = "out of memory";
+  } catch (const std::system_error& error) {
+    why = std::string("cannot start a thread: ") + error.what();
+  }
+  return Status(Code::kResourceExhausted, "group '" + spec.name + "': " + why);
+}
+
+Result<std::shared_ptr<Group>> Engine::Impl::create(const GroupSpec& spec, KeyValueStore& store) {
   if (spec.size == 0 || spec.size >= kNoMember || spec.rank >= spec.size) {
     return Status(Code::kInvalidArgument, "group '" + spec.name + "': rank " +
                                               std::to_string(spec.rank) + " of " +
@@ -170,19 +186,18 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
     return rules.status().with_context("setting faults (MCAST_FAULTS)");
   }
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
-    if (!impl_->trace) impl_->trace = std::make_shared<Trace>(spec.config.trace);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!trace) trace = std::make_shared<Trace>(spec.config.trace);
   }
   std::shared_ptr<GroupBase> group;
   if (spec.size == 1) {
     group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
   } else {
-    Result<std::shared_ptr<GroupBase>> made = impl_->join(spec, store);
+    Result<std::shared_ptr<GroupBase>> made = join(spec, store);
     if (!made.ok()) return made.status();
     group = std::move(made).value();
   }
-  std::lock_guard<std::mutex> lock(impl_->mutex);
-  auto& groups = impl_->groups;
+  std::lock_guard<std::mutex> lock(mutex);
   groups.erase(
       std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
       groups.end());

@@ -52,6 +52,8 @@ struct Engine::Impl {
   Result<std::unique_ptr<Split>> make_subgroups(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
                                           Round& introduced, Nanos deadline, KeyValueStore& store);
+  // Throws where memory or a thread cannot be had.
+  Result<std::shared_ptr<Group>> create(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> join(const GroupSpec& spec, KeyValueStore& store);
 };
 

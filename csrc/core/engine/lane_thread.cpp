@@ -18,7 +18,24 @@
 namespace mcast {
 namespace {
 constexpr Nanos kLongestSleep = kSecond;
-}
+
+// Of the calling thread, and of those that it starts; also where one cannot be started.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
 
 LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu,
                        std::shared_ptr<std::atomic<uint64_t>> arrived)
@@ -26,11 +43,8 @@ LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, i
       name_(std::move(name)),
       description_(lane_.transport().describe()),
       pin_cpu_(pin_cpu) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 bool LaneThread::push(Command command) {

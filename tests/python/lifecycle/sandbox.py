@@ -14,6 +14,7 @@ _ARCH, _NUMBERS = {
         0xC000003E,
         {
             "sendmsg": 46,
+            "clone": 56,
             "setsockopt": 54,
             "getsockopt": 55,
             "kill": 62,
@@ -36,6 +37,7 @@ _ARCH, _NUMBERS = {
         0xC00000B7,
         {
             "sendmsg": 211,
+            "clone": 220,
             "setsockopt": 208,
             "getsockopt": 209,
             "kill": 129,
@@ -55,7 +57,7 @@ _ARCH, _NUMBERS = {
         },
     ),
 }[platform.machine()]
-_NUMBERS |= {"pidfd_send_signal": 424, "pidfd_open": 434, "epoll_pwait2": 441}
+_NUMBERS |= {"pidfd_open": 434, "clone3": 435, "epoll_pwait2": 441}
 
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data

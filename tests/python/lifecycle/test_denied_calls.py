@@ -44,6 +44,7 @@ NETWORK = {
 NEEDED = {
     "eventfd2": ([("eventfd2", {})], "eventfd: "),
     "epoll_create1": ([("epoll_create1", {})], "epoll_create1: "),
+    "threads": ([("clone", {}), ("clone3", {})], "cannot start a thread: "),
     "mtu": ([("ioctl", {1: SIOCGIFMTU})], "can send datagrams of 0 bytes only"),
 }
 ENV = {"host": "auto", "network": "off"}

@@ -1,0 +1,62 @@
+"""Ranks that get no more memory or threads: they work all the same, or all ranks get an error in
+bounded time."""
+
+from __future__ import annotations
+
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from job import GRACE_S
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.parametrize("victims", [[0, 1, 2], [1]], ids=["all", "one"])
+def test_memory_is_short_while_the_group_is_made(job, victims):
+    """Of address space: too little for anything, for a thread, for some, for all. Once there is
+    enough, the same processes make the group."""
+
+    def one(room: int) -> str:
+        with job(3, "scenarios_memory.creation", victims, room) as it:
+            events = [rank.events.get(timeout=2 + GRACE_S) for rank in it.ranks]
+            for rank, row in zip(it.ranks, events, strict=True):
+                if row["event"] == "good":
+                    continue
+                text = row["text"]
+                head = f"mcast: rank {rank.number} of 3 could not make group '0': "
+                assert text.startswith(head), text
+                short = "resource_exhausted: group '0': (out of memory|cannot start a thread: )"
+                # Whoever has what it needs waits for those that have not.
+                assert (rank.number in victims and re.search(short, text)) or re.search(
+                    rf"rank(/|\(s\) | ){victims}", text
+                ), text
+            it.order("again")
+            it.expect("good")
+            it.end()
+            return events[victims[0]]["event"]
+
+    rooms = [0, 64 * KIB, 4 * MIB, 9 * MIB, 17 * MIB, 512 * MIB]
+    with ThreadPoolExecutor(len(rooms)) as threads:
+        ended = list(threads.map(one, rooms))
+    assert ended[0] == "error" and ended[-1] == "good", ended
+
+
+@pytest.mark.parametrize("room", [0, 256 * KIB, MIB, 16 * MIB])
+def test_memory_ends_in_the_middle_of_operations(job, room):
+    """Of one rank. What its script asks for is refused to the script; what its threads need ends the
+    process, and the others name it."""
+    with job(3, "scenarios_memory.operations", 1, room) as it:
+        last = it.ranks[1].events.get(timeout=10 + GRACE_S)
+        good = last["event"] == "good"
+        for rank in it.others(1):
+            row = rank.events.get(timeout=10 + GRACE_S)
+            assert good == (row["event"] == "good"), (last, row)
+            if not good:
+                assert row["kind"] == "DistBackendError" and "rank 1 " in row["text"], row
+        if good or last["event"] == "error":
+            assert good or last["kind"] == "MemoryError", last
+            return it.end()
+        it.end(0, -signal.SIGABRT, 0)
+        assert "std::bad_alloc" in it.ranks[1].output()
