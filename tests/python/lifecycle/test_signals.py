@@ -96,16 +96,19 @@ def all_ops(run, *args, **options) -> None:
         each.result()
 
 
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+
+
 # To the others a rank that is terminated looks like one that is killed.
-SIGNALS = (
-    signal.SIGKILL,
-    signal.SIGSTOP,
-    pytest.param(signal.SIGTERM, marks=pytest.mark.all_tier),
-)
-
-
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.all_tier),
+    ],
+)
 def test_struck(job, number, phase):
     all_ops(lambda op, world: strike(job, op, phase, number, world))
 
