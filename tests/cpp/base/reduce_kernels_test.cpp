@@ -28,15 +28,22 @@ uint16_t to_bf16(float f) {
   return static_cast<uint16_t>((bits + ((bits >> 16) & 1) + 0x7fff) >> 16);
 }
 
-// gcc's _Float16 converts in software or hardware, rounding to nearest even either way.
+// Converts in software or hardware, rounding to nearest even either way. GCC 12 has only one of
+// these names for it on each machine.
+#ifdef __aarch64__
+using Half = __fp16;
+#else
+using Half = _Float16;
+#endif
+
 float from_f16(uint16_t h) {
-  _Float16 x;
+  Half x;
   std::memcpy(&x, &h, 2);
   return static_cast<float>(x);
 }
 
 uint16_t to_f16(float f) {
-  const auto x = static_cast<_Float16>(f);
+  const auto x = static_cast<Half>(f);
   uint16_t h;
   std::memcpy(&h, &x, 2);
   return h;

@@ -1,0 +1,124 @@
+#!/bin/sh
+# The core and its C++ tests on 64-bit ARM: cross-built, and run in qemu's user mode.
+#
+#   tools/aarch64.sh packages   cross compiler and qemu: installs them as root, else names the missing
+#   tools/aarch64.sh libraries  what is linked, for arm64, unpacked in build/aarch64/root
+#   tools/aarch64.sh build      programs of the tests, in build/aarch64
+#   tools/aarch64.sh test       runs them; MCAST_TEST_SEEDS=n: per cent of the usual seeds, here 5
+#
+# Without a word: all four. The libraries do not go into the system: its arm64 packages of ISA-L would
+# take the place of its own. What this shows of memory ordering: docs/architecture.md, "Other machines".
+set -eu
+cd "$(dirname "$0")/.."
+
+TREE=$PWD/build/aarch64
+ROOT=$TREE/root
+JOBS=${JOBS:-$(nproc)}
+MIRROR=${MCAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+LIBRARIES="libc6 libgcc-s1 libstdc++6 libisal-dev libisal2 libhwy-dev libhwy1 libgtest-dev libgmock-dev
+libibverbs-dev librdmacm-dev"
+# Slowest last.
+PROGRAMS="base wire protocol transport verbs engine collective"
+
+# What is left out, and why.
+left_out() {
+    case $1 in
+    # qemu 7.2 knows neither the prctl() for seccomp nor the one for huge pages, and hides what
+    # /proc/self/smaps says of them.
+    base) echo "Random.Without*:HugePages.AreUsedForWhatIsTouchedLater:\
+HugePages.ContentsStayWhenPagesAreReplaced" ;;
+    # qemu 7.2 has no process_vm_readv(), so ranks of one host read by slots only. The other expects two
+    # interfaces to be under way at once, which takes threads as fast as a real machine's.
+    engine) echo "HostEngine.NothingCrossesASocket:Rails.DeliverExactBytesInAnyOrder" ;;
+    # Nothing of the machine's, and minutes: hundreds of members, or links filled for long.
+    collective) echo "Scale*:InStep*:LongPath*" ;;
+    esac
+}
+
+packages() {
+    missing=""
+    for package in g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" ||
+            missing="$missing $package"
+    done
+    [ -z "$missing" ] && return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "These packages are missing:$missing" >&2
+        echo "Install them: sudo apt-get install$missing" >&2
+        exit 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    apt-get install -y --no-install-recommends $missing ||
+        { apt-get update && apt-get install -y --no-install-recommends $missing; }
+}
+
+# apt with lists, cache and status of its own.
+private_apt() {
+    apt-get -q -o Dir="$TREE/apt" -o Dir::State::status="$TREE/apt/status" \
+        -o Dir::Bin::methods=/usr/lib/apt/methods -o Dir::Bin::dpkg=/usr/bin/dpkg \
+        -o Dir::Etc::trustedparts=/etc/apt/trusted.gpg.d -o APT::Architecture=arm64 \
+        -o APT::Architectures=arm64 -o APT::Sandbox::User=root "$@"
+}
+
+libraries() {
+    stamp=$ROOT/.stamp
+    if [ -e "$stamp" ] && [ "$stamp" -nt tools/aarch64.sh ]; then
+        return 0
+    fi
+    rm -rf "$TREE/apt" "$ROOT"
+    mkdir -p "$ROOT" "$TREE/apt/etc/apt/preferences.d" "$TREE/apt/var/lib/apt/lists/partial" \
+        "$TREE/apt/var/cache/apt/archives/partial" "$TREE/apt/packages"
+    : >"$TREE/apt/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR bookworm main" \
+        >"$TREE/apt/etc/apt/sources.list"
+    private_apt update
+    # shellcheck disable=SC2086
+    (cd "$TREE/apt/packages" && private_apt download $LIBRARIES)
+    for package in "$TREE"/apt/packages/*.deb; do
+        dpkg -x "$package" "$ROOT"
+    done
+    touch "$stamp"
+}
+
+build() {
+    cmake -S . -B "$TREE/cpp" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
+        -DMCAST_AARCH64_ROOT="$ROOT" -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
+    targets=""
+    for program in $PROGRAMS; do targets="$targets mcast_test_$program"; done
+    # shellcheck disable=SC2086
+    cmake --build "$TREE/cpp" -j "$JOBS" --target $targets
+    aarch64-linux-gnu-g++ -std=c++20 -shared -fPIC -O1 -Wall -Wextra -Werror \
+        -o "$TREE/multicast_options.so" tests/aarch64/multicast_options.cpp -ldl
+}
+
+# With its own C library, of which all parts are of one version: a mixture with that of the cross
+# compiler, or of arm64 packages of the system, hangs where the first thread starts.
+emulated() {
+    qemu-aarch64-static -L "$ROOT" \
+        -E LD_LIBRARY_PATH="$ROOT/lib/aarch64-linux-gnu:$ROOT/usr/lib/aarch64-linux-gnu" \
+        -E LD_PRELOAD="$TREE/multicast_options.so" "$@"
+}
+
+test_all() {
+    export MCAST_TEST_SEEDS="${MCAST_TEST_SEEDS:-5}"
+    failed=""
+    for program in $PROGRAMS; do
+        echo "== $program on aarch64"
+        emulated "$TREE/cpp/mcast_test_$program" --gtest_brief=1 \
+            --gtest_filter="-$(left_out "$program")" || failed="$failed $program"
+    done
+    [ -z "$failed" ] || { echo "failed on aarch64:$failed" >&2; exit 1; }
+}
+
+[ $# -gt 0 ] || set -- packages libraries build test
+for step in "$@"; do
+    case $step in
+    packages | libraries | build) "$step" ;;
+    test) test_all ;;
+    *)
+        echo "usage: tools/aarch64.sh [packages] [libraries] [build] [test]" >&2
+        exit 2
+        ;;
+    esac
+done
