@@ -21,9 +21,9 @@ def until_told(ctx, size, options=None) -> dict:
     done, path, paths = 0, "", []
     try:
         while not told.item():
-            programs.all_gather(size, done % 60000)
-            programs.broadcast(size, done % ctx.world_size, done % 60000)
-            reductions.reduce_scatter(size // 4, done % 60000)
+            programs.all_gather(size, done % 30000)
+            programs.broadcast(size, done % ctx.world_size, done % 30000)
+            reductions.reduce_scatter(size // 4, done % 30000)
             done += 1
             if done == 2:
                 ctx.notify("running")

@@ -13,11 +13,11 @@ HOSTS = 32
 
 def all_of_them(ctx, arity):
     programs.join(ctx, 300.0, algorithm="multicast", arity=arity)
-    for size in (1, 1437, 256 << 10):
-        programs.all_gather(size, size)
-        programs.broadcast(size, size % ctx.world_size, size + 1)
-        reductions.reduce_scatter(size, size + 2)
-        reductions.all_reduce(size, size + 3)
+    for i, size in enumerate((1, 1437, 256 << 10)):
+        programs.all_gather(size, 4 * i)
+        programs.broadcast(size, i, 4 * i + 1)
+        reductions.reduce_scatter(size, 4 * i + 2)
+        reductions.all_reduce(size, 4 * i + 3)
     dist.barrier()
     return torch_mcast.stats()
 
