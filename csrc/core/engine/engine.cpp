@@ -1,10 +1,11 @@
 // One engine per process: lanes by the settings that their sockets depend on, made at first use and
 // kept, so that groups are cheap. A lane that has lost a peer can never talk to that process again
 // (neither side would know what the other had received), so the next group gets a fresh one, with
-// new sockets and a new identity; the worn one ends when its last group is gone. The engine is
-// leaked on purpose (nothing of it may be destroyed while other threads run at exit); shutdown() is
-// called by the host language's exit hook. After fork() the child closes the descriptors it
-// inherited and starts with an engine of its own.
+// new sockets and a new identity; the worn one ends when its last group is gone. The same goes for
+// a lane whose interface has got another address. The engine is leaked on purpose (nothing of it
+// may be destroyed while other threads run at exit); shutdown() is called by the host language's
+// exit hook. After fork() the child closes the descriptors it inherited and starts with an engine
+// of its own.
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -13,6 +14,8 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <sstream>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
@@ -21,6 +24,8 @@
 #include "engine/group_impl.h"
 #include "engine/transport_choice.h"
 #include "transport/interceptor.h"
+#include "transport/udp/netif.h"
+#include "transport/udp/socket.h"
 #include "transport/udp/udp_transport.h"
 #include "transport/verbs/verbs_transport.h"
 
@@ -74,6 +79,19 @@ std::string lane_key(const Config& config) {
   return key;
 }
 
+// Whether others can still reach it where it listens.
+bool has_its_addresses(Transport& transport) {
+  if (std::string_view(transport.name()) != "udp") return true;
+  const auto interfaces = list_interfaces();
+  if (!interfaces.ok()) return true;  // not known
+  std::istringstream listens(transport.stream().address(false).host);
+  for (std::string address; std::getline(listens, address, '+');) {
+    const auto here = [&](const Interface& i) { return to_text(i.address) == address; };
+    if (std::none_of(interfaces->begin(), interfaces->end(), here)) return false;
+  }
+  return true;
+}
+
 // So that XPS gives each lane a transmit queue of its own.
 int pin_cpu(const Config& config, size_t lane) {
   const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
@@ -120,7 +138,7 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
-    if (!it->second->worn()) return it->second;
+    if (!it->second->worn() && has_its_addresses(it->second->transport())) return it->second;
     worn.push_back(it->second);
     lanes.erase(it);
   }

@@ -1,0 +1,40 @@
+"""What ranks run while the test changes the network under them."""
+
+from __future__ import annotations
+
+import time
+
+import programs
+import reductions
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+
+def until_told(ctx, size, options=None) -> dict:
+    """Operations of every kind until the driver says stop, every byte checked; rank 0 tells the
+    others. Notifies "running" after two rounds, "path <name>" of the first lane's path whenever it
+    changes, and "raised" when an operation raises."""
+    programs.join(ctx, **(options or {}))
+    told = torch.zeros(1, dtype=torch.uint8)
+    done, path, paths = 0, "", []
+    try:
+        while not told.item():
+            programs.all_gather(size, done % 30000)
+            programs.broadcast(size, done % ctx.world_size, done % 30000)
+            reductions.reduce_scatter(size // 4, done % 30000)
+            done += 1
+            if done == 2:
+                ctx.notify("running")
+            if (now := torch_mcast.stats()["path"]) != path:
+                path = now
+                paths.append(path)
+                ctx.notify(f"path {path}")
+            if ctx.rank == 0 and programs.told_to_stop(ctx):
+                told.fill_(1)
+            dist.broadcast(told, 0)
+        return {**torch_mcast.stats(), "rounds": done, "paths": paths}
+    except dist.DistBackendError as error:
+        ctx.notify("raised", (time.monotonic(), str(error)))
+        raise
