@@ -362,6 +362,7 @@ void Cluster::step(Nanos latest) {
     if (options_.sleepy && !left_over_[r] && !net_.waiting(r) && lanes_[r]->deadline(now_) > now_) {
       continue;
     }
+    turns_++;
     const bool more = lanes_[r]->poll(now_);
     left_over_[r] = more;
     busy_ = more || busy_;
