@@ -89,7 +89,7 @@ build() {
     # shellcheck disable=SC2086
     cmake --build "$TREE/cpp" -j "$JOBS" --target $targets
     aarch64-linux-gnu-g++ -std=c++20 -shared -fPIC -O1 -Wall -Wextra -Werror \
-        -o "$TREE/multicast_options.so" tests/aarch64/multicast_options.cpp -ldl
+        -o "$TREE/qemu_gaps.so" tests/aarch64/qemu_gaps.cpp -ldl
 }
 
 # With its own C library, of which all parts are of one version: a mixture with that of the cross
@@ -97,7 +97,7 @@ build() {
 emulated() {
     qemu-aarch64-static -L "$ROOT" \
         -E LD_LIBRARY_PATH="$ROOT/lib/aarch64-linux-gnu:$ROOT/usr/lib/aarch64-linux-gnu" \
-        -E LD_PRELOAD="$TREE/multicast_options.so" "$@"
+        -E LD_PRELOAD="$TREE/qemu_gaps.so" "$@"
 }
 
 test_all() {

@@ -381,6 +381,7 @@ void Cluster::step(Nanos latest) {
     if (options_.sleepy && !left_over_[r] && !net_.waiting(r) && lanes_[r]->deadline(time) > time) {
       continue;
     }
+    turns_++;
     const bool more = lanes_[r]->poll(time);
     left_over_[r] = more;
     busy_ = more || busy_;

@@ -154,6 +154,8 @@ class Cluster {
   // Most idle polls in a row of one lane whose deadline had passed all the same: a real lane thread
   // would have span instead of sleeping.
   uint64_t spins() const { return most_spins_; }
+  // Polls of all lanes.
+  uint64_t turns() const { return turns_; }
   size_t groups() const { return groups_.size(); }
 
   uint64_t total(Counter c, size_t g = 0) const;
@@ -174,6 +176,7 @@ class Cluster {
   std::vector<bool> left_over_;  // by lane: it is to have a turn, come what may
   std::vector<uint64_t> spins_;  // by lane, in a row
   uint64_t most_spins_ = 0;
+  uint64_t turns_ = 0;
   std::multimap<Nanos, std::function<void()>> actions_;
   Nanos now_ = kMilli;
   bool busy_ = false;

@@ -1,16 +1,20 @@
-// Loaded before the C library under qemu's user mode (7.2), which has three gaps in its multicast
-// socket options. tools/aarch64.sh builds it.
+// Loaded before the C library under qemu's user mode (7.2), for what it does not have.
+// tools/aarch64.sh builds it.
 //
-// IP_MULTICAST_IF is unknown: the socket is bound to the device instead, which qemu passes on.
-// IP_MULTICAST_ALL is unknown: sockets also get what others of this host have joined at the same
-// address and port, as if it could not be switched off. Memberships by an interface's index lose
-// it on the way: they are asked for by its address.
+// IP_MULTICAST_IF: the socket is bound to the device instead, which qemu passes on.
+// IP_MULTICAST_ALL: sockets also get what others of this host have joined at the same address and
+// port, as if it could not be switched off. Memberships by an interface's index lose it on the way:
+// they are asked for by its address. process_vm_readv(): of the own process, as the simulated
+// cluster reads.
 #include <dlfcn.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 namespace {
@@ -47,4 +51,16 @@ extern "C" int setsockopt(int fd, int level, int name, const void* value, sockle
   }
   return membership ? member_by_address(next, fd, name, wanted, device)
                     : bind_to_device(next, fd, device.ifr_name);
+}
+
+extern "C" ssize_t process_vm_readv(pid_t pid, const iovec* local, unsigned long locals,
+                                    const iovec* remote, unsigned long remotes,
+                                    unsigned long) noexcept {
+  if (pid != getpid() || locals != 1 || remotes != 1) {
+    errno = ENOSYS;
+    return -1;
+  }
+  const size_t size = local->iov_len < remote->iov_len ? local->iov_len : remote->iov_len;
+  std::memcpy(local->iov_base, remote->iov_base, size);
+  return static_cast<ssize_t>(size);
 }

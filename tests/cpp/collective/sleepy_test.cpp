@@ -1,0 +1,96 @@
+// Lanes that get a turn only for what has come or what is due, as their threads give it (other
+// tests of the simulator poll everybody whenever anything happens): what a machine waits for must
+// be in its deadline, or it happens too late or never.
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+ClusterOptions sleepy(uint32_t n, bool ring = false) {
+  ClusterOptions o = ranks(n, ring);
+  o.sleepy = true;
+  return o;
+}
+
+// One of each kind, small and in many chunks.
+Runs one_of_each(Cluster& c, size_t bytes) {
+  using wire::Kind;
+  Runs runs;
+  const auto add = [&](const Runs& more) { runs.insert(runs.end(), more.begin(), more.end()); };
+  uint64_t id = 1;
+  add(broadcast_all(c, 1, bytes, id++));
+  add(allgather_all(c, bytes, id++));
+  for (const Kind kind : {Kind::kReduceScatter, Kind::kAllreduce, Kind::kReduce}) {
+    for (Member r = 0; r < c.size(); r++) runs.push_back(c.reduction(r, kind, 0, bytes, id));
+    id++;
+  }
+  add(barrier_all(c));
+  return runs;
+}
+
+struct Case {
+  uint32_t ranks;
+  size_t bytes;
+  double drop;
+  bool ring;
+};
+
+class Sleepy : public testing::TestWithParam<Case> {};
+
+TEST_P(Sleepy, EveryKindEndsInTime) {
+  const auto [n, bytes, drop, ring] = GetParam();
+  ClusterOptions o = sleepy(n, ring);
+  o.net.faults.drop = drop;
+  Cluster c(o);
+  const Nanos before = c.now();
+  finish(c, one_of_each(c, bytes));
+  // Repairs take milliseconds each: what lasts longer has waited for somebody else's turn.
+  EXPECT_LT(c.now() - before, 2 * kSecond);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Sleepy,
+                         testing::Values(Case{2, 4, 0, false}, Case{2, 200'000, 0, false},
+                                         Case{3, 900, 0.2, false}, Case{5, 60'000, 0.1, false},
+                                         Case{8, 9'000, 0.02, false}, Case{3, 30'000, 0, true},
+                                         Case{4, 1'000, 0.3, true}));
+
+TEST(SleepyLanes, ATimeLimitIsKeptToTheMillisecond) {
+  ClusterOptions o = sleepy(3);
+  o.group.liveness_limit = 80 * kSecond;  // pings give no turn in time
+  Cluster c(o);
+  Runs runs;
+  for (Member r = 1; r < 3; r++) runs.push_back(c.allgather(r, 5000, 1, 300 * kMilli));
+  const Nanos posted = c.now();
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond)) << "hangs";
+  for (const auto& r : runs) {
+    EXPECT_EQ(r->status.code(), Code::kTimeout) << r->status.to_string();
+    EXPECT_LE(r->done_at - posted, 310 * kMilli);
+  }
+}
+
+TEST(SleepyLanes, ASilentRankIsNoticedAtTheLimit) {
+  Cluster c(sleepy(3));
+  c.net().isolate(2);
+  c.pause(2, true);
+  Runs runs;
+  for (Member r = 0; r < 2; r++) runs.push_back(c.broadcast(r, 0, 50'000, 1));
+  const Nanos posted = c.now();
+  ASSERT_TRUE(c.run([&] { return runs[0]->done(); }, 20 * kSecond)) << "hangs";
+  EXPECT_EQ(runs[0]->status.code(), Code::kPeerLost) << runs[0]->status.to_string();
+  // The limit counts from the last word, and there is one ping interval between looks.
+  EXPECT_LE(runs[0]->done_at - posted, kLiveness + kLiveness / 4);
+}
+
+TEST(SleepyLanes, WhereNothingIsInFlightThereAreFewTurns) {
+  Cluster c(sleepy(3));
+  finish(c, allgather_all(c, 5000, 1));
+  const uint64_t before = c.turns();
+  c.run_for(10 * kSecond);
+  // Pings and their answers, an eighth of the liveness limit apart; no lane is woken in vain.
+  EXPECT_LE(c.turns() - before, 3 * 10 * kSecond / (kLiveness / 8) * 6);
+}
+
+}  // namespace
+}  // namespace mcast::test
