@@ -6,6 +6,7 @@
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
+# make aarch64    core tests, cross-built, in qemu's user mode
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
@@ -34,7 +35,7 @@ BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
 .PHONY: bench demo test test-all test-cpp test-python test-sanitized quick soak sanitize fuzz mutants \
-  format lint setup build build-tests clean
+  aarch64 format lint setup build build-tests clean
 
 demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
@@ -42,7 +43,7 @@ demo: build
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test sanitize fuzz mutants
+test-all: test sanitize fuzz mutants aarch64
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -123,6 +124,10 @@ fuzz:
 	  -DCMAKE_CXX_COMPILER=clang++-14
 	cmake --build build/fuzz -j $(JOBS)
 	$(PYTHON) tools/fuzz.py build/fuzz $(SECONDS)
+
+# The core and its tests for another machine, in qemu's user mode: in build/aarch64 only.
+aarch64:
+	@JOBS=$(JOBS) tools/aarch64.sh
 
 mutants:
 	@tools/setup.sh packages

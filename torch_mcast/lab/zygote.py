@@ -11,6 +11,7 @@ the process that started them, and their workers with them."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -179,6 +180,7 @@ def main() -> None:
     orders = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.freeze()  # collections in workers, and at their end, need not look at what was imported here
     channel = _serve(orders)
     if channel is not None:
         worker.die_with_parent()

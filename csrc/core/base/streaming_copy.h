@@ -11,8 +11,8 @@ namespace mcast {
 // a transfer that is larger than the caches: the next reader finds it in memory.
 void streaming_copy(std::byte* to, const std::byte* from, size_t size) noexcept;
 
-// Orders the streaming copies of this thread before all its later stores. Due before anything that
-// tells others that data is there, once for many copies.
+// Orders the streaming copies of this thread before its later stores that release. Due before
+// anything that tells others that data is there, once for many copies.
 void streaming_fence() noexcept;
 
 // Transfers of this many bytes in all are taken for larger than the caches.

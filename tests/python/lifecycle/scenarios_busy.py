@@ -51,4 +51,3 @@ def busy(link: Any, options: dict[str, Any], fails: bool) -> None:
         link.say("good", rounds=done, path=stats["path"])
     dist.destroy_process_group()
     link.say("destroyed")
-    link.leave()

@@ -25,13 +25,11 @@ def works(link: Any, calls: list[Any], error: int) -> None:
     assert stats["failure"] == ""
     dist.destroy_process_group()
     link.say("good", **{name: stats[name] for name in ("path", "reason", "transport")})
-    link.leave()
 
 
 def refused(link: Any, calls: list[Any], error: int) -> None:
     deny(calls, error)
     caught(link, lambda: join(link, timeout_s=5))
-    link.leave()
 
 
 def dies(link: Any, calls: list[Any], error: int) -> None:
@@ -43,4 +41,3 @@ def dies(link: Any, calls: list[Any], error: int) -> None:
     link.hear("go")
     caught(link, lambda: post("all_gather").wait())
     leave_poisoned(link, "all_gather")
-    link.leave()

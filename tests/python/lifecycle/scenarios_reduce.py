@@ -94,4 +94,3 @@ def struck(link: Any, victim: int, op: str, how: str, options: dict[str, Any]) -
     caught(link, lambda: reduction.post(), "again")
     dist.destroy_process_group()
     link.say("destroyed")
-    link.leave()

@@ -63,4 +63,3 @@ def two_versions(link: Any, other: int, what: str) -> None:
     all_good()
     dist.destroy_process_group()
     link.say("good")
-    link.leave()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -120,6 +121,7 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     torch.set_num_threads(1)
     torch_mcast.Options()  # loads the extension; makes no thread and no socket
+    gc.freeze()  # collections in ranks, and at their end, need not look at what was imported here
     run = serve()
     if run is not None:
         run()
