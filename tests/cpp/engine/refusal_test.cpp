@@ -70,7 +70,6 @@ TEST_P(RefusedStreams, RaiseOnAllRanks) {
     EXPECT_EQ(rank == 1, refused_sends() > 0);
     EXPECT_FALSE(barrier(*group, 5 * kSecond).ok());
     EXPECT_GT(counter(*group, "aborts_sent") + counter(*group, "aborts_received"), 0u);
-    EXPECT_GT(counter(*group, "ops_failed"), 0u);
     return true;
   });
   expect_all_good(ends);
