@@ -7,8 +7,12 @@ builds and prints the library's path: building in the test process would registe
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
+import shlex
 import subprocess
 import sys
+import sysconfig
 import types
 from pathlib import Path
 
@@ -37,14 +41,26 @@ def compile_here() -> str:
 
     folder = BUILD / f"torch{torch.__version__}-{sys.implementation.cache_tag}"
     folder.mkdir(parents=True, exist_ok=True)
-    cpp_extension.load(
-        "fake_device",
-        [str(FOLDER / name) for name in ("runtime.cpp", "device.cpp")],
-        extra_cflags=["-O1", "-std=c++20"],
-        build_directory=str(folder),
-        is_python_module=False,
-    )
-    return str(folder / "fake_device.so")
+    library = folder / "fake_device.so"
+    sources = [FOLDER / name for name in ("runtime.cpp", "device.cpp")]
+    newest = max(path.stat().st_mtime for path in FOLDER.glob("*.*"))
+    with open(folder / "lock", "w") as lock:  # tests in several processes build it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists() or library.stat().st_mtime < newest:
+            # Not by cpp_extension.load(): it breaks in a folder with a space in its name.
+            includes = [sysconfig.get_path("include"), *cpp_extension.include_paths()]
+            part = folder / "part.so"
+            subprocess.run(
+                [
+                    *shlex.split(os.environ.get("CXX", "c++")), "-shared", "-fPIC", "-O1", "-std=c++20",
+                    *(word for path in includes for word in ("-isystem", path)), *map(str, sources),
+                    *(f"-L{path}" for path in cpp_extension.library_paths()),
+                    "-lc10", "-ltorch_cpu", "-ltorch", "-o", str(part),
+                ],
+                check=True,
+            )  # fmt: skip
+            part.rename(library)
+    return str(library)
 
 
 def load(library: str, gate: bool) -> types.ModuleType:
