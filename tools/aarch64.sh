@@ -36,21 +36,7 @@ HugePages.ContentsStayWhenPagesAreReplaced" ;;
 }
 
 packages() {
-    missing=""
-    for package in g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; do
-        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" ||
-            missing="$missing $package"
-    done
-    [ -z "$missing" ] && return 0
-    if [ "$(id -u)" -ne 0 ]; then
-        echo "These packages are missing:$missing" >&2
-        echo "Install them: sudo apt-get install$missing" >&2
-        exit 1
-    fi
-    export DEBIAN_FRONTEND=noninteractive
-    # shellcheck disable=SC2086
-    apt-get install -y --no-install-recommends $missing ||
-        { apt-get update && apt-get install -y --no-install-recommends $missing; }
+    tools/setup.sh aarch64
 }
 
 # apt with lists, cache and status of its own.

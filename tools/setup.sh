@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh packages   Debian packages: installs them as root, else names the missing and stops
 #   tools/setup.sh fuzzer     likewise clang, for make fuzz
+#   tools/setup.sh aarch64    likewise a cross compiler and qemu, for make aarch64
 #   tools/setup.sh venv       .venv with torch and the development tools
 #   tools/setup.sh build      pip install -e . into .venv
 set -eu
@@ -47,6 +48,11 @@ fuzzer() (
     packages
 )
 
+aarch64() (
+    PACKAGES="g++-aarch64-linux-gnu qemu-user-static cmake ninja-build"
+    packages
+)
+
 cpu_index() {
     # PyPI's torch for x86-64 brings gigabytes of CUDA; the CPU wheel has an index of its own. A
     # mirror that serves CPU wheels already, or a machine without that index, keeps its default.
@@ -79,9 +85,9 @@ build() {
 
 for step in "$@"; do
     case $step in
-    packages | fuzzer | venv | build) "$step" ;;
+    packages | fuzzer | aarch64 | venv | build) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [packages] [fuzzer] [venv] [build]" >&2
+        echo "usage: tools/setup.sh [packages] [fuzzer] [aarch64] [venv] [build]" >&2
         exit 2
         ;;
     esac

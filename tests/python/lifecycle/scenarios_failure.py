@@ -34,16 +34,17 @@ def all_good(size: int = 100_000) -> None:
 
 
 def used() -> tuple[int, list[str]]:
-    """How many descriptors are open, and the names of the threads but those that the process starts
-    with their first task and keeps. Those of Gloo name themselves some time after their start, and are
-    not looked at."""
+    """How many descriptors are open, and the threads but those that the process starts with their
+    first task and keeps: the names of ours, and how many others there are (those of Gloo name
+    themselves some time after their start)."""
     names = []
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as file:
             names.append(file.read().strip())
     lasting = {"mcast-finish", "mcast-future"}
     ours = sorted(n for n in names if n.startswith("mcast") and n not in lasting)
-    return len(os.listdir("/proc/self/fd")), ours
+    others = sum(not n.startswith("mcast") for n in names)
+    return len(os.listdir("/proc/self/fd")), [*ours, f"{others} others"]
 
 
 class MallInfo2(ctypes.Structure):
