@@ -117,9 +117,9 @@ MUTANTS = [
     Mutant(
         "duplicate-placed-twice",
         "collective/group_receive.cpp",
-        """StreamReceiver& receiver = op.receivers[slot];
+        """BlockReceiver& receiver = op.receivers[slot];
   if (op.local_complete || receiver.has(chunk)) {""",
-        """StreamReceiver& receiver = op.receivers[slot];
+        """BlockReceiver& receiver = op.receivers[slot];
   if (op.local_complete) {""",
         "collective",
         "PaperCases*:Shard/Schedules*",
@@ -152,27 +152,27 @@ MUTANTS = [
     # Loss and repair.
     Mutant(
         "gap-detection-off",
-        "protocol/stream_receiver.cpp",
+        "protocol/block_receiver.cpp",
         "if (seen_end_ > scanned_ + params_.tolerance)",
         "if (seen_end_ > chunks())",
         "protocol",
-        "StreamReceiver*",
+        "BlockReceiver*",
     ),
     Mutant(
         "cutoff-timer-off",
-        "protocol/stream_receiver.cpp",
+        "protocol/block_receiver.cpp",
         "if (drained && now >= deadline()) {",
         "if (drained && deadline() < 0) {",
         "protocol",
-        "StreamReceiver*",
+        "BlockReceiver*",
     ),
     Mutant(
         "position-goes-back",
-        "protocol/stream_receiver.cpp",
+        "protocol/block_receiver.cpp",
         "if (sent > announced_) {",
         "if (sent != announced_) {",
         "protocol",
-        "StreamReceiver*",
+        "BlockReceiver*",
     ),
     Mutant(
         "holes-scanned-from-the-wrong-bit",
@@ -346,27 +346,27 @@ MUTANTS = [
     # Pace and turns.
     Mutant(
         "credit-limit-ignored",
-        "protocol/stream_sender.cpp",
+        "protocol/block_sender.cpp",
         "std::min<uint64_t>({own, limit_, params_.chunks})",
         "std::min<uint64_t>({own, params_.chunks})",
         "protocol",
-        "StreamSender*",
+        "BlockSender*",
     ),
     Mutant(
         "window-ignored",
-        "protocol/stream_sender.cpp",
+        "protocol/block_sender.cpp",
         "std::min<uint64_t>({own, limit_, params_.chunks})",
         "std::min<uint64_t>({limit_, params_.chunks + (own & 0)})",
         "protocol",
-        "StreamSender*",
+        "BlockSender*",
     ),
     Mutant(
         "window-one-chunk-too-wide",
-        "protocol/stream_sender.cpp",
+        "protocol/block_sender.cpp",
         "const uint64_t own = static_cast<uint64_t>(mark_) + window_;",
         "const uint64_t own = static_cast<uint64_t>(mark_) + window_ + 1;",
         "protocol",
-        "StreamSender*",
+        "BlockSender*",
     ),
     Mutant(
         "ring-without-back-pressure",
@@ -521,7 +521,7 @@ MUTANTS = [
     ),
     Mutant(
         "window-begins-again-at-zero",
-        "protocol/stream_sender.cpp",
+        "protocol/block_sender.cpp",
         "static_cast<uint64_t>(mark_) + window_;",
         "mark_ + window_;",
         "protocol",

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/counters.h"
-#include "protocol/stream_receiver.h"
+#include "protocol/block_receiver.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
 
@@ -47,14 +47,14 @@ BENCHMARK(VerifyDatagram)->Arg(1408)->Arg(8896);
 void ReceiveProtocolPerChunk(benchmark::State& state) {
   constexpr Chunk kChunks = 1u << 20;
   auto bytes = chunk_datagram(0, 64);
-  StreamReceiver receiver(kChunks, {});
+  BlockReceiver receiver(kChunks, {});
   const bool random = state.range(0) == 1;
   Counters counters;
   Chunk i = 0;
   for (auto _ : state) {
     if (i == kChunks) {
       state.PauseTiming();
-      receiver = StreamReceiver(kChunks, {});
+      receiver = BlockReceiver(kChunks, {});
       i = 0;
       state.ResumeTiming();
     }

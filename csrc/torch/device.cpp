@@ -1,5 +1,5 @@
-// Operations on device tensors. The engine is given pinned memory (staging.h), with the ready mark
-// at 0, before anything is enqueued on the device: an operation that the group refuses must not
+// Operations on device tensors. The engine is given pinned memory (staging.h), with the readable
+// end at 0, before anything is enqueued on the device: an operation that the group refuses must not
 // write to outputs. From then on the operation has its place in the group's order, whenever its
 // source gets here.
 #include <c10/core/impl/VirtualGuardImpl.h>

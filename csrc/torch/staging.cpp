@@ -93,7 +93,7 @@ Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs
     // (Receivers of a broadcast have none to read, but one region for the slice that is written.)
     for (size_t i = 0; i < std::max<size_t>(1, transfer.sources.size()); ++i) {
       sources_[t].push_back(std::make_shared<Region>(host_source(t, i), transfer.block, pinned_));
-      if (!transfer.sources.empty()) sources_[t][i]->set_ready(0);
+      if (!transfer.sources.empty()) sources_[t][i]->set_readable(0);
     }
   }
 }
@@ -112,8 +112,8 @@ std::shared_ptr<Staged> Staged::make(std::vector<Transfer> transfers,
 
 void Staged::hook(size_t i, PostOptions& options) {
   if (transfers_[i].block == 0) return;
-  options.mark_step = segment_;
-  options.on_mark = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
+  options.completed_step = segment_;
+  options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
     self->final_to(self->marks_[i][target], bytes);
     if (self->streams_.gate == nullptr) watch::notify();
   };
@@ -249,7 +249,7 @@ bool Staged::raise_ready() {
   }
   for (size_t i = before; i < raised_; ++i) {
     const OutPiece& piece = outs_[i];
-    sources_[piece.transfer][piece.source]->set_ready(piece.offset + piece.length);
+    sources_[piece.transfer][piece.source]->set_readable(piece.offset + piece.length);
   }
   if (raised_ > before) waker_();
   return raised_ == outs_.size();

@@ -67,7 +67,7 @@ class Staged : public std::enable_shared_from_this<Staged> {
     std::vector<Slice> outputs;  // broadcast: the one slice. reduce: empty away from the root
   };
   Slices slices(size_t i) const;
-  // Adds the hooks of transfer `i` to its post: done marks, and its end before the work's.
+  // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's.
   void hook(size_t i, PostOptions& options);
 
   // After the posts: enqueues what can be, and lets `work` end one part when the device has

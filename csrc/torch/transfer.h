@@ -38,8 +38,8 @@ struct Transfer {
   // broadcast (empty on receivers), gather: the own block. scatter: a block per rank. all_reduce,
   // reduce: the whole.
   std::vector<DeviceBytes> sources;
-  // By done mark of the engine: broadcast, reduce (at the root), scatter: one. gather: a block per
-  // rank. all_reduce: the block that each rank folds. Empty where nothing is written.
+  // By completed end of the engine: broadcast, reduce (at the root), scatter: one. gather: a block
+  // per rank. all_reduce: the block that each rank folds. Empty where nothing is written.
   std::vector<DeviceBytes> targets;
   bool own_copy = false;  // targets[own rank] is written from sources[0] on the device
 

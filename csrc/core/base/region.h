@@ -27,8 +27,8 @@ class Region {
 
   // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
   // post(), then only raises it and calls the group's waker().
-  uint64_t ready() const noexcept { return ready_.load(std::memory_order_acquire); }
-  void set_ready(uint64_t bytes) noexcept { ready_.store(bytes, std::memory_order_release); }
+  uint64_t readable() const noexcept { return ready_.load(std::memory_order_acquire); }
+  void set_readable(uint64_t bytes) noexcept { ready_.store(bytes, std::memory_order_release); }
 
  private:
   std::byte* data_;

@@ -19,13 +19,14 @@ void GroupCore::report_credit(Operation& op, bool first) {
       if (first) op.credit->set_own(slot, CreditTree::unbounded());
       continue;
     }
-    const StreamReceiver& r = op.receivers[slot];
-    const Chunk mark = r.mark();
-    const bool ended = mark == plan.chunks && op.reported[slot] != mark;
-    if (!first && !ended && mark - op.reported[slot] < plan.quantum) continue;
-    op.reported[slot] = mark;
-    const uint64_t limit = std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(mark) + share);
-    op.credit->set_own(slot, {mark, static_cast<Chunk>(limit), r.lost()});
+    const BlockReceiver& r = op.receivers[slot];
+    const Chunk high_water = r.high_water();
+    const bool ended = high_water == plan.chunks && op.reported[slot] != high_water;
+    if (!first && !ended && high_water - op.reported[slot] < plan.quantum) continue;
+    op.reported[slot] = high_water;
+    const uint64_t limit =
+        std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(high_water) + share);
+    op.credit->set_own(slot, {high_water, static_cast<Chunk>(limit), r.lost()});
   }
 }
 
@@ -34,7 +35,7 @@ void GroupCore::flow_credit(Operation& op, Nanos now) {
   if (changed_.empty()) return;
   entries_.clear();
   for (const auto& [slot, least] : changed_) {
-    entries_.push_back({op.member_of(slot), least.mark, least.limit, least.lost});
+    entries_.push_back({op.member_of(slot), least.high_water, least.limit, least.lost});
   }
   if (tree_.is_top(self_)) {
     const std::vector<wire::CreditEntry> entries = entries_;
@@ -61,7 +62,7 @@ void GroupCore::route_limits(Operation& op, const std::vector<wire::CreditEntry>
   std::map<Member, std::vector<wire::CreditEntry>> by_hop;
   for (const wire::CreditEntry& e : entries) {
     if (e.root == self_) {
-      if (op.sender) op.sender->on_credit(e.mark, e.limit, e.lost, now);
+      if (op.sender) op.sender->on_credit(e.high_water, e.limit, e.lost, now);
       continue;
     }
     const Member hop = tree_.next_hop(self_, e.root);
@@ -101,7 +102,7 @@ void GroupCore::on_credit(const Frame& header, ConstBytes body, Nanos now) {
       counters_.add(Counter::malformed);
       return;
     }
-    op->credit->set_child(child, *slot, {e.mark, e.limit, e.lost});
+    op->credit->set_child(child, *slot, {e.high_water, e.limit, e.lost});
   }
 }
 

@@ -61,7 +61,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       ingress_(params_.policy),
       left_(size_, UINT32_MAX),
       gone_(size_),
-      deafness_(size_),
+      reachability_(size_),
       repairs_(size_) {
   if (size_ == 1) {
     path_ = Path::kLocal;
@@ -97,7 +97,7 @@ void GroupCore::admit(Post post, Nanos now) {
   op.self = self_;
   op.plan = make_plan(op.post.descriptor, params_.agreed,
                       op.post.reduce ? element_size(op.post.reduce->element) : 1);
-  if (op.post.elsewhere) {
+  if (op.post.delegated) {
     op.plan.roots = op.plan.chunks = 0;
     op.plan.block = 0;
     op.plan.small = op.plan.large = false;
@@ -115,7 +115,7 @@ void GroupCore::admit(Post post, Nanos now) {
   }
   if (!may_start(op, now)) return;
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
-  op.needs_release = size_ > 1 && (barrier || op.post.elsewhere ||
+  op.needs_release = size_ > 1 && (barrier || op.post.delegated ||
                                    (!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));
   if (op.plan.large && size_ > 1) large_in_flight_++;
   if (op.post.reduce && op.post.descriptor.bytes > 0) {
@@ -183,7 +183,7 @@ void GroupCore::start_streams(Operation& op, Nanos now) {
     if (op.own_slot == slot) op.receivers.back().set_all();
   }
   op.receiving = plan.roots - (op.own_slot ? 1 : 0);
-  if (op.post.on_mark) op.final_to.assign(plan.roots, 0);
+  if (op.post.on_completed) op.final_to.assign(plan.roots, 0);
   if (by_ring(sequence)) {
     start_ring(op, now);
     return;
@@ -227,7 +227,7 @@ void GroupCore::start_credit(Operation& op) {
   if (plan.chains < plan.roots) {
     op.chains.emplace(plan.roots, plan.chains);
   } else if (plan.roots > 2) {
-    op.lead.emplace(std::max<Chunk>(1, plan.window / 2), params_.alpha);
+    op.skew.emplace(std::max<Chunk>(1, plan.window / 2), params_.alpha);
   }
   op.credit.emplace(plan.roots, tree_.children(self_));
   op.reported.assign(plan.roots, 0);
@@ -248,7 +248,7 @@ void GroupCore::replay_early_credit(Operation& op) {
     op.credit->post_child(early.child);
     for (const wire::CreditEntry& e : early.entries) {
       if (const auto slot = op.slot_of(e.root)) {
-        op.credit->set_child(early.child, *slot, {e.mark, e.limit, e.lost});
+        op.credit->set_child(early.child, *slot, {e.high_water, e.limit, e.lost});
       }
     }
   }
@@ -273,7 +273,7 @@ void GroupCore::replay_staged(Operation& op, Nanos now) {
 void GroupCore::check_local(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reduce_complete(op))) return;
   if (reading(op)) return;  // its donors let go of their memory once all ranks are complete
-  if (op.post.elsewhere && !op.post.elsewhere->load(std::memory_order_acquire)) return;
+  if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
   if (op.sender && op.plan.small && !op.sending_started) return;  // the block is still the caller's
   if (!op.ring.empty()) {
     const auto successor = static_cast<Member>((self_ + 1u) % size_);
@@ -463,7 +463,7 @@ Nanos GroupCore::op_deadline(const Operation& op) const {
   if (op.reduce) next = std::min(next, op.reduce->refused_until);
   if (op.receiving == 0 || !op.fetch) return next;
   next = std::min(next, op.fetch->deadline());
-  for (const StreamReceiver& r : op.receivers) next = std::min(next, r.deadline());
+  for (const BlockReceiver& r : op.receivers) next = std::min(next, r.deadline());
   return next;
 }
 

@@ -20,11 +20,11 @@
 #include "collective/operation_queue.h"
 #include "collective/port.h"
 #include "protocol/completion.h"
-#include "protocol/deafness.h"
 #include "protocol/eager_window.h"
 #include "protocol/ingress_share.h"
 #include "protocol/liveness.h"
 #include "protocol/probe.h"
+#include "protocol/reachability_monitor.h"
 #include "protocol/reduce_early.h"
 #include "protocol/repair_queue.h"
 #include "protocol/sent_announcer.h"
@@ -79,7 +79,7 @@ class GroupCore {
   // call of post.done.
   void post(Post post, Nanos now);
 
-  // Post::elsewhere has become true; before or after the post.
+  // Post::delegated has become true; before or after the post.
   void arrived(Sequence sequence, Nanos now);
   // As fail(), at `when`, unless a reason has been found until then.
   void fail_later(const Status& why, Nanos when);
@@ -128,7 +128,7 @@ class GroupCore {
   bool busy() const { return large_in_flight_ > 0; }
   // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
   // unless much more than that is still to come.
-  size_t slack() const;
+  size_t headroom() const;
   uint32_t unfinished() const { return unfinished_; }
   // Those, and the ones that wait for a change of path.
   size_t waiting() const { return unfinished_ + deferred_.size(); }
@@ -294,12 +294,12 @@ class GroupCore {
   void send_contributions(Operation& op, bool& more, Nanos now);
   void send_result(Operation& op, bool& more);
   void grant_segments(Operation& op);
-  void tell_granted(Operation& op);
+  void send_grant(Operation& op);
   void offer_input(Operation& op);
   void settle_inputs(Operation& op, Nanos now);
-  void bring_own(Operation& op, bool& more);
+  void contribute_own(Operation& op, bool& more);
   void contribution_progress(Operation& op, Nanos now);
-  void mark_result(Operation& op);
+  void publish_result(Operation& op);
   bool reduce_complete(const Operation& op) const;
   void on_reduce_frame(const Frame& header, ConstBytes body, Nanos now);
   void on_reduce_offer(Operation& op, const Frame& header, ConstBytes body, Nanos now);
@@ -396,7 +396,7 @@ class GroupCore {
   std::string late_what_;   // the operation and its limit, as its rank described them
   std::vector<int> where_;  // by member: -1 unknown, 0 not posted, 1 posted
 
-  Deafness deafness_;
+  ReachabilityMonitor reachability_;
   bool frozen_ = false;  // a switch is being agreed: new posts wait in deferred_
   std::deque<Post> deferred_;
   // Changes of path since the creation, oldest first: operations from `from` on.

@@ -195,7 +195,7 @@ void GroupCore::on_where(const Frame& header, Nanos now) {
 }
 
 void GroupCore::name_late(Nanos now) {
-  std::string late, mute;
+  std::string late, unresponsive;
   Member culprit = kNoMember;
   const auto name = [&culprit](std::string& list, size_t m) {
     if (culprit == kNoMember) culprit = static_cast<Member>(m);
@@ -203,14 +203,14 @@ void GroupCore::name_late(Nanos now) {
   };
   for (size_t m = 0; m < where_.size(); m++) {
     if (where_[m] == 0) name(late, m);
-    if (where_[m] < 0) name(mute, m);
+    if (where_[m] < 0) name(unresponsive, m);
   }
   std::string text = "operation " + std::to_string(late_seq_) + late_what_ + ": ";
   if (!late.empty()) text += "rank(s) " + late + " have not called it";
-  if (!mute.empty())
-    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + mute + " have not answered for " +
-            seconds_text(kInquiry);
-  if (late.empty() && mute.empty()) {
+  if (!unresponsive.empty())
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + unresponsive +
+            " have not answered for " + seconds_text(kInquiry);
+  if (late.empty() && unresponsive.empty()) {
     text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +
                                  seconds_text(2 * kInquiry)
                            : "all ranks have called it, the transfer did not finish in time";

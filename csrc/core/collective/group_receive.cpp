@@ -38,7 +38,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   switch (header.type) {
     case wire::DatagramType::kPosition:
-      deafness_.on_heard(header.member, header.sequence);
+      reachability_.on_heard(header.member, header.sequence);
       if (header.in_order) {
         counters_.add(Counter::positions_received);
         hear_sent(header, now);
@@ -67,14 +67,14 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   }
 }
 
-size_t GroupCore::slack() const {
+size_t GroupCore::headroom() const {
   constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
   for (const Sequence s : ops_.busy()) {
     const Operation* const op = ops_.find(s);
     if (!op->plan.large || op->receiving == 0 || !op->ring.empty()) continue;
     uint64_t coming = 0;
-    for (const StreamReceiver& r : op->receivers) {
-      if (!r.complete()) coming += r.chunks() - r.mark();
+    for (const BlockReceiver& r : op->receivers) {
+      if (!r.complete()) coming += r.chunks() - r.high_water();
     }
     const uint64_t window = uint64_t{op->plan.window} * op->plan.chains;
     return coming < window ? 0 : window / kParts * op->plan.chunk;
@@ -113,7 +113,7 @@ void GroupCore::on_other_data(const wire::DatagramHeader& header, ConstBytes dat
     counters_.add(Counter::malformed);
     return;
   }
-  deafness_.on_heard(header.member, header.sequence);
+  reachability_.on_heard(header.member, header.sequence);
   stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
         datagram.subspan(wire::kDatagramHeader));
   if (header.in_order) note_sent(header.member, header.sequence, now);
@@ -141,7 +141,7 @@ void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
     counters_.add(Counter::malformed);
     return;
   }
-  StreamReceiver& receiver = op->receivers[*slot];
+  BlockReceiver& receiver = op->receivers[*slot];
   if (op->local_complete || receiver.has(header.chunk)) {
     counters_.add(Counter::duplicates);
     return;
@@ -158,7 +158,7 @@ void GroupCore::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
 
 bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live,
                       Nanos now) {
-  StreamReceiver& receiver = op.receivers[slot];
+  BlockReceiver& receiver = op.receivers[slot];
   if (op.local_complete || receiver.has(chunk)) {
     counters_.add(Counter::duplicates);
     return false;
@@ -174,7 +174,7 @@ bool GroupCore::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payl
       return std::min<uint64_t>(op.plan.block, static_cast<uint64_t>(c) * op.plan.chunk);
     };
     op.final_to[slot] = static_cast<Chunk>(receiver.bitmap().next_clear(chunk, op.plan.chunks));
-    op.raise_mark(slot, bytes(chunk), bytes(op.final_to[slot]));
+    op.raise_completed(slot, bytes(chunk), bytes(op.final_to[slot]));
   }
   if (receiver.complete()) {
     op.receiving--;
@@ -212,7 +212,7 @@ void GroupCore::on_position(Sequence sequence, Member root, uint32_t descriptor,
 
 void GroupCore::detect_losses(Operation& op, Nanos now, bool drained) {
   for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
-    StreamReceiver& receiver = op.receivers[slot];
+    BlockReceiver& receiver = op.receivers[slot];
     if (receiver.complete()) continue;
     ranges_.clear();
     bool cutoff = false;

@@ -52,7 +52,7 @@ bool GroupCore::reduce_complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.way == ReduceWay::kOneStep) return true;
   if (!run.owner->complete() || !run.sender->done()) return false;
-  if (run.host && !(run.took && run.host->all_taken())) return false;
+  if (run.host && !(run.acknowledged && run.host->all_taken())) return false;
   if (op.plan.way != ReduceWay::kToRoot) return true;
   if (op.plan.descriptor.root != self_) return run.result_sent == run.length(self_);
   for (uint32_t m = 0; m < size_; m++) {
@@ -71,7 +71,7 @@ bool GroupCore::pump_reduce(Operation& op, Nanos now) {
   grant_segments(op);
   if (op.reduce->host) {
     offer_input(op);
-    bring_own(op, more);
+    contribute_own(op, more);
   }
   send_contributions(op, more, now);
   if (op.reduce->host) {
@@ -144,9 +144,9 @@ void GroupCore::offer_input(Operation& op) {
 // We have read theirs, or cannot.
 void GroupCore::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
-  if (!run.took && run.host->all_offered() && run.sender->done() &&
-      run.owner->brought() == run.owner->segments()) {
-    run.took = true;
+  if (!run.acknowledged && run.host->all_offered() && run.sender->done() &&
+      run.owner->contributed() == run.owner->segments()) {
+    run.acknowledged = true;
     for (const Member m : run.host->others()) {
       send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
                  op.plan.hash);
@@ -163,11 +163,11 @@ void GroupCore::settle_inputs(Operation& op, Nanos now) {
 }
 
 // What this host contributes to our own block.
-void GroupCore::bring_own(Operation& op, bool& more) {
+void GroupCore::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
-  for (int i = 0; owner.brought() < owner.granted(); i++) {
-    const size_t at = owner.brought() * op.plan.segment;
+  for (int i = 0; owner.contributed() < owner.granted(); i++) {
+    const size_t at = owner.contributed() * op.plan.segment;
     const size_t bytes = std::min(op.plan.segment, run.length(self_) - at);
     if (!run.readable(self_, at + bytes)) return;
     if (i == kSegmentsPerPoll) {
@@ -176,7 +176,7 @@ void GroupCore::bring_own(Operation& op, bool& more) {
     }
     const auto payload = run.payload(self_, at, bytes);
     if (!payload) return;
-    owner.bring(*payload);
+    owner.contribute(*payload);
   }
 }
 
@@ -208,7 +208,7 @@ void GroupCore::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
-  if (others == 0 || (owner.granted() == owner.segments() && run.told == others)) return;
+  if (others == 0 || (owner.granted() == owner.segments() && run.granted == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, port_.busy_groups()));
   uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : ops_.busy()) {
@@ -219,12 +219,12 @@ void GroupCore::grant_segments(Operation& op) {
     in_flight += o->reduce->asked - earlier.arrived();
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
-    if (earlier.granted() < earlier.segments() || o->reduce->told < others) return;
+    if (earlier.granted() < earlier.segments() || o->reduce->granted < others) return;
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
   for (;;) {
-    const bool next_turn = run.told == others;
-    uint32_t step = owner.granted() - run.told_before;
+    const bool next_turn = run.granted == others;
+    uint32_t step = owner.granted() - run.granted_before;
     if (next_turn) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
@@ -243,40 +243,40 @@ void GroupCore::grant_segments(Operation& op) {
     run.held = false;
     if (next_turn) {
       owner.grant(owner.granted() + step);
-      run.told = 0;
+      run.granted = 0;
     }
-    tell_granted(op);
+    send_grant(op);
     outstanding += step;
     in_flight += step;
   }
 }
 
 // Asks the next contributor for what has been granted.
-void GroupCore::tell_granted(Operation& op) {
+void GroupCore::send_grant(Operation& op) {
   ReduceRun& run = *op.reduce;
-  const Member to = run.next_asked(run.told);
+  const Member to = run.next_asked(run.granted);
   wire::Writer body;
   body.put<uint32_t>(run.owner->granted());
   send_frame(to, Channel::kReduce, wire::FrameType::kReduceGrant, op.post.sequence, op.plan.hash,
              body.bytes());
-  run.told++;
-  run.asked += run.owner->granted() - run.told_before;
-  if (run.told + 1 == run.contributors().size()) run.told_before = run.owner->granted();
+  run.granted++;
+  run.asked += run.owner->granted() - run.granted_before;
+  if (run.granted + 1 == run.contributors().size()) run.granted_before = run.owner->granted();
 }
 
-// Done mark of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
-void GroupCore::mark_result(Operation& op) {
-  const uint64_t before = op.marked, after = op.reduce->mark();
+// Completed end of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
+void GroupCore::publish_result(Operation& op) {
+  const uint64_t before = op.completed, after = op.reduce->completed();
   if (after == before) return;
   const bool scatter = op.plan.way == ReduceWay::kScatter;
   if (!scatter && !op.reduce->lands(self_)) return;
-  op.marked = after;
-  op.post.mark(scatter ? 0 : self_, before, after, op.reduce->length(self_));
+  op.completed = after;
+  op.post.raise_completed(scatter ? 0 : self_, before, after, op.reduce->length(self_));
 }
 
 void GroupCore::contribution_progress(Operation& op, Nanos now) {
   op.reduce->publish();
-  if (op.post.on_mark) mark_result(op);
+  if (op.post.on_completed) publish_result(op);
   if (!op.local_complete) check_local(op, now);
 }
 

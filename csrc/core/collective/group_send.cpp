@@ -11,7 +11,7 @@
 namespace mcast {
 
 bool GroupCore::pump(Operation& op, Nanos now) {
-  StreamSender& sender = *op.sender;
+  BlockSender& sender = *op.sender;
   if (!op.sending_started) {
     if (!sender.can_send() || !my_turn(op, now)) return false;
     op.sending_started = true;
@@ -52,15 +52,15 @@ bool GroupCore::pump(Operation& op, Nanos now) {
 }
 
 void GroupCore::keep_in_step(Operation& op, Nanos now) {
-  if (!op.lead) return;
-  Chunk least = Lead::kNoLimit;
+  if (!op.skew) return;
+  Chunk least = SkewLimiter::kNoLimit;
   for (uint32_t slot = 0; slot < op.plan.roots; slot++) {
-    const Chunk mark = op.receivers[slot].mark();
+    const Chunk mark = op.receivers[slot].high_water();
     if (slot != op.own_slot && mark < op.plan.chunks) least = std::min(least, mark);
   }
-  const Chunk end = least == Lead::kNoLimit ? least : op.lead->end(least, now);
+  const Chunk end = least == SkewLimiter::kNoLimit ? least : op.skew->end(least, now);
   op.sender->hold_at(end);
-  op.turn_retry = op.sender->held() ? op.lead->deadline() : kNever;
+  op.turn_retry = op.sender->held() ? op.skew->deadline() : kNever;
 }
 
 bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
@@ -75,7 +75,7 @@ bool GroupCore::send_chunk(Operation& op, Chunk chunk) {
 bool GroupCore::my_turn(Operation& op, Nanos now) {
   const auto near_end = [](const Operation& o, uint32_t slot) {
     const Chunk near = o.plan.window / 2;
-    const Chunk at = o.own_slot == slot ? o.sender->sent() : o.receivers[slot].mark();
+    const Chunk at = o.own_slot == slot ? o.sender->sent() : o.receivers[slot].high_water();
     return static_cast<uint64_t>(at) + near >= o.plan.chunks;
   };
   // Streams of earlier operations that still need the links.
@@ -140,7 +140,7 @@ void GroupCore::pass_on_position(Operation& op, uint32_t slot, Chunk sent, Membe
   };
   if (!tree_.is_top(self_)) tell(tree_.parent(self_));
   for (uint32_t c = 0; c < tree_.children(self_); c++) {
-    const bool knows = op.credit && op.credit->child(c, slot).mark >= sent;
+    const bool knows = op.credit && op.credit->child(c, slot).high_water >= sent;
     if (!knows) tell(static_cast<Member>(tree_.first_child(self_) + c));
   }
 }

@@ -51,7 +51,7 @@ bool GroupCore::send_small(Nanos now) {
       return false;
     }
     if (first) left = kBatchesPerPoll * op->plan.batch;
-    StreamSender& sender = *op->sender;
+    BlockSender& sender = *op->sender;
     while (!sender.all_sent()) {
       if (left == 0) return true;
       bool again = false;

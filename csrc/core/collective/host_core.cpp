@@ -156,7 +156,7 @@ bool HostCore::all_published(uint64_t round) const {
 // Whether what the next round publishes is there (the slot aside).
 bool HostCore::ready_to_publish(const Op& op) const {
   const auto readable = [](const Slice& s, size_t bytes) {
-    return !s.region || s.region->ready() >= s.offset + std::min(bytes, s.length);
+    return !s.region || s.region->readable() >= s.offset + std::min(bytes, s.length);
   };
   using wire::Kind;
   switch (op.post.descriptor.kind) {
@@ -285,7 +285,7 @@ void HostCore::finish(size_t index, const Status& status) {
   if (!status.ok()) full_fence();
   // The caller's memory goes before the caller learns that it is over.
   auto done = std::move(op.post.done);
-  op.post.on_mark = nullptr;
+  op.post.on_completed = nullptr;
   op.post.input = {};
   op.post.outputs.clear();
   op.post.reduce.reset();
@@ -457,7 +457,7 @@ std::vector<Member> HostCore::awaited() const {
   return who;
 }
 
-void HostCore::check(const std::vector<Member>& mute) {
+void HostCore::check(const std::vector<Member>& unresponsive) {
   if (ops_.empty() || !failure_.ok() || noticed()) return;
   std::vector<std::pair<Member, Sequence>> left;
   for (uint32_t i = 0; i < params_.size; i++) {
@@ -483,7 +483,8 @@ void HostCore::check(const std::vector<Member>& mute) {
     for (uint32_t i = 0; i < params_.size; i++) {
       const auto m = static_cast<Member>(i);
       const bool called = words(m).called.load(std::memory_order_acquire) > op->post.sequence;
-      const bool answers = std::find(mute.begin(), mute.end(), m) == mute.end();
+      const bool answers =
+          std::find(unresponsive.begin(), unresponsive.end(), m) == unresponsive.end();
       if (m == params_.self || (called && answers)) continue;
       std::string& list = answers ? late : silent;
       list += (list.empty() ? "" : ", ") + std::to_string(m);

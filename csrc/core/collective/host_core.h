@@ -5,7 +5,7 @@
 // the memory it names (HostPort::read).
 //
 // Threads: one at a time (the caller's lock); peers change the board meanwhile. User code (`done`,
-// `on_mark`) runs inside post(), progress() and fail().
+// `on_completed`) runs inside post(), progress() and fail().
 #pragma once
 
 #include <deque>
@@ -86,9 +86,9 @@ class HostCore {
   std::string oldest_text() const;
   // Members that the oldest operation waits for.
   std::vector<Member> awaited() const;
-  // Fails the group if a limit has passed or somebody left without calling what we wait for. `mute`
-  // are members that do not answer.
-  void check(const std::vector<Member>& mute);
+  // Fails the group if a limit has passed or somebody left without calling what we wait for.
+  // `unresponsive` are members that do not answer.
+  void check(const std::vector<Member>& unresponsive);
 
   // Fails everything here and on all ranks. The first reason of all ranks wins.
   void fail(const Status& why, Member culprit);

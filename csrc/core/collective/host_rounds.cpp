@@ -159,7 +159,8 @@ HostCore::Took HostCore::take_blocks(Op& op, uint32_t index) {
     copy_result(out.data() + offset, data_of(m, round), length, op.plan.whole);
     streaming_fence();
     op.taken[m] = true;
-    if (op.post.on_mark && length > 0) op.post.mark(s, offset, offset + length, out.length);
+    if (op.post.on_completed && length > 0)
+      op.post.raise_completed(s, offset, offset + length, out.length);
   }
   if (all) op.last_byte = port_.now();
   return all ? Took::kAll : Took::kWaits;

@@ -35,7 +35,7 @@ bool Hosts::even() const {
                      [&](const auto& m) { return m.size() == members_[0].size(); });
 }
 
-Member Hosts::speaker(uint32_t host, Member owner) const {
+Member Hosts::leader(uint32_t host, Member owner) const {
   if (host_of_[owner] == host) return owner;
   const std::vector<Member>& here = members_[host];
   const auto before = std::lower_bound(here.begin(), here.end(), owner) - here.begin();

@@ -27,7 +27,7 @@ class Hosts {
   const std::vector<Member>& members(uint32_t host) const { return members_[host]; }
   // Who brings the contribution of `host` to `owner`: the owner itself on its own host; elsewhere
   // the members take the owners in turn.
-  Member speaker(uint32_t host, Member owner) const;
+  Member leader(uint32_t host, Member owner) const;
 
  private:
   std::vector<uint32_t> host_of_;

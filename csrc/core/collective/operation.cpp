@@ -15,11 +15,11 @@ std::string describe_failed(const Post& post, const std::string& group, Member s
          (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
 }
 
-void Post::mark(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const {
-  const size_t step = std::max<size_t>(1, mark_step);
+void Post::raise_completed(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const {
+  const size_t step = std::max<size_t>(1, completed_step);
   if (after / step <= before / step && after != end) return;
   streaming_fence();
-  on_mark(slot, after);
+  on_completed(slot, after);
 }
 
 Member Operation::member_of(uint32_t slot) const {
@@ -30,13 +30,13 @@ Member Operation::member_of(uint32_t slot) const {
 uint64_t Operation::readable() const {
   const Slice& input = post.input;
   if (!input.region || finished) return plan.block;
-  const uint64_t ready = input.region->ready();
+  const uint64_t ready = input.region->readable();
   return std::min<uint64_t>(plan.block, ready - std::min<uint64_t>(ready, input.offset));
 }
 
-void Operation::raise_mark(uint32_t slot, uint64_t before, uint64_t after) const {
+void Operation::raise_completed(uint32_t slot, uint64_t before, uint64_t after) const {
   if (reduce && !reduce->lands(slot)) return;
-  post.mark(slot, before, after, plan.block);
+  post.raise_completed(slot, before, after, plan.block);
 }
 
 ConstBytes Operation::source(uint32_t slot) const {

@@ -12,13 +12,13 @@
 #include "base/status.h"
 #include "collective/plan.h"
 #include "collective/reduce_run.h"
+#include "protocol/block_receiver.h"
+#include "protocol/block_sender.h"
 #include "protocol/chain.h"
 #include "protocol/credit_tree.h"
 #include "protocol/fetch_client.h"
-#include "protocol/lead.h"
 #include "protocol/repair_server.h"
-#include "protocol/stream_receiver.h"
-#include "protocol/stream_sender.h"
+#include "protocol/skew_limiter.h"
 
 namespace mcast {
 
@@ -32,15 +32,15 @@ struct Post {
   Nanos timeout = kNever;      // from then
   std::function<void(const Status&)> done;
   std::optional<ReduceArgs> reduce;  // reductions; input and outputs are then empty
-  // Done marks of the outputs, if asked for: (slot, bytes final from its start).
-  std::function<void(uint32_t, uint64_t)> on_mark;
-  size_t mark_step = 1;
-  // Calls on_mark, which must be there, if what is final of an output of `end` bytes has passed a
-  // multiple of mark_step on its way from `before` to `after`, or is all of it.
-  void mark(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const;
+  // Completed ends of the outputs, if asked for: (slot, bytes final from its start).
+  std::function<void(uint32_t, uint64_t)> on_completed;
+  size_t completed_step = 1;
+  // Calls on_completed, which must be there, if what is final of an output of `end` bytes has
+  // passed a multiple of completed_step on its way from `before` to `after`, or is all of it.
+  void raise_completed(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const;
   // The data travels by other groups: this one only makes sure that all ranks call the same and
   // ends it for all. Complete here when true; then call GroupCore::arrived().
-  std::shared_ptr<const std::atomic<bool>> elsewhere;
+  std::shared_ptr<const std::atomic<bool>> delegated;
 };
 
 // Which operation, of which group, on which rank, how long it took and how long it might: the start
@@ -68,21 +68,21 @@ struct Operation {
   std::optional<uint32_t> own_slot;  // set on roots
   Member self = 0;
 
-  std::vector<StreamReceiver> receivers;  // by slot; the own one is all set
-  uint32_t receiving = 0;                 // streams not complete
-  std::optional<StreamSender> sender;
+  std::vector<BlockReceiver> receivers;  // by slot; the own one is all set
+  uint32_t receiving = 0;                // streams not complete
+  std::optional<BlockSender> sender;
   std::optional<RepairServer> repairs;
   std::optional<FetchClient> fetch;
   std::optional<CreditTree> credit;
   std::vector<Chunk> reported;  // by slot: mark at the last own credit report
-  std::vector<Chunk> final_to;  // by slot: no hole below; only if done marks are asked for
+  std::vector<Chunk> final_to;  // by slot: no hole below; only if completed ends are asked for
   std::optional<Chains> chains;
-  std::optional<Lead> lead;           // roots that all send at once
+  std::optional<SkewLimiter> skew;    // roots that all send at once
   std::vector<RingStream> ring;       // by slot, ring path only
   bool ring_open = false;             // the successor has posted the op
   uint32_t ring_next = 0;             // slot to serve next, for fairness
   std::unique_ptr<ReduceRun> reduce;  // reductions
-  uint64_t marked = 0;                // of the own block of a reduction: done mark
+  uint64_t completed = 0;             // of the own block of a reduction: completed end
   uint64_t stalls_counted = 0, cuts_counted = 0;
 
   std::vector<std::shared_ptr<void>> grants;  // parts of its memory that others may be reading
@@ -110,7 +110,7 @@ struct Operation {
   // Bytes of the own block that may be read: all, unless it is staged (device memory).
   uint64_t readable() const;
   // The output of `slot` has become final from `before` to `after` bytes.
-  void raise_mark(uint32_t slot, uint64_t before, uint64_t after) const;
+  void raise_completed(uint32_t slot, uint64_t before, uint64_t after) const;
 };
 
 }  // namespace mcast

@@ -17,8 +17,8 @@ void GroupCore::judge_hearing(const Operation& op, Nanos now) {
   for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
     if (op.own_slot == slot) continue;
     const Member root = op.member_of(slot);
-    if (!deafness_.on_stream(root, op.post.sequence, op.plan.chunks,
-                             op.receivers[slot].heard_live()))
+    if (!reachability_.on_stream(root, op.post.sequence, op.plan.chunks,
+                                 op.receivers[slot].heard_live()))
       continue;
     const std::string why = "rank " + std::to_string(self_) +
                             " no longer hears the multicast of rank " + std::to_string(root);

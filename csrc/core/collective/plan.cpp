@@ -3,7 +3,7 @@
 // out of that memory and of what a switch port can be trusted to queue: a root does not receive its
 // own block, so M roots at once fill (M - 1) / M of every receiver's link, and all of them fill it
 // whole. Beyond that the roots take turns in M chains. What a path holds on its way comes on top of
-// what may wait in its queue, once it is measured (StreamSender), as far as the receive budget
+// what may wait in its queue, once it is measured (BlockSender), as far as the receive budget
 // goes. The window never falls below what keeps the credit loop alive: one report quantum plus one
 // batch; with little memory both shrink.
 #include "collective/plan.h"

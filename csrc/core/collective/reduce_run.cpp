@@ -24,7 +24,7 @@ Slice scratch(size_t bytes) {
 Slice marked_apart(const Slice& s) {
   auto keepalive = s.region ? s.region->keepalive() : nullptr;
   Slice own{std::make_shared<Region>(s.data(), s.length, std::move(keepalive)), 0, s.length};
-  own.region->set_ready(0);
+  own.region->set_readable(0);
   return own;
 }
 
@@ -40,9 +40,9 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   const Hosts& hosts = shared.hosts;
   const Member self = self_;
   const uint32_t members = members_, here = hosts.host_of(self);
-  for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.speaker(h, self));
+  for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self));
   own_ = static_cast<Member>(here);
-  told = static_cast<uint32_t>(contributors_.size()) - 1;
+  granted = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.way == ReduceWay::kOneStep) {
     const Slice all = scratch(plan.block * members);
     for (uint32_t m = 0; m < members; m++) {
@@ -77,7 +77,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
-  shape.brought = host.has_value();
+  shape.contributed = host.has_value();
   shape.divisor = members;
   shape.element = args.element;
   shape.reduction = host ? host->reduction() : args.reduction;
@@ -94,7 +94,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   std::vector<uint32_t> segments(members);
   for (uint32_t m = 0; m < members; m++) {
     const auto to = static_cast<Member>(m);
-    if (hosts.speaker(here, to) != self) continue;
+    if (hosts.leader(here, to) != self) continue;
     segments[m] = static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment);
   }
   sender.emplace(self, std::move(segments), plan.unasked);
@@ -118,7 +118,7 @@ Slice ReduceRun::contribution(Member m) const {
 void ReduceRun::publish() {
   if (plan_.way != ReduceWay::kGather) return;
   // The rest of a short block is padding.
-  result_.region->set_ready(owner->complete() ? result_.length : owner->final_bytes());
+  result_.region->set_readable(owner->complete() ? result_.length : owner->final_bytes());
 }
 
 std::optional<Member> ReduceRun::contributor(Member m) const {
@@ -134,34 +134,34 @@ std::optional<ConstBytes> ReduceRun::payload(Member m, size_t offset, size_t byt
 
 bool ReduceRun::all_readable() const {
   return std::all_of(args_.inputs.begin(), args_.inputs.end(), [](const Slice& s) {
-    return !s.region || s.offset + s.length <= s.region->ready();
+    return !s.region || s.offset + s.length <= s.region->readable();
   });
 }
 
 bool ReduceRun::readable(Member m, uint64_t bytes) const {
   if (host) return offered && host->all_offered() && !host->refused();
   const Slice c = contribution(m);
-  return !c.region || c.offset + bytes <= c.region->ready();
+  return !c.region || c.offset + bytes <= c.region->readable();
 }
 
 bool ReduceRun::refresh_own() {
   if (!own_staged_) return false;
   if (plan_.way == ReduceWay::kOneStep) {
     const Slice& input = args_.inputs[0];
-    if (input.offset + plan_.block > input.region->ready()) return false;
+    if (input.offset + plan_.block > input.region->readable()) return false;
     std::memcpy(result_.data(), input.data(), plan_.block);
-    result_.region->set_ready(plan_.block);
+    result_.region->set_readable(plan_.block);
     own_staged_ = false;
     return true;
   }
   const Slice own = contribution(self_);
-  const uint64_t ready = own.region->ready();
+  const uint64_t ready = own.region->readable();
   own_staged_ = ready < own.offset + own.length;
   owner->own_ready(ready <= own.offset ? 0 : std::min<uint64_t>(ready - own.offset, own.length));
   return true;
 }
 
-uint64_t ReduceRun::mark() const {
+uint64_t ReduceRun::completed() const {
   return owner && plan_.way != ReduceWay::kToRoot ? owner->final_bytes() : 0;
 }
 

@@ -38,15 +38,15 @@ class ReduceRun {
   // The multicast half of an all_reduce: the slots of its streams, by member. Blocks that are
   // shorter than the others (and all slots of the one-step way) are scratch memory.
   const std::vector<Slice>& slots() const { return slots_; }
-  // The own block's result; `region->ready()` follows the folding (publish()).
+  // The own block's result; `region->readable()` follows the folding (publish()).
   const Slice& result() const { return result_; }
   // Raises the mark of what may be multicast.
   void publish();
   // Tells the owner how far our contribution to our own block may be read (staged sources); in the
   // one-step way takes our input once it is here. True: something was told.
   bool refresh_own();
-  // Bytes of our own block that are final in the caller's memory, for done marks.
-  uint64_t mark() const;
+  // Bytes of our own block that are final in the caller's memory, for completed ends.
+  uint64_t completed() const;
   // Whether the stream of this slot arrives in the caller's memory (else it is scratch).
   bool lands(uint32_t slot) const;
   // Whether `bytes` of our contribution to member `m`, from its start, can be read.
@@ -77,13 +77,13 @@ class ReduceRun {
 
   std::optional<HostInputs> host;    // where ranks of a host fold first
   bool offered = false;              // our input, to them
-  bool took = false;                 // they know that we have read theirs
+  bool acknowledged = false;         // they know that we have read theirs
   Nanos refused_until = kNever;      // when not being able to read theirs is an error
   std::optional<ReduceOwner> owner;  // not for the one-step way
   std::optional<ReduceSender> sender;
   // Granting: contributors that know of what `owner` has granted, and what they knew before;
   // segments asked for in all; whether the rest waits for a window.
-  uint32_t told, told_before = 0;
+  uint32_t granted, granted_before = 0;
   uint64_t asked = 0;
   bool held = false;
   std::vector<size_t> unasked;      // by owner: bytes sent without a grant

@@ -109,7 +109,7 @@ void GroupCore::on_ring_data(const Frame& header, ConstBytes body, Nanos now) {
   op->ring[*slot].available += data.payload.size();
   ops_.touch(*op);
   if (!op->final_to.empty()) {
-    op->raise_mark(*slot, data.offset, op->ring[*slot].available);
+    op->raise_completed(*slot, data.offset, op->ring[*slot].available);
   }
   if (op->ring[*slot].available == op->plan.block) {
     op->receiving--;

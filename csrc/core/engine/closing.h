@@ -12,7 +12,7 @@ struct LeftInFlight {
   Status elsewhere;  // for the other ranks: kClosed, with the rank's name
 };
 
-// `hurry`: after an error or an interrupt, nothing was waited for.
-LeftInFlight left_in_flight(Member self, size_t operations, bool hurry);
+// `force`: after an error or an interrupt, nothing was waited for.
+LeftInFlight left_in_flight(Member self, size_t operations, bool force);
 
 }  // namespace mcast

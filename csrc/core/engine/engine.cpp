@@ -1,9 +1,9 @@
 // One engine per process: lanes by the settings that their sockets depend on, made at first use and
 // kept, so that groups are cheap. A lane that has lost a peer can never talk to that process again
 // (neither side would know what the other had received), so the next group gets a fresh one, with
-// new sockets and a new identity; the worn one ends when its last group is gone. The same goes for
-// a lane whose interface has got another address. The engine is leaked on purpose (nothing of it
-// may be destroyed while other threads run at exit); shutdown() is called by the host language's
+// new sockets and a new identity; the poisoned one ends when its last group is gone. The same goes
+// for a lane whose interface has got another address. The engine is leaked on purpose (nothing of
+// it may be destroyed while other threads run at exit); shutdown() is called by the host language's
 // exit hook. After fork() the child closes the descriptors it inherited and starts with an engine
 // of its own.
 #include "engine/engine.h"
@@ -39,7 +39,7 @@ const char* version() noexcept { return MCAST_VERSION; }
 
 namespace {
 
-constexpr Nanos kWornPatience = 500 * kMilli;  // for the goodbye to peers that are still there
+constexpr Nanos kPoisonedPatience = 500 * kMilli;  // for the goodbye to peers that are still there
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
 std::mutex* const g_mutex = new std::mutex;
@@ -59,7 +59,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   if (g_impl != nullptr) {
     for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
-    for (const auto& lane : g_impl->worn) lane->abandon_after_fork();
+    for (const auto& lane : g_impl->poisoned) lane->abandon_after_fork();
     if (g_impl->hub) g_impl->hub->abandon_after_fork();
     g_impl->mutex.unlock();
   }
@@ -119,15 +119,15 @@ Engine& Engine::instance() {
   return *g_engine;
 }
 
-// Ends the worn lanes that no group uses any more. `mutex` held.
-void Engine::Impl::sweep_worn() {
-  for (size_t i = 0; i < worn.size();) {
-    if (worn[i].use_count() > 1) {
+// Ends the poisoned lanes that no group uses any more. `mutex` held.
+void Engine::Impl::sweep_poisoned() {
+  for (size_t i = 0; i < poisoned.size();) {
+    if (poisoned[i].use_count() > 1) {
       i++;
       continue;
     }
-    worn[i]->stop(kWornPatience);
-    worn.erase(worn.begin() + static_cast<std::ptrdiff_t>(i));
+    poisoned[i]->stop(kPoisonedPatience);
+    poisoned.erase(poisoned.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
 
@@ -138,11 +138,11 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
-    if (!it->second->worn() && has_its_addresses(it->second->transport())) return it->second;
-    worn.push_back(it->second);
+    if (!it->second->poisoned() && has_its_addresses(it->second->transport())) return it->second;
+    poisoned.push_back(it->second);
     lanes.erase(it);
   }
-  sweep_worn();
+  sweep_poisoned();
   Result<std::unique_ptr<Transport>> made =
       verbs ? make_verbs_transport(VerbsOptions::from(config, index))
             : make_udp_transport(UdpTransportOptions::from(config, index));
@@ -250,7 +250,7 @@ void Engine::shutdown(bool give_up) {
     for (const auto& weak : impl_->parts) {
       if (auto group = weak.lock()) parts.push_back(std::move(group));
     }
-    lanes = impl_->worn;
+    lanes = impl_->poisoned;
     for (const auto& [key, lane] : impl_->lanes) lanes.push_back(lane);
   }
   // All at once: the patience of many groups must not add up. Then what they are made of, where

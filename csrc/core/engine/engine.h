@@ -56,15 +56,15 @@ struct PostOptions {
   Nanos timeout = 1800 * kSecond;  // from now; then every rank gets kTimeout naming the late ranks
   OpLabel label;
   Completion done;
-  // Done marks, for destinations that are only a stop on the way (device memory): how many bytes
-  // from its start the output of this index holds for good. Called about every
-  // `mark_step` bytes and at the end of each output but the own one; not after `done`. A
+  // Completed ends, for destinations that are only a stop on the way (device memory): how many
+  // bytes from its start the output of this index holds for good. Called about every
+  // `completed_step` bytes and at the end of each output but the own one; not after `done`. A
   // reduce_scatter has output 0; an all_reduce one per rank, the block that this rank folds, with
   // the own one and without shorter ones; others have none, `done` is their mark. Must not
   // block, nor call the group. Calls for different outputs may be concurrent, on threads of the
   // engine's or in the posting call.
-  std::function<void(uint32_t output, uint64_t bytes)> on_mark;
-  size_t mark_step = 1u << 20;
+  std::function<void(uint32_t output, uint64_t bytes)> on_completed;
+  size_t completed_step = 1u << 20;
 };
 
 struct GroupStats {
@@ -132,7 +132,7 @@ class Group {
     return false;
   }
 
-  // To be called after a Region's ready mark rose: the lane looks at it soon. Any thread; may
+  // To be called after a Region's readable end rose: the lane looks at it soon. Any thread; may
   // outlive the group.
   virtual std::function<void()> waker() const = 0;
 

@@ -21,7 +21,8 @@ namespace mcast {
 struct Engine::Impl {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes;
-  std::vector<std::shared_ptr<LaneThread>> worn;  // replaced in `lanes`; groups may still use them
+  std::vector<std::shared_ptr<LaneThread>>
+      poisoned;  // replaced in `lanes`; groups may still use them
   std::vector<std::weak_ptr<GroupBase>> groups;
   std::vector<std::weak_ptr<GroupBase>> parts;  // of those; closed after them
   bool down = false;
@@ -39,7 +40,7 @@ struct Engine::Impl {
   // Empty, or why verbs does not work here. Asked once per set of settings.
   std::string verbs_problem_of(const Config& config);
   std::map<std::string, std::string> verbs_problems;
-  void sweep_worn();
+  void sweep_poisoned();
   Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
   RankRecord describe_self(const GroupSpec& spec, const Result<HostMeeting>& meeting);
   Result<Roster> introduce_on(Lanes& on, const GroupSpec& spec, RankRecord& mine, Round& introduced,

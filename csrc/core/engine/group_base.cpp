@@ -64,7 +64,7 @@ void GroupBase::fail_part(const Status& why) {
   for (size_t lane = 0; lane < counters_.size(); lane++) fail_lane(lane, why);
 }
 
-std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
+std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
   struct Both {
     std::mutex mutex;
     size_t left = 2;  // lanes
@@ -86,8 +86,8 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
   const Nanos now = monotonic_now();
   const Nanos deadline = limit > kNever - now ? kNever : now + limit;
   for (size_t lane = 0; lane < counters_.size(); lane++) {
-    close_lane(lane, deadline, hurry,
-               [both, look = hurry && intact, state = state_](const Status& status) {
+    close_lane(lane, deadline, force,
+               [both, look = force && intact, state = state_](const Status& status) {
                  std::lock_guard<std::mutex> lock(both->mutex);
                  if (both->first.ok()) both->first = status;
                  if (--both->left > 0) return;
@@ -103,8 +103,8 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool hurry) {
   return future;
 }
 
-Status GroupBase::close(Nanos limit, bool hurry) {
-  std::future<Status> future = start_close(limit, hurry);
+Status GroupBase::close(Nanos limit, bool force) {
+  std::future<Status> future = start_close(limit, force);
   // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {

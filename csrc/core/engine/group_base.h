@@ -46,7 +46,7 @@ class GroupBase : public Group {
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
-  std::future<Status> start_close(Nanos limit, bool hurry);
+  std::future<Status> start_close(Nanos limit, bool force);
   Nanos linger() const { return config_.linger; }
 
   // False in the child of a fork, where every call fails and no lock of the group may be taken:
@@ -60,9 +60,9 @@ class GroupBase : public Group {
   virtual void pushed(size_t) {}
   // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
   virtual void fail_lane(size_t lane, const Status& why) = 0;
-  // Leaves the lane when nothing is in flight there, or at `deadline`; `hurry` as for give_up().
+  // Leaves the lane when nothing is in flight there, or at `deadline`; `force` as for give_up().
   // `closed` runs once.
-  virtual void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) = 0;
+  virtual void close_lane(size_t lane, Nanos deadline, bool force, Completion closed) = 0;
   // Whether there are lanes to fail and to close: not in a group of one, nor before it is open.
   virtual bool has_lanes() const = 0;
   // Whether other processes read the caller's memory where it lies.
@@ -70,7 +70,7 @@ class GroupBase : public Group {
   // Whether the lanes copy an all-gather's own block to its place.
   virtual bool copies_own_block() const { return false; }
 
-  Status close(Nanos limit, bool hurry);
+  Status close(Nanos limit, bool force);
   // The group's lock (state_->mutex), or why `op` is refused.
   Result<std::unique_lock<std::mutex>> enter(const std::string& op) const;
   // Counters and state, both lanes together.

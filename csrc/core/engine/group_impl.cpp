@@ -89,7 +89,7 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
                              other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
     // Where a peer was silent, its connections may yet break, long after the network has healed:
     // the next group must not be made over them.
-    if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.wear_out();
+    if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
     {
       std::lock_guard<std::mutex> lock(state->mutex);
       if (state->failure.ok()) state->failure = why;
@@ -241,17 +241,17 @@ Status GroupImpl::push_split(Post post) {
   auto ends = std::make_shared<Ends>();
   ends->done = std::move(post.done);
   auto arrived = std::make_shared<std::atomic<bool>>(false);
-  Post hull;
-  const Sequence sequence = hull.sequence = post.sequence;
-  hull.descriptor = post.descriptor;
-  hull.posted = post.posted;
-  hull.timeout = post.timeout;
-  hull.elsewhere = arrived;
-  hull.done = [ends](const Status& status) {
+  Post whole;
+  const Sequence sequence = whole.sequence = post.sequence;
+  whole.descriptor = post.descriptor;
+  whole.posted = post.posted;
+  whole.timeout = post.timeout;
+  whole.delegated = arrived;
+  whole.done = [ends](const Status& status) {
     ends->outcome = status;
     ends->one();
   };
-  if (Status status = push_to_lane(0, std::move(hull)); !status.ok()) return status;
+  if (Status status = push_to_lane(0, std::move(whole)); !status.ok()) return status;
   const auto on_lane = [weak = std::weak_ptr(lanes_[0]),
                         tag = tag_](std::function<void(GroupCore&, Nanos)> act) {
     const auto lane = weak.lock();
@@ -320,8 +320,8 @@ void GroupImpl::fail_lane(size_t lane, const Status& why) {
   });
 }
 
-void GroupImpl::close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) {
-  lanes_[lane]->close_group(tag_, deadline, hurry, std::move(closed));
+void GroupImpl::close_lane(size_t lane, Nanos deadline, bool force, Completion closed) {
+  lanes_[lane]->close_group(tag_, deadline, force, std::move(closed));
 }
 
 GroupStats GroupImpl::stats() const {

@@ -45,7 +45,7 @@ class GroupImpl final : public GroupBase {
  private:
   Status push(size_t lane, Post post) override;
   void fail_lane(size_t lane, const Status& why) override;
-  void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
+  void close_lane(size_t lane, Nanos deadline, bool force, Completion closed) override;
   Status push_split(Post post);
   Status push_to_lane(size_t lane, Post post);
   bool has_lanes() const override;

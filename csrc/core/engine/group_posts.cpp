@@ -83,8 +83,8 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
   post.posted = monotonic_now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
-  post.on_mark = std::move(options.on_mark);
-  post.mark_step = options.mark_step;
+  post.on_completed = std::move(options.on_completed);
+  post.completed_step = options.completed_step;
   {
     auto lock = enter(post.descriptor.name);
     if (!lock.ok()) return lock.status();

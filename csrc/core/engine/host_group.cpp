@@ -86,8 +86,8 @@ std::function<void()> HostGroup::waker() const {
 
 void HostGroup::fail_lane(size_t lane, const Status& why) { lanes_[lane]->fail(why, rank_); }
 
-void HostGroup::close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) {
-  lanes_[lane]->close(deadline, hurry, std::move(closed));
+void HostGroup::close_lane(size_t lane, Nanos deadline, bool force, Completion closed) {
+  lanes_[lane]->close(deadline, force, std::move(closed));
 }
 
 Result<HostMeeting> HostMeeting::prepare(const GroupSpec& spec, const HostHub& hub, bool segment) {

@@ -28,7 +28,7 @@ class HostGroup final : public GroupBase {
   Status push(size_t lane, Post post) override;
   void pushed(size_t lane) override;
   void fail_lane(size_t lane, const Status& why) override;
-  void close_lane(size_t lane, Nanos deadline, bool hurry, Completion closed) override;
+  void close_lane(size_t lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool read_by_peers() const override { return direct_; }
   bool copies_own_block() const override { return true; }

@@ -23,7 +23,8 @@ namespace {
 
 constexpr Nanos kTick = kHostTick;
 constexpr Nanos kSpin = 30 * kMicro;
-constexpr Nanos kMute = kSecond;  // without an answer: "has not answered" in a time-out's text
+constexpr Nanos kUnresponsive =
+    kSecond;  // without an answer: "has not answered" in a time-out's text
 
 }  // namespace
 
@@ -82,10 +83,10 @@ void HostLane::fail(const Status& why, Member culprit) {
   run();
 }
 
-void HostLane::close(Nanos deadline, bool hurry, Closed done) {
+void HostLane::close(Nanos deadline, bool force, Closed done) {
   {
     std::lock_guard<std::mutex> lock(inbox_mutex_);
-    leaving_.push_back({deadline, hurry, std::move(done)});
+    leaving_.push_back({deadline, force, std::move(done)});
     mail_.store(true, std::memory_order_seq_cst);
   }
   ring_driver();
@@ -227,10 +228,10 @@ void HostLane::serve_closing(Nanos at) {
   if (closing_.empty()) return;
   const bool idle = core_.idle();
   const Nanos deadline = closing_.front().deadline;
-  const bool hurry = closing_.front().hurry;
-  if (!idle && !hurry && at < deadline) return;
+  const bool force = closing_.front().force;
+  if (!idle && !force && at < deadline) return;
   if (!idle && closing_outcome_.ok()) {
-    const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), hurry);
+    const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
     closing_outcome_ = left.here.with_context(core_.oldest_text());
     core_.fail(left.elsewhere, params_.self);
   }
@@ -245,7 +246,7 @@ void HostLane::watch(Nanos at) {
   const Nanos gap = std::min(at - watched_, 2 * kTick);
   watched_ = at;
   const std::vector<Member> awaited = core_.awaited();
-  std::vector<Member> mute;
+  std::vector<Member> unresponsive;
   const Nanos interval = std::clamp<Nanos>(liveness_limit_ / 8, kTick, 2 * kSecond);
   for (uint32_t i = 0; i < params_.size; i++) {
     if (std::find(awaited.begin(), awaited.end(), i) == awaited.end()) silence_[i] = {};
@@ -266,7 +267,7 @@ void HostLane::watch(Nanos at) {
     if (s.total >= liveness_limit_) {
       return core_.fail(HostPeer::silent(m, s.total, liveness_limit_), m);
     }
-    if (s.total >= kMute) mute.push_back(m);
+    if (s.total >= kUnresponsive) unresponsive.push_back(m);
     if (at - s.at >= interval) {
       // One question at a time; its host thread is rung for it again and again.
       if (open) {
@@ -278,7 +279,7 @@ void HostLane::watch(Nanos at) {
       counters_->add(Counter::pings_sent);
     }
   }
-  core_.check(mute);
+  core_.check(unresponsive);
 }
 
 }  // namespace mcast

@@ -34,7 +34,7 @@ class HostLane : private HostPort {
   // and leaves the rest to whoever waits, or to the host thread.
   void enqueue(Post post);
   void run();
-  // What an operation in flight waits for may have come (Region::set_ready). Any thread.
+  // What an operation in flight waits for may have come (Region::set_readable). Any thread.
   void look_again();
 
   // The calling thread drives until `done()`, or until `until`. False: another thread drives, or
@@ -47,10 +47,10 @@ class HostLane : private HostPort {
 
   // Fails the group here and on all ranks. Any thread.
   void fail(const Status& why, Member culprit);
-  // Leaves when nothing is in flight; at `deadline`, or at once if `hurry`, what is in flight fails
+  // Leaves when nothing is in flight; at `deadline`, or at once if `force`, what is in flight fails
   // on all ranks. `done` runs once, on whichever thread drives.
   using Closed = std::function<void(const Status&)>;
-  void close(Nanos deadline, bool hurry, Closed done);
+  void close(Nanos deadline, bool force, Closed done);
 
  protected:
   // Runs between arming and letting go, where peers may ring a lane that is still driven: a test's
@@ -87,7 +87,7 @@ class HostLane : private HostPort {
   std::vector<std::pair<Status, Member>> failures_;
   struct Closing {
     Nanos deadline;
-    bool hurry;
+    bool force;
     Closed done;
   };
   std::vector<Closing> leaving_;

@@ -22,8 +22,8 @@ constexpr Nanos kOrphanAge = 60 * kSecond;
 constexpr Nanos kProofAge = 130 * kSecond;
 // Naps: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
 // in one for it to save anything.
-constexpr Nanos kLongestNap = 200 * kMicro, kShortestNap = 50 * kMicro;
-constexpr uint64_t kNapBytes = 128u << 10;
+constexpr Nanos kLongestPause = 200 * kMicro, kShortestPause = 50 * kMicro;
+constexpr uint64_t kPauseBytes = 128u << 10;
 }  // namespace
 
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
@@ -178,21 +178,22 @@ Nanos Lane::deadline(Nanos now) const {
   return next;
 }
 
-Nanos Lane::nap(Nanos now) {
+Nanos Lane::coalesce(Nanos now) {
   const uint64_t taken = std::exchange(taken_, 0);
   const Nanos time = now - std::exchange(taken_since_, now);
   if (taken == 0 || time <= 0) return 0;
-  size_t slack = 0;
+  size_t headroom = 0;
   for (const auto& [tag, group] : groups_) {
     if (!group->core_.busy()) continue;
-    const size_t s = group->core_.slack();
+    const size_t s = group->core_.headroom();
     if (s == 0) return 0;
-    slack = slack == 0 ? s : std::min(slack, s);
+    headroom = headroom == 0 ? s : std::min(headroom, s);
   }
   const double rate = static_cast<double>(taken) / static_cast<double>(time);
-  const Nanos nap = std::min(kLongestNap, static_cast<Nanos>(static_cast<double>(slack) / rate));
-  const bool pays = static_cast<double>(nap) * rate >= static_cast<double>(kNapBytes);
-  return pays && nap >= kShortestNap ? nap : 0;
+  const Nanos pause =
+      std::min(kLongestPause, static_cast<Nanos>(static_cast<double>(headroom) / rate));
+  const bool pays = static_cast<double>(pause) * rate >= static_cast<double>(kPauseBytes);
+  return pays && pause >= kShortestPause ? pause : 0;
 }
 
 void Lane::on_datagram(ConstBytes datagram) {
@@ -297,7 +298,7 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};
-  if (!graceful) wear_out();
+  if (!graceful) poison();
   for (const auto& [tag, group] : groups_) {
     for (size_t m = 0; m < group->peers_.size(); m++) {
       if (group->peers_[m] == peer) {

@@ -78,7 +78,7 @@ class Lane final : private DatagramSink, private StreamSink {
   Nanos deadline(Nanos now) const;
   // Asked when poll() has left nothing to do: how long it may well be left alone, whatever arrives;
   // 0: not at all.
-  Nanos nap(Nanos now);
+  Nanos coalesce(Nanos now);
 
   // Tags of removed groups that are remembered: frames for them are late ones, not early ones.
   static constexpr size_t kRetiredTags = 4096;
@@ -89,8 +89,8 @@ class Lane final : private DatagramSink, private StreamSink {
   uint32_t busy_groups() const { return busy_; }
   // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
   // Any thread.
-  bool worn() const { return worn_.load(std::memory_order_relaxed); }
-  void wear_out() { worn_.store(true, std::memory_order_relaxed); }
+  bool poisoned() const { return poisoned_.load(std::memory_order_relaxed); }
+  void poison() { poisoned_.store(true, std::memory_order_relaxed); }
 
  private:
   friend class LaneGroup;
@@ -135,9 +135,9 @@ class Lane final : private DatagramSink, private StreamSink {
     Nanos until;
   };
   std::deque<Grant> grants_;
-  std::atomic<bool> worn_{false};
+  std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  uint64_t taken_ = 0;     // bytes of datagrams since the last nap(),
+  uint64_t taken_ = 0;     // bytes of datagrams since the last coalesce(),
   Nanos taken_since_ = 0;  // which was then
   uint32_t busy_ = 0;
   uint64_t foreign_ = 0, malformed_ = 0;

@@ -67,9 +67,9 @@ bool LaneThread::call(const Command& command) {
   return true;
 }
 
-void LaneThread::close_group(uint64_t tag, Nanos deadline, bool hurry, Closed done) {
-  const bool pushed = push([this, tag, deadline, hurry, done](Lane&, Nanos) {
-    closing_.push_back({tag, deadline, hurry, done});
+void LaneThread::close_group(uint64_t tag, Nanos deadline, bool force, Closed done) {
+  const bool pushed = push([this, tag, deadline, force, done](Lane&, Nanos) {
+    closing_.push_back({tag, deadline, force, done});
   });
   if (!pushed) done(Status(Code::kClosed, "the engine is shut down"));
 }
@@ -79,7 +79,7 @@ void LaneThread::serve_closing(Nanos now) {
     const Closing c = closing_[i];
     LaneGroup* group = lane_.find_group(c.tag);
     const bool over =
-        group == nullptr || (c.hurry ? group->core().confirmed_so_far() : group->core().quiet());
+        group == nullptr || (c.force ? group->core().confirmed_so_far() : group->core().quiet());
     if (!over && now < c.deadline) {
       i++;
       continue;
@@ -89,7 +89,7 @@ void LaneThread::serve_closing(Nanos now) {
     if (group != nullptr) {
       GroupCore& core = group->core();
       if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
-        const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.hurry);
+        const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.force);
         core.fail(left.elsewhere, core.params().self, now);
         outcome = left.here.with_context(oldest);
       }
@@ -131,8 +131,8 @@ void LaneThread::loop() {
     for (const Closing& c : closing_) next = std::min(next, c.deadline);
     now = monotonic_now();
     if (next <= now) continue;
-    if (const Nanos nap = lane_.nap(now); nap > 0 && nap < next - now) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+    if (const Nanos pause = lane_.coalesce(now); pause > 0 && pause < next - now) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
     } else {
       lane_.transport().wait(std::min(next - now, kLongestSleep));
     }

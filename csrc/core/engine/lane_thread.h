@@ -30,11 +30,11 @@ class LaneThread {
   bool call(const Command& command);
 
   // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
-  // in flight fails, on all ranks). `hurry`: operations that are not over are not waited for, only
+  // in flight fails, on all ranks). `force`: operations that are not over are not waited for, only
   // the confirmation of those that are. `done` gets the outcome, once, usually on the lane's
   // thread.
   using Closed = std::function<void(const Status&)>;
-  void close_group(uint64_t tag, Nanos deadline, bool hurry, Closed done);
+  void close_group(uint64_t tag, Nanos deadline, bool force, Closed done);
 
   // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.
   void stop(Nanos patience);
@@ -42,14 +42,14 @@ class LaneThread {
   // In the child of a fork: closes descriptors; nothing else of this object may be used.
   void abandon_after_fork() noexcept { lane_.transport().abandon_after_fork(); }
   const std::string& description() const { return description_; }
-  bool worn() const { return lane_.worn(); }
+  bool poisoned() const { return lane_.poisoned(); }
   Transport& transport() { return lane_.transport(); }
 
  private:
   struct Closing {
     uint64_t tag;
     Nanos deadline;
-    bool hurry;
+    bool force;
     Closed done;
   };
   void loop();

@@ -1,5 +1,5 @@
-// All parts of an operation are posted at once; data flows between them by ready marks. What a rail
-// delivers raises the mark of a region over the output's memory, which is the source of the
+// All parts of an operation are posted at once; data flows between them by readable ends. What a
+// rail delivers raises the mark of a region over the output's memory, which is the source of the
 // operations among the ranks of the host; on a broadcast root's host it is the other way round. The
 // host's operations go by pieces, in the order in which the rails deliver: where all roots send at
 // once, piece by piece over all blocks, else block by block. That order, like all that is posted
@@ -28,7 +28,7 @@ Slice unready(const Slice& memory) {
   auto hold = memory.region ? memory.region->keepalive() : nullptr;
   Slice s{std::make_shared<Region>(memory.data(), memory.length, std::move(hold)), 0,
           memory.length};
-  s.region->set_ready(0);
+  s.region->set_readable(0);
   return s;
 }
 
@@ -103,10 +103,10 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   }
   std::vector<Member> ranks(hosts);
   for (uint32_t h = 0; h < hosts; h++) ranks[h] = rank_on_rail(h);
-  on_rail.mark_step = whole.on_mark ? std::min(piece, whole.mark_step) : piece;
-  on_rail.on_mark = [ours, ranks, mark = whole.on_mark, wake = wake_host_](uint32_t h,
-                                                                           uint64_t bytes) {
-    ours[h].region->set_ready(bytes);
+  on_rail.completed_step = whole.on_completed ? std::min(piece, whole.completed_step) : piece;
+  on_rail.on_completed = [ours, ranks, mark = whole.on_completed, wake = wake_host_](
+                             uint32_t h, uint64_t bytes) {
+    ours[h].region->set_readable(bytes);
     wake();
     if (mark) mark(ranks[h], bytes);
   };
@@ -123,10 +123,10 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
       p.outputs.push_back(
           i == place_ ? p.input : within(whole.outputs[hosts_.members(h)[i]], offset, length));
     }
-    if (whole.on_mark) {
-      p.mark_step = whole.mark_step;
-      p.on_mark = [mark = whole.on_mark, members = hosts_.members(h), offset](
-                      uint32_t i, uint64_t bytes) { mark(members[i], offset + bytes); };
+    if (whole.on_completed) {
+      p.completed_step = whole.completed_step;
+      p.on_completed = [mark = whole.on_completed, members = hosts_.members(h), offset](
+                           uint32_t i, uint64_t bytes) { mark(members[i], offset + bytes); };
     }
     part(host(), std::move(p), parts);
   };
@@ -160,9 +160,9 @@ void Rails::post_broadcast(const Post& whole, const std::shared_ptr<Parts>& part
   Slice ours = within(memory, place_ * share, lengths[place_]);
   if (!is_root && ours.length > 0) ours = unready(ours);
   std::function<void(size_t, uint64_t)> mark;
-  if (whole.on_mark && !is_root) {
+  if (whole.on_completed && !is_root) {
     auto prefix = std::make_shared<Prefix>(
-        lengths, [on_mark = whole.on_mark](uint64_t bytes) { on_mark(0, bytes); });
+        lengths, [on_completed = whole.on_completed](uint64_t bytes) { on_completed(0, bytes); });
     mark = [prefix](size_t i, uint64_t bytes) { prefix->raise(i, bytes); };
   }
   if (lengths[place_] > 0) {
@@ -174,9 +174,9 @@ void Rails::post_broadcast(const Post& whole, const std::shared_ptr<Parts>& part
     if (with_root) p.input = ours;
     p.outputs = {with_root ? ours : within(memory, place_ * share, lengths[place_])};
     if (!with_root) {
-      p.mark_step = piece;
-      p.on_mark = [ours, mark, place = place_, wake = wake_host_](uint32_t, uint64_t bytes) {
-        ours.region->set_ready(bytes);
+      p.completed_step = piece;
+      p.on_completed = [ours, mark, place = place_, wake = wake_host_](uint32_t, uint64_t bytes) {
+        ours.region->set_readable(bytes);
         wake();
         if (mark) mark(place, bytes);
       };
@@ -200,10 +200,10 @@ void Rails::post_broadcast(const Post& whole, const std::shared_ptr<Parts>& part
         p.outputs = {within(memory, i * share + at, length)};
         const bool feeds = with_root && i == place_;
         if (feeds || mark) {
-          p.mark_step = piece;
-          p.on_mark = [feeds, ours, mark, i, at, wake = wake_rail_](uint32_t, uint64_t bytes) {
+          p.completed_step = piece;
+          p.on_completed = [feeds, ours, mark, i, at, wake = wake_rail_](uint32_t, uint64_t bytes) {
             if (feeds) {
-              ours.region->set_ready(at + bytes);
+              ours.region->set_readable(at + bytes);
               wake();
             }
             if (mark) mark(i, at + bytes);

@@ -1,6 +1,6 @@
 // How a group carries out a large broadcast or all-gather by other groups, its parts: by rails
 // (engine/rails.h) or by subgroups (engine/subgroups.h). The whole group itself only sees to it
-// that all ranks make the same call, and ends it for all (Post::elsewhere).
+// that all ranks make the same call, and ends it for all (Post::delegated).
 #pragma once
 
 #include <functional>
@@ -67,7 +67,7 @@ struct Shares {
   std::vector<size_t> lengths;  // may be 0 at the end
 };
 
-// Done marks of one output whose parts arrive side by side: how far it is final from its start.
+// Completed ends of one output whose parts arrive side by side: how far it is final from its start.
 class Prefix {
  public:
   Prefix(std::vector<size_t> lengths, std::function<void(uint64_t)> mark)

@@ -1,5 +1,5 @@
 // Every block (all-gather: each rank's) is cut alike, so a part is an operation of the same kind.
-// Ready marks reach all parts through the region, which they share; done marks are joined.
+// Ready marks reach all parts through the region, which they share; completed ends are joined.
 #include "engine/subgroups.h"
 
 namespace mcast {
@@ -32,9 +32,10 @@ void Subgroups::add_to(GroupStats& stats) const {
 void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& parts) {
   const auto [share, lengths] = Shares(whole.descriptor.bytes, groups_.size());
   std::vector<std::shared_ptr<Prefix>> marks;
-  for (uint32_t slot = 0; whole.on_mark && slot < whole.outputs.size(); slot++) {
+  for (uint32_t slot = 0; whole.on_completed && slot < whole.outputs.size(); slot++) {
     marks.push_back(std::make_shared<Prefix>(
-        lengths, [on_mark = whole.on_mark, slot](uint64_t bytes) { on_mark(slot, bytes); }));
+        lengths,
+        [on_completed = whole.on_completed, slot](uint64_t bytes) { on_completed(slot, bytes); }));
   }
   for (size_t i = 0; i < groups_.size(); i++) {
     if (lengths[i] == 0) continue;
@@ -47,9 +48,9 @@ void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& part
     p.posted = whole.posted;
     p.input = cut(whole.input);
     for (const Slice& output : whole.outputs) p.outputs.push_back(cut(output));
-    p.mark_step = whole.mark_step;
-    if (whole.on_mark) {
-      p.on_mark = [marks, i](uint32_t slot, uint64_t bytes) { marks[slot]->raise(i, bytes); };
+    p.completed_step = whole.completed_step;
+    if (whole.on_completed) {
+      p.on_completed = [marks, i](uint32_t slot, uint64_t bytes) { marks[slot]->raise(i, bytes); };
     }
     part(*groups_[i], std::move(p), parts);
   }

@@ -39,7 +39,7 @@ void CreditTree::collect(std::vector<std::pair<uint32_t, Least>>& changed) {
     Least least = values_[slot];
     for (uint32_t source = 1; source < sources_; source++) {
       const Least& v = values_[static_cast<size_t>(source) * roots_ + slot];
-      least.mark = std::min(least.mark, v.mark);
+      least.high_water = std::min(least.high_water, v.high_water);
       least.limit = std::min(least.limit, v.limit);
       least.lost = std::max(least.lost, v.lost);
     }

@@ -15,7 +15,7 @@ class CreditTree {
   CreditTree(uint32_t roots, uint32_t children);
 
   struct Least {
-    Chunk mark = 0, limit = 0;
+    Chunk high_water = 0, limit = 0;
     uint32_t lost = 0;
     bool operator==(const Least&) const = default;
   };

@@ -90,7 +90,7 @@ void ReduceOwner::fold(Slot& s, uint32_t segment, double factor, const std::byte
 void ReduceOwner::advance(uint32_t segment) {
   Slot& s = slot(segment);
   while (s.next < shape_.members) {
-    if (s.next == shape_.self && !shape_.brought) {
+    if (s.next == shape_.self && !shape_.contributed) {
       const size_t at = static_cast<size_t>(segment) * shape_.segment;
       if (at + length(segment) > own_ready_) return;
       fold(s, segment, shape_.factor, own_ + at);
@@ -126,8 +126,8 @@ bool ReduceOwner::accept(Member from, uint32_t segment, double factor, ConstByte
   return true;
 }
 
-void ReduceOwner::bring(ConstBytes payload) {
-  take(shape_.self, brought(), shape_.factor, payload);
+void ReduceOwner::contribute(ConstBytes payload) {
+  take(shape_.self, contributed(), shape_.factor, payload);
 }
 
 void ReduceOwner::take(Member from, uint32_t segment, double factor, ConstBytes payload) {

@@ -28,10 +28,10 @@ class BufferPool {
 };
 
 struct ReduceShape {
-  uint32_t members = 1;  // contributors; the owner is one of them
-  Member self = 0;       // which
-  bool brought = false;  // our own contribution comes by bring(), it is not read here
-  uint32_t divisor = 0;  // AVG: of the sum; 0: members
+  uint32_t members = 1;      // contributors; the owner is one of them
+  Member self = 0;           // which
+  bool contributed = false;  // our own contribution comes by contribute(), it is not read here
+  uint32_t divisor = 0;      // AVG: of the sum; 0: members
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   double factor = 1;                // PREMUL_SUM: ours
@@ -66,10 +66,10 @@ class ReduceOwner {
 
   // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
   bool accept(Member from, uint32_t segment, double factor, ConstBytes payload);
-  // Our own contribution (shape.brought) to the segment after the last brought one, which is
-  // brought(), with its factor. segment < granted().
-  void bring(ConstBytes payload);
-  uint32_t brought() const { return arrived_[shape_.self]; }
+  // Our own contribution (shape.contributed) to the segment after the last contributed one, which
+  // is contributed(), with its factor. segment < granted().
+  void contribute(ConstBytes payload);
+  uint32_t contributed() const { return arrived_[shape_.self]; }
   // Our own input can be read up to here, bytes.
   void own_ready(uint64_t bytes);
 

@@ -58,7 +58,7 @@ void write_frame_header(std::byte* out, const FrameHeader& header,
 void put_credit(Writer& out, std::span<const CreditEntry> entries) {
   for (const CreditEntry& e : entries) {
     out.put<uint16_t>(e.root);
-    out.put<uint32_t>(e.mark);
+    out.put<uint32_t>(e.high_water);
     out.put<uint32_t>(e.limit);
     out.put<uint32_t>(e.lost);
   }
@@ -71,7 +71,7 @@ bool parse_credit(ConstBytes body, std::vector<CreditEntry>& entries) {
   while (in.remaining() > 0) {
     CreditEntry e;
     e.root = in.get<uint16_t>();
-    e.mark = in.get<uint32_t>();
+    e.high_water = in.get<uint32_t>();
     e.limit = in.get<uint32_t>();
     e.lost = in.get<uint32_t>();
     entries.push_back(e);

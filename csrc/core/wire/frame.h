@@ -81,9 +81,9 @@ struct FrameHeader {
 // One root's stream as a subtree sees it: least over the subtree's receivers.
 struct CreditEntry {
   Member root = 0;
-  Chunk mark = 0;     // drained up to here (not contiguous)
-  Chunk limit = 0;    // may be sent up to here, exclusive
-  uint32_t lost = 0;  // chunks found lost so far: the most of any receiver
+  Chunk high_water = 0;  // drained up to here (not contiguous)
+  Chunk limit = 0;       // may be sent up to here, exclusive
+  uint32_t lost = 0;     // chunks found lost so far: the most of any receiver
   bool operator==(const CreditEntry&) const = default;
 };
 

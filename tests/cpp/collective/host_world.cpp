@@ -145,11 +145,11 @@ Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks) {
     call.status = status;
   };
   if (marks) {
-    p.on_mark = [&call](uint32_t slot, uint64_t bytes) {
+    p.on_completed = [&call](uint32_t slot, uint64_t bytes) {
       EXPECT_GT(bytes, call.marks[slot]);
       call.marks[slot] = bytes;
     };
-    p.mark_step = 10'000;
+    p.completed_step = 10'000;
   }
   const auto whole = [](const std::shared_ptr<Region>& region) {
     return Slice{region, 0, region->size()};

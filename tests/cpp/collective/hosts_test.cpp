@@ -37,12 +37,12 @@ TEST(Hosts, MembersSpeakForAsManyOwnersEach) {
     for (uint32_t h = 0; h < hosts.count(); h++) {
       std::vector<uint32_t> load(host_of.size());
       for (Member owner = 0; owner < host_of.size(); owner++) {
-        const Member speaker = hosts.speaker(h, owner);
-        EXPECT_EQ(hosts.host_of(speaker), h);
+        const Member leader = hosts.leader(h, owner);
+        EXPECT_EQ(hosts.host_of(leader), h);
         if (hosts.host_of(owner) == h) {
-          EXPECT_EQ(speaker, owner);
+          EXPECT_EQ(leader, owner);
         } else {
-          load[speaker]++;
+          load[leader]++;
         }
       }
       uint32_t least = UINT32_MAX, most = 0;
@@ -55,8 +55,8 @@ TEST(Hosts, MembersSpeakForAsManyOwnersEach) {
   }
   // Equal hosts of consecutive ranks: rails.
   const Hosts rails({0, 0, 1, 1, 2, 2});
-  EXPECT_EQ(rails.speaker(2, 0), 4);
-  EXPECT_EQ(rails.speaker(0, 3), 1);
+  EXPECT_EQ(rails.leader(2, 0), 4);
+  EXPECT_EQ(rails.leader(0, 3), 1);
 }
 
 // Payload bytes between ranks, of one reduction of `bytes` per rank in all.
@@ -110,18 +110,18 @@ TEST(Hosts, StagedInputsAreReadWhenTheyAreThere) {
   std::vector<std::shared_ptr<Region>> regions;
   c.adjust = [&](Member, Post& post) {
     regions.push_back(post.reduce->inputs[0].region);
-    regions.back()->set_ready(0);
+    regions.back()->set_readable(0);
   };
   Runs runs;
   for (Member r = 0; r < 4; r++) {
     runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 100'000, 3));
   }
   for (const uint64_t ready : {uint64_t{100'000}, uint64_t{250'000}}) {
-    for (const auto& region : regions) region->set_ready(ready);
+    for (const auto& region : regions) region->set_readable(ready);
     c.run_for(20 * kMilli);
     EXPECT_EQ(c.total(Counter::reduce_bytes_sent), 0u);
   }
-  for (const auto& region : regions) region->set_ready(region->size());
+  for (const auto& region : regions) region->set_readable(region->size());
   finish(c, runs);
 }
 

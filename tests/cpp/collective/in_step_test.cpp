@@ -43,12 +43,12 @@ struct Staged {
       if (rank != 3) return;
       region = post.input.region;
       offset = post.input.offset;
-      region->set_ready(offset);
+      region->set_readable(offset);
     };
     for (Member r = 0; r < 4; r++) runs.push_back(cluster.allgather(r, kBlock, 1));
   }
   void finish() {
-    region->set_ready(region->size());
+    region->set_readable(region->size());
     ASSERT_TRUE(cluster.run([&] { return all_done(runs); }));
     region.reset();
     expect_good(runs, 4);
@@ -61,7 +61,7 @@ TEST(InStep, FasterRootsDoNotRunAhead) {
   Staged s;
   // 33 MB/s, while the links would carry 42 of each, or 46 of the three others.
   for (size_t ready = 0; ready <= kBlock / 2; ready += 32 << 10) {
-    s.region->set_ready(s.offset + ready);
+    s.region->set_readable(s.offset + ready);
     s.cluster.run_for(kMilli);
   }
   const uint64_t lead = (2 << 20) / 4 / 1408 * 3 / 2;  // a window and a half

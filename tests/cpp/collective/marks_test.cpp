@@ -29,14 +29,14 @@ class Marks : public testing::TestWithParam<bool> {
       if (post.input.length > 0) {
         auto region = std::make_shared<Region>(post.input.data(), post.input.length,
                                                std::make_shared<Slice>(post.input));
-        region->set_ready(0);
+        region->set_readable(0);
         sources_[rank] = region;
         post.input = {region, 0, post.input.length};
       }
       const bool all = post.descriptor.kind == wire::Kind::kAllgather;
-      post.mark_step = kStep;
-      post.on_mark = [this, id, all, rank, root = post.descriptor.root, outputs = post.outputs](
-                         uint32_t slot, uint64_t bytes) {
+      post.completed_step = kStep;
+      post.on_completed = [this, id, all, rank, root = post.descriptor.root,
+                           outputs = post.outputs](uint32_t slot, uint64_t bytes) {
         uint64_t& mark = marks_[{rank, slot}];
         EXPECT_GT(bytes, mark);
         EXPECT_TRUE(bytes / kStep > mark / kStep || bytes == outputs[slot].length);
@@ -56,7 +56,7 @@ TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
   stage(c, 5);
   const Runs runs = broadcast_all(c, 1, kMarked, 5);
   for (size_t ready = 0; ready < kMarked; ready += kStep) {
-    sources_[1]->set_ready(ready);
+    sources_[1]->set_readable(ready);
     c.run_for(200 * kMilli);
     for (const Member r : {0, 2}) {
       EXPECT_LE((marks_[{r, 0}]), ready);
@@ -67,11 +67,11 @@ TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
       EXPECT_FALSE(runs[r]->done());
     }
   }
-  sources_[1]->set_ready(kMarked);
+  sources_[1]->set_readable(kMarked);
   finish(c, runs);
   EXPECT_EQ((marks_[{0, 0}]), kMarked);
   EXPECT_EQ((marks_[{2, 0}]), kMarked);
-  EXPECT_EQ(marks_.count({1, 0}), 0u) << "the own block has no done mark";
+  EXPECT_EQ(marks_.count({1, 0}), 0u) << "the own block has no completed end";
 }
 
 TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
@@ -82,14 +82,14 @@ TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
   c.adjust = {};
   Runs second = allgather_all(c, 500, 9);
   for (const auto& [rank, source] : held) {
-    if (rank != 2) source->set_ready(1000);
+    if (rank != 2) source->set_readable(1000);
   }
   c.run_for(300 * kMilli);
   for (const auto& run : first) EXPECT_FALSE(run->done());
-  held.at(2)->set_ready(999);
+  held.at(2)->set_readable(999);
   c.run_for(100 * kMilli);
   for (const auto& run : first) EXPECT_FALSE(run->done());
-  held.at(2)->set_ready(1000);
+  held.at(2)->set_readable(1000);
   first.insert(first.end(), second.begin(), second.end());
   finish(c, first);
 }
@@ -101,7 +101,7 @@ TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
   for (const auto& [rank, source] : sources_) {
     for (size_t piece = 1; piece <= 11; piece++) {
       c.at(c.now() + static_cast<Nanos>(piece * (rank + 1)) * kMilli,
-           [source = source, piece] { source->set_ready(std::min(kMarked, piece * kStep)); });
+           [source = source, piece] { source->set_readable(std::min(kMarked, piece * kStep)); });
     }
   }
   finish(c, runs);
@@ -132,15 +132,15 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
         for (Slice& input : post.reduce->inputs) {
           auto region =
               std::make_shared<Region>(input.data(), input.length, std::make_shared<Slice>(input));
-          region->set_ready(0);
+          region->set_readable(0);
           inputs[rank].push_back(region);
           input = {region, 0, input.length};
         }
-        post.mark_step = kStep;
+        post.completed_step = kStep;
         const bool scatter = kind == wire::Kind::kReduceScatter;
         const size_t share = (bytes / 4 + 2) / 3 * 4;
-        post.on_mark = [&, rank, scatter, share, output = post.reduce->output](uint32_t block,
-                                                                               uint64_t final_to) {
+        post.on_completed = [&, rank, scatter, share, output = post.reduce->output](
+                                uint32_t block, uint64_t final_to) {
           EXPECT_GT(final_to, std::exchange(marks[{rank, block}], final_to));
           // What is final now must be what is there when all is over.
           const ConstBytes now =
@@ -161,7 +161,7 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
           for (size_t at = kStep / 2;; at += kStep) {
             const size_t ready = std::min(at, regions[i]->size());
             c.at(c.now() + static_cast<Nanos>(at / 100 + 17 * rank + 5 * i) * kMicro,
-                 [region = regions[i], ready] { region->set_ready(ready); });
+                 [region = regions[i], ready] { region->set_readable(ready); });
             if (ready == regions[i]->size()) break;
           }
         }

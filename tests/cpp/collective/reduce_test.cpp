@@ -208,7 +208,7 @@ TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
   c.adjust = [&](Member rank, Post& post) {
     if (rank != 0 || post.sequence != 0) return;
     staged = post.reduce->inputs[0].region;
-    staged->set_ready(0);
+    staged->set_readable(0);
   };
   const auto post = [&](Member r) {
     for (uint64_t id = 1; id <= 20; id++) {
@@ -219,7 +219,7 @@ TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
   post(0);
   c.run_for(20 * kMilli);
   EXPECT_GT(c.total(Counter::reduce_bytes_sent), 49'152u);
-  staged->set_ready(UINT64_MAX);
+  staged->set_readable(UINT64_MAX);
   post(1);
   finish(c, runs);
 }

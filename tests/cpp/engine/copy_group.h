@@ -80,7 +80,7 @@ inline bool carry_out(std::vector<CopyGroup*>& group, std::vector<size_t>& done,
   bool moved = false, complete = true;
   for (size_t s = 0; s < slots; s++) {
     const Post& from = group[all ? s : d.root]->posts[0];
-    const size_t offset = from.input.offset, ready = from.input.region->ready();
+    const size_t offset = from.input.offset, ready = from.input.region->readable();
     size_t end = std::min<size_t>(d.bytes, ready < offset ? 0 : ready - offset);
     if (!partly && end < d.bytes) end = 0;
     if (partly && end > done[s]) end = done[s] + 1 + rng.below(end - done[s]);
@@ -90,7 +90,7 @@ inline bool carry_out(std::vector<CopyGroup*>& group, std::vector<size_t>& done,
         const Post& to = g->posts[0];
         if (&to == &from) continue;
         std::memcpy(to.outputs[s].data() + done[s], from.input.data() + done[s], end - done[s]);
-        if (to.on_mark) to.on_mark(static_cast<uint32_t>(s), end);
+        if (to.on_completed) to.on_completed(static_cast<uint32_t>(s), end);
       }
       done[s] = end;
     }

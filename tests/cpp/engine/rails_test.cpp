@@ -1,5 +1,5 @@
-// What Rails posts on its two groups: with groups that only copy, in any order that ready marks and
-// the host's queue allow, every rank gets every byte once, and done marks never lie.
+// What Rails posts on its two groups: with groups that only copy, in any order that readable ends
+// and the host's queue allow, every rank gets every byte once, and completed ends never lie.
 #include "engine/rails.h"
 
 #include <gtest/gtest.h>
@@ -58,8 +58,8 @@ struct World {
     }
     marked[m].assign(blocks, 0);
     if (marks) {
-      p.mark_step = 100'000;
-      p.on_mark = [this, m, d, salt, all](uint32_t b, uint64_t bytes) {
+      p.completed_step = 100'000;
+      p.on_completed = [this, m, d, salt, all](uint32_t b, uint64_t bytes) {
         EXPECT_GT(bytes, marked[m][b]);
         const auto root = all ? static_cast<Member>(b) : d.root;
         for (size_t i = marked[m][b]; i < bytes; i += 977) {

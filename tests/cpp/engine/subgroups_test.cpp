@@ -1,4 +1,4 @@
-// What Subgroups posts on its groups: every byte once, done marks in order, one end.
+// What Subgroups posts on its groups: every byte once, completed ends in order, one end.
 #include "engine/subgroups.h"
 
 #include <algorithm>
@@ -72,8 +72,8 @@ TEST(Subgroups, DeliverExactBytesInAnyOrder) {
         p.input = p.outputs[all ? m : 0];
         for (size_t i = 0; i < bytes; i++) p.input.data()[i] = pattern(m, i, seed);
       }
-      p.mark_step = 100'000;
-      p.on_mark = [&, m](uint32_t b, uint64_t to) {
+      p.completed_step = 100'000;
+      p.on_completed = [&, m](uint32_t b, uint64_t to) {
         EXPECT_GT(to, marked[m][b]);
         const auto from = all ? static_cast<Member>(b) : root;
         for (size_t i = marked[m][b]; i < to; i += 977) {

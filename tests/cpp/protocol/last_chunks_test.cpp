@@ -2,8 +2,8 @@
 // begin again at 0.
 #include <gtest/gtest.h>
 
-#include "protocol/lead.h"
-#include "protocol/stream_sender.h"
+#include "protocol/block_sender.h"
+#include "protocol/skew_limiter.h"
 
 namespace mcast {
 namespace {
@@ -23,7 +23,7 @@ SenderParams longest() {
 
 // Receivers that have everything at once, and let the root go on as far as their own numbers allow.
 TEST(LastChunks, TheLongestStreamIsSentOnceAndToItsEnd) {
-  StreamSender sender(longest());
+  BlockSender sender(longest());
   Nanos now = kMilli;
   Chunk next = 0;
   for (int turns = 0; turns < 20'000 && !sender.all_sent(); turns++) {
@@ -46,7 +46,7 @@ TEST(LastChunks, TheLongestStreamIsSentOnceAndToItsEnd) {
 // The last window again, as often as it is asked for, and nothing beyond it.
 TEST(LastChunks, RepetitionsEndWithTheStream) {
   SenderParams p = longest();
-  StreamSender sender(p);
+  BlockSender sender(p);
   sender.set_all_sent();
   sender.resend({kLast - 5, UINT32_MAX});
   bool again = false;
@@ -59,11 +59,11 @@ TEST(LastChunks, RepetitionsEndWithTheStream) {
 }
 
 TEST(LastChunks, ALeadNearTheEndIsNotBehindTheSlowest) {
-  Lead lead(1u << 20, 2 * kMilli);
-  EXPECT_EQ(lead.end(100, kMilli), 100 + (1u << 20));
+  SkewLimiter limiter(1u << 20, 2 * kMilli);
+  EXPECT_EQ(limiter.end(100, kMilli), 100 + (1u << 20));
   for (const Chunk least : {kLast - (1u << 20), kLast - 1, UINT32_MAX - 1}) {
-    EXPECT_GE(lead.end(least, 2 * kMilli), least);
-    EXPECT_LE(lead.end(least, 2 * kMilli), Lead::kNoLimit);
+    EXPECT_GE(limiter.end(least, 2 * kMilli), least);
+    EXPECT_LE(limiter.end(least, 2 * kMilli), SkewLimiter::kNoLimit);
   }
 }
 

@@ -1,10 +1,10 @@
-// StreamReceiver and StreamSender, cell by cell, and their arithmetic near 2^32 chunks.
+// BlockReceiver and BlockSender, cell by cell, and their arithmetic near 2^32 chunks.
 #include <gtest/gtest.h>
 
 #include <deque>
 
-#include "protocol/stream_receiver.h"
-#include "protocol/stream_sender.h"
+#include "protocol/block_receiver.h"
+#include "protocol/block_sender.h"
 
 namespace mcast {
 namespace {
@@ -15,7 +15,7 @@ struct Detected {
   Ranges lost;
   bool cutoff = false;
 };
-Detected detect(StreamReceiver& r, Nanos now, bool drained = true) {
+Detected detect(BlockReceiver& r, Nanos now, bool drained = true) {
   Detected d;
   r.detect(now, drained, d.lost, d.cutoff);
   return d;
@@ -23,26 +23,26 @@ Detected detect(StreamReceiver& r, Nanos now, bool drained = true) {
 
 // ---- receiver ----
 
-TEST(StreamReceiver, NothingIsLostBeforeTheFirstSign) {
-  StreamReceiver r(10, {1, kMilli});
+TEST(BlockReceiver, NothingIsLostBeforeTheFirstSign) {
+  BlockReceiver r(10, {1, kMilli});
   EXPECT_FALSE(r.heard());
   EXPECT_EQ(r.deadline(), kNever);
   EXPECT_TRUE(detect(r, 100 * kSecond).lost.empty());
 }
 
-TEST(StreamReceiver, AHoleBeyondTheToleranceIsLostAtOnceAndOnce) {
-  StreamReceiver r(100, {3, kMilli});
+TEST(BlockReceiver, AHoleBeyondTheToleranceIsLostAtOnceAndOnce) {
+  BlockReceiver r(100, {3, kMilli});
   r.accept(0, true, 10);
   r.accept(4, true, 10);
   // Seen up to 5: holes below 5 - 3 = 2 are losses.
   EXPECT_EQ(detect(r, 10, false).lost, (Ranges{{1, 2}}));
   EXPECT_TRUE(detect(r, 10, false).lost.empty());
   EXPECT_EQ(r.lost(), 1u);
-  EXPECT_EQ(r.mark(), 5u);
+  EXPECT_EQ(r.high_water(), 5u);
 }
 
-TEST(StreamReceiver, OvertakingWithinTheToleranceIsNoLoss) {
-  StreamReceiver r(8, {4, kMilli});
+TEST(BlockReceiver, OvertakingWithinTheToleranceIsNoLoss) {
+  BlockReceiver r(8, {4, kMilli});
   for (const Chunk c : {3, 2, 1, 0, 7, 6, 5, 4}) {
     EXPECT_TRUE(r.accept(c, true, 10));
     EXPECT_TRUE(detect(r, 10).lost.empty());
@@ -50,8 +50,8 @@ TEST(StreamReceiver, OvertakingWithinTheToleranceIsNoLoss) {
   EXPECT_TRUE(r.complete());
 }
 
-TEST(StreamReceiver, TheCutoffNeedsItsTimeAndADrainedSocket) {
-  StreamReceiver r(10, {100, kMilli});
+TEST(BlockReceiver, TheCutoffNeedsItsTimeAndADrainedSocket) {
+  BlockReceiver r(10, {100, kMilli});
   r.accept(0, true, 0);
   r.on_position(10, 0);
   const Nanos due = r.deadline();
@@ -66,8 +66,8 @@ TEST(StreamReceiver, TheCutoffNeedsItsTimeAndADrainedSocket) {
   EXPECT_TRUE(detect(r, due + kSecond).lost.empty());
 }
 
-TEST(StreamReceiver, ProgressReArmsTheCutoff) {
-  StreamReceiver r(100, {100, kMilli});
+TEST(BlockReceiver, ProgressReArmsTheCutoff) {
+  BlockReceiver r(100, {100, kMilli});
   r.on_position(100, 0);
   Nanos due = r.deadline();
   for (Chunk c = 0; c < 50; c++) {
@@ -78,16 +78,16 @@ TEST(StreamReceiver, ProgressReArmsTheCutoff) {
   EXPECT_GE(due, 49 * 10 * kMicro + kMilli);
 }
 
-TEST(StreamReceiver, ASlowRateDelaysRepairByABoundedTime) {
-  StreamReceiver r(1000, {100, kMilli});
+TEST(BlockReceiver, ASlowRateDelaysRepairByABoundedTime) {
+  BlockReceiver r(1000, {100, kMilli});
   r.accept(0, true, 0);
   r.accept(1, true, 10 * kSecond);
   r.on_position(1000, 10 * kSecond);
   EXPECT_LE(r.deadline(), 10 * kSecond + kMilli + 50 * kMilli);
 }
 
-TEST(StreamReceiver, DuplicatesAreNoProgress) {
-  StreamReceiver r(3, {1, kMilli});
+TEST(BlockReceiver, DuplicatesAreNoProgress) {
+  BlockReceiver r(3, {1, kMilli});
   EXPECT_TRUE(r.accept(1, true, 5));
   EXPECT_FALSE(r.accept(1, true, 6));
   EXPECT_FALSE(r.accept(1, false, 7));
@@ -95,25 +95,25 @@ TEST(StreamReceiver, DuplicatesAreNoProgress) {
   EXPECT_FALSE(r.complete());
 }
 
-TEST(StreamReceiver, RepairsDoNotTellHowFarTheRootGot) {
-  StreamReceiver r(10, {1, kMilli});
+TEST(BlockReceiver, RepairsDoNotTellHowFarTheRootGot) {
+  BlockReceiver r(10, {1, kMilli});
   r.accept(6, false, 5);
-  EXPECT_EQ(r.mark(), 0u);
+  EXPECT_EQ(r.high_water(), 0u);
   r.accept(2, true, 5);
-  EXPECT_EQ(r.mark(), 3u);
+  EXPECT_EQ(r.high_water(), 3u);
 }
 
-TEST(StreamReceiver, PositionsOnlyGoForwardAndNeverPastTheEnd) {
-  StreamReceiver r(10, {1, kMilli});
+TEST(BlockReceiver, PositionsOnlyGoForwardAndNeverPastTheEnd) {
+  BlockReceiver r(10, {1, kMilli});
   r.on_position(7, 0);
   r.on_position(3, 0);
-  EXPECT_EQ(r.mark(), 7u);
+  EXPECT_EQ(r.high_water(), 7u);
   r.on_position(0xffffffff, 0);
-  EXPECT_EQ(r.mark(), 10u);
+  EXPECT_EQ(r.high_water(), 10u);
 }
 
-TEST(StreamReceiver, HolesThatFillAgainMoveTheDeadline) {
-  StreamReceiver r(10, {10, kMilli});
+TEST(BlockReceiver, HolesThatFillAgainMoveTheDeadline) {
+  BlockReceiver r(10, {10, kMilli});
   r.accept(0, true, 0);
   r.accept(2, true, 0);
   EXPECT_NE(r.deadline(), kNever);
@@ -121,22 +121,22 @@ TEST(StreamReceiver, HolesThatFillAgainMoveTheDeadline) {
   EXPECT_EQ(r.deadline(), kNever);
 }
 
-TEST(StreamReceiver, TheOwnBlockIsComplete) {
-  StreamReceiver r(10, {1, kMilli});
+TEST(BlockReceiver, TheOwnBlockIsComplete) {
+  BlockReceiver r(10, {1, kMilli});
   r.set_all();
   EXPECT_TRUE(r.complete());
   EXPECT_TRUE(detect(r, kSecond).lost.empty());
   EXPECT_EQ(r.deadline(), kNever);
-  EXPECT_TRUE(StreamReceiver(0, {1, kMilli}).complete());
+  EXPECT_TRUE(BlockReceiver(0, {1, kMilli}).complete());
 }
 
 // 6 TB of 1408-byte chunks: the bitmap alone is allocated.
-TEST(StreamReceiver, ArithmeticNearTwoToThe32) {
+TEST(BlockReceiver, ArithmeticNearTwoToThe32) {
   constexpr Chunk kMany = 0xffffff00u;
-  StreamReceiver r(kMany, {46, kMilli});
+  BlockReceiver r(kMany, {46, kMilli});
   r.accept(0, true, 0);
   r.accept(kMany - 1, true, kMilli);
-  EXPECT_EQ(r.mark(), kMany);
+  EXPECT_EQ(r.high_water(), kMany);
   EXPECT_EQ(detect(r, kMilli, false).lost, (Ranges{{1, kMany - 46}}));
   EXPECT_EQ(r.lost(), kMany - 47);
   const Nanos due = r.deadline();
@@ -145,9 +145,9 @@ TEST(StreamReceiver, ArithmeticNearTwoToThe32) {
   EXPECT_EQ(r.deadline(), kNever);
 }
 
-TEST(StreamReceiver, ASlowHugeStreamDoesNotOverflowItsDeadline) {
+TEST(BlockReceiver, ASlowHugeStreamDoesNotOverflowItsDeadline) {
   constexpr Chunk kMany = 0xffffff00u;
-  StreamReceiver r(kMany, {46, kMilli});
+  BlockReceiver r(kMany, {46, kMilli});
   r.accept(0, true, 0);
   r.accept(1, true, 3600 * kSecond);
   r.on_position(kMany, 3600 * kSecond);
@@ -167,7 +167,7 @@ SenderParams sender(Chunk chunks, Chunk eager, Chunk window, Chunk batch = 4, Ch
   return p;
 }
 
-ChunkRange take(StreamSender& s, Chunk max = 1000, Nanos now = 0, bool expect_again = false) {
+ChunkRange take(BlockSender& s, Chunk max = 1000, Nanos now = 0, bool expect_again = false) {
   bool again = false;
   const ChunkRange r = s.take(max, again, now);
   if (r.size() > 0) {
@@ -176,8 +176,8 @@ ChunkRange take(StreamSender& s, Chunk max = 1000, Nanos now = 0, bool expect_ag
   return r;
 }
 
-TEST(StreamSender, EagerThenCredit) {
-  StreamSender s(sender(100, 10, 20));
+TEST(BlockSender, EagerThenCredit) {
+  BlockSender s(sender(100, 10, 20));
   EXPECT_EQ(take(s), (ChunkRange{0, 10}));
   EXPECT_FALSE(s.can_send());
   EXPECT_EQ(take(s).size(), 0u);
@@ -188,33 +188,33 @@ TEST(StreamSender, EagerThenCredit) {
   EXPECT_EQ(take(s), (ChunkRange{15, 35}));  // the own window
 }
 
-TEST(StreamSender, WithoutEagerNothingLeavesBeforeCredit) {
-  StreamSender s(sender(5, 0, 20));
+TEST(BlockSender, WithoutEagerNothingLeavesBeforeCredit) {
+  BlockSender s(sender(5, 0, 20));
   EXPECT_FALSE(s.can_send());
   EXPECT_EQ(s.deadline(), kNever);
   s.on_credit(0, 3, 0, 1);
   EXPECT_EQ(take(s), (ChunkRange{0, 3}));
 }
 
-TEST(StreamSender, CreditNeverGoesBack) {
-  StreamSender s(sender(100, 0, 20));
+TEST(BlockSender, CreditNeverGoesBack) {
+  BlockSender s(sender(100, 0, 20));
   s.on_credit(10, 30, 0, 1);
   const Chunk end = s.allowed_end();
   s.on_credit(5, 7, 0, 2);
   EXPECT_EQ(s.allowed_end(), end);
-  EXPECT_EQ(s.mark(), 10u);
+  EXPECT_EQ(s.high_water(), 10u);
 }
 
-TEST(StreamSender, PutBackIsSentNextTime) {
-  StreamSender s(sender(10, 10, 20));
+TEST(BlockSender, PutBackIsSentNextTime) {
+  BlockSender s(sender(10, 10, 20));
   EXPECT_EQ(take(s, 6), (ChunkRange{0, 6}));
   s.put_back({2, 6}, false);
   EXPECT_EQ(s.sent(), 2u);
   EXPECT_EQ(take(s), (ChunkRange{2, 10}));
 }
 
-TEST(StreamSender, RepairsGoFirstAndNeverBeyondWhatWasSent) {
-  StreamSender s(sender(10, 10, 20));
+TEST(BlockSender, RepairsGoFirstAndNeverBeyondWhatWasSent) {
+  BlockSender s(sender(10, 10, 20));
   EXPECT_EQ(take(s, 5), (ChunkRange{0, 5}));
   s.resend({3, 9});
   EXPECT_EQ(take(s, 1, 0, true), (ChunkRange{3, 4}));
@@ -224,8 +224,8 @@ TEST(StreamSender, RepairsGoFirstAndNeverBeyondWhatWasSent) {
   EXPECT_EQ(take(s), (ChunkRange{5, 10}));
 }
 
-TEST(StreamSender, ChunksAlreadyWaitingToBeRepeatedAreNotQueuedTwice) {
-  StreamSender s(sender(100, 100, 20));
+TEST(BlockSender, ChunksAlreadyWaitingToBeRepeatedAreNotQueuedTwice) {
+  BlockSender s(sender(100, 100, 20));
   EXPECT_EQ(take(s), (ChunkRange{0, 100}));
   s.resend({10, 20});
   s.resend({15, 25});
@@ -235,9 +235,9 @@ TEST(StreamSender, ChunksAlreadyWaitingToBeRepeatedAreNotQueuedTwice) {
   EXPECT_EQ(total, 25u);
 }
 
-TEST(StreamSender, PositionsBackOffThenOneByStream) {
+TEST(BlockSender, PositionsBackOffThenOneByStream) {
   const SenderParams p = sender(3, 3, 20);
-  StreamSender s(p);
+  BlockSender s(p);
   EXPECT_EQ(s.deadline(), kNever);
   take(s, 10, 1000);
   EXPECT_EQ(s.position_due(1000), Announce::kNo);
@@ -263,8 +263,8 @@ TEST(StreamSender, PositionsBackOffThenOneByStream) {
   EXPECT_EQ(s.position_due(kSecond * 60), Announce::kNo);
 }
 
-TEST(StreamSender, SilentOnceAllMarksHaveReachedTheEnd) {
-  StreamSender s(sender(3, 3, 20));
+TEST(BlockSender, SilentOnceAllMarksHaveReachedTheEnd) {
+  BlockSender s(sender(3, 3, 20));
   take(s, 10, 1000);
   s.on_credit(3, 3, 0, 2000);
   EXPECT_TRUE(s.all_sent());
@@ -272,8 +272,8 @@ TEST(StreamSender, SilentOnceAllMarksHaveReachedTheEnd) {
   EXPECT_EQ(s.position_due(kSecond), Announce::kNo);
 }
 
-TEST(StreamSender, NoPositionWhereEverybodyKnows) {
-  StreamSender s(sender(100, 4, 4));
+TEST(BlockSender, NoPositionWhereEverybodyKnows) {
+  BlockSender s(sender(100, 4, 4));
   take(s);
   s.on_credit(4, 4, 0, 1);  // all drained, no leave to go on
   EXPECT_FALSE(s.can_send());
@@ -283,9 +283,9 @@ TEST(StreamSender, NoPositionWhereEverybodyKnows) {
 
 // The loop of a stream that loses half: whatever the cuts, it goes on, since receivers report after
 // a quantum and the window stays above it.
-TEST(StreamSender, WindowNeverFallsBelowTheReportQuantum) {
+TEST(BlockSender, WindowNeverFallsBelowTheReportQuantum) {
   const SenderParams p = sender(1'000'000, 0, 800, 10, 200);
-  StreamSender s(p);
+  BlockSender s(p);
   Chunk mark = 0, reported = 0;
   uint32_t lost = 0;
   s.on_credit(0, p.chunks, 0, 0);
@@ -309,7 +309,7 @@ TEST(StreamSender, WindowNeverFallsBelowTheReportQuantum) {
 Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
   SenderParams p = sender(2'000'000, 0, window, window / 16, window / 4);
   p.widest = widest;
-  StreamSender s(p);
+  BlockSender s(p);
   s.on_credit(0, p.chunks, 0, 1);
   struct Report {
     Nanos at;
@@ -339,7 +339,7 @@ Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
   return most;
 }
 
-TEST(StreamSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
+TEST(BlockSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
   // 1 chunk per us. A short path holds little, and the window stays what may wait in a queue.
   EXPECT_LE(widest_on_link(1e-3, 20 * kMicro, 1600, 100'000), 1600u + 600u);
   // A long one holds 20,000 chunks: the window comes to hold them, and the queue no more.
@@ -350,19 +350,19 @@ TEST(StreamSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
   EXPECT_LE(widest_on_link(1e-3, 20 * kMilli, 1600, 5000), 5000u);
 }
 
-TEST(StreamSender, AStreamBeginsWithWhatAnEarlierOneMeasured) {
+TEST(BlockSender, AStreamBeginsWithWhatAnEarlierOneMeasured) {
   SenderParams p = sender(100'000, 0, 100);
   p.widest = 1000;
   p.on_the_way = 300;
-  EXPECT_EQ(StreamSender(p).window(), 400u);
+  EXPECT_EQ(BlockSender(p).window(), 400u);
   p.on_the_way = 5000;
-  EXPECT_EQ(StreamSender(p).window(), 1000u);
+  EXPECT_EQ(BlockSender(p).window(), 1000u);
   p.widest = 0;
-  EXPECT_EQ(StreamSender(p).window(), 100u);
+  EXPECT_EQ(BlockSender(p).window(), 100u);
 }
 
-TEST(StreamSender, ThinLossDoesNotCut) {
-  StreamSender s(sender(100'000, 0, 800, 10, 200));
+TEST(BlockSender, ThinLossDoesNotCut) {
+  BlockSender s(sender(100'000, 0, 800, 10, 200));
   s.on_credit(0, 100'000, 0, 0);
   for (uint32_t lost = 0; !s.all_sent(); lost += 8) {
     take(s);
@@ -372,9 +372,9 @@ TEST(StreamSender, ThinLossDoesNotCut) {
   EXPECT_EQ(s.window(), 800u);
 }
 
-TEST(StreamSender, ArithmeticNearTwoToThe32) {
+TEST(BlockSender, ArithmeticNearTwoToThe32) {
   constexpr Chunk kMany = 0xffffffffu;
-  StreamSender s(sender(kMany, 0, 800, 10, 200));
+  BlockSender s(sender(kMany, 0, 800, 10, 200));
   s.on_credit(kMany - 100, kMany, 0, 0);
   Chunk at = 0;
   while (!s.all_sent()) {

@@ -1,26 +1,26 @@
-// Deafness: what counts as evidence that a root is not heard any more.
+// ReachabilityMonitor: what counts as evidence that a root is not heard any more.
 #include <gtest/gtest.h>
 
-#include "protocol/deafness.h"
+#include "protocol/reachability_monitor.h"
 
 namespace mcast {
 namespace {
 
-TEST(Deafness, SeveralStreamsInARowOfWhichNothingIsHeard) {
-  Deafness d(2);
+TEST(ReachabilityMonitor, SeveralStreamsInARowOfWhichNothingIsHeard) {
+  ReachabilityMonitor d(2);
   EXPECT_FALSE(d.on_stream(0, 0, 30, false));
   EXPECT_FALSE(d.on_stream(0, 1, 30, false));
   EXPECT_FALSE(d.on_stream(1, 1, 30, false)) << "counted by root";
   EXPECT_TRUE(d.on_stream(0, 2, 30, false));
   EXPECT_FALSE(d.on_stream(0, 3, 30, false)) << "the evidence starts anew";
-  for (Sequence s = 0; s + 1 < Deafness::kManyStreams; s++) {
+  for (Sequence s = 0; s + 1 < ReachabilityMonitor::kManyStreams; s++) {
     EXPECT_FALSE(d.on_stream(1, 10 + s, 1, false)) << "few chunks: many streams are needed";
     if (s == 3) d.on_stream(1, 10 + s, 1, true);
   }
 }
 
-TEST(Deafness, RepairsThatEndTogetherAreNoEvidenceOnceLaterDataWasHeard) {
-  Deafness d(1);
+TEST(ReachabilityMonitor, RepairsThatEndTogetherAreNoEvidenceOnceLaterDataWasHeard) {
+  ReachabilityMonitor d(1);
   d.on_heard(0, 100);
   for (Sequence s = 0; s <= 100; s++) EXPECT_FALSE(d.on_stream(0, s, 100, false));
   EXPECT_FALSE(d.on_stream(0, 101, 100, false));

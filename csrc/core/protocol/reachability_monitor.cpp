@@ -1,17 +1,17 @@
 // The roots' Positions are multicast too, so silence over several lost streams means that the path
 // is dead, not that it is lossy.
-#include "protocol/deafness.h"
+#include "protocol/reachability_monitor.h"
 
 #include <algorithm>
 
 namespace mcast {
 
-void Deafness::on_heard(Member root, Sequence sequence) {
+void ReachabilityMonitor::on_heard(Member root, Sequence sequence) {
   Root& r = roots_[root];
   r = {0, 0, std::max(r.heard_below, sequence + 1)};
 }
 
-bool Deafness::on_stream(Member root, Sequence sequence, Chunk chunks, bool heard) {
+bool ReachabilityMonitor::on_stream(Member root, Sequence sequence, Chunk chunks, bool heard) {
   if (heard) {
     on_heard(root, sequence);
     return false;

@@ -10,9 +10,9 @@
 
 namespace mcast {
 
-class Deafness {
+class ReachabilityMonitor {
  public:
-  explicit Deafness(uint32_t members) : roots_(members) {}
+  explicit ReachabilityMonitor(uint32_t members) : roots_(members) {}
 
   // Something of `root` about operation `sequence` was heard. What was lost of earlier ones is no
   // evidence any more, even if its repair is over later.

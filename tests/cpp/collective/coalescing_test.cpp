@@ -1,4 +1,4 @@
-// How long a lane may be left alone while much is on its way. Virtual time; what a nap saves can
+// How long a lane may be left alone while much is on its way. Virtual time; what a pause saves can
 // only be measured.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace mcast::test {
 namespace {
 
-constexpr size_t kBytes = 16 << 20;
+constexpr size_t kBlockBytes = 16 << 20;
 constexpr size_t kWindow = 2 << 20;
 
 struct Naps {
@@ -33,9 +33,9 @@ struct Naps {
   }
   // After some time of which the lane knows what came in it.
   Nanos ask(Member r, Nanos time = 200 * kMicro) {
-    (void)cluster.lane(r).nap(cluster.now());
+    (void)cluster.lane(r).coalesce(cluster.now());
     cluster.run_for(time);
-    return cluster.lane(r).nap(cluster.now());
+    return cluster.lane(r).coalesce(cluster.now());
   }
   void finish() {
     ASSERT_TRUE(cluster.run([&] { return all_done(runs); }));
@@ -43,24 +43,24 @@ struct Naps {
   }
 };
 
-TEST(Nap, WhileMuchIsOnItsWay) {
+TEST(Coalescing, WhileMuchIsOnItsWay) {
   constexpr double kRate = 1.25e9;  // 10 Gbit/s
   Naps n(kRate);
-  n.broadcast(kBytes);
-  n.until(kBytes / 2);
-  const Nanos nap = n.ask(1);
-  EXPECT_GE(nap, 100 * kMicro);
-  EXPECT_LE(nap, 200 * kMicro);
-  EXPECT_LE(static_cast<double>(nap) / kSecond * kRate, kWindow / 8 * 1.1);
-  EXPECT_EQ(n.cluster.lane(1).nap(n.cluster.now()), 0) << "nothing has come since";
+  n.broadcast(kBlockBytes);
+  n.until(kBlockBytes / 2);
+  const Nanos pause = n.ask(1);
+  EXPECT_GE(pause, 100 * kMicro);
+  EXPECT_LE(pause, 200 * kMicro);
+  EXPECT_LE(static_cast<double>(pause) / kSecond * kRate, kWindow / 8 * 1.1);
+  EXPECT_EQ(n.cluster.lane(1).coalesce(n.cluster.now()), 0) << "nothing has come since";
   EXPECT_EQ(n.ask(0), 0);  // the root is woken by credit
   n.finish();
 }
 
-TEST(Nap, NotForTheLastWindow) {
+TEST(Coalescing, NotForTheLastWindow) {
   Naps n(1.25e9);
-  n.broadcast(kBytes);
-  n.until(kBytes - kWindow / 2);
+  n.broadcast(kBlockBytes);
+  n.until(kBlockBytes - kWindow / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
   EXPECT_EQ(n.ask(1), 0);
@@ -69,33 +69,33 @@ TEST(Nap, NotForTheLastWindow) {
   EXPECT_EQ(n.ask(1), 0);
 }
 
-TEST(Nap, NotWhereLittleComesInOne) {
+TEST(Coalescing, NotWhereLittleComesInOne) {
   Naps n(125e6);  // 25 KB in the longest
-  n.broadcast(kBytes);
-  n.until(kBytes / 2);
+  n.broadcast(kBlockBytes);
+  n.until(kBlockBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
 }
 
-TEST(Nap, NotWhereWindowsAreSmall) {
+TEST(Coalescing, NotWhereWindowsAreSmall) {
   Naps n(1.25e9, 200 << 10);
-  n.broadcast(kBytes);
-  n.until(kBytes / 2);
+  n.broadcast(kBlockBytes);
+  n.until(kBlockBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
   n.finish();
 }
 
-TEST(Nap, ShorterOnAFasterLinkAndAtLastNone) {
+TEST(Coalescing, ShorterOnAFasterLinkAndAtLastNone) {
   for (const double rate : {4e9, 12.5e9}) {
     Naps n(rate);
-    n.broadcast(4 * kBytes);
-    n.until(kBytes);
-    const Nanos nap = n.ask(1, 50 * kMicro);
+    n.broadcast(4 * kBlockBytes);
+    n.until(kBlockBytes);
+    const Nanos pause = n.ask(1, 50 * kMicro);
     if (rate < 5e9) {
-      EXPECT_GE(nap, 50 * kMicro);
-      EXPECT_LE(nap, 75 * kMicro);
+      EXPECT_GE(pause, 50 * kMicro);
+      EXPECT_LE(pause, 75 * kMicro);
     } else {
-      EXPECT_EQ(nap, 0);
+      EXPECT_EQ(pause, 0);
     }
     n.finish();
   }

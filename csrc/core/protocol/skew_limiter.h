@@ -13,12 +13,12 @@ namespace mcast {
 // alone does not make them equal; whoever hears its credit first, as the root of the control tree
 // does, is faster. Where the slowest stands still (a rank that was stopped, a lost tail), the
 // others go on without it until it moves. Pure; time is an argument.
-class Lead {
+class SkewLimiter {
  public:
-  Lead(Chunk most, Nanos patience) : most_(most), patience_(patience) {}
+  SkewLimiter(Chunk most, Nanos patience) : most_(most), patience_(patience) {}
 
-  // First chunk that may not be sent; `least`: the least mark of the other streams that have not
-  // ended.
+  // First chunk that may not be sent; `least`: the least high-water mark of the other streams that
+  // have not ended.
   Chunk end(Chunk least, Nanos now) {
     if (moved_ == kNever || least != least_) {
       if (moved_ != kNever) gap_ = gap_ == 0 ? now - moved_ : (7 * gap_ + now - moved_) / 8;

@@ -1,4 +1,4 @@
-// Operations whose data travels by other groups (Post::elsewhere): they end for all when all have
+// Operations whose data travels by other groups (Post::delegated): they end for all when all have
 // everything, they agree on the call, and they fail like any other.
 #include "support/program.h"
 
@@ -14,7 +14,7 @@ struct Elsewhere {
       here.push_back(std::make_shared<std::atomic<bool>>(false));
     }
     cluster->adjust = [this](Member r, Post& post) {
-      post.elsewhere = here[r];
+      post.delegated = here[r];
       post.input = {};
       post.outputs.clear();
     };
@@ -50,7 +50,7 @@ TEST(Elsewhere, WordThatComesBeforeThePostIsKept) {
   Cluster c(o);
   auto here = std::make_shared<std::atomic<bool>>(true);
   c.adjust = [&](Member, Post& post) {
-    post.elsewhere = here;
+    post.delegated = here;
     post.outputs.clear();
   };
   c.group(0).core().arrived(0, c.now());
@@ -75,7 +75,7 @@ TEST(Elsewhere, CallsThatDifferAreAMismatch) {
   Cluster c(o);
   auto here = std::make_shared<std::atomic<bool>>(false);
   c.adjust = [&](Member, Post& post) {
-    post.elsewhere = here;
+    post.delegated = here;
     post.input = {};
     post.outputs.clear();
   };

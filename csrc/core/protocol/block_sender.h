@@ -13,8 +13,8 @@ namespace mcast {
 struct SenderParams {
   Chunk chunks = 0;
   Chunk eager = 0;       // may be sent before any credit
-  Chunk window = 1;      // most chunks beyond the least mark that may wait in a queue
-  Chunk widest = 0;      // most chunks beyond the least mark; below `window`: that
+  Chunk window = 1;      // most chunks beyond the least high-water mark that may wait in a queue
+  Chunk widest = 0;      // most chunks beyond the least high-water mark; below `window`: that
   Chunk on_the_way = 0;  // what an earlier stream on the same path has measured, see on_the_way()
   Chunk batch = 1;       // chunks of one send batch
   Chunk quantum = 1;     // progress after which receivers report: the window stays above it
@@ -23,9 +23,9 @@ struct SenderParams {
   int position_multicasts = 3;        // then by stream, once
 };
 
-class StreamSender {
+class BlockSender {
  public:
-  explicit StreamSender(const SenderParams& params);
+  explicit BlockSender(const SenderParams& params);
 
   // As after sending everything: the state of a stream whose operation is over.
   void set_all_sent() { sent_ = params_.chunks; }
@@ -45,10 +45,10 @@ class StreamSender {
   // A taken run's tail was not accepted by the transport.
   void put_back(ChunkRange rest, bool again);
 
-  // Least mark, limit and most losses over all receivers.
-  void on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now);
+  // Least high-water mark, limit and most losses over all receivers.
+  void on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos now);
   bool has_credit() const { return credited_; }
-  Chunk mark() const { return mark_; }
+  Chunk high_water() const { return high_water_; }
   Chunk window() const { return window_; }
   // Chunks that the path holds besides what waits in its queues: delivery rate x shortest round
   // trip.
@@ -69,12 +69,12 @@ class StreamSender {
   bool stopped() const { return sent_ > 0 && !can_send(); }
   // A receiver may not know how far this root is.
   bool unknown() const;
-  void measure(Chunk mark, Nanos now);
-  void adapt(Chunk mark, uint32_t lost, Nanos now);
+  void measure(Chunk high_water, Nanos now);
+  void adapt(Chunk high_water, uint32_t lost, Nanos now);
   Nanos patience() const;
 
   SenderParams params_;
-  Chunk sent_ = 0, mark_ = 0, limit_ = 0, window_;
+  Chunk sent_ = 0, high_water_ = 0, limit_ = 0, window_;
   Chunk hold_ = 0xffffffff;
   bool credited_ = false, stalled_ = false;
   std::deque<ChunkRange> resend_;
@@ -83,12 +83,12 @@ class StreamSender {
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
   Nanos next_position_ = kNever;
-  Nanos last_credit_ = 0, credit_gap_ = 0;  // when mark_ last grew; mean time between
+  Nanos last_credit_ = 0, credit_gap_ = 0;  // when that last grew; mean time between
   struct Sent {
     Chunk end;
     Nanos at;
   };
-  std::deque<Sent> under_way_;  // batches whose mark is not back, one of several
+  std::deque<Sent> under_way_;  // batches that are not known to be received, one of several
   Nanos round_trip_ = kNever;   // the shortest
   Nanos window_since_ = kNever;
   Chunk on_the_way_ = 0;

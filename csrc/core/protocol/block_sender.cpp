@@ -1,14 +1,14 @@
 // A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end
-// is the least of the receivers' limits and of its own window past the least mark. The window is
-// what may wait in a switch's queue, and what is measured to be on the way besides: the rate of
-// delivery times the shortest round trip (BBR's product). It is adapted once per window of
+// is the least of the receivers' limits and of its own window past the least high-water mark. The
+// window is what may wait in a switch's queue, and what is measured to be on the way besides: the
+// rate of delivery times the shortest round trip (BBR's product). It is adapted once per window of
 // progress: it shrinks by a fifth when more than one chunk in fifty was lost on some path (network
 // congestion; a thin random loss is left to repair alone) and grows by one batch otherwise. A
 // sender that stops announces Position{sent} after a short delay, by multicast a few times, then
 // once by stream, unless the marks show that everybody knows: so the loss of the tail of a window
 // or of the whole stream is always learnt, and a stream without loss costs no extra datagram. By
 // stream only with credit: then all have posted, so nobody forgets it.
-#include "protocol/stream_sender.h"
+#include "protocol/block_sender.h"
 
 #include <algorithm>
 #include <utility>
@@ -19,21 +19,21 @@ namespace {
 constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
 }
 
-StreamSender::StreamSender(const SenderParams& params) : params_(params), window_(params.window) {
+BlockSender::BlockSender(const SenderParams& params) : params_(params), window_(params.window) {
   params_.widest = std::max(params_.widest, params_.window);
   on_the_way_ = std::min(params_.on_the_way, params_.widest - params_.window);
   window_ += on_the_way_;
 }
 
-Chunk StreamSender::credit_end() const {
+Chunk BlockSender::credit_end() const {
   const Chunk eager = std::min(params_.eager, params_.chunks);
   if (!credited_) return eager;
-  const uint64_t own = static_cast<uint64_t>(mark_) + window_;
+  const uint64_t own = static_cast<uint64_t>(high_water_) + window_;
   const uint64_t end = std::min<uint64_t>({own, limit_, params_.chunks});
   return std::max(eager, static_cast<Chunk>(end));
 }
 
-ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
+ChunkRange BlockSender::take(Chunk max, bool& again, Nanos now) {
   if (!resend_.empty()) {
     again = true;
     ChunkRange& front = resend_.front();
@@ -56,7 +56,7 @@ ChunkRange StreamSender::take(Chunk max, bool& again, Nanos now) {
   return run;
 }
 
-void StreamSender::put_back(ChunkRange rest, bool again) {
+void BlockSender::put_back(ChunkRange rest, bool again) {
   if (rest.first >= rest.end) return;
   if (again) {
     resend_.push_front(rest);
@@ -65,7 +65,7 @@ void StreamSender::put_back(ChunkRange rest, bool again) {
   }
 }
 
-void StreamSender::resend(ChunkRange range) {
+void BlockSender::resend(ChunkRange range) {
   range.end = std::min(range.end, sent_);
   // What already waits here (a slow link, ranks that ask again) is not sent twice.
   std::vector<ChunkRange> rest;
@@ -82,17 +82,17 @@ void StreamSender::resend(ChunkRange range) {
   resend_.insert(resend_.end(), rest.begin(), rest.end());
 }
 
-void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) {
+void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos now) {
   if (!std::exchange(credited_, true)) next_position_ = now + patience();
-  if (mark > mark_) {
-    mark_ = std::min(mark, params_.chunks);
+  if (high_water > high_water_) {
+    high_water_ = std::min(high_water, params_.chunks);
     if (last_credit_ != 0) {
       const Nanos gap = now - last_credit_;
       credit_gap_ = credit_gap_ == 0 ? gap : (7 * credit_gap_ + gap) / 8;
     }
     last_credit_ = now;
-    measure(mark_, now);
-    adapt(mark_, lost, now);
+    measure(high_water_, now);
+    adapt(high_water_, lost, now);
     // Progress: whoever is behind is being heard, so the next Position can wait its turn.
     if (announced_ == 0) next_position_ = now + patience();
   }
@@ -100,21 +100,21 @@ void StreamSender::on_credit(Chunk mark, Chunk limit, uint32_t lost, Nanos now) 
   limit_ = std::max(limit_, limit);
 }
 
-void StreamSender::measure(Chunk mark, Nanos now) {
-  while (!under_way_.empty() && under_way_.front().end <= mark) {
+void BlockSender::measure(Chunk high_water, Nanos now) {
+  while (!under_way_.empty() && under_way_.front().end <= high_water) {
     // Of several that a report covers, the last has waited least for it.
     const Nanos trip = now - under_way_.front().at;
     under_way_.pop_front();
-    if (under_way_.empty() || under_way_.front().end > mark) {
+    if (under_way_.empty() || under_way_.front().end > high_water) {
       round_trip_ = std::min(round_trip_, trip);
     }
   }
 }
 
-void StreamSender::adapt(Chunk mark, uint32_t lost, Nanos now) {
+void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
   if (window_since_ == kNever) window_since_ = now;
-  if (mark - window_start_ < window_) return;
-  const Chunk covered = mark - window_start_;
+  if (high_water - window_start_ < window_) return;
+  const Chunk covered = high_water - window_start_;
   const Nanos took = now - window_since_;
   const uint32_t newly = lost - std::min(lost, window_lost_);
   // Below one report quantum receivers would have nothing to report, and the stream would stop.
@@ -138,24 +138,24 @@ void StreamSender::adapt(Chunk mark, uint32_t lost, Nanos now) {
     on_the_way_ = held >= static_cast<double>(room) ? room : static_cast<Chunk>(held);
     window_ = params_.window + on_the_way_;
   }
-  window_start_ = mark;
+  window_start_ = high_water;
   window_since_ = now;
   window_lost_ = lost;
 }
 
-Nanos StreamSender::patience() const {
+Nanos BlockSender::patience() const {
   // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
   // longer than the default.
   return std::clamp<Nanos>(3 * credit_gap_, params_.position_delay,
                            std::max(params_.position_delay, params_.position_max / 4));
 }
 
-bool StreamSender::unknown() const {
-  if (credited_ && mark_ >= sent_) return false;
+bool BlockSender::unknown() const {
+  if (credited_ && high_water_ >= sent_) return false;
   return announced_ < params_.position_multicasts || (credited_ && told_ < sent_);
 }
 
-Announce StreamSender::position_due(Nanos now) {
+Announce BlockSender::position_due(Nanos now) {
   if (now < next_position_ || !stopped() || !unknown()) return Announce::kNo;
   if (announced_ >= params_.position_multicasts) {
     told_ = sent_;
@@ -166,6 +166,6 @@ Announce StreamSender::position_due(Nanos now) {
   return Announce::kMulticast;
 }
 
-Nanos StreamSender::deadline() const { return stopped() && unknown() ? next_position_ : kNever; }
+Nanos BlockSender::deadline() const { return stopped() && unknown() ? next_position_ : kNever; }
 
 }  // namespace mcast

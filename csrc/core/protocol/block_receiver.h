@@ -15,9 +15,9 @@ struct ReceiverParams {
   Nanos alpha = 2 * kMilli;  // slack of the cutoff timer
 };
 
-class StreamReceiver {
+class BlockReceiver {
  public:
-  StreamReceiver(Chunk chunks, const ReceiverParams& params) : have_(chunks), params_(params) {}
+  BlockReceiver(Chunk chunks, const ReceiverParams& params) : have_(chunks), params_(params) {}
 
   // The own block: nothing to receive.
   void set_all() { have_.set_all(); }
@@ -48,7 +48,7 @@ class StreamReceiver {
   void on_position(Chunk sent, Nanos now);
 
   // Highest index drained + 1: what credit is counted from. Losses do not hold it back.
-  Chunk mark() const { return announced_; }
+  Chunk high_water() const { return announced_; }
   bool heard() const { return announced_ > 0; }
   // A datagram of the stream itself arrived (not only repairs or announcements).
   bool heard_live() const { return seen_end_ > 0; }

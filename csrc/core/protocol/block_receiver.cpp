@@ -5,13 +5,13 @@
 // the cutoff timer; here additive and re-armed). It only fires after an empty poll of the socket,
 // so that a descheduled process does not see losses that are not there. Each hole is reported once;
 // from then on the fetch client owns it.
-#include "protocol/stream_receiver.h"
+#include "protocol/block_receiver.h"
 
 #include <algorithm>
 
 namespace mcast {
 
-void StreamReceiver::on_position(Chunk sent, Nanos now) {
+void BlockReceiver::on_position(Chunk sent, Nanos now) {
   sent = std::min(sent, chunks());
   if (sent > announced_) {
     announced_ = sent;
@@ -19,7 +19,7 @@ void StreamReceiver::on_position(Chunk sent, Nanos now) {
   }
 }
 
-void StreamReceiver::report(Chunk end, std::vector<ChunkRange>& lost) {
+void BlockReceiver::report(Chunk end, std::vector<ChunkRange>& lost) {
   Chunk at = scanned_;
   while (at < end) {
     const auto first = static_cast<Chunk>(have_.next_clear(at, end));
@@ -32,8 +32,8 @@ void StreamReceiver::report(Chunk end, std::vector<ChunkRange>& lost) {
   scanned_ = std::max(scanned_, end);
 }
 
-void StreamReceiver::detect(Nanos now, bool drained, std::vector<ChunkRange>& lost,
-                            bool& cutoff_fired) {
+void BlockReceiver::detect(Nanos now, bool drained, std::vector<ChunkRange>& lost,
+                           bool& cutoff_fired) {
   if (have_.full()) return;
   if (seen_end_ > scanned_ + params_.tolerance) report(seen_end_ - params_.tolerance, lost);
   if (drained && now >= deadline()) {
@@ -43,7 +43,7 @@ void StreamReceiver::detect(Nanos now, bool drained, std::vector<ChunkRange>& lo
   }
 }
 
-Nanos StreamReceiver::deadline() const {
+Nanos BlockReceiver::deadline() const {
   if (have_.full() || scanned_ >= announced_) return kNever;
   scanned_ = static_cast<Chunk>(have_.next_clear(scanned_, announced_));
   if (scanned_ >= announced_) return kNever;
