@@ -36,13 +36,13 @@ MUTANTS = [
     ),
     Mutant(
         "data-placed-unverified",
-        "collective/group_receive.cpp",
-        """  if (!wire::verify_datagram(datagram)) {
-    counters_.add(Counter::corrupt);
+        "collective/reception.cpp",
+        """if (!wire::verify_datagram(datagram)) {
+    g_.counters.add(Counter::corrupt);
     return;
   }
-  ops_.touch(*op);""",
-        "  ops_.touch(*op);",
+  g_.ops.touch(*op);""",
+        "  g_.ops.touch(*op);",
         "wire",
         "Attack*",
     ),
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         "data-of-another-call-placed",
-        "collective/group_receive.cpp",
+        "collective/reception.cpp",
         "if (header.descriptor != op->plan.hash) {",
         "if (header.descriptor == 0) {",
         "collective",
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         "staged-data-of-another-call-placed",
-        "collective/group_core.cpp",
+        "collective/reception.cpp",
         "if (entry.descriptor != op.plan.hash) {",
         "if (entry.descriptor == 0) {",
         "collective",
@@ -80,43 +80,42 @@ MUTANTS = [
     ),
     Mutant(
         "fetch-of-another-call-answered",
-        "collective/group_receive.cpp",
-        """if (ops_.slot(header.sequence) != nullptr &&
-      !agrees(header.member, header.sequence, fetch.descriptor)) {""",
+        "collective/repair_donor.cpp",
+        """if (g_.ops.slot(header.sequence) != nullptr &&
+      !g_.agrees(header.member, header.sequence, fetch.descriptor)) {""",
         "if (fetch.descriptor == 0) {",
         "collective",
         "OtherCalls*",
     ),
     Mutant(
         "position-of-another-call-believed",
-        "collective/group_receive.cpp",
-        "if (ops_.slot(sequence) != nullptr && !agrees(root, sequence, descriptor)) return;",
+        "collective/reception.cpp",
+        "if (g_.ops.slot(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;",
         "if (descriptor == 0) return;",
         "collective",
         "OtherCalls*",
     ),
     Mutant(
         "credit-of-another-call-believed",
-        "collective/group_control.cpp",
-        """  if (!agrees(header.member, header.sequence, header.argument)) return;
-  if (!op->credit) return;""",
-        "  if (!op->credit) return;",
+        "collective/group_dispatch.cpp",
+        "    return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;",
+        "    return op;",
         "collective",
         "OtherCalls*",
     ),
     Mutant(
         "repair-of-another-operation-placed",
-        "collective/group_receive.cpp",
-        """  Operation* op = find(header.sequence);
+        "collective/repair.cpp",
+        """Operation* op = g_.find(header.sequence);
   wire::FetchData data;""",
-        """  Operation* op = find(ops_.base());
+        """  Operation* op = g_.find(g_.ops.base());
   wire::FetchData data;""",
         "collective",
         "Shard/Schedules*:*LostChunk*",
     ),
     Mutant(
         "duplicate-placed-twice",
-        "collective/group_receive.cpp",
+        "collective/reception.cpp",
         """BlockReceiver& receiver = op.receivers[slot];
   if (op.local_complete || receiver.has(chunk)) {""",
         """BlockReceiver& receiver = op.receivers[slot];
@@ -184,7 +183,7 @@ MUTANTS = [
     ),
     Mutant(
         "wrong-chunk-served",
-        "collective/group_receive.cpp",
+        "collective/repair_donor.cpp",
         "source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes)",
         "source.subspan(static_cast<size_t>(at - (at > 0 ? 1 : 0)) * op.plan.chunk, bytes)",
         "collective",
@@ -240,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         "last-chunk-of-an-early-answer-miscounted",
-        "collective/group_small.cpp",
+        "collective/repair_early.cpp",
         "static_cast<Chunk>((part.size() + chunk - 1) / chunk)",
         "static_cast<Chunk>(part.size() / chunk + 1)",
         "collective",
@@ -257,7 +256,7 @@ MUTANTS = [
     ),
     Mutant(
         "one-operation-too-many-released",
-        "collective/group_control.cpp",
+        "collective/group_completion.cpp",
         "wire::FrameType::kReleased, end, 0);",
         "wire::FrameType::kReleased, end + 1, 0);",
         "collective",
@@ -266,8 +265,8 @@ MUTANTS = [
     Mutant(
         "large-operation-ends-before-its-release",
         "collective/group_core.cpp",
-        "(!op.plan.trivial() && !op.plan.small && !by_ring(sequence)));",
-        "(!op.plan.trivial() && op.plan.small && !by_ring(sequence)));",
+        "!op.plan.trivial() && !op.plan.small && !g_.path.by_ring(sequence);",
+        "!op.plan.trivial() && op.plan.small && !g_.path.by_ring(sequence);",
         "collective",
         "Shard/Schedules*",
     ),
@@ -289,16 +288,16 @@ MUTANTS = [
     ),
     Mutant(
         "input-given-back-before-neighbours-read-it",
-        "collective/group_reduce.cpp",
-        "if (run.host && !(run.took && run.host->all_taken())) return false;",
+        "collective/reductions.cpp",
+        "if (run.host && !(run.acknowledged && run.host->all_taken())) return false;",
         "",
         "collective",
         "Hosts*",
     ),
     Mutant(
         "kept-copies-unbounded",
-        "collective/group_small.cpp",
-        "if (kept_bytes_ > 0 && kept_bytes_ + cost > params_.retransmit) return false;",
+        "collective/small_operations.cpp",
+        "if (kept_bytes_ > 0 && kept_bytes_ + cost > g_.params.retransmit) return false;",
         "",
         "collective",
         "RetransmitMemory*",
@@ -313,15 +312,15 @@ MUTANTS = [
     ),
     Mutant(
         "staging-drops-not-counted",
-        "collective/group_receive.cpp",
-        "counters_.add(Counter::staging_drops);",
+        "collective/reception.cpp",
+        "g_.counters.add(Counter::staging_drops);",
         "",
         "collective",
         "LateRank.WhatGoes*",
     ),
     Mutant(
         "small-operations-sent-without-bound",
-        "collective/group_small.cpp",
+        "collective/small_operations.cpp",
         "if (!eager_.open(sequence)) {",
         "if (sequence + 1 == 0) {",
         "collective",
@@ -329,7 +328,7 @@ MUTANTS = [
     ),
     Mutant(
         "unasked-contributions-without-bound",
-        "collective/group_reduce.cpp",
+        "collective/reductions.cpp",
         "if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {",
         "if (op.plan.unasked && cost(bytes) == 0 && oldest) {",
         "collective",
@@ -337,9 +336,9 @@ MUTANTS = [
     ),
     Mutant(
         "early-contribution-without-room-dropped",
-        "collective/group_reduce.cpp",
-        "if (!early_reduce_.keep(header, body)) {",
-        "if (!early_reduce_.keep(header, body) && body.empty()) {",
+        "collective/group_dispatch.cpp",
+        "             !early_.keep(header, body)) {",
+        "             !early_.keep(header, body) && body.empty()) {",
         "collective",
         "Reductions.MoreAhead*",
     ),
@@ -363,15 +362,15 @@ MUTANTS = [
     Mutant(
         "window-one-chunk-too-wide",
         "protocol/block_sender.cpp",
-        "const uint64_t own = static_cast<uint64_t>(mark_) + window_;",
-        "const uint64_t own = static_cast<uint64_t>(mark_) + window_ + 1;",
+        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_;",
+        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_ + 1;",
         "protocol",
         "BlockSender*",
     ),
     Mutant(
         "ring-without-back-pressure",
         "collective/ring.cpp",
-        """    if (port_.queued(successor, Channel::kRepair) >= kQueueLimit) {
+        """    if (g_.port.queued(successor(), Channel::kRepair) >= kQueueLimit) {
       full = true;
       break;
     }
@@ -382,7 +381,7 @@ MUTANTS = [
     ),
     Mutant(
         "grants-without-bound",
-        "collective/group_reduce.cpp",
+        "collective/reduce_grants.cpp",
         "if (outstanding + step > uint64_t{std::max(most, step)} * others) return;",
         "",
         "collective",
@@ -390,7 +389,7 @@ MUTANTS = [
     ),
     Mutant(
         "reductions-wait-for-the-multicast-lane",
-        "collective/group_reduce.cpp",
+        "collective/reduce_grants.cpp",
         "if (in_flight >= window) {",
         "if (in_flight >= window || ingress_.pacing()) {",
         "collective",
@@ -398,7 +397,7 @@ MUTANTS = [
     ),
     Mutant(
         "two-roots-of-a-chain-at-once",
-        "collective/group_send.cpp",
+        "collective/multicast.cpp",
         "[&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });",
         "[&](Member) { return true; }, [&](Member) { return patience_over; });",
         "collective",
@@ -431,49 +430,53 @@ MUTANTS = [
     # Failure.
     Mutant(
         "liveness-off",
-        "collective/group_core.cpp",
-        "if (active()) drive_liveness(now, drained);",
+        "collective/membership.cpp",
+        """  if (drained && liveness_.active()) miss_silent(now);
+""",
         "",
         "collective",
         "PathSwitch.AStopped*",
     ),
     Mutant(
         "liveness-limit-ignored-while-joining",
-        "collective/group_failure.cpp",
-        "  if (!drained) return;\n",
-        "  if (!drained || probe_) return;\n",
+        "collective/membership.cpp",
+        "  if (drained && liveness_.active()) miss_silent(now);",
+        "  if (drained && liveness_.active() && g_.state != GroupState::kProbing) miss_silent(now);",
         "collective",
         "Creation.ARankThatIsLost*",
     ),
     Mutant(
         "liveness-limit-ignored-while-switching",
-        "collective/group_core.cpp",
-        "liveness_.set_active(active(), now);",
-        "liveness_.set_active(active() && !frozen_, now);",
+        "collective/membership.cpp",
+        "liveness_.set_active(active, now);",
+        "liveness_.set_active(active && !g_.switching(), now);",
         "collective",
         "PathSwitch.*",
     ),
     Mutant(
         "abort-not-passed-to-children",
-        "collective/group_failure.cpp",
-        "    for (const Member m : liveness_.watched()) {\n",
-        "    for (const Member m : liveness_.watched()) {\n"
-        "      if (tree_.is_child(m, self_)) continue;\n",
+        "collective/membership.cpp",
+        "for (const Member m : liveness_.watched()) {",
+        """    for (const Member m : liveness_.watched()) {
+    if (g_.tree.is_child(m, g_.self)) continue;
+""",
         "collective",
         "Agreement.An*",
     ),
     Mutant(
         "mismatch-not-told-to-the-other-side",
-        "collective/group_receive.cpp",
-        "  describe_to(peer, sequence);\n  return false;",
+        "collective/group_context.cpp",
+        """describe_to(peer, sequence);
+  return false;""",
         "  return false;",
         "collective",
         "OtherCalls*:*Mismatch*",
     ),
     Mutant(
         "deadline-never-checked",
-        "collective/group_core.cpp",
-        "if (!op.finished && now >= op.deadline) inquire(op, now);",
+        "collective/group_turn.cpp",
+        """  if (!op.finished && now >= op.deadline) inquiry_.start(op, now);
+""",
         "",
         "collective",
         "Who/LateRank*:Agreement.LateAnd*",
@@ -488,7 +491,7 @@ MUTANTS = [
     ),
     Mutant(
         "turn-of-the-path-ignored",
-        "collective/path_check.cpp",
+        "collective/group_path.h",
         "if (sequence < turn.from) break;",
         "",
         "collective",
@@ -497,8 +500,8 @@ MUTANTS = [
     Mutant(
         "line-drawn-at-the-least-operation",
         "collective/path_switch.cpp",
-        "switch_at_ = std::max(switch_at_, header.argument);",
-        "switch_at_ = std::min(switch_at_, header.argument);",
+        "line_ = std::max(line_, header.argument);",
+        "line_ = std::min(line_, header.argument);",
         "collective",
         "*PathLine*",
     ),
@@ -513,8 +516,9 @@ MUTANTS = [
     ),
     Mutant(
         "refused-chunk-forgotten",
-        "collective/group_send.cpp",
-        "        sender.put_back({c, run.end}, again);\n",
+        "collective/multicast.cpp",
+        """        sender.put_back({c, run.end}, again);
+""",
         "",
         "collective",
         "*Refused*",
@@ -522,8 +526,8 @@ MUTANTS = [
     Mutant(
         "window-begins-again-at-zero",
         "protocol/block_sender.cpp",
-        "static_cast<uint64_t>(mark_) + window_;",
-        "mark_ + window_;",
+        "static_cast<uint64_t>(high_water_) + window_;",
+        "high_water_ + window_;",
         "protocol",
         "LastChunks*",
     ),

@@ -97,7 +97,8 @@ void OperationQueue::set_timer(Operation& op, Nanos when) {
   op.timer = when;
 }
 
-void OperationQueue::due(Nanos now, std::vector<Sequence>& out) {
+const std::vector<Sequence>& OperationQueue::due(Nanos now) {
+  std::vector<Sequence>& out = due_;
   out.clear();
   out.swap(touched_);
   moved_ = false;
@@ -115,6 +116,8 @@ void OperationQueue::due(Nanos now, std::vector<Sequence>& out) {
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
+  visits_ += out.size();
+  return out;
 }
 
 }  // namespace mcast

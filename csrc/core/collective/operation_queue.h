@@ -69,12 +69,15 @@ class OperationQueue {
   void set_timer(Operation& op, Nanos when);
   // Those, in order: touched, due, and the oldest busy ones. What is behind these waits for them in
   // any case, and looking at it would make every turn as long as the queue.
-  void due(Nanos now, std::vector<Sequence>& out);
+  // Valid until the next call.
+  const std::vector<Sequence>& due(Nanos now);
   const std::set<Sequence>& busy() const { return busy_; }
   // Whether due() has more than when it was called last.
   bool touched() const { return moved_ || !touched_.empty(); }
   Nanos deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
+  // How many due() has named so far: what driving the group has cost.
+  uint64_t visits() const { return visits_; }
   // Operations that are not settled.
   size_t unsettled() const { return unsettled_; }
 
@@ -90,6 +93,8 @@ class OperationQueue {
   size_t unsettled_ = 0;
   std::vector<Sequence> touched_;
   std::set<Sequence> busy_;
+  std::vector<Sequence> due_;
+  uint64_t visits_ = 0;
   bool moved_ = false;  // others are the oldest busy ones now
   std::set<std::pair<Nanos, Sequence>> timers_;
   std::set<std::string> names_;

@@ -7,107 +7,96 @@
 // something to do.
 #include <algorithm>
 
-#include "collective/group_core.h"
+#include "collective/path_probe.h"
+#include "collective/path_switch.h"
 
 namespace mcast {
 namespace {
+
 constexpr Nanos kFirstCheck = 5 * kSecond;  // from the change to the ring; doubles
 constexpr Nanos kLastCheck = 600 * kSecond;
-constexpr uint32_t kGo = 1;
+constexpr uint32_t kGoRound = 1;
+
 }  // namespace
 
-bool GroupCore::by_ring(Sequence sequence) const {
-  bool ring = path_ == Path::kRing;
-  for (const PathTurn& turn : turns_) {
-    if (sequence < turn.from) break;
-    ring = turn.ring;
-  }
-  return ring;
-}
-
 // When the top looks next whether the ring is still needed.
-void GroupCore::check_later(Nanos now) {
+void PathSwitch::check_later(Nanos now) {
   check_wait_ = check_wait_ == 0 ? kFirstCheck : std::min(2 * check_wait_, kLastCheck);
   next_check_ = now + check_wait_;
 }
 
 // At the top, with every turn of a group that has something to do.
-void GroupCore::drive_path(Nanos now) {
+void PathSwitch::drive(Nanos now) {
   if (check_) return drive_check(now);
-  if (!tree_.is_top(self_) || !on_ring() || !params_.try_multicast || frozen_ || probe_) return;
+  if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.try_multicast ||
+      g_.state != GroupState::kOpen)
+    return;
   if (next_check_ == kNever) check_later(now);
   if (now >= next_check_) start_check(now, "");
 }
 
-void GroupCore::start_check(Nanos now, const std::string& why) {
-  if (check_ || frozen_) return;
-  suspicion_of_path_ = why;
+void PathSwitch::start_check(Nanos now, const std::string& why) {
+  if (check_ || g_.switching()) return;
+  suspicion_ = why;
   begin_round(round_ + 1, now);
 }
 
-void GroupCore::begin_round(uint32_t round, Nanos now) {
+void PathSwitch::begin_round(uint32_t round, Nanos now) {
   round_ = round;
-  counters_.add(Counter::path_checks);
-  check_.emplace(probe_params(), now);
+  g_.counters.add(Counter::path_checks);
+  check_.emplace(probe_params(g_), now);
   check_->start(now);
-  for (uint32_t c = 0; c < tree_.children(self_); c++) {
-    send_frame(static_cast<Member>(first_child() + c), Channel::kControl,
-               wire::FrameType::kProbeStart, round_, kGo);
-  }
+  g_.send_to_children(wire::FrameType::kProbeStart, round_, kGoRound);
 }
 
-void GroupCore::drive_check(Nanos now) {
-  if (params_.multicast_problem.empty() && check_->send_due(now)) {
-    const std::vector<std::byte> padding(params_.agreed.chunk);
-    if (send_datagram(wire::DatagramType::kProbe, round_, 0, 0, padding)) {
-      counters_.add(Counter::probes_sent);
+void PathSwitch::drive_check(Nanos now) {
+  if (g_.params.multicast_problem.empty() && check_->send_due(now)) {
+    const std::vector<std::byte> padding(g_.params.agreed.chunk);
+    if (g_.send_datagram(wire::DatagramType::kProbe, round_, 0, 0, padding)) {
+      g_.counters.add(Counter::probes_sent);
     }
   }
   bool ok = false;
   std::string why;
   if (!check_->verdict(now, ok, why)) return;
-  if (!params_.multicast_problem.empty()) {
+  if (!g_.params.multicast_problem.empty()) {
     ok = false;
-    why = "rank " + std::to_string(self_) + ": " + params_.multicast_problem;
+    why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast_problem;
   }
-  if (tree_.is_top(self_)) return end_round(ok, why, now);
+  if (g_.tree.is_top(g_.self)) return end_round(ok, why, now);
   wire::Writer body;
   body.put_text(why);
-  send_frame(tree_.parent(self_), Channel::kControl, wire::FrameType::kProbeStatus, round_,
-             ok ? 1 : 0, body.bytes());
+  g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kProbeStatus, round_,
+                ok ? 1 : 0, body.bytes());
 }
 
 // Everybody stops probing; the top changes the path if it is not the right one.
-void GroupCore::end_round(bool heard, const std::string& why, Nanos now) {
-  for (uint32_t c = 0; c < tree_.children(self_); c++) {
-    send_frame(static_cast<Member>(first_child() + c), Channel::kControl,
-               wire::FrameType::kProbeDone, round_, heard ? 1 : 0);
-  }
+void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
+  g_.send_to_children(wire::FrameType::kProbeDone, round_, heard ? 1 : 0);
   check_.reset();
-  if (!tree_.is_top(self_)) return;
-  if (on_ring()) {
-    if (heard) return begin_switch(false, "multicast reaches every rank again", now);
+  if (!g_.tree.is_top(g_.self)) return;
+  if (g_.path.on_ring()) {
+    if (heard) return begin(false, "multicast reaches every rank again", now);
     return check_later(now);
   }
   if (heard) return;
   check_later(now);
-  begin_switch(true, suspicion_of_path_ + " (" + why + ")", now);
+  begin(true, suspicion_ + " (" + why + ")", now);
 }
 
-void GroupCore::on_check_frame(const Frame& header, ConstBytes body, Nanos now) {
+void PathSwitch::on_check_frame(const Frame& header, ConstBytes body, Nanos now) {
   using wire::FrameType;
   const bool up = header.type == FrameType::kProbeStatus;
-  const bool known = up ? tree_.is_child(header.member, self_)
-                        : !tree_.is_top(self_) && header.member == tree_.parent(self_);
+  const bool known = up ? g_.tree.is_child(header.member, g_.self) : g_.from_parent(header.member);
   if (!known || header.type == FrameType::kProbeJoined || header.argument > 1) {
-    counters_.add(Counter::malformed);
+    g_.counters.add(Counter::malformed);
     return;
   }
   if (header.type == FrameType::kProbeStart) {
     if (header.sequence > round_) begin_round(header.sequence, now);
   } else if (check_ && header.sequence == round_) {
     if (up) {
-      check_->on_status(tree_.child_index(header.member), header.argument == 1,
+      check_->on_status(g_.tree.child_index(header.member), header.argument == 1,
                         std::string(wire::Reader(body).rest_text()));
     } else {
       end_round(header.argument == 1, "", now);

@@ -1,5 +1,5 @@
 // One turn of a lane: datagrams first (bounded), then streams, then every group's timers and
-// sending, then what is batched leaves. A timer that could declare a loss or a death only sees
+// sending, then what is batched leaves, then callbacks run. A timer that could declare a loss or a death only sees
 // `drained` when this turn found the datagram socket empty. Frames for a group that this rank has
 // not made yet (its peers may be ahead after the rendezvous) wait in a small bounded store.
 //
@@ -131,6 +131,7 @@ LaneGroup* Lane::find_group(uint64_t tag) {
 void Lane::remove_group(uint64_t tag) {
   const auto it = groups_.find(tag);
   if (it == groups_.end()) return;
+  it->second->core_.deliver();
   if (joined_[tag]) transport_->datagram().leave(it->second->address_);
   joined_.erase(tag);
   if (last_ == it->second.get()) last_ = nullptr;
@@ -169,7 +170,9 @@ bool Lane::poll(Nanos now) {
     more = group->core_.progress(now, datagrams == 0) || more;
   }
   const bool flushed = transport_->datagram().flush();
-  return datagrams > 0 || events > 0 || (more && flushed);
+  bool ended = false;
+  for (const auto& [tag, group] : groups_) ended = group->core_.deliver() || ended;
+  return datagrams > 0 || events > 0 || ended || (more && flushed);
 }
 
 Nanos Lane::deadline(Nanos now) const {

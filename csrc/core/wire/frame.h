@@ -65,6 +65,12 @@ enum class FrameType : uint8_t {
   kProbeStart = 36,   // down: argument 1 = all have joined, probe; 0 = wait; body: who is missing
 };
 inline constexpr uint8_t kFrameTypeMax = 36;
+// Whether the frame moves a reduction's data, or asks for it.
+constexpr bool is_reduction(FrameType type) {
+  return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
+         type == FrameType::kReduceResult || type == FrameType::kReduceOffer ||
+         type == FrameType::kReduceTaken;
+}
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 

@@ -218,6 +218,7 @@ TEST(Agreement, ABlockBeyondTheChunkIndicesIsRefusedEverywhere) {
       run->status = status;
     };
     c.group(r).core().post(std::move(post), c.now());
+    c.group(r).core().deliver();
     runs.push_back(run);
   }
   for (const auto& r : runs) {

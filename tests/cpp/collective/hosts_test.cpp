@@ -173,6 +173,7 @@ TEST(Hosts, OffersOutOfPlaceBreakTheProtocol) {
         if (type == wire::FrameType::kReduceOffer) wire::put_reduce_offer(body, {});
         body.put<uint8_t>(0);
         c.group(1).core().on_frame(header, body.bytes(), c.now());
+        c.group(1).core().deliver();
         ASSERT_TRUE(runs[0]->done());
         EXPECT_EQ(runs[0]->status.code(), Code::kInternal) << runs[0]->status.to_string();
       }

@@ -246,7 +246,7 @@ TEST(Reductions, MoreAheadThanIsAllowedIsAViolation) {
   Cluster c(o);
   std::vector<std::byte> frame(wire::kFrameHeader + (16u << 10));
   const std::array<ConstBytes, 1> body{ConstBytes(frame).subspan(wire::kFrameHeader)};
-  for (Sequence s = 0; s < EarlyReductions::kMost / (16u << 10); s++) {
+  for (Sequence s = 0; s < EarlyFrames::kMostReductions / (16u << 10); s++) {
     EXPECT_FALSE(c.group(0).core().failed());
     const wire::FrameHeader header{wire::FrameType::kReduceData,   0, 1,
                                    c.group(0).core().params().tag, s, 0};

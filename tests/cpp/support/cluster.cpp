@@ -324,6 +324,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   };
   if (adjust) adjust(rank, post);
   core.post(std::move(post), clock(rank));
+  core.deliver();  // as a lane does after its turn
   return run;
 }
 

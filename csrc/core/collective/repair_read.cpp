@@ -9,15 +9,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "collective/group_core.h"
+#include "collective/repair.h"
 
 namespace mcast {
 
 // Lets `asker` read `ranges`, a frame per piece of memory that the transport exposes. Returns what
 // cannot be read.
-std::vector<ChunkRange> GroupCore::grant_reads(Operation& op, uint32_t slot, Member asker,
-                                               uint32_t id, const std::vector<ChunkRange>& ranges) {
-  if (ranges.empty() || op.plan.small || port_.max_read() < op.plan.chunk) return ranges;
+std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                                            const std::vector<ChunkRange>& ranges) {
+  if (ranges.empty() || op.plan.small || g_.port.max_read() < op.plan.chunk) return ranges;
   const Slice& block = op.own_slot == slot ? op.post.input : op.post.outputs[slot];
   const size_t chunk = op.plan.chunk;
   std::vector<ChunkRange> granted, rest;
@@ -27,9 +27,9 @@ std::vector<ChunkRange> GroupCore::grant_reads(Operation& op, uint32_t slot, Mem
     wire::Writer body;
     wire::put_fetch_grant(
         body, {op.member_of(slot), grant->address, grant->key, std::exchange(granted, {})});
-    counters_.add(Counter::fetch_grants_sent);
-    send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
-               body.bytes());
+    g_.counters.add(Counter::fetch_grants_sent);
+    g_.send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
+                  body.bytes());
   };
   // Whole chunks from `at` on that the present grant covers.
   const auto covered = [&](Chunk at, Chunk end) {
@@ -42,7 +42,7 @@ std::vector<ChunkRange> GroupCore::grant_reads(Operation& op, uint32_t slot, Mem
     while (at < r.end) {
       if (covered(at, r.end) == at) {
         send();
-        grant = port_.expose(block, at * chunk);
+        grant = g_.port.expose(block, at * chunk);
         if (covered(at, r.end) == at) break;
         if (op.grants.empty() || op.grants.back() != grant->hold) op.grants.push_back(grant->hold);
       }
@@ -56,21 +56,21 @@ std::vector<ChunkRange> GroupCore::grant_reads(Operation& op, uint32_t slot, Mem
   return rest;
 }
 
-bool GroupCore::reading(const Operation& op) const {
+bool Repair::reading(const Operation& op) const {
   return std::any_of(reads_running_.begin(), reads_running_.end(), [&op](const auto& entry) {
     return entry.second.sequence == op.post.sequence;
   });
 }
 
-void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) {
+void Repair::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) {
   wire::FetchGrant grant;
   if (!wire::parse_fetch_grant(body, grant)) {
-    counters_.add(Counter::malformed);
+    g_.counters.add(Counter::malformed);
     return;
   }
-  Operation* op = find(header.sequence);
+  Operation* op = g_.find(header.sequence);
   if (op == nullptr || op->local_complete || !op->fetch) {
-    counters_.add(Counter::stale);
+    g_.counters.add(Counter::stale);
     return;
   }
   const auto slot = op->slot_of(grant.root);
@@ -78,17 +78,17 @@ void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) 
       slot && slot != op->own_slot &&
       std::all_of(grant.ranges.begin(), grant.ranges.end(),
                   [op](const ChunkRange& r) { return r.end <= op->plan.chunks; });
-  if (!in_bounds || port_.max_read() < op->plan.chunk) {
-    counters_.add(Counter::malformed);
+  if (!in_bounds || g_.port.max_read() < op->plan.chunk) {
+    g_.counters.add(Counter::malformed);
     return;
   }
   if (!op->fetch->on_grant(header.argument, header.member, grant.root, now)) {
-    counters_.add(Counter::stale);
+    g_.counters.add(Counter::stale);
     return;
   }
-  repair_heard_[header.member] = now;
-  ops_.touch(*op);
-  const auto most = static_cast<Chunk>(port_.max_read() / op->plan.chunk);
+  heard_[header.member] = now;
+  g_.ops.touch(*op);
+  const auto most = static_cast<Chunk>(g_.port.max_read() / op->plan.chunk);
   for (const ChunkRange& r : grant.ranges) {
     for (Chunk at = r.first; at < r.end; at += std::min(most, r.end - at)) {
       reads_waiting_.push_back({header.sequence,
@@ -103,35 +103,36 @@ void GroupCore::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) 
   drive_reads();
 }
 
-void GroupCore::drive_reads() {
+void Repair::drive_reads() {
   while (!reads_waiting_.empty()) {
-    const RepairRead& r = reads_waiting_.front();
-    const Operation* op = find(r.sequence);
-    if (op != nullptr && op->receiving > 0 && gone_[r.donor].ok()) {
-      if (!port_.read(r.donor, r.address, r.key, op->plan.length(r.range), next_read_)) return;
-      counters_.add(Counter::repair_reads);
+    const Read& r = reads_waiting_.front();
+    const Operation* op = g_.find(r.sequence);
+    if (op != nullptr && op->receiving > 0 && g_.gone[r.donor].ok()) {
+      if (!g_.port.read(r.donor, r.address, r.key, op->plan.length(r.range), next_read_)) return;
+      g_.counters.add(Counter::repair_reads);
       reads_running_[next_read_++] = r;
     }
     reads_waiting_.pop_front();
   }
 }
 
-void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
+void Repair::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
   const auto it = reads_running_.find(token);
   if (it == reads_running_.end()) return;
-  const RepairRead r = it->second;
+  const Read r = it->second;
   reads_running_.erase(it);
-  Operation* op = find(r.sequence);
-  if (failed() || op == nullptr || op->local_complete || bytes.size() != op->plan.length(r.range)) {
-    counters_.add(Counter::stale);
+  Operation* op = g_.find(r.sequence);
+  if (g_.failed() || op == nullptr || op->local_complete ||
+      bytes.size() != op->plan.length(r.range)) {
+    g_.counters.add(Counter::stale);
     return;
   }
-  counters_.add(Counter::repair_read_bytes, bytes.size());
-  if (!accept_repair(*op, *op->slot_of(r.root), r.donor, r.id, r.range, bytes, now)) {
-    counters_.add(Counter::stale);
+  g_.counters.add(Counter::repair_read_bytes, bytes.size());
+  if (!accept(*op, *op->slot_of(r.root), r.donor, r.id, r.range, bytes, now)) {
+    g_.counters.add(Counter::stale);
   }
   // It may have waited for this read only.
-  if (Operation* const waiting = find(r.sequence)) check_local(*waiting, now);
+  if (Operation* const waiting = g_.find(r.sequence)) g_.may_be_complete(*waiting);
   drive_reads();
 }
 

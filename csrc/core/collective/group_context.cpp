@@ -1,0 +1,158 @@
+// Frames and datagrams on their way out: header, checksum, counters; whether a payload is copied
+// behind its header or stays where it is. Where descriptors differ, both sides are told what the
+// other has called.
+#include "collective/group_context.h"
+
+#include <array>
+
+namespace mcast {
+
+GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
+    : params(std::move(p)),
+      port(out),
+      counters(count),
+      self(params.self),
+      size(params.agreed.members),
+      tree(size, params.arity),
+      gone(size),
+      reductions{params.host_of.empty() ? Hosts(size) : Hosts(params.host_of),
+                 self,
+                 params.read_host,
+                 counters,
+                 params.tag,
+                 {},
+                 {}},
+      ops(params.first_sequence) {
+  if (size == 1) {
+    path.first = Path::kLocal;
+    path.reason = "one rank";
+    state = GroupState::kOpen;
+  }
+}
+
+void GroupContext::send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
+                              uint32_t argument, ConstBytes body, ConstBytes payload) {
+  if (to == self || !gone[to].ok()) return;
+  std::array<std::byte, wire::kFrameHeader> head;
+  const wire::FrameHeader header{type, params.lane, self, params.tag, sequence, argument};
+  const std::array<ConstBytes, 2> parts{body, payload};
+  wire::write_frame_header(head.data(), header, parts);
+  const std::array<ConstBytes, 3> all{ConstBytes(head), body, payload};
+  counters.add(Counter::frames_sent);
+  counters.add(Counter::frame_bytes_sent, head.size() + body.size() + payload.size());
+  port.send(to, channel, all);
+}
+
+void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argument,
+                         ConstBytes body, Member except) {
+  if (!tree.is_top(self) && tree.parent(self) != except) {
+    send_frame(tree.parent(self), Channel::kControl, type, sequence, argument, body);
+  }
+  for (uint32_t c = 0; c < tree.children(self); c++) {
+    const auto child = static_cast<Member>(tree.first_child(self) + c);
+    if (child != except) send_frame(child, Channel::kControl, type, sequence, argument, body);
+  }
+}
+
+// A gathered payload is read by the device when the operation may be over and its memory the
+// caller's again: only a repetition can still be queued then, since an operation whose memory is
+// gathered (a large one) ends when everybody has everything. If the caller writes to the memory
+// meanwhile, receivers drop the repetition: its operation is over, or its checksum is wrong. What
+// is small is sent from the copy kept for repairs, which ends with the operation and is copied
+// cheaply.
+bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
+                                 Chunk chunk, ConstBytes payload, bool last, bool in_order,
+                                 const Slice* block) {
+  const Bytes slot = port.lend(wire::kDatagramHeader + payload.size());
+  if (slot.empty()) {
+    counters.add(Counter::would_block);
+    return false;
+  }
+  const wire::DatagramHeader header{type,     params.lane, last,  in_order, params.tag,
+                                    sequence, descriptor,  chunk, self,     0};
+  const size_t bytes = wire::kDatagramHeader + payload.size();
+  if (block != nullptr) {
+    wire::seal_datagram(slot, header, payload);
+    const auto offset = static_cast<size_t>(payload.data() - block->data());
+    if (port.commit_gather(wire::kDatagramHeader, *block, offset, payload.size())) {
+      counters.add(Counter::gathered_datagrams);
+    } else {
+      wire::copy_payload(slot, payload);  // sealed already
+      port.commit(bytes);
+    }
+  } else {
+    wire::write_datagram(slot, header, payload);
+    port.commit(bytes);
+  }
+  counters.add(Counter::datagrams_sent);
+  counters.add(Counter::datagram_bytes_sent, bytes);
+  return true;
+}
+
+bool GroupContext::agrees(Member peer, Sequence sequence, uint32_t descriptor) {
+  if (descriptor == ops.slot(sequence)->hash) return true;
+  counters.add(Counter::mismatched);
+  describe_to(peer, sequence);
+  return false;
+}
+
+void GroupContext::describe_to(Member to, Sequence sequence) {
+  const OperationQueue::Slot* const slot = ops.slot(sequence);
+  if (slot == nullptr || to == self) return;
+  wire::Writer body;
+  wire::put_descriptor(body, slot->descriptor());
+  send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
+}
+
+bool GroupContext::early_allowed(const Frame& header) {
+  const Sequence ahead = header.sequence - ops.next();
+  if (ahead < kFurthestAhead) return true;
+  fail(Status(Code::kInternal, "rank " + std::to_string(header.member) + " is " +
+                                   std::to_string(ahead) + " operations ahead of rank " +
+                                   std::to_string(self)),
+       header.member);
+  return false;
+}
+
+void GroupContext::fail(const Status& why, Member culprit) {
+  if (failed() || why.ok()) return;
+  state = GroupState::kFailed;
+  failure_ = why;
+  culprit_ = culprit;
+  failure_is_news_ = true;
+}
+
+void GroupContext::fail_later(const Status& why, Nanos when) {
+  if (failed() || suspicion_until_ != kNever) return;
+  suspicion_ = why;
+  suspicion_until_ = when;
+}
+
+void GroupContext::drive_suspicion(Nanos now) {
+  if (now >= suspicion_until_) fail(suspicion_, kNoMember);
+}
+
+bool GroupContext::take_maybe_complete(std::vector<Sequence>& sequences) {
+  sequences.clear();
+  sequences.swap(maybe_complete_);
+  return !sequences.empty();
+}
+
+void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,
+                                    ConstBytes body) {
+  for (uint32_t c = 0; c < tree.children(self); c++) {
+    send_frame(static_cast<Member>(first_child() + c), Channel::kControl, type, sequence, argument,
+               body);
+  }
+}
+
+bool GroupContext::send_chunk(const Operation& op, Chunk chunk) {
+  const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
+  const size_t length = op.plan.length(chunk);
+  const bool gather = !op.plan.small && op.plan.block >= port.gather_from();
+  return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
+                       op.source(*op.own_slot).subspan(offset, length), chunk + 1 == op.plan.chunks,
+                       op.plan.small, gather ? &op.post.input : nullptr);
+}
+
+}  // namespace mcast

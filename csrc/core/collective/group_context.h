@@ -1,0 +1,120 @@
+// GroupContext: what the parts of a group share. Who is in it, the operations in flight, the path
+// that they take, the way out for frames and datagrams; and two notes to GroupCore, which acts on
+// them at the end of the event that it handles: the group has failed, an operation may be complete.
+// So no part calls back into another while it holds an operation, and none is destroyed under it.
+//
+// Threads: the lane's, except readers of `counters`.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/counters.h"
+#include "collective/group_params.h"
+#include "collective/group_path.h"
+#include "collective/operation.h"
+#include "collective/operation_queue.h"
+#include "collective/port.h"
+#include "protocol/tree.h"
+#include "wire/datagram.h"
+#include "wire/frame.h"
+
+namespace mcast {
+
+enum class GroupState : uint8_t {
+  kNew,      // the path is not decided, nobody has been asked
+  kProbing,  // members join and find out whether multicast reaches them
+  kOpen,
+  kSwitching,  // no operation is started until all agree where another path begins
+  kFailed,
+};
+
+class GroupContext {
+ public:
+  using Frame = wire::FrameHeader;
+  // Operations that another rank may be ahead of this one: memory for what comes early.
+  static constexpr Sequence kFurthestAhead = 1u << 20;
+  // Batches of an operation that are sent before the receive side gets its turn.
+  static constexpr Chunk kBatchesPerTurn = 4;
+
+  GroupContext(GroupParams params, Port& port, Counters& counters);
+
+  const GroupParams params;
+  Port& port;
+  Counters& counters;
+  const Member self;
+  const uint32_t size;
+  const Tree tree;
+  GroupPath path;
+  GroupState state = GroupState::kNew;
+  std::vector<Status> gone;  // by member: why it can no longer be reached
+
+  ReduceRun::Shared reductions;  // before the operations, which give back to it when they go
+  OperationQueue ops;
+  std::deque<Post> deferred;  // posts that wait for a change of path or for room
+  uint32_t unfinished = 0;    // operations whose result is not there
+  uint32_t large_in_flight = 0;
+
+  Operation* find(Sequence sequence) { return ops.find(sequence); }
+  // Of the next post.
+  Sequence next_sequence() const { return ops.next() + static_cast<Sequence>(deferred.size()); }
+  bool switching() const { return state == GroupState::kSwitching; }
+
+  // The group fails at the end of this event: the first reason wins. `culprit`: for the others.
+  void fail(const Status& why, Member culprit);
+  // As fail(), at `when`, unless a reason has been found until then.
+  void fail_later(const Status& why, Nanos when);
+  Nanos suspicion_until() const { return suspicion_until_; }
+  void drive_suspicion(Nanos now);
+  bool failed() const { return state == GroupState::kFailed; }
+  const Status& failure() const { return failure_; }
+  Member culprit() const { return culprit_; }
+  // Runs once, at the failure, before the operations learn of it.
+  std::function<void(const Status&)> on_failure;
+  // True once after the failure: it is to be told.
+  bool take_news_of_failure() { return std::exchange(failure_is_news_, false); }
+
+  // GroupCore looks whether it is, at the end of this event.
+  void may_be_complete(const Operation& op) { maybe_complete_.push_back(op.post.sequence); }
+  // Those, in the order in which they were noted; `sequences` is overwritten. False: none.
+  bool take_maybe_complete(std::vector<Sequence>& sequences);
+
+  // To a member over the stream: nothing to oneself and to who is gone.
+  void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
+                  uint32_t argument, ConstBytes body = {}, ConstBytes payload = {});
+  void send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,
+                        ConstBytes body = {});
+  // To parent and children, except `except`.
+  void flood(wire::FrameType type, Sequence sequence, uint32_t argument, ConstBytes body,
+             Member except);
+  // To all by multicast; false: the medium is full. `block`: of which the payload is a part, if the
+  // transport shall gather it from there.
+  bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
+                     ConstBytes payload, bool last = false, bool in_order = false,
+                     const Slice* block = nullptr);
+  // A chunk of the own block, likewise.
+  bool send_chunk(const Operation& op, Chunk chunk);
+
+  // The peer's descriptor of an operation that is posted here; false, and both told: not ours.
+  bool agrees(Member peer, Sequence sequence, uint32_t descriptor);
+  void describe_to(Member to, Sequence sequence);
+  // An operation that is not posted here. False: too far ahead, the group fails.
+  bool early_allowed(const Frame& header);
+
+  Member first_child() const { return static_cast<Member>(tree.first_child(self)); }
+  bool from_parent(Member member) const {
+    return !tree.is_top(self) && member == tree.parent(self);
+  }
+
+ private:
+  Status failure_, suspicion_;
+  Nanos suspicion_until_ = kNever;
+  Member culprit_ = kNoMember;
+  bool failure_is_news_ = false;
+  std::vector<Sequence> maybe_complete_;
+};
+
+}  // namespace mcast

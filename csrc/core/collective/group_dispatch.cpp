@@ -1,0 +1,169 @@
+// Which part of the group a datagram or a frame is for. Frames about an operation that this rank
+// has not posted yet are kept, where a rank may be ahead, and come here again after the post.
+#include <array>
+#include <initializer_list>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+
+GroupCore::Handler GroupCore::handler(wire::FrameType type) {
+  using T = wire::FrameType;
+  static const auto table = [] {
+    std::array<Handler, wire::kFrameTypeMax + 1> t{};
+    const auto set = [&t](std::initializer_list<T> types, Handler h) {
+      for (const T of : types) t[static_cast<size_t>(of)] = h;
+    };
+    using C = GroupCore;
+    using F = const Frame;
+    using B = ConstBytes;
+    using N = Nanos;
+    set({T::kCredit}, [](C& c, F& f, B b, N) { c.on_credit(f, b); });
+    set({T::kLimit}, [](C& c, F& f, B b, N n) { c.multicast_.on_limit(f, b, n); });
+    set({T::kPosition}, [](C& c, F& f, B b, N n) { c.multicast_.on_position_frame(f, b, n); });
+    set({T::kSent}, [](C& c, F& f, B b, N n) { c.small_.on_sent_frame(f, b, n); });
+    set({T::kFetch}, [](C& c, F& f, B b, N n) { c.repair_.on_fetch(f, b, n); });
+    set({T::kFetchData}, [](C& c, F& f, B b, N n) { c.repair_.on_fetch_data(f, b, n); });
+    set({T::kFetchGrant}, [](C& c, F& f, B b, N n) { c.repair_.on_fetch_grant(f, b, n); });
+    set({T::kNotHave, T::kComing}, [](C& c, F& f, B b, N n) { c.repair_.on_not_have(f, b, n); });
+    set({T::kEarlyFetch}, [](C& c, F& f, B b, N n) { c.repair_.on_early_fetch(f, b, n); });
+    set({T::kEarlyData}, [](C& c, F& f, B b, N n) { c.repair_.on_early_data(f, b, n); });
+    set({T::kComplete}, [](C& c, F& f, B b, N n) { c.on_complete(f, b, n); });
+    set({T::kReleased}, [](C& c, F& f, B, N n) {
+      if (c.g_.from_parent(f.member)) return c.on_released(f.sequence, n);
+      c.g_.counters.add(Counter::malformed);
+    });
+    set({T::kDescribe}, [](C& c, F& f, B b, N) { c.on_describe(f, b); });
+    set({T::kAbort}, [](C& c, F& f, B b, N n) { c.on_abort(b, f.sequence, n); });
+    set({T::kPing}, [](C& c, F& f, B b, N) { c.membership_.on_ping(f, b); });
+    set({T::kPong}, [](C&, F&, B, N) {});
+    set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
+    set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
+    set({T::kQuery}, [](C& c, F& f, B b, N n) { c.inquiry_.on_query(f, b, n); });
+    set({T::kWhere}, [](C& c, F& f, B b, N n) { c.inquiry_.on_where(f, b, n); });
+    set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
+        [](C& c, F& f, B b, N n) {
+          f.sequence == 0 ? c.probe_.on_frame(f, b, n) : c.path_.on_check_frame(f, b, n);
+        });
+    set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
+        [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
+    set({T::kRingReady}, [](C& c, F& f, B b, N) {
+      if (f.member != c.ring_.successor()) return c.g_.counters.add(Counter::malformed);
+      if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
+    });
+    set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
+    set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken},
+        [](C& c, F& f, B b, N n) {
+          if (Operation* const op = c.operation_of(f, b)) c.reductions_.on_frame(*op, f, b, n);
+        });
+    return t;
+  }();
+  return table[static_cast<size_t>(type)];
+}
+
+void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
+  if (header.member >= g_.size || header.member == g_.self) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  g_.counters.add(Counter::frames_received);
+  g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
+  membership_.heard(header.member, now);
+  if (g_.failed()) return answer_failed(header);
+  const Handler handle = handler(header.type);
+  if (handle == nullptr) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  handle(*this, header, body, now);
+  settle(now);
+}
+
+// The operation in flight that the frame is about. None: it is over, or not posted yet and the
+// frame is kept until then, or the other rank has called something else.
+Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
+  if (Operation* const op = g_.find(header.sequence)) {
+    return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;
+  }
+  const bool reduction = wire::is_reduction(header.type);
+  if (g_.ops.slot(header.sequence) != nullptr) {  // settled
+    const bool ours = g_.agrees(header.member, header.sequence, header.argument);
+    if (ours && reduction) g_.counters.add(Counter::stale);
+  } else if (header.sequence < g_.ops.base()) {
+    g_.counters.add(Counter::stale);
+  } else if ((!reduction || reductions_.allowed_early(header)) && g_.early_allowed(header) &&
+             !early_.keep(header, body)) {
+    reductions_.broke(header, "more was sent ahead than is allowed");
+  }
+  return nullptr;
+}
+
+// What came for the operation before it was posted is handled as if it came now.
+void GroupCore::replay_early(Sequence sequence, Nanos now) {
+  for (const EarlyFrames::Kept& kept : early_.take(sequence)) {
+    if (!g_.failed()) handler(kept.header.type)(*this, kept.header, kept.body, now);
+  }
+}
+
+void GroupCore::on_credit(const Frame& header, ConstBytes body) {
+  std::vector<wire::CreditEntry> entries;
+  if (!g_.tree.is_child(header.member, g_.self) || !wire::parse_credit(body, entries)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  if (Operation* const op = operation_of(header, body)) {
+    multicast_.on_credit(*op, header, entries);
+  }
+}
+
+void GroupCore::on_describe(const Frame& header, ConstBytes body) {
+  if (body.empty()) {
+    if (header.argument < g_.size) {
+      g_.describe_to(static_cast<Member>(header.argument), header.sequence);
+    }
+    return;
+  }
+  wire::Descriptor theirs;
+  if (!wire::parse_descriptor(body, theirs)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  if (const OperationQueue::Slot* const slot = g_.ops.slot(header.sequence)) {
+    if (!theirs.same(slot->descriptor())) {
+      mismatch(header.sequence, header.member, theirs.to_string());
+    }
+  } else if (header.sequence >= g_.ops.next() && g_.early_allowed(header)) {
+    // One of each rank is enough, and more than there is room for is not kept.
+    early_.keep(header, body);
+  }
+}
+
+void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (g_.failed()) return;
+  if (header.member == g_.self) {
+    g_.counters.add(Counter::own_echo);
+    return;
+  }
+  if (header.member >= g_.size || header.subgroup != 0) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  g_.counters.add(Counter::datagrams_received);
+  g_.counters.add(Counter::datagram_bytes_received, datagram.size());
+  if (header.type == wire::DatagramType::kData) {
+    reception_.on_data(header, datagram, now);
+  } else if (!wire::verify_datagram(datagram)) {
+    g_.counters.add(Counter::corrupt);
+  } else if (header.type == wire::DatagramType::kPosition) {
+    reception_.on_position_datagram(header, now);
+  } else if (header.type == wire::DatagramType::kAbort) {
+    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence, now);
+  } else if (header.sequence == 0) {  // a probe of the creation
+    probe_.on_probe(header.member);
+  } else {
+    path_.on_probe(header.member, header.sequence);
+  }
+  settle(now);
+}
+
+}  // namespace mcast

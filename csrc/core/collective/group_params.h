@@ -1,0 +1,43 @@
+// What a group is made with, on one lane.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/trace.h"
+#include "collective/host_inputs.h"
+#include "collective/plan.h"
+#include "protocol/ingress_share.h"
+
+namespace mcast {
+
+struct GroupParams {
+  std::string name;
+  Member self = 0;
+  uint64_t tag = 0;
+  uint8_t lane = 0;
+  Agreed agreed;  // agreed.members is the size
+  // By member, what tells hosts apart, where ranks of one host fold their inputs before they send
+  // them (agreed.contributors is then the number of hosts); empty: nowhere.
+  std::vector<uint32_t> host_of;
+  HostReader read_host;  // of members on this host; unless host_of is empty
+  uint32_t arity = 32;
+  Sequence first_sequence = 0;  // of its operations; the same at all members
+  size_t staging = 4u << 20;
+  size_t retransmit = 4u << 20;
+  Nanos liveness_limit = 20 * kSecond;
+  Nanos alpha = 2 * kMilli;
+  Nanos probe_timeout = 2 * kSecond;
+  bool try_multicast = true;       // false: straight to the ring
+  bool require_multicast = false;  // a failed probe fails the group
+  LanePolicy policy = LanePolicy::kFair;
+  // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
+  // null.
+  std::shared_ptr<const std::atomic<uint64_t>> multicast_arrived;
+  std::shared_ptr<Trace> trace;   // may be null
+  std::string multicast_problem;  // not empty: this member cannot multicast, and why
+};
+
+}  // namespace mcast

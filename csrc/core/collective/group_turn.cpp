@@ -1,0 +1,158 @@
+// One turn of a group: sends what may be sent, visits what something happened to, what is due and
+// the oldest of those that may always have something to do, then runs the timers. The table of
+// timers says of each when it is due and what it does; nobody else does.
+#include <algorithm>
+
+#include "collective/group_core.h"
+
+namespace mcast {
+namespace {
+
+constexpr int kRounds = 4;  // of visits in one turn
+
+}  // namespace
+
+// Something is under way that a dead member would hold up.
+bool GroupCore::active() const {
+  return !g_.ops.empty() || probe_.under_way() || path_.checking() || g_.switching();
+}
+
+// One row for each timer: when it is due, and what happens then. The acts look for themselves
+// whether they are due, since some of them are also moved by what arrives.
+std::span<const GroupCore::Timer> GroupCore::timers() {
+  static constexpr Timer kTimers[] = {
+      {[](const GroupCore& c) { return c.probe_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.probe_.drive(now); }},
+      {[](const GroupCore& c) { return c.path_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.path_.drive(now); }},
+      {[](const GroupCore& c) { return c.small_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) {
+         c.small_.announce(now);
+         c.small_.pass_on(c.completion_);
+       }},
+      {[](const GroupCore& c) { return c.small_.tracker().deadline(); },
+       [](GroupCore& c, Nanos now, bool drained) {
+         if (drained) c.repair_.fetch_early(now);
+       }},
+      {[](const GroupCore& c) { return c.completion_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.report_complete(now); }},
+      {[](const GroupCore& c) { return c.g_.suspicion_until(); },
+       [](GroupCore& c, Nanos now, bool) { c.g_.drive_suspicion(now); }},
+      {[](const GroupCore& c) { return c.membership_.deadline(); },
+       [](GroupCore& c, Nanos now, bool drained) { c.membership_.drive(now, drained); }},
+      {[](const GroupCore& c) { return c.inquiry_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
+  };
+  return kTimers;
+}
+
+bool GroupCore::progress(Nanos now, bool drained) {
+  if (g_.failed()) {
+    g_.ops.clear();
+    return false;
+  }
+  membership_.on_turn(active(), now);
+  small_.keep_waiting();
+  bool more = small_.send(now);
+  if (g_.large_in_flight > 0) reductions_.measure_ingress(now);
+  settle(now);
+  // What one operation has made possible for another is done at once: a turn of the lane costs
+  // system calls.
+  for (int round = 0; round == 0 || (g_.ops.touched() && round < kRounds); round++) {
+    for (const Sequence s : g_.ops.due(now)) {
+      if (g_.failed()) return false;
+      if (Operation* op = g_.find(s)) more = visit(*op, now, drained) || more;
+    }
+  }
+  repair_.serve_parked();
+  for (const Timer& timer : timers()) {
+    if (!g_.failed()) timer.act(*this, now, drained);
+  }
+  settle(now);
+  // What became possible in this turn is done in the next.
+  return (more || g_.ops.touched()) && !g_.failed();
+}
+
+Nanos GroupCore::deadline(Nanos now) const {
+  if (!ended_.empty()) return now;
+  if (g_.failed()) return g_.ops.empty() ? kNever : now;
+  if (g_.ops.touched()) return now;
+  Nanos next = g_.ops.deadline();
+  for (const Timer& timer : timers()) next = std::min(next, timer.when(*this));
+  return std::max(now, next);
+}
+
+// The end of every event: what parts have noted is acted upon.
+void GroupCore::settle(Nanos now) {
+  std::vector<Sequence> noted;
+  for (;;) {
+    admit_deferred(now);
+    if (g_.failed() || !g_.take_maybe_complete(noted)) break;
+    for (const Sequence s : noted) {
+      if (Operation* const op = g_.find(s)) check_complete(*op, now);
+    }
+  }
+  if (g_.take_news_of_failure()) tell_failure(now);
+}
+
+bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
+  const Sequence sequence = op.post.sequence;
+  bool more = false;
+  if (op.reduce && !op.local_complete) more = reductions_.pump(op, now);
+  if (!op.ring.empty()) {
+    more = ring_.pump(op) || more;
+  } else {
+    if (!op.local_complete && op.receiving > 0) repair_.drive(op, now, drained);
+    if (op.credit && !op.finished) multicast_.drive_credit(op, now);
+    if (op.sender) {
+      // What is small is sent in order over the operations; here it is repeated.
+      if (!op.plan.small || op.sender->resending()) more = multicast_.pump(op, now) || more;
+      if (!op.plan.small) multicast_.announce(op, now);
+      repair_.serve(op, now);
+    }
+  }
+  if (!op.finished && now >= op.deadline) inquiry_.start(op, now);
+  settle(now);
+  // It may have been released.
+  if (!g_.failed() && g_.find(sequence) == &op) reschedule(op);
+  return more;
+}
+
+// After a visit: what brings the next one.
+void GroupCore::reschedule(Operation& op) {
+  if (settles(op)) {
+    g_.ops.settle(op.post.sequence);
+    return;
+  }
+  const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
+  const bool sending = op.sender && (!op.sender->all_sent() || op.sender->resending());
+  g_.ops.set_busy(
+      op, op.local_complete ? sending && !op.plan.small : op.reduce || streams || !op.ring.empty());
+  g_.ops.set_timer(op, op_deadline(op));
+}
+
+bool GroupCore::settles(const Operation& op) const {
+  if (!op.finished || !op.local_complete) return false;
+  // What contributions have been charged to is given back with the release.
+  if (op.reduce && op.plan.way != ReduceWay::kOneStep) return false;
+  return !op.sender || !op.plan.small ||
+         (op.sender->all_sent() && !op.sender->resending() && !op.repairs->used());
+}
+
+// When the operation must be visited although nothing happens to it.
+Nanos GroupCore::op_deadline(const Operation& op) const {
+  Nanos next = op.finished || inquiry_.under_way() ? kNever : op.deadline;
+  if (op.sender && !op.plan.small) {
+    next = std::min({next, op.sender->deadline(), op.turn_retry});
+  }
+  if (op.repairs) next = std::min(next, op.repairs->deadline());
+  // As in visit(): a deadline that nothing acts on would make the lane spin.
+  if (op.local_complete) return next;
+  if (op.reduce) next = std::min(next, op.reduce->refused_until);
+  if (op.receiving == 0 || !op.fetch) return next;
+  next = std::min(next, op.fetch->deadline());
+  for (const BlockReceiver& r : op.receivers) next = std::min(next, r.deadline());
+  return next;
+}
+
+}  // namespace mcast

@@ -1,0 +1,108 @@
+// A rank whose operation passes its limit asks first: member 0 queries where every rank is, so that
+// the error names those that have not made the call. If all have, the transfer gets the rest of the
+// inquiry's time to end.
+#include "collective/late_inquiry.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+
+}  // namespace
+
+// The operation has passed its limit: where is everybody?
+void LateInquiry::start(const Operation& op, Nanos now) {
+  if (asked_) return;
+  const std::string what = " (" + op.plan.descriptor.to_string() + ") passed its time limit of " +
+                           seconds_text(op.post.timeout);
+  if (g_.tree.is_top(g_.self)) return ask_all(op.post.sequence, what, now);
+  asked_ = true;
+  sequence_ = op.post.sequence;
+  until_ = now + 2 * kInquiry;
+  what_ = what;
+  wire::Writer body;
+  body.put_text(what);
+  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op.post.sequence, 0,
+                body.bytes());
+}
+
+void LateInquiry::on_late(const Frame& header, ConstBytes body, Nanos now) {
+  ask_all(header.sequence, std::string(wire::Reader(body).rest_text()), now);
+}
+
+void LateInquiry::on_query(const Frame& header, ConstBytes, Nanos) {
+  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kWhere, header.sequence,
+                g_.next_sequence());
+  g_.flood(wire::FrameType::kQuery, header.sequence, 0, {}, header.member);
+}
+
+void LateInquiry::check(Nanos now) {
+  if (!asked_) return;
+  // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
+  const Operation* const op = g_.find(sequence_);
+  const bool over = g_.tree.is_top(g_.self)
+                        ? sequence_ < g_.ops.base()
+                        : sequence_ < g_.ops.next() && (op == nullptr || op->finished);
+  if (!over) {
+    if (now >= until_) name_late();
+    return;
+  }
+  asked_ = false;
+  until_ = kNever;
+  where_.clear();
+  // Time limits of the others count again.
+  for (Sequence s = g_.ops.base(); s < g_.ops.next(); s++) {
+    if (Operation* const open = g_.find(s)) g_.ops.touch(*open);
+  }
+}
+
+void LateInquiry::ask_all(Sequence sequence, const std::string& what, Nanos now) {
+  if (!g_.tree.is_top(g_.self) || !where_.empty()) return;
+  what_ = what;
+  asked_ = true;
+  sequence_ = sequence;
+  until_ = now + kInquiry;
+  where_.assign(g_.size, -1);
+  where_[g_.self] = g_.next_sequence() > sequence ? 1 : 0;
+  g_.flood(wire::FrameType::kQuery, sequence, 0, {}, kNoMember);
+  if (g_.size == 1) name_late();
+}
+
+void LateInquiry::on_where(const Frame& header, ConstBytes, Nanos) {
+  if (where_.empty() || header.sequence != sequence_) return;
+  where_[header.member] = header.argument > sequence_ ? 1 : 0;
+  const auto some = [this](int w) {
+    return std::find(where_.begin(), where_.end(), w) != where_.end();
+  };
+  // With everybody in, the transfer gets the rest of the inquiry's time to end.
+  if (!some(-1) && some(0)) name_late();
+}
+
+void LateInquiry::name_late() {
+  std::string late, unresponsive;
+  Member culprit = kNoMember;
+  const auto name = [&culprit](std::string& list, size_t m) {
+    if (culprit == kNoMember) culprit = static_cast<Member>(m);
+    list += (list.empty() ? "" : ", ") + std::to_string(m);
+  };
+  for (size_t m = 0; m < where_.size(); m++) {
+    if (where_[m] == 0) name(late, m);
+    if (where_[m] < 0) name(unresponsive, m);
+  }
+  std::string text = "operation " + std::to_string(sequence_) + what_ + ": ";
+  if (!late.empty()) text += "rank(s) " + late + " have not called it";
+  if (!unresponsive.empty())
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + unresponsive +
+            " have not answered for " + seconds_text(kInquiry);
+  if (late.empty() && unresponsive.empty()) {
+    text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +
+                                 seconds_text(2 * kInquiry)
+                           : "all ranks have called it, the transfer did not finish in time";
+  }
+  text += "; check that all ranks make the same calls, or raise the timeout";
+  g_.fail(Status(Code::kTimeout, text), culprit);
+}
+
+}  // namespace mcast

@@ -1,0 +1,42 @@
+// LateInquiry: an operation has passed its time limit somewhere; member 0 asks all where they are,
+// so that the error names those that have not made the call.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collective/group_context.h"
+
+namespace mcast {
+
+class LateInquiry {
+ public:
+  explicit LateInquiry(GroupContext& context) : g_(context) {}
+
+  // The operation has passed its limit here.
+  void start(const Operation& op, Nanos now);
+  bool under_way() const { return asked_; }
+  // The inquiry ends: the operation is over after all, or the late ranks are named.
+  void check(Nanos now);
+  Nanos deadline() const { return until_; }
+
+  using Frame = wire::FrameHeader;
+  void on_late(const Frame& header, ConstBytes body, Nanos now);
+  void on_query(const Frame& header, ConstBytes body, Nanos now);
+  void on_where(const Frame& header, ConstBytes body, Nanos now);
+
+ private:
+  void ask_all(Sequence sequence, const std::string& what, Nanos now);
+  void name_late();
+
+  GroupContext& g_;
+  Sequence sequence_ = 0;
+  Nanos until_ = kNever;
+  bool asked_ = false;
+  std::string what_;        // the operation and its limit, as its rank described them
+  std::vector<int> where_;  // at the top, by member: -1 unknown, 0 not posted, 1 posted
+};
+
+}  // namespace mcast

@@ -1,0 +1,165 @@
+// Who is there. A member is alive as long as frames of it arrive; those that a member watches (its
+// neighbours in the tree and on the ring) are pinged while something is under way, and one that is
+// silent for too long fails the group. A member that closed in order, or that says that it leaves,
+// harms nothing until somebody calls an operation that it has not called.
+#include "collective/membership.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+std::vector<Member> watched_members(const Tree& tree, Member self, uint32_t size) {
+  std::vector<Member> watched;
+  if (size < 2) return watched;
+  if (!tree.is_top(self)) watched.push_back(tree.parent(self));
+  for (uint32_t c = 0; c < tree.children(self); c++) {
+    watched.push_back(static_cast<Member>(tree.first_child(self) + c));
+  }
+  watched.push_back(static_cast<Member>((self + 1u) % size));
+  watched.push_back(static_cast<Member>((self + size - 1u) % size));
+  return watched;
+}
+
+constexpr Nanos kServe = kSecond;  // after one was lost: the others may still need repairs
+
+}  // namespace
+
+Membership::Membership(GroupContext& context)
+    : g_(context),
+      liveness_(watched_members(context.tree, context.self, context.size),
+                context.params.liveness_limit),
+      left_(context.size, UINT32_MAX) {}
+
+void Membership::on_turn(bool active, Nanos now) {
+  liveness_.set_active(active, now);
+  liveness_.on_poll(now);
+}
+
+Nanos Membership::deadline() const {
+  const Nanos next = std::min(departed_until_, lost_until_);
+  return liveness_.active() ? std::min(next, liveness_.deadline()) : next;
+}
+
+void Membership::greet() {
+  liveness_.await_first_words();
+  for (const Member m : liveness_.watched()) {
+    g_.counters.add(Counter::pings_sent);
+    g_.send_frame(m, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
+  }
+}
+
+bool Membership::all_stay_for(Sequence sequence) {
+  for (uint32_t m = 0; m < g_.size; m++) {
+    const auto member = static_cast<Member>(m);
+    if (left_[m] <= sequence) {
+      g_.fail(
+          Status(Code::kClosed, "rank " + std::to_string(m) + " has left the group (it called " +
+                                    std::to_string(left_[m]) +
+                                    " operations; check that all ranks make the same calls)"),
+          member);
+      return false;
+    }
+    if (!g_.gone[m].ok()) {
+      g_.fail(g_.gone[m], member);
+      return false;
+    }
+  }
+  return true;
+}
+
+void Membership::leave() {
+  if (leaving() || g_.failed()) return;
+  left_[g_.self] = g_.ops.next();
+  g_.flood(wire::FrameType::kLeave, g_.ops.next(), g_.self, {}, kNoMember);
+}
+
+void Membership::on_leave(const Frame& header) {
+  if (header.argument >= g_.size || header.argument == g_.self) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  const auto member = static_cast<Member>(header.argument);
+  left_[member] = std::min(left_[member], header.sequence);
+  g_.flood(wire::FrameType::kLeave, header.sequence, header.argument, {}, header.member);
+  if (g_.ops.next() <= header.sequence || g_.unfinished == 0) return;
+  g_.fail(Status(Code::kClosed, "rank " + std::to_string(member) +
+                                    " left the group without calling operation " +
+                                    std::to_string(header.sequence)),
+          member);
+}
+
+void Membership::on_ping(const Frame& header, ConstBytes body) {
+  g_.send_frame(header.member, Channel::kControl, wire::FrameType::kPong, 0, 0);
+  if (body.size() == 4 && g_.ops.slot(header.sequence) != nullptr) {
+    g_.agrees(header.member, header.sequence, wire::load<uint32_t>(body.data()));
+  }
+}
+
+void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
+  if (g_.failed() || !g_.gone[peer].ok()) return;
+  const bool probing = g_.state == GroupState::kProbing;
+  const bool missed = g_.unfinished > 0 || probing || !g_.deferred.empty();
+  if (why.code() == Code::kResourceExhausted) {
+    // Not that member's fault, and its log says nothing.
+    g_.gone[peer] = Status(why.code(), "rank " + std::to_string(g_.self) + " cannot reach rank " +
+                                           std::to_string(peer) + " (" + why.message() + ")");
+    if (missed) g_.fail(g_.gone[peer], g_.self);
+    return;
+  }
+  const std::string text =
+      "rank " + std::to_string(peer) +
+      (graceful ? " closed its connections" : " is lost (" + why.message() + ")") +
+      "; look at its log for the first error";
+  g_.gone[peer] = Status(Code::kPeerLost, text);
+  // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
+  // knew everything of its own to be complete everywhere; that news comes down the tree and may be
+  // slower than the goodbye.
+  if (graceful && g_.unfinished > 0 && !probing) {
+    if (departed_until_ != kNever) return;
+    departed_ = peer;
+    departed_until_ = now + g_.params.liveness_limit;
+    return;
+  }
+  if (missed) return g_.fail(g_.gone[peer], peer);
+  if (!graceful && !g_.ops.empty() && lost_until_ == kNever) {
+    lost_ = peer;
+    lost_until_ = now + kServe;
+  }
+}
+
+void Membership::drive(Nanos now, bool drained) {
+  std::vector<Member> ping;
+  if (liveness_.active()) liveness_.due(now, ping);
+  for (const Member m : ping) {
+    g_.counters.add(Counter::pings_sent);
+    // It names the oldest operation that is not over: calls that differ so that no data ever flows
+    // (each takes the other for the root) are found out by this alone.
+    wire::Writer body;
+    const OperationQueue::Slot* const oldest = g_.ops.slot(g_.ops.base());
+    if (oldest != nullptr) body.put<uint32_t>(oldest->hash);
+    g_.send_frame(m, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0, body.bytes());
+  }
+  if (drained && liveness_.active()) miss_silent(now);
+  if (now >= departed_until_) {
+    departed_until_ = kNever;
+    if (g_.unfinished > 0) return g_.fail(g_.gone[departed_], departed_);
+  }
+  if (now >= lost_until_) {
+    lost_until_ = kNever;
+    if (!g_.ops.empty()) g_.fail(g_.gone[lost_], lost_);
+  }
+}
+
+void Membership::miss_silent(Nanos now) {
+  const Member silent = liveness_.silent(now);
+  if (silent == kNoMember) return;
+  if (!g_.gone[silent].ok()) return g_.fail(g_.gone[silent], silent);  // it closed in order
+  g_.fail(Status(Code::kPeerLost, "rank " + std::to_string(silent) + " has been silent for " +
+                                      seconds_text(liveness_.silence(silent, now)) +
+                                      " (liveness limit " + seconds_text(g_.params.liveness_limit) +
+                                      "); its process is stopped or its network is cut"),
+          silent);
+}
+
+}  // namespace mcast

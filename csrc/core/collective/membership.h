@@ -1,0 +1,56 @@
+// Membership: who is alive, who has left, who is gone, and what that means for the group.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <vector>
+
+#include "collective/group_context.h"
+#include "protocol/liveness.h"
+
+namespace mcast {
+
+class Membership {
+ public:
+  explicit Membership(GroupContext& context);
+
+  // With every turn. `active`: something is under way that a dead member would hold up.
+  void on_turn(bool active, Nanos now);
+  // Pings who is due and fails the group where one is silent for too long; `drained`: the
+  // transport's receive side was seen empty. Fails it, too, where one that is gone is missed.
+  void drive(Nanos now, bool drained);
+  Nanos deadline() const;
+
+  // A group that is being made: pings those that are watched; until all_met() nobody is missed.
+  void greet();
+  void all_met(Nanos now) { liveness_.all_met(now); }
+  bool met(Member m) const { return liveness_.met(m); }
+  const std::vector<Member>& watched() const { return liveness_.watched(); }
+
+  void heard(Member m, Nanos now) { liveness_.heard(m, now); }
+  void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
+  using Frame = wire::FrameHeader;
+  void on_ping(const Frame& header, ConstBytes body);
+  void on_leave(const Frame& header);
+
+  // Says that this member posts nothing more.
+  void leave();
+  bool leaving() const { return left_[g_.self] != UINT32_MAX; }
+  // False: somebody will not post this operation, the group fails.
+  bool all_stay_for(Sequence sequence);
+
+ private:
+  void miss_silent(Nanos now);
+
+  GroupContext& g_;
+  Liveness liveness_;
+  std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
+  // A member closed in order while we still wait: its last word may be on its way through others.
+  Member departed_ = kNoMember;
+  Nanos departed_until_ = kNever;
+  // A member was lost while only the confirmation of finished operations was open: it never comes.
+  Member lost_ = kNoMember;
+  Nanos lost_until_ = kNever;
+};
+
+}  // namespace mcast

@@ -1,0 +1,194 @@
+// Broadcast and all-gather by multicast.
+//   1. Every member tells the top of the control tree that it is there and how much it can take
+//      (multicast_credit.cpp).
+//   2. Each root sends its block once, within its window and its turn: a large all-gather takes
+//   turns
+//      in chains, otherwise roots that send at once are kept in step (protocol/skew_limiter.h).
+//   3. Losses are repaired (repair.h), the completion tree says that everybody has everything.
+// Cost, n bytes in all, P members: a root's link carries its own block out, n / P (broadcast: n),
+// and every link n - n / P in (broadcast: n); the switch makes the copies. Memory traffic per byte:
+// one copy out, one copy in.
+//
+// Turns. A root starts when it sees that everybody before it in its chain is near its end, on the
+// multicast itself; a predecessor that stays silent while its chain is idle is passed over after a
+// little patience per place, so that a slow rank does not idle the chain. Roots of an operation
+// follow those of earlier operations of the group.
+#include "collective/multicast.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+void Multicast::start(Operation& op) {
+  const Plan& plan = op.plan;
+  if (op.own_slot) {
+    SenderParams sender;
+    sender.chunks = plan.chunks;
+    // A large operation whose eager part would be too much ahead waits for credit.
+    sender.eager = plan.small ? plan.chunks : small_.open(op.post.sequence) ? plan.eager : 0;
+    sender.window = plan.window;
+    sender.widest = plan.widest;
+    sender.on_the_way = on_the_way_;
+    sender.batch = plan.batch;
+    sender.quantum = plan.quantum;
+    op.sender.emplace(sender);
+  }
+  if (!plan.small) start_credit(op);
+}
+
+bool Multicast::pump(Operation& op, Nanos now) {
+  BlockSender& sender = *op.sender;
+  if (!op.sending_started) {
+    if (!sender.can_send() || !my_turn(op, now)) return false;
+    op.sending_started = true;
+    op.turn_retry = kNever;
+  }
+  keep_in_step(op, now);
+  bool more = false;
+  for (Chunk left = GroupContext::kBatchesPerTurn; left > 0; left--) {
+    bool again = false;
+    Chunk most = op.plan.batch;
+    if (!sender.resending()) {
+      // A staged source (device memory) may not have got here yet; its stager wakes the lane.
+      const uint64_t here = op.readable();
+      const auto end =
+          here == op.plan.block ? op.plan.chunks : static_cast<Chunk>(here / op.plan.chunk);
+      if (sender.sent() >= end) return false;
+      most = std::min(most, end - sender.sent());
+    }
+    const ChunkRange run = sender.take(most, again, now);
+    if (run.first >= run.end) break;
+    for (Chunk c = run.first; c < run.end; c++) {
+      if (!g_.send_chunk(op, c)) {
+        sender.put_back({c, run.end}, again);
+        return false;
+      }
+      if (op.first_byte == kNever) op.first_byte = now;
+      op.last_byte = now;
+      if (again) g_.counters.add(Counter::remulticast_chunks);
+    }
+    more = sender.can_send();
+  }
+  if (sender.all_sent() && op.plan.large) on_the_way_ = sender.on_the_way();
+  count(op);
+  return more;
+}
+
+void Multicast::count(Operation& op) {
+  const BlockSender& sender = *op.sender;
+  g_.counters.add(Counter::credit_stalls, sender.stalls() - op.stalls_counted);
+  g_.counters.add(Counter::congestion_cuts, sender.cuts() - op.cuts_counted);
+  op.stalls_counted = sender.stalls();
+  op.cuts_counted = sender.cuts();
+}
+
+void Multicast::keep_in_step(Operation& op, Nanos now) {
+  if (!op.skew) return;
+  Chunk least = SkewLimiter::kNoLimit;
+  for (uint32_t slot = 0; slot < op.plan.roots; slot++) {
+    const Chunk mark = op.receivers[slot].high_water();
+    if (slot != op.own_slot && mark < op.plan.chunks) least = std::min(least, mark);
+  }
+  const Chunk end = least == SkewLimiter::kNoLimit ? least : op.skew->end(least, now);
+  op.sender->hold_at(end);
+  op.turn_retry = op.sender->held() ? op.skew->deadline() : kNever;
+}
+
+// Nothing is gained by waiting until the block is quite over: the next one's first chunks are on
+// their way meanwhile.
+bool Multicast::near_end(const Operation& op, uint32_t slot) const {
+  const Chunk near = op.plan.window / 2;
+  const Chunk at = op.own_slot == slot ? op.sender->sent() : op.receivers[slot].high_water();
+  return static_cast<uint64_t>(at) + near >= op.plan.chunks;
+}
+
+// Of earlier operations, those that still need the links.
+uint32_t Multicast::earlier_blocks(const Operation& op) const {
+  uint32_t earlier = 0;
+  for (const Sequence s : g_.ops.busy()) {
+    if (s >= op.post.sequence || earlier > op.plan.roots) break;
+    const Operation* const before = g_.ops.find(s);
+    if (before->plan.small || before->local_complete || before->receivers.empty()) continue;
+    for (uint32_t slot = 0; slot < before->plan.roots; slot++) {
+      if (!near_end(*before, slot)) earlier++;
+    }
+  }
+  return earlier;
+}
+
+bool Multicast::my_turn(Operation& op, Nanos now) {
+  const uint32_t earlier = earlier_blocks(op);
+  if (!op.chains) return earlier == 0;
+  const Chains& chains = *op.chains;
+  const uint32_t chain = chains.chain_of(g_.self);
+  const bool may_open = earlier == 0 || earlier + chain < chains.chains();
+
+  uint32_t before_me = 0;
+  bool busy = false;
+  for (uint32_t m = chains.first(chain); m < chains.end(chain); m++) {
+    if (m == g_.self) continue;
+    const bool ended = near_end(op, m);
+    busy = busy || (op.receivers[m].heard() && !ended);
+    if (m < g_.self && !ended) before_me++;
+  }
+  if (busy || earlier > 0 || !op.sender->has_credit()) {
+    op.turn_idle_since = op.turn_retry = kNever;
+  } else if (op.turn_idle_since == kNever) {
+    op.turn_idle_since = now;
+  }
+  bool patience_over = false;
+  if (op.turn_idle_since != kNever && before_me > 0) {
+    op.turn_retry = op.turn_idle_since + before_me * g_.params.alpha;
+    patience_over = now >= op.turn_retry;
+  }
+  return chains.my_turn(
+      g_.self, may_open, [&](Member m) { return op.receivers[m].heard(); },
+      [&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });
+}
+
+void Multicast::announce(Operation& op, Nanos now) {
+  const Announce how = op.sender->position_due(now);
+  if (how == Announce::kNo) return;
+  g_.counters.add(Counter::positions_sent);
+  if (how == Announce::kMulticast) {
+    g_.send_datagram(wire::DatagramType::kPosition, op.post.sequence, op.plan.hash,
+                     op.sender->sent(), {});
+    return;
+  }
+  pass_on_position(op, *op.own_slot, op.sender->sent(), g_.self);
+}
+
+// Along the tree, to whom it may be news: not where the credit says that the subtree knows.
+void Multicast::pass_on_position(Operation& op, uint32_t slot, Chunk sent, Member from) {
+  wire::Writer body;
+  body.put<uint16_t>(op.member_of(slot));
+  body.put<uint32_t>(op.plan.hash);
+  const auto tell = [&](Member to) {
+    if (to == from) return;
+    g_.send_frame(to, Channel::kControl, wire::FrameType::kPosition, op.post.sequence, sent,
+                  body.bytes());
+  };
+  if (!g_.tree.is_top(g_.self)) tell(g_.tree.parent(g_.self));
+  for (uint32_t c = 0; c < g_.tree.children(g_.self); c++) {
+    const bool knows = op.credit && op.credit->child(c, slot).high_water >= sent;
+    if (!knows) tell(static_cast<Member>(g_.tree.first_child(g_.self) + c));
+  }
+}
+
+void Multicast::on_position_frame(const Frame& header, ConstBytes body, Nanos now) {
+  wire::Reader in(body);
+  const auto root = in.get<uint16_t>();
+  const auto descriptor = in.get<uint32_t>();
+  if (!in.done() || root >= g_.size) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  reception_.on_position(header.sequence, root, descriptor, header.argument, now);
+  Operation* const op = g_.find(header.sequence);
+  const auto slot = op != nullptr && op->plan.roots > 0 && descriptor == op->plan.hash
+                        ? op->slot_of(root)
+                        : std::nullopt;
+  if (slot) pass_on_position(*op, *slot, header.argument, header.member);
+}
+
+}  // namespace mcast

@@ -1,0 +1,122 @@
+// Credit on the control tree. Receivers report how far they have drained each block and how far it
+// may go on, a few times per window; each node passes the least of its subtree up, the top sends
+// every root its limit down the path to it.
+#include <algorithm>
+#include <map>
+
+#include "collective/multicast.h"
+
+namespace mcast {
+
+void Multicast::start_credit(Operation& op) {
+  const Plan& plan = op.plan;
+  if (plan.chains < plan.roots) {
+    op.chains.emplace(plan.roots, plan.chains);
+  } else if (plan.roots > 2) {
+    op.skew.emplace(std::max<Chunk>(1, plan.window / 2), g_.params.alpha);
+  }
+  op.credit.emplace(plan.roots, g_.tree.children(g_.self));
+  op.reported.assign(plan.roots, 0);
+  op.credit->post_own();
+  report_credit(op, true);
+}
+
+void Multicast::report_credit(Operation& op, bool first) {
+  const Plan& plan = op.plan;
+  const Chunk least = std::min<Chunk>(plan.window, plan.quantum + plan.batch);
+  const uint32_t groups = std::max(1u, g_.port.busy_groups());
+  const Chunk share = groups == 1 ? plan.widest : std::max<Chunk>(least, plan.window / groups);
+  if (first && share == least && least < plan.window) g_.counters.add(Counter::budget_overcommits);
+  for (uint32_t slot = 0; slot < plan.roots; slot++) {
+    if (op.own_slot == slot) {
+      if (first) op.credit->set_own(slot, CreditTree::unbounded());
+      continue;
+    }
+    const BlockReceiver& r = op.receivers[slot];
+    const Chunk high_water = r.high_water();
+    const bool ended = high_water == plan.chunks && op.reported[slot] != high_water;
+    if (!first && !ended && high_water - op.reported[slot] < plan.quantum) continue;
+    op.reported[slot] = high_water;
+    const uint64_t limit =
+        std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(high_water) + share);
+    op.credit->set_own(slot, {high_water, static_cast<Chunk>(limit), r.lost()});
+  }
+}
+
+void Multicast::drive_credit(Operation& op, Nanos now) {
+  report_credit(op, false);
+  op.credit->collect(changed_);
+  if (changed_.empty()) return;
+  entries_.clear();
+  for (const auto& [slot, least] : changed_) {
+    entries_.push_back({op.member_of(slot), least.high_water, least.limit, least.lost});
+  }
+  if (g_.tree.is_top(g_.self)) {
+    route_limits(op, entries_, now);
+    return;
+  }
+  send_credit(g_.tree.parent(g_.self), wire::FrameType::kCredit, op, entries_);
+}
+
+void Multicast::send_credit(Member to, wire::FrameType type, const Operation& op,
+                            std::span<const wire::CreditEntry> entries) {
+  constexpr size_t kPerFrame = 4000;  // keeps the frame below kMaxControlFrame
+  while (!entries.empty()) {
+    const size_t n = std::min(entries.size(), kPerFrame);
+    wire::Writer body;
+    wire::put_credit(body, entries.first(n));
+    g_.send_frame(to, Channel::kControl, type, op.post.sequence, op.plan.hash, body.bytes());
+    entries = entries.subspan(n);
+  }
+}
+
+void Multicast::route_limits(Operation& op, std::span<const wire::CreditEntry> entries, Nanos now) {
+  std::map<Member, std::vector<wire::CreditEntry>> by_hop;
+  for (const wire::CreditEntry& e : entries) {
+    if (e.root == g_.self) {
+      if (op.sender) op.sender->on_credit(e.high_water, e.limit, e.lost, now);
+      continue;
+    }
+    const Member hop = g_.tree.next_hop(g_.self, e.root);
+    if (g_.tree.is_child(hop, g_.self)) by_hop[hop].push_back(e);
+  }
+  for (const auto& [hop, list] : by_hop) {
+    send_credit(hop, wire::FrameType::kLimit, op, list);
+  }
+}
+
+void Multicast::on_credit(Operation& op, const Frame& header,
+                          std::span<const wire::CreditEntry> entries) {
+  if (!op.credit) return;
+  const uint32_t child = g_.tree.child_index(header.member);
+  g_.ops.touch(op);
+  op.credit->post_child(child);
+  for (const wire::CreditEntry& e : entries) {
+    const auto slot = e.root < g_.size ? op.slot_of(e.root) : std::nullopt;
+    if (!slot) {
+      g_.counters.add(Counter::malformed);
+      return;
+    }
+    op.credit->set_child(child, *slot, {e.high_water, e.limit, e.lost});
+  }
+}
+
+void Multicast::on_limit(const Frame& header, ConstBytes body, Nanos now) {
+  std::vector<wire::CreditEntry> entries;
+  const bool parsed = g_.from_parent(header.member) && wire::parse_credit(body, entries) &&
+                      std::all_of(entries.begin(), entries.end(),
+                                  [this](const auto& e) { return e.root < g_.size; });
+  if (!parsed) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  Operation* op = g_.find(header.sequence);
+  if (op == nullptr || header.argument != op->plan.hash) {
+    g_.counters.add(Counter::stale);
+    return;
+  }
+  g_.ops.touch(*op);
+  route_limits(*op, entries, now);
+}
+
+}  // namespace mcast

@@ -1,0 +1,52 @@
+// PathProbe: the creation of a group, from the first ping to the decision whether it multicasts.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "collective/group_context.h"
+#include "collective/membership.h"
+#include "protocol/probe.h"
+
+namespace mcast {
+
+// What a reach probe of this group is made with.
+ReachProbe::Params probe_params(const GroupContext& g);
+
+class PathProbe {
+ public:
+  PathProbe(GroupContext& context, Membership& membership) : g_(context), membership_(membership) {}
+
+  // `ready` runs once, with the path or the reason of failure.
+  void start(Nanos now, std::function<void(const Status&)> ready);
+  bool under_way() const { return probe_.has_value(); }
+  void drive(Nanos now);
+  Nanos deadline() const { return probe_ ? probe_->deadline() : kNever; }
+  void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  void on_probe(Member from) {
+    if (probe_) probe_->on_probe(from);
+  }
+  // The group has failed.
+  void give_up(const Status& why);
+  // Who keeps it open, as far as this member can tell.
+  std::string text() const;
+
+ private:
+  void drive_joining(Nanos now);
+  void all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now);
+  void pass_start(uint32_t argument, const std::string& text);
+  void decide(bool multicast, const std::string& why, Nanos now);
+  ReachProbe::Here child_met() const;
+  std::string absent_parent() const;
+
+  GroupContext& g_;
+  Membership& membership_;
+  std::optional<ReachProbe> probe_;
+  std::string missing_;  // who has not joined, as the top says
+  std::function<void(const Status&)> ready_;
+};
+
+}  // namespace mcast

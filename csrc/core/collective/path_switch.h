@@ -1,0 +1,72 @@
+// PathSwitch: from multicast to the ring in the middle of a group's life, and back.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "collective/group_context.h"
+#include "protocol/probe.h"
+#include "protocol/reachability_monitor.h"
+
+namespace mcast {
+
+class PathSwitch {
+ public:
+  explicit PathSwitch(GroupContext& context) : g_(context), reachability_(context.size) {}
+
+  // Runs when the path changes.
+  void set_listener(std::function<void(const std::string& path, const std::string& why)> listener) {
+    on_change_ = std::move(listener);
+  }
+
+  // Something of `from` has come by multicast.
+  void on_heard(Member from, Sequence sequence) { reachability_.on_heard(from, sequence); }
+  // The operation's blocks are here: has any come without the multicast being heard?
+  void judge(const Operation& op, Nanos now);
+
+  // path_check.cpp: whether multicast reaches everybody, asked again
+  bool checking() const { return check_.has_value(); }
+  void drive(Nanos now);
+  Nanos deadline() const { return check_ ? check_->deadline() : kNever; }
+  void on_probe(Member from, uint32_t round) {
+    if (check_ && round == round_) check_->on_probe(from);
+  }
+
+  using Frame = wire::FrameHeader;
+  void on_check_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
+
+ private:
+  // path_switch.cpp
+  void suspect(const std::string& why, Nanos now);
+  void begin(bool to_ring, const std::string& why, Nanos now);
+  void freeze(bool to_ring, const std::string& why, Nanos now);
+  void answered(Nanos now);
+  void draw_line(Sequence first, Nanos now);
+  // path_check.cpp
+  void check_later(Nanos now);
+  void start_check(Nanos now, const std::string& why);
+  void begin_round(uint32_t round, Nanos now);
+  void drive_check(Nanos now);
+  void end_round(bool heard, const std::string& why, Nanos now);
+
+  GroupContext& g_;
+  ReachabilityMonitor reachability_;
+  std::optional<ReachProbe> check_;  // a round of asking
+  uint32_t round_ = 0;
+  Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring
+  std::string suspicion_;
+  // A switch that is being agreed: where to, why, how many children have not answered, and the most
+  // operations that any member of the subtree has started.
+  bool to_ring_ = false;
+  std::string reason_;
+  uint32_t waiting_ = 0;
+  Sequence line_ = 0;
+  std::function<void(const std::string& path, const std::string& why)> on_change_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,172 @@
+// What comes by multicast. A datagram is judged in this order: whose operation, which block, which
+// chunk, is it new, is its checksum right; only then do its bytes touch a region and its bit is set
+// (the placement rule), so late, stale, repeated and corrupt datagrams can neither reach memory
+// that was given back nor overwrite a good chunk. What belongs to an operation that is not posted
+// here is staged.
+#include "collective/reception.h"
+
+#include <algorithm>
+
+#include "base/streaming_copy.h"
+
+namespace mcast {
+
+void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (header.sequence < g_.ops.base()) {
+    g_.counters.add(Counter::stale);
+    return;
+  }
+  const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
+  Operation* op = g_.find(header.sequence);
+  if (op == nullptr) return on_other_data(header, datagram, now);
+  if (header.descriptor != op->plan.hash) {
+    if (!wire::verify_datagram(datagram)) {
+      g_.counters.add(Counter::corrupt);
+    } else {
+      g_.agrees(header.member, header.sequence, header.descriptor);
+    }
+    return;
+  }
+  const auto slot = op->slot_of(header.member);
+  if (!slot || op->receivers.empty() || header.chunk >= op->plan.chunks ||
+      payload.size() != op->plan.length(header.chunk)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  BlockReceiver& receiver = op->receivers[*slot];
+  if (op->local_complete || receiver.has(header.chunk)) {
+    g_.counters.add(Counter::duplicates);
+    return;
+  }
+  if (!wire::verify_datagram(datagram)) {
+    g_.counters.add(Counter::corrupt);
+    return;
+  }
+  g_.ops.touch(*op);
+  const bool in_order = header.in_order;
+  place(*op, *slot, header.chunk, payload, true, now);
+  if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
+}
+
+// Data of an operation that is not in flight here.
+void Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (!wire::verify_datagram(datagram)) {
+    g_.counters.add(Counter::corrupt);
+    return;
+  }
+  if (g_.ops.slot(header.sequence) != nullptr) {  // settled
+    if (g_.agrees(header.member, header.sequence, header.descriptor)) {
+      g_.counters.add(Counter::duplicates);
+    }
+    return;
+  }
+  if (header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  path_.on_heard(header.member, header.sequence);
+  stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
+        datagram.subspan(wire::kDatagramHeader));
+  if (header.in_order) small_.note_sent(header.member, header.sequence, now);
+}
+
+void Reception::on_position_datagram(const wire::DatagramHeader& header, Nanos now) {
+  path_.on_heard(header.member, header.sequence);
+  if (!header.in_order) {
+    on_position(header.sequence, header.member, header.descriptor, header.chunk, now);
+    return;
+  }
+  g_.counters.add(Counter::positions_received);
+  if (header.sequence > g_.ops.next() &&
+      header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  small_.note_sent(header.member, header.sequence, now);
+}
+
+void Reception::on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent,
+                            Nanos now) {
+  g_.counters.add(Counter::positions_received);
+  if (g_.ops.slot(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;
+  Operation* op = g_.find(sequence);
+  if (op == nullptr || op->local_complete || op->receivers.empty()) return;
+  const auto slot = op->slot_of(root);
+  if (!slot || slot == op->own_slot) return;
+  op->receivers[*slot].on_position(sent, now);
+  g_.ops.touch(*op);
+}
+
+bool Reception::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live,
+                      Nanos now) {
+  BlockReceiver& receiver = op.receivers[slot];
+  if (op.local_complete || receiver.has(chunk)) {
+    g_.counters.add(Counter::duplicates);
+    return false;
+  }
+  std::byte* const to = op.destination(slot) + static_cast<size_t>(chunk) * op.plan.chunk;
+  copy_result(to, payload.data(), payload.size(), op.plan.block * op.receivers.size());
+  receiver.accept(chunk, live, now);
+  if (op.first_byte == kNever) op.first_byte = now;
+  op.last_byte = now;
+  g_.counters.add(Counter::chunks_placed);
+  if (!op.final_to.empty() && op.final_to[slot] == chunk) {
+    const auto bytes = [&op](Chunk c) {
+      return std::min<uint64_t>(op.plan.block, static_cast<uint64_t>(c) * op.plan.chunk);
+    };
+    op.final_to[slot] = static_cast<Chunk>(receiver.bitmap().next_clear(chunk, op.plan.chunks));
+    op.raise_completed(slot, bytes(chunk), bytes(op.final_to[slot]));
+  }
+  if (receiver.complete()) {
+    op.receiving--;
+    g_.may_be_complete(op);
+  }
+  return true;
+}
+
+void Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+                      ConstBytes payload) {
+  switch (staging_.put(sequence, key, descriptor, live, payload)) {
+    case Staging::Put::kStored:
+      g_.counters.add(Counter::chunks_staged);
+      break;
+    case Staging::Put::kDuplicate:
+      g_.counters.add(Counter::duplicates);
+      break;
+    case Staging::Put::kFull:
+      g_.counters.add(Counter::staging_drops);
+      break;
+  }
+}
+
+void Reception::replay_staged(Operation& op, Nanos now) {
+  for (auto& [key, entry] : staging_.take(op.post.sequence)) {
+    const auto slot = op.slot_of(key.root);
+    if (entry.descriptor != op.plan.hash) {
+      g_.counters.add(Counter::mismatched);
+      g_.describe_to(key.root, op.post.sequence);
+    } else if (slot && slot != op.own_slot && key.chunk < op.plan.chunks &&
+               entry.payload.size() == op.plan.length(key.chunk)) {
+      place(op, *slot, key.chunk, entry.payload, entry.live, now);
+    } else {
+      g_.counters.add(Counter::malformed);
+    }
+  }
+}
+
+size_t Reception::headroom() const {
+  constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
+  for (const Sequence s : g_.ops.busy()) {
+    const Operation* const op = g_.ops.find(s);
+    if (!op->plan.large || op->receiving == 0 || !op->ring.empty()) continue;
+    uint64_t coming = 0;
+    for (const BlockReceiver& r : op->receivers) {
+      if (!r.complete()) coming += r.chunks() - r.high_water();
+    }
+    const uint64_t window = uint64_t{op->plan.window} * op->plan.chains;
+    return coming < window ? 0 : window / kParts * op->plan.chunk;
+  }
+  return 0;
+}
+
+}  // namespace mcast

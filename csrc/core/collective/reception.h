@@ -1,0 +1,47 @@
+// Reception: what comes by multicast, into the memory of operations or into staging.
+//
+// Threads: the lane's.
+#pragma once
+
+#include "collective/group_context.h"
+#include "collective/path_switch.h"
+#include "collective/small_operations.h"
+#include "protocol/staging.h"
+
+namespace mcast {
+
+class Reception {
+ public:
+  Reception(GroupContext& context, SmallOperations& small, PathSwitch& path)
+      : g_(context), small_(small), path_(path), staging_(context.params.staging) {}
+
+  // A datagram of data; its checksum is verified here, once it is known to be wanted.
+  void on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // A verified one that says how far a root has got: with its small operations, or with one.
+  void on_position_datagram(const wire::DatagramHeader& header, Nanos now);
+  void on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent, Nanos now);
+
+  // Puts a verified chunk into the operation's memory; false: it is there already. `live`: by
+  // multicast.
+  bool place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live, Nanos now);
+  // Keeps one of an operation that is not posted here.
+  void stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+             ConstBytes payload);
+  bool staged(Sequence sequence, Member root) const { return staging_.holds(sequence, root); }
+  // The operation has been posted: what came before takes its place.
+  void replay_staged(Operation& op, Nanos now);
+
+  // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
+  // unless much more than that is still to come.
+  size_t headroom() const;
+
+ private:
+  void on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+
+  GroupContext& g_;
+  SmallOperations& small_;
+  PathSwitch& path_;
+  Staging staging_;
+};
+
+}  // namespace mcast

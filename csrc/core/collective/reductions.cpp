@@ -1,0 +1,226 @@
+// Reductions by contributions to owners.
+//   1. Every member owns one block. It grants the others a few segments at a time
+//   (reduce_grants.cpp),
+//      and each sends it theirs. Small blocks are sent unasked, within an allowance per owner that
+//      operations give back when they are complete everywhere, so what an owner must keep before
+//      its own call is bounded.
+//   2. The owner folds what comes in the order of the contributors, so results are the same bits on
+//      all ranks and in all runs.
+//   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final
+//      (all_reduce), or to the root (reduce).
+// Cost, n bytes of input, P members (hosts, where ranks of one host fold first): every link carries
+// n - n / P out and in; an all_reduce n / P more out and n - n / P more in, by multicast. A small
+// all_reduce is one step: everybody multicasts its n bytes and folds all of them, n out, n (P - 1)
+// in.
+//
+// The sum of what is granted and not folded is bounded over all operations in flight, which bounds
+// both staging memory and the burst that meets at the owner's switch port; while the multicast lane
+// receives, grants are paced (protocol/ingress_share.h).
+#include "collective/reductions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/early_frames.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
+constexpr int kSegmentsPerTurn = 8;         // then the receive side gets its turn
+constexpr Sequence kOffersAhead = 64;       // operations whose inputs are offered to neighbours
+// A rank whose memory cannot be read any more has told everybody why, or its connections end.
+constexpr Nanos kRefusedPatience = kSecond;
+
+// All that one member may send to another before that has made the call: unasked contributions,
+// offers, and a grant for each segment that may be outstanding, or asked for a step ahead of the
+// others. Results and takings wait for what only the call sends.
+static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
+                      kOffersAhead * early_cost(wire::kReduceOfferSize) +
+                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) <=
+                  EarlyFrames::kMostReductions,
+              "a correct member could overflow the store");
+
+}  // namespace
+
+void Reductions::measure_ingress(Nanos now) {
+  ingress_.update(g_.params.multicast_arrived ? g_.params.multicast_arrived->load() : 0, now);
+}
+
+bool Reductions::complete(const Operation& op) const {
+  const ReduceRun& run = *op.reduce;
+  if (op.plan.way == ReduceWay::kOneStep) return true;
+  if (!run.owner->complete() || !run.sender->done()) return false;
+  if (run.host && !(run.acknowledged && run.host->all_taken())) return false;
+  if (op.plan.way != ReduceWay::kToRoot) return true;
+  if (op.plan.descriptor.root != g_.self) return run.result_sent == run.length(g_.self);
+  for (uint32_t m = 0; m < g_.size; m++) {
+    if (m != g_.self && run.collected[m] < run.length(static_cast<Member>(m))) return false;
+  }
+  return true;
+}
+
+void Reductions::give_back(const Operation& op) {
+  for (uint32_t m = 0; m < g_.size; m++) {
+    unasked_.give_back(static_cast<Member>(m), op.reduce->unasked[m]);
+  }
+}
+
+bool Reductions::pump(Operation& op, Nanos now) {
+  const bool arrived = op.reduce->refresh_own();
+  if (!op.reduce->owner) {
+    if (arrived) small_.keep_waiting();
+    return false;
+  }
+  bool more = false;
+  grant_segments(op);
+  if (op.reduce->host) {
+    offer_input(op);
+    contribute_own(op, more);
+  }
+  send_contributions(op, more, now);
+  if (op.reduce->host) {
+    settle_inputs(op, now);
+    if (g_.failed()) return false;
+  }
+  contribution_progress(op);
+  if (!op.local_complete && op.plan.way == ReduceWay::kToRoot) {
+    send_result(op, more);
+    g_.may_be_complete(op);
+  }
+  return more;
+}
+
+void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
+  ReduceRun& run = *op.reduce;
+  const size_t segment_bytes = op.plan.segment;
+  const auto length = [&](Member owner, uint32_t segment) {
+    return std::min(segment_bytes, run.length(owner) - segment * segment_bytes);
+  };
+  const auto cost = [](size_t payload) { return early_cost(wire::kReduceHead + payload); };
+  const bool oldest = op.post.sequence == g_.ops.base();
+  const auto can = [&](Member owner, uint32_t segment) {
+    const size_t bytes = length(owner, segment);
+    if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
+    if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
+      return false;
+    }
+    return g_.port.queued(owner, Channel::kReduce) < kQueueLimit;
+  };
+  for (int i = 0;; i++) {
+    const auto next = run.sender->next(can);
+    if (!next) return;
+    if (i == kSegmentsPerTurn) {
+      more = true;
+      return;
+    }
+    const size_t bytes = length(next->owner, next->segment);
+    const auto payload = run.payload(next->owner, next->segment * segment_bytes, bytes);
+    if (!payload) return;
+    wire::Writer head;
+    wire::put_reduce_head(head, next->segment, run.factor());
+    g_.send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
+                  op.plan.hash, head.bytes(), *payload);
+    g_.counters.add(Counter::reduce_bytes_sent, bytes);
+    run.sender->sent(next->owner);
+    if (op.first_byte == kNever) op.first_byte = now;
+    op.last_byte = now;
+    if (op.plan.unasked) {
+      unasked_.charge(next->owner, op.post.sequence, cost(bytes));
+      run.unasked[next->owner] += cost(bytes);
+    }
+  }
+}
+
+// Where ranks of a host fold first: our input is there for them.
+void Reductions::offer_input(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  // Not for all that are posted: a neighbour that is behind keeps what comes early.
+  if (run.offered || op.post.sequence - g_.ops.base() >= kOffersAhead || !run.all_readable())
+    return;
+  run.offered = true;
+  wire::Writer body;
+  wire::put_reduce_offer(body, run.host->offer());
+  for (const Member m : run.host->others()) {
+    g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceOffer, op.post.sequence,
+                  op.plan.hash, body.bytes());
+  }
+}
+
+// We have read theirs, or cannot.
+void Reductions::settle_inputs(Operation& op, Nanos now) {
+  ReduceRun& run = *op.reduce;
+  if (!run.acknowledged && run.host->all_offered() && run.sender->done() &&
+      run.owner->contributed() == run.owner->segments()) {
+    run.acknowledged = true;
+    for (const Member m : run.host->others()) {
+      g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
+                    op.plan.hash);
+    }
+  }
+  if (const auto who = run.host->refused()) {
+    if (run.refused_until == kNever) run.refused_until = now + kRefusedPatience;
+    if (now < run.refused_until) return;
+    g_.fail(Status(Code::kPeerLost, "rank " + std::to_string(*who) +
+                                        " is lost (its memory cannot be read); look at its log for "
+                                        "the first error"),
+            *who);
+  }
+}
+
+// What this host contributes to our own block.
+void Reductions::contribute_own(Operation& op, bool& more) {
+  ReduceRun& run = *op.reduce;
+  ReduceOwner& owner = *run.owner;
+  for (int i = 0; owner.contributed() < owner.granted(); i++) {
+    const size_t at = owner.contributed() * op.plan.segment;
+    const size_t bytes = std::min(op.plan.segment, run.length(g_.self) - at);
+    if (!run.readable(g_.self, at + bytes)) return;
+    if (i == kSegmentsPerTurn) {
+      more = true;
+      return;
+    }
+    const auto payload = run.payload(g_.self, at, bytes);
+    if (!payload) return;
+    owner.contribute(*payload);
+  }
+}
+
+void Reductions::send_result(Operation& op, bool& more) {
+  ReduceRun& run = *op.reduce;
+  const Member root = op.plan.descriptor.root;
+  if (root == g_.self) return;
+  const uint64_t end = run.owner->final_bytes();
+  for (int i = 0; run.result_sent < end; i++) {
+    if (g_.port.queued(root, Channel::kReduce) >= kQueueLimit) return;
+    if (i == kSegmentsPerTurn) {
+      more = true;
+      return;
+    }
+    const size_t bytes = std::min<uint64_t>(kMaxSegment, end - run.result_sent);
+    wire::Writer head;
+    head.put<uint64_t>(run.result_sent);
+    g_.send_frame(root, Channel::kReduce, wire::FrameType::kReduceResult, op.post.sequence,
+                  op.plan.hash, head.bytes(), run.result().bytes().subspan(run.result_sent, bytes));
+    g_.counters.add(Counter::reduce_bytes_sent, bytes);
+    run.result_sent += bytes;
+  }
+}
+
+// Completed end of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
+void Reductions::publish_result(Operation& op) {
+  const uint64_t before = op.completed, after = op.reduce->completed();
+  if (after == before) return;
+  const bool scatter = op.plan.way == ReduceWay::kScatter;
+  if (!scatter && !op.reduce->lands(g_.self)) return;
+  op.completed = after;
+  op.post.raise_completed(scatter ? 0 : g_.self, before, after, op.reduce->length(g_.self));
+}
+
+void Reductions::contribution_progress(Operation& op) {
+  op.reduce->publish();
+  if (op.post.on_completed) publish_result(op);
+  if (!op.local_complete) g_.may_be_complete(op);
+}
+
+}  // namespace mcast

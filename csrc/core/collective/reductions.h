@@ -1,0 +1,60 @@
+// Reductions: contributions between members and owners, with grants that bound what may be under
+// way; a reduce's results to its root.
+//
+// Threads: the lane's.
+#pragma once
+
+#include "collective/group_context.h"
+#include "collective/small_operations.h"
+#include "protocol/ingress_share.h"
+#include "protocol/unasked_account.h"
+
+namespace mcast {
+
+class Reductions {
+ public:
+  Reductions(GroupContext& context, SmallOperations& small)
+      : g_(context), small_(small), unasked_(context.size), ingress_(context.params.policy) {}
+
+  // Grants, offers, sends, folds what may be. True: more can be done at once.
+  bool pump(Operation& op, Nanos now);
+  bool complete(const Operation& op) const;
+  // What the multicast lane has received since the last time: grants yield to it.
+  void measure_ingress(Nanos now);
+
+  using Frame = wire::FrameHeader;
+  // The operation must be in flight here; who has not posted it keeps the frame, if
+  // allowed_early().
+  void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
+  // Whether a correct member may send this before we have posted; else the group fails.
+  bool allowed_early(const Frame& header);
+  void broke(const Frame& header, const char* what);
+
+  // The operation leaves the queue: its unasked contributions are no longer charged.
+  void give_back(const Operation& op);
+
+ private:
+  void send_contributions(Operation& op, bool& more, Nanos now);
+  void send_result(Operation& op, bool& more);
+  void offer_input(Operation& op);
+  void settle_inputs(Operation& op, Nanos now);
+  void contribute_own(Operation& op, bool& more);
+  void contribution_progress(Operation& op);
+  void publish_result(Operation& op);
+  // reduce_grants.cpp
+  void grant_segments(Operation& op);
+  void send_grant(Operation& op);
+  // reduce_frames.cpp
+  void on_offer(Operation& op, const Frame& header, ConstBytes body);
+  void on_taken(Operation& op, const Frame& header, ConstBytes body);
+  void on_grant(Operation& op, const Frame& header, ConstBytes body);
+  void on_data(Operation& op, const Frame& header, ConstBytes body);
+  void on_result(Operation& op, const Frame& header, ConstBytes body);
+
+  GroupContext& g_;
+  SmallOperations& small_;
+  UnaskedAccount unasked_;
+  IngressShare ingress_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,125 @@
+// The asking side of repair. Lost chunks are asked of the ring neighbour, then of the root; donors
+// answer with bytes, with leave to read them, or not at all, and then somebody else is asked.
+#include "collective/repair.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMostAsked = 256u << 10;  // bytes of one request
+
+}  // namespace
+
+void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
+  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
+    BlockReceiver& receiver = op.receivers[slot];
+    if (receiver.complete()) continue;
+    ranges_.clear();
+    bool cutoff = false;
+    receiver.detect(now, drained, ranges_, cutoff);
+    if (cutoff) g_.counters.add(Counter::cutoffs);
+    for (const ChunkRange& r : ranges_) {
+      g_.counters.add(Counter::gaps, r.size());
+      op.fetch->want(op.member_of(slot), r);
+    }
+  }
+}
+
+void Repair::start(Operation& op) {
+  const Plan& plan = op.plan;
+  FetchParams fetch;
+  fetch.self = g_.self;
+  fetch.members = g_.size;
+  fetch.ask_root_only = plan.small;
+  fetch.max_chunks = static_cast<Chunk>(std::max<size_t>(1, kMostAsked / plan.chunk));
+  fetch.coming_wait = 2 * g_.params.alpha;
+  op.fetch.emplace(fetch);
+  if (op.own_slot) start_server(op);
+}
+
+void Repair::drive(Operation& op, Nanos now, bool drained) {
+  detect_losses(op, now, drained);
+  drive_reads();
+  if (op.fetch->idle()) return;
+  if (const size_t expired = op.fetch->expire(now, heard_)) {
+    g_.counters.add(Counter::fetch_timeouts, expired);
+  }
+  const auto has = [&op](Member root, Chunk c) { return op.receivers[*op.slot_of(root)].has(c); };
+  FetchClient::Request request;
+  while (op.fetch->next(now, has, request)) {
+    wire::Writer body;
+    wire::put_fetch(body, op.plan.hash, request.root, request.ranges);
+    g_.counters.add(Counter::fetches_sent);
+    g_.send_frame(request.donor, Channel::kControl, wire::FrameType::kFetch, op.post.sequence,
+                  request.id, body.bytes());
+  }
+}
+
+void Repair::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
+  Operation* op = g_.find(header.sequence);
+  wire::FetchData data;
+  if (!wire::parse_fetch_data(body, data)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  if (op == nullptr || op->local_complete || !op->fetch) {
+    g_.counters.add(Counter::stale);
+    return;
+  }
+  const auto slot = op->slot_of(data.root);
+  if (!slot || data.range.end > op->plan.chunks ||
+      data.payload.size() != op->plan.length(data.range)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  // A late answer is one of a request that was given up; a false one settles nothing.
+  if (!accept(*op, *slot, header.member, header.argument, data.range, data.payload, now)) {
+    g_.counters.add(Counter::stale);
+  }
+}
+
+bool Repair::accept(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
+                    ConstBytes payload, Nanos now) {
+  bytes_[donor].first += payload.size();
+  heard_[donor] = now;
+  g_.ops.touch(op);
+  size_t offset = 0;
+  for (Chunk c = range.first; c < range.end; c++) {
+    const size_t length = op.plan.length(c);
+    if (reception_.place(op, slot, c, payload.subspan(offset, length), false, now)) {
+      g_.counters.add(Counter::repair_chunks_received);
+    }
+    offset += length;
+  }
+  return op.fetch->on_data(id, donor, op.member_of(slot), range, now);
+}
+
+void Repair::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
+  const bool coming = header.type == wire::FrameType::kComing;
+  if (!coming) g_.counters.add(Counter::not_have_received);
+  Operation* op = g_.find(header.sequence);
+  Member root;
+  if (!wire::parse_ranges(body, root, ranges_)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  if (op == nullptr || op->local_complete || !op->fetch) {
+    g_.counters.add(Counter::stale);
+    return;
+  }
+  const std::vector<ChunkRange> ranges = ranges_;
+  for (const ChunkRange& r : ranges) {
+    if (!op->slot_of(root) || r.end > op->plan.chunks) {
+      g_.counters.add(Counter::malformed);
+      return;
+    }
+  }
+  heard_[header.member] = now;
+  g_.ops.touch(*op);
+  if (!op->fetch->on_not_have(header.argument, header.member, root, ranges, coming, now)) {
+    g_.counters.add(Counter::stale);
+  }
+}
+
+}  // namespace mcast

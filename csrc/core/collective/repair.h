@@ -1,0 +1,97 @@
+// Repair: losses are found, fetched from a neighbour or from the root, and placed; what others have
+// lost is donated, by multicast where several lack it, else by stream or by one-sided reads. All
+// thresholds of the policy are here and in protocol/{fetch_client,repair_server,repair_queue}.h.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "collective/group_context.h"
+#include "collective/reception.h"
+#include "protocol/repair_queue.h"
+
+namespace mcast {
+
+class Repair {
+ public:
+  Repair(GroupContext& context, Reception& reception, SmallOperations& small)
+      : g_(context),
+        reception_(reception),
+        small_(small),
+        heard_(context.size),
+        bytes_(context.size) {}
+
+  // The operation's machines: who asks, and at a root who answers.
+  void start(Operation& op);
+  // Asks for what is lost. `drained`: the transport's receive side was seen empty.
+  void drive(Operation& op, Nanos now, bool drained);
+  // At a root: answers requests that have been gathered.
+  void serve(Operation& op, Nanos now);
+  // Sends what askers are owed, as far as their connections take it.
+  void serve_parked();
+  // Asks for what was sent before this rank posts it and is not staged; the socket was seen empty.
+  void fetch_early(Nanos now);
+
+  using Frame = wire::FrameHeader;
+  void on_fetch(const Frame& header, ConstBytes body, Nanos now);
+  void on_fetch_data(const Frame& header, ConstBytes body, Nanos now);
+  void on_fetch_grant(const Frame& header, ConstBytes body, Nanos now);
+  void on_not_have(const Frame& header, ConstBytes body, Nanos now);
+  void on_early_fetch(const Frame& header, ConstBytes body, Nanos now);
+  void on_early_data(const Frame& header, ConstBytes body, Nanos now);
+  // The bytes that Port::read() asked for.
+  void on_read(uint32_t token, ConstBytes bytes, Nanos now);
+
+  // Reads of the operation are under way: its donors let go of their memory once all ranks are
+  // complete.
+  bool reading(const Operation& op) const;
+  void on_released(Sequence end) { parked_.on_released(end); }
+  // Per member: repair payload bytes received from it, sent to it.
+  const std::vector<std::pair<uint64_t, uint64_t>>& bytes() const { return bytes_; }
+
+ private:
+  // repair.cpp: asking
+  void detect_losses(Operation& op, Nanos now, bool drained);
+  bool accept(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
+              ConstBytes payload, Nanos now);
+  // repair_donor.cpp: answering
+  void donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+              const std::vector<ChunkRange>& ranges);
+  void send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id, ChunkRange range);
+  void say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
+                    std::span<const ChunkRange> ranges, bool coming);
+  Operation* revive(Sequence sequence);
+  void start_server(Operation& op);
+  // repair_read.cpp: one-sided reads
+  std::vector<ChunkRange> grant_reads(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                                      const std::vector<ChunkRange>& ranges);
+  void drive_reads();
+  // repair_early.cpp: before the post
+  void send_early(Sequence sequence, Member asker);
+
+  GroupContext& g_;
+  Reception& reception_;
+  SmallOperations& small_;
+  RepairQueue parked_;
+  std::vector<Nanos> heard_;  // by member: when it last answered a request
+  std::vector<std::pair<uint64_t, uint64_t>> bytes_;
+  // Reads that were granted: those to be posted, and those on their way by token.
+  struct Read {
+    Sequence sequence;
+    uint32_t id;
+    Member donor, root;
+    ChunkRange range;
+    uint64_t address;
+    uint32_t key;
+  };
+  std::deque<Read> reads_waiting_;
+  std::map<uint32_t, Read> reads_running_;
+  uint32_t next_read_ = 0;
+  std::vector<ChunkRange> ranges_;  // scratch
+};
+
+}  // namespace mcast

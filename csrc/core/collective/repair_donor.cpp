@@ -1,0 +1,169 @@
+// The answering side of repair: donors answer at once, from verified chunks only. A root gathers
+// requests for its own block a moment, and multicasts again what several have lost. What is owed to
+// an asker is sent as fast as its connection takes it.
+#include "collective/repair.h"
+
+#include <algorithm>
+
+namespace mcast {
+namespace {
+
+constexpr size_t kRepairQueue = 256u << 10;  // bytes that wait for one asker's connection
+constexpr size_t kFetchPayload = 60u << 10;  // bytes of repair per frame
+
+}  // namespace
+
+void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
+  g_.counters.add(Counter::fetches_received);
+  wire::Fetch fetch;
+  if (!wire::parse_fetch(body, fetch)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  // Another call's bytes would look like the asker's: none are sent, and both are told.
+  if (g_.ops.slot(header.sequence) != nullptr &&
+      !g_.agrees(header.member, header.sequence, fetch.descriptor)) {
+    return;
+  }
+  Operation* op = g_.find(header.sequence);
+  if (op == nullptr && fetch.root == g_.self) op = revive(header.sequence);
+  const auto slot = op != nullptr && op->plan.roots > 0 ? op->slot_of(fetch.root) : std::nullopt;
+  const bool in_bounds = slot && op->ring.empty() &&
+                         (slot == op->own_slot || !op->receivers.empty()) &&
+                         std::all_of(fetch.ranges.begin(), fetch.ranges.end(),
+                                     [op](ChunkRange r) { return r.end <= op->plan.chunks; });
+  if (!in_bounds) {
+    if (header.sequence < g_.ops.base()) g_.counters.add(Counter::stale);
+    say_not_have(header.sequence, header.member, header.argument, fetch.root, fetch.ranges, false);
+    return;
+  }
+  // Who has asked twice already may not hear the multicast at all: answer by stream then.
+  if (slot == op->own_slot && op->repairs && fetch_attempts(header.argument) < 2) {
+    op->repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
+    g_.ops.touch(*op);
+    return;
+  }
+  donate(*op, *slot, header.member, header.argument, fetch.ranges);
+}
+
+void Repair::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                    const std::vector<ChunkRange>& ranges) {
+  const bool own = op.own_slot == slot;
+  // A finished operation's memory belongs to the caller again, except a small root's own copy.
+  const bool readable = own && op.plan.small ? op.sending_started : op.data_held();
+  const Chunk own_end = own && op.sender ? op.sender->sent() : 0;
+  std::vector<ChunkRange> missing, present;
+  for (const ChunkRange& r : ranges) {
+    Chunk at = r.first;
+    while (at < r.end) {
+      const auto held = [&](Chunk c) {
+        return readable && (own ? c < own_end : op.receivers[slot].has(c));
+      };
+      const bool have = held(at);
+      Chunk end = at + 1;
+      while (end < r.end && held(end) == have) end++;
+      (have ? present : missing).push_back({at, end});
+      at = end;
+    }
+  }
+  if (!present.empty()) {
+    std::vector<ChunkRange> sent = grant_reads(op, slot, asker, id, present);
+    if (!sent.empty()) {
+      parked_.park(asker, {op.post.sequence, op.member_of(slot), id, std::move(sent)});
+    }
+  }
+  if (!missing.empty()) {
+    say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);
+  }
+}
+
+// Requests are gathered a moment, if others may lack the same.
+void Repair::start_server(Operation& op) {
+  op.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0);
+}
+
+// What askers are owed, as far as their connections take it: what a link cannot carry would only
+// pile up behind it.
+void Repair::serve_parked() {
+  if (parked_.empty()) return;
+  const auto per_frame =
+      static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / g_.params.agreed.chunk));
+  for (const Member asker : parked_.askers()) {
+    if (!g_.gone[asker].ok()) {
+      parked_.drop(asker);
+      continue;
+    }
+    RepairQueue::Request part;
+    while (g_.port.queued(asker, Channel::kRepair) < kRepairQueue &&
+           parked_.next(asker, per_frame, part)) {
+      Operation* const op = g_.find(part.sequence);
+      const auto slot = op != nullptr ? op->slot_of(part.root) : std::nullopt;
+      if (!slot || !(op->data_held() || slot == op->own_slot)) continue;
+      for (const ChunkRange& r : part.ranges) send_fetch_data(*op, *slot, asker, part.id, r);
+    }
+  }
+}
+
+void Repair::send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id,
+                             ChunkRange range) {
+  const Chunk per_frame = static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / op.plan.chunk));
+  const ConstBytes source = op.source(slot);
+  for (Chunk at = range.first; at < range.end; at += per_frame) {
+    const ChunkRange part{at, std::min(range.end, at + per_frame)};
+    const size_t bytes = op.plan.length(part);
+    wire::Writer head;
+    wire::put_fetch_data_head(head, op.member_of(slot), part);
+    g_.send_frame(asker, Channel::kRepair, wire::FrameType::kFetchData, op.post.sequence, id,
+                  head.bytes(), source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes));
+    g_.counters.add(Counter::repair_chunks_sent, part.size());
+    g_.counters.add(Counter::repair_bytes_sent, bytes);
+    bytes_[asker].second += bytes;
+  }
+}
+
+void Repair::say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
+                          std::span<const ChunkRange> ranges, bool coming) {
+  if (!coming) g_.counters.add(Counter::not_have_sent);
+  wire::Writer body;
+  wire::put_ranges(body, root, ranges);
+  g_.send_frame(asker, Channel::kControl,
+                coming ? wire::FrameType::kComing : wire::FrameType::kNotHave, sequence, id,
+                body.bytes());
+}
+
+void Repair::serve(Operation& op, Nanos now) {
+  if (now < op.repairs->deadline()) return;
+  std::vector<ChunkRange> again;
+  std::vector<RepairServer::Answer> answers;
+  op.repairs->flush(again, answers);
+  for (const ChunkRange& r : again) op.sender->resend(r);
+  for (const RepairServer::Answer& a : answers) {
+    if (!a.unicast.empty()) donate(op, *op.own_slot, a.asker, a.id, a.unicast);
+    if (!a.coming.empty()) {
+      say_not_have(op.post.sequence, a.asker, a.id, g_.self, a.coming, true);
+    }
+  }
+}
+
+// The own operation that is over here, with the machines that repair it; null: not ours to repair.
+Operation* Repair::revive(Sequence sequence) {
+  const OperationQueue::Slot* const slot = g_.ops.slot(sequence);
+  if (slot == nullptr || slot->kept.empty()) return nullptr;
+  auto owned = std::make_unique<Operation>();
+  Operation& op = *owned;
+  op.post.sequence = sequence;
+  op.post.descriptor = slot->descriptor();
+  op.self = g_.self;
+  op.plan = make_plan(op.post.descriptor, g_.params.agreed);
+  op.own_slot = op.slot_of(g_.self);
+  op.finished = op.local_complete = op.sending_started = true;
+  SenderParams sender;
+  sender.chunks = sender.eager = op.plan.chunks;
+  sender.batch = op.plan.batch;
+  op.sender.emplace(sender);
+  op.sender->set_all_sent();
+  start_server(op);
+  return &g_.ops.revive(sequence, std::move(owned));
+}
+
+}  // namespace mcast

@@ -1,0 +1,32 @@
+// Ring: the unicast path, for networks that block multicast.
+//
+// Threads: the lane's.
+#pragma once
+
+#include "collective/group_context.h"
+
+namespace mcast {
+
+class Ring {
+ public:
+  explicit Ring(GroupContext& context) : g_(context) {}
+
+  void start(Operation& op);
+  // True: more can be sent at once.
+  bool pump(Operation& op);
+
+  using Frame = wire::FrameHeader;
+  // The operation must be in flight here; who has not posted it keeps the frame.
+  void on_ready(Operation& op);
+  void on_data(const Frame& header, ConstBytes body, Nanos now);
+
+  Member successor() const { return static_cast<Member>((g_.self + 1u) % g_.size); }
+  Member predecessor() const { return static_cast<Member>((g_.self + g_.size - 1u) % g_.size); }
+  // All that this member passes on has left it.
+  bool forwarded(const Operation& op) const;
+
+ private:
+  GroupContext& g_;
+};
+
+}  // namespace mcast

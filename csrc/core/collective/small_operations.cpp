@@ -1,0 +1,182 @@
+// Small operations, which a root sends unasked and which end before everybody has them. A root
+// sends them in the order of the calls, as far as receivers that are late can keep them
+// (protocol/eager_window.h); the rest stays with the copies kept for repair, and leaves when older
+// operations are complete everywhere. Since they leave in order, one number says how far a root is:
+// it comes with the data itself, and once more when the root stops. A receiver that misses
+// something learns of it that way, and one that has not posted asks for all it lacks at once.
+#include "collective/small_operations.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+SmallOperations::SmallOperations(GroupContext& context)
+    : g_(context),
+      eager_(context.params.staging, context.params.first_sequence),
+      sent_(context.size, context.params.alpha) {}
+
+void SmallOperations::on_post(const Operation& op, Chunk ahead) {
+  eager_.on_post(op.plan.roots *
+                 EagerWindow::cost(ahead, std::min(ahead * op.plan.chunk, op.plan.block)));
+}
+
+void SmallOperations::add(Operation& op) {
+  unkept_.push_back(op.post.sequence);
+  if (unkept_.size() > 1 || !keep(op)) {
+    if (op.readable() == op.plan.block) g_.counters.add(Counter::retransmit_waits);
+    return;
+  }
+  unkept_.pop_front();
+  unsent_.push_back(op.post.sequence);
+}
+
+void SmallOperations::on_released() {
+  eager_.on_released(g_.ops.base());
+  announcer_.on_released(g_.ops.base());
+  keep_waiting();
+}
+
+bool SmallOperations::keep(Operation& op) {
+  if (op.readable() < op.plan.block) return false;  // staged, and not here yet
+  const size_t cost = op.plan.block + OperationQueue::kSettledCost;
+  // One operation always fits, however small the memory is set.
+  if (kept_bytes_ > 0 && kept_bytes_ + cost > g_.params.retransmit) return false;
+  const ConstBytes block = op.post.input.bytes();
+  op.kept.assign(block.begin(), block.end());
+  kept_bytes_ += cost;
+  op.sending_started = true;
+  return true;
+}
+
+// In order: a later operation that overtook would hold memory which is only given back after the
+// waiting one.
+void SmallOperations::keep_waiting() {
+  while (!unkept_.empty() && !g_.failed()) {
+    Operation* const op = g_.find(unkept_.front());
+    if (op != nullptr && !keep(*op)) return;
+    if (op != nullptr) unsent_.push_back(unkept_.front());
+    unkept_.pop_front();
+    if (op == nullptr) continue;
+    g_.ops.touch(*op);
+    g_.may_be_complete(*op);
+  }
+}
+
+// Whether more can be sent at once.
+bool SmallOperations::send(Nanos now) {
+  Chunk left = 0;
+  for (bool first = true; !unsent_.empty(); first = false) {
+    const Sequence sequence = unsent_.front();
+    Operation* const op = g_.find(sequence);
+    if (op == nullptr) {  // of a group that failed
+      unsent_.pop_front();
+      continue;
+    }
+    if (!eager_.open(sequence)) {
+      if (!std::exchange(op->held_back, true)) g_.counters.add(Counter::eager_stalls);
+      return false;
+    }
+    if (first) left = GroupContext::kBatchesPerTurn * op->plan.batch;
+    BlockSender& sender = *op->sender;
+    while (!sender.all_sent()) {
+      if (left == 0) return true;
+      bool again = false;
+      const ChunkRange run = sender.take(left, again, now);
+      for (Chunk c = run.first; c < run.end; c++, left--) {
+        if (!g_.send_chunk(*op, c)) {
+          sender.put_back({c, run.end}, again);
+          return false;
+        }
+        if (again) g_.counters.add(Counter::remulticast_chunks);
+      }
+      op->first_byte = std::min(op->first_byte, now);
+      op->last_byte = now;
+    }
+    unsent_.pop_front();
+    announcer_.on_sent(sequence + 1, now);
+    g_.ops.touch(*op);
+  }
+  return false;
+}
+
+// `root` has sent all its small operations below `end`.
+void SmallOperations::note_sent(Member root, Sequence end, Nanos now) {
+  const Sequence before = sent_.on_sent(root, end, g_.ops.next(), now);
+  for (Sequence s = std::max(before, g_.ops.base()); s < std::min(end, g_.ops.next()); s++) {
+    Operation* const op = g_.find(s);
+    if (op == nullptr || op->local_complete || !op->plan.small || op->receivers.empty()) continue;
+    const auto slot = op->slot_of(root);
+    if (!slot || op->receivers[*slot].complete()) continue;
+    op->receivers[*slot].on_position(op->plan.chunks, now);
+    g_.ops.touch(*op);
+  }
+}
+
+// What the roots had said before the post.
+void SmallOperations::learn_sent(Operation& op, Nanos now) {
+  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
+    const Member root = op.member_of(slot);
+    if (slot == op.own_slot || op.post.sequence >= sent_.sent(root)) continue;
+    op.late = true;
+    // What has been asked for already gets its time to come.
+    const bool asked = sent_.asked(root, op.post.sequence);
+    op.receivers[slot].on_position(op.plan.chunks, asked ? now : sent_.since(root));
+  }
+}
+
+void SmallOperations::announce(Nanos now) {
+  const Announce how = announcer_.due(now);
+  if (how == Announce::kNo) return;
+  g_.counters.add(Counter::positions_sent);
+  if (how == Announce::kMulticast) {
+    g_.send_datagram(wire::DatagramType::kPosition, announcer_.end(), 0, 0, {}, false, true);
+  } else {
+    sent_news_.push_back({{g_.self, announcer_.end()}, g_.self});
+  }
+}
+
+// To the parent, and to children whose subtree may lack something of it: all news in one frame.
+void SmallOperations::pass_on(const CompletionTracker& completion) {
+  if (sent_news_.empty()) return;
+  const auto tell = [this](Member to, Sequence complete) {
+    std::vector<wire::SentEntry> entries;
+    for (const SentNews& news : sent_news_) {
+      if (news.from != to && news.entry.root != to && complete < news.entry.end) {
+        entries.push_back(news.entry);
+      }
+    }
+    constexpr size_t kPerFrame = 8000;  // keeps the frame below kMaxControlFrame
+    for (std::span<const wire::SentEntry> left = entries; !left.empty();) {
+      const auto some = left.first(std::min(left.size(), kPerFrame));
+      wire::Writer body;
+      wire::put_sent(body, some);
+      g_.send_frame(to, Channel::kControl, wire::FrameType::kSent, 0, 0, body.bytes());
+      left = left.subspan(some.size());
+    }
+  };
+  if (!g_.tree.is_top(g_.self)) tell(g_.tree.parent(g_.self), g_.ops.base());
+  for (uint32_t c = 0; c < g_.tree.children(g_.self); c++) {
+    tell(static_cast<Member>(g_.tree.first_child(g_.self) + c), completion.child_complete(c));
+  }
+  sent_news_.clear();
+}
+
+void SmallOperations::on_sent_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now) {
+  std::vector<wire::SentEntry> entries;
+  if (!wire::parse_sent(body, entries)) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  for (const wire::SentEntry& e : entries) {
+    if (e.root >= g_.size ||
+        (e.end > g_.ops.next() && e.end - g_.ops.next() > GroupContext::kFurthestAhead)) {
+      g_.counters.add(Counter::malformed);
+      return;
+    }
+    g_.counters.add(Counter::positions_received);
+    if (e.root != g_.self) note_sent(e.root, e.end, now);
+    sent_news_.push_back({e, header.member});
+  }
+}
+
+}  // namespace mcast

@@ -1,0 +1,61 @@
+// Frames for operations that this rank has not posted yet: a rank that is ahead may send its
+// credit, its description, word that the ring may flow, and what a reduction sends unasked. They
+// wait here and are handled as if they had come right after the post. The store is bounded per
+// member that sends, with what keeping a frame costs besides its bytes. Pure.
+#pragma once
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "base/types.h"
+#include "protocol/unasked_account.h"
+#include "wire/frame.h"
+
+namespace mcast {
+
+class EarlyFrames {
+ public:
+  // Cost per member that sends, bytes: more than any may have sent. Reductions are held back by an
+  // account of their senders. What is sent in control of an operation is little and bounded by how
+  // many a rank can be ahead; the limit is for one that breaks the protocol.
+  static constexpr size_t kMostReductions = 256u << 10;
+  static constexpr size_t kMostControl = 64u << 20;
+
+  struct Kept {
+    wire::FrameHeader header;
+    std::vector<std::byte> body;
+  };
+
+  explicit EarlyFrames(uint32_t members) : held_(members) {}
+
+  // False, and nothing is kept: the member has sent more than it may.
+  bool keep(const wire::FrameHeader& header, ConstBytes body) {
+    const size_t cost = early_cost(body.size());
+    const size_t kind = wire::is_reduction(header.type);
+    size_t& held = held_[header.member][kind];
+    if (held + cost > (kind != 0 ? kMostReductions : kMostControl)) return false;
+    held += cost;
+    frames_[header.sequence].push_back({header, {body.begin(), body.end()}});
+    return true;
+  }
+  // Those of one operation, in the order in which they came; they are not held any more.
+  std::vector<Kept> take(Sequence sequence) {
+    const auto it = frames_.find(sequence);
+    if (it == frames_.end()) return {};
+    std::vector<Kept> frames = std::move(it->second);
+    frames_.erase(it);
+    for (const Kept& k : frames) {
+      held_[k.header.member][wire::is_reduction(k.header.type)] -= early_cost(k.body.size());
+    }
+    return frames;
+  }
+  // Bytes charged to frames of reductions from there.
+  size_t held_reductions(Member from) const { return held_[from][1]; }
+
+ private:
+  std::map<Sequence, std::vector<Kept>> frames_;
+  std::vector<std::array<size_t, 2>> held_;  // by member: control, reductions
+};
+
+}  // namespace mcast

@@ -1,0 +1,49 @@
+// What a contributor may send to an owner that has not asked for it: an account per owner. Both
+// sides charge a frame alike, with what keeping it costs besides its bytes, so a sender that stays
+// within its account cannot overflow the owner's store (early_frames.h), however small its frames
+// are. Pure.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+// Bytes that a frame with such a body is charged: the rest is about what its header, its buffer and
+// its places in the store take.
+constexpr size_t early_cost(size_t body) { return body + 128; }
+
+// Unasked contributions of operations that are not released, by owner.
+class UnaskedAccount {
+ public:
+  // Cost per owner, bytes. More only for the oldest operation of all that are not released: those
+  // behind it give nothing back before it is over, so it must not wait for them.
+  static constexpr size_t kMost = 64u << 10;
+
+  explicit UnaskedAccount(uint32_t members) : charged_(members), waiting_(members, kNobody) {}
+
+  // Whether the contribution of operation `sequence` may be sent. Once it may not, later ones may
+  // not either, until it has been: small ones would take all that becomes free from a larger one.
+  bool room(Member owner, Sequence sequence, size_t cost, bool oldest) {
+    if (oldest) return true;
+    if (waiting_[owner] < sequence) return false;
+    if (charged_[owner] + cost <= kMost) return true;
+    waiting_[owner] = sequence;
+    return false;
+  }
+  void charge(Member owner, Sequence sequence, size_t cost) {
+    charged_[owner] += cost;
+    if (waiting_[owner] == sequence) waiting_[owner] = kNobody;
+  }
+  // The operation is released.
+  void give_back(Member owner, size_t cost) { charged_[owner] -= cost; }
+  size_t charged(Member owner) const { return charged_[owner]; }
+
+ private:
+  static constexpr Sequence kNobody = UINT32_MAX;
+  std::vector<size_t> charged_;
+  std::vector<Sequence> waiting_;  // the first operation that found no room
+};
+
+}  // namespace mcast
