@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(
         "fetch-of-another-call-answered",
         "collective/repair_donor.cpp",
-        """if (g_.ops.slot(header.sequence) != nullptr &&
+        """if (g_.ops.entry(header.sequence) != nullptr &&
       !g_.agrees(header.member, header.sequence, fetch.descriptor)) {""",
         "if (fetch.descriptor == 0) {",
         "collective",
@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         "position-of-another-call-believed",
         "collective/reception.cpp",
-        "if (g_.ops.slot(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;",
+        "if (g_.ops.entry(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;",
         "if (descriptor == 0) return;",
         "collective",
         "OtherCalls*",
@@ -116,9 +116,9 @@ MUTANTS = [
     Mutant(
         "duplicate-placed-twice",
         "collective/reception.cpp",
-        """BlockReceiver& receiver = op.receivers[slot];
+        """BlockReceiver& receiver = op.receivers[stream];
   if (op.local_complete || receiver.has(chunk)) {""",
-        """BlockReceiver& receiver = op.receivers[slot];
+        """BlockReceiver& receiver = op.receivers[stream];
   if (op.local_complete) {""",
         "collective",
         "PaperCases*:Shard/Schedules*",
@@ -256,7 +256,7 @@ MUTANTS = [
     ),
     Mutant(
         "one-operation-too-many-released",
-        "collective/group_completion.cpp",
+        "collective/completion_reports.cpp",
         "wire::FrameType::kReleased, end, 0);",
         "wire::FrameType::kReleased, end + 1, 0);",
         "collective",
@@ -273,7 +273,7 @@ MUTANTS = [
     Mutant(
         "small-operation-ends-before-it-is-kept",
         "collective/group_core.cpp",
-        "if (op.sender && op.plan.small && !op.sending_started) return;",
+        "if (op.own.sender && op.plan.small && !op.own.started) return;",
         "",
         "collective",
         "*Marks*:RetransmitMemory*",
@@ -289,7 +289,7 @@ MUTANTS = [
     Mutant(
         "input-given-back-before-neighbours-read-it",
         "collective/reductions.cpp",
-        "if (run.host && !(run.acknowledged && run.host->all_taken())) return false;",
+        "if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;",
         "",
         "collective",
         "Hosts*",
@@ -362,8 +362,8 @@ MUTANTS = [
     Mutant(
         "window-one-chunk-too-wide",
         "protocol/block_sender.cpp",
-        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_;",
-        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_ + 1;",
+        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_.size;",
+        "const uint64_t own = static_cast<uint64_t>(high_water_) + window_.size + 1;",
         "protocol",
         "BlockSender*",
     ),
@@ -455,10 +455,10 @@ MUTANTS = [
     ),
     Mutant(
         "abort-not-passed-to-children",
-        "collective/membership.cpp",
-        "for (const Member m : liveness_.watched()) {",
-        """    for (const Member m : liveness_.watched()) {
-    if (g_.tree.is_child(m, g_.self)) continue;
+        "collective/group_failure.cpp",
+        "for (const Member m : membership_.watched()) {",
+        """for (const Member m : membership_.watched()) {
+      if (g_.tree.is_child(m, g_.self)) continue;
 """,
         "collective",
         "Agreement.An*",
@@ -526,8 +526,8 @@ MUTANTS = [
     Mutant(
         "window-begins-again-at-zero",
         "protocol/block_sender.cpp",
-        "static_cast<uint64_t>(high_water_) + window_;",
-        "high_water_ + window_;",
+        "static_cast<uint64_t>(high_water_) + window_.size;",
+        "high_water_ + window_.size;",
         "protocol",
         "LastChunks*",
     ),

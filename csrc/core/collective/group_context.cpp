@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "collective/report.h"
+
 namespace mcast {
 
 GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
@@ -63,8 +65,8 @@ void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argum
 bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
                                  Chunk chunk, ConstBytes payload, bool last, bool in_order,
                                  const Slice* block) {
-  const Bytes slot = port.lend(wire::kDatagramHeader + payload.size());
-  if (slot.empty()) {
+  const Bytes out = port.lend(wire::kDatagramHeader + payload.size());
+  if (out.empty()) {
     counters.add(Counter::would_block);
     return false;
   }
@@ -72,16 +74,16 @@ bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uin
                                     sequence, descriptor,  chunk, self,     0};
   const size_t bytes = wire::kDatagramHeader + payload.size();
   if (block != nullptr) {
-    wire::seal_datagram(slot, header, payload);
+    wire::seal_datagram(out, header, payload);
     const auto offset = static_cast<size_t>(payload.data() - block->data());
     if (port.commit_gather(wire::kDatagramHeader, *block, offset, payload.size())) {
       counters.add(Counter::gathered_datagrams);
     } else {
-      wire::copy_payload(slot, payload);  // sealed already
+      wire::copy_payload(out, payload);  // sealed already
       port.commit(bytes);
     }
   } else {
-    wire::write_datagram(slot, header, payload);
+    wire::write_datagram(out, header, payload);
     port.commit(bytes);
   }
   counters.add(Counter::datagrams_sent);
@@ -90,17 +92,17 @@ bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uin
 }
 
 bool GroupContext::agrees(Member peer, Sequence sequence, uint32_t descriptor) {
-  if (descriptor == ops.slot(sequence)->hash) return true;
+  if (descriptor == ops.entry(sequence)->hash) return true;
   counters.add(Counter::mismatched);
   describe_to(peer, sequence);
   return false;
 }
 
 void GroupContext::describe_to(Member to, Sequence sequence) {
-  const OperationQueue::Slot* const slot = ops.slot(sequence);
-  if (slot == nullptr || to == self) return;
+  const OperationQueue::Entry* const entry = ops.entry(sequence);
+  if (entry == nullptr || to == self) return;
   wire::Writer body;
-  wire::put_descriptor(body, slot->descriptor());
+  wire::put_descriptor(body, entry->descriptor());
   send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
 }
 
@@ -114,22 +116,27 @@ bool GroupContext::early_allowed(const Frame& header) {
   return false;
 }
 
+void GroupContext::mismatch(Sequence sequence, Member other, const std::string& theirs) {
+  const OperationQueue::Entry* const entry = ops.entry(sequence);
+  const std::string ours = entry != nullptr ? entry->descriptor().to_string() : "?";
+  fail(differs(sequence, self, ours, other, theirs), other);
+}
+
 void GroupContext::fail(const Status& why, Member culprit) {
   if (failed() || why.ok()) return;
   state = GroupState::kFailed;
-  failure_ = why;
-  culprit_ = culprit;
-  failure_is_news_ = true;
+  failure_.why = why;
+  failure_.culprit = culprit;
+  failure_.is_news = true;
 }
 
 void GroupContext::fail_later(const Status& why, Nanos when) {
-  if (failed() || suspicion_until_ != kNever) return;
-  suspicion_ = why;
-  suspicion_until_ = when;
+  if (failed() || suspicion_.until != kNever) return;
+  suspicion_ = {why, when};
 }
 
 void GroupContext::drive_suspicion(Nanos now) {
-  if (now >= suspicion_until_) fail(suspicion_, kNoMember);
+  if (now >= suspicion_.until) fail(suspicion_.why, kNoMember);
 }
 
 bool GroupContext::take_maybe_complete(std::vector<Sequence>& sequences) {
@@ -151,8 +158,9 @@ bool GroupContext::send_chunk(const Operation& op, Chunk chunk) {
   const size_t length = op.plan.length(chunk);
   const bool gather = !op.plan.small && op.plan.block >= port.gather_from();
   return send_datagram(wire::DatagramType::kData, op.post.sequence, op.plan.hash, chunk,
-                       op.source(*op.own_slot).subspan(offset, length), chunk + 1 == op.plan.chunks,
-                       op.plan.small, gather ? &op.post.input : nullptr);
+                       op.source(*op.own.stream).subspan(offset, length),
+                       chunk + 1 == op.plan.chunks, op.plan.small,
+                       gather ? &op.post.input : nullptr);
 }
 
 }  // namespace mcast

@@ -67,15 +67,15 @@ class GroupContext {
   void fail(const Status& why, Member culprit);
   // As fail(), at `when`, unless a reason has been found until then.
   void fail_later(const Status& why, Nanos when);
-  Nanos suspicion_until() const { return suspicion_until_; }
+  Nanos suspicion_until() const { return suspicion_.until; }
   void drive_suspicion(Nanos now);
   bool failed() const { return state == GroupState::kFailed; }
-  const Status& failure() const { return failure_; }
-  Member culprit() const { return culprit_; }
+  const Status& failure() const { return failure_.why; }
+  Member culprit() const { return failure_.culprit; }
   // Runs once, at the failure, before the operations learn of it.
   std::function<void(const Status&)> on_failure;
   // True once after the failure: it is to be told.
-  bool take_news_of_failure() { return std::exchange(failure_is_news_, false); }
+  bool take_news_of_failure() { return std::exchange(failure_.is_news, false); }
 
   // GroupCore looks whether it is, at the end of this event.
   void may_be_complete(const Operation& op) { maybe_complete_.push_back(op.post.sequence); }
@@ -101,6 +101,8 @@ class GroupContext {
   // The peer's descriptor of an operation that is posted here; false, and both told: not ours.
   bool agrees(Member peer, Sequence sequence, uint32_t descriptor);
   void describe_to(Member to, Sequence sequence);
+  // `other` has called something else: the group fails.
+  void mismatch(Sequence sequence, Member other, const std::string& theirs);
   // An operation that is not posted here. False: too far ahead, the group fails.
   bool early_allowed(const Frame& header);
 
@@ -110,10 +112,15 @@ class GroupContext {
   }
 
  private:
-  Status failure_, suspicion_;
-  Nanos suspicion_until_ = kNever;
-  Member culprit_ = kNoMember;
-  bool failure_is_news_ = false;
+  struct {
+    Status why;
+    Member culprit = kNoMember;
+    bool is_news = false;
+  } failure_;
+  struct {
+    Status why;
+    Nanos until = kNever;
+  } suspicion_;
   std::vector<Sequence> maybe_complete_;
 };
 

@@ -14,7 +14,6 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kReportDelay = 500 * kMicro;
 // Operations that are not complete everywhere, at most; later ones wait to be started. Others keep
 // what comes early for as many (early_allowed).
 constexpr Sequence kMostUnreleased = 1u << 18;
@@ -34,8 +33,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       inquiry_(g_),
       probe_(g_, membership_),
       early_(g_.size),
-      completion_(g_.tree.children(g_.self), g_.tree.is_top(g_.self), kReportDelay,
-                  g_.params.first_sequence) {}
+      completion_(g_) {}
 
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
   probe_.start(now, std::move(ready));
@@ -107,9 +105,7 @@ bool GroupCore::may_start(const Operation& op, Nanos) {
             g_.self);
     return false;
   }
-  if (const auto child = completion_.on_post(sequence, op.plan.hash)) {
-    g_.describe_to(static_cast<Member>(g_.first_child() + *child), sequence);
-  }
+  completion_.on_post(sequence, op.plan.hash);
   return true;
 }
 
@@ -122,7 +118,7 @@ void GroupCore::start(Operation& op, Nanos now) {
   if (op.plan.large && !alone) g_.large_in_flight++;
   if (op.post.reduce && op.post.descriptor.bytes > 0) {
     op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, g_.reductions);
-    op.post.outputs = op.reduce->slots();
+    op.post.outputs = op.reduce->stream_outputs();
     if (!op.post.outputs.empty()) op.post.input = op.post.outputs[g_.self];
   }
   if (!op.plan.trivial() && !alone) start_blocks(op, now);
@@ -134,13 +130,13 @@ void GroupCore::start(Operation& op, Nanos now) {
 // The machines of the blocks that travel, and what of them has come before the post.
 void GroupCore::start_blocks(Operation& op, Nanos now) {
   const Plan& plan = op.plan;
-  op.own_slot = op.slot_of(g_.self);
+  op.own.stream = op.stream_of(g_.self);
   op.receivers.reserve(plan.roots);
-  for (uint32_t slot = 0; slot < plan.roots; slot++) {
+  for (uint32_t stream = 0; stream < plan.roots; stream++) {
     op.receivers.emplace_back(plan.chunks, ReceiverParams{plan.tolerance, g_.params.alpha});
-    if (op.own_slot == slot) op.receivers.back().set_all();
+    if (op.own.stream == stream) op.receivers.back().set_all();
   }
-  op.receiving = plan.roots - (op.own_slot ? 1 : 0);
+  op.receiving = plan.roots - (op.own.stream ? 1 : 0);
   if (op.post.on_completed) op.final_to.assign(plan.roots, 0);
   if (g_.path.by_ring(op.post.sequence)) {
     ring_.start(op);
@@ -148,7 +144,7 @@ void GroupCore::start_blocks(Operation& op, Nanos now) {
   }
   repair_.start(op);
   multicast_.start(op);
-  if (plan.small && op.own_slot) small_.add(op);
+  if (plan.small && op.own.stream) small_.add(op);
   if (plan.small) small_.learn_sent(op, now);
   reception_.replay_staged(op, now);
 }
@@ -157,7 +153,7 @@ void GroupCore::check_complete(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reductions_.complete(op))) return;
   if (repair_.reading(op)) return;
   if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
-  if (op.sender && op.plan.small && !op.sending_started) return;  // the block is still the caller's
+  if (op.own.sender && op.plan.small && !op.own.started) return;  // the block is still the caller's
   if (!ring_.forwarded(op)) return;
   op.local_complete = true;
   if (op.reduce) op.reduce->conclude();
@@ -179,13 +175,12 @@ void GroupCore::advance_complete(Nanos now) {
   Sequence end = completion_.own_complete();
   // Where the allowance for what is sent ahead runs low, roots wait for the release.
   bool urgent = small_.filling();
-  for (const OperationQueue::Slot* at = g_.ops.slot(end);
-       at != nullptr && (!at->op || at->op->local_complete); at = g_.ops.slot(end)) {
+  for (const OperationQueue::Entry* at = g_.ops.entry(end);
+       at != nullptr && (!at->op || at->op->local_complete); at = g_.ops.entry(end)) {
     urgent = urgent || (at->op && at->op->needs_release);
     end++;
   }
   completion_.complete_own(end, urgent, now);
-  if (g_.tree.is_top(g_.self)) on_released(completion_.subtree_complete(), now);
 }
 
 void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
@@ -214,11 +209,11 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
 
 void GroupCore::release(Sequence end, Nanos now) {
   while (g_.ops.base() < end && !g_.ops.empty()) {
-    const OperationQueue::Slot& oldest = *g_.ops.slot(g_.ops.base());
+    const OperationQueue::Entry& oldest = *g_.ops.entry(g_.ops.base());
     if (!oldest.kept.empty()) small_.give_back(oldest.bytes);
     const std::unique_ptr<Operation> op = g_.ops.pop();
     if (!op) continue;
-    small_.give_back(op->kept.size());
+    small_.give_back(op->own.kept.size());
     if (op->reduce) reductions_.give_back(*op);
     if (!op->finished) finish(*op, {}, now);
   }

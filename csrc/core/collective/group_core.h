@@ -13,6 +13,7 @@
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
+//   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
 //   PathProbe         creation: does multicast reach everybody              path_probe.h
@@ -25,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "collective/completion_reports.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
@@ -36,7 +38,6 @@
 #include "collective/repair.h"
 #include "collective/ring.h"
 #include "collective/small_operations.h"
-#include "protocol/completion.h"
 #include "protocol/early_frames.h"
 
 namespace mcast {
@@ -157,14 +158,10 @@ class GroupCore {
   void on_credit(const Frame& header, ConstBytes body);
   void on_describe(const Frame& header, ConstBytes body);
 
-  // group_completion.cpp, group_failure.cpp
-  void report_complete(Nanos now);
-  void on_complete(const Frame& header, ConstBytes body, Nanos now);
-  void on_released(Sequence end, Nanos now);
-  void on_abort(ConstBytes body, Sequence released, Nanos now);
+  // group_failure.cpp
+  void on_abort(ConstBytes body, Sequence released);
   void answer_failed(const Frame& header);
   void tell_failure(Nanos now);
-  void mismatch(Sequence sequence, Member other, const std::string& theirs);
   std::string op_text(const Post& post, Nanos now) const;
 
   GroupContext g_;
@@ -179,7 +176,7 @@ class GroupCore {
   LateInquiry inquiry_;
   PathProbe probe_;
   EarlyFrames early_;
-  CompletionTracker completion_;
+  CompletionReports completion_;
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_;
 };
 

@@ -28,13 +28,13 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kNotHave, T::kComing}, [](C& c, F& f, B b, N n) { c.repair_.on_not_have(f, b, n); });
     set({T::kEarlyFetch}, [](C& c, F& f, B b, N n) { c.repair_.on_early_fetch(f, b, n); });
     set({T::kEarlyData}, [](C& c, F& f, B b, N n) { c.repair_.on_early_data(f, b, n); });
-    set({T::kComplete}, [](C& c, F& f, B b, N n) { c.on_complete(f, b, n); });
-    set({T::kReleased}, [](C& c, F& f, B, N n) {
-      if (c.g_.from_parent(f.member)) return c.on_released(f.sequence, n);
+    set({T::kComplete}, [](C& c, F& f, B b, N n) { c.completion_.on_complete(f, b, n); });
+    set({T::kReleased}, [](C& c, F& f, B, N) {
+      if (c.g_.from_parent(f.member)) return c.completion_.on_released(f.sequence);
       c.g_.counters.add(Counter::malformed);
     });
     set({T::kDescribe}, [](C& c, F& f, B b, N) { c.on_describe(f, b); });
-    set({T::kAbort}, [](C& c, F& f, B b, N n) { c.on_abort(b, f.sequence, n); });
+    set({T::kAbort}, [](C& c, F& f, B b, N) { c.on_abort(b, f.sequence); });
     set({T::kPing}, [](C& c, F& f, B b, N) { c.membership_.on_ping(f, b); });
     set({T::kPong}, [](C&, F&, B, N) {});
     set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
@@ -86,7 +86,7 @@ Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
     return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;
   }
   const bool reduction = wire::is_reduction(header.type);
-  if (g_.ops.slot(header.sequence) != nullptr) {  // settled
+  if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     const bool ours = g_.agrees(header.member, header.sequence, header.argument);
     if (ours && reduction) g_.counters.add(Counter::stale);
   } else if (header.sequence < g_.ops.base()) {
@@ -128,9 +128,9 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  if (const OperationQueue::Slot* const slot = g_.ops.slot(header.sequence)) {
-    if (!theirs.same(slot->descriptor())) {
-      mismatch(header.sequence, header.member, theirs.to_string());
+  if (const OperationQueue::Entry* const entry = g_.ops.entry(header.sequence)) {
+    if (!theirs.same(entry->descriptor())) {
+      g_.mismatch(header.sequence, header.member, theirs.to_string());
     }
   } else if (header.sequence >= g_.ops.next() && g_.early_allowed(header)) {
     // One of each rank is enough, and more than there is room for is not kept.
@@ -144,7 +144,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
     g_.counters.add(Counter::own_echo);
     return;
   }
-  if (header.member >= g_.size || header.subgroup != 0) {
+  if (header.member >= g_.size || header.reserved != 0) {
     g_.counters.add(Counter::malformed);
     return;
   }
@@ -157,7 +157,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
-    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence, now);
+    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence);
   } else if (header.sequence == 0) {  // a probe of the creation
     probe_.on_probe(header.member);
   } else {

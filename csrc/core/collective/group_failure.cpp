@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "collective/group_core.h"
-#include "collective/report.h"
 
 namespace mcast {
 
@@ -51,7 +50,7 @@ void GroupCore::tell_failure(Nanos now) {
   probe_.give_up(why);
 }
 
-void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
+void GroupCore::on_abort(ConstBytes body, Sequence released) {
   wire::AbortNotice notice;
   if (!wire::parse_abort(body, notice)) {
     g_.counters.add(Counter::malformed);
@@ -59,7 +58,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
   }
   g_.counters.add(Counter::aborts_received);
   // The news of a failure may overtake that of success: what was complete everywhere stays so.
-  on_released(released, now);
+  completion_.on_released(released);
   if (membership_.leaving() && g_.unfinished == 0) return;
   const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
   g_.fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text),
@@ -74,12 +73,6 @@ void GroupCore::answer_failed(const Frame& header) {
                            g_.failure().message()});
   g_.send_frame(header.member, Channel::kControl, wire::FrameType::kAbort, g_.ops.base(), 0,
                 notice.bytes());
-}
-
-void GroupCore::mismatch(Sequence sequence, Member other, const std::string& theirs) {
-  const OperationQueue::Slot* const slot = g_.ops.slot(sequence);
-  const std::string ours = slot != nullptr ? slot->descriptor().to_string() : "?";
-  g_.fail(differs(sequence, g_.self, ours, other, theirs), other);
 }
 
 }  // namespace mcast

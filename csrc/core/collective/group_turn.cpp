@@ -35,7 +35,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
          if (drained) c.repair_.fetch_early(now);
        }},
       {[](const GroupCore& c) { return c.completion_.deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.report_complete(now); }},
+       [](GroupCore& c, Nanos now, bool) { c.completion_.report(now); }},
       {[](const GroupCore& c) { return c.g_.suspicion_until(); },
        [](GroupCore& c, Nanos now, bool) { c.g_.drive_suspicion(now); }},
       {[](const GroupCore& c) { return c.membership_.deadline(); },
@@ -87,6 +87,7 @@ void GroupCore::settle(Nanos now) {
   std::vector<Sequence> noted;
   for (;;) {
     admit_deferred(now);
+    release(completion_.released(), now);
     if (g_.failed() || !g_.take_maybe_complete(noted)) break;
     for (const Sequence s : noted) {
       if (Operation* const op = g_.find(s)) check_complete(*op, now);
@@ -99,14 +100,14 @@ bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
   const Sequence sequence = op.post.sequence;
   bool more = false;
   if (op.reduce && !op.local_complete) more = reductions_.pump(op, now);
-  if (!op.ring.empty()) {
+  if (!op.ring.blocks.empty()) {
     more = ring_.pump(op) || more;
   } else {
     if (!op.local_complete && op.receiving > 0) repair_.drive(op, now, drained);
-    if (op.credit && !op.finished) multicast_.drive_credit(op, now);
-    if (op.sender) {
+    if (op.flow.credit && !op.finished) multicast_.drive_credit(op, now);
+    if (op.own.sender) {
       // What is small is sent in order over the operations; here it is repeated.
-      if (!op.plan.small || op.sender->resending()) more = multicast_.pump(op, now) || more;
+      if (!op.plan.small || op.own.sender->resending()) more = multicast_.pump(op, now) || more;
       if (!op.plan.small) multicast_.announce(op, now);
       repair_.serve(op, now);
     }
@@ -125,9 +126,9 @@ void GroupCore::reschedule(Operation& op) {
     return;
   }
   const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
-  const bool sending = op.sender && (!op.sender->all_sent() || op.sender->resending());
-  g_.ops.set_busy(
-      op, op.local_complete ? sending && !op.plan.small : op.reduce || streams || !op.ring.empty());
+  const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
+  g_.ops.set_busy(op, op.local_complete ? sending && !op.plan.small
+                                        : op.reduce || streams || !op.ring.blocks.empty());
   g_.ops.set_timer(op, op_deadline(op));
 }
 
@@ -135,20 +136,20 @@ bool GroupCore::settles(const Operation& op) const {
   if (!op.finished || !op.local_complete) return false;
   // What contributions have been charged to is given back with the release.
   if (op.reduce && op.plan.way != ReduceWay::kOneStep) return false;
-  return !op.sender || !op.plan.small ||
-         (op.sender->all_sent() && !op.sender->resending() && !op.repairs->used());
+  return !op.own.sender || !op.plan.small ||
+         (op.own.sender->all_sent() && !op.own.sender->resending() && !op.own.repairs->used());
 }
 
 // When the operation must be visited although nothing happens to it.
 Nanos GroupCore::op_deadline(const Operation& op) const {
   Nanos next = op.finished || inquiry_.under_way() ? kNever : op.deadline;
-  if (op.sender && !op.plan.small) {
-    next = std::min({next, op.sender->deadline(), op.turn_retry});
+  if (op.own.sender && !op.plan.small) {
+    next = std::min({next, op.own.sender->deadline(), op.own.turn_retry});
   }
-  if (op.repairs) next = std::min(next, op.repairs->deadline());
+  if (op.own.repairs) next = std::min(next, op.own.repairs->deadline());
   // As in visit(): a deadline that nothing acts on would make the lane spin.
   if (op.local_complete) return next;
-  if (op.reduce) next = std::min(next, op.reduce->refused_until);
+  if (op.reduce) next = std::min(next, op.reduce->inputs.refused_until);
   if (op.receiving == 0 || !op.fetch) return next;
   next = std::min(next, op.fetch->deadline());
   for (const BlockReceiver& r : op.receivers) next = std::min(next, r.deadline());

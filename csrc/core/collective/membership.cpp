@@ -91,7 +91,7 @@ void Membership::on_leave(const Frame& header) {
 
 void Membership::on_ping(const Frame& header, ConstBytes body) {
   g_.send_frame(header.member, Channel::kControl, wire::FrameType::kPong, 0, 0);
-  if (body.size() == 4 && g_.ops.slot(header.sequence) != nullptr) {
+  if (body.size() == 4 && g_.ops.entry(header.sequence) != nullptr) {
     g_.agrees(header.member, header.sequence, wire::load<uint32_t>(body.data()));
   }
 }
@@ -136,7 +136,7 @@ void Membership::drive(Nanos now, bool drained) {
     // It names the oldest operation that is not over: calls that differ so that no data ever flows
     // (each takes the other for the root) are found out by this alone.
     wire::Writer body;
-    const OperationQueue::Slot* const oldest = g_.ops.slot(g_.ops.base());
+    const OperationQueue::Entry* const oldest = g_.ops.entry(g_.ops.base());
     if (oldest != nullptr) body.put<uint32_t>(oldest->hash);
     g_.send_frame(m, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0, body.bytes());
   }

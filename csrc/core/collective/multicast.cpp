@@ -21,7 +21,7 @@ namespace mcast {
 
 void Multicast::start(Operation& op) {
   const Plan& plan = op.plan;
-  if (op.own_slot) {
+  if (op.own.stream) {
     SenderParams sender;
     sender.chunks = plan.chunks;
     // A large operation whose eager part would be too much ahead waits for credit.
@@ -31,17 +31,17 @@ void Multicast::start(Operation& op) {
     sender.on_the_way = on_the_way_;
     sender.batch = plan.batch;
     sender.quantum = plan.quantum;
-    op.sender.emplace(sender);
+    op.own.sender.emplace(sender);
   }
   if (!plan.small) start_credit(op);
 }
 
 bool Multicast::pump(Operation& op, Nanos now) {
-  BlockSender& sender = *op.sender;
-  if (!op.sending_started) {
+  BlockSender& sender = *op.own.sender;
+  if (!op.own.started) {
     if (!sender.can_send() || !my_turn(op, now)) return false;
-    op.sending_started = true;
-    op.turn_retry = kNever;
+    op.own.started = true;
+    op.own.turn_retry = kNever;
   }
   keep_in_step(op, now);
   bool more = false;
@@ -75,30 +75,31 @@ bool Multicast::pump(Operation& op, Nanos now) {
 }
 
 void Multicast::count(Operation& op) {
-  const BlockSender& sender = *op.sender;
-  g_.counters.add(Counter::credit_stalls, sender.stalls() - op.stalls_counted);
-  g_.counters.add(Counter::congestion_cuts, sender.cuts() - op.cuts_counted);
-  op.stalls_counted = sender.stalls();
-  op.cuts_counted = sender.cuts();
+  const BlockSender& sender = *op.own.sender;
+  g_.counters.add(Counter::credit_stalls, sender.stalls() - op.own.stalls_counted);
+  g_.counters.add(Counter::congestion_cuts, sender.cuts() - op.own.cuts_counted);
+  op.own.stalls_counted = sender.stalls();
+  op.own.cuts_counted = sender.cuts();
 }
 
 void Multicast::keep_in_step(Operation& op, Nanos now) {
-  if (!op.skew) return;
+  if (!op.flow.skew) return;
   Chunk least = SkewLimiter::kNoLimit;
-  for (uint32_t slot = 0; slot < op.plan.roots; slot++) {
-    const Chunk mark = op.receivers[slot].high_water();
-    if (slot != op.own_slot && mark < op.plan.chunks) least = std::min(least, mark);
+  for (uint32_t stream = 0; stream < op.plan.roots; stream++) {
+    const Chunk reached = op.receivers[stream].high_water();
+    if (stream != op.own.stream && reached < op.plan.chunks) least = std::min(least, reached);
   }
-  const Chunk end = least == SkewLimiter::kNoLimit ? least : op.skew->end(least, now);
-  op.sender->hold_at(end);
-  op.turn_retry = op.sender->held() ? op.skew->deadline() : kNever;
+  const Chunk end = least == SkewLimiter::kNoLimit ? least : op.flow.skew->end(least, now);
+  op.own.sender->hold_at(end);
+  op.own.turn_retry = op.own.sender->held() ? op.flow.skew->deadline() : kNever;
 }
 
 // Nothing is gained by waiting until the block is quite over: the next one's first chunks are on
 // their way meanwhile.
-bool Multicast::near_end(const Operation& op, uint32_t slot) const {
+bool Multicast::near_end(const Operation& op, uint32_t stream) const {
   const Chunk near = op.plan.window / 2;
-  const Chunk at = op.own_slot == slot ? op.sender->sent() : op.receivers[slot].high_water();
+  const Chunk at =
+      op.own.stream == stream ? op.own.sender->sent() : op.receivers[stream].high_water();
   return static_cast<uint64_t>(at) + near >= op.plan.chunks;
 }
 
@@ -109,8 +110,8 @@ uint32_t Multicast::earlier_blocks(const Operation& op) const {
     if (s >= op.post.sequence || earlier > op.plan.roots) break;
     const Operation* const before = g_.ops.find(s);
     if (before->plan.small || before->local_complete || before->receivers.empty()) continue;
-    for (uint32_t slot = 0; slot < before->plan.roots; slot++) {
-      if (!near_end(*before, slot)) earlier++;
+    for (uint32_t stream = 0; stream < before->plan.roots; stream++) {
+      if (!near_end(*before, stream)) earlier++;
     }
   }
   return earlier;
@@ -118,8 +119,8 @@ uint32_t Multicast::earlier_blocks(const Operation& op) const {
 
 bool Multicast::my_turn(Operation& op, Nanos now) {
   const uint32_t earlier = earlier_blocks(op);
-  if (!op.chains) return earlier == 0;
-  const Chains& chains = *op.chains;
+  if (!op.flow.chains) return earlier == 0;
+  const Chains& chains = *op.flow.chains;
   const uint32_t chain = chains.chain_of(g_.self);
   const bool may_open = earlier == 0 || earlier + chain < chains.chains();
 
@@ -131,15 +132,15 @@ bool Multicast::my_turn(Operation& op, Nanos now) {
     busy = busy || (op.receivers[m].heard() && !ended);
     if (m < g_.self && !ended) before_me++;
   }
-  if (busy || earlier > 0 || !op.sender->has_credit()) {
-    op.turn_idle_since = op.turn_retry = kNever;
-  } else if (op.turn_idle_since == kNever) {
-    op.turn_idle_since = now;
+  if (busy || earlier > 0 || !op.own.sender->has_credit()) {
+    op.own.turn_idle_since = op.own.turn_retry = kNever;
+  } else if (op.own.turn_idle_since == kNever) {
+    op.own.turn_idle_since = now;
   }
   bool patience_over = false;
-  if (op.turn_idle_since != kNever && before_me > 0) {
-    op.turn_retry = op.turn_idle_since + before_me * g_.params.alpha;
-    patience_over = now >= op.turn_retry;
+  if (op.own.turn_idle_since != kNever && before_me > 0) {
+    op.own.turn_retry = op.own.turn_idle_since + before_me * g_.params.alpha;
+    patience_over = now >= op.own.turn_retry;
   }
   return chains.my_turn(
       g_.self, may_open, [&](Member m) { return op.receivers[m].heard(); },
@@ -147,21 +148,21 @@ bool Multicast::my_turn(Operation& op, Nanos now) {
 }
 
 void Multicast::announce(Operation& op, Nanos now) {
-  const Announce how = op.sender->position_due(now);
+  const Announce how = op.own.sender->position_due(now);
   if (how == Announce::kNo) return;
   g_.counters.add(Counter::positions_sent);
   if (how == Announce::kMulticast) {
     g_.send_datagram(wire::DatagramType::kPosition, op.post.sequence, op.plan.hash,
-                     op.sender->sent(), {});
+                     op.own.sender->sent(), {});
     return;
   }
-  pass_on_position(op, *op.own_slot, op.sender->sent(), g_.self);
+  pass_on_position(op, *op.own.stream, op.own.sender->sent(), g_.self);
 }
 
 // Along the tree, to whom it may be news: not where the credit says that the subtree knows.
-void Multicast::pass_on_position(Operation& op, uint32_t slot, Chunk sent, Member from) {
+void Multicast::pass_on_position(Operation& op, uint32_t stream, Chunk sent, Member from) {
   wire::Writer body;
-  body.put<uint16_t>(op.member_of(slot));
+  body.put<uint16_t>(op.member_of(stream));
   body.put<uint32_t>(op.plan.hash);
   const auto tell = [&](Member to) {
     if (to == from) return;
@@ -170,7 +171,7 @@ void Multicast::pass_on_position(Operation& op, uint32_t slot, Chunk sent, Membe
   };
   if (!g_.tree.is_top(g_.self)) tell(g_.tree.parent(g_.self));
   for (uint32_t c = 0; c < g_.tree.children(g_.self); c++) {
-    const bool knows = op.credit && op.credit->child(c, slot).high_water >= sent;
+    const bool knows = op.flow.credit && op.flow.credit->child(c, stream).high_water >= sent;
     if (!knows) tell(static_cast<Member>(g_.tree.first_child(g_.self) + c));
   }
 }
@@ -185,10 +186,10 @@ void Multicast::on_position_frame(const Frame& header, ConstBytes body, Nanos no
   }
   reception_.on_position(header.sequence, root, descriptor, header.argument, now);
   Operation* const op = g_.find(header.sequence);
-  const auto slot = op != nullptr && op->plan.roots > 0 && descriptor == op->plan.hash
-                        ? op->slot_of(root)
-                        : std::nullopt;
-  if (slot) pass_on_position(*op, *slot, header.argument, header.member);
+  const auto stream = op != nullptr && op->plan.roots > 0 && descriptor == op->plan.hash
+                          ? op->stream_of(root)
+                          : std::nullopt;
+  if (stream) pass_on_position(*op, *stream, header.argument, header.member);
 }
 
 }  // namespace mcast

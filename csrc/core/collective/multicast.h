@@ -36,10 +36,10 @@ class Multicast {
   // multicast.cpp: the own block
   bool my_turn(Operation& op, Nanos now);
   uint32_t earlier_blocks(const Operation& op) const;
-  bool near_end(const Operation& op, uint32_t slot) const;
+  bool near_end(const Operation& op, uint32_t stream) const;
   void keep_in_step(Operation& op, Nanos now);
   void count(Operation& op);
-  void pass_on_position(Operation& op, uint32_t slot, Chunk sent, Member from);
+  void pass_on_position(Operation& op, uint32_t stream, Chunk sent, Member from);
   // multicast_credit.cpp
   void start_credit(Operation& op);
   void report_credit(Operation& op, bool first);

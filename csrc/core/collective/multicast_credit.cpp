@@ -11,13 +11,13 @@ namespace mcast {
 void Multicast::start_credit(Operation& op) {
   const Plan& plan = op.plan;
   if (plan.chains < plan.roots) {
-    op.chains.emplace(plan.roots, plan.chains);
+    op.flow.chains.emplace(plan.roots, plan.chains);
   } else if (plan.roots > 2) {
-    op.skew.emplace(std::max<Chunk>(1, plan.window / 2), g_.params.alpha);
+    op.flow.skew.emplace(std::max<Chunk>(1, plan.window / 2), g_.params.alpha);
   }
-  op.credit.emplace(plan.roots, g_.tree.children(g_.self));
-  op.reported.assign(plan.roots, 0);
-  op.credit->post_own();
+  op.flow.credit.emplace(plan.roots, g_.tree.children(g_.self));
+  op.flow.reported.assign(plan.roots, 0);
+  op.flow.credit->post_own();
   report_credit(op, true);
 }
 
@@ -27,29 +27,29 @@ void Multicast::report_credit(Operation& op, bool first) {
   const uint32_t groups = std::max(1u, g_.port.busy_groups());
   const Chunk share = groups == 1 ? plan.widest : std::max<Chunk>(least, plan.window / groups);
   if (first && share == least && least < plan.window) g_.counters.add(Counter::budget_overcommits);
-  for (uint32_t slot = 0; slot < plan.roots; slot++) {
-    if (op.own_slot == slot) {
-      if (first) op.credit->set_own(slot, CreditTree::unbounded());
+  for (uint32_t stream = 0; stream < plan.roots; stream++) {
+    if (op.own.stream == stream) {
+      if (first) op.flow.credit->set_own(stream, CreditTree::unbounded());
       continue;
     }
-    const BlockReceiver& r = op.receivers[slot];
+    const BlockReceiver& r = op.receivers[stream];
     const Chunk high_water = r.high_water();
-    const bool ended = high_water == plan.chunks && op.reported[slot] != high_water;
-    if (!first && !ended && high_water - op.reported[slot] < plan.quantum) continue;
-    op.reported[slot] = high_water;
+    const bool ended = high_water == plan.chunks && op.flow.reported[stream] != high_water;
+    if (!first && !ended && high_water - op.flow.reported[stream] < plan.quantum) continue;
+    op.flow.reported[stream] = high_water;
     const uint64_t limit =
         std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(high_water) + share);
-    op.credit->set_own(slot, {high_water, static_cast<Chunk>(limit), r.lost()});
+    op.flow.credit->set_own(stream, {high_water, static_cast<Chunk>(limit), r.lost()});
   }
 }
 
 void Multicast::drive_credit(Operation& op, Nanos now) {
   report_credit(op, false);
-  op.credit->collect(changed_);
+  op.flow.credit->collect(changed_);
   if (changed_.empty()) return;
   entries_.clear();
-  for (const auto& [slot, least] : changed_) {
-    entries_.push_back({op.member_of(slot), least.high_water, least.limit, least.lost});
+  for (const auto& [stream, least] : changed_) {
+    entries_.push_back({op.member_of(stream), least.high_water, least.limit, least.lost});
   }
   if (g_.tree.is_top(g_.self)) {
     route_limits(op, entries_, now);
@@ -74,7 +74,7 @@ void Multicast::route_limits(Operation& op, std::span<const wire::CreditEntry> e
   std::map<Member, std::vector<wire::CreditEntry>> by_hop;
   for (const wire::CreditEntry& e : entries) {
     if (e.root == g_.self) {
-      if (op.sender) op.sender->on_credit(e.high_water, e.limit, e.lost, now);
+      if (op.own.sender) op.own.sender->on_credit(e.high_water, e.limit, e.lost, now);
       continue;
     }
     const Member hop = g_.tree.next_hop(g_.self, e.root);
@@ -87,17 +87,17 @@ void Multicast::route_limits(Operation& op, std::span<const wire::CreditEntry> e
 
 void Multicast::on_credit(Operation& op, const Frame& header,
                           std::span<const wire::CreditEntry> entries) {
-  if (!op.credit) return;
+  if (!op.flow.credit) return;
   const uint32_t child = g_.tree.child_index(header.member);
   g_.ops.touch(op);
-  op.credit->post_child(child);
+  op.flow.credit->post_child(child);
   for (const wire::CreditEntry& e : entries) {
-    const auto slot = e.root < g_.size ? op.slot_of(e.root) : std::nullopt;
-    if (!slot) {
+    const auto stream = e.root < g_.size ? op.stream_of(e.root) : std::nullopt;
+    if (!stream) {
       g_.counters.add(Counter::malformed);
       return;
     }
-    op.credit->set_child(child, *slot, {e.high_water, e.limit, e.lost});
+    op.flow.credit->set_child(child, *stream, {e.high_water, e.limit, e.lost});
   }
 }
 

@@ -1,4 +1,4 @@
-// Mapping between members and stream slots, and where a stream's bytes can be read from.
+// Mapping between members and stream streams, and where a stream's bytes can be read from.
 #include "collective/operation.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ std::string describe_failed(const Post& post, const std::string& group, Member s
          (post.timeout == kNever ? "no limit" : "limit " + seconds_text(post.timeout)) + ")";
 }
 
-void Post::raise_completed(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const {
+void Post::raise_completed(uint32_t stream, uint64_t before, uint64_t after, uint64_t end) const {
   const size_t step = std::max<size_t>(1, completed_step);
   if (after / step <= before / step && after != end) return;
   streaming_fence();
-  on_completed(slot, after);
+  on_completed(stream, after);
 }
 
-Member Operation::member_of(uint32_t slot) const {
+Member Operation::member_of(uint32_t stream) const {
   return plan.descriptor.kind == wire::Kind::kBroadcast ? plan.descriptor.root
-                                                        : static_cast<Member>(slot);
+                                                        : static_cast<Member>(stream);
 }
 
 uint64_t Operation::readable() const {
@@ -34,17 +34,17 @@ uint64_t Operation::readable() const {
   return std::min<uint64_t>(plan.block, ready - std::min<uint64_t>(ready, input.offset));
 }
 
-void Operation::raise_completed(uint32_t slot, uint64_t before, uint64_t after) const {
-  if (reduce && !reduce->lands(slot)) return;
-  post.raise_completed(slot, before, after, plan.block);
+void Operation::raise_completed(uint32_t stream, uint64_t before, uint64_t after) const {
+  if (reduce && !reduce->lands(stream)) return;
+  post.raise_completed(stream, before, after, plan.block);
 }
 
-ConstBytes Operation::source(uint32_t slot) const {
-  if (own_slot == slot) {
-    if (plan.small && sending_started) return kept;
+ConstBytes Operation::source(uint32_t stream) const {
+  if (own.stream == stream) {
+    if (plan.small && own.started) return own.kept;
     return post.input.bytes();
   }
-  return post.outputs[slot].bytes();
+  return post.outputs[stream].bytes();
 }
 
 }  // namespace mcast

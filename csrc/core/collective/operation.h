@@ -27,17 +27,17 @@ struct Post {
   Sequence sequence = 0;
   wire::Descriptor descriptor;
   Slice input;                 // the own block (root of a broadcast; allgather)
-  std::vector<Slice> outputs;  // slot -> destination; the own slot may be the input itself
+  std::vector<Slice> outputs;  // stream -> destination; the own stream may be the input itself
   Nanos posted = 0;            // when
   Nanos timeout = kNever;      // from then
   std::function<void(const Status&)> done;
   std::optional<ReduceArgs> reduce;  // reductions; input and outputs are then empty
-  // Completed ends of the outputs, if asked for: (slot, bytes final from its start).
+  // Completed ends of the outputs, if asked for: (stream, bytes final from its start).
   std::function<void(uint32_t, uint64_t)> on_completed;
   size_t completed_step = 1;
   // Calls on_completed, which must be there, if what is final of an output of `end` bytes has
   // passed a multiple of completed_step on its way from `before` to `after`, or is all of it.
-  void raise_completed(uint32_t slot, uint64_t before, uint64_t after, uint64_t end) const;
+  void raise_completed(uint32_t stream, uint64_t before, uint64_t after, uint64_t end) const;
   // The data travels by other groups: this one only makes sure that all ranks call the same and
   // ends it for all. Complete here when true; then call GroupCore::arrived().
   std::shared_ptr<const std::atomic<bool>> delegated;
@@ -47,8 +47,8 @@ struct Post {
 // of its errors.
 std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now);
 
-// Order of delivery by stream, for the ring path.
-struct RingStream {
+// How far a block has come on the ring path.
+struct RingBlock {
   uint64_t available = 0;  // bytes here, in order
   uint64_t forwarded = 0;  // bytes handed to the successor
 };
@@ -58,59 +58,72 @@ struct Operation {
   Plan plan;
   Nanos deadline = kNever;
 
-  // Slot of a member's stream and back: broadcast has one slot, its root's.
-  std::optional<uint32_t> slot_of(Member m) const {
+  // Slot of a member's stream and back: broadcast has one stream, its root's.
+  std::optional<uint32_t> stream_of(Member m) const {
     const bool one = plan.descriptor.kind == wire::Kind::kBroadcast;
     if (one ? m != plan.descriptor.root : m >= plan.roots) return std::nullopt;
     return one ? 0 : m;
   }
-  Member member_of(uint32_t slot) const;
-  std::optional<uint32_t> own_slot;  // set on roots
+  Member member_of(uint32_t stream) const;
   Member self = 0;
 
-  std::vector<BlockReceiver> receivers;  // by slot; the own one is all set
-  uint32_t receiving = 0;                // streams not complete
-  std::optional<BlockSender> sender;
-  std::optional<RepairServer> repairs;
-  std::optional<FetchClient> fetch;
-  std::optional<CreditTree> credit;
-  std::vector<Chunk> reported;  // by slot: mark at the last own credit report
-  std::vector<Chunk> final_to;  // by slot: no hole below; only if completed ends are asked for
-  std::optional<Chains> chains;
-  std::optional<SkewLimiter> skew;    // roots that all send at once
-  std::vector<RingStream> ring;       // by slot, ring path only
-  bool ring_open = false;             // the successor has posted the op
-  uint32_t ring_next = 0;             // slot to serve next, for fairness
-  std::unique_ptr<ReduceRun> reduce;  // reductions
-  uint64_t completed = 0;             // of the own block of a reduction: completed end
-  uint64_t stalls_counted = 0, cuts_counted = 0;
+  // The own block, at a root.
+  struct Own {
+    std::optional<uint32_t> stream;  // set at roots
+    std::optional<BlockSender> sender;
+    std::optional<RepairServer> repairs;
+    std::vector<std::byte> kept;     // small: a copy of the block, until released
+    bool started = false;            // small: the block is in `kept`; large: its turn has come
+    bool held_back = false;          // small: not sent yet, since late ranks could not keep it
+    Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends
+    Nanos turn_retry = kNever;       // when to look again whether a late root is not waited for
+    uint64_t stalls_counted = 0, cuts_counted = 0;
+  } own;
 
+  std::vector<BlockReceiver> receivers;  // by stream; the own one is all set
+  uint32_t receiving = 0;                // blocks not complete
+  std::vector<Chunk> final_to;  // by stream: no hole below; only if completed ends are asked for
+  std::optional<FetchClient> fetch;
+
+  // What paces large blocks.
+  struct Flow {
+    std::optional<CreditTree> credit;
+    std::vector<Chunk> reported;  // by stream: high-water mark at the last own credit report
+    std::optional<Chains> chains;
+    std::optional<SkewLimiter> skew;  // roots that all send at once
+  } flow;
+
+  // The ring path only.
+  struct Ring {
+    std::vector<RingBlock> blocks;  // by stream
+    bool open = false;              // the successor has posted the operation
+    uint32_t next = 0;              // stream to serve next, for fairness
+  } ring;
+
+  std::unique_ptr<ReduceRun> reduce;          // reductions
   std::vector<std::shared_ptr<void>> grants;  // parts of its memory that others may be reading
 
-  std::vector<std::byte> kept;   // small root: the block, until released
-  bool needs_release = false;    // finished when complete everywhere
-  bool sending_started = false;  // small root: the block is in `kept`; large: its turn has come
+  bool needs_release = false;  // finished when complete everywhere
   bool local_complete = false;
   Nanos first_byte = kNever, last_byte = kNever;  // of data, in or out
   bool finished = false;                          // result delivered, regions dropped
-  Nanos turn_idle_since = kNever;                 // since when nobody in the own chain sends
-  Nanos turn_retry = kNever;  // when to look again whether a late root is not waited for
   // Some of it was sent before this rank posted: what did not arrive says nothing about the path.
   bool late = false;
-  bool held_back = false;  // small root: not sent yet, since late ranks could not keep it
 
   // OperationQueue's.
-  bool touched = false, busy = false;
-  Nanos timer = kNever;
+  struct Queued {
+    bool touched = false, busy = false;
+    Nanos timer = kNever;
+  } queued;
 
-  // The block of slot `s` as it can be read: kept copy, input, or output.
-  ConstBytes source(uint32_t slot) const;
-  std::byte* destination(uint32_t slot) const { return post.outputs[slot].data(); }
+  // The block of stream `s` as it can be read: kept copy, input, or output.
+  ConstBytes source(uint32_t stream) const;
+  std::byte* destination(uint32_t stream) const { return post.outputs[stream].data(); }
   bool data_held() const { return !finished; }
   // Bytes of the own block that may be read: all, unless it is staged (device memory).
   uint64_t readable() const;
-  // The output of `slot` has become final from `before` to `after` bytes.
-  void raise_completed(uint32_t slot, uint64_t before, uint64_t after) const;
+  // The output of `stream` has become final from `before` to `after` bytes.
+  void raise_completed(uint32_t stream, uint64_t before, uint64_t after) const;
 };
 
 }  // namespace mcast

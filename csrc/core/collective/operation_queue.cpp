@@ -1,8 +1,8 @@
-// Slots lie in a deque, by sequence. An operation that is in flight has its machines in its slot; a
-// small one that is over here gives them up ("settles"). What a turn of the lane looks at is kept
-// apart from that, so that its cost is what moves and not what is posted: a list of those that
-// something happened to, a set ordered by time, and the large operations, of which only the oldest
-// can get on.
+// Entries lie in a deque, by sequence. An operation that is in flight has its machines in its
+// entry; a small one that is over here gives them up ("settles"). What a turn of the lane looks at
+// is kept apart from that, so that its cost is what moves and not what is posted: a list of those
+// that something happened to, a set ordered by time, and the large operations, of which only the
+// oldest can get on.
 #include "collective/operation_queue.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace mcast {
 
-wire::Descriptor OperationQueue::Slot::descriptor() const {
+wire::Descriptor OperationQueue::Entry::descriptor() const {
   return {kind, element, root, bytes, name == nullptr ? "" : *name, reduction};
 }
 
@@ -22,18 +22,18 @@ const std::string* OperationQueue::intern(const std::string& name) {
 
 Operation& OperationQueue::push(std::unique_ptr<Operation> op) {
   const wire::Descriptor& d = op->plan.descriptor;
-  Slot slot;
-  slot.name = intern(d.name);
-  slot.bytes = d.bytes;
-  slot.hash = op->plan.hash;
-  slot.root = d.root;
-  slot.kind = d.kind;
-  slot.element = d.element;
-  slot.reduction = d.reduction;
-  slot.op = std::move(op);
-  slots_.push_back(std::move(slot));
+  Entry entry;
+  entry.name = intern(d.name);
+  entry.bytes = d.bytes;
+  entry.hash = op->plan.hash;
+  entry.root = d.root;
+  entry.kind = d.kind;
+  entry.element = d.element;
+  entry.reduction = d.reduction;
+  entry.op = std::move(op);
+  entries_.push_back(std::move(entry));
   unsettled_++;
-  return *slots_.back().op;
+  return *entries_.back().op;
 }
 
 void OperationQueue::forget(Operation& op) {
@@ -43,31 +43,31 @@ void OperationQueue::forget(Operation& op) {
 }
 
 void OperationQueue::settle(Sequence s) {
-  Slot& at = *slot(s);
+  Entry& at = *entry(s);
   forget(*at.op);
-  at.kept = std::move(at.op->kept);
+  at.kept = std::move(at.op->own.kept);
   at.op.reset();
 }
 
 Operation& OperationQueue::revive(Sequence s, std::unique_ptr<Operation> op) {
-  Slot& at = *slot(s);
-  op->kept = std::exchange(at.kept, {});
+  Entry& at = *entry(s);
+  op->own.kept = std::exchange(at.kept, {});
   at.op = std::move(op);
   unsettled_++;
   return *at.op;
 }
 
 std::unique_ptr<Operation> OperationQueue::pop() {
-  Slot slot = std::move(slots_.front());
-  if (slot.op) forget(*slot.op);
-  slots_.pop_front();
+  Entry entry = std::move(entries_.front());
+  if (entry.op) forget(*entry.op);
+  entries_.pop_front();
   base_++;
-  return std::move(slot.op);
+  return std::move(entry.op);
 }
 
 void OperationQueue::clear() {
   base_ = next();
-  slots_.clear();
+  entries_.clear();
   unsettled_ = 0;
   touched_.clear();
   moved_ = false;
@@ -76,12 +76,12 @@ void OperationQueue::clear() {
 }
 
 void OperationQueue::touch(Operation& op) {
-  if (std::exchange(op.touched, true)) return;
+  if (std::exchange(op.queued.touched, true)) return;
   touched_.push_back(op.post.sequence);
 }
 
 void OperationQueue::set_busy(Operation& op, bool busy) {
-  if (std::exchange(op.busy, busy) == busy) return;
+  if (std::exchange(op.queued.busy, busy) == busy) return;
   if (busy) {
     busy_.insert(op.post.sequence);
   } else {
@@ -91,10 +91,10 @@ void OperationQueue::set_busy(Operation& op, bool busy) {
 }
 
 void OperationQueue::set_timer(Operation& op, Nanos when) {
-  if (op.timer == when) return;
-  if (op.timer != kNever) timers_.erase({op.timer, op.post.sequence});
+  if (op.queued.timer == when) return;
+  if (op.queued.timer != kNever) timers_.erase({op.queued.timer, op.post.sequence});
   if (when != kNever) timers_.emplace(when, op.post.sequence);
-  op.timer = when;
+  op.queued.timer = when;
 }
 
 const std::vector<Sequence>& OperationQueue::due(Nanos now) {
@@ -103,7 +103,7 @@ const std::vector<Sequence>& OperationQueue::due(Nanos now) {
   out.swap(touched_);
   moved_ = false;
   for (const Sequence s : out) {
-    if (Operation* op = find(s)) op->touched = false;
+    if (Operation* op = find(s)) op->queued.touched = false;
   }
   for (const auto& [when, s] : timers_) {
     if (when > now) break;

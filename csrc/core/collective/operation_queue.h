@@ -19,7 +19,7 @@ class OperationQueue {
   // What is known of an operation as long as it is not complete everywhere. Small operations are
   // over here long before that where a rank is late, so what stays of them is small: what was
   // called, and at its root the block, for whoever lacks it.
-  struct Slot {
+  struct Entry {
     std::unique_ptr<Operation> op;      // null: settled
     std::vector<std::byte> kept;        // settled, of a root
     const std::string* name = nullptr;  // for people
@@ -31,30 +31,30 @@ class OperationQueue {
     wire::Descriptor descriptor() const;
   };
   // Memory of a settled operation beyond its block, with what the allocator adds.
-  static constexpr size_t kSettledCost = sizeof(Slot) + 64;
+  static constexpr size_t kSettledCost = sizeof(Entry) + 64;
 
   explicit OperationQueue(Sequence first) : base_(first) {}
 
   Sequence base() const { return base_; }  // complete everywhere below
-  Sequence next() const { return base_ + static_cast<Sequence>(slots_.size()); }
-  bool empty() const { return slots_.empty(); }
-  Slot* slot(Sequence s) { return s < base_ || s >= next() ? nullptr : &slots_[s - base_]; }
-  const Slot* slot(Sequence s) const {
-    return s < base_ || s >= next() ? nullptr : &slots_[s - base_];
+  Sequence next() const { return base_ + static_cast<Sequence>(entries_.size()); }
+  bool empty() const { return entries_.empty(); }
+  Entry* entry(Sequence s) { return s < base_ || s >= next() ? nullptr : &entries_[s - base_]; }
+  const Entry* entry(Sequence s) const {
+    return s < base_ || s >= next() ? nullptr : &entries_[s - base_];
   }
   // Null if it is not posted, settled or complete everywhere.
   Operation* find(Sequence s) {
-    Slot* const at = slot(s);
+    Entry* const at = entry(s);
     return at == nullptr ? nullptr : at->op.get();
   }
   const Operation* find(Sequence s) const {
-    const Slot* const at = slot(s);
+    const Entry* const at = entry(s);
     return at == nullptr ? nullptr : at->op.get();
   }
 
   // Its sequence is next().
   Operation& push(std::unique_ptr<Operation> op);
-  // Nothing of it is needed but what a Slot keeps.
+  // Nothing of it is needed but what a Entry keeps.
   void settle(Sequence s);
   // A settled operation of this root whose block is asked for: `op` takes the block.
   Operation& revive(Sequence s, std::unique_ptr<Operation> op);
@@ -89,7 +89,7 @@ class OperationQueue {
   static constexpr size_t kMostNames = 64;  // kept; there are about a dozen
 
   Sequence base_;
-  std::deque<Slot> slots_;  // index 0 is operation base_
+  std::deque<Entry> entries_;  // index 0 is operation base_
   size_t unsettled_ = 0;
   std::vector<Sequence> touched_;
   std::set<Sequence> busy_;

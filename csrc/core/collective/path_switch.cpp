@@ -15,11 +15,11 @@ namespace mcast {
 void PathSwitch::judge(const Operation& op, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.switching()) return;
   if (op.late) return;  // this rank was not there to hear it, or its socket was full
-  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
-    if (op.own_slot == slot) continue;
-    const Member root = op.member_of(slot);
+  for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
+    if (op.own.stream == stream) continue;
+    const Member root = op.member_of(stream);
     if (!reachability_.on_stream(root, op.post.sequence, op.plan.chunks,
-                                 op.receivers[slot].heard_live()))
+                                 op.receivers[stream].heard_live()))
       continue;
     const std::string why = "rank " + std::to_string(g_.self) +
                             " no longer hears the multicast of rank " + std::to_string(root);

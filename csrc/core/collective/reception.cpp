@@ -27,13 +27,13 @@ void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
     }
     return;
   }
-  const auto slot = op->slot_of(header.member);
-  if (!slot || op->receivers.empty() || header.chunk >= op->plan.chunks ||
+  const auto stream = op->stream_of(header.member);
+  if (!stream || op->receivers.empty() || header.chunk >= op->plan.chunks ||
       payload.size() != op->plan.length(header.chunk)) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  BlockReceiver& receiver = op->receivers[*slot];
+  BlockReceiver& receiver = op->receivers[*stream];
   if (op->local_complete || receiver.has(header.chunk)) {
     g_.counters.add(Counter::duplicates);
     return;
@@ -44,7 +44,7 @@ void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
   }
   g_.ops.touch(*op);
   const bool in_order = header.in_order;
-  place(*op, *slot, header.chunk, payload, true, now);
+  place(*op, *stream, header.chunk, payload, true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
 }
 
@@ -54,7 +54,7 @@ void Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes dat
     g_.counters.add(Counter::corrupt);
     return;
   }
-  if (g_.ops.slot(header.sequence) != nullptr) {  // settled
+  if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     if (g_.agrees(header.member, header.sequence, header.descriptor)) {
       g_.counters.add(Counter::duplicates);
     }
@@ -88,34 +88,34 @@ void Reception::on_position_datagram(const wire::DatagramHeader& header, Nanos n
 void Reception::on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent,
                             Nanos now) {
   g_.counters.add(Counter::positions_received);
-  if (g_.ops.slot(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;
+  if (g_.ops.entry(sequence) != nullptr && !g_.agrees(root, sequence, descriptor)) return;
   Operation* op = g_.find(sequence);
   if (op == nullptr || op->local_complete || op->receivers.empty()) return;
-  const auto slot = op->slot_of(root);
-  if (!slot || slot == op->own_slot) return;
-  op->receivers[*slot].on_position(sent, now);
+  const auto stream = op->stream_of(root);
+  if (!stream || stream == op->own.stream) return;
+  op->receivers[*stream].on_position(sent, now);
   g_.ops.touch(*op);
 }
 
-bool Reception::place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live,
+bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live,
                       Nanos now) {
-  BlockReceiver& receiver = op.receivers[slot];
+  BlockReceiver& receiver = op.receivers[stream];
   if (op.local_complete || receiver.has(chunk)) {
     g_.counters.add(Counter::duplicates);
     return false;
   }
-  std::byte* const to = op.destination(slot) + static_cast<size_t>(chunk) * op.plan.chunk;
+  std::byte* const to = op.destination(stream) + static_cast<size_t>(chunk) * op.plan.chunk;
   copy_result(to, payload.data(), payload.size(), op.plan.block * op.receivers.size());
   receiver.accept(chunk, live, now);
   if (op.first_byte == kNever) op.first_byte = now;
   op.last_byte = now;
   g_.counters.add(Counter::chunks_placed);
-  if (!op.final_to.empty() && op.final_to[slot] == chunk) {
+  if (!op.final_to.empty() && op.final_to[stream] == chunk) {
     const auto bytes = [&op](Chunk c) {
       return std::min<uint64_t>(op.plan.block, static_cast<uint64_t>(c) * op.plan.chunk);
     };
-    op.final_to[slot] = static_cast<Chunk>(receiver.bitmap().next_clear(chunk, op.plan.chunks));
-    op.raise_completed(slot, bytes(chunk), bytes(op.final_to[slot]));
+    op.final_to[stream] = static_cast<Chunk>(receiver.bitmap().next_clear(chunk, op.plan.chunks));
+    op.raise_completed(stream, bytes(chunk), bytes(op.final_to[stream]));
   }
   if (receiver.complete()) {
     op.receiving--;
@@ -141,13 +141,13 @@ void Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, 
 
 void Reception::replay_staged(Operation& op, Nanos now) {
   for (auto& [key, entry] : staging_.take(op.post.sequence)) {
-    const auto slot = op.slot_of(key.root);
+    const auto stream = op.stream_of(key.root);
     if (entry.descriptor != op.plan.hash) {
       g_.counters.add(Counter::mismatched);
       g_.describe_to(key.root, op.post.sequence);
-    } else if (slot && slot != op.own_slot && key.chunk < op.plan.chunks &&
+    } else if (stream && stream != op.own.stream && key.chunk < op.plan.chunks &&
                entry.payload.size() == op.plan.length(key.chunk)) {
-      place(op, *slot, key.chunk, entry.payload, entry.live, now);
+      place(op, *stream, key.chunk, entry.payload, entry.live, now);
     } else {
       g_.counters.add(Counter::malformed);
     }
@@ -158,7 +158,7 @@ size_t Reception::headroom() const {
   constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
   for (const Sequence s : g_.ops.busy()) {
     const Operation* const op = g_.ops.find(s);
-    if (!op->plan.large || op->receiving == 0 || !op->ring.empty()) continue;
+    if (!op->plan.large || op->receiving == 0 || !op->ring.blocks.empty()) continue;
     uint64_t coming = 0;
     for (const BlockReceiver& r : op->receivers) {
       if (!r.complete()) coming += r.chunks() - r.high_water();

@@ -23,7 +23,7 @@ class Reception {
 
   // Puts a verified chunk into the operation's memory; false: it is there already. `live`: by
   // multicast.
-  bool place(Operation& op, uint32_t slot, Chunk chunk, ConstBytes payload, bool live, Nanos now);
+  bool place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
   // Keeps one of an operation that is not posted here.
   void stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
              ConstBytes payload);

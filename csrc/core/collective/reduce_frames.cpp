@@ -42,7 +42,7 @@ void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, N
 
 void Reductions::on_taken(Operation& op, const Frame& header, ConstBytes body) {
   std::optional<HostInputs>& host = op.reduce->host;
-  if (!host || !op.reduce->offered || !body.empty() || !host->on_taken(header.member)) {
+  if (!host || !op.reduce->inputs.offered || !body.empty() || !host->on_taken(header.member)) {
     return broke(header, "an input was taken that it has no part in");
   }
   g_.may_be_complete(op);

@@ -14,23 +14,23 @@ void Reductions::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
-  if (others == 0 || (owner.granted() == owner.segments() && run.granted == others)) return;
+  if (others == 0 || (owner.granted() == owner.segments() && run.grants.granted == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, g_.port.busy_groups()));
   uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : g_.ops.busy()) {
     const Operation* const o = g_.ops.find(s);
     if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
-    outstanding += o->reduce->asked - uint64_t{earlier.folded()} * others;
-    in_flight += o->reduce->asked - earlier.arrived();
+    outstanding += o->reduce->grants.asked - uint64_t{earlier.folded()} * others;
+    in_flight += o->reduce->grants.asked - earlier.arrived();
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
-    if (earlier.granted() < earlier.segments() || o->reduce->granted < others) return;
+    if (earlier.granted() < earlier.segments() || o->reduce->grants.granted < others) return;
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
   for (;;) {
-    const bool next_turn = run.granted == others;
-    uint32_t step = owner.granted() - run.granted_before;
+    const bool next_turn = run.grants.granted == others;
+    uint32_t step = owner.granted() - run.grants.before;
     if (next_turn) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
@@ -41,15 +41,15 @@ void Reductions::grant_segments(Operation& op) {
     // A turn that began when more was allowed goes on: it may be all that the owner waits for.
     if (outstanding + step > uint64_t{std::max(most, step)} * others) return;
     if (in_flight >= window) {
-      if (ingress_.pacing() && !std::exchange(run.held, true)) {
+      if (ingress_.pacing() && !std::exchange(run.grants.held, true)) {
         g_.counters.add(Counter::grant_waits);
       }
       return;
     }
-    run.held = false;
+    run.grants.held = false;
     if (next_turn) {
       owner.grant(owner.granted() + step);
-      run.granted = 0;
+      run.grants.granted = 0;
     }
     send_grant(op);
     outstanding += step;
@@ -60,14 +60,14 @@ void Reductions::grant_segments(Operation& op) {
 // Asks the next contributor for what has been granted.
 void Reductions::send_grant(Operation& op) {
   ReduceRun& run = *op.reduce;
-  const Member to = run.next_asked(run.granted);
+  const Member to = run.next_asked(run.grants.granted);
   wire::Writer body;
   body.put<uint32_t>(run.owner->granted());
   g_.send_frame(to, Channel::kReduce, wire::FrameType::kReduceGrant, op.post.sequence, op.plan.hash,
                 body.bytes());
-  run.granted++;
-  run.asked += run.owner->granted() - run.granted_before;
-  if (run.granted + 1 == run.contributors().size()) run.granted_before = run.owner->granted();
+  run.grants.granted++;
+  run.grants.asked += run.owner->granted() - run.grants.before;
+  if (run.grants.granted + 1 == run.contributors().size()) run.grants.before = run.owner->granted();
 }
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
 // Blocks of an all_reduce or a reduce are equal but for the last ones, so that streams of the
-// multicast half stay uniform: a block that is shorter has a scratch slot of full length, whose
+// multicast half stay uniform: a block that is shorter has a scratch stream of full length, whose
 // true part is copied to the output at the end. In place is safe: the result of a segment exists
 // only after every member's contribution to it has left.
 #include "collective/reduce_run.h"
@@ -42,15 +42,15 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   const uint32_t members = members_, here = hosts.host_of(self);
   for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self));
   own_ = static_cast<Member>(here);
-  granted = static_cast<uint32_t>(contributors_.size()) - 1;
+  grants.granted = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.way == ReduceWay::kOneStep) {
     const Slice all = scratch(plan.block * members);
     for (uint32_t m = 0; m < members; m++) {
-      slots_.push_back({all.region, m * plan.block, plan.block});
+      stream_outputs_.push_back({all.region, m * plan.block, plan.block});
     }
     // A region of its own: its mark says whether our input has got here.
-    result_ = marked_apart(slots_[self]);
-    slots_[self] = result_;
+    result_ = marked_apart(stream_outputs_[self]);
+    stream_outputs_[self] = result_;
     own_staged_ = true;
     refresh_own();
     return;
@@ -58,12 +58,12 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   if (plan.way == ReduceWay::kGather) {
     for (uint32_t m = 0; m < members; m++) {
       const auto member = static_cast<Member>(m);
-      slots_.push_back(length(member) == plan.block ? part(args.output, member)
-                                                    : scratch(plan.block));
+      stream_outputs_.push_back(length(member) == plan.block ? part(args.output, member)
+                                                             : scratch(plan.block));
     }
     // A region of its own: its mark is that of the folding, not of the output.
-    result_ = marked_apart(slots_[self]);
-    slots_[self] = result_;
+    result_ = marked_apart(stream_outputs_[self]);
+    stream_outputs_[self] = result_;
   } else if (plan.way == ReduceWay::kScatter) {
     result_ = args.output;
   } else {
@@ -139,7 +139,7 @@ bool ReduceRun::all_readable() const {
 }
 
 bool ReduceRun::readable(Member m, uint64_t bytes) const {
-  if (host) return offered && host->all_offered() && !host->refused();
+  if (host) return inputs.offered && host->all_offered() && !host->refused();
   const Slice c = contribution(m);
   return !c.region || c.offset + bytes <= c.region->readable();
 }
@@ -165,38 +165,38 @@ uint64_t ReduceRun::completed() const {
   return owner && plan_.way != ReduceWay::kToRoot ? owner->final_bytes() : 0;
 }
 
-bool ReduceRun::lands(uint32_t slot) const {
-  return plan_.way == ReduceWay::kGather && length(static_cast<Member>(slot)) == plan_.block;
+bool ReduceRun::lands(uint32_t stream) const {
+  return plan_.way == ReduceWay::kGather && length(static_cast<Member>(stream)) == plan_.block;
 }
 
 void ReduceRun::drop_memory() {
   host.reset();
   owner.reset();
   sender.reset();
-  slots_.clear();
+  stream_outputs_.clear();
   result_ = {};
   args_ = {};
 }
 
 void ReduceRun::conclude() {
-  if (plan_.way == ReduceWay::kOneStep) return fold_slots();
+  if (plan_.way == ReduceWay::kOneStep) return fold_streams();
   if (plan_.way != ReduceWay::kGather) return;
   for (uint32_t m = 0; m < members_; m++) {
     const auto member = static_cast<Member>(m);
     const size_t bytes = length(member);
     if (bytes == plan_.block || bytes == 0) continue;
-    std::memcpy(part(args_.output, member).data(), slots_[m].data(), bytes);
+    std::memcpy(part(args_.output, member).data(), stream_outputs_[m].data(), bytes);
   }
 }
 
-void ReduceRun::fold_slots() {
+void ReduceRun::fold_streams() {
   const Element e = args_.element;
   const Reduction r = args_.reduction;
   const size_t count = plan_.block / element_size(e);
   std::vector<std::byte> acc(count * accumulator_size(e));
-  fold_first(e, r, args_.factor, slots_[0].data(), acc.data(), count);
+  fold_first(e, r, args_.factor, stream_outputs_[0].data(), acc.data(), count);
   for (uint32_t m = 1; m < members_; m++) {
-    fold_next(e, r, args_.factor, slots_[m].data(), acc.data(), count);
+    fold_next(e, r, args_.factor, stream_outputs_[m].data(), acc.data(), count);
   }
   fold_finish(e, r, members_, acc.data(), args_.output.data(), count);
 }

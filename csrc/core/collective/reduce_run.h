@@ -35,9 +35,9 @@ class ReduceRun {
   size_t length(Member m) const;
   Slice contribution(Member m) const;
 
-  // The multicast half of an all_reduce: the slots of its streams, by member. Blocks that are
-  // shorter than the others (and all slots of the one-step way) are scratch memory.
-  const std::vector<Slice>& slots() const { return slots_; }
+  // The multicast half of an all_reduce: the streams of its streams, by member. Blocks that are
+  // shorter than the others (and all streams of the one-step way) are scratch memory.
+  const std::vector<Slice>& stream_outputs() const { return stream_outputs_; }
   // The own block's result; `region->readable()` follows the folding (publish()).
   const Slice& result() const { return result_; }
   // Raises the mark of what may be multicast.
@@ -47,8 +47,8 @@ class ReduceRun {
   bool refresh_own();
   // Bytes of our own block that are final in the caller's memory, for completed ends.
   uint64_t completed() const;
-  // Whether the stream of this slot arrives in the caller's memory (else it is scratch).
-  bool lands(uint32_t slot) const;
+  // Whether the stream of this stream arrives in the caller's memory (else it is scratch).
+  bool lands(uint32_t stream) const;
   // Whether `bytes` of our contribution to member `m`, from its start, can be read.
   bool readable(Member m, uint64_t bytes) const;
   // Our input can be read whole.
@@ -75,24 +75,30 @@ class ReduceRun {
   // The operation is over: lets go of the caller's memory and of the machines that point into it.
   void drop_memory();
 
-  std::optional<HostInputs> host;    // where ranks of a host fold first
-  bool offered = false;              // our input, to them
-  bool acknowledged = false;         // they know that we have read theirs
-  Nanos refused_until = kNever;      // when not being able to read theirs is an error
+  std::optional<HostInputs> host;  // where ranks of a host fold first
+  // Of what ranks of a host tell each other.
+  struct {
+    bool offered = false;          // our input, to them
+    bool acknowledged = false;     // they know that we have read theirs
+    Nanos refused_until = kNever;  // when not being able to read theirs is an error
+  } inputs;
   std::optional<ReduceOwner> owner;  // not for the one-step way
   std::optional<ReduceSender> sender;
   // Granting: contributors that know of what `owner` has granted, and what they knew before;
   // segments asked for in all; whether the rest waits for a window.
-  uint32_t granted, granted_before = 0;
-  uint64_t asked = 0;
-  bool held = false;
+  struct {
+    uint32_t granted = 0, before = 0;
+    uint64_t asked = 0;
+    bool held = false;
+  } grants;
+  uint64_t completed_end = 0;       // of the own block, as the caller knows
   std::vector<size_t> unasked;      // by owner: bytes sent without a grant
   uint64_t result_sent = 0;         // reduce: of the own block, to the root
   std::vector<uint64_t> collected;  // reduce, at the root: by member, bytes of its result
 
  private:
   Slice part(const Slice& whole, Member m) const;
-  void fold_slots();
+  void fold_streams();
 
   const Plan plan_;
   ReduceArgs args_;
@@ -101,7 +107,7 @@ class ReduceRun {
   const Member self_;
   std::vector<Member> contributors_;
   Member own_ = 0;  // our place among them
-  std::vector<Slice> slots_;
+  std::vector<Slice> stream_outputs_;
   Slice result_;
   bool own_staged_ = false;  // our contribution was not all readable when last looked at
 };

@@ -51,7 +51,7 @@ bool Reductions::complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.way == ReduceWay::kOneStep) return true;
   if (!run.owner->complete() || !run.sender->done()) return false;
-  if (run.host && !(run.acknowledged && run.host->all_taken())) return false;
+  if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
   if (op.plan.way != ReduceWay::kToRoot) return true;
   if (op.plan.descriptor.root != g_.self) return run.result_sent == run.length(g_.self);
   for (uint32_t m = 0; m < g_.size; m++) {
@@ -136,9 +136,9 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
 void Reductions::offer_input(Operation& op) {
   ReduceRun& run = *op.reduce;
   // Not for all that are posted: a neighbour that is behind keeps what comes early.
-  if (run.offered || op.post.sequence - g_.ops.base() >= kOffersAhead || !run.all_readable())
+  if (run.inputs.offered || op.post.sequence - g_.ops.base() >= kOffersAhead || !run.all_readable())
     return;
-  run.offered = true;
+  run.inputs.offered = true;
   wire::Writer body;
   wire::put_reduce_offer(body, run.host->offer());
   for (const Member m : run.host->others()) {
@@ -150,17 +150,17 @@ void Reductions::offer_input(Operation& op) {
 // We have read theirs, or cannot.
 void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
-  if (!run.acknowledged && run.host->all_offered() && run.sender->done() &&
+  if (!run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
       run.owner->contributed() == run.owner->segments()) {
-    run.acknowledged = true;
+    run.inputs.acknowledged = true;
     for (const Member m : run.host->others()) {
       g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
                     op.plan.hash);
     }
   }
   if (const auto who = run.host->refused()) {
-    if (run.refused_until == kNever) run.refused_until = now + kRefusedPatience;
-    if (now < run.refused_until) return;
+    if (run.inputs.refused_until == kNever) run.inputs.refused_until = now + kRefusedPatience;
+    if (now < run.inputs.refused_until) return;
     g_.fail(Status(Code::kPeerLost, "rank " + std::to_string(*who) +
                                         " is lost (its memory cannot be read); look at its log for "
                                         "the first error"),
@@ -209,11 +209,11 @@ void Reductions::send_result(Operation& op, bool& more) {
 
 // Completed end of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
 void Reductions::publish_result(Operation& op) {
-  const uint64_t before = op.completed, after = op.reduce->completed();
+  const uint64_t before = op.reduce->completed_end, after = op.reduce->completed();
   if (after == before) return;
   const bool scatter = op.plan.way == ReduceWay::kScatter;
   if (!scatter && !op.reduce->lands(g_.self)) return;
-  op.completed = after;
+  op.reduce->completed_end = after;
   op.post.raise_completed(scatter ? 0 : g_.self, before, after, op.reduce->length(g_.self));
 }
 

@@ -12,8 +12,8 @@ constexpr size_t kMostAsked = 256u << 10;  // bytes of one request
 }  // namespace
 
 void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
-  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
-    BlockReceiver& receiver = op.receivers[slot];
+  for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
+    BlockReceiver& receiver = op.receivers[stream];
     if (receiver.complete()) continue;
     ranges_.clear();
     bool cutoff = false;
@@ -21,7 +21,7 @@ void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
     if (cutoff) g_.counters.add(Counter::cutoffs);
     for (const ChunkRange& r : ranges_) {
       g_.counters.add(Counter::gaps, r.size());
-      op.fetch->want(op.member_of(slot), r);
+      op.fetch->want(op.member_of(stream), r);
     }
   }
 }
@@ -35,7 +35,7 @@ void Repair::start(Operation& op) {
   fetch.max_chunks = static_cast<Chunk>(std::max<size_t>(1, kMostAsked / plan.chunk));
   fetch.coming_wait = 2 * g_.params.alpha;
   op.fetch.emplace(fetch);
-  if (op.own_slot) start_server(op);
+  if (op.own.stream) start_server(op);
 }
 
 void Repair::drive(Operation& op, Nanos now, bool drained) {
@@ -45,7 +45,7 @@ void Repair::drive(Operation& op, Nanos now, bool drained) {
   if (const size_t expired = op.fetch->expire(now, heard_)) {
     g_.counters.add(Counter::fetch_timeouts, expired);
   }
-  const auto has = [&op](Member root, Chunk c) { return op.receivers[*op.slot_of(root)].has(c); };
+  const auto has = [&op](Member root, Chunk c) { return op.receivers[*op.stream_of(root)].has(c); };
   FetchClient::Request request;
   while (op.fetch->next(now, has, request)) {
     wire::Writer body;
@@ -67,19 +67,19 @@ void Repair::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::stale);
     return;
   }
-  const auto slot = op->slot_of(data.root);
-  if (!slot || data.range.end > op->plan.chunks ||
+  const auto stream = op->stream_of(data.root);
+  if (!stream || data.range.end > op->plan.chunks ||
       data.payload.size() != op->plan.length(data.range)) {
     g_.counters.add(Counter::malformed);
     return;
   }
   // A late answer is one of a request that was given up; a false one settles nothing.
-  if (!accept(*op, *slot, header.member, header.argument, data.range, data.payload, now)) {
+  if (!accept(*op, *stream, header.member, header.argument, data.range, data.payload, now)) {
     g_.counters.add(Counter::stale);
   }
 }
 
-bool Repair::accept(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
+bool Repair::accept(Operation& op, uint32_t stream, Member donor, uint32_t id, ChunkRange range,
                     ConstBytes payload, Nanos now) {
   bytes_[donor].first += payload.size();
   heard_[donor] = now;
@@ -87,12 +87,12 @@ bool Repair::accept(Operation& op, uint32_t slot, Member donor, uint32_t id, Chu
   size_t offset = 0;
   for (Chunk c = range.first; c < range.end; c++) {
     const size_t length = op.plan.length(c);
-    if (reception_.place(op, slot, c, payload.subspan(offset, length), false, now)) {
+    if (reception_.place(op, stream, c, payload.subspan(offset, length), false, now)) {
       g_.counters.add(Counter::repair_chunks_received);
     }
     offset += length;
   }
-  return op.fetch->on_data(id, donor, op.member_of(slot), range, now);
+  return op.fetch->on_data(id, donor, op.member_of(stream), range, now);
 }
 
 void Repair::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
@@ -110,7 +110,7 @@ void Repair::on_not_have(const Frame& header, ConstBytes body, Nanos now) {
   }
   const std::vector<ChunkRange> ranges = ranges_;
   for (const ChunkRange& r : ranges) {
-    if (!op->slot_of(root) || r.end > op->plan.chunks) {
+    if (!op->stream_of(root) || r.end > op->plan.chunks) {
       g_.counters.add(Counter::malformed);
       return;
     }

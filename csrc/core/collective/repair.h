@@ -56,18 +56,18 @@ class Repair {
  private:
   // repair.cpp: asking
   void detect_losses(Operation& op, Nanos now, bool drained);
-  bool accept(Operation& op, uint32_t slot, Member donor, uint32_t id, ChunkRange range,
+  bool accept(Operation& op, uint32_t stream, Member donor, uint32_t id, ChunkRange range,
               ConstBytes payload, Nanos now);
   // repair_donor.cpp: answering
-  void donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+  void donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
               const std::vector<ChunkRange>& ranges);
-  void send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id, ChunkRange range);
+  void send_fetch_data(Operation& op, uint32_t stream, Member asker, uint32_t id, ChunkRange range);
   void say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
                     std::span<const ChunkRange> ranges, bool coming);
   Operation* revive(Sequence sequence);
   void start_server(Operation& op);
   // repair_read.cpp: one-sided reads
-  std::vector<ChunkRange> grant_reads(Operation& op, uint32_t slot, Member asker, uint32_t id,
+  std::vector<ChunkRange> grant_reads(Operation& op, uint32_t stream, Member asker, uint32_t id,
                                       const std::vector<ChunkRange>& ranges);
   void drive_reads();
   // repair_early.cpp: before the post

@@ -21,15 +21,16 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   // Another call's bytes would look like the asker's: none are sent, and both are told.
-  if (g_.ops.slot(header.sequence) != nullptr &&
+  if (g_.ops.entry(header.sequence) != nullptr &&
       !g_.agrees(header.member, header.sequence, fetch.descriptor)) {
     return;
   }
   Operation* op = g_.find(header.sequence);
   if (op == nullptr && fetch.root == g_.self) op = revive(header.sequence);
-  const auto slot = op != nullptr && op->plan.roots > 0 ? op->slot_of(fetch.root) : std::nullopt;
-  const bool in_bounds = slot && op->ring.empty() &&
-                         (slot == op->own_slot || !op->receivers.empty()) &&
+  const auto stream =
+      op != nullptr && op->plan.roots > 0 ? op->stream_of(fetch.root) : std::nullopt;
+  const bool in_bounds = stream && op->ring.blocks.empty() &&
+                         (stream == op->own.stream || !op->receivers.empty()) &&
                          std::all_of(fetch.ranges.begin(), fetch.ranges.end(),
                                      [op](ChunkRange r) { return r.end <= op->plan.chunks; });
   if (!in_bounds) {
@@ -38,26 +39,26 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   // Who has asked twice already may not hear the multicast at all: answer by stream then.
-  if (slot == op->own_slot && op->repairs && fetch_attempts(header.argument) < 2) {
-    op->repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
+  if (stream == op->own.stream && op->own.repairs && fetch_attempts(header.argument) < 2) {
+    op->own.repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
     g_.ops.touch(*op);
     return;
   }
-  donate(*op, *slot, header.member, header.argument, fetch.ranges);
+  donate(*op, *stream, header.member, header.argument, fetch.ranges);
 }
 
-void Repair::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
+void Repair::donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
                     const std::vector<ChunkRange>& ranges) {
-  const bool own = op.own_slot == slot;
+  const bool own = op.own.stream == stream;
   // A finished operation's memory belongs to the caller again, except a small root's own copy.
-  const bool readable = own && op.plan.small ? op.sending_started : op.data_held();
-  const Chunk own_end = own && op.sender ? op.sender->sent() : 0;
+  const bool readable = own && op.plan.small ? op.own.started : op.data_held();
+  const Chunk own_end = own && op.own.sender ? op.own.sender->sent() : 0;
   std::vector<ChunkRange> missing, present;
   for (const ChunkRange& r : ranges) {
     Chunk at = r.first;
     while (at < r.end) {
       const auto held = [&](Chunk c) {
-        return readable && (own ? c < own_end : op.receivers[slot].has(c));
+        return readable && (own ? c < own_end : op.receivers[stream].has(c));
       };
       const bool have = held(at);
       Chunk end = at + 1;
@@ -67,19 +68,19 @@ void Repair::donate(Operation& op, uint32_t slot, Member asker, uint32_t id,
     }
   }
   if (!present.empty()) {
-    std::vector<ChunkRange> sent = grant_reads(op, slot, asker, id, present);
+    std::vector<ChunkRange> sent = grant_reads(op, stream, asker, id, present);
     if (!sent.empty()) {
-      parked_.park(asker, {op.post.sequence, op.member_of(slot), id, std::move(sent)});
+      parked_.park(asker, {op.post.sequence, op.member_of(stream), id, std::move(sent)});
     }
   }
   if (!missing.empty()) {
-    say_not_have(op.post.sequence, asker, id, op.member_of(slot), missing, false);
+    say_not_have(op.post.sequence, asker, id, op.member_of(stream), missing, false);
   }
 }
 
 // Requests are gathered a moment, if others may lack the same.
 void Repair::start_server(Operation& op) {
-  op.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0);
+  op.own.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0);
 }
 
 // What askers are owed, as far as their connections take it: what a link cannot carry would only
@@ -97,22 +98,22 @@ void Repair::serve_parked() {
     while (g_.port.queued(asker, Channel::kRepair) < kRepairQueue &&
            parked_.next(asker, per_frame, part)) {
       Operation* const op = g_.find(part.sequence);
-      const auto slot = op != nullptr ? op->slot_of(part.root) : std::nullopt;
-      if (!slot || !(op->data_held() || slot == op->own_slot)) continue;
-      for (const ChunkRange& r : part.ranges) send_fetch_data(*op, *slot, asker, part.id, r);
+      const auto stream = op != nullptr ? op->stream_of(part.root) : std::nullopt;
+      if (!stream || !(op->data_held() || stream == op->own.stream)) continue;
+      for (const ChunkRange& r : part.ranges) send_fetch_data(*op, *stream, asker, part.id, r);
     }
   }
 }
 
-void Repair::send_fetch_data(Operation& op, uint32_t slot, Member asker, uint32_t id,
+void Repair::send_fetch_data(Operation& op, uint32_t stream, Member asker, uint32_t id,
                              ChunkRange range) {
   const Chunk per_frame = static_cast<Chunk>(std::max<size_t>(1, kFetchPayload / op.plan.chunk));
-  const ConstBytes source = op.source(slot);
+  const ConstBytes source = op.source(stream);
   for (Chunk at = range.first; at < range.end; at += per_frame) {
     const ChunkRange part{at, std::min(range.end, at + per_frame)};
     const size_t bytes = op.plan.length(part);
     wire::Writer head;
-    wire::put_fetch_data_head(head, op.member_of(slot), part);
+    wire::put_fetch_data_head(head, op.member_of(stream), part);
     g_.send_frame(asker, Channel::kRepair, wire::FrameType::kFetchData, op.post.sequence, id,
                   head.bytes(), source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes));
     g_.counters.add(Counter::repair_chunks_sent, part.size());
@@ -132,13 +133,13 @@ void Repair::say_not_have(Sequence sequence, Member asker, uint32_t id, Member r
 }
 
 void Repair::serve(Operation& op, Nanos now) {
-  if (now < op.repairs->deadline()) return;
+  if (now < op.own.repairs->deadline()) return;
   std::vector<ChunkRange> again;
   std::vector<RepairServer::Answer> answers;
-  op.repairs->flush(again, answers);
-  for (const ChunkRange& r : again) op.sender->resend(r);
+  op.own.repairs->flush(again, answers);
+  for (const ChunkRange& r : again) op.own.sender->resend(r);
   for (const RepairServer::Answer& a : answers) {
-    if (!a.unicast.empty()) donate(op, *op.own_slot, a.asker, a.id, a.unicast);
+    if (!a.unicast.empty()) donate(op, *op.own.stream, a.asker, a.id, a.unicast);
     if (!a.coming.empty()) {
       say_not_have(op.post.sequence, a.asker, a.id, g_.self, a.coming, true);
     }
@@ -147,21 +148,21 @@ void Repair::serve(Operation& op, Nanos now) {
 
 // The own operation that is over here, with the machines that repair it; null: not ours to repair.
 Operation* Repair::revive(Sequence sequence) {
-  const OperationQueue::Slot* const slot = g_.ops.slot(sequence);
-  if (slot == nullptr || slot->kept.empty()) return nullptr;
+  const OperationQueue::Entry* const entry = g_.ops.entry(sequence);
+  if (entry == nullptr || entry->kept.empty()) return nullptr;
   auto owned = std::make_unique<Operation>();
   Operation& op = *owned;
   op.post.sequence = sequence;
-  op.post.descriptor = slot->descriptor();
+  op.post.descriptor = entry->descriptor();
   op.self = g_.self;
   op.plan = make_plan(op.post.descriptor, g_.params.agreed);
-  op.own_slot = op.slot_of(g_.self);
-  op.finished = op.local_complete = op.sending_started = true;
+  op.own.stream = op.stream_of(g_.self);
+  op.finished = op.local_complete = op.own.started = true;
   SenderParams sender;
   sender.chunks = sender.eager = op.plan.chunks;
   sender.batch = op.plan.batch;
-  op.sender.emplace(sender);
-  op.sender->set_all_sent();
+  op.own.sender.emplace(sender);
+  op.own.sender->set_all_sent();
   start_server(op);
   return &g_.ops.revive(sequence, std::move(owned));
 }

@@ -53,13 +53,13 @@ void Repair::on_early_fetch(const Frame& header, ConstBytes body, Nanos) {
 
 // All of it together is no more than may be sent ahead in any case.
 void Repair::send_early(Sequence sequence, Member asker) {
-  const OperationQueue::Slot& slot = *g_.ops.slot(sequence);
-  const Operation* const op = slot.op.get();
+  const OperationQueue::Entry& entry = *g_.ops.entry(sequence);
+  const Operation* const op = entry.op.get();
   ConstBytes block;
   if (op == nullptr) {
-    block = slot.kept;
-  } else if (op->sender && op->plan.small && op->sender->all_sent()) {
-    block = op->kept;
+    block = entry.kept;
+  } else if (op->own.sender && op->plan.small && op->own.sender->all_sent()) {
+    block = op->own.kept;
   }
   const size_t chunk = g_.params.agreed.chunk;
   const size_t most = std::max<size_t>(1, kEarlyPayload / chunk) * chunk;
@@ -69,7 +69,7 @@ void Repair::send_early(Sequence sequence, Member asker) {
     const auto count = static_cast<Chunk>((part.size() + chunk - 1) / chunk);
     wire::Writer head;
     wire::put_fetch_data_head(head, g_.self, {first, first + count});
-    g_.send_frame(asker, Channel::kRepair, wire::FrameType::kEarlyData, sequence, slot.hash,
+    g_.send_frame(asker, Channel::kRepair, wire::FrameType::kEarlyData, sequence, entry.hash,
                   head.bytes(), part);
     g_.counters.add(Counter::early_chunks_sent, count);
   }
@@ -85,7 +85,7 @@ void Repair::on_early_data(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   heard_[header.member] = now;
-  if (g_.ops.slot(header.sequence) != nullptr &&
+  if (g_.ops.entry(header.sequence) != nullptr &&
       !g_.agrees(header.member, header.sequence, header.argument)) {
     return;
   }
@@ -94,10 +94,10 @@ void Repair::on_early_data(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::stale);
     return;
   }
-  const auto slot = op != nullptr ? op->slot_of(data.root) : std::nullopt;
+  const auto stream = op != nullptr ? op->stream_of(data.root) : std::nullopt;
   if (op != nullptr &&
-      (!slot || slot == op->own_slot || op->receivers.empty() || data.range.end > op->plan.chunks ||
-       data.payload.size() != op->plan.length(data.range))) {
+      (!stream || stream == op->own.stream || op->receivers.empty() ||
+       data.range.end > op->plan.chunks || data.payload.size() != op->plan.length(data.range))) {
     g_.counters.add(Counter::malformed);
     return;
   }
@@ -109,7 +109,7 @@ void Repair::on_early_data(const Frame& header, ConstBytes body, Nanos now) {
       reception_.stage(header.sequence, {data.root, c}, header.argument, false, part);
     } else {
       op->late = true;
-      reception_.place(*op, *slot, c, part, false, now);
+      reception_.place(*op, *stream, c, part, false, now);
     }
   }
 }

@@ -15,10 +15,10 @@ namespace mcast {
 
 // Lets `asker` read `ranges`, a frame per piece of memory that the transport exposes. Returns what
 // cannot be read.
-std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t slot, Member asker, uint32_t id,
-                                            const std::vector<ChunkRange>& ranges) {
+std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t stream, Member asker,
+                                            uint32_t id, const std::vector<ChunkRange>& ranges) {
   if (ranges.empty() || op.plan.small || g_.port.max_read() < op.plan.chunk) return ranges;
-  const Slice& block = op.own_slot == slot ? op.post.input : op.post.outputs[slot];
+  const Slice& block = op.own.stream == stream ? op.post.input : op.post.outputs[stream];
   const size_t chunk = op.plan.chunk;
   std::vector<ChunkRange> granted, rest;
   std::optional<RemoteGrant> grant;
@@ -26,7 +26,7 @@ std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t slot, Member
     if (granted.empty()) return;
     wire::Writer body;
     wire::put_fetch_grant(
-        body, {op.member_of(slot), grant->address, grant->key, std::exchange(granted, {})});
+        body, {op.member_of(stream), grant->address, grant->key, std::exchange(granted, {})});
     g_.counters.add(Counter::fetch_grants_sent);
     g_.send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
                   body.bytes());
@@ -73,9 +73,9 @@ void Repair::on_fetch_grant(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::stale);
     return;
   }
-  const auto slot = op->slot_of(grant.root);
+  const auto stream = op->stream_of(grant.root);
   const bool in_bounds =
-      slot && slot != op->own_slot &&
+      stream && stream != op->own.stream &&
       std::all_of(grant.ranges.begin(), grant.ranges.end(),
                   [op](const ChunkRange& r) { return r.end <= op->plan.chunks; });
   if (!in_bounds || g_.port.max_read() < op->plan.chunk) {
@@ -128,7 +128,7 @@ void Repair::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
     return;
   }
   g_.counters.add(Counter::repair_read_bytes, bytes.size());
-  if (!accept(*op, *op->slot_of(r.root), r.donor, r.id, r.range, bytes, now)) {
+  if (!accept(*op, *op->stream_of(r.root), r.donor, r.id, r.range, bytes, now)) {
     g_.counters.add(Counter::stale);
   }
   // It may have waited for this read only.

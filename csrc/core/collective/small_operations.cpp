@@ -42,9 +42,9 @@ bool SmallOperations::keep(Operation& op) {
   // One operation always fits, however small the memory is set.
   if (kept_bytes_ > 0 && kept_bytes_ + cost > g_.params.retransmit) return false;
   const ConstBytes block = op.post.input.bytes();
-  op.kept.assign(block.begin(), block.end());
+  op.own.kept.assign(block.begin(), block.end());
   kept_bytes_ += cost;
-  op.sending_started = true;
+  op.own.started = true;
   return true;
 }
 
@@ -73,11 +73,11 @@ bool SmallOperations::send(Nanos now) {
       continue;
     }
     if (!eager_.open(sequence)) {
-      if (!std::exchange(op->held_back, true)) g_.counters.add(Counter::eager_stalls);
+      if (!std::exchange(op->own.held_back, true)) g_.counters.add(Counter::eager_stalls);
       return false;
     }
     if (first) left = GroupContext::kBatchesPerTurn * op->plan.batch;
-    BlockSender& sender = *op->sender;
+    BlockSender& sender = *op->own.sender;
     while (!sender.all_sent()) {
       if (left == 0) return true;
       bool again = false;
@@ -105,22 +105,22 @@ void SmallOperations::note_sent(Member root, Sequence end, Nanos now) {
   for (Sequence s = std::max(before, g_.ops.base()); s < std::min(end, g_.ops.next()); s++) {
     Operation* const op = g_.find(s);
     if (op == nullptr || op->local_complete || !op->plan.small || op->receivers.empty()) continue;
-    const auto slot = op->slot_of(root);
-    if (!slot || op->receivers[*slot].complete()) continue;
-    op->receivers[*slot].on_position(op->plan.chunks, now);
+    const auto stream = op->stream_of(root);
+    if (!stream || op->receivers[*stream].complete()) continue;
+    op->receivers[*stream].on_position(op->plan.chunks, now);
     g_.ops.touch(*op);
   }
 }
 
 // What the roots had said before the post.
 void SmallOperations::learn_sent(Operation& op, Nanos now) {
-  for (uint32_t slot = 0; slot < op.receivers.size(); slot++) {
-    const Member root = op.member_of(slot);
-    if (slot == op.own_slot || op.post.sequence >= sent_.sent(root)) continue;
+  for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
+    const Member root = op.member_of(stream);
+    if (stream == op.own.stream || op.post.sequence >= sent_.sent(root)) continue;
     op.late = true;
     // What has been asked for already gets its time to come.
     const bool asked = sent_.asked(root, op.post.sequence);
-    op.receivers[slot].on_position(op.plan.chunks, asked ? now : sent_.since(root));
+    op.receivers[stream].on_position(op.plan.chunks, asked ? now : sent_.since(root));
   }
 }
 
@@ -136,7 +136,7 @@ void SmallOperations::announce(Nanos now) {
 }
 
 // To the parent, and to children whose subtree may lack something of it: all news in one frame.
-void SmallOperations::pass_on(const CompletionTracker& completion) {
+void SmallOperations::pass_on(const CompletionReports& completion) {
   if (sent_news_.empty()) return;
   const auto tell = [this](Member to, Sequence complete) {
     std::vector<wire::SentEntry> entries;

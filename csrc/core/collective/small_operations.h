@@ -7,8 +7,8 @@
 #include <deque>
 #include <vector>
 
+#include "collective/completion_reports.h"
 #include "collective/group_context.h"
-#include "protocol/completion.h"
 #include "protocol/eager_window.h"
 #include "protocol/sent_announcer.h"
 #include "protocol/sent_tracker.h"
@@ -39,7 +39,7 @@ class SmallOperations {
 
   // Says how far this root has got once it stops, and passes on what others say.
   void announce(Nanos now);
-  void pass_on(const CompletionTracker& completion);
+  void pass_on(const CompletionReports& completion);
   void on_sent_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   Nanos deadline() const { return sent_news_.empty() ? announcer_.deadline() : 0; }
 

@@ -19,16 +19,16 @@ namespace {
 constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
 }
 
-BlockSender::BlockSender(const SenderParams& params) : params_(params), window_(params.window) {
+BlockSender::BlockSender(const SenderParams& params) : params_(params), window_{params.window} {
   params_.widest = std::max(params_.widest, params_.window);
   on_the_way_ = std::min(params_.on_the_way, params_.widest - params_.window);
-  window_ += on_the_way_;
+  window_.size += on_the_way_;
 }
 
 Chunk BlockSender::credit_end() const {
   const Chunk eager = std::min(params_.eager, params_.chunks);
   if (!credited_) return eager;
-  const uint64_t own = static_cast<uint64_t>(high_water_) + window_;
+  const uint64_t own = static_cast<uint64_t>(high_water_) + window_.size;
   const uint64_t end = std::min<uint64_t>({own, limit_, params_.chunks});
   return std::max(eager, static_cast<Chunk>(end));
 }
@@ -112,35 +112,35 @@ void BlockSender::measure(Chunk high_water, Nanos now) {
 }
 
 void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
-  if (window_since_ == kNever) window_since_ = now;
-  if (high_water - window_start_ < window_) return;
-  const Chunk covered = high_water - window_start_;
-  const Nanos took = now - window_since_;
-  const uint32_t newly = lost - std::min(lost, window_lost_);
+  if (window_.since == kNever) window_.since = now;
+  if (high_water - window_.start < window_.size) return;
+  const Chunk covered = high_water - window_.start;
+  const Nanos took = now - window_.since;
+  const uint32_t newly = lost - std::min(lost, window_.lost);
   // Below one report quantum receivers would have nothing to report, and the stream would stop.
   const Chunk floor =
       std::max<Chunk>({params_.quantum + params_.batch, 2 * params_.batch, params_.window / 8});
   if (static_cast<uint64_t>(newly) * kCutAbove > covered) {
-    const Chunk cut = std::max<Chunk>(floor, window_ - window_ / 5);
-    if (cut < window_) {
-      window_ = cut;
+    const Chunk cut = std::max<Chunk>(floor, window_.size - window_.size / 5);
+    if (cut < window_.size) {
+      window_.size = cut;
       cuts_++;
     }
     on_the_way_ = 0;
-  } else if (window_ < params_.window) {
-    window_ = std::min(params_.window, window_ + params_.batch);
-  } else if (took > 0 && round_trip_ != kNever && window_start_ > 0) {
+  } else if (window_.size < params_.window) {
+    window_.size = std::min(params_.window, window_.size + params_.batch);
+  } else if (took > 0 && round_trip_ != kNever && window_.start > 0) {
     // What is on its way is no queue: that much may be out besides what may wait. As long as the
     // window is what limits the rate this goes up with every turn; a full link ends it.
     const double rate = static_cast<double>(covered) / static_cast<double>(took);
     const double held = rate * static_cast<double>(round_trip_);
     const Chunk room = params_.widest - params_.window;
     on_the_way_ = held >= static_cast<double>(room) ? room : static_cast<Chunk>(held);
-    window_ = params_.window + on_the_way_;
+    window_.size = params_.window + on_the_way_;
   }
-  window_start_ = high_water;
-  window_since_ = now;
-  window_lost_ = lost;
+  window_.start = high_water;
+  window_.since = now;
+  window_.lost = lost;
 }
 
 Nanos BlockSender::patience() const {

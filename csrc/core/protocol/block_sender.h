@@ -49,7 +49,7 @@ class BlockSender {
   void on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos now);
   bool has_credit() const { return credited_; }
   Chunk high_water() const { return high_water_; }
-  Chunk window() const { return window_; }
+  Chunk window() const { return window_.size; }
   // Chunks that the path holds besides what waits in its queues: delivery rate x shortest round
   // trip.
   Chunk on_the_way() const { return on_the_way_; }
@@ -74,12 +74,17 @@ class BlockSender {
   Nanos patience() const;
 
   SenderParams params_;
-  Chunk sent_ = 0, high_water_ = 0, limit_ = 0, window_;
+  Chunk sent_ = 0, high_water_ = 0, limit_ = 0;
+  struct {
+    Chunk size;  // chunks
+    Chunk start = 0;
+    uint32_t lost = 0;
+    Nanos since = kNever;
+  } window_;
   Chunk hold_ = 0xffffffff;
   bool credited_ = false, stalled_ = false;
   std::deque<ChunkRange> resend_;
-  uint32_t lost_ = 0, window_lost_ = 0;
-  Chunk window_start_ = 0;
+  uint32_t lost_ = 0;
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
   Nanos next_position_ = kNever;
@@ -90,7 +95,6 @@ class BlockSender {
   };
   std::deque<Sent> under_way_;  // batches that are not known to be received, one of several
   Nanos round_trip_ = kNever;   // the shortest
-  Nanos window_since_ = kNever;
   Chunk on_the_way_ = 0;
   uint64_t stalls_ = 0, cuts_ = 0;
 };

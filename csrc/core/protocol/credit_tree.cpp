@@ -1,6 +1,6 @@
-// The minimum per root is recomputed only for slots that a report touched, over the children of one
-// tree node: O(arity) per entry, so the cost at a member does not grow with the group. Reports are
-// monotone at their source, hence so is every minimum.
+// The minimum per root is recomputed only for streams that a report touched, over the children of
+// one tree node: O(arity) per entry, so the cost at a member does not grow with the group. Reports
+// are monotone at their source, hence so is every minimum.
 #include "protocol/credit_tree.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ bool CreditTree::all_posted() const {
   return std::all_of(posted_.begin(), posted_.end(), [](bool p) { return p; });
 }
 
-void CreditTree::set(uint32_t source, uint32_t slot, const Least& value) {
-  values_[static_cast<size_t>(source) * roots_ + slot] = value;
-  if (!dirty_[slot]) {
-    dirty_[slot] = true;
-    dirty_list_.push_back(slot);
+void CreditTree::set(uint32_t source, uint32_t stream, const Least& value) {
+  values_[static_cast<size_t>(source) * roots_ + stream] = value;
+  if (!dirty_[stream]) {
+    dirty_[stream] = true;
+    dirty_list_.push_back(stream);
   }
 }
 
@@ -32,18 +32,18 @@ void CreditTree::collect(std::vector<std::pair<uint32_t, Least>>& changed) {
   if (!announced_) {
     announced_ = true;
     dirty_list_.clear();
-    for (uint32_t slot = 0; slot < roots_; slot++) dirty_list_.push_back(slot);
+    for (uint32_t stream = 0; stream < roots_; stream++) dirty_list_.push_back(stream);
   }
-  for (const uint32_t slot : dirty_list_) {
-    dirty_[slot] = false;
-    Least least = values_[slot];
+  for (const uint32_t stream : dirty_list_) {
+    dirty_[stream] = false;
+    Least least = values_[stream];
     for (uint32_t source = 1; source < sources_; source++) {
-      const Least& v = values_[static_cast<size_t>(source) * roots_ + slot];
+      const Least& v = values_[static_cast<size_t>(source) * roots_ + stream];
       least.high_water = std::min(least.high_water, v.high_water);
       least.limit = std::min(least.limit, v.limit);
       least.lost = std::max(least.lost, v.lost);
     }
-    changed.emplace_back(slot, least);
+    changed.emplace_back(stream, least);
   }
   dirty_list_.clear();
 }

@@ -11,7 +11,8 @@ namespace mcast {
 
 class CreditTree {
  public:
-  // `roots`: number of streams of the op; slots are 0..roots-1 (the caller maps members to slots).
+  // `roots`: number of streams of the op; streams are 0..roots-1 (the caller maps members to
+  // streams).
   CreditTree(uint32_t roots, uint32_t children);
 
   struct Least {
@@ -22,10 +23,12 @@ class CreditTree {
 
   // This member posted the op; entries set later by set_own().
   void post_own() { posted_[0] = true; }
-  void set_own(uint32_t slot, const Least& value) { set(0, slot, value); }
+  void set_own(uint32_t stream, const Least& value) { set(0, stream, value); }
   // A report of child `child` (0-based); says that its whole subtree has posted the op.
   void post_child(uint32_t child) { posted_[child + 1] = true; }
-  void set_child(uint32_t child, uint32_t slot, const Least& value) { set(child + 1, slot, value); }
+  void set_child(uint32_t child, uint32_t stream, const Least& value) {
+    set(child + 1, stream, value);
+  }
   // The stream's own root has no receiver: it must not hold the minimum back.
   static constexpr Least unbounded() { return {0xffffffff, 0xffffffff, 0}; }
 
@@ -33,21 +36,21 @@ class CreditTree {
   bool all_posted() const;
   bool child_posted(uint32_t child) const { return posted_[child + 1]; }
   // What child `child` reported last.
-  const Least& child(uint32_t child, uint32_t slot) const {
-    return values_[static_cast<size_t>(child + 1) * roots_ + slot];
+  const Least& child(uint32_t child, uint32_t stream) const {
+    return values_[static_cast<size_t>(child + 1) * roots_ + stream];
   }
 
   // Slots whose minimum changed since the last call, with their value; empty until all_posted().
-  // The first call after that gives every slot.
+  // The first call after that gives every stream.
   void collect(std::vector<std::pair<uint32_t, Least>>& changed);
 
  private:
-  void set(uint32_t source, uint32_t slot, const Least& value);
+  void set(uint32_t source, uint32_t stream, const Least& value);
 
   uint32_t roots_, sources_;
-  std::vector<Least> values_;  // [source][slot]
+  std::vector<Least> values_;  // [source][stream]
   std::vector<bool> posted_;   // [source]
-  std::vector<bool> dirty_;    // [slot]
+  std::vector<bool> dirty_;    // [stream]
   std::vector<uint32_t> dirty_list_;
   bool announced_ = false;
 };

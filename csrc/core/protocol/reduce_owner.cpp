@@ -1,5 +1,5 @@
 // A contribution whose turn it is goes straight from the frame into the accumulator; one that is
-// early is staged until those before it have come. Segments in the window progress independently
+// early is waiting until those before it have come. Segments in the window progress independently
 // and end in any order; the final part of the block is the run of ended ones at its front, because
 // only that lets contributors go on and consumers read.
 #include "protocol/reduce_owner.h"
@@ -35,16 +35,16 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
   direct_ = !overlap && accumulator_size(shape.element) == element_size(shape.element);
   if (shape.granted) granted_ = segments_;
   const uint32_t live = shape.granted ? segments_ : std::min(segments_, shape.window);
-  slots_.resize(std::max(1u, live));
-  for (Slot& s : slots_) s.staged.resize(shape.members);
+  accumulations_.resize(std::max(1u, live));
+  for (Accumulation& s : accumulations_) s.waiting.resize(shape.members);
   // What comes first, or alone, is ours: no frame will bring it.
   own_ready(own_ready_);
 }
 
 ReduceOwner::~ReduceOwner() {
-  for (Slot& s : slots_) {
+  for (Accumulation& s : accumulations_) {
     pool_.give(std::move(s.own));
-    for (Staged& c : s.staged) pool_.give(std::move(c.bytes));
+    for (Waiting& c : s.waiting) pool_.give(std::move(c.bytes));
   }
 }
 
@@ -58,7 +58,7 @@ size_t ReduceOwner::length(uint32_t segment) const {
 }
 
 void ReduceOwner::grant(uint32_t end) {
-  const uint64_t most = static_cast<uint64_t>(folded_) + slots_.size();
+  const uint64_t most = static_cast<uint64_t>(folded_) + accumulations_.size();
   const uint32_t now = static_cast<uint32_t>(std::min<uint64_t>({end, most, segments_}));
   if (now <= granted_) return;
   const uint32_t from = granted_;
@@ -67,7 +67,7 @@ void ReduceOwner::grant(uint32_t end) {
   finish_ready();
 }
 
-std::byte* ReduceOwner::accumulator(Slot& s, uint32_t segment) {
+std::byte* ReduceOwner::accumulator(Accumulation& s, uint32_t segment) {
   if (direct_) return out_ + static_cast<size_t>(segment) * shape_.segment;
   if (s.own.empty()) {
     const size_t count = shape_.segment / element_size(shape_.element);
@@ -76,7 +76,7 @@ std::byte* ReduceOwner::accumulator(Slot& s, uint32_t segment) {
   return s.own.data();
 }
 
-void ReduceOwner::fold(Slot& s, uint32_t segment, double factor, const std::byte* source) {
+void ReduceOwner::fold(Accumulation& s, uint32_t segment, double factor, const std::byte* source) {
   const size_t count = length(segment) / element_size(shape_.element);
   std::byte* acc = accumulator(s, segment);
   if (s.next == 0) {
@@ -88,7 +88,7 @@ void ReduceOwner::fold(Slot& s, uint32_t segment, double factor, const std::byte
 }
 
 void ReduceOwner::advance(uint32_t segment) {
-  Slot& s = slot(segment);
+  Accumulation& s = accumulation(segment);
   while (s.next < shape_.members) {
     if (s.next == shape_.self && !shape_.contributed) {
       const size_t at = static_cast<size_t>(segment) * shape_.segment;
@@ -96,7 +96,7 @@ void ReduceOwner::advance(uint32_t segment) {
       fold(s, segment, shape_.factor, own_ + at);
       continue;
     }
-    Staged& c = s.staged[s.next];
+    Waiting& c = s.waiting[s.next];
     if (c.bytes.empty()) return;
     fold(s, segment, c.factor, c.bytes.data());
     pool_.give(std::move(c.bytes));
@@ -105,8 +105,8 @@ void ReduceOwner::advance(uint32_t segment) {
 }
 
 void ReduceOwner::finish_ready() {
-  while (folded_ < granted_ && slot(folded_).next == shape_.members) {
-    Slot& s = slot(folded_);
+  while (folded_ < granted_ && accumulation(folded_).next == shape_.members) {
+    Accumulation& s = accumulation(folded_);
     const size_t count = length(folded_) / element_size(shape_.element);
     fold_finish(shape_.element, shape_.reduction,
                 shape_.divisor != 0 ? shape_.divisor : shape_.members, accumulator(s, folded_),
@@ -132,13 +132,13 @@ void ReduceOwner::contribute(ConstBytes payload) {
 
 void ReduceOwner::take(Member from, uint32_t segment, double factor, ConstBytes payload) {
   arrived_[from]++;
-  Slot& s = slot(segment);
+  Accumulation& s = accumulation(segment);
   if (s.next == from) {
     fold(s, segment, factor, payload.data());
     advance(segment);
     finish_ready();
   } else {
-    Staged& c = s.staged[from];
+    Waiting& c = s.waiting[from];
     c.bytes = pool_.take(payload.size());
     c.factor = factor;
     std::copy(payload.begin(), payload.end(), c.bytes.begin());

@@ -74,20 +74,22 @@ class ReduceOwner {
   void own_ready(uint64_t bytes);
 
  private:
-  struct Staged {
+  struct Waiting {
     std::vector<std::byte> bytes;
     double factor = 1;
   };
-  struct Slot {                  // one segment in progress
-    uint32_t next = 0;           // member whose contribution comes next
-    std::vector<std::byte> own;  // accumulator, unless the result's memory serves
-    std::vector<Staged> staged;  // by member
+  struct Accumulation {            // one segment in progress
+    uint32_t next = 0;             // member whose contribution comes next
+    std::vector<std::byte> own;    // accumulator, unless the result's memory serves
+    std::vector<Waiting> waiting;  // by member
   };
 
   size_t length(uint32_t segment) const;
-  Slot& slot(uint32_t segment) { return slots_[segment % slots_.size()]; }
-  std::byte* accumulator(Slot& s, uint32_t segment);
-  void fold(Slot& s, uint32_t segment, double factor, const std::byte* source);
+  Accumulation& accumulation(uint32_t segment) {
+    return accumulations_[segment % accumulations_.size()];
+  }
+  std::byte* accumulator(Accumulation& s, uint32_t segment);
+  void fold(Accumulation& s, uint32_t segment, double factor, const std::byte* source);
   void take(Member from, uint32_t segment, double factor, ConstBytes payload);
   void advance(uint32_t segment);
   void finish_ready();
@@ -101,7 +103,7 @@ class ReduceOwner {
   uint64_t own_ready_;
   std::vector<uint32_t> arrived_;  // by member: segments
   uint64_t arrived_in_all_ = 0;
-  std::vector<Slot> slots_;
+  std::vector<Accumulation> accumulations_;
 };
 
 }  // namespace mcast

@@ -75,8 +75,8 @@ bool verify_datagram(ConstBytes datagram) noexcept {
   return load<uint32_t>(datagram.data()) == crc32c(datagram.subspan(4));
 }
 
-void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept {
-  std::byte* p = slot.data();
+void seal_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept {
+  std::byte* p = out.data();
   store<uint16_t>(p + 4, kDatagramMagic);
   store<uint8_t>(p + 6,
                  static_cast<uint8_t>(kDatagramVersion << 4 | static_cast<uint8_t>(header.type)));
@@ -87,7 +87,7 @@ void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload)
   store<uint32_t>(p + 20, header.descriptor);
   store<uint32_t>(p + 24, header.chunk);
   store<uint16_t>(p + 28, header.member);
-  store<uint16_t>(p + 30, header.subgroup);
+  store<uint16_t>(p + 30, header.reserved);
   ConstBytes rest(p + 4, kDatagramHeader - 4);
   if (payload.data() == p + kDatagramHeader) {
     rest = {rest.data(), rest.size() + payload.size()};
@@ -101,16 +101,16 @@ void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload)
   store<uint32_t>(p, checksum);
 }
 
-void copy_payload(Bytes slot, ConstBytes payload) noexcept {
+void copy_payload(Bytes out, ConstBytes payload) noexcept {
   if (payload.empty()) return;
   prefetch_behind(payload);
-  std::memcpy(slot.data() + kDatagramHeader, payload.data(), payload.size());
+  std::memcpy(out.data() + kDatagramHeader, payload.data(), payload.size());
 }
 
-size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept {
-  const std::byte* const place = slot.data() + kDatagramHeader;
-  if (payload.data() != place) copy_payload(slot, payload);
-  seal_datagram(slot, header, {place, payload.size()});
+size_t write_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept {
+  const std::byte* const place = out.data() + kDatagramHeader;
+  if (payload.data() != place) copy_payload(out, payload);
+  seal_datagram(out, header, {place, payload.size()});
   return kDatagramHeader + payload.size();
 }
 

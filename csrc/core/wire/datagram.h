@@ -13,7 +13,7 @@
 //       24    4 chunk        Data: chunk index; Position: chunks sent so far; else 0
 //                            Position in order: 0; all small operations below `sequence` are sent
 //       28    2 member       whose stream (Data, Position) or who speaks (Abort, Probe)
-//       30    2 subgroup     stripe of the stream; 0
+//       30    2 reserved     stripe of the stream; 0
 //
 // Parsing is total: any bytes give a header or a reason, and nothing is believed before verify().
 #pragma once
@@ -43,7 +43,7 @@ struct DatagramHeader {
   uint32_t descriptor = 0;
   Chunk chunk = 0;
   Member member = 0;
-  uint16_t subgroup = 0;
+  uint16_t reserved = 0;
   bool operator==(const DatagramHeader&) const = default;
 };
 
@@ -74,21 +74,21 @@ inline ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) no
   header.descriptor = load<uint32_t>(p + 20);
   header.chunk = load<uint32_t>(p + 24);
   header.member = load<uint16_t>(p + 28);
-  header.subgroup = load<uint16_t>(p + 30);
+  header.reserved = load<uint16_t>(p + 30);
   return ParseError::kNone;
 }
 // Whether the checksum fits; datagram.size() >= kDatagramHeader.
 bool verify_datagram(ConstBytes datagram) noexcept;
 
-// Writes the header of a datagram with this payload to `slot`, checksum included, and nothing else:
-// the payload may lie anywhere. slot.size() >= kDatagramHeader.
-void seal_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
+// Writes the header of a datagram with this payload to `out`, checksum included, and nothing else:
+// the payload may lie anywhere. out.size() >= kDatagramHeader.
+void seal_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept;
 
-// Copies the payload behind the header's place. slot.size() >= kDatagramHeader + payload.size().
-void copy_payload(Bytes slot, ConstBytes payload) noexcept;
+// Copies the payload behind the header's place. out.size() >= kDatagramHeader + payload.size().
+void copy_payload(Bytes out, ConstBytes payload) noexcept;
 
-// Both: writes header, payload and checksum to `slot`; returns the datagram's size. The payload may
-// already lie at slot + kDatagramHeader (then it is not copied).
-size_t write_datagram(Bytes slot, const DatagramHeader& header, ConstBytes payload) noexcept;
+// Both: writes header, payload and checksum to `out`; returns the datagram's size. The payload may
+// already lie at out + kDatagramHeader (then it is not copied).
+size_t write_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept;
 
 }  // namespace mcast::wire

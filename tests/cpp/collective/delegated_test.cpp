@@ -5,8 +5,8 @@
 namespace mcast::test {
 namespace {
 
-struct Elsewhere {
-  explicit Elsewhere(uint32_t ranks, size_t bytes = 1 << 20) {
+struct Delegated {
+  explicit Delegated(uint32_t ranks, size_t bytes = 1 << 20) {
     ClusterOptions o;
     o.ranks = ranks;
     cluster = std::make_unique<Cluster>(o);
@@ -31,8 +31,8 @@ struct Elsewhere {
   Runs runs;
 };
 
-TEST(Elsewhere, EndsForAllWhenAllHaveEverything) {
-  Elsewhere e(4);
+TEST(Delegated, EndsForAllWhenAllHaveEverything) {
+  Delegated e(4);
   for (Member r = 0; r < 4; r++) {
     e.cluster->run_for(50 * kMilli);
     for (const auto& run : e.runs) EXPECT_FALSE(run->done());
@@ -44,7 +44,7 @@ TEST(Elsewhere, EndsForAllWhenAllHaveEverything) {
   EXPECT_LE(e.cluster->spins(), 3u);
 }
 
-TEST(Elsewhere, WordThatComesBeforeThePostIsKept) {
+TEST(Delegated, WordThatComesBeforeThePostIsKept) {
   ClusterOptions o;
   o.ranks = 2;
   Cluster c(o);
@@ -58,8 +58,8 @@ TEST(Elsewhere, WordThatComesBeforeThePostIsKept) {
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));
 }
 
-TEST(Elsewhere, ALostRankIsNamed) {
-  Elsewhere e(3);
+TEST(Delegated, ALostRankIsNamed) {
+  Delegated e(3);
   e.arrive(0);
   e.cluster->kill(2);
   ASSERT_TRUE(e.cluster->run([&] { return e.runs[0]->done() && e.runs[1]->done(); }, kSecond));
@@ -69,7 +69,7 @@ TEST(Elsewhere, ALostRankIsNamed) {
   }
 }
 
-TEST(Elsewhere, CallsThatDifferAreAMismatch) {
+TEST(Delegated, CallsThatDifferAreAMismatch) {
   ClusterOptions o;
   o.ranks = 3;
   Cluster c(o);
@@ -88,9 +88,9 @@ TEST(Elsewhere, CallsThatDifferAreAMismatch) {
   }
 }
 
-TEST(Elsewhere, APartThatFailedFailsItInTime) {
+TEST(Delegated, APartThatFailedFailsItInTime) {
   for (const bool better : {false, true}) {
-    Elsewhere e(3);
+    Delegated e(3);
     const Nanos from = e.cluster->now();
     e.cluster->group(1).core().fail_later(Status(Code::kInternal, "a part of it broke"),
                                           from + 100 * kMilli);

@@ -26,7 +26,7 @@ DatagramHeader some_header(Rng& rng) {
   h.descriptor = static_cast<uint32_t>(rng.next());
   h.chunk = static_cast<Chunk>(rng.next());
   h.member = static_cast<Member>(rng.next());
-  h.subgroup = static_cast<uint16_t>(rng.next());
+  h.reserved = static_cast<uint16_t>(rng.next());
   return h;
 }
 
@@ -102,7 +102,7 @@ TEST(Datagrams, TheLayoutOfVersionOne) {
   h.descriptor = 0x100f0e0d;
   h.chunk = 0x14131211;
   h.member = 0x1615;
-  h.subgroup = 0x1817;
+  h.reserved = 0x1817;
   const auto bytes = datagram(h, {});
   const uint8_t want[] = {0x43, 0x4d, 0x12, 0x01, 1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                           11,   12,   13,   14,   15, 16, 17, 18, 19, 20, 21, 22, 23, 24};

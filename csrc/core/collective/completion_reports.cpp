@@ -3,20 +3,41 @@
 // and what is released leaves the queue.
 #include <algorithm>
 
-#include "collective/group_core.h"
+#include "collective/completion_reports.h"
 
 namespace mcast {
+namespace {
 
-void GroupCore::report_complete(Nanos now) {
+constexpr Nanos kReportDelay = 500 * kMicro;
+
+}  // namespace
+
+CompletionReports::CompletionReports(GroupContext& context)
+    : g_(context),
+      tracker_(g_.tree.children(g_.self), g_.tree.is_top(g_.self), kReportDelay,
+               g_.params.first_sequence) {}
+
+void CompletionReports::on_post(Sequence sequence, uint32_t hash) {
+  if (const auto child = tracker_.on_post(sequence, hash)) {
+    g_.describe_to(static_cast<Member>(g_.first_child() + *child), sequence);
+  }
+}
+
+void CompletionReports::complete_own(Sequence end, bool urgent, Nanos now) {
+  tracker_.complete_own(end, urgent, now);
+  if (g_.tree.is_top(g_.self)) on_released(tracker_.subtree_complete());
+}
+
+void CompletionReports::report(Nanos now) {
   CompletionTracker::Up up;
-  if (!completion_.report_due(now, up)) return;
+  if (!tracker_.report_due(now, up)) return;
   wire::Writer body;
   wire::put_hashes(body, up.hashes);
   g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kComplete, up.end,
                 up.first, body.bytes());
 }
 
-void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
+void CompletionReports::on_complete(const Frame& header, ConstBytes body, Nanos now) {
   std::vector<uint32_t> hashes;
   if (!g_.tree.is_child(header.member, g_.self) || !wire::parse_hashes(body, hashes)) {
     g_.counters.add(Counter::malformed);
@@ -24,10 +45,10 @@ void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
   }
   Sequence where = 0;
   uint32_t other = CompletionTracker::kOwn;
-  switch (completion_.on_child(g_.tree.child_index(header.member), header.sequence, header.argument,
-                               hashes, where, other, now)) {
+  switch (tracker_.on_child(g_.tree.child_index(header.member), header.sequence, header.argument,
+                            hashes, where, other, now)) {
     case CompletionTracker::Report::kOk:
-      if (g_.tree.is_top(g_.self)) on_released(completion_.subtree_complete(), now);
+      if (g_.tree.is_top(g_.self)) on_released(tracker_.subtree_complete());
       break;
     case CompletionTracker::Report::kInvalid:
       g_.counters.add(Counter::malformed);
@@ -45,14 +66,9 @@ void GroupCore::on_complete(const Frame& header, ConstBytes body, Nanos now) {
   }
 }
 
-void GroupCore::on_released(Sequence end, Nanos now) {
-  end = std::min(end, completion_.own_complete());
-  if (!completion_.on_released(end)) return;
-  for (uint32_t c = 0; c < g_.tree.children(g_.self); c++) {
-    g_.send_frame(static_cast<Member>(g_.tree.first_child(g_.self) + c), Channel::kControl,
-                  wire::FrameType::kReleased, end, 0);
-  }
-  release(end, now);
+void CompletionReports::on_released(Sequence end) {
+  end = std::min(end, tracker_.own_complete());
+  if (tracker_.on_released(end)) g_.send_to_children(wire::FrameType::kReleased, end, 0);
 }
 
 }  // namespace mcast
