@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Generated from the sources.
 NOT_READ = {"docs/mutants.md", "docs/settings.md"}
 # About the past: files, settings and classes may be gone. Links are held all the same.
-HISTORY = {"CHANGELOG.md", "docs/decisions.md"}
+HISTORY = {"CHANGELOG.md"}
 # The first column of its tables has texts of errors, which look like anything.
 TEXTS = "docs/troubleshooting.md"
 # Made by builds and runs.
