@@ -82,6 +82,8 @@ class Tree:
     def __init__(self, roots: list[Path]) -> None:
         self.roots = roots
         self.files = set().union(*(tracked(root) for root in roots))
+        # "base/config" is base/config.h and base/config.cpp.
+        self.stems = {file.rsplit(".", 1)[0] for file in self.files if "." in Path(file).name[1:]}
         makefile = self.text(r"Makefile")
         self.targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.M))
         self.settings = set(
@@ -121,7 +123,8 @@ class Tree:
             return any(Path(file).name == name for file in self.files)
         if Path(name).parts[0] not in self.tops:  # no path of ours: "a/b" in prose, /proc, ...
             return True
-        return any(str(Path(base) / name) in self.files for base in (*BASES, page.parent))
+        paths = [str(Path(base) / name) for base in (*BASES, page.parent)]
+        return any(path in self.files or path in self.stems for path in paths)
 
 
 def missing_links(tree: Tree, page: Path, text: str) -> Found:

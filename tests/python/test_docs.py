@@ -48,6 +48,8 @@ def test_many_pages_are_read():
     ("text", "missing"),
     [
         ("`csrc/core/base/config.h`, `base/config.h`, `tests/cpp/wire`, `config.h`", ""),
+        ("`base/config`", ""),
+        ("`base/conf`", "no file base/conf"),
         ("`base/gone.h`", "no file base/gone.h"),
         ("`tests/cpp/gone`", "no file tests/cpp/gone"),
         ("`gone.h`", "no file gone.h"),
