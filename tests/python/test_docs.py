@@ -1,0 +1,84 @@
+"""The documents name files, links, make targets, settings, commands and test suites that are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check_docs  # noqa: E402
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A tree with one page, and a function that writes it and returns what is missing."""
+
+    def check(text: str, names: bool = False) -> list[str]:
+        for name, content in {
+            "Makefile": "demo: build\n\techo\n",
+            "README.md": text,
+            "benchmarks/README.md": "# Benchmarks\n\n## One host\n",
+            "csrc/core/base/config.h": 'class SkewLimiter {};\n"MCAST_EAGER"\n',
+            "tests/cpp/wire/codec_test.cpp": "TEST(Frames, RoundTrip) {\n",
+            "torch_mcast/cli.py": 'COMMANDS = {\n    "doctor": ("torch_mcast.doctor", "check"),\n}\n',
+        }.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+        return check_docs.check([tmp_path], names)
+
+    return check
+
+
+def test_all_that_the_documents_name_is_there():
+    assert check_docs.check([ROOT]) == []
+
+
+def test_many_pages_are_read():
+    found = {str(path) for path in check_docs.pages(ROOT)}
+    assert {"README.md", "CONTRIBUTING.md", "docs/protocol.md", "benchmarks/README.md"} <= found
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("`csrc/core/base/config.h`, `base/config.h`, `tests/cpp/wire`, `config.h`", ""),
+        ("`base/config`", ""),
+        ("`base/conf`", "no file base/conf"),
+        ("`base/gone.h`", "no file base/gone.h"),
+        ("`tests/cpp/gone`", "no file tests/cpp/gone"),
+        ("`gone.h`", "no file gone.h"),
+        ("`/proc/self/fd`, `and/or`, `build/cpp/x.json`", ""),
+        ("[a](benchmarks/README.md#one-host) [b](https://example.org/x) [c](#here)\n\n# Here", ""),
+        ("[a](gone.md)", "no file gone.md"),
+        ("[a](benchmarks/README.md#two-hosts)", "no heading benchmarks/README.md#two-hosts"),
+        ("[a](#there)\n\n# Here", "no heading #there"),
+        ("`make demo`\n\n    make demo   # words", ""),
+        ("`make tea`", "make has no target tea"),
+        ("    make tea", "make has no target tea"),
+        ("```\nmake tea\n```", "make has no target tea"),
+        ("`MCAST_EAGER=1`", ""),
+        ("`MCAST_LAZY`", "nothing reads MCAST_LAZY"),
+        ("    torch-mcast doctor\n\n`torch-mcast --help`", ""),
+        ("`torch-mcast nurse`", "torch-mcast has no command nurse"),
+        ("[wire](tests/cpp/wire): `Frames`; more", ""),
+        ("[wire](../elsewhere): `Frames`", "no file ../elsewhere"),
+        ("[wire](tests/cpp/wire): `Frames`,\n`Bodies`", "tests/cpp/wire has no suite Bodies"),
+    ],
+)
+def test_what_is_missing_is_said(page, text, missing):
+    found = " ".join(page(text))
+    assert missing in found
+    assert bool(missing) == bool(found)
+
+
+def test_classes_are_looked_for_if_told_to(page):
+    assert not page("`BlockSender`, `SkewLimiter`")
+    assert page("`BlockSender`, `SkewLimiter::poll()`", names=True) == [
+        "README.md:1: no class BlockSender"
+    ]
