@@ -68,9 +68,9 @@ void Repair::donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
     }
   }
   if (!present.empty()) {
-    std::vector<ChunkRange> sent = grant_reads(op, stream, asker, id, present);
+    const std::vector<ChunkRange> sent = grant_reads(op, stream, asker, id, present);
     if (!sent.empty()) {
-      parked_.park(asker, {op.post.sequence, op.member_of(stream), id, std::move(sent)});
+      parked_.park(asker, {op.post.sequence, op.member_of(stream), id, ChunkSet(sent)});
     }
   }
   if (!missing.empty()) {
@@ -100,7 +100,7 @@ void Repair::serve_parked() {
       Operation* const op = g_.find(part.sequence);
       const auto stream = op != nullptr ? op->stream_of(part.root) : std::nullopt;
       if (!stream || !(op->data_held() || stream == op->own.stream)) continue;
-      for (const ChunkRange& r : part.ranges) send_fetch_data(*op, *stream, asker, part.id, r);
+      for (const ChunkRange& r : part.chunks) send_fetch_data(*op, *stream, asker, part.id, r);
     }
   }
 }

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/chunk_set.h"
+
 namespace mcast {
 namespace {
 constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
@@ -68,17 +70,8 @@ void BlockSender::put_back(ChunkRange rest, bool again) {
 void BlockSender::resend(ChunkRange range) {
   range.end = std::min(range.end, sent_);
   // What already waits here (a slow link, ranks that ask again) is not sent twice.
-  std::vector<ChunkRange> rest;
-  if (range.first < range.end) rest.push_back(range);
-  for (const ChunkRange& queued : resend_) {
-    std::vector<ChunkRange> left;
-    for (const ChunkRange& r : rest) {
-      const Chunk before = std::min(r.end, queued.first), after = std::max(r.first, queued.end);
-      if (r.first < before) left.push_back({r.first, before});
-      if (after < r.end) left.push_back({after, r.end});
-    }
-    rest = std::move(left);
-  }
+  const std::vector<ChunkRange> queued(resend_.begin(), resend_.end());
+  const ChunkSet rest = ChunkSet(range).without(ChunkSet(queued));
   resend_.insert(resend_.end(), rest.begin(), rest.end());
 }
 

@@ -8,25 +8,6 @@
 #include <algorithm>
 
 namespace mcast {
-namespace {
-
-// Takes `range` out of `from` (disjoint) and appends what was there to `taken`.
-void subtract(std::vector<ChunkRange>& from, ChunkRange range, std::vector<ChunkRange>& taken) {
-  std::vector<ChunkRange> rest;
-  for (const ChunkRange& r : from) {
-    const ChunkRange common{std::max(r.first, range.first), std::min(r.end, range.end)};
-    if (common.first >= common.end) {
-      rest.push_back(r);
-      continue;
-    }
-    taken.push_back(common);
-    if (r.first < common.first) rest.push_back({r.first, common.first});
-    if (common.end < r.end) rest.push_back({common.end, r.end});
-  }
-  from = std::move(rest);
-}
-
-}  // namespace
 
 void FetchClient::want(Member root, ChunkRange range) {
   wanted_.push_back({root, range, params_.ask_root_only, 0, 0});
@@ -80,7 +61,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
   if (out.ranges.empty()) return false;
   out.id = next_id_++ << kFetchAttemptBits |
            static_cast<uint32_t>(std::min(attempt, (1 << kFetchAttemptBits) - 1));
-  outstanding_.push_back({out, attempt, now, now + timeout(attempt)});
+  outstanding_.push_back(
+      {out.id, out.donor, out.root, ChunkSet(out.ranges), attempt, now, now + timeout(attempt)});
   return true;
 }
 
@@ -88,8 +70,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
 // answers must not settle it, else its chunks would never be asked again.
 size_t FetchClient::find(uint32_t id, Member from, Member root) const {
   for (size_t i = 0; i < outstanding_.size(); i++) {
-    const Request& r = outstanding_[i].request;
-    if (r.id == id && r.donor == from && r.root == root) return i;
+    const Outstanding& o = outstanding_[i];
+    if (o.id == id && o.donor == from && o.root == root) return i;
   }
   return kNone;
 }
@@ -99,7 +81,7 @@ void FetchClient::settle(size_t index, Nanos now) {
   const Nanos sample = now - o.sent;
   rtt_ = rtt_ == 0 ? sample : (7 * rtt_ + sample) / 8;
   o.deadline = now + timeout(o.attempt);
-  if (o.request.ranges.empty()) {
+  if (o.open.empty()) {
     outstanding_[index] = std::move(outstanding_.back());
     outstanding_.pop_back();
   }
@@ -108,9 +90,7 @@ void FetchClient::settle(size_t index, Nanos now) {
 bool FetchClient::on_data(uint32_t id, Member from, Member root, ChunkRange range, Nanos now) {
   const size_t i = find(id, from, root);
   if (i == kNone) return false;
-  std::vector<ChunkRange> answered;
-  subtract(outstanding_[i].request.ranges, range, answered);
-  if (answered.empty()) return false;
+  if (outstanding_[i].open.take(range).empty()) return false;
   settle(i, now);
   return true;
 }
@@ -131,8 +111,8 @@ bool FetchClient::on_not_have(uint32_t id, Member from, Member root,
   // lost or late too: the wait doubles, so that a slow network is not filled with repetitions.
   const bool later = coming || from == root;
   const Nanos wait = later ? now + (params_.coming_wait << std::min(attempt, 8)) : 0;
-  std::vector<ChunkRange> refused;
-  for (const ChunkRange& r : ranges) subtract(outstanding_[i].request.ranges, r, refused);
+  ChunkSet refused;
+  for (const ChunkRange& r : ranges) refused.add(outstanding_[i].open.take(r));
   if (refused.empty()) return false;
   for (const ChunkRange& r : refused) {
     wanted_.push_back({root, r, true, later ? attempt + 1 : attempt, wait});
@@ -146,7 +126,7 @@ size_t FetchClient::expire(Nanos now, std::span<const Nanos> heard) {
   for (size_t i = 0; i < outstanding_.size();) {
     Outstanding& open = outstanding_[i];
     if (now >= open.deadline) {
-      const Nanos last = heard[open.request.donor];
+      const Nanos last = heard[open.donor];
       if (last > open.sent) open.deadline = std::max(open.deadline, last + timeout(open.attempt));
     }
     if (now < open.deadline) {
@@ -157,8 +137,8 @@ size_t FetchClient::expire(Nanos now, std::span<const Nanos> heard) {
     const Outstanding o = std::move(outstanding_[i]);
     outstanding_[i] = std::move(outstanding_.back());
     outstanding_.pop_back();
-    for (const ChunkRange& r : o.request.ranges) {
-      wanted_.push_back({o.request.root, r, true, o.attempt + 1, 0});
+    for (const ChunkRange& r : o.open) {
+      wanted_.push_back({o.root, r, true, o.attempt + 1, 0});
     }
   }
   return expired;

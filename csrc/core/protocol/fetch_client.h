@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "protocol/chunk_set.h"
 
 namespace mcast {
 
@@ -74,7 +75,9 @@ class FetchClient {
     Nanos not_before;
   };
   struct Outstanding {
-    Request request;  // its ranges: what is not answered yet
+    uint32_t id;
+    Member donor, root;
+    ChunkSet open;  // what is not answered yet
     int attempt;
     Nanos sent, deadline;
   };

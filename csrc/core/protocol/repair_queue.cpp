@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "protocol/ranges.h"
-
 namespace mcast {
 
 void RepairQueue::park(Member asker, Request request) {
@@ -14,14 +12,11 @@ void RepairQueue::park(Member asker, Request request) {
     return r.sequence == request.sequence && r.root == request.root;
   });
   if (same == list.end()) {
-    std::vector<ChunkRange> sorted;
-    unite(sorted, request.ranges);
-    request.ranges = std::move(sorted);
     list.push_back(std::move(request));
     return;
   }
   same->id = request.id;
-  unite(same->ranges, request.ranges);
+  same->chunks.add(request.chunks);
 }
 
 size_t RepairQueue::size() const {
@@ -41,15 +36,12 @@ bool RepairQueue::next(Member asker, Chunk chunks, Request& out) {
   if (it == askers_.end()) return false;
   Request& front = it->second.front();
   out = {front.sequence, front.root, front.id, {}};
-  while (chunks > 0 && !front.ranges.empty()) {
-    ChunkRange& r = front.ranges.front();
-    const ChunkRange part{r.first, r.first + std::min(chunks, r.size())};
-    out.ranges.push_back(part);
+  while (chunks > 0 && !front.chunks.empty()) {
+    const ChunkRange part = front.chunks.pop(chunks);
+    out.chunks.add({&part, 1});
     chunks -= part.size();
-    r.first = part.end;
-    if (r.first == r.end) front.ranges.erase(front.ranges.begin());
   }
-  if (front.ranges.empty()) it->second.erase(it->second.begin());
+  if (front.chunks.empty()) it->second.erase(it->second.begin());
   if (it->second.empty()) askers_.erase(it);
   return true;
 }

@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "base/types.h"
+#include "protocol/chunk_set.h"
 
 namespace mcast {
 
 // A donor that hands its transport more than the link carries only makes its memory grow: askers
 // ask again, and everything is sent twice. Requests wait here instead, by asker and stream, where
-// asking again adds nothing: the ranges are united, under the latest id, since answers to an
+// asking again adds nothing: the sets are united, under the latest id, since answers to an
 // earlier one would no longer count.
 class RepairQueue {
  public:
@@ -18,7 +19,7 @@ class RepairQueue {
     Sequence sequence = 0;
     Member root = 0;
     uint32_t id = 0;
-    std::vector<ChunkRange> ranges;  // sorted, disjoint
+    ChunkSet chunks;
   };
 
   void park(Member asker, Request request);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "protocol/chunk_set.h"
 
 namespace mcast {
 
@@ -40,8 +41,7 @@ class RepairServer {
   Nanos due_ = kNever;
   bool used_ = false;
   std::vector<Pending> pending_;
-  // [k]: chunks multicast again more than k times; sorted, disjoint.
-  std::array<std::vector<ChunkRange>, kMaxRepeats> repeated_;
+  std::array<ChunkSet, kMaxRepeats> repeated_;  // [k]: multicast again more than k times
 };
 
 }  // namespace mcast

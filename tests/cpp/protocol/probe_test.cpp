@@ -1,7 +1,11 @@
-// The reach probe: joining, probing, what is said about whom, and how much is sent.
-#include "protocol/probe.h"
-
+// ReachProbe: who joins, who hears whom, what is said of it.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "protocol/probe.h"
 
 namespace mcast {
 namespace {

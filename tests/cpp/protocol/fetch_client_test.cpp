@@ -1,19 +1,20 @@
-// FetchClient and RepairServer: who is asked for what, when again, and what the root answers.
+// FetchClient: who is asked for what, and when again.
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/rng.h"
 #include "protocol/fetch_client.h"
-#include "protocol/repair_queue.h"
-#include "protocol/repair_server.h"
 #include "support/seeds.h"
 
 namespace mcast {
 namespace {
 
 using Ranges = std::vector<ChunkRange>;
+
 const FetchClient::Has kNothing = [](Member, Chunk) { return false; };
 
 const std::vector<Nanos> kSilent(16);  // by member: never heard
@@ -286,158 +287,6 @@ TEST(FetchClient, RandomConversationsEnd) {
     ASSERT_TRUE(f.idle()) << "seed " << seed;
     ASSERT_TRUE(missing.empty()) << "seed " << seed;
   }
-}
-
-// ---- server ----
-
-struct Flushed {
-  Ranges again;
-  std::vector<RepairServer::Answer> answers;
-};
-Flushed flush(RepairServer& s) {
-  Flushed f;
-  s.flush(f.again, f.answers);
-  return f;
-}
-
-TEST(RepairServer, HoldsThenAnswersOneAskerByStream) {
-  RepairServer s(100);
-  EXPECT_EQ(s.deadline(), kNever);
-  s.add(1, 7, {{2, 5}}, 1000);
-  EXPECT_EQ(s.deadline(), 1100);
-  const Flushed f = flush(s);
-  EXPECT_TRUE(f.again.empty());
-  ASSERT_EQ(f.answers.size(), 1u);
-  EXPECT_EQ(f.answers[0].id, 7u);
-  EXPECT_EQ(f.answers[0].unicast, (Ranges{{2, 5}}));
-  EXPECT_TRUE(f.answers[0].coming.empty());
-  EXPECT_EQ(s.deadline(), kNever);
-}
-
-TEST(RepairServer, WhatTwoAskForIsMulticastAgain) {
-  RepairServer s(100);
-  s.add(1, 1, {{0, 10}}, 0);
-  s.add(2, 2, {{5, 15}}, 50);
-  EXPECT_EQ(s.deadline(), 100);
-  const Flushed f = flush(s);
-  EXPECT_EQ(f.again, (Ranges{{5, 10}}));
-  EXPECT_EQ(f.answers[0].unicast, (Ranges{{0, 5}}));
-  EXPECT_EQ(f.answers[0].coming, (Ranges{{5, 10}}));
-  EXPECT_EQ(f.answers[1].unicast, (Ranges{{10, 15}}));
-}
-
-TEST(RepairServer, ARankThatAsksTwiceIsOneRank) {
-  RepairServer s(100);
-  s.add(1, 1, {{0, 10}}, 0);
-  s.add(1, 2, {{0, 10}, {3, 4}}, 0);
-  EXPECT_TRUE(flush(s).again.empty());
-}
-
-TEST(RepairServer, RepeatsAChunkAFewTimesThenServesByStream) {
-  RepairServer s(0);
-  for (size_t i = 0; i < RepairServer::kMaxRepeats; i++) {
-    s.add(1, 1, {{4, 6}}, 0);
-    s.add(2, 2, {{4, 6}}, 0);
-    EXPECT_EQ(flush(s).again, (Ranges{{4, 6}}));
-  }
-  s.add(1, 1, {{4, 8}}, 0);
-  s.add(2, 2, {{4, 8}}, 0);
-  const Flushed f = flush(s);
-  EXPECT_EQ(f.again, (Ranges{{6, 8}}));
-  for (const auto& a : f.answers) {
-    EXPECT_EQ(a.unicast, (Ranges{{4, 6}}));
-    EXPECT_EQ(a.coming, (Ranges{{6, 8}}));
-  }
-}
-
-// Against a model that counts askers per chunk.
-TEST(RepairServer, RandomRequestsAgainstAModel) {
-  for (const uint64_t seed : test::seeds(300)) {
-    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
-    Rng rng(seed);
-    RepairServer s(0);
-    std::map<Chunk, size_t> repeats;
-    for (int round = 0; round < 5; round++) {
-      std::map<Chunk, std::set<Member>> askers;
-      std::map<uint32_t, std::set<Chunk>> wanted;
-      for (uint32_t id = 0; id < 6; id++) {
-        const auto asker = static_cast<Member>(rng.below(4));
-        Ranges ranges;
-        for (Chunk at = static_cast<Chunk>(rng.below(10)); at < 60;) {
-          const auto end = at + 1 + static_cast<Chunk>(rng.below(10));
-          ranges.push_back({at, end});
-          for (Chunk c = at; c < end; c++) {
-            askers[c].insert(asker);
-            wanted[id].insert(c);
-          }
-          at = end + static_cast<Chunk>(rng.below(20));
-        }
-        if (!ranges.empty()) s.add(asker, id, ranges, 0);
-      }
-      const Flushed f = flush(s);
-      std::set<Chunk> again;
-      Chunk last = 0;
-      for (const ChunkRange& r : f.again) {
-        ASSERT_LT(r.first, r.end);
-        ASSERT_GE(r.first, last);
-        last = r.end;
-        for (Chunk c = r.first; c < r.end; c++) again.insert(c);
-      }
-      for (Chunk c = 0; c < 100; c++) {
-        const bool expected = askers[c].size() >= 2 && repeats[c] < RepairServer::kMaxRepeats;
-        ASSERT_EQ(again.count(c) > 0, expected) << "seed " << seed << " chunk " << c;
-        repeats[c] += expected ? 1 : 0;
-      }
-      for (const auto& a : f.answers) {
-        std::set<Chunk> told;
-        for (const auto* list : {&a.unicast, &a.coming}) {
-          for (const ChunkRange& r : *list) {
-            for (Chunk c = r.first; c < r.end; c++) {
-              ASSERT_TRUE(told.insert(c).second);
-              ASSERT_EQ(again.count(c) > 0, list == &a.coming);
-            }
-          }
-        }
-        ASSERT_EQ(told, wanted[a.id]);
-      }
-    }
-  }
-}
-
-// ---- requests that wait ----
-
-TEST(RepairQueue, AskingAgainAddsNothing) {
-  RepairQueue q;
-  for (uint32_t id = 1; id <= 1000; id++) q.park(3, {7, 0, id, {{10, 20}, {15, 30}}});
-  q.park(3, {7, 0, 1001, {{2, 4}, {28, 33}}});
-  EXPECT_EQ(q.size(), 1u);
-  RepairQueue::Request r;
-  ASSERT_TRUE(q.next(3, 1000, r));
-  EXPECT_EQ(r.id, 1001u) << "answers to earlier requests would not count";
-  EXPECT_EQ(r.ranges, (Ranges{{2, 4}, {10, 33}}));
-  EXPECT_TRUE(q.empty());
-  EXPECT_FALSE(q.next(3, 1000, r));
-}
-
-TEST(RepairQueue, ServesInPiecesOneStreamAfterTheOther) {
-  RepairQueue q;
-  q.park(3, {7, 0, 1, {{0, 5}, {8, 10}}});
-  q.park(3, {7, 1, 2, {{0, 1}}});
-  q.park(3, {8, 0, 3, {{4, 5}}});
-  q.park(1, {7, 0, 4, {{0, 1}}});
-  EXPECT_EQ(q.askers(), (std::vector<Member>{1, 3}));
-  RepairQueue::Request r;
-  ASSERT_TRUE(q.next(3, 6, r));
-  EXPECT_EQ(r.ranges, (Ranges{{0, 5}, {8, 9}}));
-  ASSERT_TRUE(q.next(3, 6, r));
-  EXPECT_EQ(r.ranges, (Ranges{{9, 10}}));
-  EXPECT_EQ(r.sequence, 7u);
-  ASSERT_TRUE(q.next(3, 6, r));
-  EXPECT_EQ(r.root, 1);
-  q.on_released(8);
-  EXPECT_EQ(q.askers(), (std::vector<Member>{3}));
-  q.drop(3);
-  EXPECT_TRUE(q.empty());
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+// ReduceOwner: contributions are folded in rank order, whatever order they come in.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/reduce_kernels.h"
+#include "base/rng.h"
+#include "protocol/reduce_owner.h"
+#include "support/seeds.h"
+
+namespace mcast::test {
+namespace {
+
+using Block = std::vector<std::byte>;
+
+Block noise(size_t bytes, uint64_t seed) {
+  Block block(bytes);
+  Rng rng(seed);
+  // Floats of moderate size, so that the order of additions shows.
+  for (size_t i = 0; i + 4 <= bytes; i += 4) {
+    const float value = static_cast<float>(rng.below(1'000'000)) / 977.0f - 400.0f;
+    std::memcpy(block.data() + i, &value, 4);
+  }
+  return block;
+}
+
+struct Fold {
+  ReduceShape shape;
+  std::vector<Block> inputs;
+
+  Fold(uint32_t members, Member self, size_t bytes, size_t segment, uint32_t window) {
+    shape.members = members;
+    shape.self = self;
+    shape.bytes = bytes;
+    shape.segment = segment;
+    shape.window = window;
+    for (uint32_t m = 0; m < members; m++) inputs.push_back(noise(bytes, m + 1));
+  }
+
+  ConstBytes part(Member m, uint32_t segment) const {
+    const size_t at = segment * shape.segment;
+    return ConstBytes(inputs[m]).subspan(at, std::min(shape.segment, shape.bytes - at));
+  }
+
+  Block reference() const {
+    Block acc = inputs[0];
+    const size_t count = shape.bytes / 4;
+    for (uint32_t m = 1; m < shape.members; m++) {
+      fold_next(shape.element, shape.reduction, 1, inputs[m].data(), acc.data(), count);
+    }
+    fold_finish(shape.element, shape.reduction, shape.members, acc.data(), acc.data(), count);
+    return acc;
+  }
+};
+
+TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
+  for (const uint64_t seed : seeds(60)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    const auto members = static_cast<uint32_t>(2 + rng.below(5));
+    Fold f(members, static_cast<Member>(rng.below(members)), 4 * (1 + rng.below(3000)),
+           64 * (1 + rng.below(20)), static_cast<uint32_t>(1 + rng.below(5)));
+    BufferPool pool;
+    const bool in_place = rng.chance(0.5);
+    const Block want = f.reference();
+    Block out(f.shape.bytes, std::byte{0x77});
+    std::byte* to = in_place ? f.inputs[f.shape.self].data() : out.data();
+    ReduceOwner owner(f.shape, f.inputs[f.shape.self].data(), to, pool);
+    std::vector<uint32_t> sent(members);
+    owner.grant(f.shape.window);
+    while (!owner.complete()) {
+      const auto m = static_cast<Member>(rng.below(members));
+      if (m != f.shape.self && sent[m] < owner.granted()) {
+        ASSERT_TRUE(owner.accept(m, sent[m], 1, f.part(m, sent[m])));
+        sent[m]++;
+      }
+      if (rng.chance(0.3)) owner.grant(owner.folded() + f.shape.window);
+      ASSERT_LE(owner.granted(), owner.folded() + f.shape.window);
+      // What is said to be final is.
+      ASSERT_EQ(std::memcmp(to, want.data(), owner.final_bytes()), 0) << seed;
+    }
+    EXPECT_EQ(owner.final_bytes(), f.shape.bytes);
+  }
+}
+
+TEST(ReduceOwner, TakesOnlyWhatWasGrantedInOrderAndWhole) {
+  Fold f(3, 1, 1000, 256, 2);
+  BufferPool pool;
+  Block out(1000);
+  ReduceOwner owner(f.shape, f.inputs[1].data(), out.data(), pool);
+  EXPECT_EQ(owner.segments(), 4u);
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0))) << "not granted";
+  owner.grant(100);
+  EXPECT_EQ(owner.granted(), 2u) << "the window bounds a grant";
+  EXPECT_FALSE(owner.accept(0, 1, 1, f.part(0, 1))) << "not the next";
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0).first(255))) << "short";
+  EXPECT_FALSE(owner.accept(1, 0, 1, f.part(1, 0))) << "our own";
+  EXPECT_FALSE(owner.accept(3, 0, 1, f.part(0, 0))) << "no member";
+  EXPECT_TRUE(owner.accept(0, 0, 1, f.part(0, 0)));
+  EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0))) << "twice";
+  EXPECT_EQ(owner.folded(), 0u);
+  EXPECT_TRUE(owner.accept(2, 0, 1, f.part(2, 0)));
+  EXPECT_EQ(owner.folded(), 1u);
+  EXPECT_EQ(owner.final_bytes(), 256u);
+}
+
+TEST(ReduceOwner, WaitsForItsOwnStagedInput) {
+  Fold f(2, 0, 512, 256, 2);
+  f.shape.own_ready = 0;
+  BufferPool pool;
+  Block out(512);
+  ReduceOwner owner(f.shape, f.inputs[0].data(), out.data(), pool);
+  owner.grant(2);
+  EXPECT_TRUE(owner.accept(1, 0, 1, f.part(1, 0)));
+  EXPECT_TRUE(owner.accept(1, 1, 1, f.part(1, 1)));
+  EXPECT_EQ(owner.folded(), 0u);
+  owner.own_ready(300);
+  EXPECT_EQ(owner.folded(), 1u);
+  owner.own_ready(512);
+  EXPECT_TRUE(owner.complete());
+  EXPECT_EQ(out, f.reference());
+}
+
+TEST(ReduceOwner, AloneOrEmptyIsCompleteAtOnce) {
+  Fold alone(1, 0, 1000, 256, 2);
+  BufferPool pool;
+  Block out(1000);
+  ReduceOwner one(alone.shape, alone.inputs[0].data(), out.data(), pool);
+  EXPECT_TRUE(one.complete());
+  EXPECT_EQ(out, alone.inputs[0]);
+  Fold empty(4, 2, 0, 256, 2);
+  ReduceOwner none(empty.shape, nullptr, nullptr, pool);
+  EXPECT_TRUE(none.complete());
+}
+
+TEST(ReduceOwner, StagingIsBoundedByTheWindow) {
+  Fold f(4, 3, 64 * 256, 256, 3);
+  BufferPool pool;
+  Block out(f.shape.bytes);
+  ReduceOwner owner(f.shape, f.inputs[3].data(), out.data(), pool);
+  owner.grant(64);
+  // Member 0 is late: all that the others may send is staged.
+  for (const Member m : {Member{1}, Member{2}}) {
+    uint32_t s = 0;
+    while (owner.accept(m, s, 1, f.part(m, s))) s++;
+    EXPECT_EQ(s, 3u);
+  }
+  EXPECT_EQ(owner.folded(), 0u);
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,39 @@
+// UnaskedAccount: what may be sent without being asked for.
+#include <gtest/gtest.h>
+
+#include "protocol/unasked_account.h"
+
+namespace mcast::test {
+namespace {
+
+TEST(UnaskedAccount, WhoFindsNoRoomIsNotOvertaken) {
+  UnaskedAccount account(2);
+  const size_t small = UnaskedAccount::kMost / 8, large = small * 2;
+  for (Sequence s = 0; s < 8; s++) {
+    ASSERT_TRUE(account.room(1, s, small, false));
+    account.charge(1, s, small);
+  }
+  EXPECT_FALSE(account.room(1, 8, large, false));
+  account.give_back(1, small);
+  EXPECT_FALSE(account.room(1, 8, large, false));
+  EXPECT_FALSE(account.room(1, 9, small, false)) << "it is not its turn";
+  EXPECT_TRUE(account.room(0, 9, small, false)) << "of another owner";
+  account.give_back(1, small);
+  EXPECT_TRUE(account.room(1, 8, large, false));
+  account.charge(1, 8, large);
+  EXPECT_FALSE(account.room(1, 9, small, false));
+  account.give_back(1, small);
+  EXPECT_TRUE(account.room(1, 9, small, false));
+}
+
+// One that could not be read when its turn came finds the account full of later ones, none of which
+// is released before it.
+TEST(UnaskedAccount, TheOldestAlwaysHasRoom) {
+  UnaskedAccount account(2);
+  for (Sequence s = 1; account.room(1, s, 1000, false); s++) account.charge(1, s, 1000);
+  EXPECT_FALSE(account.room(1, 0, 16384, false));
+  EXPECT_TRUE(account.room(1, 0, 16384, true));
+}
+
+}  // namespace
+}  // namespace mcast::test
