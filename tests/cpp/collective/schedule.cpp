@@ -181,11 +181,10 @@ std::string Schedule::describe() const {
   return out.str();
 }
 
-Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
-  Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.reduce * 4 + flavour.ring * 2 + flavour.faultless);
-  Schedule s;
-  s.seed = seed;
-  s.ranks = static_cast<uint32_t>(rng.chance(0.04) ? 1 : 2 + rng.below(8));
+namespace {
+
+// The network and its faults; returns the payload of a chunk, bytes.
+size_t pick_net(Rng& rng, uint64_t seed, const Flavour& flavour, Schedule& s) {
   s.net.seed = seed;
   s.net.latency = pick<Nanos>(rng, {20 * kMicro, kMicro, 300 * kMicro});
   s.net.stream_latency = pick<Nanos>(rng, {50 * kMicro, 10 * kMicro, 2 * kMilli});
@@ -209,37 +208,42 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
     if (flavour.duplicates) pick_copies(seed, f);
     if (flavour.refusals) s.refuse = pick_refusals(seed);
   }
-  const size_t groups = pick<size_t>(rng, {1, 1, 2, 3});
-  const size_t budget = pick<size_t>(rng, {60'000, 400'000, 3'000'000}) / groups;
-  for (size_t g = 0; g < groups; g++) {
-    GroupParams p;
-    p.tag = seed << 8;
-    p.arity = pick<uint32_t>(rng, {2, 3, 4, 32});
-    p.agreed.chunk = chunk;
-    p.agreed.budget = s.net.receive_budget;
-    p.agreed.batch = pick<size_t>(rng, {65536, 16384, 4096, chunk});
-    p.agreed.eager = pick<size_t>(rng, {32768, 32768, 0, 1, 4096, 1 << 20});
-    p.agreed.window = pick<size_t>(rng, {0, 0, 8 * chunk, 65536});
-    p.agreed.chains = pick<uint32_t>(rng, {0, 0, 1, 2, 3, s.ranks});
-    p.agreed.reorder = pick<uint32_t>(rng, {0, 0, 1, 8});
-    p.alpha = pick<Nanos>(rng, {2 * kMilli, 2 * kMilli, 200 * kMicro, 20 * kMicro});
-    p.try_multicast = !flavour.ring;
-    if (!flavour.faultless) {
-      p.staging = pick<size_t>(rng, {4 << 20, 0, 4096, 65536});
-      p.retransmit = pick<size_t>(rng, {4 << 20, 1, 8192, 65536});
-    }
-    s.groups.push_back(p);
-    if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
-    if (flavour.reduce) p.host_of = pick_hosts(seed, s.ranks);
-    s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
-    p.lane = static_cast<uint8_t>(mix64(seed + g) % 2);
-    if (flavour.near_the_end) p.first_sequence = pick_first(seed + g, s.ops.back().size());
-    s.groups.back() = p;
+  return chunk;
+}
+
+// The `g`-th group, of `budget` bytes in all, and its operations.
+void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t budget,
+                Schedule& s) {
+  GroupParams p;
+  p.tag = s.seed << 8;
+  p.arity = pick<uint32_t>(rng, {2, 3, 4, 32});
+  p.agreed.chunk = chunk;
+  p.agreed.budget = s.net.receive_budget;
+  p.agreed.batch = pick<size_t>(rng, {65536, 16384, 4096, chunk});
+  p.agreed.eager = pick<size_t>(rng, {32768, 32768, 0, 1, 4096, 1 << 20});
+  p.agreed.window = pick<size_t>(rng, {0, 0, 8 * chunk, 65536});
+  p.agreed.chains = pick<uint32_t>(rng, {0, 0, 1, 2, 3, s.ranks});
+  p.agreed.reorder = pick<uint32_t>(rng, {0, 0, 1, 8});
+  p.alpha = pick<Nanos>(rng, {2 * kMilli, 2 * kMilli, 200 * kMicro, 20 * kMicro});
+  p.try_multicast = !flavour.ring;
+  if (!flavour.faultless) {
+    p.staging = pick<size_t>(rng, {4 << 20, 0, 4096, 65536});
+    p.retransmit = pick<size_t>(rng, {4 << 20, 1, 8192, 65536});
   }
-  s.from_callbacks = rng.chance(0.15);
-  s.posts.resize(groups);
+  s.groups.push_back(p);
+  if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
+  if (flavour.reduce) p.host_of = pick_hosts(s.seed, s.ranks);
+  s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
+  p.lane = static_cast<uint8_t>(mix64(s.seed + g) % 2);
+  if (flavour.near_the_end) p.first_sequence = pick_first(s.seed + g, s.ops.back().size());
+  s.groups.back() = p;
+}
+
+// When each rank posts each operation.
+void pick_times(Rng& rng, const Flavour& flavour, Schedule& s) {
+  s.posts.resize(s.groups.size());
   const auto pace = pick<Nanos>(rng, {0, 100 * kMicro, 5 * kMilli, 50 * kMilli});
-  for (size_t g = 0; g < groups; g++) {
+  for (size_t g = 0; g < s.groups.size(); g++) {
     for (uint32_t r = 0; r < s.ranks; r++) {
       Nanos at = flavour.faultless ? 0 : static_cast<Nanos>(rng.below(kMilli));
       if (!flavour.faultless && rng.chance(0.1)) at += static_cast<Nanos>(rng.below(3 * kSecond));
@@ -251,6 +255,22 @@ Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
       s.posts[g].push_back(times);
     }
   }
+}
+
+}  // namespace
+
+// Every draw stays where it is: a seed stands for the same schedule as ever.
+Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
+  Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.reduce * 4 + flavour.ring * 2 + flavour.faultless);
+  Schedule s;
+  s.seed = seed;
+  s.ranks = static_cast<uint32_t>(rng.chance(0.04) ? 1 : 2 + rng.below(8));
+  const size_t chunk = pick_net(rng, seed, flavour, s);
+  const size_t groups = pick<size_t>(rng, {1, 1, 2, 3});
+  const size_t budget = pick<size_t>(rng, {60'000, 400'000, 3'000'000}) / groups;
+  for (size_t g = 0; g < groups; g++) pick_group(rng, flavour, g, chunk, budget, s);
+  s.from_callbacks = rng.chance(0.15);
+  pick_times(rng, flavour, s);
   Rng clocks(seed ^ 0x636c6f636bULL);
   for (uint32_t r = 0; r < s.ranks; r++) {
     s.clocks.push_back(
