@@ -1,7 +1,7 @@
 // Device tensors on their way through pinned host memory, piece by piece, beside the network.
 //
-//   out stream:  wait for the caller's stream | copy piece 0 | mark | copy piece 1 | mark | ...
-//   network:     sends what is marked ready   ...             receives; marks what is final
+//   out stream:  wait for the caller's stream | copy piece 0 | signal | copy piece 1 | signal | ...
+//   network:     sends up to the readable end   ...           receives, raises completed ends
 //   in stream:   wait for the caller's stream | gate, copy piece 0 | gate, copy piece 1 | ... | end
 //
 // With a gate (gate.h) everything is enqueued by the posting call; later the host only stores and
@@ -23,10 +23,10 @@
 #include <optional>
 #include <vector>
 
+#include "device/gate.h"
+#include "device/pinned.h"
+#include "device/transfer.h"
 #include "engine/engine.h"
-#include "gate.h"
-#include "pinned.h"
-#include "transfer.h"
 
 namespace mcast::pg {
 
@@ -85,7 +85,8 @@ class Staged : public std::enable_shared_from_this<Staged> {
   // Network and device are done with the pinned memory. Once, by the last of the two.
   void release() { pinned_ = nullptr; }
 
-  // The watch thread. Raises marks, enqueues; true: the device has finished and the work was told.
+  // The poller. Raises readable ends, enqueues; true: the device has finished and the work was
+  // told.
   bool poll();
 
   bool gated() const { return streams_.gate != nullptr; }
@@ -175,7 +176,7 @@ class Staged : public std::enable_shared_from_this<Staged> {
   std::atomic<bool> broken_{false};  // the device fails: failure_ says why
   std::exception_ptr failure_;
 
-  // The watch thread's.
+  // The poller's.
   size_t next_mark_ = 0;
   size_t raised_ = 0;   // out pieces
   size_t written_ = 0;  // in pieces
@@ -183,15 +184,5 @@ class Staged : public std::enable_shared_from_this<Staged> {
   std::function<void()> waker_;
   std::function<void(const std::string&)> abort_;
 };
-
-// The thread that polls staged works, one per process, started by the first. After fork() the child
-// has none in flight and its own thread.
-namespace watch {
-void add(std::shared_ptr<Staged> staged);
-// Something changed: look now. Any thread, never blocking for long.
-void notify();
-// Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
-void close(Nanos limit);
-}  // namespace watch
 
 }  // namespace mcast::pg

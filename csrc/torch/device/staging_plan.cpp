@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "staging.h"
+#include "device/staging.h"
 
 namespace mcast::pg {
 namespace {

@@ -87,7 +87,7 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
   }
   staged->launch(work, engine_group->waker(),
                  [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
-                   // The last reference to a group waits for its end: not on the watch thread.
+                   // The last reference to a group waits for its end: not on the poller's thread.
                    Background::instance().run(
                        "abort: " + reason,
                        [weak, reason] {
@@ -95,7 +95,7 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
                        },
                        true);
                  });
-  tallies_.engine(op, bytes);
+  calls_.engine(op, bytes);
   return work;
 }
 

@@ -1,16 +1,16 @@
 // Device and host share the words at the head of the pinned memory (staging_plan.cpp) through a
-// gate; without a gate only lane and watch thread use them.
+// gate; without a gate only lane and poller use them.
 //
 // Deadlocks. Whatever the device has to wait for is already enqueued, or depends on the network
 // alone: the copies out of an operation come before its gates, both wait for the caller's stream as
 // it was at the post, and that can only wait for operations posted before. The network in turn
 // waits for copies out only. So as long as all ranks post operations on device tensors in the same
 // order (over all groups: the rule of NCCL), something can always move. A stream holds a bounded
-// number of commands, and enqueueing one more waits until the gates open: so the work is watched
-// before its gates are enqueued. The watch thread makes no call to the device while gates are
+// number of commands, and enqueueing one more waits until the gates open: so the work is with the
+// poller before its gates are enqueued. The poller makes no call to the device while gates are
 // closed: such a call could wait for a lock that another thread holds until the gates open. Whether
 // the device still lives is asked by a thread that nobody waits for (check()).
-#include "staging.h"
+#include "device/staging.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -21,6 +21,7 @@
 #include <mutex>
 
 #include "background.h"
+#include "device/completion_poller.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -115,7 +116,7 @@ void Staged::hook(size_t i, PostOptions& options) {
   options.completed_step = segment_;
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
     self->final_to(self->marks_[i][target], bytes);
-    if (self->streams_.gate == nullptr) watch::notify();
+    if (self->streams_.gate == nullptr) CompletionPoller::instance().notify();
   };
   options.done = [self = shared_from_this(), i,
                   work_done = std::move(options.done)](const Status& status) mutable {
@@ -142,7 +143,7 @@ void Staged::open(size_t transfer) {
     if (mark.length > 0 && mark.flag == kNoFlag) store(word(mark.word), kOpen);
     if (mark.flag != kNoFlag) final_to(mark, mark.length);
   }
-  if (streams_.gate == nullptr) watch::notify();
+  if (streams_.gate == nullptr) CompletionPoller::instance().notify();
 }
 
 void Staged::copy_out(const c10::Stream& caller) {
@@ -223,7 +224,7 @@ void Staged::launch(c10::intrusive_ptr<McastWork> work, std::function<void()> wa
     fail(error.what());
     throw;
   }
-  watch::add(shared_from_this());
+  CompletionPoller::instance().add(shared_from_this());
   if (streams_.gate == nullptr) return;
   try {
     enqueue_gates();
@@ -314,7 +315,7 @@ void Staged::break_down(std::exception_ptr error) {
   if (breaking_.exchange(true)) return;
   failure_ = std::move(error);
   broken_.store(true, std::memory_order_release);
-  watch::notify();
+  CompletionPoller::instance().notify();
 }
 
 // The device is unusable: what it still does with the memory is unknown, so that is never given
