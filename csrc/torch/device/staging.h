@@ -21,7 +21,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "device/gate.h"
