@@ -1,4 +1,4 @@
-# make demo       set everything up and train a small FSDP2 model on two ranks
+# make demo       set everything up and train a small FSDP2 model on four ranks
 # make test       what a change must pass: C++ tests, format and lint, Python tests
 # make test-all   the same, also the slow ones and the sanitizers
 # make quick      a minute after an edit of the core: C++ tests with few seeds, one job of two ranks
@@ -37,8 +37,10 @@ RESULTS := benchmarks/results
 .PHONY: bench demo test test-all test-cpp test-python test-sanitized quick soak sanitize fuzz mutants \
   aarch64 format lint setup build build-tests clean
 
+# Few tokens per step, so that the network, here loopback, has a good part of it.
 demo: build
-	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
+	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py \
+	  --steps 40 --batch 1 --context 32 --width 384 --prefetch 2
 
 test: test-cpp lint test-sanitized test-python
 

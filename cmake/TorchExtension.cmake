@@ -28,10 +28,11 @@ if(MCAST_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "torch-mcast needs torch 2.11 or later, found ${MCAST_TORCH_VERSION}")
 endif()
 
-file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp)
+file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
 Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_SOURCES})
 set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LIBRARY_OUTPUT_DIRECTORY
                       ${MCAST_EXTENSION_DIR})
+target_include_directories(mcast_torch PRIVATE ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
 target_compile_definitions(mcast_torch PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED

@@ -1,9 +1,10 @@
 """Trains a small GPT with FSDP2 on real text over backend "mcast":
 
-    torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
+    torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py
 
 Every all-gather of weights goes through the multicast engine: a rank puts its shard on the wire once,
-whatever the number of ranks. The table at the end shows the bytes beside what a ring would have sent.
+whatever the number of ranks. Tables at the end show what each rank sent beside what a ring and Gloo would
+have, and when the two lanes, all-gathers and reductions, were busy in one step.
 Ranks that are all on one host share memory instead; MCAST_SHARED_MEMORY=off keeps them on the network path.
 `--backend gloo` runs the same training for comparison; the losses agree.
 """
@@ -11,11 +12,13 @@ Ranks that are all on one host share memory instead; MCAST_SHARED_MEMORY=off kee
 import argparse
 import json
 import time
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from gpt import GPT, batch, standard_library_text
+from report import report
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,7 +27,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+from timeline import Step
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
@@ -38,6 +41,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--heads", type=int, default=6)
     p.add_argument("--rate", type=float, default=1e-3, help="learning rate")
+    p.add_argument("--prefetch", type=int, default=1, help="blocks gathered ahead (default: 1)")
     p.add_argument("--bf16", action="store_true", help="bf16 parameters on the wire")
     p.add_argument("--faults", default="", help='inject faults, e.g. "drop:rate=0.05" (mcast only)')
     p.add_argument("--json", default="", help="write losses and statistics to this file (rank 0)")
@@ -57,16 +61,36 @@ def build(args: argparse.Namespace) -> torch.nn.Module:
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+    gather_ahead(model, args.prefetch)
     return model
 
 
-def train(args: argparse.Namespace, console: Console) -> tuple[list[float], float]:
-    """Returns the mean loss over all ranks at each step, and the seconds that the steps took."""
+def gather_ahead(model: GPT, count: int) -> None:
+    """Gathers the weights of the next `count` blocks while one computes. CPU tensors have no streams:
+    without this FSDP2 waits for each all-gather where it posts it."""
+    blocks = list(model.blocks)
+    model._set_unshard_async_op(count > 0)
+    for i, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + count])
+        block.set_modules_to_backward_prefetch(blocks[max(0, i - count) : i][::-1])
+
+
+@dataclass
+class Run:
+    losses: list[float] = field(default_factory=list)  # of each step, the mean over all ranks
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return (self.steps[-1].end - self.steps[0].start) / 1e9 if self.steps else 0.0
+
+
+def train(args: argparse.Namespace, console: Console) -> Run:
     rank, world = dist.get_rank(), dist.get_world_size()
     text = standard_library_text()
     model = build(args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
-    losses: list[float] = []
+    run = Run()
     progress = Progress(
         TextColumn("training"),
         BarColumn(),
@@ -79,21 +103,24 @@ def train(args: argparse.Namespace, console: Console) -> tuple[list[float], floa
     )
     with progress:
         bar = progress.add_task("training", total=args.steps, loss=float("nan"), speed=0.0)
-        start = time.perf_counter()
         for step in range(args.steps):
             inputs, targets = batch(text, step, rank, args.batch, args.context)
+            phases = [("forward", time.monotonic_ns())]
             logits = model(inputs)
             loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+            phases.append(("backward", time.monotonic_ns()))
             loss.backward()
+            phases.append(("optimizer", time.monotonic_ns()))
             optimizer.step()
             optimizer.zero_grad()
+            phases.append(("mean loss", time.monotonic_ns()))
             mean = loss.detach().clone()
             dist.all_reduce(mean)
-            losses.append(mean.item() / world)
-            seconds = time.perf_counter() - start
+            run.steps.append(Step(tuple(phases), time.monotonic_ns()))
+            run.losses.append(mean.item() / world)
             tokens = (step + 1) * world * args.batch * args.context
-            progress.update(bar, advance=1, loss=losses[-1], speed=tokens / seconds)
-    return losses, time.perf_counter() - start
+            progress.update(bar, advance=1, loss=run.losses[-1], speed=tokens / run.seconds)
+    return run
 
 
 def all_stats() -> list[dict]:
@@ -104,49 +131,6 @@ def all_stats() -> list[dict]:
     everyone: list[dict] = [{}] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone
-
-
-def report(stats: list[dict], console: Console) -> None:
-    """What the engine put on the wire, beside a ring's bytes for the same calls."""
-    world = len(stats)
-    first = stats[0]
-    if first["path"] == "shared memory":
-        c = first["counters"]
-        console.print(
-            f"all ranks are on one host: rank 0 copied {c['shm_slot_bytes']:,} bytes into shared memory and "
-            f"read {c['shm_direct_bytes']:,} from the others' memory; nothing crossed a network. "
-            "MCAST_SHARED_MEMORY=off shows the same training over multicast on loopback."
-        )
-        return
-    table = Table(title=f"path: {first['path']} ({first['reason']})")
-    for column in (
-        "rank",
-        "multicast sent",
-        "own shards",
-        "sent / shards",
-        "a ring would send",
-        "repairs sent",
-    ):
-        table.add_column(column, justify="right")
-    for s in stats:
-        c = s["counters"]
-        own = s["bytes"].get("all_gather_into_tensor", 0) // world
-        sent = c["datagram_bytes_sent"]
-        table.add_row(
-            str(s["rank"]),
-            f"{sent:,}",
-            f"{own:,}",
-            f"{sent / own:.3f}" if own else "-",
-            f"{own * (world - 1):,}",  # a ring passes on every block but one
-            f"{c['repair_bytes_sent']:,}",
-        )
-    console.print(table)
-    calls = Table(title="calls of rank 0")
-    for column in ("operation", "engine", "fallback"):
-        calls.add_column(column, justify="left" if column == "operation" else "right")
-    for name, n in first["calls"].items():
-        calls.add_row(name, str(n["engine"]), str(n["fallback"]))
-    console.print(calls)
 
 
 def main() -> None:
@@ -163,18 +147,21 @@ def main() -> None:
         raise SystemExit("--faults needs --backend mcast")
     dist.init_process_group(args.backend, pg_options=options)
     console = Console()
-    losses, seconds = train(args, console)
-    stats = all_stats() if args.backend == "mcast" else []
+    run = train(args, console)
+    stats, trace = [], []
+    if args.backend == "mcast":
+        trace = torch_mcast.trace()
+        stats = all_stats()
     if dist.get_rank() == 0:
         console.print(
-            f"backend {args.backend}, {dist.get_world_size()} ranks: loss {losses[0]:.4f} -> "
-            f"{losses[-1]:.4f} in {args.steps} steps, {seconds:.1f} s"
+            f"backend {args.backend}, {dist.get_world_size()} ranks: loss {run.losses[0]:.4f} -> "
+            f"{run.losses[-1]:.4f} in {args.steps} steps, {run.seconds:.1f} s"
         )
         if stats:
-            report(stats, console)
+            report(stats, trace, run.steps, console)
         if args.json:
             with open(args.json, "w") as out:
-                json.dump({"losses": losses, "seconds": seconds, "stats": stats}, out)
+                json.dump({"losses": run.losses, "seconds": run.seconds, "stats": stats}, out)
     dist.destroy_process_group()
 
 

@@ -1,20 +1,7 @@
-"""Faults that tools/mutants.py plants into the core, one after the other.
+"""Faults that tools/mutants.py plants into the core, one after the other."""
 
-Each is a single mistake that somebody could make: `old`, which stands exactly once in `file`, becomes
-`new`, and the tests of `program` (tests/cpp/<program>) that match `tests` must notice.
-"""
-
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    name: str
-    file: str  # below csrc/core
-    old: str
-    new: str
-    program: str
-    tests: str  # a filter of GoogleTest
-
+from mutant import Mutant
+from mutant_list_repair import LOSS_AND_REPAIR
 
 MUTANTS = [
     # What arrives is believed.
@@ -148,103 +135,7 @@ MUTANTS = [
         "engine",
         "Sequences*",
     ),
-    # Loss and repair.
-    Mutant(
-        "gap-detection-off",
-        "protocol/block_receiver.cpp",
-        "if (seen_end_ > scanned_ + params_.tolerance)",
-        "if (seen_end_ > chunks())",
-        "protocol",
-        "BlockReceiver*",
-    ),
-    Mutant(
-        "cutoff-timer-off",
-        "protocol/block_receiver.cpp",
-        "if (drained && now >= deadline()) {",
-        "if (drained && deadline() < 0) {",
-        "protocol",
-        "BlockReceiver*",
-    ),
-    Mutant(
-        "position-goes-back",
-        "protocol/block_receiver.cpp",
-        "if (sent > announced_) {",
-        "if (sent != announced_) {",
-        "protocol",
-        "BlockReceiver*",
-    ),
-    Mutant(
-        "holes-scanned-from-the-wrong-bit",
-        "base/bitmap.h",
-        "if (at == last) return limit;",
-        "if (at + 1 >= last) return limit;",
-        "base",
-        "Bitmap*",
-    ),
-    Mutant(
-        "wrong-chunk-served",
-        "collective/repair_donor.cpp",
-        "source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes)",
-        "source.subspan(static_cast<size_t>(at - (at > 0 ? 1 : 0)) * op.plan.chunk, bytes)",
-        "collective",
-        "*LostChunk*:PaperCases.WholeBlock*",
-    ),
-    Mutant(
-        "fetch-never-retried",
-        "protocol/fetch_client.cpp",
-        "if (now < open.deadline) {",
-        "if (open.deadline != kNever) {",
-        "protocol",
-        "FetchClient*",
-    ),
-    Mutant(
-        "unanswered-fetch-stays-with-its-donor",
-        "protocol/fetch_client.cpp",
-        "wanted_.push_back({o.request.root, r, true, o.attempt + 1, 0});",
-        "wanted_.push_back({o.request.root, r, false, o.attempt + 1, 0});",
-        "protocol",
-        "FetchClient*",
-    ),
-    Mutant(
-        "refused-fetch-does-not-go-to-the-root",
-        "protocol/fetch_client.cpp",
-        "wanted_.push_back({root, r, true, later ? attempt + 1 : attempt, wait});",
-        "wanted_.push_back({root, r, false, later ? attempt + 1 : attempt, wait});",
-        "protocol",
-        "FetchClient*",
-    ),
-    Mutant(
-        "anybodys-answer-settles-a-fetch",
-        "protocol/fetch_client.cpp",
-        "if (r.id == id && r.donor == from && r.root == root) return i;",
-        "if (r.id == id && r.root == root) return i;",
-        "protocol",
-        "FetchClient*",
-    ),
-    Mutant(
-        "chunks-repeated-for-ever",
-        "protocol/repair_server.cpp",
-        "again = subtract(again, repeated_[kMaxRepeats - 1]);",
-        "",
-        "protocol",
-        "RepairServer*",
-    ),
-    Mutant(
-        "sent-gap-not-noticed",
-        "protocol/sent_tracker.cpp",
-        "if (r.timer == kNever && end > next) arm(root, now);",
-        "if (r.timer == kNever && end < next) arm(root, now);",
-        "protocol",
-        "SentTracker*",
-    ),
-    Mutant(
-        "last-chunk-of-an-early-answer-miscounted",
-        "collective/repair_early.cpp",
-        "static_cast<Chunk>((part.size() + chunk - 1) / chunk)",
-        "static_cast<Chunk>(part.size() / chunk + 1)",
-        "collective",
-        "LateRank.WhatWasLost*",
-    ),
+    *LOSS_AND_REPAIR,
     # Memory and its bounds.
     Mutant(
         "released-before-all-have-reported",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants faults into a copy of the core, one after the other, and shows which test catches each.
 
-The faults are in tests/mutant_list.py. Tests that pass whatever the code does would not be noticed
+The faults are in tests/mutant_list*.py. Tests that pass whatever the code does would not be noticed
 otherwise. A fault that no test of its filter catches is tried on all of them (--whole), is reported
 as a survivor and makes the exit status 1: then a test is missing.
 
@@ -20,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from mutant_list import MUTANTS, Mutant  # noqa: E402
+from mutant import Mutant  # noqa: E402
+from mutant_list import MUTANTS  # noqa: E402
 
 WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
@@ -43,7 +44,7 @@ ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 HEAD = """# Mutants
 
 Faults that `make mutants` plants into the core one at a time, and the test that notices each: written by
-`tools/mutants.py` from `tests/mutant_list.py`.
+`tools/mutants.py` from `tests/mutant_list*.py`.
 
 | fault | in | caught by | seconds |
 |---|---|---|---|
@@ -153,7 +154,7 @@ def check_places(mutants: list[Mutant]) -> None:
         if found != 1:
             wrong.append(f"{m.name}: its text is {found} times in csrc/core/{m.file}, not once")
     if wrong:
-        sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list.py."]))
+        sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list*.py."]))
 
 
 def check_sound(mutants: list[Mutant], jobs: int) -> None:

@@ -276,7 +276,7 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
       engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
                                    post_options(op, *work, opts.timeout, tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  tallies_.engine(op, tensor.nbytes());
+  calls_.engine(op, tensor.nbytes());
   return work;
 }
 
@@ -319,7 +319,7 @@ WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<Ga
                                      post_options(op, *work, timeout, typed[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
-  tallies_.engine(op, bytes);
+  calls_.engine(op, bytes);
   return work;
 }
 
@@ -431,7 +431,7 @@ WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
   auto work = make_work(op, c10d::OpType::BARRIER, "mcast:barrier", {}, {}, 1, nullptr);
   auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  tallies_.engine(op, 0);
+  calls_.engine(op, 0);
   return work;
 }
 

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "call_statistics.h"
+#include "device/staging.h"
 #include "engine/engine.h"
 #include "options.h"
-#include "staging.h"
-#include "tally.h"
 #include "tensors.h"
 #include "work.h"
 
@@ -91,7 +91,7 @@ class ProcessGroupMcast final : public c10d::Backend {
 
   // For stats(). group_stats() of a closed group is what it was when it was closed.
   GroupStats group_stats() const;
-  const Tallies& tallies() const { return tallies_; }
+  const CallStatistics& call_statistics() const { return calls_; }
   std::map<std::string, std::string> fallback_names() const;
   const Config& config() const { return config_; }
 
@@ -157,7 +157,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions
   const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
-  Tallies tallies_;
+  CallStatistics calls_;
 
   mutable std::mutex mutex_;  // guards the rest
   std::shared_ptr<Group> group_;

@@ -13,6 +13,8 @@
 
 #include "backend.h"
 #include "background.h"
+#include "device/completion_poller.h"
+#include "device/gate.h"
 #include "engine/transport_choice.h"
 
 namespace py = pybind11;
@@ -113,13 +115,13 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   py::dict calls;
   py::dict bytes;
   for (size_t i = 0; i < kOpCount; ++i) {
-    const Tally& tally = backend.tallies().get(static_cast<Op>(i));
-    if (tally.engine == 0 && tally.fallback == 0) continue;
+    const CallCounts& count = backend.call_statistics().get(static_cast<Op>(i));
+    if (count.engine == 0 && count.fallback == 0) continue;
     py::dict row;
-    row["engine"] = tally.engine.load();
-    row["fallback"] = tally.fallback.load();
+    row["engine"] = count.engine.load();
+    row["fallback"] = count.fallback.load();
     calls[kOpNames[i]] = row;
-    if (tally.engine != 0) bytes[kOpNames[i]] = tally.bytes.load();
+    if (count.engine != 0) bytes[kOpNames[i]] = count.bytes.load();
   }
   py::dict result;
   result["group"] = stats.name;
@@ -318,7 +320,7 @@ PYBIND11_MODULE(_C, module) {
       "shutdown",
       [](bool give_up) {
         Engine::instance().shutdown(give_up);
-        watch::close(5 * kSecond);
+        CompletionPoller::instance().close(5 * kSecond);
         Background::instance().close(5 * kSecond);
       },
       "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "

@@ -41,7 +41,7 @@ c10d::Backend& ProcessGroupMcast::fallback(Op op, const at::Tensor& tensor) {
                              " tensors is not served by the multicast engine, and group '", name_,
                              "' has no fallback backend for that device (Options(fallback=...))"));
   }
-  tallies_.fallback(op);
+  calls_.fallback(op);
   return *found->second;
 }
 
@@ -121,7 +121,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
                                 "mcast: monitored_barrier needs a CPU fallback backend");
     backend = found->second;
   }
-  tallies_.fallback(Op::monitored_barrier);
+  calls_.fallback(Op::monitored_barrier);
   ++sequence_;
   const WithoutGil nogil;
   backend->monitoredBarrier(opts, wait_all_ranks);

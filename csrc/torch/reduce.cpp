@@ -1,7 +1,7 @@
 // Reductions on the engine's reduce lane: CPU tensors in place, device tensors through pinned
-// memory (staging.h), unless their device has a fallback that reduces on the device (NCCL). Complex
-// tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to 64 bit integers
-// as signed ones, which gives the same bits for everything but order.
+// memory (device/staging.h), unless their device has a fallback that reduces on the device (NCCL).
+// Complex tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to 64 bit
+// integers as signed ones, which gives the same bits for everything but order.
 #include "backend.h"
 #include "gil.h"
 
@@ -215,7 +215,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
   }
   uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
-  tallies_.engine(op, bytes);
+  calls_.engine(op, bytes);
   return work;
 }
 
@@ -281,7 +281,7 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
       engine_group->post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),
                                 how, post_options(op, *work, opts.timeout, tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  tallies_.engine(op, tensor.nbytes());
+  calls_.engine(op, tensor.nbytes());
   return work;
 }
 
@@ -313,7 +313,7 @@ WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors&
         post_options(op, *work, timeout, outputs[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
-  tallies_.engine(op, bytes);
+  calls_.engine(op, bytes);
   return work;
 }
 

@@ -22,9 +22,9 @@
 #include <utility>
 
 #include "background.h"
+#include "device/staging.h"
 #include "engine/clock.h"
 #include "gil.h"
-#include "staging.h"
 
 namespace mcast::pg {
 namespace {

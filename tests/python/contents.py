@@ -50,11 +50,15 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return plain.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
+def compare(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    """Two flat tensors of one type, in full."""
+    if not torch.equal(got, expected):
+        wrong = (got != expected).nonzero().flatten()
+        raise AssertionError(
+            f"{what}: {len(wrong)} of {len(got)} {got.dtype} differ, first at {wrong[0]}, last at {wrong[-1]}"
+        )
+
+
 def assert_same(got: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
     assert got.dtype == expected.dtype and got.shape == expected.shape, what
-    a, b = bits(got), bits(expected)
-    if not torch.equal(a, b):
-        wrong = (a != b).nonzero().flatten()
-        raise AssertionError(
-            f"{what}: {len(wrong)} of {len(a)} bytes differ, first at {wrong[0]}, last at {wrong[-1]}"
-        )
+    compare(bits(got), bits(expected), what)

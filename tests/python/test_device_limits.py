@@ -1,5 +1,5 @@
 """Device tensors where the device is at a limit: streams that are full, a device that has failed, calls
-that block, a graph that is being captured, many groups. On the fake device of test_device.py."""
+that block, a graph that is being captured, many groups. On the fake device of device_ranks.py."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import device_ranks
 import pytest
-import test_device
 import torch
 import torch.distributed as dist
-from fake_device import TO_HOST
-from test_device import backend, blocks, check, content, ops, store, upload, upload_held
+from contents import content
+from device_ranks import BACKEND, backend, blocks, check, ops, runner, store, upload, upload_held
+from fake_device import TO_DEVICE, TO_HOST
 
 import torch_mcast
 
-device_pool, library, either = test_device.device_pool, test_device.library, test_device.either
-gated, hosted = test_device.gated, test_device.hosted
-
+device_pool, library = device_ranks.device_pool, device_ranks.library
+either, gated = device_ranks.either, device_ranks.gated
 DEPTH = 1024  # commands that a stream holds: runtime.h
 
 
@@ -41,15 +41,15 @@ def many(count: int, layout: str) -> tuple[int, int]:
         mine.copy_(content(rank, size, torch.float32, i))
         inputs.append(mine)
         at += size
-    before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+    before = ops().gates(), ops().copies(TO_DEVICE)
     if layout == "lists":
         lists = [[torch.zeros(size).to("fake") for size in sizes] for _ in range(world)]
-        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        before = ops().gates(), ops().copies(TO_DEVICE)
         dist.group.WORLD.allgather_coalesced(lists, inputs).wait()
         got = [torch.cat([lists[r][i].cpu() for r in range(world)]) for i in range(count)]
     elif layout == "flat":
         outputs = [torch.zeros(world * size).to("fake") for size in sizes]
-        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        before = ops().gates(), ops().copies(TO_DEVICE)
         dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs).wait()
         got = [output.cpu() for output in outputs]
     else:
@@ -57,14 +57,14 @@ def many(count: int, layout: str) -> tuple[int, int]:
         for i, size in enumerate(sizes):
             wide[i].copy_(torch.cat(blocks(size, torch.float32, i)))
         outputs = [torch.zeros(size).to("fake") for size in sizes]
-        before = ops().gates(), ops().copies(test_device.TO_DEVICE)
+        before = ops().gates(), ops().copies(TO_DEVICE)
         dist.group.WORLD.reduce_scatter_tensor_coalesced(outputs, wide).wait()
         got = [output.cpu() for output in outputs]
     for i, size in enumerate(sizes):
         parts = blocks(size, torch.float32, i)
         wanted = parts[rank] * world if layout == "scatter" else torch.cat(parts)
         torch.testing.assert_close(got[i], wanted, equal_nan=True)
-    return ops().gates() - before[0], ops().copies(test_device.TO_DEVICE) - before[1]
+    return ops().gates() - before[0], ops().copies(TO_DEVICE) - before[1]
 
 
 @pytest.mark.parametrize("layout", ["lists", "flat"])
@@ -112,7 +112,7 @@ def fault(gate: bool) -> str:
 
 @pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
 def test_fault(device_pool, library, gate):
-    texts = test_device.runner(device_pool, library, gate)(2, fault, gate, timeout_s=60)
+    texts = runner(device_pool, library, gate)(2, fault, gate, timeout_s=60)
     assert "mcast all_gather_into_tensor #1 on rank 0 of 2" in texts[0]
     assert "the device failed: fake device: a kernel has faulted" in texts[0]
     assert "aborted by rank 0: the device failed: " in texts[1]
@@ -176,7 +176,7 @@ def blocked_calls() -> None:
     check(output, torch.cat(blocks(size, torch.float32, 0)), "with blocked calls")
 
 
-def test_marks_do_not_wait_for_calls(gated):
+def test_progress_does_not_wait_for_calls(gated):
     gated(2, blocked_calls)
 
 
@@ -184,7 +184,7 @@ def many_groups(count: int) -> int:
     before = ops().pooled()
     output, mine = torch.zeros(8).to("fake"), torch.ones(4).to("fake")
     for _ in range(count):
-        group = dist.new_group(backend=test_device.BACKEND)
+        group = dist.new_group(backend=BACKEND)
         dist.all_gather_into_tensor(output, mine, group=group)
         dist.all_reduce(mine, group=group)
         dist.destroy_process_group(group)

@@ -1,23 +1,28 @@
-"""Reductions of device tensors, on the fake device of test_device.py: bit for bit what folding in rank
+"""Reductions of device tensors, on the fake device of device_ranks.py: bit for bit what folding in rank
 order gives, whatever is late."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import time
+from datetime import timedelta
 
+import device_ranks
 import pytest
-import test_device
 import torch
 import torch.distributed as dist
+from contents import content
+from device_ranks import AFTER, finish, flipped, ops, store, upload, upload_held
+from fake_device import TO_DEVICE, TO_HOST
 from ranks import RankError
-from test_device import content, finish, ops, store, upload, upload_held
 from test_reduce import contribution, fold, reduce_op, same_bits
 
 import torch_mcast
 
+library, device_pool = device_ranks.library, device_ranks.device_pool
+either = device_ranks.either
 Op = dist.ReduceOp
-device_pool, library, either = test_device.device_pool, test_device.library, test_device.either
 SIZES = [0, 1, 1021, 50_001]
 CASES = [
     (torch.float32, Op.SUM),
@@ -32,8 +37,8 @@ CASES = [
 def compare(there: torch.Tensor, expected: torch.Tensor, what: object) -> None:
     """A kernel enqueued now must see `expected` (NaNs of any payload)."""
     if there.is_contiguous():
-        ops().flip(there, test_device.AFTER)
-        same_bits(test_device.flipped(there.cpu(), test_device.AFTER), expected, what)
+        ops().flip(there, AFTER)
+        same_bits(flipped(there.cpu(), AFTER), expected, what)
     else:
         same_bits(there.cpu(), expected, what)
 
@@ -211,24 +216,24 @@ def overlap() -> None:
     expected = fold(whole, Op.SUM)[rank * size : (rank + 1) * size]
     mine, output = upload(whole[rank]), torch.zeros(size).to("fake")
     ops().synchronize()
-    before = ops().copies(test_device.TO_DEVICE)
-    ops().allow(test_device.TO_HOST, 2 * world)
+    before = ops().copies(TO_DEVICE)
+    ops().allow(TO_HOST, 2 * world)
     work = dist.reduce_scatter_tensor(output, mine, async_op=True)
-    wait_for(lambda: ops().copies(test_device.TO_DEVICE) - before >= 2)
-    assert ops().copies(test_device.TO_DEVICE) - before == 2
+    wait_for(lambda: ops().copies(TO_DEVICE) - before >= 2)
+    assert ops().copies(TO_DEVICE) - before == 2
     known = 2 * piece
     same_bits(ops().peek(output, known).view(torch.float32), expected[: known // 4], "half")
     store().set(f"{rank} has seen half", "1")
     store().wait([f"{r} has seen half" for r in range(world)])
-    ops().allow(test_device.TO_HOST, -1)
+    ops().allow(TO_HOST, -1)
     work.wait()
     compare(output, expected, "whole")
 
 
 def wait_for(condition) -> None:
-    deadline = test_device.time.monotonic() + 30
+    deadline = time.monotonic() + 30
     while not condition():
-        assert test_device.time.monotonic() < deadline
+        assert time.monotonic() < deadline
 
 
 def test_overlap(either):
@@ -240,14 +245,14 @@ def peer_dies() -> None:
     whole = upload(content(rank, world << 18, torch.float32))
     output = torch.zeros(1 << 18).to("fake")
     if rank == 1:
-        ops().allow(test_device.TO_HOST, 1)
+        ops().allow(TO_HOST, 1)
     work = dist.reduce_scatter_tensor(output, whole, async_op=True)
     if rank == 1:
         store().wait(["rank 0 waits"])
         os._exit(3)
     store().set("rank 0 waits", "1")
     with pytest.raises(dist.DistBackendError):
-        work.wait(test_device.timedelta(seconds=50))
+        work.wait(timedelta(seconds=50))
     ops().synchronize()  # every gate is open
 
 

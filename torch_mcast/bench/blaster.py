@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from torch_mcast.bench.peers import one_rank_per_host
+from torch_mcast.bench.program import one_rank_per_host
 from torch_mcast.lab.network import Lab
 
 _UDP_SEGMENT, _UDP_GRO = 103, 104  # <linux/udp.h>
@@ -109,7 +109,7 @@ class Blaster:
         return receiver.stdout.readline() if ready else ""
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As peers.Program; only broadcast, in a lab with one rank per host."""
+        """As program.Program; only broadcast, in a lab with one rank per host."""
         nothing = {"s": None, "cpu_s": None, "right": True}
         if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return nothing

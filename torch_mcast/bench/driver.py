@@ -9,6 +9,7 @@ from typing import Any
 
 from torch_mcast.bench import peers, rows
 from torch_mcast.bench.plan import EXTERNAL, Plan
+from torch_mcast.bench.program import Program
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.spec import LabSpec
@@ -41,7 +42,7 @@ class Run:
         self.versions: dict[str, str] = {}
         self._on_case = on_case
         self._lab: Lab | None = None
-        self._programs: dict[str, peers.Program] = {}
+        self._programs: dict[str, Program] = {}
         self._counted: dict[Any, Any] = {}
 
     @property

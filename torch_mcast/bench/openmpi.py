@@ -125,7 +125,7 @@ class OpenMpi:
             os.write(fd, f"{text}\n".encode())
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As peers.Program."""
+        """As program.Program."""
         if op not in _OPS:
             return {"s": None, "cpu_s": None, "right": True}
         self._tell(f"{op} {size} {inner} {int(check)}")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from torch_mcast.bench.peers import one_rank_per_host
+from torch_mcast.bench.program import one_rank_per_host
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.system import LabError
 
@@ -55,7 +55,7 @@ class Uftp:
                 )
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As peers.Program; only broadcast, in a lab."""
+        """As program.Program; only broadcast, in a lab."""
         if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return {"s": None, "cpu_s": None, "right": True}
         path = self._folder / "data"

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from torch_mcast.doctor.cli import SCHEMA, under_launcher
+from torch_mcast.doctor.cli import under_launcher
 from torch_mcast.doctor.findings import fail, ok, warn
+from torch_mcast.doctor.report import SCHEMA
 from torch_mcast.doctor.table import summary, table
 
 ROW = {"check": str, "finding": str, "verdict": str, "fix": str, "data": dict}

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from contents import compare
 
 
 def words(rank: int, count: int, salt: int) -> torch.Tensor:
@@ -18,24 +19,18 @@ def total(count: int, salt: int) -> torch.Tensor:
     return sum(words(rank, count, salt) for rank in range(dist.get_world_size()))
 
 
-def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    if not torch.equal(got, expected):
-        wrong = (got != expected).nonzero().flatten()
-        raise AssertionError(f"{what}: {len(wrong)} of {len(got)} words differ, first {wrong[0]}")
-
-
 def all_gather(count: int, salt: int, **more: Any) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     output = torch.full((world * count,), -1)
     dist.all_gather_into_tensor(output, words(rank, count, salt), **more)
     expected = torch.cat([words(r, count, salt) for r in range(world)])
-    same(output, expected, f"all_gather of {count}")
+    compare(output, expected, f"all_gather of {count}")
 
 
 def broadcast(count: int, salt: int, root: int = 0) -> None:
     tensor = words(root, count, salt) if dist.get_rank() == root else torch.full((count,), -1)
     dist.broadcast(tensor, root)
-    same(tensor, words(root, count, salt), f"broadcast of {count} from {root}")
+    compare(tensor, words(root, count, salt), f"broadcast of {count} from {root}")
 
 
 def reduce_scatter(count: int, salt: int) -> None:
@@ -44,13 +39,13 @@ def reduce_scatter(count: int, salt: int) -> None:
     output = torch.full((count,), -1)
     dist.reduce_scatter_tensor(output, words(rank, world * count, salt))
     expected = total(world * count, salt).chunk(world)[rank]
-    same(output, expected, f"reduce_scatter of {count}")
+    compare(output, expected, f"reduce_scatter of {count}")
 
 
 def all_reduce(count: int, salt: int) -> None:
     tensor = words(dist.get_rank(), count, salt)
     dist.all_reduce(tensor)
-    same(tensor, total(count, salt), f"all_reduce of {count}")
+    compare(tensor, total(count, salt), f"all_reduce of {count}")
 
 
 def every(counts: tuple[int, ...] = (3, 200_000), salt: int = 0) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from contents import compare
 
 import torch_mcast
 
@@ -26,14 +27,6 @@ def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
     words += (rank + 1) << 32 | (salt + 1) << 48
     words *= _ODD
     return words.view(torch.uint8)[:size]
-
-
-def check(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    if not torch.equal(got, expected):
-        wrong = (got != expected).nonzero().flatten()
-        raise AssertionError(
-            f"{what}: {len(wrong)} of {len(got)} bytes differ, first {wrong[0]}, last {wrong[-1]}"
-        )
 
 
 def join(ctx, timeout_s: float = 60.0, **options) -> None:
@@ -54,7 +47,7 @@ def all_gather(size: int, salt: int, group=None) -> None:
     output = room[8:-8]
     dist.all_gather_into_tensor(output, pattern(size, rank, salt), group=group)
     for r in range(world):
-        check(
+        compare(
             output[r * size : (r + 1) * size],
             pattern(size, r, salt),
             f"all_gather of {size}, from {r}",
@@ -69,14 +62,14 @@ def all_gather_in_place(size: int, salt: int) -> None:
     mine.copy_(pattern(size, rank, salt))
     dist.all_gather_into_tensor(output, mine)
     for r, expected in enumerate(blocks(size, salt)):
-        check(output[r * size : (r + 1) * size], expected, f"in place, {size}, from {r}")
+        compare(output[r * size : (r + 1) * size], expected, f"in place, {size}, from {r}")
 
 
 def all_gather_list(size: int, salt: int) -> None:
     outputs = [torch.zeros(size, dtype=torch.uint8) for _ in range(dist.get_world_size())]
     dist.all_gather(outputs, pattern(size, dist.get_rank(), salt))
     for r, expected in enumerate(blocks(size, salt)):
-        check(outputs[r], expected, f"list all_gather of {size}, from {r}")
+        compare(outputs[r], expected, f"list all_gather of {size}, from {r}")
 
 
 def coalesced(size: int, salt: int) -> None:
@@ -89,7 +82,7 @@ def coalesced(size: int, salt: int) -> None:
             dist.all_gather_into_tensor(outputs[i], pattern(s, rank, salt + i))
     for i, s in enumerate(sizes):
         for r, expected in enumerate(blocks(s, salt + i)):
-            check(outputs[i][r * s : (r + 1) * s], expected, f"coalesced {s}, from {r}")
+            compare(outputs[i][r * s : (r + 1) * s], expected, f"coalesced {s}, from {r}")
 
 
 def broadcast(size: int, root: int, salt: int, group=None) -> None:
@@ -99,7 +92,7 @@ def broadcast(size: int, root: int, salt: int, group=None) -> None:
         else torch.zeros(size, dtype=torch.uint8)
     )
     dist.broadcast(tensor, root, group)
-    check(tensor, pattern(size, root, salt), f"broadcast of {size} from {root}")
+    compare(tensor, pattern(size, root, salt), f"broadcast of {size} from {root}")
 
 
 def every_op(ctx, sizes, large=(), options=None) -> dict:

@@ -9,6 +9,7 @@ import time
 import programs
 import torch
 import torch.distributed as dist
+from contents import compare
 
 import torch_mcast
 
@@ -26,7 +27,7 @@ def folded(count: int, salt: int, part: slice = slice(None)) -> torch.Tensor:
 
 
 def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    programs.check(got.view(torch.uint8), expected.view(torch.uint8), what)
+    compare(got.view(torch.uint8), expected.view(torch.uint8), what)
 
 
 def block_of(count: int) -> tuple[int, slice]:
@@ -96,7 +97,7 @@ def both_at_once(ctx, size, rounds) -> dict:
         for work in works:
             work.wait()
         expected = torch.cat(programs.blocks(size // world, salt))
-        programs.check(gathered, expected, "all_gather")
+        compare(gathered, expected, "all_gather")
         same(own, folded(whole, salt, part), "reduce_scatter")
         same(total, folded(whole, salt + 1), "all_reduce")
     dist.barrier()
@@ -181,7 +182,7 @@ def shares_at_the_end_of_a_gather(ctx, policy, gather, scatter) -> tuple[float, 
     gathering.wait()
     reduced, over = received() - before, reducing.is_completed()
     reducing.wait()
-    programs.check(gathered, torch.cat(programs.blocks(gather // world, 1)), "all_gather")
+    compare(gathered, torch.cat(programs.blocks(gather // world, 1)), "all_gather")
     same(own, folded(whole, 0, part), "reduce_scatter")
     multicast = gather * (world - 1) // world
     return reduced / (reduced + multicast), over

@@ -92,7 +92,7 @@ def test_damaged_datagrams_are_dropped_and_repaired(four):
 
 
 def over_damaged_streams(ctx, size, count):
-    """The ring sends its data over TCP: 'ok', or the text of the error. Wrong bytes fail check()."""
+    """The ring sends its data over TCP: 'ok', or the text of the error. Wrong bytes fail compare()."""
     import torch.distributed as dist
 
     programs.join(ctx, algorithm="ring")

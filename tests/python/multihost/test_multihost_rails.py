@@ -11,6 +11,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
+from contents import compare
 from test_multihost_failures import (
     LIMIT,
     SIZE,
@@ -172,7 +173,7 @@ def leaves_in_flight(ctx):
             work.wait()
         dist.destroy_process_group(group)
         if salt == 1:
-            programs.check(outputs[:SIZE], programs.pattern(SIZE, 0, salt), salt)
+            compare(outputs[:SIZE], programs.pattern(SIZE, 0, salt), salt)
         dist.barrier()
     programs.all_gather(SIZE, 9)
     return torch_mcast.stats()["failure"]
@@ -196,14 +197,12 @@ def on_devices(ctx, folder, library, gate):
         output = torch.zeros(SIZE * world, dtype=torch.uint8).to("fake")
         dist.all_gather_into_tensor(output, programs.pattern(SIZE, rank, salt).to("fake"))
         for r in range(world):
-            programs.check(
-                output.cpu()[r * SIZE : (r + 1) * SIZE], programs.pattern(SIZE, r, salt), r
-            )
+            compare(output.cpu()[r * SIZE : (r + 1) * SIZE], programs.pattern(SIZE, r, salt), r)
         for root in range(world):
             whole = programs.pattern(SIZE + 13, root, salt)
             tensor = (whole if rank == root else torch.zeros_like(whole)).to("fake")
             dist.broadcast(tensor, root)
-            programs.check(tensor.cpu(), whole, f"broadcast from {root}")
+            compare(tensor.cpu(), whole, f"broadcast from {root}")
     return torch_mcast.stats()["streams"]
 
 

@@ -24,6 +24,7 @@ from torch_mcast.doctor.findings import Finding, exit_code, fail, worst
 from torch_mcast.doctor.job import compare, diagnose, facts
 from torch_mcast.doctor.job.meeting import Meeting, connect
 from torch_mcast.doctor.job.reach import Heard, Probe, plan
+from torch_mcast.doctor.report import colour, document, show, width
 from torch_mcast.doctor.table import summary, table
 
 _READY_S = 10.0
@@ -32,8 +33,6 @@ _SLACK_S = 5.0
 
 
 def _alone(findings: list[Finding], problem: str, as_json: bool) -> int:
-    from torch_mcast.doctor.cli import show
-
     fix = "check MASTER_ADDR, MASTER_PORT and the way to them: nc -vz $MASTER_ADDR $MASTER_PORT"
     rows = [*findings, fail("job", f"ranks could not be compared: {problem}", fix)]
     rank = os.environ.get("RANK", "?")
@@ -148,8 +147,6 @@ def _lead(meeting: Meeting, context: Context, timeout: float) -> tuple[dict[str,
 
 
 def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: bool) -> int:
-    from torch_mcast.doctor.cli import colour, document, width
-
     whole = document(findings, job)
     if as_json:
         print(json.dumps(whole, indent=2), flush=True)

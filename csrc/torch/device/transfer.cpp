@@ -4,7 +4,7 @@
 // Outputs that overlap need no temporaries here, unlike on the CPU: they are written from host
 // memory in rank order on one stream, so the last rank's bytes stay. An input that shares bytes
 // with another rank's output is copied first, since it is read while outputs are being written.
-#include "transfer.h"
+#include "device/transfer.h"
 
 #include <ATen/ATen.h>
 

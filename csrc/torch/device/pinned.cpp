@@ -2,7 +2,7 @@
 // more than four times as large. What no longer fits in the cache is freed on the background
 // thread, since freeing may call the device. The child of a fork starts with an empty cache; the
 // parent's pinned memory means nothing to it.
-#include "pinned.h"
+#include "device/pinned.h"
 
 #include <ATen/ops/empty.h>
 #include <pthread.h>

@@ -1,26 +1,28 @@
 // Device and host share the words at the head of the pinned memory (staging_plan.cpp) through a
-// gate; without a gate only lane and watch thread use them.
+// gate; without a gate only lane and poller use them.
 //
 // Deadlocks. Whatever the device has to wait for is already enqueued, or depends on the network
 // alone: the copies out of an operation come before its gates, both wait for the caller's stream as
 // it was at the post, and that can only wait for operations posted before. The network in turn
 // waits for copies out only. So as long as all ranks post operations on device tensors in the same
 // order (over all groups: the rule of NCCL), something can always move. A stream holds a bounded
-// number of commands, and enqueueing one more waits until the gates open: so the work is watched
-// before its gates are enqueued. The watch thread makes no call to the device while gates are
+// number of commands, and enqueueing one more waits until the gates open: so the work is with the
+// poller before its gates are enqueued. The poller makes no call to the device while gates are
 // closed: such a call could wait for a lock that another thread holds until the gates open. Whether
 // the device still lives is asked by a thread that nobody waits for (check()).
-#include "staging.h"
+#include "device/staging.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 
 #include "background.h"
+#include "device/completion_poller.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -28,6 +30,8 @@ namespace {
 
 // Past every value that is waited for, with room to count on.
 constexpr uint32_t kOpen = 0x40000000;
+
+using Plan = StagingPlan;
 
 uint32_t load(uint32_t* word) {
   return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);
@@ -38,7 +42,7 @@ void store(uint32_t* word, uint32_t value) {
 void add_one(uint32_t* word) {
   std::atomic_ref<uint32_t>(*word).fetch_add(1, std::memory_order_release);
 }
-// A mark never falls: the end of an operation may already have opened the gate.
+// A word never falls: the end of an operation may already have opened the gate.
 void raise(uint32_t* word, uint32_t value) {
   std::atomic_ref<uint32_t> shared(*word);
   uint32_t before = shared.load(std::memory_order_relaxed);
@@ -78,21 +82,23 @@ SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size
 
 Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
                const SideStreams& streams)
-    : transfers_(std::move(transfers)),
-      rank_(rank),
+    : plan_(std::move(transfers), rank, streams.segment, streams.unit),
       streams_(streams),
       backs_(std::move(backs)),
+      counted_(plan_.flags()),
+      pinned_(pinned_buffer(plan_.bytes())),
       caller_(streams.in.device_type()),
       out_end_(streams.in.device_type()),
       in_end_(streams.in.device_type()) {
-  plan_pieces();
-  sources_.resize(transfers_.size());
-  for (size_t t = 0; t < transfers_.size(); ++t) {
-    const Transfer& transfer = transfers_[t];
+  std::memset(pinned_->data(), 0, plan_.words() * sizeof(uint32_t));
+  sources_.resize(plan_.transfers().size());
+  for (size_t t = 0; t < plan_.transfers().size(); ++t) {
+    const Transfer& transfer = plan_.transfers()[t];
     if (transfer.block == 0) continue;
     // (Receivers of a broadcast have none to read, but one region for the slice that is written.)
     for (size_t i = 0; i < std::max<size_t>(1, transfer.sources.size()); ++i) {
-      sources_[t].push_back(std::make_shared<Region>(host_source(t, i), transfer.block, pinned_));
+      sources_[t].push_back(
+          std::make_shared<Region>(host(plan_.source_at(t, i)), transfer.block, pinned_));
       if (!transfer.sources.empty()) sources_[t][i]->set_readable(0);
     }
   }
@@ -110,12 +116,42 @@ std::shared_ptr<Staged> Staged::make(std::vector<Transfer> transfers,
           }};
 }
 
+Staged::Slices Staged::slices(size_t i) const {
+  const Transfer& transfer = transfers()[i];
+  Slices out;
+  const size_t block = transfer.block;
+  const bool apart = transfer.kind == Transfer::Kind::scatter;
+  out.inputs.resize(apart ? static_cast<size_t>(std::max<size_t>(transfer.sources.size(), 1)) : 1);
+  out.outputs.resize(transfer.gather() ? transfer.targets.size() : 1);
+  if (block == 0) return out;
+  for (size_t s = 0; s < out.inputs.size(); ++s) out.inputs[s] = {sources_[i][s], 0, block};
+  switch (transfer.kind) {
+    case Transfer::Kind::broadcast:
+      out.outputs[0] = out.inputs[0];
+      break;
+    case Transfer::Kind::gather: {
+      const auto all = std::make_shared<Region>(host(plan_.target_at(i, 0)),
+                                                block * transfer.targets.size(), pinned_);
+      for (size_t target = 0; target < out.outputs.size(); ++target) {
+        out.outputs[target] = {all, target * block, block};
+      }
+      break;
+    }
+    default:
+      if (transfer.kind == Transfer::Kind::reduce && transfer.targets[0].length == 0) break;
+      // A region of its own: the source's readable end is not the output's.
+      out.outputs[0] = {std::make_shared<Region>(host(plan_.target_at(i, 0)), block, pinned_), 0,
+                        block};
+  }
+  return out;
+}
+
 void Staged::hook(size_t i, PostOptions& options) {
-  if (transfers_[i].block == 0) return;
-  options.completed_step = segment_;
+  if (transfers()[i].block == 0) return;
+  options.completed_step = plan_.segment();
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
-    self->final_to(self->marks_[i][target], bytes);
-    if (self->streams_.gate == nullptr) watch::notify();
+    self->completed(self->plan_.target_words(i)[target], bytes);
+    if (self->streams_.gate == nullptr) CompletionPoller::instance().notify();
   };
   options.done = [self = shared_from_this(), i,
                   work_done = std::move(options.done)](const Status& status) mutable {
@@ -126,23 +162,24 @@ void Staged::hook(size_t i, PostOptions& options) {
   };
 }
 
-void Staged::final_to(const Mark& mark, uint64_t bytes) {
-  if (mark.length == 0) return;
-  const bool whole = bytes == mark.length;
-  if (mark.flag == kNoFlag) {
-    raise(word(mark.word),
-          static_cast<uint32_t>(whole ? (bytes + segment_ - 1) / segment_ : bytes / segment_));
-  } else if (whole && !told_[mark.flag].exchange(true, std::memory_order_relaxed)) {
-    add_one(word(mark.word));
+void Staged::completed(const Plan::TargetWord& target, uint64_t bytes) {
+  if (target.length == 0) return;
+  const bool whole = bytes == target.length;
+  if (target.flag == Plan::kNoFlag) {
+    const uint64_t segment = plan_.segment();
+    raise(word(target.word),
+          static_cast<uint32_t>(whole ? (bytes + segment - 1) / segment : bytes / segment));
+  } else if (whole && !counted_[target.flag].exchange(true, std::memory_order_relaxed)) {
+    add_one(word(target.word));
   }
 }
 
 void Staged::open(size_t transfer) {
-  for (const Mark& mark : marks_[transfer]) {
-    if (mark.length > 0 && mark.flag == kNoFlag) store(word(mark.word), kOpen);
-    if (mark.flag != kNoFlag) final_to(mark, mark.length);
+  for (const Plan::TargetWord& target : plan_.target_words(transfer)) {
+    if (target.length > 0 && target.flag == Plan::kNoFlag) store(word(target.word), kOpen);
+    if (target.flag != Plan::kNoFlag) completed(target, target.length);
   }
-  if (streams_.gate == nullptr) watch::notify();
+  if (streams_.gate == nullptr) CompletionPoller::instance().notify();
 }
 
 void Staged::copy_out(const c10::Stream& caller) {
@@ -150,51 +187,57 @@ void Staged::copy_out(const c10::Stream& caller) {
   caller_.block(streams_.out);
   caller_.block(streams_.in);
   const c10::StreamGuard on(streams_.out);
-  for (size_t i = 0; i < outs_.size();) {
-    const OutPiece& piece = outs_[i];
-    const size_t end = out_run(i);
+  const std::vector<Plan::OutPiece>& outs = plan_.outs();
+  for (size_t i = 0; i < outs.size();) {
+    const Plan::OutPiece& piece = outs[i];
+    const size_t end = plan_.out_run(i);
     size_t length = 0;
-    for (; i < end; ++i) length += outs_[i].length;
-    const DeviceBytes& source = transfers_[piece.transfer].sources[piece.source];
-    host_view(host_source(piece.transfer, piece.source) + piece.offset, length)
+    for (; i < end; ++i) length += outs[i].length;
+    const DeviceBytes& source = transfers()[piece.transfer].sources[piece.source];
+    host_view(plan_.source_at(piece.transfer, piece.source) + piece.offset, length)
         .copy_(source.view(piece.offset, length), true);
-    if (!outs_[end - 1].told) continue;
+    if (!outs[end - 1].signalled) continue;
     if (streams_.gate != nullptr) {
-      streams_.gate->signal(streams_.out, word(kCopiedWord), static_cast<uint32_t>(end));
+      streams_.gate->signal(streams_.out, word(Plan::kCopiedWord), static_cast<uint32_t>(end));
     } else {
-      out_marks_.emplace_back(c10::Event(streams_.out.device_type()), end);
-      out_marks_.back().first.record(streams_.out);
+      out_events_.emplace_back(c10::Event(streams_.out.device_type()), end);
+      out_events_.back().first.record(streams_.out);
     }
   }
   out_end_.record(streams_.out);
 }
 
-at::Tensor Staged::host_view(const std::byte* at, size_t length) const {
+uint32_t* Staged::word(size_t index) const {
+  return reinterpret_cast<uint32_t*>(pinned_->data()) + index;
+}
+
+at::Tensor Staged::host_view(size_t offset, size_t length) const {
   const DeviceBytes all{pinned_->storage(), 0, pinned_->size()};
-  return all.view(static_cast<size_t>(at - pinned_->data()), length);
+  return all.view(offset, length);
 }
 
 // On the in stream: piece `i` and what goes with it. Returns the next.
 size_t Staged::copy_in(size_t i) {
-  const InPiece& piece = ins_[i];
-  const Transfer& transfer = transfers_[piece.transfer];
-  const size_t end = in_run(i);
+  const Plan::InPiece& piece = plan_.ins()[i];
+  const Transfer& transfer = transfers()[piece.transfer];
+  const size_t end = plan_.in_run(i);
   size_t length = 0;
-  for (; i < end; ++i) length += ins_[i].length;
+  for (; i < end; ++i) length += plan_.ins()[i].length;
   const at::Tensor target = transfer.targets[piece.target].view(piece.offset, length);
   if (piece.needed == 0) {
     target.copy_(transfer.sources[0].view(piece.offset, length), true);
   } else {
-    target.copy_(host_view(host_target(piece.transfer, piece.target) + piece.offset, length), true);
+    target.copy_(host_view(plan_.target_at(piece.transfer, piece.target) + piece.offset, length),
+                 true);
   }
   return end;
 }
 
 void Staged::enqueue_gates() {
   const c10::StreamGuard on(streams_.in);
-  const InPiece* open = nullptr;  // the last that was waited for
-  for (size_t i = 0; i < ins_.size(); i = copy_in(i)) {
-    const InPiece& piece = ins_[i];
+  const Plan::InPiece* open = nullptr;  // the last that was waited for
+  for (size_t i = 0; i < plan_.ins().size(); i = copy_in(i)) {
+    const Plan::InPiece& piece = plan_.ins()[i];
     if (piece.needed == 0 || (open != nullptr && piece.same_gate(*open))) continue;
     streams_.gate->wait(streams_.in, word(piece.word), piece.needed);
     open = &piece;
@@ -206,15 +249,12 @@ void Staged::end_in() {
   if (backs_) backs_->run();
   out_end_.block(streams_.in);
   in_end_.record(streams_.in);
-  if (streams_.gate != nullptr) streams_.gate->signal(streams_.in, word(kFinishedWord), 1);
+  if (streams_.gate != nullptr) streams_.gate->signal(streams_.in, word(Plan::kFinishedWord), 1);
   enqueued_.store(true, std::memory_order_release);
 }
 
-void Staged::launch(c10::intrusive_ptr<McastWork> work, std::function<void()> waker,
-                    std::function<void(const std::string&)> abort) {
-  work_ = std::move(work);
-  waker_ = std::move(waker);
-  abort_ = std::move(abort);
+void Staged::launch(Listener listener) {
+  listener_ = std::move(listener);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   try {
     const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
@@ -223,7 +263,7 @@ void Staged::launch(c10::intrusive_ptr<McastWork> work, std::function<void()> wa
     fail(error.what());
     throw;
   }
-  watch::add(shared_from_this());
+  CompletionPoller::instance().add(shared_from_this());
   if (streams_.gate == nullptr) return;
   try {
     enqueue_gates();
@@ -238,41 +278,42 @@ void Staged::join() const {
   in_end_.block(guard.getStream(streams_.in.device()));
 }
 
-bool Staged::raise_ready() {
+bool Staged::raise_readable() {
   const size_t before = raised_;
   if (streams_.gate != nullptr) {
-    raised_ = load(word(kCopiedWord));
+    raised_ = load(word(Plan::kCopiedWord));
   } else {
-    for (; next_mark_ < out_marks_.size() && out_marks_[next_mark_].first.query(); ++next_mark_) {
-      raised_ = out_marks_[next_mark_].second;
+    for (; next_out_event_ < out_events_.size() && out_events_[next_out_event_].first.query();
+         ++next_out_event_) {
+      raised_ = out_events_[next_out_event_].second;
     }
   }
   for (size_t i = before; i < raised_; ++i) {
-    const OutPiece& piece = outs_[i];
+    const Plan::OutPiece& piece = plan_.outs()[i];
     sources_[piece.transfer][piece.source]->set_readable(piece.offset + piece.length);
   }
-  if (raised_ > before) waker_();
-  return raised_ == outs_.size();
+  if (raised_ > before) listener_.wake();
+  return raised_ == plan_.outs().size();
 }
 
-void Staged::enqueue_final() {
+void Staged::enqueue_completed() {
   if (enqueued() || failed_.load(std::memory_order_acquire)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard on(streams_.in);
-  while (written_ < ins_.size()) {
-    const InPiece& piece = ins_[written_];
+  while (written_ < plan_.ins().size()) {
+    const Plan::InPiece& piece = plan_.ins()[written_];
     if (piece.needed > 0 && load(word(piece.word)) < piece.needed) return;
-    // Read after the mark: a failed operation opens all of them.
+    // Read after the word: a failed operation opens all of them.
     if (failed_.load(std::memory_order_acquire)) return;
     written_ = copy_in(written_);
   }
   end_in();
-  work_->look_again();
+  listener_.work->look_again();
 }
 
 bool Staged::poll() {
   try {
-    if (broken_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
+    failure_.rethrow();
     if (!(streams_.gate != nullptr ? poll_words() : poll_device())) return false;
   } catch (const std::exception& error) {
     fail(error.what());
@@ -284,13 +325,13 @@ bool Staged::poll() {
 
 bool Staged::poll_words() {
   // Also if the end is seen below: the last piece may have come since.
-  return raise_ready() && enqueued() && load(word(kFinishedWord)) != 0;
+  return raise_readable() && enqueued() && load(word(Plan::kFinishedWord)) != 0;
 }
 
 bool Staged::poll_device() {
   const RelaxedCaptures relaxed(streams_.in.device_type());
-  const bool out = raise_ready();
-  enqueue_final();
+  const bool out = raise_readable();
+  enqueue_completed();
   if (!out) return false;
   if (enqueued()) return in_end_.query();
   if (!failed_.load(std::memory_order_acquire)) return false;
@@ -311,30 +352,25 @@ void Staged::check() {
 }
 
 void Staged::break_down(std::exception_ptr error) {
-  if (breaking_.exchange(true)) return;
-  failure_ = std::move(error);
-  broken_.store(true, std::memory_order_release);
-  watch::notify();
+  if (failure_.set(std::move(error))) CompletionPoller::instance().notify();
 }
 
 // The device is unusable: what it still does with the memory is unknown, so that is never given
 // back.
 void Staged::fail(const std::string& why) {
   failed_.store(true, std::memory_order_release);
-  for (size_t i = kFirstTargetWord; i < words_; ++i) store(word(i), kOpen);
+  for (size_t i = Plan::kFirstTargetWord; i < plan_.words(); ++i) store(word(i), kOpen);
   new auto(pinned_);
-  new auto(transfers_);
-  abort_("the device failed: " + why);
-  finish(work_->device_error(why));
+  new auto(transfers());
+  listener_.abort("the device failed: " + why);
+  finish(listener_.work->device_error(why));
 }
 
 void Staged::finish(std::exception_ptr error) {
   over_.store(true, std::memory_order_relaxed);
-  const auto work = std::move(work_);
-  waker_ = nullptr;
-  abort_ = nullptr;
+  const auto work = std::exchange(listener_, {}).work;
   if (backs_) dispose_later(std::move(backs_));
-  dispose_later(std::exchange(transfers_, {}));
+  dispose_later(plan_.take_transfers());
   work->end_part(std::move(error));
 }
 

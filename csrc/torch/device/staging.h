@@ -1,7 +1,7 @@
 // Device tensors on their way through pinned host memory, piece by piece, beside the network.
 //
-//   out stream:  wait for the caller's stream | copy piece 0 | mark | copy piece 1 | mark | ...
-//   network:     sends what is marked ready   ...             receives; marks what is final
+//   out stream:  wait for the caller's stream | copy piece 0 | signal | copy piece 1 | signal | ...
+//   network:     sends up to the readable end   ...           receives, raises completed ends
 //   in stream:   wait for the caller's stream | gate, copy piece 0 | gate, copy piece 1 | ... | end
 //
 // With a gate (gate.h) everything is enqueued by the posting call; later the host only stores and
@@ -18,23 +18,19 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
+#include "device/gate.h"
+#include "device/pinned.h"
+#include "device/staging_plan.h"
 #include "engine/engine.h"
-#include "gate.h"
-#include "pinned.h"
-#include "transfer.h"
 
 namespace mcast::pg {
 
 class McastWork;
-
-// Blocks of pinned memory begin at multiples of this many bytes.
-constexpr size_t kAlign = 256;
-constexpr size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // The streams of one lane on one device: those of the process, and how a group uses them.
 struct SideStreams {
@@ -51,6 +47,26 @@ struct SideStreams {
                           size_t chunk);
 };
 
+// A failure of the device that others than the poller have found, for the poller: the first counts.
+class DeviceFailure {
+ public:
+  // Any thread. Whether it is the first.
+  bool set(std::exception_ptr error) {
+    if (taken_.exchange(true)) return false;
+    error_ = std::move(error);
+    there_.store(true, std::memory_order_release);
+    return true;
+  }
+  void rethrow() const {
+    if (there_.load(std::memory_order_acquire)) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::atomic<bool> there_{false};
+  std::exception_ptr error_;
+};
+
 class Staged : public std::enable_shared_from_this<Staged> {
  public:
   // Takes pinned memory for all transfers. `rank` is the own one.
@@ -60,7 +76,7 @@ class Staged : public std::enable_shared_from_this<Staged> {
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
 
-  const std::vector<Transfer>& transfers() const { return transfers_; }
+  const std::vector<Transfer>& transfers() const { return plan_.transfers(); }
   // What to post for transfer `i`.
   struct Slices {
     std::vector<Slice> inputs;   // of a gather or reduction
@@ -70,10 +86,13 @@ class Staged : public std::enable_shared_from_this<Staged> {
   // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's.
   void hook(size_t i, PostOptions& options);
 
-  // After the posts: enqueues what can be, and lets `work` end one part when the device has
-  // finished. `waker`: of the group. `abort`: called with a reason if the device fails.
-  void launch(c10::intrusive_ptr<McastWork> work, std::function<void()> waker,
-              std::function<void(const std::string&)> abort);
+  struct Listener {
+    c10::intrusive_ptr<McastWork> work;  // one part of it ends when the device has finished
+    std::function<void()> wake;          // of the group: a readable end has risen
+    std::function<void(const std::string&)> abort;  // the device fails, for this reason
+  };
+  // After the posts: enqueues what can be.
+  void launch(Listener listener);
 
   // Any thread. True: join() covers everything.
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
@@ -85,7 +104,8 @@ class Staged : public std::enable_shared_from_this<Staged> {
   // Network and device are done with the pinned memory. Once, by the last of the two.
   void release() { pinned_ = nullptr; }
 
-  // The watch thread. Raises marks, enqueues; true: the device has finished and the work was told.
+  // The poller. Raises readable ends, enqueues; true: the device has finished and the work was
+  // told.
   bool poll();
 
   bool gated() const { return streams_.gate != nullptr; }
@@ -100,98 +120,45 @@ class Staged : public std::enable_shared_from_this<Staged> {
          const SideStreams& streams);
   ~Staged() = default;
 
-  // Device to host: [offset, offset + length) of a source of a transfer.
-  struct OutPiece {
-    size_t transfer, source, offset, length;
-    bool told;  // a mark follows, for this and those before it
-  };
-  // Host, or the own block, to device.
-  struct InPiece {
-    size_t transfer, target, offset, length;
-    size_t word;      // in words(); its value ...
-    uint32_t needed;  // ... says when the bytes are final; 0: the own block
-    bool same_gate(const InPiece& other) const {
-      return word == other.word && needed == other.needed;
-    }
-  };
-  // Where the network's progress with a target is noted.
-  struct Mark {
-    size_t word = 0;
-    size_t length = 0;  // of the target; 0: there is nothing to wait for
-    size_t flag = 0;    // in told_; kNoFlag: the word is the target's alone
-  };
-  static constexpr size_t kNoFlag = SIZE_MAX;
-  static constexpr size_t kCopiedWord = 0;
-  static constexpr size_t kFinishedWord = 1;
-  static constexpr size_t kFirstTargetWord = 2;
-
   uint32_t* word(size_t index) const;
-  // Where a source or target of a transfer is in the pinned memory.
-  std::byte* host_source(size_t transfer, size_t source) const;
-  std::byte* host_target(size_t transfer, size_t target) const;
-  at::Tensor host_view(const std::byte* at, size_t length) const;
-  void plan_pieces();
-  void plan_out();
-  void plan_in();
-  size_t out_run(size_t i) const;
-  size_t in_run(size_t i) const;
+  std::byte* host(size_t offset) const { return pinned_->data() + offset; }
+  at::Tensor host_view(size_t offset, size_t length) const;
 
-  void final_to(const Mark& mark, uint64_t bytes);
+  void completed(const StagingPlan::TargetWord& target, uint64_t bytes);
   void open(size_t transfer);
   void copy_out(const c10::Stream& caller);
   size_t copy_in(size_t i);
   void enqueue_gates();
   void end_in();
-  bool raise_ready();
-  void enqueue_final();
+  bool raise_readable();
+  void enqueue_completed();
   bool poll_words();   // with a gate: whether the device has finished
   bool poll_device();  // without
   void break_down(std::exception_ptr error);
   void fail(const std::string& why);
   void finish(std::exception_ptr error);
 
-  std::vector<Transfer> transfers_;
-  const int rank_;
+  StagingPlan plan_;
   const SideStreams streams_;
   std::shared_ptr<CopyBacks> backs_;
-  size_t segment_ = 0;
-  size_t words_ = 0;                      // at the head of the pinned memory
-  std::vector<size_t> data_;              // by transfer: offset in pinned memory
-  std::vector<std::vector<Mark>> marks_;  // by transfer, by target
-  std::vector<std::atomic<bool>> told_;   // of targets that share a word: counted there
-  std::vector<OutPiece> outs_;
-  std::vector<InPiece> ins_;
+  std::vector<std::atomic<bool>> counted_;  // of targets that share a word: it counts this one
   std::shared_ptr<PinnedBuffer> pinned_;
   // By transfer, by source; at least one where there is memory at all.
   std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
   c10::Event caller_, out_end_, in_end_;
   // Without a gate; with the number of pieces that are out then.
-  std::vector<std::pair<c10::Event, size_t>> out_marks_;
+  std::vector<std::pair<c10::Event, size_t>> out_events_;
   std::atomic<bool> enqueued_{false};
   std::atomic<bool> failed_{false};
   std::atomic<bool> over_{false};
-  std::atomic<bool> breaking_{false};
-  std::atomic<bool> broken_{false};  // the device fails: failure_ says why
-  std::exception_ptr failure_;
+  DeviceFailure failure_;
 
-  // The watch thread's.
-  size_t next_mark_ = 0;
+  // The poller's.
+  size_t next_out_event_ = 0;
   size_t raised_ = 0;   // out pieces
   size_t written_ = 0;  // in pieces
-  c10::intrusive_ptr<McastWork> work_;
-  std::function<void()> waker_;
-  std::function<void(const std::string&)> abort_;
+  Listener listener_;
 };
-
-// The thread that polls staged works, one per process, started by the first. After fork() the child
-// has none in flight and its own thread.
-namespace watch {
-void add(std::shared_ptr<Staged> staged);
-// Something changed: look now. Any thread, never blocking for long.
-void notify();
-// Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
-void close(Nanos limit);
-}  // namespace watch
 
 }  // namespace mcast::pg

@@ -32,24 +32,24 @@ inline constexpr const char* kOpNames[] = {
 };
 constexpr const char* op_name(Op op) { return kOpNames[static_cast<size_t>(op)]; }
 
-struct Tally {
+struct CallCounts {
   std::atomic<uint64_t> engine{0};
   std::atomic<uint64_t> fallback{0};
   std::atomic<uint64_t> bytes{0};  // of the output, served by the engine
 };
 
-class Tallies {
+class CallStatistics {
  public:
   void engine(Op op, uint64_t bytes) {
     at(op).engine.fetch_add(1, std::memory_order_relaxed);
     at(op).bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   void fallback(Op op) { at(op).fallback.fetch_add(1, std::memory_order_relaxed); }
-  const Tally& get(Op op) const { return tallies_[static_cast<size_t>(op)]; }
+  const CallCounts& get(Op op) const { return counts_[static_cast<size_t>(op)]; }
 
  private:
-  Tally& at(Op op) { return tallies_[static_cast<size_t>(op)]; }
-  std::array<Tally, kOpCount> tallies_;
+  CallCounts& at(Op op) { return counts_[static_cast<size_t>(op)]; }
+  std::array<CallCounts, kOpCount> counts_;
 };
 
 }  // namespace mcast::pg

@@ -2,7 +2,7 @@
 // already and write another, then look. Drivers that lack the functions, devices that refuse them
 // and builds of torch that do not tell their stream handles (or whose "cuda" is ROCm) fail it and
 // have no gate.
-#include "gate.h"
+#include "device/gate.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>

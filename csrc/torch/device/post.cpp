@@ -85,17 +85,17 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
       throw_status(posted.status(), context(op_name(op), sequence_));
     }
   }
-  staged->launch(work, engine_group->waker(),
-                 [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
-                   // The last reference to a group waits for its end: not on the watch thread.
-                   Background::instance().run(
-                       "abort: " + reason,
-                       [weak, reason] {
-                         if (const auto live = weak.lock()) live->abort(reason);
-                       },
-                       true);
-                 });
-  tallies_.engine(op, bytes);
+  staged->launch({work, engine_group->waker(),
+                  [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
+                    // The last reference to a group waits for its end: not on the poller's thread.
+                    Background::instance().run(
+                        "abort: " + reason,
+                        [weak, reason] {
+                          if (const auto live = weak.lock()) live->abort(reason);
+                        },
+                        true);
+                  }});
+  calls_.engine(op, bytes);
   return work;
 }
 

@@ -1,0 +1,55 @@
+// The threads that follow staged works to their end: one polls all of them, one asks devices
+// whether they live. One instance per process; its threads are started by the first work. After
+// fork() the child has no work in flight and an instance of its own.
+//
+// Threads: all from any thread, none blocks for long but close(). Errors: none; a work that fails
+// tells so itself.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast::pg {
+
+class Staged;
+
+class CompletionPoller {
+ public:
+  static CompletionPoller& instance();
+  CompletionPoller(const CompletionPoller&) = delete;
+  CompletionPoller& operator=(const CompletionPoller&) = delete;
+
+  // Polls `staged` until it is over. After close(): nothing.
+  void add(std::shared_ptr<Staged> staged);
+  // Something changed: look now.
+  void notify();
+  // Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
+  void close(Nanos limit);
+
+ private:
+  CompletionPoller() = default;
+  ~CompletionPoller() = delete;
+  static CompletionPoller*& current();
+
+  void poll_loop();
+  void check_loop();
+
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Staged>> added_;
+  size_t in_flight_ = 0;
+  bool notified_ = false;
+  bool polls_ = false;   // poll_loop() has its thread
+  bool checks_ = false;  // check_loop() has its thread
+  bool closed_ = false;
+
+  std::condition_variable gated_;
+  // Works with a gate: added in the last period of check_loop(), and before.
+  std::vector<std::weak_ptr<Staged>> young_, old_;
+};
+
+}  // namespace mcast::pg

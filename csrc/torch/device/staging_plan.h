@@ -1,0 +1,90 @@
+// How device tensors go through pinned memory: where each block lies there, in which pieces it is
+// copied out and in, and which word of pinned memory each piece in waits for. Arithmetic only: it
+// calls no device and touches no memory.
+//
+// Threads: none of its own; take_transfers() needs the only user. Errors: none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "device/transfer.h"
+
+namespace mcast::pg {
+
+// Blocks of pinned memory begin at multiples of this many bytes.
+constexpr size_t kAlign = 256;
+constexpr size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+class StagingPlan {
+ public:
+  // Device to host: [offset, offset + length) of a source of a transfer.
+  struct OutPiece {
+    size_t transfer, source, offset, length;
+    bool signalled;  // the device tells when it, and those before it, are out
+  };
+  // Host, or the own block, to device.
+  struct InPiece {
+    size_t transfer, target, offset, length;
+    size_t word;      // its value ...
+    uint32_t needed;  // ... says when the bytes are final; 0: the own block
+    bool same_gate(const InPiece& other) const {
+      return word == other.word && needed == other.needed;
+    }
+  };
+  // Where the network's progress with a target is noted.
+  struct TargetWord {
+    size_t word = 0;
+    size_t length = 0;  // of the target; 0: there is nothing to wait for
+    size_t flag = 0;    // below flags(); kNoFlag: the word is the target's alone
+  };
+  static constexpr size_t kNoFlag = SIZE_MAX;
+  // Words: the number of pieces that are out; whether the device has finished; those of targets.
+  static constexpr size_t kCopiedWord = 0;
+  static constexpr size_t kFinishedWord = 1;
+  static constexpr size_t kFirstTargetWord = 2;
+
+  // `rank` is the own one. Pieces have `segment` bytes, or a larger multiple of `unit`.
+  StagingPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit);
+
+  const std::vector<Transfer>& transfers() const { return transfers_; }
+  // Gives up the device memory. Afterwards words(), segment() and target_words() may be asked.
+  std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
+
+  size_t segment() const { return segment_; }
+  size_t words() const { return words_; }  // at the head of the pinned memory
+  size_t flags() const { return flags_; }  // targets that share a word
+  size_t bytes() const { return bytes_; }  // of pinned memory, the words included
+  const std::vector<OutPiece>& outs() const { return outs_; }
+  const std::vector<InPiece>& ins() const { return ins_; }
+  // Of a transfer, by target.
+  const std::vector<TargetWord>& target_words(size_t transfer) const { return targets_[transfer]; }
+
+  // Offsets in the pinned memory.
+  size_t source_at(size_t transfer, size_t source) const;
+  size_t target_at(size_t transfer, size_t target) const;
+
+  // Pieces that lie side by side in host and device memory go in one copy. One past the last that
+  // goes with piece `i`:
+  size_t out_run(size_t i) const;
+  size_t in_run(size_t i) const;
+
+ private:
+  void plan_out();
+  void plan_in();
+
+  std::vector<Transfer> transfers_;
+  const int rank_;
+  size_t segment_;
+  size_t words_ = kFirstTargetWord;
+  size_t flags_ = 0;
+  size_t bytes_ = 0;
+  std::vector<size_t> blocks_;  // by transfer: where its blocks begin
+  std::vector<std::vector<TargetWord>> targets_;
+  std::vector<OutPiece> outs_;
+  std::vector<InPiece> ins_;
+};
+
+}  // namespace mcast::pg

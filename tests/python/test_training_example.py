@@ -1,0 +1,137 @@
+"""examples/train_fsdp.py: its sums, its picture, and that it prints both without a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report import comparison, sent, shares_table, together
+from timeline import SHADES, Step, bar, busy, common, covered, merged, picture, shares, total
+
+from torch_mcast.bench.formulas import gloo_send_bytes, ring_send_bytes
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_fsdp.py"
+STEP = Step((("forward", 1000), ("backward", 1400), ("optimizer", 1900)), 2000)
+
+
+def op(lane: str, first: int | None, last: int | None, posted: int = 0) -> dict[str, Any]:
+    return {"lane": lane, "posted": posted, "first_byte": first, "last_byte": last}
+
+
+TRACE = [
+    op("multicast", 500, 1100),  # began in the step before
+    op("multicast", 1400, 1600),
+    op("multicast", 1550, 1700),
+    op("reduce", 1600, 1800),
+    op("reduce", None, None),  # moved nothing
+    op("reduce", 1950, 2500),
+]
+
+
+def test_time_is_counted_once():
+    assert merged([(5, 7), (1, 3), (2, 4), (4, 5)]) == [(1, 7)]
+    assert merged([(3, 4), (1, 2)]) == [(1, 2), (3, 4)]
+    assert common([(1, 4), (6, 9)], [(3, 7)]) == [(3, 4), (6, 7)]
+    assert common([(1, 2)], [(2, 3)]) == []
+    assert total([(1, 4), (6, 9)]) == 6
+
+
+def test_lanes_are_busy_within_the_step():
+    assert busy(TRACE, STEP.start, STEP.end) == {
+        "multicast": [(1000, 1100), (1400, 1700)],
+        "reduce": [(1600, 1800), (1950, 2000)],
+    }
+    assert shares(TRACE, [STEP]) == {"multicast": 0.4, "reduce": 0.25, "both": 0.1}
+    assert shares([], []) == {"multicast": 0.0, "reduce": 0.0, "both": 0.0}
+
+
+def test_a_bar_is_as_dark_as_its_column_is_busy():
+    assert bar([(0, 100), (125, 150), (150, 151), (350, 400)], 0, 400, 4, SHADES) == "█▒ ▒"
+    assert bar([], 0, 100, 3, SHADES) == "   "
+    assert bar([(0, 100)], 0, 100, 200, "#").count("#") == 100  # columns shorter than a ns
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_the_picture_fits_and_shows_both_lanes(width, ascii_only):
+    lines = picture(STEP, TRACE, width, ascii_only)
+    assert max(map(len, lines)) == width
+    assert [line.split()[0] for line in lines[1:4]] == ["multicast", "reduce", "both"]
+    assert all(len(line) == len(line.encode()) for line in lines) is ascii_only
+    columns = width - 10
+    both = lines[3][10:].ljust(columns)
+    assert both.strip() and not both[: columns * 6 // 10].strip()
+    assert not both[-(-columns * 7 // 10) :].strip()
+    assert lines[0][10:].startswith("|forward")
+    assert lines[0][10 + columns * 4 // 10 :].startswith("|backward")
+
+
+def test_steps_that_the_trace_has_lost_are_left_out():
+    later = Step((("forward", 5000), ("backward", 6000)), 7000)
+    trace = [op("multicast", 5100, 5200, posted=5050)]
+    assert covered(trace, [STEP, later]) == [later]
+    assert covered([], [STEP]) == []
+
+
+def test_table_of_shares():
+    lines = shares_table({"this step": [STEP]}, TRACE)
+    assert lines[1].split() == ["this", "step", "40.0%", "25.0%", "10.0%"]
+    assert len(lines[0]) == len(lines[1])
+
+
+def test_what_others_send():
+    for world in (2, 3, 8):
+        others = 64 * (world - 1) / world
+        assert ring_send_bytes("all_gather", 64, world) == others
+        assert ring_send_bytes("all_reduce", 64, world) == 2 * others
+        assert gloo_send_bytes("all_gather", 64, world) == others
+        assert gloo_send_bytes("reduce_scatter", 64, world) == 2 * others
+    assert ring_send_bytes("all_reduce", 64, 1) == 0
+
+
+def rank_stats(datagrams: int, frames: int, reduce_frames: int) -> dict[str, Any]:
+    counters = {
+        "datagram_bytes_sent": datagrams,
+        "frame_bytes_sent": frames,
+        "repair_bytes_sent": 3,
+    }
+    reduce = {"datagram_bytes_sent": 0, "frame_bytes_sent": reduce_frames, "repair_bytes_sent": 0}
+    calls = {"all_gather_into_tensor": 8000, "reduce_scatter_tensor": 1000, "barrier": 0}
+    return {"size": 4, "bytes": calls, "counters": counters, "reduce_counters": reduce}
+
+
+def test_sums_of_what_was_sent():
+    one = sent(rank_stats(datagrams=2100, frames=3200, reduce_frames=3100))
+    assert (one.gathers, one.reductions, one.together, one.repairs) == (2200, 3100, 5300, 3)
+    # A ring: 3/4 of 8000 and 3/4 of the reduction's input, 4 x 1000. Gloo reduces all of it.
+    assert (one.ring_gathers, one.ring, one.gloo) == (6000, 9000, 12000)
+    both = together([one, sent(rank_stats(2000, 3000, 3000))])
+    assert (both.gathers, both.reductions, both.ring) == (4200, 6100, 18000)
+    text = "\n".join(comparison(one))
+    assert "2.73 times" in text and "ring 1.70 times" in text and "Gloo 2.26 times" in text
+    nothing = {**rank_stats(0, 0, 0), "bytes": {}}
+    assert comparison(sent(nothing)) == []
+
+
+def test_four_ranks_without_a_terminal_or_unicode():
+    size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+         str(SCRIPT), *size, "--prefetch", "2"],
+        capture_output=True, text=True, timeout=150, check=False,
+        env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+             "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii",
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.isascii() and "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "path: multicast" in done.stdout
+    assert "All-gathers alone: a ring would have sent" in done.stdout
+    assert any(line.startswith("multicast ") and "#" in line for line in lines)
+    assert any(line.startswith("all 3 steps") for line in lines)
