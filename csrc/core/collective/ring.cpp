@@ -18,7 +18,7 @@ namespace mcast {
 namespace {
 
 constexpr size_t kRingPiece = 60u << 10;
-constexpr size_t kQueueLimit = 256u << 10;
+constexpr size_t kRingQueue = 256u << 10;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool Ring::pump(Operation& op) {
   uint32_t idle = 0;
   bool full = false;
   while (idle < streams) {
-    if (g_.port.queued(successor(), Channel::kRepair) >= kQueueLimit) {
+    if (g_.port.queued(successor(), Channel::kRepair) >= kRingQueue) {
       full = true;
       break;
     }
@@ -72,7 +72,7 @@ bool Ring::pump(Operation& op) {
   }
   g_.may_be_complete(op);
   // A full queue drains without us being told at once; look again soon.
-  return full && g_.port.queued(successor(), Channel::kRepair) < kQueueLimit;
+  return full && g_.port.queued(successor(), Channel::kRepair) < kRingQueue;
 }
 
 void Ring::on_data(const Frame& header, ConstBytes body, Nanos now) {
