@@ -69,16 +69,6 @@ void after_fork_in_child() {
   g_mutex->unlock();
 }
 
-// The settings that sockets and threads depend on.
-std::string lane_key(const Config& config) {
-  std::string key;
-  for (const char* name : {"interface", "ib_hca", "probe_timeout", "faults", "max_mtu", "rcvbuf",
-                           "sndbuf", "ttl", "liveness_limit", "pin"}) {
-    key += config.get(name) + "\n";
-  }
-  return key;
-}
-
 // Whether others can still reach it where it listens.
 bool has_its_addresses(Transport& transport) {
   if (std::string_view(transport.name()) != "udp") return true;
@@ -133,7 +123,7 @@ void Engine::Impl::sweep_poisoned() {
 
 Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index,
                                                            bool verbs, uint32_t number) {
-  const std::string key = lane_key(config) + (verbs ? "verbs" : "udp") + " lane " +
+  const std::string key = config.lane_key() + (verbs ? "verbs" : "udp") + " lane " +
                           std::to_string(index) + "." + std::to_string(number);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
@@ -171,7 +161,7 @@ Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs, uint32_t
 }
 
 std::string Engine::Impl::verbs_problem_of(const Config& config) {
-  const std::string key = config.transport + "\n" + lane_key(config);
+  const std::string key = config.transport + "\n" + config.lane_key();
   std::lock_guard<std::mutex> lock(mutex);
   const auto it = verbs_problems.find(key);
   if (it != verbs_problems.end()) return it->second;
