@@ -68,7 +68,7 @@ GroupImpl::~GroupImpl() {
 }
 
 void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
-                            const MulticastAddress& address,
+                            const MulticastAddress& address, Echo echo,
                             const std::vector<StreamAddress>& peers, Lane& lane, Nanos now) {
   std::vector<PeerId> ids;
   for (size_t m = 0; m < peers.size(); m++) {
@@ -83,7 +83,7 @@ void GroupImpl::add_to_lane(size_t index, const GroupParams& params,
     if (!joined && own.multicast_problem.empty()) own.multicast_problem = status.message();
   }
   GroupCore& core =
-      lane.add_group(own, address, joined, std::move(ids), now, counters_[index]).core();
+      lane.add_group(own, {address, joined, echo}, std::move(ids), now, counters_[index]).core();
   // A lane that fails takes the other with it: the group is one.
   core.set_failure_listener([state = state_, tag = tag_, &lane, holder = holder_,
                              other = std::weak_ptr(lanes_[1 - index])](const Status& why) {
@@ -122,14 +122,15 @@ Status GroupImpl::open(const Agreement& agreement, Nanos deadline,
   }
   // The reduce lane first: once the probe is over, every rank's is there.
   const bool added = lanes_[1]->call([&](Lane& lane, Nanos now) {
-    add_to_lane(1, params, agreement.reduce_address, agreement.reduce_peers, lane, now);
+    add_to_lane(1, params, agreement.reduce_address, agreement.echo, agreement.reduce_peers, lane,
+                now);
     params.multicast_problem = lane.find_group(tag_)->core().params().multicast_problem;
   });
   auto ready = std::make_shared<std::promise<Status>>();
   std::future<Status> future = ready->get_future();
   const bool pushed =
       added && lanes_[0]->push([this, params, agreement, ready](Lane& lane, Nanos now) {
-        add_to_lane(0, params, agreement.address, agreement.peers, lane, now);
+        add_to_lane(0, params, agreement.address, agreement.echo, agreement.peers, lane, now);
         GroupCore& core = lane.find_group(tag_)->core();
         core.set_path_listener([state = state_](const std::string& path, const std::string& why) {
           std::lock_guard<std::mutex> lock(state->mutex);

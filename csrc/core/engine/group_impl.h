@@ -50,7 +50,7 @@ class GroupImpl final : public GroupBase {
   Status push_to_lane(size_t lane, Post post);
   bool has_lanes() const override;
   void add_to_lane(size_t lane, const GroupParams& params, const MulticastAddress& address,
-                   const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
+                   Echo echo, const std::vector<StreamAddress>& peers, Lane& l, Nanos now);
   Status creation_timeout(Nanos deadline) const;
   void warn_of_ring() const;
 

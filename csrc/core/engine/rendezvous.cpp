@@ -264,7 +264,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.share = rails;
   out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
   out.address = roster.address;
-  out.address.echo = here > 1 || !roster.hosts_known;
+  out.echo = here > 1 || !roster.hosts_known ? Echo::kOn : Echo::kOff;
   out.reduce_address = out.address;
   out.reduce_address.port++;
   out.tag = roster.tag;

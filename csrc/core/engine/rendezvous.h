@@ -51,8 +51,9 @@ struct Agreement {
   Agreed agreed;
   uint64_t tag = 0;
   MulticastAddress address;
-  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   MulticastAddress reduce_address;   // the reduce lane's: a port of its own
+  Echo echo = Echo::kOn;             // on both lanes: off where no other rank shares this host
+  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   std::vector<StreamAddress> reduce_peers;
   uint32_t hosts = 1;             // distinct hosts
   std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
@@ -70,8 +71,8 @@ struct Roster {
   size_t datagram = 0;      // the least of all, bytes
   size_t budget = 0;        // the least of all, bytes
   uint64_t tag = 0;
-  std::string salt;          // see JobSalt
-  MulticastAddress address;  // without `echo`
+  std::string salt;  // see JobSalt
+  MulticastAddress address;
   struct Rank {
     uint32_t host = 0;  // numbered by their lowest rank
     StreamAddress external, loopback, reduce_external, reduce_loopback;

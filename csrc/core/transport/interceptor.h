@@ -59,7 +59,8 @@ class Interceptor final : public Transport {
     Nanos due = 0;
     uint64_t overtakes = 0;  // messages that may still pass before it; UINT64_MAX: by time only
     MulticastAddress to;     // outgoing datagrams
-    PeerId peer = kNoPeer;   // frames
+    Echo echo = Echo::kOn;
+    PeerId peer = kNoPeer;  // frames
     Channel channel = Channel::kControl;
   };
   // What becomes of one message.

@@ -143,9 +143,10 @@ class TransportContract : public ::testing::Test {
     }
     world_.pass(all);
   }
-  bool send_datagram(Node& n, const MulticastAddress& to, const Buffer& data) {
+  bool send_datagram(Node& n, const MulticastAddress& to, const Buffer& data,
+                     Echo echo = Echo::kOn) {
     for (int i = 0; i < kIdleRounds; ++i) {
-      const Bytes lent = n.dg().lend(to, data.size());
+      const Bytes lent = n.dg().lend(to, data.size(), echo);
       if (!lent.empty()) {
         std::copy(data.begin(), data.end(), lent.begin());
         n.dg().commit(data.size());

@@ -42,7 +42,8 @@ class UdEndpoint final : public Datagram {
   // reaches everybody is for a probe to find out.
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
-  Bytes lend(const MulticastAddress& address, size_t size) override;
+  using Datagram::lend;
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
   void commit(size_t size) override;
   bool flush() override;
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }

@@ -25,7 +25,7 @@ size_t UdEndpoint::waiting() const {
   return sum;
 }
 
-Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
+Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size, Echo) {
   lent_ = 0;
   if (size == 0 || size > device_.mtu() || address.port == 0) return {};
   if (free_sends_.empty()) {
