@@ -4,11 +4,12 @@
 #include <algorithm>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "engine/clock.h"
 #include "engine/connection_room.h"
 #include "engine/engine_impl.h"
-#include "engine/group_impl.h"
+#include "engine/network_group.h"
 #include "engine/rails.h"
 #include "engine/subgroups.h"
 #include "engine/transport_choice.h"
@@ -309,21 +310,17 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, Key
         spec.name, spec.size,
         connections_of(spec.size, stripes_of(mine.external), stripes_of(mine.reduce_external)));
   }
-  auto group = std::make_shared<GroupImpl>(spec, on[0], on[1]);
-  group->observe(arrived, traced(spec));
-  group->explain_transport(roster->transport_reason);
+  NetworkGroupParts from{on, roster->transport_reason, "", {}, arrived, traced(spec)};
   bool rails = false;
   if (agreement.hosts == 1) {
-    if (const std::string why = meeting.ok() ? mine.network : meeting.status().message();
-        !why.empty()) {
-      group->shares_not(why);
-    }
+    from.not_shared = meeting.ok() ? mine.network : meeting.status().message();
   } else if (agreement.hosts < spec.size && roster->shared && !spec.part) {
     Result<HostReader> reader = neighbours(*meeting, spec, introduced, agreement, deadline, store);
     if (!reader.ok()) return reader.status().with_context(creating);
     rails = *reader && Hosts(agreement.host_of).even();
-    group->fold_on_hosts(std::move(reader).value());
+    from.read_host = std::move(reader).value();
   }
+  auto group = std::make_shared<NetworkGroup>(spec, std::move(from));
   if (Status status = group->open(agreement, deadline, spec.interrupted); !status.ok())
     return status;
   if (rails || (agreement.hosts > 1 && spec.config.subgroups > 1 && !spec.part)) {

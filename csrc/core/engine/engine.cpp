@@ -21,7 +21,7 @@
 
 #include "engine/engine_impl.h"
 #include "engine/fault_classifier.h"
-#include "engine/group_impl.h"
+#include "engine/network_group.h"
 #include "engine/transport_choice.h"
 #include "transport/interceptor.h"
 #include "transport/udp/netif.h"
@@ -29,13 +29,7 @@
 #include "transport/udp/udp_transport.h"
 #include "transport/verbs/verbs_transport.h"
 
-#ifndef MCAST_VERSION
-#error "MCAST_VERSION comes from CMake"
-#endif
-
 namespace mcast {
-
-const char* version() noexcept { return MCAST_VERSION; }
 
 namespace {
 
@@ -83,13 +77,14 @@ bool has_its_addresses(Transport& transport) {
 }
 
 // So that XPS gives each lane a transmit queue of its own.
-int pin_cpu(const Config& config, size_t lane) {
+int pin_cpu(const Config& config, LaneId lane) {
   const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
   const char* local = getenv("LOCAL_WORLD_SIZE");
   const char* rank = getenv("LOCAL_RANK");
   const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
   if (config.pin == 0 || cpus < lanes) return -1;
-  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) %
+  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) +
+          static_cast<int>(index_of(lane))) %
          cpus;
 }
 
@@ -121,10 +116,10 @@ void Engine::Impl::sweep_poisoned() {
   }
 }
 
-Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index,
+Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, LaneId id,
                                                            bool verbs, uint32_t number) {
   const std::string key = config.lane_key() + (verbs ? "verbs" : "udp") + " lane " +
-                          std::to_string(index) + "." + std::to_string(number);
+                          std::to_string(index_of(id)) + "." + std::to_string(number);
   std::lock_guard<std::mutex> lock(mutex);
   if (down) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes.find(key); it != lanes.end()) {
@@ -134,17 +129,18 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
   }
   sweep_poisoned();
   Result<std::unique_ptr<Transport>> made =
-      verbs ? make_verbs_transport(VerbsOptions::from(config, index))
-            : make_udp_transport(UdpTransportOptions::from(config, index));
+      verbs ? make_verbs_transport(VerbsOptions::from(config, index_of(id)))
+            : make_udp_transport(UdpTransportOptions::from(config, index_of(id)));
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
+  const bool multicast = id == LaneId::kMulticast;
   auto lane = std::make_shared<LaneThread>(
       std::move(wrapped).value(),
-      (index == 0 ? "mcast-lane" : "mcast-red") + std::to_string(lanes.size() / kLanes),
-      number == 0 ? pin_cpu(config, index) : -1, index == 0 ? arrived : nullptr);
-  log(LogLevel::kInfo, "%s lane: transport %s", index == 0 ? "multicast" : "reduce",
+      (multicast ? "mcast-lane" : "mcast-red") + std::to_string(lanes.size() / kLanes),
+      number == 0 ? pin_cpu(config, id) : -1, multicast ? arrived : nullptr);
+  log(LogLevel::kInfo, "%s lane: transport %s", multicast ? "multicast" : "reduce",
       lane->description().c_str());
   lanes[key] = lane;
   return lane;
@@ -152,10 +148,11 @@ Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config,
 
 Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs, uint32_t number) {
   Lanes made;
-  for (size_t i = 0; i < kLanes; i++) {
-    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs, i == 0 ? number : 0);
+  for (const LaneId id : kBothLanes) {
+    const uint32_t own = id == LaneId::kMulticast ? number : 0;
+    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, id, verbs, own);
     if (!lane.ok()) return lane.status();
-    made[i] = std::move(lane).value();
+    made[id] = std::move(lane).value();
   }
   return made;
 }
@@ -199,7 +196,7 @@ Result<std::shared_ptr<Group>> Engine::Impl::create(const GroupSpec& spec, KeyVa
   }
   std::shared_ptr<GroupBase> group;
   if (spec.size == 1) {
-    group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
+    group = std::make_shared<NetworkGroup>(spec, NetworkGroupParts());
   } else {
     Result<std::shared_ptr<GroupBase>> made = join(spec, store);
     if (!made.ok()) return made.status();

@@ -33,7 +33,7 @@ struct Engine::Impl {
   std::shared_ptr<Trace> traced(const GroupSpec& spec) const { return spec.part ? nullptr : trace; }
   std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
 
-  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs,
+  Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, LaneId lane, bool verbs,
                                                uint32_t number = 0);
   // `number`: of the multicast lane, for groups that want one of their own.
   Result<Lanes> lanes_for(const Config& config, bool verbs, uint32_t number);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/log.h"
 #include "engine/clock.h"
 #include "engine/transport_choice.h"
 
@@ -76,7 +77,7 @@ Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& n
 }  // namespace
 
 bool describe_lanes(const Lanes& lanes, RankRecord& record) {
-  const bool multicast = lanes[0]->call([&record](Lane& l, Nanos) {
+  const bool multicast = lanes.multicast->call([&record](Lane& l, Nanos) {
     Transport& t = l.transport();
     record.transport = t.name();
     record.external = t.stream().address(false);
@@ -85,7 +86,7 @@ bool describe_lanes(const Lanes& lanes, RankRecord& record) {
     record.datagram_loopback = t.datagram().max_datagram({1, 1, true});
     record.budget = t.datagram().receive_budget();
   });
-  return multicast && lanes[1]->call([&record](Lane& l, Nanos) {
+  return multicast && lanes.reduce->call([&record](Lane& l, Nanos) {
     record.reduce_external = l.transport().stream().address(false);
     record.reduce_loopback = l.transport().stream().address(true);
   });

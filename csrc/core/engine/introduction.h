@@ -3,7 +3,6 @@
 // texts.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,9 +13,6 @@
 #include "engine/rendezvous.h"
 
 namespace mcast {
-
-inline constexpr size_t kLanes = 2;
-using Lanes = std::array<std::shared_ptr<LaneThread>, kLanes>;  // multicast, reduce
 
 // Writes into `record` where the lanes can be reached and what they carry. False: they are stopped.
 bool describe_lanes(const Lanes& lanes, RankRecord& record);

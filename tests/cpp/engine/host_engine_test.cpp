@@ -345,7 +345,7 @@ TEST(HostEngine, AForkedChildHasNoneOfIt) {
     if (child == 0) {
       EXPECT_EQ(barrier(*group).code(), Code::kClosed);
       EXPECT_FALSE(group->help(
-          0, [] { return false; }, monotonic_now() + kSecond));
+          LaneId::kMulticast, [] { return false; }, monotonic_now() + kSecond));
       (void)group->stats();
       group.reset();
       _exit(testing::Test::HasFailure() ? 1 : 0);
@@ -472,7 +472,7 @@ TEST(HostEngine, GivingUpReachesAThreadThatHelps) {
       EXPECT_TRUE(group->post_barrier(std::move(options)).ok());
       while (!over.load()) {
         group->help(
-            0,
+            LaneId::kMulticast,
             [&] {
               driving.store(true);
               return over.load();
@@ -531,7 +531,7 @@ TEST(HostEngine, ManyThreadsAndGroupsAtOnce) {
             EXPECT_TRUE(group->post_allgather(input, outputs, std::move(options)).ok());
             if (round % 3 == 0) {
               group->help(
-                  0, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
+                  LaneId::kMulticast, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
             }
             while (flying.size() > 4 || (round == kRounds - 1 && !flying.empty())) {
               const Status s = flying.front().second.get();
