@@ -12,6 +12,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string_view>
 #include <variant>
@@ -51,7 +52,11 @@ std::string format(const Config& config, const Row& row) {
 
 std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "shared_memory") return {"auto", "slots", "off"};
-  if (name == "transport") return {"auto", "udp", "verbs"};
+  if (name == "transport") {
+    std::vector<std::string_view> choices = {"auto"};
+    choices.insert(choices.end(), std::begin(kTransportNames), std::end(kTransportNames));
+    return choices;
+  }
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "device_wait") return {"stream", "host"};

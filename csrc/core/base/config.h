@@ -19,6 +19,14 @@
 
 namespace mcast {
 
+// Transports, each with a folder of transport/ that defines its row (transport/registry.h). The
+// first one is there on every host: what groups fall back to.
+#define MCAST_TRANSPORTS(T) T(udp) T(verbs)
+
+#define MCAST_TRANSPORT_NAME(name) #name,
+inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPORT_NAME)};
+#undef MCAST_TRANSPORT_NAME
+
 // kind, name, env, default, min, max, agreed, lane, help.
 // Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30), D duration in
 // milliseconds (may be fractional), S string.

@@ -37,6 +37,7 @@ class Interceptor final : public Transport {
   Stream& stream() override;
   void wait(Nanos timeout) override;
   void wake() noexcept override { inner_->wake(); }
+  bool has_its_address() const override { return inner_->has_its_address(); }
   void abandon_after_fork() noexcept override { inner_->abandon_after_fork(); }
   std::string describe() const override;
 

@@ -194,6 +194,9 @@ class Transport {
   virtual void wait(Nanos timeout) = 0;
   // Ends a wait() now or the next one at once. Any thread, async-signal-safe.
   virtual void wake() noexcept = 0;
+  // Whether peers can still reach the stream endpoint at its address: false once this host has lost
+  // it. Any thread.
+  virtual bool has_its_address() const { return true; }
   // In the child of a fork, which may have happened in the middle of another thread's call: closes
   // every descriptor without a word to the peers. wake() may still be called.
   virtual void abandon_after_fork() noexcept = 0;
