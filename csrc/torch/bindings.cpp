@@ -256,7 +256,7 @@ void bind_options(py::module_& module) {
 }
 
 // The library's choice among interfaces as the doctor sees them.
-py::tuple choose_interfaces(const py::list& interfaces, const std::string& pattern, size_t lane) {
+py::tuple chosen_interfaces(const py::list& interfaces, const std::string& pattern, size_t lane) {
   std::vector<Interface> all;
   for (const py::handle& row : interfaces) {
     Interface& i = all.emplace_back();
@@ -317,7 +317,7 @@ PYBIND11_MODULE(_C, module) {
   bind_backend(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
-  module.def("choose_interfaces", &choose_interfaces, py::arg("interfaces"), py::arg("pattern"),
+  module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,
              "(names of the interfaces of a lane, why these) out of `interfaces`, whose attributes "
              "are those of torch_mcast.doctor.netif.Interface; ValueError says why there is none.");

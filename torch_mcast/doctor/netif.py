@@ -173,5 +173,14 @@ def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface,
     return next(i for i in interfaces if i.name == names[0]), why
 
 
+def named_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
+    """Where the library cannot be asked: the usable interface that MCAST_SOCKET_IFNAME names, if it is
+    the name of one. ValueError: it takes the library to know."""
+    for interface in interfaces:
+        if interface.usable and text.removeprefix("=") == interface.name:
+            return interface, f'MCAST_SOCKET_IFNAME="{text}" names it'
+    raise ValueError("not known: the library, which chooses, cannot be loaded here")
+
+
 def find_loopback(interfaces: list[Interface]) -> Interface | None:
     return next((i for i in interfaces if i.loopback and i.usable), None)

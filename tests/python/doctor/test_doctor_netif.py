@@ -85,7 +85,8 @@ def test_without_the_extension_the_choice_is_not_known(monkeypatch):
         raise ImportError("torch_mcast has no compiled extension here")
 
     monkeypatch.setattr(_load, "extension", missing)
-    found = context.gather({})
+    assert context.gather({"MCAST_SOCKET_IFNAME": "=lo"}).chosen.name == "lo"
+    found = context.gather({"MCAST_SOCKET_IFNAME": "^docker"})
     assert found.chosen is None and found.interfaces
     (used,) = (f for f in interfaces_check.run(found) if f.check == "interface used")
     assert used.verdict is Verdict.WARN

@@ -59,7 +59,7 @@ def judge_loopback(loopback: Interface | None) -> list[Finding]:
 
 def run(context: Context) -> list[Finding]:
     listing = [ok("interface", describe(i), **i.to_json()) for i in context.interfaces]
-    if context.extension_error:
+    if context.chosen is None and context.extension_error:
         chosen = warn("interface used", context.why, "see the check of versions")
     else:
         chosen = judge_chosen(
