@@ -229,7 +229,8 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
                        type == c10d::OpType::REDUCE_SCATTER ||
                        type == c10d::OpType::_REDUCE_SCATTER_BASE ||
                        type == c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
-  work->set_helper([weak = std::weak_ptr(group(op_name(op))), lane = size_t{reduces}](
+  work->set_helper([weak = std::weak_ptr(group(op_name(op))),
+                    lane = reduces ? LaneId::kReduce : LaneId::kMulticast](
                        const std::function<bool()>& done, Nanos until) {
     const auto engine_group = weak.lock();
     return engine_group && engine_group->help(lane, done, until);

@@ -1,6 +1,7 @@
 // The Python module torch_mcast._C: Options, ProcessGroupMcast, statistics as plain dictionaries,
 // the settings table, and shutdown. Everything that may wait gives up Python's lock. Settings
 // become attributes of Options in a loop over the table.
+#include <arpa/inet.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -16,6 +17,7 @@
 #include "device/completion_poller.h"
 #include "device/gate.h"
 #include "engine/transport_choice.h"
+#include "transport/udp/netif.h"
 
 namespace py = pybind11;
 
@@ -255,6 +257,30 @@ void bind_options(py::module_& module) {
   }
 }
 
+// The library's choice among interfaces as the doctor sees them.
+py::tuple chosen_interfaces(const py::list& interfaces, const std::string& pattern, size_t lane) {
+  std::vector<Interface> all;
+  for (const py::handle& row : interfaces) {
+    Interface& i = all.emplace_back();
+    i.name = py::cast<std::string>(row.attr("name"));
+    i.index = py::cast<int>(row.attr("index"));
+    i.mtu = py::cast<uint32_t>(row.attr("mtu"));
+    i.up = py::cast<bool>(row.attr("up"));
+    i.loopback = py::cast<bool>(row.attr("loopback"));
+    i.multicast = py::cast<bool>(row.attr("multicast"));
+    i.default_route = py::cast<bool>(row.attr("default_route"));
+    const auto address = py::cast<std::string>(row.attr("address"));
+    if (!address.empty() && ::inet_pton(AF_INET, address.c_str(), &i.address) != 1) {
+      throw py::value_error("not an IPv4 address: " + address);
+    }
+  }
+  const auto choice = mcast::choose_interfaces(all, pattern, lane);
+  if (!choice.ok()) throw py::value_error(choice.status().message());
+  py::list names;
+  for (const Interface& i : choice->stripe) names.append(i.name);
+  return py::make_tuple(names, choice->reason);
+}
+
 void bind_backend(py::module_& module) {
   py::class_<ProcessGroupMcast, c10d::Backend, c10::intrusive_ptr<ProcessGroupMcast>>(
       module, "ProcessGroupMcast")
@@ -293,13 +319,17 @@ PYBIND11_MODULE(_C, module) {
   bind_backend(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
+  module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
+             py::arg("lane") = 0,
+             "(names of the interfaces of a lane, why these) out of `interfaces`, whose attributes "
+             "are those of torch_mcast.doctor.netif.Interface; ValueError says why there is none.");
   module.def(
       "verbs_problem",
       [] {
         // As of the environment, but whether or not it leaves the choice.
         mcast::Config config = McastOptions().resolve();
         config.transport = "auto";
-        return mcast::verbs_problem(config);
+        return mcast::transport_problem(*mcast::find_transport("verbs"), config);
       },
       py::call_guard<py::gil_scoped_release>(),
       "Empty, or why the verbs transport does not work on this host.");

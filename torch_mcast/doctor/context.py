@@ -102,9 +102,8 @@ def gather(environment: Mapping[str, str] = os.environ) -> Context:
     try:
         context.interfaces = netif.list_interfaces(context.routes)
         context.loopback = netif.find_loopback(context.interfaces)
-        context.chosen, context.why = netif.choose_interface(
-            context.interfaces, values["interface"]
-        )
+        choose = netif.named_interface if error else netif.choose_interface
+        context.chosen, context.why = choose(context.interfaces, values["interface"])
     except (OSError, ValueError) as problem:
         context.why = str(problem)
     return context

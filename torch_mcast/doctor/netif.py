@@ -1,8 +1,8 @@
-"""Which network interface the library uses: the rules of csrc/core/transport/udp/netif.h, here also
-with the reason. Enumeration asks the system; the choice is a pure function.
+"""The network interfaces of this machine, and which one the library uses. The listing works without
+the extension; the choice is the library's (csrc/core/transport/udp/netif.h), which gets the list.
 
-The same order as there matters, so interfaces are listed by getifaddrs(3), which Python does not
-have, through ctypes."""
+Its order matters, so interfaces are listed by getifaddrs(3), which Python does not have, through
+ctypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import Any
 IFF_UP, IFF_LOOPBACK, IFF_MULTICAST = 0x1, 0x8, 0x1000
 _SIOCGIFMTU = 0x8921
 _RTF_UP, _RTF_REJECT = 0x1, 0x200
-_BRIDGES = ("docker", "virbr", "br-", "cni", "lxc", "veth", "podman")
 
 
 @dataclass
@@ -164,106 +163,23 @@ def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
     return list(found.values())
 
 
-@dataclass(frozen=True)
-class Pattern:
-    exclude: bool = False
-    exact: bool = False
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Pattern:
-        """ValueError for an empty name in the list, or a stripe ("eth0+eth1") that is not exact."""
-        if not text:
-            return cls()
-        rest = text
-        exclude = rest.startswith("^")
-        rest = rest[exclude:]
-        exact = rest.startswith("=")
-        names = tuple(rest[exact:].split(","))
-        problem = ""
-        for entry in names:
-            parts = entry.split("+")
-            if len(parts) > 1 and (exclude or not exact):
-                problem = "has a stripe that is not exact"
-            elif len(set(parts)) < len(parts):
-                problem = "has one name twice in a stripe"
-            if "" in parts:
-                problem = "has an empty name"
-            if problem:
-                raise ValueError(
-                    f'interface pattern "{text}" {problem} (expected "eth,ib", "=eth0", '
-                    '"=eth0+eth1", "^docker" or "^=eth1")'
-                )
-        return cls(exclude, exact, names)
-
-    def match(self, name: str) -> int:
-        """Position of the first entry that matches, or -1. Ignores `exclude`."""
-        for i, wanted in enumerate(self.names):
-            if name in wanted.split("+") if self.exact else name.startswith(wanted):
-                return i
-        return -1
-
-
-def inventory(interfaces: list[Interface]) -> str:
-    texts = []
-    for i in interfaces:
-        state = f" {i.address}" if i.address else ""
-        state += "" if i.up else " (down)"
-        state += " (no IPv4 address)" if i.up and not i.address else ""
-        texts.append(i.name + state)
-    return ", ".join(texts) or "none"
-
-
-def _automatic(candidates: list[Interface]) -> tuple[Interface, str] | None:
-    def ordinary(i: Interface) -> bool:
-        return not i.loopback and not i.name.startswith(_BRIDGES)
-
-    rules = (
-        (lambda i: i.default_route and i.multicast, "it has the default route"),
-        (lambda i: ordinary(i) and i.multicast, "the first with IPv4 and multicast"),
-        (lambda i: i.default_route, "it has the default route (but no MULTICAST flag)"),
-        (lambda i: i.loopback, "no other interface is usable"),
-    )
-    for good, why in rules:
-        for interface in candidates:
-            if good(interface):
-                return interface, why
-    return None
-
-
 def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
     """The interface the library takes for this pattern, and why: the multicast lane's, of a stripe the
-    first. ValueError if there is none."""
-    pattern = Pattern.parse(text)
-    include = bool(pattern.names) and not pattern.exclude
-    matching = [i for i in interfaces if (pattern.match(i.name) >= 0) == include]
-    usable = [i for i in matching if i.usable]
-    if pattern.exact and include:
-        names = {i.name for i in usable}
-        for part in (part for e in pattern.names if "+" in e for part in e.split("+")):
-            if part not in names:
-                raise ValueError(
-                    f'interface pattern "{text}" stripes over {part}, which is not there, down or has '
-                    f"no IPv4 address; this host has: {inventory(interfaces)}"
-                )
-        wanted = [part for entry in pattern.names for part in entry.split("+")]
-        usable.sort(key=lambda i: wanted.index(i.name))
-    if include and usable:
-        chosen = min(usable, key=lambda i: pattern.match(i.name))
-        return chosen, f'MCAST_SOCKET_IFNAME="{text}" matches it'
-    if not include and (found := _automatic(usable)):
-        chosen, why = found
-        asked = f'MCAST_SOCKET_IFNAME="{text}" leaves it, and ' if text else ""
-        return chosen, asked + why
-    down = include and len(matching) > len(usable)
-    problem = (
-        "matches only interfaces that are down or have no IPv4 address"
-        if down
-        else "matches no usable interface"
-    )
-    raise ValueError(
-        f'interface pattern "{text}" {problem}; this host has: {inventory(interfaces)}'
-    )
+    first. The library itself is asked: ImportError where it cannot be loaded, ValueError if there is
+    none."""
+    from torch_mcast._load import extension
+
+    names, why = extension().choose_interfaces(interfaces, text)
+    return next(i for i in interfaces if i.name == names[0]), why
+
+
+def named_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
+    """Where the library cannot be asked: the usable interface that MCAST_SOCKET_IFNAME names, if it is
+    the name of one. ValueError: it takes the library to know."""
+    for interface in interfaces:
+        if interface.usable and text.removeprefix("=") == interface.name:
+            return interface, f'MCAST_SOCKET_IFNAME="{text}" names it'
+    raise ValueError("not known: the library, which chooses, cannot be loaded here")
 
 
 def find_loopback(interfaces: list[Interface]) -> Interface | None:

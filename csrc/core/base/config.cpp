@@ -12,6 +12,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string_view>
 #include <variant>
@@ -51,7 +52,11 @@ std::string format(const Config& config, const Row& row) {
 
 std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "shared_memory") return {"auto", "slots", "off"};
-  if (name == "transport") return {"auto", "udp", "verbs"};
+  if (name == "transport") {
+    std::vector<std::string_view> choices = {"auto"};
+    choices.insert(choices.end(), std::begin(kTransportNames), std::end(kTransportNames));
+    return choices;
+  }
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "device_wait") return {"stream", "host"};
@@ -62,16 +67,16 @@ std::vector<std::string_view> choices_of(std::string_view name) {
 const std::vector<Row>& rows() {
   static const auto* const kRows = [] {
     auto* all = new std::vector<Row>{
-#define MCAST_ROW_U(name, env, def, lo, hi, agreed, help)                                 \
-  {{#name, env, 'U', "", static_cast<double>(lo), static_cast<double>(hi), agreed, help}, \
-   &Config::name,                                                                         \
+#define MCAST_ROW_U(name, env, def, lo, hi, agreed, lane, help)                                 \
+  {{#name, env, 'U', "", static_cast<double>(lo), static_cast<double>(hi), agreed, lane, help}, \
+   &Config::name,                                                                               \
    {}},
-#define MCAST_ROW_D(name, env, def, lo, hi, agreed, help)                                 \
-  {{#name, env, 'D', "", static_cast<double>(lo), static_cast<double>(hi), agreed, help}, \
-   &Config::name,                                                                         \
+#define MCAST_ROW_D(name, env, def, lo, hi, agreed, lane, help)                                 \
+  {{#name, env, 'D', "", static_cast<double>(lo), static_cast<double>(hi), agreed, lane, help}, \
+   &Config::name,                                                                               \
    {}},
-#define MCAST_ROW_S(name, env, def, agreed, help) \
-  {{#name, env, 'S', "", 0, 0, agreed, help}, &Config::name, choices_of(#name)},
+#define MCAST_ROW_S(name, env, def, agreed, lane, help) \
+  {{#name, env, 'S', "", 0, 0, agreed, lane, help}, &Config::name, choices_of(#name)},
         MCAST_SETTINGS(MCAST_ROW_U, MCAST_ROW_D, MCAST_ROW_S)
 #undef MCAST_ROW_U
 #undef MCAST_ROW_D
@@ -304,6 +309,14 @@ uint64_t Config::agreed_hash() const {
     hash *= 0x100000001b3ULL;
   }
   return mix64(hash);
+}
+
+std::string Config::lane_key() const {
+  std::string key;
+  for (const Row& row : rows()) {
+    if (row.info.lane) key += format(*this, row) + "\n";
+  }
+  return key;
 }
 
 const std::vector<SettingInfo>& setting_table() {

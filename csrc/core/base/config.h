@@ -1,9 +1,12 @@
-// Settings: one table {name, environment variable, type, default, range, agreed, help}. The README
-// table, docs/settings.md, `doctor`, Python's Options and validation are all generated from it. An
-// explicit option wins over its environment variable, which wins over the default.
+// Settings: one table {name, environment variable, type, default, range, agreed, lane, help}. The
+// README table, docs/settings.md, `doctor`, Python's Options and validation are all generated from
+// it. An explicit option wins over its environment variable, which wins over the default.
 //
 // "agreed" settings decide which messages ranks exchange; their text is compared when a group is
 // made, and a difference is an error that shows both sides.
+//
+// "lane" settings are those that sockets and threads depend on: groups that differ in one of them
+// share no lanes.
 #pragma once
 
 #include <cstdint>
@@ -16,96 +19,105 @@
 
 namespace mcast {
 
-// kind, name, env, default, min, max, agreed, help.
+// Transports, each with a folder of transport/ that defines its row (transport/registry.h). The
+// first one is there on every host: what groups fall back to.
+#define MCAST_TRANSPORTS(T) T(udp) T(verbs)
+
+#define MCAST_TRANSPORT_NAME(name) #name,
+inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPORT_NAME)};
+#undef MCAST_TRANSPORT_NAME
+
+// kind, name, env, default, min, max, agreed, lane, help.
 // Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30), D duration in
 // milliseconds (may be fractional), S string.
 #define MCAST_SETTINGS(U, D, S)                                                                   \
-  S(transport, "MCAST_TRANSPORT", "auto", true,                                                   \
+  S(transport, "MCAST_TRANSPORT", "auto", true, false,                                            \
     "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "   \
     "verbs: RDMA, or an error that says which rank cannot and why")                               \
-  S(ib_hca, "MCAST_IB_HCA", "", false,                                                            \
+  S(ib_hca, "MCAST_IB_HCA", "", false, true,                                                      \
     "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact " \
     "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives " \
     "the multicast lane the first, the reduce lane the second")                                   \
-  S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true,                                           \
+  S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true, false,                                    \
     "between ranks of one host: auto: shared memory and reads of each other's memory; slots: "    \
     "shared memory only; off: the network path, as between hosts. Where a group has several "     \
     "hosts, auto also lets the ranks of a host act as one towards the others")                    \
-  S(algorithm, "MCAST_ALGORITHM", "auto", true,                                                   \
+  S(algorithm, "MCAST_ALGORITHM", "auto", true, false,                                            \
     "auto: multicast where the probe reaches every host, else ring; multicast: fail if it does "  \
     "not;"                                                                                        \
     " ring: always the unicast ring")                                                             \
-  S(interface, "MCAST_SOCKET_IFNAME", "", false,                                                  \
+  S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                            \
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "          \
     "\"^docker\";"                                                                                \
     " empty: the interface of the default route, else one with multicast, else loopback. An "     \
     "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "  \
     "\"=eth0+eth1\" stripes a lane over several")                                                 \
-  S(faults, "MCAST_FAULTS", "", false,                                                            \
+  S(faults, "MCAST_FAULTS", "", false, true,                                                      \
     "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")  \
-  U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true,                                             \
+  U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true, true,                                       \
     "upper bound of the path MTU used, bytes of IP packet")                                       \
-  U(chunk, "MCAST_CHUNK", 0, 0, 65408, true,                                                      \
+  U(chunk, "MCAST_CHUNK", 0, 0, 65408, true, false,                                               \
     "payload bytes of one datagram, a multiple of 64; 0: what the path MTU allows")               \
-  U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true,                                                \
+  U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true, false,                                         \
     "bytes a root may send before receivers are ready, at most; also the limit of small "         \
     "operations")                                                                                 \
-  U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true,                                                 \
+  U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true, false,                                          \
     "bytes in flight per active root; 0: from the receive buffers of the group")                  \
-  U(chains, "MCAST_CHAINS", 0, 0, 65535, true,                                                    \
+  U(chains, "MCAST_CHAINS", 0, 0, 65535, true, false,                                             \
     "roots of a large allgather that send at once; 0: chosen from the window and the budget")     \
-  U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true,                                                 \
+  U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true, false,                                          \
     "parts that large broadcasts and all-gathers between hosts are cut into, each with a thread " \
     "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "    \
     "have one for each rank in any case")                                                         \
-  U(arity, "MCAST_ARITY", 32, 2, 1024, true, "children per node of the control tree")             \
-  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true,                                         \
+  U(arity, "MCAST_ARITY", 32, 2, 1024, true, false, "children per node of the control tree")      \
+  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true, false,                                  \
     "bytes for data that arrives before its operation is posted, per group: small operations "    \
     "are sent so far ahead of a rank that is late")                                               \
-  U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false,                              \
+  U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false, false,                       \
     "bytes for copies of small operations until all ranks have them, per group")                  \
-  U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false,                                      \
+  U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false, true,                                \
     "socket receive buffer asked for; the kernel may grant less (net.core.rmem_max)")             \
-  U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false,                                       \
+  U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false, true,                                 \
     "datagram send buffer; below the queue limit of the link it paces the sender")                \
-  U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true,                                                \
+  U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                         \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                    \
-  U(ttl, "MCAST_TTL", 1, 0, 255, false, "IP TTL of multicast datagrams (hops between subnets)")   \
-  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true,                                       \
+  U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                     \
+    "IP TTL of multicast datagrams (hops between subnets)")                                       \
+  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "  \
     "and the burst at its switch port")                                                           \
-  U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true,                               \
+  U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                        \
     "bytes of all roots together that may wait at a switch port; what the path holds on its way " \
     "comes on top, as it is measured")                                                            \
-  S(lane_policy, "MCAST_LANE_POLICY", "fair", false,                                              \
+  S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                       \
     "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; " \
     "gather: all-gather first")                                                                   \
-  U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false,                                                \
+  U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                         \
     "operations kept for torch_mcast.trace(), per process")                                       \
-  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false,                                      \
+  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                               \
     "bytes of a device tensor per copy to or from the host, at least")                            \
-  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false,                                            \
+  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                     \
     "wait() on device tensors blocks the stream where the device can do that, or the host "       \
     "thread: stream or host")                                                                     \
-  U(pin, "MCAST_PIN", 0, 0, 1, false,                                                             \
+  U(pin, "MCAST_PIN", 0, 0, 1, false, true,                                                       \
     "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")       \
-  U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false,                                               \
+  U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false, false,                                        \
     "1: ask for huge pages behind tensors of 4 MiB and more that are sent or received")           \
-  D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true,                           \
+  D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true, true,                     \
     "silence after which a rank counts as dead while an operation is in flight, ms")              \
-  D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true,                                 \
+  D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                           \
     "time to see multicast reach all hosts before the group uses the ring, ms")                   \
-  D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false,                                                \
+  D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                         \
     "alpha of the cutoff timer: slack before missing announced chunks are fetched, ms")           \
-  D(linger, "MCAST_LINGER", 5000, 0, 86400000, false,                                             \
+  D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                      \
     "time that close and exit wait for small operations to be confirmed, ms")                     \
-  S(debug, "MCAST_DEBUG", "warn", false, "log level: off, error, warn, info, trace")
+  S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
 
 struct Config {
-#define MCAST_U(name, env, def, lo, hi, agreed, help) uint64_t name = def;
-#define MCAST_D(name, env, def, lo, hi, agreed, help) \
+#define MCAST_U(name, env, def, lo, hi, agreed, lane, help) uint64_t name = def;
+#define MCAST_D(name, env, def, lo, hi, agreed, lane, help) \
   Nanos name = static_cast<Nanos>((def)*1e6); /* ns */
-#define MCAST_S(name, env, def, agreed, help) std::string name = def;
+#define MCAST_S(name, env, def, agreed, lane, help) std::string name = def;
   MCAST_SETTINGS(MCAST_U, MCAST_D, MCAST_S)
 #undef MCAST_U
 #undef MCAST_D
@@ -126,6 +138,8 @@ struct Config {
   // "name=value ..." of the agreed settings, in table order, and its 64-bit hash.
   std::string agreed_text() const;
   uint64_t agreed_hash() const;
+  // The values of the lane settings: equal for groups that may share lanes.
+  std::string lane_key() const;
 };
 
 // One row of the table, for docs and validation messages.
@@ -135,7 +149,7 @@ struct SettingInfo {
   char kind;  // 'U', 'D', 'S'
   std::string default_text;
   double min, max;  // 0, 0 for strings
-  bool agreed;
+  bool agreed, lane;
   const char* help;
 };
 const std::vector<SettingInfo>& setting_table();

@@ -1,45 +1,33 @@
-// One engine per process: lanes by the settings that their sockets depend on, made at first use and
-// kept, so that groups are cheap. A lane that has lost a peer can never talk to that process again
-// (neither side would know what the other had received), so the next group gets a fresh one, with
-// new sockets and a new identity; the poisoned one ends when its last group is gone. The same goes
-// for a lane whose interface has got another address. The engine is leaked on purpose (nothing of
-// it may be destroyed while other threads run at exit); shutdown() is called by the host language's
-// exit hook. After fork() the child closes the descriptors it inherited and starts with an engine
-// of its own.
+// One engine per process: the groups that there are, and what they share (engine/resources.h). It
+// is leaked on purpose (nothing of it may be destroyed while other threads run at exit); shutdown()
+// is called by the host language's exit hook. After fork() the child closes the descriptors it
+// inherited and starts with an engine of its own.
 #include "engine/engine.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
 #include <new>
-#include <sstream>
-#include <string_view>
 #include <system_error>
-#include <thread>
 
-#include "engine/engine_impl.h"
+#include "engine/bootstrap.h"
 #include "engine/fault_classifier.h"
-#include "engine/group_impl.h"
-#include "engine/transport_choice.h"
-#include "transport/interceptor.h"
-#include "transport/udp/netif.h"
-#include "transport/udp/socket.h"
-#include "transport/udp/udp_transport.h"
-#include "transport/verbs/verbs_transport.h"
-
-#ifndef MCAST_VERSION
-#error "MCAST_VERSION comes from CMake"
-#endif
+#include "engine/network_group.h"
+#include "engine/resources.h"
 
 namespace mcast {
 
-const char* version() noexcept { return MCAST_VERSION; }
+struct Engine::Impl {
+  Resources resources;
+  std::mutex mutex;  // of what follows
+  std::vector<std::weak_ptr<GroupBase>> groups;
+  bool down = false;
+};
 
 namespace {
 
-constexpr Nanos kPoisonedPatience = 500 * kMilli;  // for the goodbye to peers that are still there
+constexpr Nanos kGoodbyePatience = 2 * kSecond;
 
 // Guarded by the atfork handlers, so that a child never inherits it locked.
 std::mutex* const g_mutex = new std::mutex;
@@ -48,19 +36,23 @@ Engine::Impl* g_impl = nullptr;
 
 void before_fork() {
   g_mutex->lock();
-  if (g_impl != nullptr) g_impl->mutex.lock();
+  if (g_impl == nullptr) return;
+  g_impl->mutex.lock();
+  g_impl->resources.lock();
 }
 
 void after_fork_in_parent() {
-  if (g_impl != nullptr) g_impl->mutex.unlock();
+  if (g_impl != nullptr) {
+    g_impl->resources.unlock();
+    g_impl->mutex.unlock();
+  }
   g_mutex->unlock();
 }
 
 void after_fork_in_child() {
   if (g_impl != nullptr) {
-    for (const auto& [key, lane] : g_impl->lanes) lane->abandon_after_fork();
-    for (const auto& lane : g_impl->poisoned) lane->abandon_after_fork();
-    if (g_impl->hub) g_impl->hub->abandon_after_fork();
+    g_impl->resources.abandon_after_fork();
+    g_impl->resources.unlock();
     g_impl->mutex.unlock();
   }
   // The parent's engine stays in memory, untouched: its threads do not exist here.
@@ -69,38 +61,32 @@ void after_fork_in_child() {
   g_mutex->unlock();
 }
 
-// The settings that sockets and threads depend on.
-std::string lane_key(const Config& config) {
-  std::string key;
-  for (const char* name : {"interface", "ib_hca", "probe_timeout", "faults", "max_mtu", "rcvbuf",
-                           "sndbuf", "ttl", "liveness_limit", "pin"}) {
-    key += config.get(name) + "\n";
+Status check_spec(const GroupSpec& spec) {
+  if (spec.size == 0 || spec.size >= kNoMember || spec.rank >= spec.size) {
+    return Status(Code::kInvalidArgument, "group '" + spec.name + "': rank " +
+                                              std::to_string(spec.rank) + " of " +
+                                              std::to_string(spec.size));
   }
-  return key;
+  // Also where one rank needs no transport: a bad text should not wait for the second rank.
+  const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier());
+  return rules.ok() ? Status() : rules.status().with_context("setting faults (MCAST_FAULTS)");
 }
 
-// Whether others can still reach it where it listens.
-bool has_its_addresses(Transport& transport) {
-  if (std::string_view(transport.name()) != "udp") return true;
-  const auto interfaces = list_interfaces();
-  if (!interfaces.ok()) return true;  // not known
-  std::istringstream listens(transport.stream().address(false).host);
-  for (std::string address; std::getline(listens, address, '+');) {
-    const auto here = [&](const Interface& i) { return to_text(i.address) == address; };
-    if (std::none_of(interfaces->begin(), interfaces->end(), here)) return false;
-  }
-  return true;
+Result<std::shared_ptr<GroupBase>> make_group(Resources& resources, const GroupSpec& spec,
+                                              KeyValueStore& store) {
+  if (spec.size > 1) return Bootstrap(resources, spec, store).run();
+  return std::shared_ptr<GroupBase>(std::make_shared<NetworkGroup>(spec, NetworkGroupParts()));
 }
 
-// So that XPS gives each lane a transmit queue of its own.
-int pin_cpu(const Config& config, size_t lane) {
-  const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
-  const char* local = getenv("LOCAL_WORLD_SIZE");
-  const char* rank = getenv("LOCAL_RANK");
-  const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
-  if (config.pin == 0 || cpus < lanes) return -1;
-  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) + static_cast<int>(lane)) %
-         cpus;
+// All at once: the patience of many groups must not add up.
+void close_all(const std::vector<std::shared_ptr<GroupBase>>& groups, bool give_up) {
+  std::vector<std::pair<Nanos, std::future<Status>>> closing;
+  for (const auto& group : groups) {
+    closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
+  }
+  for (auto& [limit, closed] : closing) {
+    closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+  }
 }
 
 }  // namespace
@@ -119,71 +105,19 @@ Engine& Engine::instance() {
   return *g_engine;
 }
 
-// Ends the poisoned lanes that no group uses any more. `mutex` held.
-void Engine::Impl::sweep_poisoned() {
-  for (size_t i = 0; i < poisoned.size();) {
-    if (poisoned[i].use_count() > 1) {
-      i++;
-      continue;
-    }
-    poisoned[i]->stop(kPoisonedPatience);
-    poisoned.erase(poisoned.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-}
-
-Result<std::shared_ptr<LaneThread>> Engine::Impl::lane_for(const Config& config, size_t index,
-                                                           bool verbs, uint32_t number) {
-  const std::string key = lane_key(config) + (verbs ? "verbs" : "udp") + " lane " +
-                          std::to_string(index) + "." + std::to_string(number);
-  std::lock_guard<std::mutex> lock(mutex);
-  if (down) return Status(Code::kClosed, "the engine is shut down");
-  if (const auto it = lanes.find(key); it != lanes.end()) {
-    if (!it->second->poisoned() && has_its_addresses(it->second->transport())) return it->second;
-    poisoned.push_back(it->second);
-    lanes.erase(it);
-  }
-  sweep_poisoned();
-  Result<std::unique_ptr<Transport>> made =
-      verbs ? make_verbs_transport(VerbsOptions::from(config, index))
-            : make_udp_transport(UdpTransportOptions::from(config, index));
-  if (!made.ok()) return made.status();
-  Result<std::unique_ptr<Transport>> wrapped =
-      intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
-  if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
-  auto lane = std::make_shared<LaneThread>(
-      std::move(wrapped).value(),
-      (index == 0 ? "mcast-lane" : "mcast-red") + std::to_string(lanes.size() / kLanes),
-      number == 0 ? pin_cpu(config, index) : -1, index == 0 ? arrived : nullptr);
-  log(LogLevel::kInfo, "%s lane: transport %s", index == 0 ? "multicast" : "reduce",
-      lane->description().c_str());
-  lanes[key] = lane;
-  return lane;
-}
-
-Result<Lanes> Engine::Impl::lanes_for(const Config& config, bool verbs, uint32_t number) {
-  Lanes made;
-  for (size_t i = 0; i < kLanes; i++) {
-    Result<std::shared_ptr<LaneThread>> lane = lane_for(config, i, verbs, i == 0 ? number : 0);
-    if (!lane.ok()) return lane.status();
-    made[i] = std::move(lane).value();
-  }
-  return made;
-}
-
-std::string Engine::Impl::verbs_problem_of(const Config& config) {
-  const std::string key = config.transport + "\n" + lane_key(config);
-  std::lock_guard<std::mutex> lock(mutex);
-  const auto it = verbs_problems.find(key);
-  if (it != verbs_problems.end()) return it->second;
-  return verbs_problems[key] = verbs_problem(config);
-}
-
 // What cannot be had in the middle of it is let go of on the way out, so that it can be tried
 // again.
 Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyValueStore& store) {
   std::string why;
   try {
-    return impl_->create(spec, store);
+    if (Status status = check_spec(spec); !status.ok()) return status;
+    if (const auto level = parse_log_level(spec.config.debug)) set_log_level(*level);
+    impl_->resources.start_trace(spec.config.trace);
+    Result<std::shared_ptr<GroupBase>> made = make_group(impl_->resources, spec, store);
+    if (!made.ok()) return made.status();
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    remember(impl_->groups, *made);
+    return std::shared_ptr<Group>(std::move(made).value());
   } catch (const std::bad_alloc&) {
     why = "out of memory";
   } catch (const std::system_error& error) {
@@ -192,80 +126,32 @@ Result<std::shared_ptr<Group>> Engine::create_group(const GroupSpec& spec, KeyVa
   return Status(Code::kResourceExhausted, "group '" + spec.name + "': " + why);
 }
 
-Result<std::shared_ptr<Group>> Engine::Impl::create(const GroupSpec& spec, KeyValueStore& store) {
-  if (spec.size == 0 || spec.size >= kNoMember || spec.rank >= spec.size) {
-    return Status(Code::kInvalidArgument, "group '" + spec.name + "': rank " +
-                                              std::to_string(spec.rank) + " of " +
-                                              std::to_string(spec.size));
-  }
-  if (const auto level = parse_log_level(spec.config.debug)) set_log_level(*level);
-  // Also where one rank needs no transport: a bad text should not wait for the second rank.
-  if (const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier()); !rules.ok()) {
-    return rules.status().with_context("setting faults (MCAST_FAULTS)");
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (!trace) trace = std::make_shared<Trace>(spec.config.trace);
-  }
-  std::shared_ptr<GroupBase> group;
-  if (spec.size == 1) {
-    group = std::make_shared<GroupImpl>(spec, nullptr, nullptr);
-  } else {
-    Result<std::shared_ptr<GroupBase>> made = join(spec, store);
-    if (!made.ok()) return made.status();
-    group = std::move(made).value();
-  }
-  std::lock_guard<std::mutex> lock(mutex);
-  groups.erase(
-      std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
-      groups.end());
-  groups.push_back(group);
-  return std::shared_ptr<Group>(group);
-}
-
 std::vector<TraceEvent> Engine::trace() const {
-  std::lock_guard<std::mutex> lock(impl_->mutex);
-  return impl_->trace ? impl_->trace->events() : std::vector<TraceEvent>();
+  const std::shared_ptr<Trace> trace = impl_->resources.trace();
+  return trace ? trace->events() : std::vector<TraceEvent>();
 }
 
 std::vector<std::shared_ptr<Group>> Engine::groups() const {
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  std::vector<std::shared_ptr<Group>> live;
-  for (const auto& weak : impl_->groups) {
-    if (auto group = weak.lock()) live.push_back(std::move(group));
-  }
-  return live;
+  const auto live = living(impl_->groups);
+  return {live.begin(), live.end()};
 }
 
 void Engine::shutdown(bool give_up) {
-  std::vector<std::shared_ptr<GroupBase>> live, parts;
+  std::vector<std::shared_ptr<GroupBase>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
-    if (impl_->down) return;
-    impl_->down = true;
-    for (const auto& weak : impl_->groups) {
-      if (auto group = weak.lock()) live.push_back(std::move(group));
-    }
-    for (const auto& weak : impl_->parts) {
-      if (auto group = weak.lock()) parts.push_back(std::move(group));
-    }
-    lanes = impl_->poisoned;
-    for (const auto& [key, lane] : impl_->lanes) lanes.push_back(lane);
+    if (std::exchange(impl_->down, true)) return;
+    live = living(impl_->groups);
+    lanes = impl_->resources.lanes().close();
   }
-  // All at once: the patience of many groups must not add up. Then what they are made of, where
-  // nothing is in flight any more.
-  for (const auto& row : {live, parts}) {
-    std::vector<std::pair<Nanos, std::future<Status>>> closing;
-    for (const auto& group : row) {
-      closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
-    }
-    for (auto& [limit, closed] : closing) {
-      closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
-    }
-  }
-  for (const auto& lane : lanes) lane->stop(2 * kSecond);
-  if (impl_->hub) impl_->hub->stop();
+  // Groups, then what they are made of, where nothing is in flight any more.
+  const auto parts = impl_->resources.parts();
+  close_all(live, give_up);
+  close_all(parts, give_up);
+  for (const auto& lane : lanes) lane->stop(kGoodbyePatience);
+  impl_->resources.stop_hub();
 }
 
 }  // namespace mcast

@@ -61,13 +61,13 @@ void GroupBase::fail_part(const Status& why) {
     state_->failure = why;
   }
   if (!has_lanes()) return;
-  for (size_t lane = 0; lane < counters_.size(); lane++) fail_lane(lane, why);
+  for (const LaneId lane : kBothLanes) fail_lane(lane, why);
 }
 
 std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
   struct Both {
     std::mutex mutex;
-    size_t left = 2;  // lanes
+    size_t left = kLanes;
     Status first;
     std::promise<Status> result;
   };
@@ -85,7 +85,7 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
   }
   const Nanos now = monotonic_now();
   const Nanos deadline = limit > kNever - now ? kNever : now + limit;
-  for (size_t lane = 0; lane < counters_.size(); lane++) {
+  for (const LaneId lane : kBothLanes) {
     close_lane(lane, deadline, force,
                [both, look = force && intact, state = state_](const Status& status) {
                  std::lock_guard<std::mutex> lock(both->mutex);
@@ -122,15 +122,16 @@ GroupStats GroupBase::common_stats() const {
       s.path = state_->path;
       s.reason = state_->reason;
     }
-    s.next_sequence = state_->next[0];
-    s.next_reduce_sequence = state_->next[1];
+    s.next_sequence = state_->next.multicast;
+    s.next_reduce_sequence = state_->next.reduce;
     s.failure = state_->failure.message();
   }
   s.counters.reserve(kCounterCount);
   for (size_t i = 0; i < kCounterCount; i++) {
     const auto c = static_cast<Counter>(i);
-    s.reduce_counters.push_back(counters_[1]->get(c));
-    s.counters.emplace_back(counter_name(c), counters_[0]->get(c) + s.reduce_counters.back());
+    s.reduce_counters.push_back(counters_.reduce->get(c));
+    s.counters.emplace_back(counter_name(c),
+                            counters_.multicast->get(c) + s.reduce_counters.back());
   }
   s.repair_from_to.resize(size_);
   return s;

@@ -4,15 +4,16 @@
 
 #include <sys/types.h>
 
-#include <array>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "base/lane_id.h"
+#include "base/trace.h"
 #include "collective/operation.h"
-#include "engine/engine.h"
+#include "engine/group.h"
 
 namespace mcast {
 
@@ -39,7 +40,8 @@ class GroupBase : public Group {
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }
 
-  // An operation of lane 0 as a part of another group's. Not ok: post.done is not called.
+  // An operation of the multicast lane as a part of another group's. Not ok: post.done is not
+  // called.
   Status post_part(Post post);
   // As abort(), for a reason that has been found elsewhere.
   void fail_part(const Status& why);
@@ -55,14 +57,14 @@ class GroupBase : public Group {
 
  protected:
   // Hands the post to the lane; state_->mutex is held. post.sequence is set.
-  virtual Status push(size_t lane, Post post) = 0;
+  virtual Status push(LaneId lane, Post post) = 0;
   // After that, with no lock held.
-  virtual void pushed(size_t) {}
+  virtual void pushed(LaneId) {}
   // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
-  virtual void fail_lane(size_t lane, const Status& why) = 0;
+  virtual void fail_lane(LaneId lane, const Status& why) = 0;
   // Leaves the lane when nothing is in flight there, or at `deadline`; `force` as for give_up().
   // `closed` runs once.
-  virtual void close_lane(size_t lane, Nanos deadline, bool force, Completion closed) = 0;
+  virtual void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) = 0;
   // Whether there are lanes to fail and to close: not in a group of one, nor before it is open.
   virtual bool has_lanes() const = 0;
   // Whether other processes read the caller's memory where it lies.
@@ -84,13 +86,13 @@ class GroupBase : public Group {
   uint64_t max_block_ = UINT64_MAX;  // bytes; from the creation on
   GroupStats fixed_;                 // what does not change after the creation
   std::shared_ptr<Trace> trace_;
-  std::array<std::shared_ptr<Counters>, 2> counters_{std::make_shared<Counters>(),
-                                                     std::make_shared<Counters>()};
+  PerLane<std::shared_ptr<Counters>> counters_{std::make_shared<Counters>(),
+                                               std::make_shared<Counters>()};
 
   // Shared with the lanes' failure listeners, which may outlive a group that could not be closed.
   struct State {
     std::mutex mutex;
-    std::array<Sequence, 2> next{};
+    PerLane<Sequence> next;
     bool reduced = false;  // a reduction since the last barrier
     bool closed = false;
     Status failure;
@@ -101,9 +103,9 @@ class GroupBase : public Group {
  private:
   // The work of a group of one: nothing but a copy.
   using Local = std::function<void()>;
-  Result<Sequence> post(size_t lane, Post post, PostOptions options, const Local& local = {});
-  Result<Sequence> take_turn(size_t lane, Post post);               // state_->mutex held
-  Status check_sequence(const std::string& op, size_t lane) const;  // state_->mutex held
+  Result<Sequence> post(LaneId lane, Post post, PostOptions options, const Local& local = {});
+  Result<Sequence> take_turn(LaneId lane, Post post);               // state_->mutex held
+  Status check_sequence(const std::string& op, LaneId lane) const;  // state_->mutex held
   Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                                   PostOptions options);
   bool collapses(const Slice& slice) const;

@@ -64,22 +64,22 @@ void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
   }
 }
 
-Status GroupBase::check_sequence(const std::string& op, size_t index) const {
-  if (state_->next[index] < kSequences) return {};
+Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
+  if (state_->next[lane] < kSequences) return {};
   return Status(Code::kResourceExhausted,
                 op + ": group '" + name_ + "' has carried out " + std::to_string(kSequences) +
                     " operations, which is all that it can number; destroy it and make a new one");
 }
 
-Result<Sequence> GroupBase::take_turn(size_t index, Post post) {
-  if (Status status = check_sequence(post.descriptor.name, index); !status.ok()) return status;
-  const Sequence sequence = state_->next[index]++;
+Result<Sequence> GroupBase::take_turn(LaneId lane, Post post) {
+  if (Status status = check_sequence(post.descriptor.name, lane); !status.ok()) return status;
+  const Sequence sequence = state_->next[lane]++;
   post.sequence = sequence;
-  if (Status status = push(index, std::move(post)); !status.ok()) return status;
+  if (Status status = push(lane, std::move(post)); !status.ok()) return status;
   return sequence;
 }
 
-Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, const Local& local) {
+Result<Sequence> GroupBase::post(LaneId lane, Post post, PostOptions options, const Local& local) {
   post.posted = monotonic_now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
@@ -89,18 +89,18 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
     auto lock = enter(post.descriptor.name);
     if (!lock.ok()) return lock.status();
     if (size_ > 1) {
-      if (index == 1) state_->reduced = true;
-      Result<Sequence> taken = take_turn(index, std::move(post));
+      if (lane == LaneId::kReduce) state_->reduced = true;
+      Result<Sequence> taken = take_turn(lane, std::move(post));
       lock->unlock();
-      if (taken.ok()) pushed(index);
+      if (taken.ok()) pushed(lane);
       return taken;
     }
-    if (Status status = check_sequence(post.descriptor.name, index); !status.ok()) return status;
-    post.sequence = state_->next[index]++;
+    if (Status status = check_sequence(post.descriptor.name, lane); !status.ok()) return status;
+    post.sequence = state_->next[lane]++;
   }
   if (local) local();
-  counters_[index]->add(Counter::ops_posted);
-  counters_[index]->add(Counter::ops_completed);
+  counters_[lane]->add(Counter::ops_posted);
+  counters_[lane]->add(Counter::ops_completed);
   if (post.done) post.done({});
   return post.sequence;
 }
@@ -108,10 +108,10 @@ Result<Sequence> GroupBase::post(size_t index, Post post, PostOptions options, c
 Status GroupBase::post_part(Post post) {
   auto lock = enter(post.descriptor.name);
   if (!lock.ok()) return lock.status();
-  Result<Sequence> taken = take_turn(0, std::move(post));
+  Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(post));
   lock->unlock();
   if (!taken.ok()) return taken.status();
-  pushed(0);
+  pushed(LaneId::kMulticast);
   return {};
 }
 
@@ -128,7 +128,7 @@ Result<Sequence> GroupBase::post_broadcast(Slice data, Member root, PostOptions 
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   if (root == rank_) p.input = data;
   p.outputs = {std::move(data)};
-  return post(0, std::move(p), std::move(options));
+  return post(LaneId::kMulticast, std::move(p), std::move(options));
 }
 
 Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outputs,
@@ -164,7 +164,7 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
   p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
   p.input = std::move(input);
   p.outputs = std::move(outputs);
-  return post(0, std::move(p), std::move(options));
+  return post(LaneId::kMulticast, std::move(p), std::move(options));
 }
 
 Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_t bytes,
@@ -194,7 +194,8 @@ Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_
   p.descriptor = {kind, options.label.element, root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
-  return post(1, std::move(p), std::move(options), [&] { reduce_alone(args, args.inputs[0]); });
+  return post(LaneId::kReduce, std::move(p), std::move(options),
+              [&] { reduce_alone(args, args.inputs[0]); });
 }
 
 Result<Sequence> GroupBase::post_reduce_scatter(std::vector<Slice> inputs, Slice output,
@@ -258,20 +259,20 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
   const std::string name = name_of(options, "barrier");
   Post p;
   p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
-  if (size_ == 1) return post(0, std::move(p), std::move(options));
+  if (size_ == 1) return post(LaneId::kMulticast, std::move(p), std::move(options));
   p.posted = monotonic_now();
   p.timeout = options.timeout;
   auto lock = enter(name);
   if (!lock.ok()) return lock.status();
   // Before anything is pushed: a barrier on one lane alone would never end.
-  for (size_t lane = 0; lane < state_->next.size(); lane++) {
+  for (const LaneId lane : kBothLanes) {
     if (Status status = check_sequence(name, lane); !status.ok()) return status;
   }
   if (!std::exchange(state_->reduced, false)) {
     p.done = std::move(options.done);
-    Result<Sequence> taken = take_turn(0, std::move(p));
+    Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(p));
     lock->unlock();
-    if (taken.ok()) pushed(0);
+    if (taken.ok()) pushed(LaneId::kMulticast);
     return taken;
   }
   struct Both {
@@ -290,11 +291,11 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
     }
     if (both->done) both->done(both->first);
   };
-  if (auto taken = take_turn(1, p); !taken.ok()) return taken;
-  Result<Sequence> taken = take_turn(0, std::move(p));
+  if (auto taken = take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
+  Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(p));
   lock->unlock();
-  pushed(1);
-  if (taken.ok()) pushed(0);
+  pushed(LaneId::kReduce);
+  if (taken.ok()) pushed(LaneId::kMulticast);
   return taken;
 }
 

@@ -10,6 +10,7 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "engine/clock.h"
 #include "transport/shm/futex.h"
 
@@ -29,7 +30,7 @@ HostGroup::HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostSh
   fixed_.window = kHostDepth * kHostSlot;
   fixed_.segment = kHostSlot;
   fixed_.eager = kHostSlot;
-  for (size_t lane = 0; lane < kHostLanes; lane++) {
+  for (const LaneId lane : kBothLanes) {
     HostParams params;
     params.name = name_;
     params.self = rank_;
@@ -42,7 +43,7 @@ HostGroup::HostGroup(const GroupSpec& spec, HostHub& hub, std::shared_ptr<HostSh
                                                 std::lock_guard<std::mutex> lock(state->mutex);
                                                 if (state->failure.ok()) state->failure = why;
                                               });
-    hub.thread(lane).add(lanes_[lane]);
+    hub.thread(index_of(lane)).add(lanes_[lane]);
   }
 }
 
@@ -54,21 +55,21 @@ HostGroup::~HostGroup() {
   }
   const Status status = close_with_linger();
   if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
-  for (size_t lane = 0; lane < kHostLanes; lane++) hub_.thread(lane).remove(lanes_[lane].get());
+  for (const LaneId lane : kBothLanes) hub_.thread(index_of(lane)).remove(lanes_[lane].get());
 }
 
-Status HostGroup::push(size_t lane, Post post) {
+Status HostGroup::push(LaneId lane, Post post) {
   lanes_[lane]->enqueue(std::move(post));
   return {};
 }
 
 // Callbacks run in these two; one of them may drop the last reference to this group.
-void HostGroup::pushed(size_t lane) {
+void HostGroup::pushed(LaneId lane) {
   const auto kept = lanes_[lane];
   kept->run();
 }
 
-bool HostGroup::help(size_t lane, const std::function<bool()>& done, Nanos until) {
+bool HostGroup::help(LaneId lane, const std::function<bool()>& done, Nanos until) {
   if (!here()) return false;
   const auto kept = lanes_[lane];
   return kept->help(done, until);
@@ -76,7 +77,8 @@ bool HostGroup::help(size_t lane, const std::function<bool()>& done, Nanos until
 
 std::function<void()> HostGroup::waker() const {
   // May outlive the group, and so a fork, in whose child the lanes' memory is not mapped.
-  return [pid = pid_, lanes = std::array{std::weak_ptr(lanes_[0]), std::weak_ptr(lanes_[1])}] {
+  return [pid = pid_,
+          lanes = std::array{std::weak_ptr(lanes_.multicast), std::weak_ptr(lanes_.reduce)}] {
     if (::getpid() != pid) return;
     for (const auto& weak : lanes) {
       if (const auto lane = weak.lock()) lane->look_again();
@@ -84,9 +86,9 @@ std::function<void()> HostGroup::waker() const {
   };
 }
 
-void HostGroup::fail_lane(size_t lane, const Status& why) { lanes_[lane]->fail(why, rank_); }
+void HostGroup::fail_lane(LaneId lane, const Status& why) { lanes_[lane]->fail(why, rank_); }
 
-void HostGroup::close_lane(size_t lane, Nanos deadline, bool force, Completion closed) {
+void HostGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
   lanes_[lane]->close(deadline, force, std::move(closed));
 }
 

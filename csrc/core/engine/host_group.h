@@ -1,7 +1,6 @@
 // A group whose ranks share this host: no sockets, two lanes over shared memory.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <future>
 #include <memory>
@@ -20,15 +19,15 @@ class HostGroup final : public GroupBase {
             std::shared_ptr<Trace> trace);
   ~HostGroup() override;
 
-  bool help(size_t lane, const std::function<bool()>& done, Nanos until) override;
+  bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
   std::function<void()> waker() const override;
   GroupStats stats() const override { return common_stats(); }
 
  private:
-  Status push(size_t lane, Post post) override;
-  void pushed(size_t lane) override;
-  void fail_lane(size_t lane, const Status& why) override;
-  void close_lane(size_t lane, Nanos deadline, bool force, Completion closed) override;
+  Status push(LaneId lane, Post post) override;
+  void pushed(LaneId lane) override;
+  void fail_lane(LaneId lane, const Status& why) override;
+  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool read_by_peers() const override { return direct_; }
   bool copies_own_block() const override { return true; }
@@ -36,7 +35,7 @@ class HostGroup final : public GroupBase {
   HostHub& hub_;
   const bool direct_;
   const std::shared_ptr<HostShared> shared_;
-  std::array<std::shared_ptr<HostLane>, kHostLanes> lanes_;
+  PerLane<std::shared_ptr<HostLane>> lanes_;
 };
 
 // Finding the other ranks' memory when a group is made. All ranks end with the same verdict.

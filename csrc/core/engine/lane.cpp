@@ -26,7 +26,7 @@ constexpr Nanos kLongestPause = 200 * kMicro, kShortestPause = 50 * kMicro;
 constexpr uint64_t kPauseBytes = 128u << 10;
 }  // namespace
 
-LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
+LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address,
                      std::vector<PeerId> peers, std::shared_ptr<Counters> counters)
     : lane_(lane),
       address_(address),
@@ -34,7 +34,9 @@ LaneGroup::LaneGroup(Lane& lane, GroupParams params, MulticastAddress address,
       counters_(std::move(counters)),
       core_(std::move(params), *this, *counters_) {}
 
-Bytes LaneGroup::lend(size_t size) { return lane_.transport_->datagram().lend(address_, size); }
+Bytes LaneGroup::lend(size_t size) {
+  return lane_.transport_->datagram().lend(address_.multicast, size, address_.echo);
+}
 void LaneGroup::commit(size_t size) { lane_.transport_->datagram().commit(size); }
 size_t LaneGroup::gather_from() const { return lane_.transport_->datagram().gather_from(); }
 bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
@@ -83,7 +85,7 @@ bool LaneGroup::reach_known(Nanos now) const {
   const auto proves = [&](const auto& entry) {
     const LaneGroup& g = *entry.second;
     return !g.proven_.empty() && now - g.proven_at_ < kProofAge &&
-           g.address_.loopback == address_.loopback &&
+           g.address().loopback == address().loopback &&
            g.core_.params().agreed.chunk >= core_.params().agreed.chunk &&
            std::includes(g.proven_.begin(), g.proven_.end(), mine.begin(), mine.end());
   };
@@ -104,7 +106,7 @@ Lane::~Lane() {
   while (!groups_.empty()) remove_group(groups_.begin()->first);
 }
 
-LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool joined,
+LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                            std::vector<PeerId> peers, Nanos now,
                            std::shared_ptr<Counters> counters) {
   now_ = std::max(now_, now);
@@ -113,7 +115,6 @@ LaneGroup& Lane::add_group(GroupParams params, MulticastAddress address, bool jo
                                            std::move(counters));
   LaneGroup& group = *owned;
   groups_[tag] = std::move(owned);
-  joined_[tag] = joined;
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = down_.find(group.peers_[m]);
     if (it != down_.end()) {
@@ -132,8 +133,8 @@ void Lane::remove_group(uint64_t tag) {
   const auto it = groups_.find(tag);
   if (it == groups_.end()) return;
   it->second->core_.deliver();
-  if (joined_[tag]) transport_->datagram().leave(it->second->address_);
-  joined_.erase(tag);
+  const GroupAddress& address = it->second->address_;
+  if (address.joined) transport_->datagram().leave(address.multicast);
   if (last_ == it->second.get()) last_ = nullptr;
   groups_.erase(it);
   if (!retired_.insert(tag).second) return;

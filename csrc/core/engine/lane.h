@@ -18,15 +18,22 @@ namespace mcast {
 
 class Lane;
 
+// Where a group's datagrams go.
+struct GroupAddress {
+  MulticastAddress multicast;
+  bool joined = false;  // by whoever adds the group; the address is left when it is removed
+  Echo echo = Echo::kOn;
+};
+
 // One group on one lane: its state machine, its way out, its counters.
 class LaneGroup final : public Port {
  public:
-  LaneGroup(Lane& lane, GroupParams params, MulticastAddress address, std::vector<PeerId> peers,
+  LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address, std::vector<PeerId> peers,
             std::shared_ptr<Counters> counters);
 
   GroupCore& core() { return core_; }
   const Counters& counters() const { return *counters_; }
-  const MulticastAddress& address() const { return address_; }
+  const MulticastAddress& address() const { return address_.multicast; }
 
  private:
   friend class Lane;
@@ -46,7 +53,7 @@ class LaneGroup final : public Port {
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
   Lane& lane_;
-  MulticastAddress address_;
+  const GroupAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
   std::vector<PeerId> proven_;
@@ -65,10 +72,9 @@ class Lane final : private DatagramSink, private StreamSink {
 
   Transport& transport() { return *transport_; }
 
-  // The group receives from now on; frames that came before it existed are replayed. `joined`: its
-  // multicast address was joined by the caller (and is left with the group).
-  LaneGroup& add_group(GroupParams params, MulticastAddress address, bool joined,
-                       std::vector<PeerId> peers, Nanos now,
+  // The group receives from now on; frames that came before it existed are replayed.
+  LaneGroup& add_group(GroupParams params, const GroupAddress& address, std::vector<PeerId> peers,
+                       Nanos now,
                        std::shared_ptr<Counters> counters = std::make_shared<Counters>());
   void remove_group(uint64_t tag);
   LaneGroup* find_group(uint64_t tag);
@@ -115,7 +121,6 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<std::atomic<uint64_t>> arrived_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
-  std::unordered_map<uint64_t, bool> joined_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::map<uint64_t, std::vector<Orphan>> orphans_;
   size_t orphan_bytes_ = 0;

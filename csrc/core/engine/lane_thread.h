@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/lane_id.h"
 #include "base/mpsc_queue.h"
 #include "engine/lane.h"
 
@@ -65,5 +66,8 @@ class LaneThread {
   std::atomic<Nanos> stop_deadline_{0};
   std::thread thread_;
 };
+
+// Those that a group uses.
+using Lanes = PerLane<std::shared_ptr<LaneThread>>;
 
 }  // namespace mcast

@@ -144,73 +144,88 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   }
 }
 
-void Rails::post_broadcast(const Post& whole, const std::shared_ptr<Parts>& parts) {
+// Where a broadcast comes from, and what our part of it is.
+Rails::Broadcast Rails::cut(const Post& whole) const {
   const wire::Descriptor& d = whole.descriptor;
-  const size_t rails = local_.size();
-  const auto [share, lengths] = Shares(d.bytes, rails);
-  const size_t piece = piece_of(share);
-  const auto from = static_cast<Member>(hosts_.host_of(d.root));
-  const bool with_root = from == here_;
-  const auto& theirs = hosts_.members(from);
-  const auto root =
-      static_cast<Member>(std::find(theirs.begin(), theirs.end(), d.root) - theirs.begin());
-  const bool is_root = with_root && root == place_;
+  Broadcast b{whole, Shares(d.bytes, local_.size())};
+  b.piece = piece_of(b.shares.share);
+  b.from = static_cast<Member>(hosts_.host_of(d.root));
+  b.with_root = b.from == here_;
+  const auto& theirs = hosts_.members(b.from);
+  b.root = static_cast<Member>(std::find(theirs.begin(), theirs.end(), d.root) - theirs.begin());
+  const bool is_root = b.with_root && b.root == place_;
   // Of our part: the root's memory, else what another brings.
-  const Slice& memory = is_root ? whole.input : whole.outputs[0];
-  Slice ours = within(memory, place_ * share, lengths[place_]);
-  if (!is_root && ours.length > 0) ours = unready(ours);
-  std::function<void(size_t, uint64_t)> mark;
+  b.memory = is_root ? whole.input : whole.outputs[0];
+  const size_t length = b.shares.lengths[place_];
+  b.ours = within(b.memory, place_ * b.shares.share, length);
+  if (!is_root && length > 0) b.ours = unready(b.ours);
   if (whole.on_completed && !is_root) {
     auto prefix = std::make_shared<Prefix>(
-        lengths, [on_completed = whole.on_completed](uint64_t bytes) { on_completed(0, bytes); });
-    mark = [prefix](size_t i, uint64_t bytes) { prefix->raise(i, bytes); };
+        b.shares.lengths,
+        [on_completed = whole.on_completed](uint64_t bytes) { on_completed(0, bytes); });
+    b.mark = [prefix](size_t i, uint64_t bytes) { prefix->raise(i, bytes); };
   }
-  if (lengths[place_] > 0) {
-    Post p;
-    p.descriptor = d;
-    p.descriptor.root = from;
-    p.descriptor.bytes = lengths[place_];
-    p.posted = whole.posted;
-    if (with_root) p.input = ours;
-    p.outputs = {with_root ? ours : within(memory, place_ * share, lengths[place_])};
-    if (!with_root) {
-      p.completed_step = piece;
-      p.on_completed = [ours, mark, place = place_, wake = wake_host_](uint32_t, uint64_t bytes) {
-        ours.region->set_readable(bytes);
-        wake();
-        if (mark) mark(place, bytes);
-      };
+  return b;
+}
+
+// Our part, between the hosts.
+Post Rails::broadcast_on_rail(const Broadcast& b) const {
+  Post p;
+  p.descriptor = b.whole.descriptor;
+  p.descriptor.root = b.from;
+  p.descriptor.bytes = b.shares.lengths[place_];
+  p.posted = b.whole.posted;
+  if (b.with_root) {
+    p.input = b.ours;
+    p.outputs = {b.ours};
+    return p;
+  }
+  p.outputs = {within(b.memory, place_ * b.shares.share, b.shares.lengths[place_])};
+  p.completed_step = b.piece;
+  p.on_completed = [ours = b.ours, mark = b.mark, place = place_, wake = wake_host_](
+                       uint32_t, uint64_t bytes) {
+    ours.region->set_readable(bytes);
+    wake();
+    if (mark) mark(place, bytes);
+  };
+  return p;
+}
+
+// A piece of rail `i`'s part from `at` on, between the ranks of our host.
+Post Rails::broadcast_on_host(const Broadcast& b, size_t i, size_t at) const {
+  const size_t length = std::min(b.piece, b.shares.lengths[i] - at);
+  const size_t offset = i * b.shares.share + at;
+  Post p;
+  p.descriptor = b.whole.descriptor;
+  p.descriptor.root = b.with_root ? b.root : static_cast<Member>(i);
+  p.descriptor.bytes = length;
+  p.posted = b.whole.posted;
+  if (p.descriptor.root == place_) {
+    p.input = b.with_root ? within(b.whole.input, offset, length) : within(b.ours, at, length);
+    p.outputs = {p.input};
+    return p;
+  }
+  p.outputs = {within(b.memory, offset, length)};
+  const bool feeds = b.with_root && i == place_;
+  if (!feeds && !b.mark) return p;
+  p.completed_step = b.piece;
+  p.on_completed = [feeds, ours = b.ours, mark = b.mark, i, at, wake = wake_rail_](uint32_t,
+                                                                                   uint64_t bytes) {
+    if (feeds) {
+      ours.region->set_readable(at + bytes);
+      wake();
     }
-    part(rail(), std::move(p), parts);
-  }
-  for (size_t at = 0; at < share; at += piece) {
-    for (size_t i = 0; i < rails; i++) {
-      if (at >= lengths[i]) continue;
-      const size_t length = std::min(piece, lengths[i] - at);
-      Post p;
-      p.descriptor = d;
-      p.descriptor.root = with_root ? root : static_cast<Member>(i);
-      p.descriptor.bytes = length;
-      p.posted = whole.posted;
-      if (p.descriptor.root == place_) {
-        p.input =
-            with_root ? within(whole.input, i * share + at, length) : within(ours, at, length);
-        p.outputs = {p.input};
-      } else {
-        p.outputs = {within(memory, i * share + at, length)};
-        const bool feeds = with_root && i == place_;
-        if (feeds || mark) {
-          p.completed_step = piece;
-          p.on_completed = [feeds, ours, mark, i, at, wake = wake_rail_](uint32_t, uint64_t bytes) {
-            if (feeds) {
-              ours.region->set_readable(at + bytes);
-              wake();
-            }
-            if (mark) mark(i, at + bytes);
-          };
-        }
-      }
-      part(host(), std::move(p), parts);
+    if (mark) mark(i, at + bytes);
+  };
+  return p;
+}
+
+void Rails::post_broadcast(const Post& whole, const std::shared_ptr<Parts>& parts) {
+  const Broadcast b = cut(whole);
+  if (b.shares.lengths[place_] > 0) part(rail(), broadcast_on_rail(b), parts);
+  for (size_t at = 0; at < b.shares.share; at += b.piece) {
+    for (size_t i = 0; i < local_.size(); i++) {
+      if (at < b.shares.lengths[i]) part(host(), broadcast_on_host(b, i, at), parts);
     }
   }
 }

@@ -32,6 +32,22 @@ class Rails final : public Split {
   void post_parts(const Post& whole, const std::shared_ptr<Parts>& parts) override;
   void post_allgather(const Post& whole, const std::shared_ptr<Parts>& parts);
   void post_broadcast(const Post& whole, const std::shared_ptr<Parts>& parts);
+  // A broadcast as it is carried out here.
+  struct Broadcast {
+    const Post& whole;
+    const Shares shares;     // the rails' parts
+    size_t piece = 0;        // what the ranks of a host take from each other at once
+    Member from = 0;         // the root's host,
+    Member root = 0;         // its place there,
+    bool with_root = false;  // and whether that is our host
+    Slice memory{};          // the whole, here
+    Slice ours{};            // our part of it, as the neighbours or the rail may read it
+    std::function<void(size_t rail, uint64_t bytes)>
+        mark{};  // completed end of a part; may be none
+  };
+  Broadcast cut(const Post& whole) const;
+  Post broadcast_on_rail(const Broadcast& b) const;
+  Post broadcast_on_host(const Broadcast& b, size_t i, size_t at) const;
   std::string names() const;
   GroupBase& rail() const { return *groups_[0]; }
   GroupBase& host() const { return *groups_[1]; }

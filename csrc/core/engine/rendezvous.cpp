@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "base/host.h"
@@ -26,6 +27,9 @@ uint64_t hash_text(const std::string& text, uint64_t seed) {
 }
 
 using Fields = std::map<std::string, std::string>;
+
+// All but the first, which works everywhere.
+std::span<const char* const> optional_transports() { return std::span(kTransportNames).subspan(1); }
 
 Fields fields_of(const std::string& text) {
   Fields fields;
@@ -61,6 +65,11 @@ uint32_t stripes_of(const StreamAddress& address) {
   return 1 + static_cast<uint32_t>(std::count(address.host.begin(), address.host.end(), '+'));
 }
 
+std::string RankRecord::problem_of(const std::string& name) const {
+  const auto it = problems.find(name);
+  return it == problems.end() ? "" : it->second;
+}
+
 std::string RankRecord::encode() const {
   std::string out;
   const auto put = [&out](const char* key, const std::string& value) {
@@ -72,7 +81,7 @@ std::string RankRecord::encode() const {
   put("version", version);
   put("protocol", std::to_string(protocol));
   put("transport", transport);
-  put("verbs", verbs);
+  for (const char* name : optional_transports()) put(name, problem_of(name));
   put("host", host);
   put("host_name", host_name);
   put("uid", std::to_string(external.uid));
@@ -122,7 +131,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   }
   r.version = fields["version"];
   r.transport = fields["transport"];
-  r.verbs = fields["verbs"];
+  for (const char* name : optional_transports()) r.problems[name] = fields[name];
   r.host = fields["host"];
   r.host_name = fields["host_name"];
   r.external = {uid, fields["external"], port};
@@ -149,12 +158,11 @@ Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Mem
 
 namespace {
 
-constexpr Member kFirst = 0;  // who concludes
-
 Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
-  if (Status status = same_version(mine, kFirst, r, rank); !status.ok()) return status;
+  if (Status status = same_version(mine, kConcluder, r, rank); !status.ok()) return status;
   if (r.transport != mine.transport) {
-    return Status(Code::kMismatch, differ("transport", mine.transport, kFirst, r.transport, rank));
+    return Status(Code::kMismatch,
+                  differ("transport", mine.transport, kConcluder, r.transport, rank));
   }
   for (const auto& [what, here, there] :
        {std::tuple{"multicast", &mine.external, &r.external},
@@ -162,13 +170,13 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
     if (stripes_of(*here) == stripes_of(*there)) continue;
     return Status(Code::kMismatch,
                   std::string("ranks differ in the number of interfaces that the ") + what +
-                      " lane is striped over: rank " + std::to_string(kFirst) + " has " +
+                      " lane is striped over: rank " + std::to_string(kConcluder) + " has " +
                       std::to_string(stripes_of(*here)) + " (" + here->host + "), rank " +
                       std::to_string(rank) + " has " + std::to_string(stripes_of(*there)) + " (" +
                       there->host + "); see MCAST_SOCKET_IFNAME");
   }
   if (r.agreed != mine.agreed) {
-    return Status(Code::kMismatch, differ("settings", mine.agreed, kFirst, r.agreed, rank) +
+    return Status(Code::kMismatch, differ("settings", mine.agreed, kConcluder, r.agreed, rank) +
                                        "; give all ranks the same Options and MCAST_* variables");
   }
   return {};
@@ -191,7 +199,7 @@ MulticastAddress address_of(const std::set<std::string>& hosts, const std::strin
 }  // namespace
 
 Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail) {
-  const RankRecord& first = records[kFirst];
+  const RankRecord& first = records[kConcluder];
   std::set<std::string> hosts;
   std::map<std::string, uint32_t> numbers;
   std::map<uint64_t, size_t> uids;  // of a process -> its rank
@@ -264,7 +272,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.share = rails;
   out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
   out.address = roster.address;
-  out.address.echo = here > 1 || !roster.hosts_known;
+  out.echo = here > 1 || !roster.hosts_known ? Echo::kOn : Echo::kOff;
   out.reduce_address = out.address;
   out.reduce_address.port++;
   out.tag = roster.tag;

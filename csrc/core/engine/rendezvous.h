@@ -3,6 +3,7 @@
 // everybody is, in some 34 bytes per rank. All this is pure.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,12 @@
 namespace mcast {
 
 struct RankRecord {
-  std::string version;                             // of torch_mcast
-  uint32_t protocol = 0;                           // of the wire
-  std::string transport;                           // "udp" or "verbs": of the addresses below
-  std::string verbs;                               // empty: verbs works here; else why not
+  std::string version;    // of torch_mcast
+  uint32_t protocol = 0;  // of the wire
+  std::string transport;  // its name: of the addresses below
+  // Why a transport does not work on this rank, by its name; without a text: it does. None for the
+  // first transport.
+  std::map<std::string, std::string> problems;
   std::string host;                                // same value = same kernel and network namespace
   std::string host_name;                           // for people
   StreamAddress external, loopback;                // of the multicast lane
@@ -31,6 +34,8 @@ struct RankRecord {
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not
 
+  // Empty: this transport works here.
+  std::string problem_of(const std::string& transport_name) const;
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);
   // Only version and protocol, which every version's records have; none, if it has no protocol.
@@ -41,6 +46,8 @@ struct RankRecord {
 uint32_t stripes_of(const StreamAddress& address);
 
 inline constexpr uint32_t kProtocolVersion = 6;
+// The rank that reads all records and draws the conclusion.
+inline constexpr Member kConcluder = 0;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
@@ -51,8 +58,9 @@ struct Agreement {
   Agreed agreed;
   uint64_t tag = 0;
   MulticastAddress address;
-  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   MulticastAddress reduce_address;   // the reduce lane's: a port of its own
+  Echo echo = Echo::kOn;             // on both lanes: off where no other rank shares this host
+  std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   std::vector<StreamAddress> reduce_peers;
   uint32_t hosts = 1;             // distinct hosts
   std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
@@ -60,9 +68,9 @@ struct Agreement {
 
 // Rank 0's conclusion from all records.
 struct Roster {
-  bool verbs = false;  // of the transport, and why
+  std::string transport = kTransportNames[0];  // its name, and why this one
   std::string transport_reason;
-  bool again = false;       // all ranks have verbs and make endpoints now: a second round of
+  bool again = false;       // all ranks can use it and make endpoints now: a second round of
                             // records follows, nothing below counts
   std::string network;      // why a rank takes the network even on one host; empty: none does
   bool shared = false;      // all have told where ranks of their host find their memory
@@ -70,8 +78,8 @@ struct Roster {
   size_t datagram = 0;      // the least of all, bytes
   size_t budget = 0;        // the least of all, bytes
   uint64_t tag = 0;
-  std::string salt;          // see JobSalt
-  MulticastAddress address;  // without `echo`
+  std::string salt;  // see JobSalt
+  MulticastAddress address;
   struct Rank {
     uint32_t host = 0;  // numbered by their lowest rank
     StreamAddress external, loopback, reduce_external, reduce_loopback;

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "engine/rendezvous.h"
 #include "wire/bytes.h"
@@ -11,10 +13,21 @@
 namespace mcast {
 namespace {
 
-constexpr uint8_t kVerbs = 1, kAgain = 2, kShared = 4, kHostsKnown = 8, kLoopback = 16;
+// Flags. The transport's number has the lowest bit and the upper three.
+constexpr uint8_t kAgain = 2, kShared = 4, kHostsKnown = 8, kLoopback = 16;
+constexpr size_t kTransports = std::size(kTransportNames);
+static_assert(kTransports <= 16);
 // Before an address; other values: that many bytes of text.
 constexpr uint8_t kPlain = 0, kNone = 253, kLocal = 254, kSame = 255;
 constexpr const char* kLocalHost = "127.0.0.1";
+
+uint8_t transport_bits(std::string_view name) {
+  const auto* at = std::find(std::begin(kTransportNames), std::end(kTransportNames), name);
+  const auto number = static_cast<size_t>(at - std::begin(kTransportNames));
+  return static_cast<uint8_t>((number & 1) | (number >> 1) << 5);
+}
+
+size_t transport_number(uint8_t flags) { return (flags & 1u) | (flags >> 5 & 7u) << 1; }
 
 void put_text(wire::Writer& out, const std::string& text) {
   const std::string cut = text.substr(0, UINT16_MAX);
@@ -67,7 +80,7 @@ StreamAddress get_address(wire::Reader& in, uint64_t uid, const std::string& sam
 
 std::string Roster::encode() const {
   wire::Writer out;
-  out.put<uint8_t>(static_cast<uint8_t>((verbs ? kVerbs : 0) | (again ? kAgain : 0) |
+  out.put<uint8_t>(static_cast<uint8_t>(transport_bits(transport) | (again ? kAgain : 0) |
                                         (shared ? kShared : 0) | (hosts_known ? kHostsKnown : 0) |
                                         (address.loopback ? kLoopback : 0)));
   put_text(out, transport_reason);
@@ -97,7 +110,8 @@ Result<Roster> Roster::decode(const std::string& text) {
   wire::Reader in({reinterpret_cast<const std::byte*>(text.data()), text.size()});
   Roster out;
   const auto flags = in.get<uint8_t>();
-  out.verbs = flags & kVerbs;
+  const size_t number = transport_number(flags);
+  if (number < kTransports) out.transport = kTransportNames[number];
   out.again = flags & kAgain;
   out.shared = flags & kShared;
   out.hosts_known = flags & kHostsKnown;
@@ -123,8 +137,9 @@ Result<Roster> Roster::decode(const std::string& text) {
     out.ranks.push_back(std::move(r));
   }
   const auto known = [count](const Rank& r) { return r.host < count; };
-  const bool sound = out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&
-                                   std::all_of(out.ranks.begin(), out.ranks.end(), known));
+  const bool sound = number < kTransports &&
+                     (out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&
+                                    std::all_of(out.ranks.begin(), out.ranks.end(), known)));
   if (!in.done() || !sound) {
     return Status(Code::kMismatch,
                   "what rank 0 has concluded cannot be read; all ranks must use "

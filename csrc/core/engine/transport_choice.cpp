@@ -1,41 +1,67 @@
-// auto takes verbs only where it can serve the whole group and where there is a network between its
-// ranks: on one host shared memory and loopback are faster than a device's loopback. The first rank
-// that stands against it is named, since that is what an administrator has to look at.
+// auto takes another transport than the fallback only where it can serve the whole group and where
+// there is a network between its ranks: on one host shared memory and loopback are faster than a
+// device's loopback. The first rank that stands against it is named, since that is what an
+// administrator has to look at.
 #include "engine/transport_choice.h"
 
 #include <set>
 
-#include "transport/verbs/verbs_transport.h"
-
 namespace mcast {
+namespace {
+
+constexpr const char* kAuto = "auto";
+
+std::string rank_text(const std::vector<RankRecord>& records, size_t rank) {
+  return "rank " + std::to_string(rank) + " on host " + records[rank].host_name;
+}
+
+// The first rank that cannot use it; records.size(): all can.
+size_t first_without(const std::vector<RankRecord>& records, const TransportType& type) {
+  size_t rank = 0;
+  while (rank < records.size() && records[rank].problem_of(type.name).empty()) rank++;
+  return rank;
+}
+
+Result<TransportChoice> asked_for(const std::vector<RankRecord>& records,
+                                  const TransportType& type) {
+  const size_t rank =
+      &type == &fallback_transport() ? records.size() : first_without(records, type);
+  if (rank == records.size())
+    return TransportChoice{&type, std::string(type.name) + " was asked for"};
+  return Status(Code::kUnavailable, rank_text(records, rank) + " cannot use " + type.name + ": " +
+                                        records[rank].problem_of(type.name) +
+                                        "; set MCAST_TRANSPORT=auto or " +
+                                        fallback_transport().name + " to do without");
+}
+
+}  // namespace
 
 Result<TransportChoice> choose_transport(const std::vector<RankRecord>& records,
-                                         const std::string& setting) {
-  if (setting == "udp") return TransportChoice{false, "udp was asked for"};
+                                         const std::string& setting, const TransportType* only) {
+  if (const TransportType* const asked = find_transport(setting)) return asked_for(records, *asked);
   std::set<std::string> hosts;
   for (const RankRecord& r : records) hosts.insert(r.host);
   // On one host the question does not arise.
-  if (setting != "verbs" && hosts.size() == 1) {
-    return TransportChoice{false, "all ranks are on one host"};
-  }
-  for (size_t i = 0; i < records.size(); i++) {
-    const RankRecord& r = records[i];
-    if (r.verbs.empty()) continue;
-    const std::string who = "rank " + std::to_string(i) + " on host " + r.host_name;
-    if (setting == "verbs") {
-      return Status(Code::kUnavailable, who + " cannot use verbs: " + r.verbs +
-                                            "; set MCAST_TRANSPORT=auto or udp to do without");
+  if (hosts.size() == 1) return TransportChoice{&fallback_transport(), "all ranks are on one host"};
+  TransportChoice choice;
+  for (const TransportType& type : transport_types()) {
+    if (&type == &fallback_transport() || (only != nullptr && &type != only)) continue;
+    const size_t rank = first_without(records, type);
+    if (rank == records.size()) {
+      return TransportChoice{
+          &type, "every rank of " + std::to_string(hosts.size()) + " hosts has " + type.device};
     }
-    return TransportChoice{false, "no verbs on " + who + ": " + r.verbs};
+    choice.reason += std::string(choice.reason.empty() ? "" : "; ") + "no " + type.name + " on " +
+                     rank_text(records, rank) + ": " + records[rank].problem_of(type.name);
   }
-  if (setting == "verbs") return TransportChoice{true, "verbs was asked for"};
-  return TransportChoice{
-      true, "every rank of " + std::to_string(hosts.size()) + " hosts has an RDMA device"};
+  return choice;
 }
 
-std::string verbs_problem(const Config& config) {
-  if (config.transport == "udp") return "udp was asked for there";
-  const Status status = verbs_viable(VerbsOptions::from(config, 0));
+std::string transport_problem(const TransportType& type, const Config& config) {
+  if (config.transport != kAuto && config.transport != type.name) {
+    return config.transport + " was asked for there";
+  }
+  const Status status = type.problem(config);
   return status.ok() ? "" : status.message();
 }
 

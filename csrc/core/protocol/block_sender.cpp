@@ -79,10 +79,7 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
   if (!std::exchange(credited_, true)) next_position_ = now + patience();
   if (high_water > high_water_) {
     high_water_ = std::min(high_water, params_.chunks);
-    if (last_credit_ != 0) {
-      const Nanos gap = now - last_credit_;
-      credit_gap_ = credit_gap_ == 0 ? gap : (7 * credit_gap_ + gap) / 8;
-    }
+    if (last_credit_ != 0) credit_gap_.add(now - last_credit_);
     last_credit_ = now;
     measure(high_water_, now);
     adapt(high_water_, lost, now);
@@ -139,7 +136,7 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
 Nanos BlockSender::patience() const {
   // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
   // longer than the default.
-  return std::clamp<Nanos>(3 * credit_gap_, params_.position_delay,
+  return std::clamp<Nanos>(3 * credit_gap_.mean(), params_.position_delay,
                            std::max(params_.position_delay, params_.position_max / 4));
 }
 

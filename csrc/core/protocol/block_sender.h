@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/ewma.h"
 #include "base/types.h"
 #include "protocol/announce.h"
 
@@ -88,7 +89,8 @@ class BlockSender {
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
   Nanos next_position_ = kNever;
-  Nanos last_credit_ = 0, credit_gap_ = 0;  // when that last grew; mean time between
+  Nanos last_credit_ = 0;  // when the high-water mark last grew
+  Ewma credit_gap_;        // time between such moments
   struct Sent {
     Chunk end;
     Nanos at;

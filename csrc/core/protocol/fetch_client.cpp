@@ -14,7 +14,7 @@ void FetchClient::want(Member root, ChunkRange range) {
 }
 
 Nanos FetchClient::timeout(int attempt) const {
-  const Nanos base = std::clamp(4 * rtt_, params_.timeout_min, params_.timeout_max);
+  const Nanos base = std::clamp(4 * rtt_.mean(), params_.timeout_min, params_.timeout_max);
   return std::min(params_.timeout_max, base << std::min(attempt, 10));
 }
 
@@ -78,8 +78,7 @@ size_t FetchClient::find(uint32_t id, Member from, Member root) const {
 
 void FetchClient::settle(size_t index, Nanos now) {
   Outstanding& o = outstanding_[index];
-  const Nanos sample = now - o.sent;
-  rtt_ = rtt_ == 0 ? sample : (7 * rtt_ + sample) / 8;
+  rtt_.add(now - o.sent);
   o.deadline = now + timeout(o.attempt);
   if (o.open.empty()) {
     outstanding_[index] = std::move(outstanding_.back());

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/ewma.h"
 #include "base/types.h"
 #include "protocol/chunk_set.h"
 
@@ -90,7 +91,7 @@ class FetchClient {
   std::deque<Want> wanted_;
   std::vector<Outstanding> outstanding_;
   uint32_t next_id_ = 1;
-  Nanos rtt_ = 0;
+  Ewma rtt_;
 };
 
 }  // namespace mcast

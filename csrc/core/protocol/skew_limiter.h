@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/ewma.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -21,14 +22,14 @@ class SkewLimiter {
   // have not ended.
   Chunk end(Chunk least, Nanos now) {
     if (moved_ == kNever || least != least_) {
-      if (moved_ != kNever) gap_ = gap_ == 0 ? now - moved_ : (7 * gap_ + now - moved_) / 8;
+      if (moved_ != kNever) gap_.add(now - moved_);
       least_ = least;
       moved_ = now;
     }
     return now < deadline() ? least + std::min(most_, kNoLimit - least) : kNoLimit;
   }
   // When the slowest has stood still for so long that it is not waited for.
-  Nanos deadline() const { return moved_ + std::clamp(4 * gap_, patience_, 25 * patience_); }
+  Nanos deadline() const { return moved_ + std::clamp(4 * gap_.mean(), patience_, 25 * patience_); }
 
   static constexpr Chunk kNoLimit = 0xffffffff;
 
@@ -37,7 +38,7 @@ class SkewLimiter {
   Nanos patience_;
   Chunk least_ = 0;
   Nanos moved_ = kNever;  // when `least_` last changed
-  Nanos gap_ = 0;         // mean time between changes
+  Ewma gap_;              // time between changes
 };
 
 }  // namespace mcast

@@ -40,12 +40,13 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
   Status join(const MulticastAddress& a) override { return inner_.join(a); }
   void leave(const MulticastAddress& a) override { inner_.leave(a); }
 
-  Bytes lend(const MulticastAddress& to, size_t size) override {
+  Bytes lend(const MulticastAddress& to, size_t size, Echo echo) override {
     release_outgoing();
     lent_ = {};
     if (owner_.refuses()) return lent_;
-    lent_ = inner_.lend(to, size);
+    lent_ = inner_.lend(to, size, echo);
     to_ = to;
+    echo_ = echo;
     return lent_;
   }
 
@@ -59,12 +60,13 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
       if (fate.hold) {
         fate.held.bytes = copy_of(bytes);
         fate.held.to = to_;
+        fate.held.echo = echo_;
         hold(owner_.datagrams_out_, std::move(fate));
         return;
       }
       const auto again = fate.duplicate ? copy_of(bytes) : std::vector<std::byte>();
       inner_.commit(bytes.size());
-      if (fate.duplicate && !put(to_, again)) ++owner_.counters_.suppressed;
+      if (fate.duplicate && !put(to_, echo_, again)) ++owner_.counters_.suppressed;
     }
     count_overtaking(owner_.datagrams_out_);
   }
@@ -98,15 +100,15 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
   void release_outgoing() {
     Held held;
     while (lent_.empty() && owner_.take_due(owner_.datagrams_out_, held)) {
-      if (put(held.to, held.bytes)) continue;
+      if (put(held.to, held.echo, held.bytes)) continue;
       owner_.datagrams_out_.push_front(std::move(held));  // no room: still due
       return;
     }
   }
 
  private:
-  bool put(const MulticastAddress& to, ConstBytes bytes) {
-    const Bytes lent = inner_.lend(to, bytes.size());
+  bool put(const MulticastAddress& to, Echo echo, ConstBytes bytes) {
+    const Bytes lent = inner_.lend(to, bytes.size(), echo);
     if (lent.empty()) return false;
     std::memcpy(lent.data(), bytes.data(), bytes.size());
     inner_.commit(bytes.size());
@@ -147,6 +149,7 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
   const bool incoming_, outgoing_;
   Bytes lent_;
   MulticastAddress to_;
+  Echo echo_ = Echo::kOn;
   DatagramSink* sink_ = nullptr;
   size_t handed_ = 0;
 };

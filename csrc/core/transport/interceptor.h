@@ -37,6 +37,7 @@ class Interceptor final : public Transport {
   Stream& stream() override;
   void wait(Nanos timeout) override;
   void wake() noexcept override { inner_->wake(); }
+  bool has_its_address() const override { return inner_->has_its_address(); }
   void abandon_after_fork() noexcept override { inner_->abandon_after_fork(); }
   std::string describe() const override;
 
@@ -59,7 +60,8 @@ class Interceptor final : public Transport {
     Nanos due = 0;
     uint64_t overtakes = 0;  // messages that may still pass before it; UINT64_MAX: by time only
     MulticastAddress to;     // outgoing datagrams
-    PeerId peer = kNoPeer;   // frames
+    Echo echo = Echo::kOn;
+    PeerId peer = kNoPeer;  // frames
     Channel channel = Channel::kControl;
   };
   // What becomes of one message.

@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/region.h"
@@ -28,14 +27,12 @@ struct MulticastAddress {
   uint32_t group = 0;     // low 24 bits used
   uint16_t port = 0;      // 0 is invalid
   bool loopback = false;  // all members share one host: use the loopback interface
-  // Other members share this host: what is sent is also delivered here, to the sender as well. How
-  // a datagram is sent, not where to; udp only, the others know the sender.
-  bool echo = true;
-  auto operator<=>(const MulticastAddress& other) const {
-    return std::tie(group, port, loopback) <=> std::tie(other.group, other.port, other.loopback);
-  }
-  bool operator==(const MulticastAddress& other) const { return (*this <=> other) == 0; }
+  auto operator<=>(const MulticastAddress&) const = default;
 };
+
+// Whether what is sent is also delivered on this host, to the sender as well: needed where other
+// members share the host. udp only; the other transports know the sender.
+enum class Echo : uint8_t { kOff, kOn };
 
 // Where a peer's stream endpoint can be reached, as its own transport printed it; opaque above.
 // `uid` tells incarnations of a process apart and is checked when a connection is made.
@@ -82,8 +79,12 @@ class Datagram {
   // Sending. lend() gives the memory of the next datagram of at most `size` bytes to `address`, or
   // an empty span when the transport cannot take one now (try again after the next poll). commit()
   // queues the lent memory, `size` <= lent. Several commits form a batch that leaves when it is
-  // full, when `address` or the size changes, or at flush(). A datagram may be sent before flush().
-  virtual Bytes lend(const MulticastAddress& address, size_t size) = 0;
+  // full, when `address`, `echo` or the size changes, or at flush(). A datagram may be sent before
+  // flush().
+  virtual Bytes lend(const MulticastAddress& address, size_t size, Echo echo) = 0;
+  Bytes lend(const MulticastAddress& address, size_t size) {
+    return lend(address, size, Echo::kOn);
+  }
   virtual void commit(size_t size) = 0;
   // Pushes what is queued; false: something is still queued, the medium is full.
   virtual bool flush() = 0;
@@ -193,6 +194,9 @@ class Transport {
   virtual void wait(Nanos timeout) = 0;
   // Ends a wait() now or the next one at once. Any thread, async-signal-safe.
   virtual void wake() noexcept = 0;
+  // Whether peers can still reach the stream endpoint at its address: false once this host has lost
+  // it. Any thread.
+  virtual bool has_its_address() const { return true; }
   // In the child of a fork, which may have happened in the middle of another thread's call: closes
   // every descriptor without a word to the peers. wake() may still be called.
   virtual void abandon_after_fork() noexcept = 0;

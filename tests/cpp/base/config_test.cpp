@@ -257,6 +257,26 @@ TEST(Config, AgreedHashIsTheSameInEveryBuild) {
   EXPECT_EQ(config.agreed_hash(), 0x8263dbb3a8dc7e6fULL);
 }
 
+// Which settings keep groups apart: a row that loses its mark would join sockets that differ.
+TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
+  const std::string base = good({}).lane_key();
+  std::set<std::string> marked;
+  for (const SettingInfo& info : setting_table()) {
+    if (info.lane) marked.insert(info.name);
+    if (info.kind == 'S') continue;
+    const std::string value = std::to_string(uint64_t(info.max));
+    const std::string other = value == info.default_text ? "0" : value;
+    const bool unaligned = info.name == std::string("chunk");
+    const std::string key = good({{info.name, unaligned ? "64" : other}}).lane_key();
+    EXPECT_EQ(key != base, info.lane) << info.name;
+  }
+  EXPECT_EQ(marked,
+            (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf",
+                                   "ttl", "pin", "liveness_limit", "probe_timeout"}));
+  EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
+  EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
+}
+
 TEST(Config, ReadEnvironmentTakesOurVariablesOnly) {
   ::setenv("MCAST_EAGER", "4K", 1);
   ::setenv("MCAST_FAULTS", "drop:rate=0.1,seed=7", 1);  // a value with '='

@@ -42,21 +42,21 @@ class CopyGroup final : public GroupBase {
   bool refuses = false;
 
  private:
-  Status push(size_t, Post post) override {
+  Status push(LaneId, Post post) override {
     if (refuses) return Status(Code::kPeerLost, "rank 1 is lost");
     seen.push_back(post.descriptor);
     posts.push_back(std::move(post));
     return {};
   }
-  void fail_lane(size_t lane, const Status& why) override {
-    if (lane != 0) return;
+  void fail_lane(LaneId lane, const Status& why) override {
+    if (lane != LaneId::kMulticast) return;
     while (!posts.empty()) {
       const Post post = std::move(posts.front());
       posts.pop_front();
       post.done(why);
     }
   }
-  void close_lane(size_t, Nanos, bool, Completion closed) override { closed({}); }
+  void close_lane(LaneId, Nanos, bool, Completion closed) override { closed({}); }
   bool has_lanes() const override { return true; }
 };
 

@@ -26,12 +26,12 @@ class ForkingGroup final : public GroupBase {
   GroupStats stats() const override { return common_stats(); }
 
  private:
-  Status push(size_t, Post) override {
+  Status push(LaneId, Post) override {
     under_lock_();
     return {};
   }
-  void fail_lane(size_t, const Status&) override {}
-  void close_lane(size_t, Nanos, bool, Completion closed) override { closed({}); }
+  void fail_lane(LaneId, const Status&) override {}
+  void close_lane(LaneId, Nanos, bool, Completion closed) override { closed({}); }
   bool has_lanes() const override { return true; }
   std::function<void()> under_lock_;
 };

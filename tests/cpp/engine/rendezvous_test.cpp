@@ -198,14 +198,13 @@ TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
 // Nobody else on the host listens: what it sends need not come back to it. A host that is not known
 // may be any of them.
 TEST(Agree, AnEchoIsForNeighboursOnly) {
-  EXPECT_TRUE(agreed(three(), 0)->address.echo);
-  EXPECT_TRUE(agreed(three(), 1)->reduce_address.echo);
-  EXPECT_FALSE(agreed(three(), 2)->address.echo);
-  EXPECT_FALSE(agreed(three(), 2)->reduce_address.echo);
+  EXPECT_EQ(agreed(three(), 0)->echo, Echo::kOn);
+  EXPECT_EQ(agreed(three(), 1)->echo, Echo::kOn);
+  EXPECT_EQ(agreed(three(), 2)->echo, Echo::kOff);
   auto records = three();
   records[0].host = "unknown/1:2";
   records[1].host = "c";
-  for (Member self = 0; self < 3; self++) EXPECT_TRUE(agreed(records, self)->address.echo);
+  for (Member self = 0; self < 3; self++) EXPECT_EQ(agreed(records, self)->echo, Echo::kOn);
 }
 
 TEST(Agree, NoRoomForAChunk) {

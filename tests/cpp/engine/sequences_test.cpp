@@ -42,7 +42,7 @@ TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
     GroupParams params;
     params.tag = --tag;
     params.agreed.members = 2;
-    lane.add_group(params, {9, 9000, false}, false, {kNoPeer, 1}, c.now());
+    lane.add_group(params, {{9, 9000, false}}, {kNoPeer, 1}, c.now());
     lane.remove_group(tag);
   }
   std::vector<std::byte> frame(wire::kFrameHeader);
@@ -65,7 +65,7 @@ TEST(Sequences, FramesOfAGroupThatIsNotThereYetAreKept) {
   wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, params.tag, 0, 0}, {});
   c.net().inject_frame(1, 0, Channel::kControl, frame);
   c.run_for(kMilli);
-  LaneGroup& group = lane.add_group(params, {9, 9000, false}, false, {kNoPeer, 1}, c.now());
+  LaneGroup& group = lane.add_group(params, {{9, 9000, false}}, {kNoPeer, 1}, c.now());
   c.run_for(kMilli);
   EXPECT_EQ(group.counters().get(Counter::frames_received), 1u);
   EXPECT_EQ(lane.foreign(), 0u);

@@ -23,6 +23,20 @@ constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 constexpr std::array<std::string_view, 8> kOrder = {
     "base", "wire", "crypto", "transport", "protocol", "aggregation", "collective", "engine"};
 
+// The files of engine/, without their endings, lowest row first. A file includes headers of its own
+// row and lower ones.
+constexpr std::string_view kEngineOrder[] = {
+    "clock closing connection_room fault_classifier group",  // facts
+    "rendezvous roster transport_choice",                    // what ranks agree on
+    "lane lane_thread lane_pool host_hub host_lane",         // what drives groups
+    "exchange group_base group_posts",                       // what all groups do alike
+    "split",                                                 // carrying one out by others
+    "network_group network_open host_group rails subgroups",
+    "resources",  // what groups share
+    "bootstrap bootstrap_host bootstrap_split",
+    "engine",
+};
+
 bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
@@ -39,6 +53,23 @@ std::optional<size_t> layer_of(std::string_view name) {
   const auto* at = std::find(kOrder.begin(), kOrder.end(), name);
   if (at == kOrder.end()) return std::nullopt;
   return static_cast<size_t>(at - kOrder.begin());
+}
+
+// The row of kEngineOrder; `path`: of a file, below csrc/core/.
+std::optional<size_t> engine_row(std::string_view path) {
+  constexpr std::string_view kEngine = "engine/";
+  if (!starts_with(path, kEngine)) return std::nullopt;
+  const std::string_view file = path.substr(kEngine.size());
+  const std::string_view stem = file.substr(0, file.find('.'));
+  for (size_t row = 0; row < std::size(kEngineOrder); ++row) {
+    std::string_view rest = kEngineOrder[row];
+    while (!rest.empty()) {
+      const size_t end = std::min(rest.find(' '), rest.size());
+      if (rest.substr(0, end) == stem) return row;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  return std::nullopt;
 }
 
 struct Line {
@@ -220,6 +251,10 @@ class Checker {
     if (*theirs > mine) {
       report(include.line, std::string(folder_) + " includes the higher layer " + target);
     }
+    const auto here = engine_row(path_.substr(kCore.size())), there = engine_row(name);
+    if (here && there && *there > *here) {
+      report(include.line, "includes " + name + ", which is higher in engine/");
+    }
     if (folder_ == "protocol" && target != "protocol" && target != "base" && target != "wire") {
       report(include.line, "protocol includes " + target + "; only base and wire are allowed");
     }
@@ -316,6 +351,11 @@ std::string code_only(std::string_view text) {
     }
   }
   return out;
+}
+
+bool has_place_in_engine(std::string_view path) {
+  return !starts_with(path, kCore) || !starts_with(path.substr(kCore.size()), "engine/") ||
+         engine_row(path.substr(kCore.size())).has_value();
 }
 
 size_t count_lines(std::string_view text) {

@@ -15,6 +15,9 @@ std::vector<std::string> check_file(std::string_view path, std::string_view text
 // newlines kept, so that searching it finds code only.
 std::string code_only(std::string_view text);
 
+// Whether a file of csrc/core/engine has a row in the order of that folder; others need none.
+bool has_place_in_engine(std::string_view path);
+
 size_t count_lines(std::string_view text);
 
 }  // namespace mcast::layers

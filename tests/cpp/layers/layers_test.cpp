@@ -57,6 +57,13 @@ TEST(Layers, TheTreeKeepsTheRules) {
   EXPECT_GT(core, 10u) << "the tree was not found at " << MCAST_SOURCE_DIR;
 }
 
+TEST(Layers, EveryFileOfTheEngineHasItsPlace) {
+  for (const Source& source : read_tree()) {
+    EXPECT_TRUE(has_place_in_engine(source.path))
+        << source.path << ": give it a row of kEngineOrder (layers/layer_rules.cpp)";
+  }
+}
+
 TEST(Layers, TheMedianFileOfTheCoreIsShort) {
   std::vector<size_t> lines;
   for (const Source& source : read_tree()) {
@@ -111,6 +118,20 @@ TEST(Checker, EveryPairOfLayers) {
     }
   }
   EXPECT_THAT(header("base", "#include <engine/engine.h>"), ElementsAre(HasSubstr("higher")));
+}
+
+TEST(Checker, TheOrderWithinTheEngine) {
+  const auto broken = [](const char* file, const char* header_name) {
+    return check_file("csrc/core/engine/" + std::string(file),
+                      "#pragma once\n#include \"engine/" + std::string(header_name) + "\"\n");
+  };
+  EXPECT_THAT(broken("lane.h", "bootstrap.h"),
+              ElementsAre(HasSubstr("engine/lane.h:2: includes engine/bootstrap.h")));
+  EXPECT_THAT(broken("group_base.h", "engine.h"), ElementsAre(HasSubstr("higher in engine/")));
+  EXPECT_THAT(broken("engine.h", "group_base.h"), IsEmpty());
+  EXPECT_THAT(broken("lane_pool.h", "lane_thread.h"), IsEmpty()) << "of its own row";
+  EXPECT_TRUE(has_place_in_engine("csrc/core/engine/lane.cpp"));
+  EXPECT_FALSE(has_place_in_engine("csrc/core/engine/newcomer.h"));
 }
 
 TEST(Checker, SubfoldersBelongToTheirLayer) {

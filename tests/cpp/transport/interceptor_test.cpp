@@ -14,7 +14,7 @@ using Buffer = std::vector<std::byte>;
 using ::testing::HasSubstr;
 
 // What is sent comes back: datagrams by receive(), frames by poll().
-class Echo final : public Transport, private Datagram, private Stream {
+class EchoTransport final : public Transport, private Datagram, private Stream {
  public:
   const char* name() const override { return "echo"; }
   Datagram& datagram() override { return *this; }
@@ -32,7 +32,7 @@ class Echo final : public Transport, private Datagram, private Stream {
   size_t receive_budget() const override { return 1 << 20; }
   Status join(const MulticastAddress&) override { return {}; }
   void leave(const MulticastAddress&) override {}
-  Bytes lend(const MulticastAddress&, size_t size) override {
+  Bytes lend(const MulticastAddress&, size_t size, Echo) override {
     if (datagrams_.size() >= room) return {};
     lent_.assign(size, std::byte{0});
     return lent_;
@@ -96,7 +96,7 @@ Buffer bytes(const std::string& text) {
 
 struct Rig : DatagramSink, StreamSink {
   explicit Rig(const std::string& spec) {
-    auto inner = std::make_unique<Echo>();
+    auto inner = std::make_unique<EchoTransport>();
     echo = inner.get();
     auto made = intercept(std::move(inner), spec, &classifier);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -142,7 +142,7 @@ struct Rig : DatagramSink, StreamSink {
   const FaultCounters& counters() { return static_cast<Interceptor&>(*transport).counters(); }
 
   ByLetter classifier;
-  Echo* echo;
+  EchoTransport* echo;
   std::unique_ptr<Transport> transport;
   std::vector<std::string> datagrams, frames;
 };
@@ -155,7 +155,7 @@ TEST(Interceptor, NoRulesMeansNoInterceptor) {
 }
 
 TEST(Interceptor, BadTextIsRefused) {
-  auto made = intercept(std::make_unique<Echo>(), "drop:rate=7", nullptr);
+  auto made = intercept(std::make_unique<EchoTransport>(), "drop:rate=7", nullptr);
   EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
 }
 

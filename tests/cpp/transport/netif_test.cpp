@@ -30,8 +30,8 @@ std::vector<Interface> host() {
 }
 
 std::string chosen(const std::vector<Interface>& all, std::string_view pattern) {
-  auto result = choose_interface(all, pattern);
-  return result.ok() ? result->name : "error: " + result.status().message();
+  auto result = choose_interfaces(all, pattern);
+  return result.ok() ? result->stripe.front().name : "error: " + result.status().message();
 }
 
 TEST(InterfacePattern, ReadsTheGrammar) {
@@ -85,7 +85,7 @@ TEST(ChooseInterface, GivesEachLaneItsEntryOfAnExactList) {
     auto result = choose_interfaces(all, pattern, index);
     if (!result.ok()) return "error: " + result.status().message();
     std::string names;
-    for (const Interface& i : *result) names += (names.empty() ? "" : " ") + i.name;
+    for (const Interface& i : result->stripe) names += (names.empty() ? "" : " ") + i.name;
     return names;
   };
   EXPECT_EQ(lane("=eth0,ib0", 0), "eth0");
@@ -117,7 +117,7 @@ TEST(ChooseInterface, PrefersTheDefaultRouteThenMulticastThenLoopback) {
 
 TEST(ChooseInterface, SaysWhatExistsWhenNothingMatches) {
   auto all = host();
-  auto none = choose_interface(all, "=mlx5");
+  auto none = choose_interfaces(all, "=mlx5");
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
   EXPECT_THAT(none.status().message(), HasSubstr("\"=mlx5\""));

@@ -79,20 +79,18 @@ TEST_F(UdpDatagramTest, EachBatchIsEchoedAsItsGroupWants) {
     return count;
   };
   const int at_first = echoing();
-  MulticastAddress alone = world_.address(0);
-  alone.echo = false;
   std::vector<Buffer> sent;
-  const auto send = [&](const MulticastAddress& to) {
+  const auto send = [&](Echo echo) {
     sent.push_back(pattern(900, sent.size()));
-    EXPECT_TRUE(send_datagram(node(0), to, sent.back()));
+    EXPECT_TRUE(send_datagram(node(0), world_.address(0), sent.back(), echo));
   };
-  for (int i = 0; i < 3; ++i) send(alone);
-  send(world_.address(0));  // a batch of its own
+  for (int i = 0; i < 3; ++i) send(Echo::kOff);
+  send(Echo::kOn);  // a batch of its own
   EXPECT_EQ(echoing(), at_first - 1);
   EXPECT_EQ(stats(0).send_calls, 1u);
   ASSERT_TRUE(flush(node(0)));
   EXPECT_EQ(echoing(), at_first);
-  send(alone);
+  send(Echo::kOff);
   ASSERT_TRUE(flush(node(0)));
   EXPECT_EQ(echoing(), at_first - 1);
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));

@@ -73,7 +73,7 @@ std::vector<RankRecord> records(std::initializer_list<std::pair<const char*, con
   for (const auto& [host, verbs] : rows) {
     RankRecord r;
     r.host = r.host_name = host;
-    r.verbs = verbs;
+    r.problems["verbs"] = verbs;
     out.push_back(r);
   }
   return out;
@@ -82,25 +82,27 @@ std::vector<RankRecord> records(std::initializer_list<std::pair<const char*, con
 TEST(VerbsChoice, AutoTakesVerbsOnlyWhereAllRanksOfSeveralHostsHaveIt) {
   const auto all = choose_transport(records({{"a", ""}, {"b", ""}}), "auto");
   ASSERT_TRUE(all.ok());
-  EXPECT_TRUE(all->verbs);
+  EXPECT_EQ(all->type->name, std::string("verbs"));
   EXPECT_THAT(all->reason, HasSubstr("2 hosts"));
   const auto one = choose_transport(records({{"a", ""}, {"a", ""}}), "auto");
-  EXPECT_FALSE(one->verbs);
+  EXPECT_EQ(one->type->name, std::string("udp"));
   EXPECT_THAT(one->reason, HasSubstr("one host"));
   const auto missing =
       choose_transport(records({{"a", ""}, {"b", "no device"}, {"c", ""}}), "auto");
-  EXPECT_FALSE(missing->verbs);
+  EXPECT_EQ(missing->type->name, std::string("udp"));
   EXPECT_THAT(missing->reason, AllOf(HasSubstr("rank 1 on host b"), HasSubstr("no device")));
 }
 
 TEST(VerbsChoice, AskingForVerbsIsAnOrder) {
-  EXPECT_TRUE(choose_transport(records({{"a", ""}, {"a", ""}}), "verbs")->verbs);
+  EXPECT_EQ(choose_transport(records({{"a", ""}, {"a", ""}}), "verbs")->type->name,
+            std::string("verbs"));
   const auto refused = choose_transport(records({{"a", ""}, {"b", "no device"}}), "verbs");
   EXPECT_EQ(refused.status().code(), Code::kUnavailable);
   EXPECT_THAT(refused.status().message(),
               AllOf(HasSubstr("rank 1 on host b cannot use verbs: no device"),
                     HasSubstr("MCAST_TRANSPORT=auto or udp")));
-  EXPECT_FALSE(choose_transport(records({{"a", ""}, {"b", ""}}), "udp")->verbs);
+  EXPECT_EQ(choose_transport(records({{"a", ""}, {"b", ""}}), "udp")->type->name,
+            std::string("udp"));
 }
 
 TEST(VerbsViable, ReasonsOfAHostWithoutIt) {

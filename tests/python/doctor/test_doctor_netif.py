@@ -1,11 +1,14 @@
-"""The choice of the interface: the rules of csrc/core/transport/udp/netif.h, on made-up hosts."""
+"""The choice of the interface, as the doctor asks it of the library, on made-up hosts."""
 
 import socket
 
 import pytest
 
-from torch_mcast.doctor import netif
-from torch_mcast.doctor.netif import Interface, Pattern, choose_interface
+from torch_mcast import _load
+from torch_mcast.doctor import context, netif
+from torch_mcast.doctor.checks import interfaces as interfaces_check
+from torch_mcast.doctor.findings import Verdict
+from torch_mcast.doctor.netif import Interface, choose_interface
 
 LO = Interface("lo", 1, "127.0.0.1", 8, 65536, up=True, loopback=True)
 ETH0 = Interface("eth0", 2, "10.0.0.1", 24, 1500, up=True, multicast=True)
@@ -77,10 +80,17 @@ def test_a_stripe_is_taken_by_its_first_interface():
     assert choose_interface([LO, ETH0, ETH1], "=lo,eth1+eth0")[0] is LO
 
 
-def test_pattern_takes_the_earliest_name():
-    assert Pattern.parse("ib,eth").match("eth0") == 1
-    assert Pattern.parse("=ib,eth").match("eth0") == -1
-    assert Pattern.parse("^=eth0") == Pattern(True, True, ("eth0",))
+def test_without_the_extension_the_choice_is_not_known(monkeypatch):
+    def missing():
+        raise ImportError("torch_mcast has no compiled extension here")
+
+    monkeypatch.setattr(_load, "extension", missing)
+    assert context.gather({"MCAST_SOCKET_IFNAME": "=lo"}).chosen.name == "lo"
+    found = context.gather({"MCAST_SOCKET_IFNAME": "^docker"})
+    assert found.chosen is None and found.interfaces
+    (used,) = (f for f in interfaces_check.run(found) if f.check == "interface used")
+    assert used.verdict is Verdict.WARN
+    assert "cannot be loaded" in used.finding
 
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

@@ -59,8 +59,10 @@ def judge_loopback(loopback: Interface | None) -> list[Finding]:
 
 def run(context: Context) -> list[Finding]:
     listing = [ok("interface", describe(i), **i.to_json()) for i in context.interfaces]
-    return [
-        *listing,
-        judge_chosen(context.chosen, context.why, context.interfaces, context.values["algorithm"]),
-        *judge_loopback(context.loopback),
-    ]
+    if context.chosen is None and context.extension_error:
+        chosen = warn("interface used", context.why, "see the check of versions")
+    else:
+        chosen = judge_chosen(
+            context.chosen, context.why, context.interfaces, context.values["algorithm"]
+        )
+    return [*listing, chosen, *judge_loopback(context.loopback)]

@@ -161,7 +161,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t receive_budget() const override;
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
-  Bytes lend(const MulticastAddress& address, size_t size) override;
+  using Datagram::lend;
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
   void commit(size_t size) override;
   size_t gather_from() const override { return network_->options_.gather_from; }
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;

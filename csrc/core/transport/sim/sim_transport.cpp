@@ -34,7 +34,7 @@ void SimTransport::leave(const MulticastAddress& address) {
   if (it != joined_.end() && --it->second == 0) joined_.erase(it);
 }
 
-Bytes SimTransport::lend(const MulticastAddress& address, size_t size) {
+Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
   if (size > network_->options_.max_datagram) return {};
   if (network_->options_.rate > 0) {
     const Nanos backlog = network_->tx_free_[index_] - network_->now_;

@@ -145,13 +145,16 @@ size_t DatagramSender::segments_limit() const noexcept {
   return std::min(kMaxSegments, kMaxUdpPayload / segment_);
 }
 
-Bytes DatagramSender::lend(const MulticastAddress& address, size_t size) {
+Bytes DatagramSender::lend(const MulticastAddress& address, size_t size, Echo echo) {
   if (count_ > 0) {
-    const bool extends = !closed_ && address == address_ && address.echo == address_.echo &&
-                         size <= segment_ && count_ < segments_limit();
+    const bool extends = !closed_ && address == address_ && echo == echo_ && size <= segment_ &&
+                         count_ < segments_limit();
     if (!extends && !push()) return {};
   }
-  if (count_ == 0) address_ = address;
+  if (count_ == 0) {
+    address_ = address;
+    echo_ = echo;
+  }
   lent_ = size;
   return {buffer_.get() + used_, size};
 }
@@ -204,9 +207,10 @@ bool DatagramSender::push() {
 DatagramSender::Sent DatagramSender::send_by(Socket& to) {
   const int socket = to.fd.get();
   // Without it a host that is a member of the group receives all that it sends.
-  if (to.echo != address_.echo &&
-      set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, address_.echo, "IP_MULTICAST_LOOP").ok()) {
-    to.echo = address_.echo;
+  if (to.echo != echo_ &&
+      set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, echo_ == Echo::kOn, "IP_MULTICAST_LOOP")
+          .ok()) {
+    to.echo = echo_;
   }
   if (to.fragments) look_at_mtu(to);
   const bool single = used_ - sent_ <= segment_;

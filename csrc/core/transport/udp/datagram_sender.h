@@ -36,7 +36,7 @@ class DatagramSender {
               const Interface& loopback);
 
   // See Datagram. `size` has been checked against max_datagram().
-  Bytes lend(const MulticastAddress& address, size_t size);
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo);
   void commit(size_t size);
   bool flush();
 
@@ -52,7 +52,7 @@ class DatagramSender {
   enum class Sent { kAll, kWouldBlock, kRefused };
   struct Socket {
     Fd fd;
-    bool echo = true;  // IP_MULTICAST_LOOP as it is set
+    Echo echo = Echo::kOn;  // IP_MULTICAST_LOOP as it is set
     std::string interface;
     uint32_t mtu = 0;     // of the interface when it was opened
     uint32_t needed = 0;  // of that, what the largest datagram takes
@@ -87,6 +87,7 @@ class DatagramSender {
 
   std::unique_ptr<std::byte[]> buffer_;
   MulticastAddress address_;
+  Echo echo_ = Echo::kOn;
   size_t segment_ = 0;   // size of all datagrams of the batch but the last
   size_t used_ = 0;      // bytes committed
   size_t sent_ = 0;      // bytes of those already taken by the kernel, a multiple of segment_

@@ -65,18 +65,25 @@ std::string inventory(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-const Interface* automatic_choice(const std::vector<const Interface*>& candidates) {
-  const auto first = [&](auto&& good) -> const Interface* {
-    const auto it = std::find_if(candidates.begin(), candidates.end(), good);
-    return it == candidates.end() ? nullptr : *it;
+// The first rule that an interface meets decides. Empty stripe: none does.
+InterfaceChoice automatic_choice(const std::vector<Interface>& candidates) {
+  struct Rule {
+    bool (*meets)(const Interface&);
+    const char* reason;
   };
-  const auto ordinary = [](const Interface* i) {
-    return !i->loopback && !container_bridge(i->name);
-  };
-  if (auto* i = first([](auto* c) { return c->default_route && c->multicast; })) return i;
-  if (auto* i = first([&](auto* c) { return ordinary(c) && c->multicast; })) return i;
-  if (auto* i = first([](auto* c) { return c->default_route; })) return i;
-  return first([](auto* c) { return c->loopback; });
+  static constexpr Rule kRules[] = {
+      {[](const Interface& i) { return i.default_route && i.multicast; },
+       "it has the default route"},
+      {[](const Interface& i) { return !i.loopback && !container_bridge(i.name) && i.multicast; },
+       "the first with IPv4 and multicast"},
+      {[](const Interface& i) { return i.default_route; },
+       "it has the default route (but no MULTICAST flag)"},
+      {[](const Interface& i) { return i.loopback; }, "no other interface is usable"}};
+  for (const Rule& rule : kRules) {
+    const auto it = std::find_if(candidates.begin(), candidates.end(), rule.meets);
+    if (it != candidates.end()) return {{*it}, rule.reason};
+  }
+  return {};
 }
 
 // The names of an entry of an exact list.
@@ -186,65 +193,75 @@ Result<std::vector<Interface>> list_interfaces() {
   return out;
 }
 
-Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& interfaces,
-                                                 std::string_view text, size_t lane) {
+namespace {
+
+// Of an exact list: the entry of this lane. Empty: no entry is usable.
+Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interfaces,
+                                            const InterfacePattern& pattern, size_t lane) {
+  std::vector<std::vector<Interface>> entries;  // usable ones, by lane
+  for (const std::string& entry : pattern.names) {
+    const auto names = stripe_names(entry);
+    std::vector<Interface> stripe;
+    for (const std::string_view name : names) {
+      if (const Interface* i = find_usable(interfaces, name)) {
+        stripe.push_back(*i);
+      } else if (names.size() > 1) {
+        return Status(Code::kUnavailable, "stripes over " + std::string(name) +
+                                              ", which is not there, down or has no IPv4 address");
+      }
+    }
+    if (!stripe.empty()) entries.push_back(std::move(stripe));
+  }
+  return entries.empty() ? std::vector<Interface>() : entries[lane % entries.size()];
+}
+
+// Those that a list of prefixes or exclusions leaves, the earliest name of the list first.
+std::vector<Interface> left_by(const std::vector<Interface>& interfaces,
+                               const InterfacePattern& pattern, bool include) {
+  std::vector<Interface> usable;
+  for (const Interface& i : interfaces) {
+    if (i.usable() && (pattern.match(i.name) >= 0) == include) usable.push_back(i);
+  }
+  std::stable_sort(usable.begin(), usable.end(), [&](const Interface& a, const Interface& b) {
+    return pattern.match(a.name) < pattern.match(b.name);
+  });
+  return usable;
+}
+
+}  // namespace
+
+Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfaces,
+                                          std::string_view text, size_t lane) {
   auto pattern = InterfacePattern::parse(text);
   if (!pattern.ok()) return pattern.status();
   const bool include = !pattern->exclude && !pattern->names.empty();
+  const std::string asked = "MCAST_SOCKET_IFNAME=\"" + std::string(text) + "\"";
   const auto unavailable = [&](const std::string& why) {
     return Status(Code::kUnavailable, "interface pattern \"" + std::string(text) + "\" " + why +
                                           "; this host has: " + inventory(interfaces));
   };
-
-  std::vector<std::vector<Interface>> entries;  // usable ones, by lane
-  bool matched_unusable = false;
+  InterfaceChoice choice;
   if (include && pattern->exact) {
-    for (const std::string& entry : pattern->names) {
-      const auto names = stripe_names(entry);
-      std::vector<Interface> stripe;
-      for (const std::string_view name : names) {
-        if (const Interface* i = find_usable(interfaces, name)) {
-          stripe.push_back(*i);
-        } else if (names.size() > 1) {
-          return unavailable("stripes over " + std::string(name) +
-                             ", which is not there, down or has no IPv4 address");
-        } else {
-          matched_unusable =
-              matched_unusable || std::any_of(interfaces.begin(), interfaces.end(),
-                                              [&](auto& x) { return x.name == name; });
-        }
-      }
-      if (!stripe.empty()) entries.push_back(std::move(stripe));
-    }
-    if (!entries.empty()) return entries[lane % entries.size()];
+    auto entry = exact_choice(interfaces, *pattern, lane);
+    if (!entry.ok()) return unavailable(entry.status().message());
+    choice = {std::move(entry).value(), asked + " matches it"};
   } else {
-    std::vector<const Interface*> usable;
-    for (const Interface& i : interfaces) {
-      const bool match = pattern->match(i.name) >= 0;
-      if (include ? !match : match) continue;
-      if (i.usable()) {
-        usable.push_back(&i);
-      } else {
-        matched_unusable = true;
-      }
+    std::vector<Interface> left = left_by(interfaces, *pattern, include);
+    if (include) {
+      left.resize(std::min<size_t>(left.size(), 1));
+      choice = {std::move(left), asked + " matches it"};
+    } else {
+      choice = automatic_choice(left);
+      if (!text.empty()) choice.reason = asked + " leaves it, and " + choice.reason;
     }
-    std::stable_sort(usable.begin(), usable.end(), [&](auto* a, auto* b) {
-      return pattern->match(a->name) < pattern->match(b->name);
-    });
-    const Interface* const chosen =
-        include ? (usable.empty() ? nullptr : usable[0]) : automatic_choice(usable);
-    if (chosen != nullptr) return std::vector<Interface>{*chosen};
   }
-  return unavailable(include && matched_unusable
-                         ? "matches only interfaces that are down or have no IPv4 address"
-                         : "matches no usable interface");
-}
-
-Result<Interface> choose_interface(const std::vector<Interface>& interfaces, std::string_view text,
-                                   size_t lane) {
-  auto all = choose_interfaces(interfaces, text, lane);
-  if (!all.ok()) return all.status();
-  return all->front();
+  if (!choice.stripe.empty()) return choice;
+  // None that matches is usable.
+  const bool unusable =
+      include && std::any_of(interfaces.begin(), interfaces.end(),
+                             [&](const Interface& i) { return pattern->match(i.name) >= 0; });
+  return unavailable(unusable ? "matches only interfaces that are down or have no IPv4 address"
+                              : "matches no usable interface");
 }
 
 Result<Interface> find_loopback(const std::vector<Interface>& interfaces) {

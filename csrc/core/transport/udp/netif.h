@@ -1,9 +1,9 @@
-// Which network interface to use. Enumeration asks the system; the choice is a pure function.
+// Which network interface to use: the one place that decides it, also for the doctor. Enumeration
+// asks the system; the choice is a pure function.
 //
 // Pattern grammar (NCCL_SOCKET_IFNAME's, and '+'): a comma list of name prefixes, "eth,ib". A
-// leading
-// '=' makes all names of the list exact, a leading '^' turns the list into exclusions, "^=" into
-// exact exclusions. Among several matches the earlier name of the list wins, then the system's
+// leading '=' makes all names of the list exact, a leading '^' turns the list into exclusions, "^="
+// into exact exclusions. Among several matches the earlier name of the list wins, then the system's
 // order. An exact list gives its i-th usable entry to lane i, from the start again at its end; an
 // entry of several names, "=eth0+eth1", stripes its lane over them, and all of them must be usable.
 // Empty, or with exclusions: the interface of the default route, else the first one that is up, has
@@ -52,13 +52,15 @@ uint32_t interface_mtu(int fd, const std::string& name);
 // address).
 Result<std::vector<Interface>> list_interfaces();
 
-// The interfaces of a lane, one or the stripe, in the pattern's order. kUnavailable when nothing
-// matches: names the pattern and what exists.
-Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& interfaces,
-                                                 std::string_view pattern, size_t lane = 0);
-// The first of them.
-Result<Interface> choose_interface(const std::vector<Interface>& interfaces,
-                                   std::string_view pattern, size_t lane = 0);
+struct InterfaceChoice {
+  std::vector<Interface> stripe;  // one, or those of the stripe, in the pattern's order
+  std::string reason;             // for people: "it has the default route"
+};
+
+// The interfaces of a lane, and why these. kUnavailable when nothing matches: names the pattern and
+// what exists.
+Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfaces,
+                                          std::string_view pattern, size_t lane = 0);
 // The loopback interface; kUnavailable if it is missing or down.
 Result<Interface> find_loopback(const std::vector<Interface>& interfaces);
 

@@ -11,7 +11,7 @@ namespace mcast {
 
 struct UdpTransportOptions {
   std::string interface;                // NCCL grammar, see netif.h; empty: automatic
-  size_t lane = 0;                      // which of the interfaces, see choose_interface()
+  size_t lane = 0;                      // which of the interfaces, see choose_interfaces()
   uint64_t max_mtu = 9000;              // bytes of IP packet
   uint64_t rcvbuf = 32 << 20;           // bytes asked for, per receive socket
   uint64_t sndbuf = 1 << 20;            // bytes asked for, per transmit socket

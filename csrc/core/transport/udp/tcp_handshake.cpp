@@ -28,11 +28,17 @@ namespace {
 constexpr Nanos kFirstBackoff = 10 * kMilli;
 constexpr Nanos kLastBackoff = 200 * kMilli;
 constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
-constexpr Nanos kEvictAge = kSecond;  // a silent connection gives its place to a waiting one
-constexpr int kBacklog = 1024;
+constexpr Nanos kEvictAge = kSecond;        // a silent connection gives its place to a waiting one
 constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+// Peers only see silence, so this is the one place that can say why.
+void warn_of_limits(RateLimit& limit, Nanos now, int error) {
+  if (!limit.allow(now)) return;
+  log(LogLevel::kWarn, "cannot open another connection: %s; %s", std::strerror(error),
+      descriptor_text().c_str());
+}
 
 }  // namespace
 
@@ -47,57 +53,7 @@ Status TcpStream::open(const UdpTransportOptions& options, std::span<const Inter
   scratch_ = std::make_unique<std::byte[]>(kScratchSize);
   while (uid_ == 0) uid_ = secure_random64();
   Status status = epoll_.open();
-  // Events point at the listeners: they stay where they are.
-  const bool apart = stripe_[0].index != loopback.index;
-  listeners_.resize(stripe_.size() + (apart ? 1 : 0));
-  for (size_t i = 0; i < listeners_.size() && status.ok(); ++i) {
-    status = listen_on(i < stripe_.size() ? stripe_[i] : loopback, listeners_[i]);
-  }
-  return status;
-}
-
-const TcpStream::Listener& TcpStream::listener_for(bool loopback) const {
-  return loopback ? listeners_[listeners_.size() > stripe_.size() ? stripe_.size() : 0]
-                  : listeners_[0];
-}
-
-Status TcpStream::listen_on(const Interface& interface, Listener& listener) {
-  auto fd = open_socket(SOCK_STREAM);
-  if (!fd.ok()) return fd.status();
-  listener.address = ipv4_address(interface.address, 0);
-  auto* const address = reinterpret_cast<sockaddr*>(&listener.address);
-  socklen_t length = sizeof listener.address;
-  if (::bind(fd->get(), address, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
-      ::getsockname(fd->get(), address, &length) != 0) {
-    return Status::system(errno, "listen on " + interface.name + " " + to_text(interface.address));
-  }
-  if (Status status = epoll_.add(fd->get(), EPOLLIN, &listener); !status.ok()) return status;
-  listener.fd = std::move(fd.value());
-  return {};
-}
-
-TcpConnection* TcpStream::own(Fd fd, TcpConnection::State state, uint32_t events) {
-  auto c = std::make_unique<TcpConnection>(epoll_, std::move(fd), state);
-  if (!c->watch(events).ok()) return nullptr;
-  c->index = connections_.size();
-  c->since = now_;
-  timers_dirty_ = true;
-  if (state == TcpConnection::State::kHelloWait) ++unauthenticated_;
-  connections_.push_back(std::move(c));
-  return connections_.back().get();
-}
-
-void TcpStream::retire(TcpConnection& c) {
-  if (c.state == TcpConnection::State::kDead) return;
-  if (c.state == TcpConnection::State::kHelloWait) --unauthenticated_;
-  c.close();
-  const size_t index = c.index;
-  graveyard_.push_back(std::move(connections_[index]));
-  if (index + 1 != connections_.size()) {
-    connections_[index] = std::move(connections_.back());
-    connections_[index]->index = index;
-  }
-  connections_.pop_back();
+  return status.ok() ? listeners_.open(stripe_, loopback) : status;
 }
 
 void TcpStream::connect_link(PeerId id, size_t line) {
@@ -111,7 +67,7 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   }
   if (!fd.ok()) {
     const int error = errno;
-    warn_of_limits(error);
+    warn_of_limits(limit_warnings_, now_, error);
     return attempt_failed(id, line, error);
   }
   TcpConnection::configure(fd->get(), options_.liveness_limit, stripe_.size());
@@ -126,8 +82,10 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   }
   const bool at_once = ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
   if (!at_once && errno != EINPROGRESS) return attempt_failed(id, line, errno);
-  TcpConnection* c = own(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT);
+  TcpConnection* c =
+      pool_.add(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT, now_);
   if (c == nullptr) return attempt_failed(id, line, ENOMEM);
+  timers_.touch();
   c->peer = id;
   c->channel = static_cast<Channel>(line % kChannels);
   c->stripe = static_cast<uint8_t>(stripe);
@@ -138,23 +96,15 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   if (at_once) say_hello(*c);
 }
 
-void TcpStream::warn_of_limits(int error) {
-  // Peers only see silence, so this is the one place that can say why.
-  if (limit_warnings_.allow(now_)) {
-    log(LogLevel::kWarn, "cannot open another connection: %s; %s", std::strerror(error),
-        descriptor_text().c_str());
-  }
-}
-
 void TcpStream::attempt_failed(PeerId id, size_t line, int error) {
   Link& link = peers_[id].links[line];
-  if (link.connection != nullptr) retire(*link.connection);
+  if (link.connection != nullptr) pool_.retire(*link.connection);
   link.connection = nullptr;
   link.phase = Phase::kRetry;
   link.error = error;
   link.backoff = std::clamp(link.backoff * 2, kFirstBackoff, kLastBackoff);
   link.deadline_set = false;
-  timers_dirty_ = true;
+  timers_.touch();
   ++stats_.connect_retries;
 }
 
@@ -167,9 +117,9 @@ void TcpStream::say_hello(TcpConnection& c) {
   hello.target = peers_[c.peer].address.uid;
   // A peer on loopback is answered on loopback.
   const bool loopback = peers_[c.peer].address.host.rfind("127.", 0) == 0;
-  const Listener& l = listener_for(loopback);
-  hello.listen_address = l.address.sin_addr;
-  hello.listen_port = ntohs(l.address.sin_port);
+  const sockaddr_in& listens = listeners_.first(loopback);
+  hello.listen_address = listens.sin_addr;
+  hello.listen_port = ntohs(listens.sin_port);
   if (!c.write_message(encode(hello))) return attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
   c.want(EPOLLIN);
@@ -190,16 +140,16 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
   if (ack->verdict == Verdict::kAccepted) return adopt(c);
   ++stats_.yielded;
   Link& link = link_of(c);
-  retire(c);
+  pool_.retire(c);
   link.connection = nullptr;
   link.phase = Phase::kYielded;
   link.deadline_set = false;
-  timers_dirty_ = true;
+  timers_.touch();
 }
 
 void TcpStream::refuse(TcpConnection& c) {
   ++stats_.hello_refused;
-  retire(c);
+  pool_.retire(c);
 }
 
 void TcpStream::on_hello(TcpConnection& c) {
@@ -207,7 +157,7 @@ void TcpStream::on_hello(TcpConnection& c) {
   if (io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) {
     // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
-    return c.partial.empty() ? retire(c) : refuse(c);
+    return c.partial.empty() ? pool_.retire(c) : refuse(c);
   }
   const auto hello =
       decode_hello(std::span<const std::byte, kHelloSize>(c.partial.data(), kHelloSize));
@@ -236,19 +186,18 @@ void TcpStream::on_hello(TcpConnection& c) {
   if (ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded) {
     ack.verdict = Verdict::kYield;
     (void)c.write_message(encode(ack));
-    return retire(c);
+    return pool_.retire(c);
   }
-  if (!c.write_message(encode(ack))) return retire(c);
+  if (!c.write_message(encode(ack))) return pool_.retire(c);
   if (link.connection != nullptr) {
     ++stats_.yielded;
-    retire(*link.connection);
+    pool_.retire(*link.connection);
   }
   adopt(c);
 }
 
 void TcpStream::adopt(TcpConnection& c) {
-  if (c.state == TcpConnection::State::kHelloWait) --unauthenticated_;
-  c.state = TcpConnection::State::kOpen;
+  pool_.opened(c);
   c.partial.clear();
   Link& link = link_of(c);
   link.phase = Phase::kOpen;
@@ -263,56 +212,49 @@ void TcpStream::adopt(TcpConnection& c) {
   flush(c);
 }
 
-void TcpStream::accept_all(Listener& listener) {
-  while (unauthenticated_ < kMaxUnauthenticated) {
+void TcpStream::accept_all(const TcpListeners::Listener& listener) {
+  while (pool_.unauthenticated() < kMaxUnauthenticated) {
     Fd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE && make_descriptor_room(kMoreDescriptors)) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       ++stats_.accept_errors;
-      warn_of_limits(errno);
-      return pause_listeners(now_ + kDescriptorPause);
+      warn_of_limits(limit_warnings_, now_, errno);
+      return listeners_.pause(now_ + kDescriptorPause);
     }
     TcpConnection::configure(fd.get(), options_.liveness_limit, stripe_.size());
-    TcpConnection* c = own(std::move(fd), TcpConnection::State::kHelloWait, EPOLLIN);
-    if (c != nullptr) on_hello(*c);  // it is usually there already
+    TcpConnection* c = pool_.add(std::move(fd), TcpConnection::State::kHelloWait, EPOLLIN, now_);
+    if (c == nullptr) continue;
+    timers_.touch();
+    on_hello(*c);  // it is usually there already
   }
-  pause_listeners(now_);
-}
-
-void TcpStream::pause_listeners(Nanos resume_at) {
-  paused_ = true;
-  resume_at_ = std::max(resume_at, now_ + kMilli);
-  for (Listener& l : listeners_) {
-    if (l.fd.valid()) epoll_.modify(l.fd.get(), 0, &l);
-  }
+  listeners_.pause(now_ + kMilli);
 }
 
 void TcpStream::run_timers(Nanos now) {
-  timers_dirty_ = false;
-  next_timer_ = kNever;
+  timers_.restart();
+  const bool full = pool_.unauthenticated() >= kMaxUnauthenticated;
   std::vector<TcpConnection*> expired;
-  for (auto& c : connections_) {
+  for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
     const bool theirs = c->state == TcpConnection::State::kHelloWait;
     if (!c->deadline_set) {
       c->deadline = now + (theirs ? kHelloPatience : options_.liveness_limit);
       c->deadline_set = true;
     }
-    const bool evicted =
-        theirs && paused_ && unauthenticated_ >= kMaxUnauthenticated && now - c->since >= kEvictAge;
+    const bool evicted = theirs && full && listeners_.paused() && now - c->since >= kEvictAge;
     if (now >= c->deadline || evicted) {
       expired.push_back(c.get());
     } else {
-      next_timer_ = std::min(next_timer_, c->deadline);
+      timers_.add(c->deadline);
     }
   }
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
     if (c->state == TcpConnection::State::kHelloWait) {
       ++stats_.hello_timeouts;
-      retire(*c);
+      pool_.retire(*c);
     } else {
       fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
                                                      " did not answer a connection attempt (its "
@@ -324,16 +266,7 @@ void TcpStream::run_timers(Nanos now) {
       run_link_timer(id, line, now);
     }
   }
-  if (paused_ && now >= resume_at_) {
-    if (unauthenticated_ < kMaxUnauthenticated) {
-      paused_ = false;
-      for (Listener& l : listeners_) {
-        if (l.fd.valid()) epoll_.modify(l.fd.get(), EPOLLIN, &l);
-      }
-    } else {
-      resume_at_ = now + kDescriptorPause;
-    }
-  }
+  listeners_.look(now, pool_.unauthenticated() < kMaxUnauthenticated, kDescriptorPause);
 }
 
 void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
@@ -346,7 +279,7 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     link.deadline_set = true;
   }
   if (now < link.deadline) {
-    next_timer_ = std::min(next_timer_, link.deadline);
+    timers_.add(link.deadline);
     return;
   }
   if (retry && now - link.failing_since < kConnectPatience) {

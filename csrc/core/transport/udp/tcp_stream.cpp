@@ -38,13 +38,7 @@ std::string TcpStream::peer_text(PeerId id, size_t stripe) const {
   return "peer " + to_text((*endpoints)[stripe]);
 }
 
-StreamAddress TcpStream::address(bool loopback) const {
-  const bool apart = listeners_.size() > stripe_.size();
-  if (loopback && apart) return stripe_address(uid_, {&listener_for(true).address, 1});
-  std::vector<sockaddr_in> endpoints;
-  for (size_t i = 0; i < stripe_.size(); ++i) endpoints.push_back(listeners_[i].address);
-  return stripe_address(uid_, endpoints);
-}
+StreamAddress TcpStream::address(bool loopback) const { return listeners_.address(uid_, loopback); }
 
 PeerId TcpStream::add_peer(const StreamAddress& address) {
   const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
@@ -158,15 +152,13 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
   size_t events = n;
   for (size_t i = 0; i < n; ++i) {
     void* const tag = ready[i].data.ptr;
-    const auto listener = std::find_if(listeners_.begin(), listeners_.end(),
-                                       [tag](const Listener& l) { return tag == &l; });
-    if (listener != listeners_.end()) {
+    if (const TcpListeners::Listener* const listener = listeners_.find(tag)) {
       accept_all(*listener);
     } else {
       service(*static_cast<TcpConnection*>(tag), ready[i].events, sink, events);
     }
   }
-  if (timers_dirty_ || now >= next_timer_ || paused_) run_timers(now);
+  if (timers_.due(now) || listeners_.paused()) run_timers(now);
   // A sink may send, and so add to the list.
   for (size_t i = 0; i < reports_.size(); ++i) {
     const Report report = reports_[i];
@@ -174,7 +166,7 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
     ++events;
   }
   reports_.clear();
-  graveyard_.clear();
+  pool_.bury();
   return events;
 }
 
@@ -328,7 +320,7 @@ void TcpStream::flush(TcpConnection& c) {
 void TcpStream::end_link(TcpConnection& c) {
   const PeerId id = c.peer;
   Link& link = link_of(c);
-  retire(c);
+  pool_.retire(c);
   link.connection = nullptr;
   link.phase = Phase::kEnded;
   link.queue.clear();
@@ -343,7 +335,7 @@ void TcpStream::fail_peer(PeerId id, Status why, bool graceful) {
   if (peer.down) return;
   peer.down = true;
   for (Link& link : peer.links) {
-    if (link.connection != nullptr) retire(*link.connection);
+    if (link.connection != nullptr) pool_.retire(*link.connection);
     link.connection = nullptr;
     link.phase = Phase::kEnded;
     link.queue.clear();
@@ -377,9 +369,9 @@ bool TcpStream::close_peers(Nanos now) {
 }
 
 Nanos TcpStream::until_timer() const noexcept {
-  if (!reports_.empty() || timers_dirty_) return 0;
-  Nanos next = next_timer_;
-  if (paused_) next = std::min(next, resume_at_);
+  if (!reports_.empty() || timers_.touched()) return 0;
+  Nanos next = timers_.next();
+  if (listeners_.paused()) next = std::min(next, listeners_.resume_at());
   return next == kNever ? kNever : std::max<Nanos>(next - now_, 0);
 }
 

@@ -14,10 +14,13 @@
 #include <vector>
 
 #include "base/log.h"
+#include "transport/timer_watch.h"
 #include "transport/transport.h"
 #include "transport/udp/netif.h"
 #include "transport/udp/options.h"
 #include "transport/udp/tcp_connection.h"
+#include "transport/udp/tcp_listeners.h"
+#include "transport/udp/tcp_pool.h"
 
 namespace mcast {
 
@@ -32,7 +35,8 @@ inline constexpr size_t kMaxUnauthenticated = 64;
 
 class TcpStream final : public Stream {
  public:
-  explicit TcpStream(UdpStats& stats) : stats_(stats) {}  // `stats` outlives the endpoint
+  // `stats` outlives the endpoint.
+  explicit TcpStream(UdpStats& stats) : stats_(stats), listeners_(epoll_), pool_(epoll_) {}
   // `stripe`: one interface or several.
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
@@ -81,13 +85,7 @@ class TcpStream final : public Stream {
     Status why;
     bool graceful;
   };
-  struct Listener {
-    Fd fd;
-    sockaddr_in address{};
-  };
 
-  Status listen_on(const Interface& interface, Listener& listener);
-  const Listener& listener_for(bool loopback) const;
   // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
   static size_t line_of(Channel channel, size_t stripe) {
     return stripe * kChannels + static_cast<size_t>(channel);
@@ -97,11 +95,8 @@ class TcpStream final : public Stream {
   }
   size_t choose_line(const Peer& peer, Channel channel, size_t bytes);
   std::string peer_text(PeerId id, size_t stripe = 0) const;
-  TcpConnection* own(Fd fd, TcpConnection::State state, uint32_t events);
-  void retire(TcpConnection& c);
 
   void connect_link(PeerId id, size_t line);
-  void warn_of_limits(int error);
   void attempt_failed(PeerId id, size_t line, int error);
   void attempt_failed(const TcpConnection& c, int error) {
     attempt_failed(c.peer, line_of(c.channel, c.stripe), error);
@@ -112,8 +107,7 @@ class TcpStream final : public Stream {
   void refuse(TcpConnection& c);
   void adopt(TcpConnection& c);
 
-  void accept_all(Listener& listener);
-  void pause_listeners(Nanos resume_at);
+  void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
   void read(TcpConnection& c, StreamSink& sink, size_t& events);
   // What becomes of a frame that has arrived.
@@ -134,23 +128,18 @@ class TcpStream final : public Stream {
   std::vector<Interface> stripe_;
   uint64_t uid_ = 0;
   Epoll epoll_;
-  std::vector<Listener> listeners_;  // by interface, then loopback unless the first is that
-  bool paused_ = false;              // listeners
-  Nanos resume_at_ = 0;
+  TcpListeners listeners_;
 
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
-  std::vector<std::unique_ptr<TcpConnection>> connections_;
-  std::vector<std::unique_ptr<TcpConnection>> graveyard_;  // freed when no event can name them
-  size_t unauthenticated_ = 0;
+  TcpPool pool_;
   size_t turn_ = 0;  // of the stripe, among equals
   std::vector<Report> reports_;
   std::unique_ptr<std::byte[]> scratch_;
 
   RateLimit limit_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll
-  Nanos next_timer_ = kNever;
-  bool timers_dirty_ = false;
+  TimerWatch timers_;
   bool closing_ = false;
 };
 

@@ -32,12 +32,12 @@ size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
 
 size_t UdpDatagram::receive_budget() const { return receiver_.granted() * 5 / 8; }
 
-Bytes UdpDatagram::lend(const MulticastAddress& address, size_t size) {
+Bytes UdpDatagram::lend(const MulticastAddress& address, size_t size, Echo echo) {
   if (size == 0 || size > max_datagram(address)) {
     ++stats_.oversize;
     return {};
   }
-  return sender_.lend(address, size);
+  return sender_.lend(address, size, echo);
 }
 
 void UdpDatagram::clear_errors() {

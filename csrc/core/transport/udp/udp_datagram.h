@@ -22,7 +22,8 @@ class UdpDatagram final : public Datagram {
   size_t receive_budget() const override;
   Status join(const MulticastAddress& address) override { return receiver_.join(address); }
   void leave(const MulticastAddress& address) override { receiver_.leave(address); }
-  Bytes lend(const MulticastAddress& address, size_t size) override;
+  using Datagram::lend;
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
   void commit(size_t size) override { sender_.commit(size); }
   bool flush() override { return sender_.flush(); }
   uint64_t fragmented() const override { return sender_.fragmented(); }

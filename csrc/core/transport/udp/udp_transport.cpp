@@ -10,6 +10,8 @@
 #include <array>
 #include <cerrno>
 
+#include "transport/registry.h"
+
 namespace mcast {
 namespace {
 
@@ -29,7 +31,7 @@ Status UdpTransport::open(const UdpTransportOptions& options) {
   if (!chosen.ok()) return chosen.status();
   auto loopback = find_loopback(*interfaces);
   if (!loopback.ok()) return loopback.status();
-  return open_on(options, std::move(chosen).value(), *loopback);
+  return open_on(options, std::move(chosen->stripe), *loopback);
 }
 
 Status UdpTransport::open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
@@ -76,6 +78,15 @@ void UdpTransport::wake() noexcept {
   errno = saved;
 }
 
+bool UdpTransport::has_its_address() const {
+  const auto now = list_interfaces();
+  if (!now.ok()) return true;  // not known
+  return std::all_of(interfaces_.begin(), interfaces_.end(), [&](const Interface& ours) {
+    return std::any_of(now->begin(), now->end(),
+                       [&](const Interface& i) { return i.address.s_addr == ours.address.s_addr; });
+  });
+}
+
 void UdpTransport::abandon_after_fork() noexcept {
   // All that is open is watched by one of the two (the stream's instance by the other: closed
   // twice, which hits nothing, since nothing is opened in between). What owns it may be half
@@ -119,6 +130,14 @@ Status udp_viable(const UdpTransportOptions& options) {
   UdpTransport transport;
   if (Status status = transport.open(options); !status.ok()) return status;
   return transport.datagram().join(kTrialAddress);
+}
+
+TransportType udp_transport_type() {
+  return {"udp", "a network interface", true,
+          [](const Config& config) { return udp_viable(UdpTransportOptions::from(config)); },
+          [](const Config& config, LaneId lane) {
+            return make_udp_transport(UdpTransportOptions::from(config, index_of(lane)));
+          }};
 }
 
 }  // namespace mcast

@@ -32,6 +32,7 @@ class UdpTransport final : public Transport {
   Stream& stream() override { return stream_; }
   void wait(Nanos timeout) override;
   void wake() noexcept override;
+  bool has_its_address() const override;
   void abandon_after_fork() noexcept override;
   std::string describe() const override;
 

@@ -1,4 +1,5 @@
 // Built instead of the rest of this folder where the headers of rdma-core are missing.
+#include "transport/registry.h"
 #include "transport/verbs/verbs_transport.h"
 
 namespace mcast {
@@ -12,6 +13,14 @@ Status verbs_viable(const VerbsOptions&) {
       Code::kUnavailable,
       "torch-mcast was built without the headers of rdma-core; install libibverbs-dev and "
       "librdmacm-dev and build it again");
+}
+
+TransportType verbs_transport_type() {
+  return {"verbs", "an RDMA device", false,
+          [](const Config& config) { return verbs_viable(VerbsOptions::from(config)); },
+          [](const Config& config, LaneId lane) {
+            return make_verbs_transport(VerbsOptions::from(config, index_of(lane)));
+          }};
 }
 
 }  // namespace mcast

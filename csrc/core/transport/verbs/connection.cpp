@@ -115,7 +115,7 @@ void Connection::disconnect() { (void)device_.api().disconnect(id_); }
 void Connection::abandon() noexcept {
   abandoned_ = true;
   slots_.abandon();
-  reads_.abandon();
+  reads_.memory.abandon();
 }
 
 std::byte* Connection::receive_at(uint32_t slot) const { return slots_.data() + slot * kSlot; }
@@ -154,8 +154,8 @@ Status Connection::send_message(Message message, size_t payload, bool signal) {
 
 size_t Connection::take_read_slot() {
   for (size_t i = 0; i < kReads; ++i) {
-    if (!read_busy_[i]) {
-      read_busy_[i] = true;
+    if (!reads_.busy[i]) {
+      reads_.busy[i] = true;
       return i;
     }
   }
@@ -163,15 +163,16 @@ size_t Connection::take_read_slot() {
 }
 
 ConstBytes Connection::read_slot(size_t index, size_t length) const {
-  return {reads_.data() + index * kReadBytes, length};
+  return {reads_.memory.data() + index * kReadBytes, length};
 }
 
 Status Connection::read(size_t index, uint64_t address, uint32_t rkey, size_t length) {
-  if (reads_.data() == nullptr) {
-    if (Status s = reads_.open(device_.api(), device_.pd(), kReads * kReadBytes); !s.ok()) return s;
+  if (reads_.memory.data() == nullptr) {
+    if (Status s = reads_.memory.open(device_.api(), device_.pd(), kReads * kReadBytes); !s.ok())
+      return s;
   }
-  ibv_sge sge{reinterpret_cast<uint64_t>(reads_.data() + index * kReadBytes),
-              static_cast<uint32_t>(length), reads_.lkey()};
+  ibv_sge sge{reinterpret_cast<uint64_t>(reads_.memory.data() + index * kReadBytes),
+              static_cast<uint32_t>(length), reads_.memory.lkey()};
   ibv_send_wr wr{};
   wr.wr_id = wr_id(Work::kRead, static_cast<uint32_t>(index));
   wr.sg_list = &sge;

@@ -65,7 +65,7 @@ class Connection final : public CmHandler {
   Status read(size_t index, uint64_t address, uint32_t rkey, size_t length);
   size_t take_read_slot();  // kReads: none free
   ConstBytes read_slot(size_t index, size_t length) const;
-  void free_read_slot(size_t index) { read_busy_[index] = false; }
+  void free_read_slot(size_t index) { reads_.busy[index] = false; }
 
   // Completions. The message's bytes, valid until repost().
   ConstBytes received(const ibv_wc& wc) const;
@@ -116,8 +116,10 @@ class Connection final : public CmHandler {
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<CompletionQueue> cq_;  // its holders are what shares its room
   Buffer slots_;                         // receives, then sends
-  Buffer reads_;                         // made at the first read
-  std::array<bool, kReads> read_busy_{};
+  struct ReadSlots {
+    Buffer memory;  // made at the first read
+    std::array<bool, kReads> busy{};
+  } reads_;
   uint64_t posted_ = 0, done_ = 0;  // messages
   uint16_t credits_ = kCredits;     // receives that the peer has posted for us
   uint16_t owed_ = 0;               // receives that we have posted again

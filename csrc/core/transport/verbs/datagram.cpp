@@ -18,8 +18,6 @@ namespace {
 
 constexpr uint64_t kReceiveTag = uint64_t{1} << 63;  // in work request ids
 
-size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
-
 }  // namespace
 
 UdEndpoint::~UdEndpoint() {
@@ -30,36 +28,21 @@ UdEndpoint::~UdEndpoint() {
     (void)device_.take_broken(qp_number_);
     (void)device_.api().destroy_qp(qp_);
   }
-  chains_.clear();
-  held_.fill({});
+  sends_.close();
 }
 
 Status UdEndpoint::open(const VerbsOptions& options) {
   options_ = options;
-  send_stride_ = round_up(device_.mtu(), 64);
-  receive_stride_ = round_up(kGrh + device_.mtu(), 64);
-  const auto device_most = static_cast<size_t>(std::max(1, device_.attr().max_qp_wr));
-  const auto queue_most = static_cast<size_t>(std::max(1, device_.attr().max_cqe));
-  slots_ = std::min({kReceiveSlots, device_most, queue_most - std::min(queue_most, kSendSlots),
-                     static_cast<size_t>(options.rcvbuf) / receive_stride_});
-  slots_ = std::max(slots_, 2 * kReceiveChain);
-  // The memory lock limit of an ordinary user is small: take what it gives.
-  Status status = receive_.open(device_.api(), device_.pd(), slots_ * receive_stride_);
-  while (status.code() == Code::kResourceExhausted && slots_ > 8 * kReceiveChain) {
-    slots_ /= 2;
-    status = receive_.open(device_.api(), device_.pd(), slots_ * receive_stride_);
-  }
-  if (status.ok()) status = send_.open(device_.api(), device_.pd(), kSendSlots * send_stride_);
+  Status status = receives_.open(device_, options.rcvbuf);
+  if (status.ok()) status = sends_.open(device_);
   if (status.ok()) {
-    status = cq_.open(static_cast<int>(slots_ + kSendSlots), "datagrams");
+    status = cq_.open(static_cast<int>(receives_.slots() + kSendSlots), "datagrams");
   }
   if (device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
     sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
   }
   if (status.ok()) status = make_qp();
   if (!status.ok()) return status;
-  for (uint32_t slot = 0; slot < slots_; ++slot) free_.push_back(slot);
-  for (uint16_t slot = 0; slot < kSendSlots; ++slot) free_sends_.push_back(slot);
   post_receives();
   address_changes_ = device_.address_changes();
   return {};
@@ -71,7 +54,7 @@ Status UdEndpoint::make_qp() {
   init.qp_type = IBV_QPT_UD;
   init.send_cq = init.recv_cq = cq_.get();
   init.cap.max_send_wr = kSendSlots;
-  init.cap.max_recv_wr = static_cast<uint32_t>(slots_);
+  init.cap.max_recv_wr = static_cast<uint32_t>(receives_.slots());
   init.cap.max_send_sge = sources_ ? 2 : 1;
   init.cap.max_recv_sge = 1;
   qp_ = api.create_qp(device_.pd(), &init);
@@ -89,10 +72,6 @@ Status UdEndpoint::make_qp() {
   attr.sq_psn = static_cast<uint32_t>(secure_random64() & 0xffffff);
   if (error == 0) error = api.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
   return error == 0 ? Status() : Status::system(error, "ibv_modify_qp (UD)");
-}
-
-std::byte* UdEndpoint::receive_slot(uint32_t slot) const {
-  return receive_.data() + slot * receive_stride_;
 }
 
 Status UdEndpoint::join(const MulticastAddress& address) {
@@ -172,11 +151,12 @@ UdEndpoint::Group& UdEndpoint::find_or_start(const MulticastAddress& address) {
 void UdEndpoint::reap() {
   ibv_wc wc;
   // Bounded by the depth of the queue: new arrivals must not keep a sender here.
-  for (size_t left = slots_ + kSendSlots; left > 0 && cq_.next(wc); --left) on_completion(wc);
+  for (size_t left = receives_.slots() + kSendSlots; left > 0 && cq_.next(wc); --left)
+    on_completion(wc);
   // What was dropped behind it, or refused with the rest of its chain, reports nothing. (If the
   // device still reads memory that ends here, its registration ends with it, and the datagram
   // fails.)
-  if (done_ >= signalled_) let_go(posted_);
+  sends_.let_go_unreported();
   if (send_broken_ && !broken_) recover();
 }
 
@@ -187,13 +167,12 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
       ++stats_.send_errors;
       send_broken_ = true;
     }
-    let_go(wc.wr_id);
+    sends_.let_go(wc.wr_id);
     return;
   }
   const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
-  --in_receive_;
   if (wc.status != IBV_WC_SUCCESS) {
-    free_.push_back(slot);
+    receives_.flushed(slot);
     if (wc.status != IBV_WC_WR_FLUSH_ERR) {
       ++stats_.receive_errors;
     } else {
@@ -202,7 +181,7 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
     }
     return;
   }
-  arrived_.push_back({slot, wc.byte_len, is_own(wc, receive_slot(slot))});
+  receives_.arrive({slot, wc.byte_len, is_own(wc, receives_.at(slot))});
 }
 
 // Numbers of queue pairs are a device's own, so hosts have the same ones: the sender's address must
@@ -226,12 +205,11 @@ size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
   maintain();
   size_t handed = 0, bytes = 0;
   while (bytes < max_bytes) {
-    if (arrived_.empty()) {
+    if (!receives_.any()) {
       reap();
-      if (arrived_.empty()) break;
+      if (!receives_.any()) break;
     }
-    const Arrival a = arrived_.front();
-    arrived_.pop_front();
+    const ReceiveRing::Arrival a = receives_.take();
     if (a.own) {
       ++stats_.own_echo;
     } else if (a.length <= kGrh) {
@@ -240,7 +218,7 @@ size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
       ++handed;
       ++stats_.datagrams_received;
       bytes += a.length - kGrh;
-      sink.on_datagram({receive_slot(a.slot) + kGrh, a.length - kGrh});
+      sink.on_datagram({receives_.at(a.slot) + kGrh, a.length - kGrh});
     }
     repost(a.slot);
   }
@@ -249,11 +227,11 @@ size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
 }
 
 void UdEndpoint::repost(uint32_t slot) {
-  free_.push_back(slot);
-  if (in_receive_ < slots_ / 4) {
+  receives_.give_back(slot);
+  if (receives_.low()) {
     ++stats_.low_water;
     post_receives();
-  } else if (free_.size() >= kReceiveChain) {
+  } else if (receives_.free().size() >= kReceiveChain) {
     post_receives();
   }
 }
@@ -261,13 +239,14 @@ void UdEndpoint::repost(uint32_t slot) {
 void UdEndpoint::post_receives() {
   std::array<ibv_recv_wr, kReceiveChain> wr;
   std::array<ibv_sge, kReceiveChain> sge;
-  while (!broken_ && !free_.empty()) {
-    const size_t count = std::min(free_.size(), kReceiveChain);
-    const size_t base = free_.size() - count;
+  const std::vector<uint32_t>& free = receives_.free();
+  while (!broken_ && !free.empty()) {
+    const size_t count = std::min(free.size(), kReceiveChain);
+    const size_t base = free.size() - count;
     for (size_t i = 0; i < count; ++i) {
-      const uint32_t slot = free_[base + i];
-      sge[i] = {reinterpret_cast<uint64_t>(receive_slot(slot)),
-                static_cast<uint32_t>(kGrh + device_.mtu()), receive_.lkey()};
+      const uint32_t slot = free[base + i];
+      sge[i] = {reinterpret_cast<uint64_t>(receives_.at(slot)),
+                static_cast<uint32_t>(kGrh + device_.mtu()), receives_.lkey()};
       wr[i] = {kReceiveTag | slot, i + 1 < count ? &wr[i + 1] : nullptr, &sge[i], 1};
     }
     ibv_recv_wr* bad = nullptr;
@@ -275,9 +254,7 @@ void UdEndpoint::post_receives() {
     const size_t posted =
         error == 0 ? count : (bad != nullptr ? static_cast<size_t>(bad - wr.data()) : 0);
     ++stats_.receive_posts;
-    in_receive_ += posted;
-    free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(base),
-                free_.begin() + static_cast<std::ptrdiff_t>(base + posted));
+    receives_.post(posted, count);
     if (posted < count) {
       ++stats_.receive_errors;
       return;  // at the next poll again
@@ -294,7 +271,7 @@ void UdEndpoint::maintain() {
   }
   if (queued_ > 0) push();
   if (sources_) sources_->drop_dead();
-  if (!free_.empty() && in_receive_ < slots_ / 4) post_receives();
+  if (!receives_.free().empty() && receives_.low()) post_receives();
 }
 
 void UdEndpoint::note_broken(const char* why) {
@@ -336,15 +313,9 @@ Status UdEndpoint::rebuild() {
   // Nothing else completes into this queue.
   ibv_wc wc;
   while (cq_.next(wc)) on_completion(wc);
-  let_go(posted_);
+  sends_.let_go(sends_.posted());
   send_broken_ = false;
-  std::vector<bool> kept(slots_);
-  for (const Arrival& a : arrived_) kept[a.slot] = true;
-  free_.clear();
-  for (uint32_t slot = 0; slot < slots_; ++slot) {
-    if (!kept[slot]) free_.push_back(slot);
-  }
-  in_receive_ = 0;
+  receives_.restart();
   return make_qp();
 }
 
@@ -357,14 +328,10 @@ Nanos UdEndpoint::until_timer() const noexcept {
 void UdEndpoint::abandon() noexcept {
   abandoned_ = true;
   cq_.abandon();
-  send_.abandon();
-  receive_.abandon();
+  sends_.abandon();
+  receives_.abandon();
   if (sources_) sources_->abandon();
-  for (Gathered& g : held_) {
-    if (g.registration) g.registration->abandon();
-  }
   for (auto& [address, group] : groups_) group.membership->abandon();
-  for (Chain& c : chains_) c.handle->abandon();
 }
 
 }  // namespace mcast::verbs

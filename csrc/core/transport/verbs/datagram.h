@@ -2,7 +2,6 @@
 // a ring of registered send slots posted in chains, a ring of pre-posted receives, and memberships.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,19 +11,13 @@
 #include "transport/transport.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/gather.h"
-#include "transport/verbs/memory.h"
 #include "transport/verbs/multicast.h"
+#include "transport/verbs/rings.h"
 
 namespace mcast::verbs {
 
 // Distinct groups joined at once, as with sockets; the engine shares groups beyond it.
 inline constexpr size_t kMaxGroups = 16;
-inline constexpr size_t kGrh = 40;                      // bytes in front of every received datagram
-inline constexpr size_t kSendSlots = 256;               // datagrams on their way out
-inline constexpr size_t kMostWaiting = kSendSlots / 2;  // of those, for groups without an address
-inline constexpr size_t kSendChain = 32;       // datagrams per post, the last one signalled
-inline constexpr size_t kReceiveSlots = 4096;  // at most; see receive_slots()
-inline constexpr size_t kReceiveChain = 32;    // receives per post
 
 class UdEndpoint final : public Datagram {
  public:
@@ -37,12 +30,13 @@ class UdEndpoint final : public Datagram {
 
   size_t max_datagram(const MulticastAddress&) const override { return device_.mtu(); }
   // Of the posted receives three quarters: the rest may be waiting to be posted again.
-  size_t receive_budget() const override { return slots_ * device_.mtu() / 4 * 3; }
+  size_t receive_budget() const override { return receives_.slots() * device_.mtu() / 4 * 3; }
   // Waits for the answer of rdma_cm, at most VerbsOptions::join_patience. That the group then
   // reaches everybody is for a probe to find out.
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
-  Bytes lend(const MulticastAddress& address, size_t size) override;
+  using Datagram::lend;
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
   void commit(size_t size) override;
   bool flush() override;
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
@@ -53,8 +47,8 @@ class UdEndpoint final : public Datagram {
   // How long the memberships can do without receive(); kNever: until something arrives.
   Nanos until_timer() const noexcept;
   // Completions are already here, so that nothing will announce them.
-  bool pending() const noexcept { return !arrived_.empty(); }
-  size_t receive_slots() const noexcept { return slots_; }
+  bool pending() const noexcept { return receives_.any(); }
+  size_t receive_slots() const noexcept { return receives_.slots(); }
   void abandon() noexcept;
 
  private:
@@ -70,15 +64,6 @@ class UdEndpoint final : public Datagram {
     std::deque<Queued> queue;
   };
   using Groups = std::map<MulticastAddress, Group>;
-  struct Chain {
-    uint64_t end;  // number behind its last datagram
-    std::shared_ptr<AddressHandle> handle;
-  };
-  struct Arrival {
-    uint32_t slot;
-    uint32_t length;  // routing header included
-    bool own;
-  };
 
   // Makes a queue pair that broke anew, after pauses that grow if it goes on breaking.
   void mend(Nanos now);
@@ -90,14 +75,10 @@ class UdEndpoint final : public Datagram {
   Group& find_or_start(const MulticastAddress& address);
   // Drops what is queued for it and leaves it.
   void forget(Groups::iterator group);
-  std::byte* send_slot(size_t slot) const;
-  std::byte* receive_slot(uint32_t slot) const;
   void enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held);
   // Datagrams queued for groups whose address is not known yet.
   size_t waiting() const;
   void reap();
-  // Nothing below `number` is on its way any more: their slots and memory are free.
-  void let_go(uint64_t number);
   void on_completion(const ibv_wc& wc);
   bool is_own(const ibv_wc& wc, const std::byte* header) const;
   // Posts what is queued for all groups, or one, as far as the device takes it. What waits for its
@@ -120,27 +101,16 @@ class UdEndpoint final : public Datagram {
   bool broken_ = false;  // the queue pair is no use any more
   Status problem_;       // why it could not be made anew
   Nanos next_mend_ = 0, pause_ = 0;
-  Buffer send_, receive_;
-  size_t send_stride_ = 0, receive_stride_ = 0;
-  size_t slots_ = 0;  // receive
+  SendRing sends_;
+  ReceiveRing receives_;
+  bool send_broken_ = false;             // the queue pair is in the send error state
+  std::optional<GatherSource> sources_;  // if the device takes payloads from elsewhere
 
-  // Datagrams are numbered as they are posted. done_ <= posted_.
-  uint64_t posted_ = 0, done_ = 0;
-  uint64_t signalled_ = 0;                    // the last that reports its completion
-  std::array<uint16_t, kSendSlots> order_{};  // number % kSendSlots -> its slot, done_ .. posted_
-  std::deque<Chain> chains_;                  // of those
-  std::deque<uint16_t> free_sends_;           // slots; the first is the one that is lent
-  size_t queued_ = 0;                         // datagrams, in all groups
-  MulticastAddress lent_to_;
-  size_t lent_ = 0;
-  std::optional<GatherSource> sources_;    // if the device takes payloads from elsewhere
-  std::array<Gathered, kSendSlots> held_;  // by slot, queued or posted
-  bool send_broken_ = false;               // in the send error state
-
-  std::deque<Arrival> arrived_;
-  std::vector<uint32_t> free_;  // receive slots to post again
-  size_t in_receive_ = 0;       // posted
-
+  size_t queued_ = 0;  // datagrams, in all groups
+  struct Lent {
+    MulticastAddress to;
+    size_t size = 0;  // 0: nothing is lent
+  } lent_;
   Groups groups_;
   uint64_t address_changes_ = 0;
   bool abandoned_ = false;

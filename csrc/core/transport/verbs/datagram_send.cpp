@@ -15,8 +15,6 @@
 
 namespace mcast::verbs {
 
-std::byte* UdEndpoint::send_slot(size_t slot) const { return send_.data() + slot * send_stride_; }
-
 size_t UdEndpoint::waiting() const {
   size_t sum = 0;
   for (const auto& [address, group] : groups_) {
@@ -25,12 +23,12 @@ size_t UdEndpoint::waiting() const {
   return sum;
 }
 
-Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
-  lent_ = 0;
+Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size, Echo) {
+  lent_ = {};
   if (size == 0 || size > device_.mtu() || address.port == 0) return {};
-  if (free_sends_.empty()) {
+  if (sends_.full()) {
     reap();
-    if (free_sends_.empty()) {
+    if (sends_.full()) {
       push();
       ++stats_.would_block;
       return {};
@@ -41,22 +39,21 @@ Bytes UdEndpoint::lend(const MulticastAddress& address, size_t size) {
     ++stats_.would_block;
     return {};
   }
-  lent_to_ = address;
-  lent_ = size;
-  return {send_slot(free_sends_.front()), size};
+  lent_ = {address, size};
+  return {sends_.at(sends_.next()), size};
 }
 
 void UdEndpoint::commit(size_t size) {
-  size = std::min(size, std::exchange(lent_, 0));
+  size = std::min(size, std::exchange(lent_.size, 0));
   if (size == 0) return;
   enqueue(size, {}, 0, {});
 }
 
 bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
-  if (!sources_ || length == 0 || header + length > lent_) return false;
+  if (!sources_ || length == 0 || header + length > lent_.size) return false;
   const std::shared_ptr<Registration>& source = sources_->find(block, offset, length);
   if (source == nullptr) return false;
-  lent_ = 0;
+  lent_.size = 0;
   ++stats_.gathered_datagrams;
   enqueue(header, block.bytes().subspan(offset, length), source->lkey(),
           {source, block.region->keepalive()});
@@ -64,10 +61,8 @@ bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset,
 }
 
 void UdEndpoint::enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held) {
-  Group& group = find_or_start(lent_to_);
-  const uint16_t slot = free_sends_.front();
-  free_sends_.pop_front();
-  held_[slot] = std::move(held);
+  Group& group = find_or_start(lent_.to);
+  const uint16_t slot = sends_.take(std::move(held));
   group.queue.push_back({slot, size, payload, key});
   ++queued_;
   if (group.queue.size() >= kSendChain) push(group);
@@ -94,28 +89,17 @@ void UdEndpoint::push(Group& group) {
     if (post_chain(group, run) == run) continue;
     // The device's queue is full, or broken; completions tell.
     reap();
-    if (done_ == posted_) drop_head(group);
+    if (sends_.idle()) drop_head(group);
     return;
   }
 }
 
 // Whatever cannot be sent is lost, as far as the protocol is concerned.
 void UdEndpoint::drop_head(Group& group) {
-  const uint16_t slot = group.queue.front().slot;
+  sends_.give_back(group.queue.front().slot);
   group.queue.pop_front();
   --queued_;
-  held_[slot] = {};
-  free_sends_.push_back(slot);
   ++stats_.dropped_datagrams;
-}
-
-void UdEndpoint::let_go(uint64_t number) {
-  for (; done_ < number; ++done_) {
-    const uint16_t slot = order_[done_ % kSendSlots];
-    held_[slot] = {};
-    free_sends_.push_back(slot);
-  }
-  while (!chains_.empty() && chains_.front().end <= done_) chains_.pop_front();
 }
 
 size_t UdEndpoint::post_chain(Group& group, size_t count) {
@@ -124,12 +108,12 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
   std::array<std::array<ibv_sge, 2>, kSendChain> sge;
   for (size_t i = 0; i < count; ++i) {
     const Queued& q = group.queue[i];
-    sge[i][0] = {reinterpret_cast<uint64_t>(send_slot(q.slot)), static_cast<uint32_t>(q.size),
-                 send_.lkey()};
+    sge[i][0] = {reinterpret_cast<uint64_t>(sends_.at(q.slot)), static_cast<uint32_t>(q.size),
+                 sends_.lkey()};
     sge[i][1] = {reinterpret_cast<uint64_t>(q.payload.data()),
                  static_cast<uint32_t>(q.payload.size()), q.key};
     wr[i] = {};
-    wr[i].wr_id = posted_ + i + 1;  // everything below is done when this is
+    wr[i].wr_id = sends_.posted() + i + 1;  // everything below is done when this is
     wr[i].next = i + 1 < count ? &wr[i + 1] : nullptr;
     wr[i].sg_list = sge[i].data();
     wr[i].num_sge = q.payload.empty() ? 1 : 2;
@@ -145,18 +129,15 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
   if (error != 0) {
     ++stats_.send_errors;
     posted = bad != nullptr ? static_cast<size_t>(bad - wr.data()) : 0;
-  } else {
-    signalled_ = posted_ + count;
   }
   ++stats_.send_posts;
   stats_.datagrams_sent += posted;
   for (size_t i = 0; i < posted; ++i) {
-    order_[(posted_ + i) % kSendSlots] = group.queue.front().slot;
+    sends_.post(group.queue.front().slot);
     group.queue.pop_front();
   }
-  posted_ += posted;
   queued_ -= posted;
-  if (posted > 0) chains_.push_back({posted_, m.handle()});
+  if (posted > 0) sends_.end_chain(m.handle(), error == 0);
   return posted;
 }
 
@@ -169,7 +150,7 @@ void UdEndpoint::recover() {
   // Not the send error state alone: its receives are over as well.
   if (error != 0) note_broken("it cannot send any more");
   // Nothing that was posted will complete any more.
-  let_go(posted_);
+  sends_.let_go(sends_.posted());
 }
 
 }  // namespace mcast::verbs

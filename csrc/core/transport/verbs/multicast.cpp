@@ -57,7 +57,7 @@ Membership::~Membership() { release(); }
 
 void Membership::release() {
   if (abandoned_) return;
-  if (attached_) (void)device_.api().detach_mcast(qp_, &mgid_, mlid_);
+  if (attached_) (void)device_.api().detach_mcast(qp_, &joined_.mgid, joined_.mlid);
   attached_ = false;
   handle_.reset();
   // Leaves the group.
@@ -159,11 +159,11 @@ void Membership::on_cm_event(const CmEvent& event) {
 
 void Membership::on_joined(const rdma_ud_param& ud) {
   Api& api = device_.api();
-  mgid_ = ud.ah_attr.grh.dgid;
-  mlid_ = ud.ah_attr.dlid;
-  gid_index_ = ud.ah_attr.grh.sgid_index;
-  qpn_ = ud.qp_num;
-  qkey_ = ud.qkey;
+  joined_.mgid = ud.ah_attr.grh.dgid;
+  joined_.mlid = ud.ah_attr.dlid;
+  joined_.gid_index = ud.ah_attr.grh.sgid_index;
+  joined_.qpn = ud.qp_num;
+  joined_.qkey = ud.qkey;
   ibv_ah_attr attr = ud.ah_attr;
   // rdma_cm leaves RoCE's hop limit at what its routes say, which for groups is nothing.
   if (device_.ethernet() && attr.grh.hop_limit < hop_limit_) attr.grh.hop_limit = hop_limit_;
@@ -173,8 +173,9 @@ void Membership::on_joined(const rdma_ud_param& ud) {
     return;
   }
   handle_ = std::make_shared<AddressHandle>(api, handle);
-  if (api.query_gid(device_.context(), device_.port().number, gid_index_, &own_gid_) != 0) {
-    own_gid_ = {};
+  if (api.query_gid(device_.context(), device_.port().number, joined_.gid_index,
+                    &joined_.own_gid) != 0) {
+    joined_.own_gid = {};
   }
   if (Status s = attach(); !s.ok()) {
     fail(s);
@@ -192,11 +193,11 @@ Status Membership::attach() {
   if (qp_ == nullptr) return Status(Code::kUnavailable, "the queue pair for datagrams is broken");
   Api& api = device_.api();
   ibv_qp_attr key{};
-  key.qkey = qkey_;
+  key.qkey = joined_.qkey;
   if (const int e = api.modify_qp(qp_, &key, IBV_QP_QKEY); e != 0) {
     return Status::system(e, "ibv_modify_qp to the group's key");
   }
-  if (const int e = api.attach_mcast(qp_, &mgid_, mlid_); e != 0) {
+  if (const int e = api.attach_mcast(qp_, &joined_.mgid, joined_.mlid); e != 0) {
     return Status::system(e, "ibv_attach_mcast; the device takes " +
                                  std::to_string(device_.attr().max_mcast_grp) +
                                  " multicast groups");
@@ -206,7 +207,7 @@ Status Membership::attach() {
 }
 
 void Membership::leave_qp() {
-  if (attached_) (void)device_.api().detach_mcast(qp_, &mgid_, mlid_);
+  if (attached_) (void)device_.api().detach_mcast(qp_, &joined_.mgid, joined_.mlid);
   attached_ = false;
   qp_ = nullptr;
 }
@@ -225,14 +226,14 @@ void Membership::fail(const Status& why) {
 }
 
 std::string Membership::text() const {
-  if (qpn_ == 0) return "group " + to_text(group_sockaddr(address_));  // never joined
+  if (joined_.qpn == 0) return "group " + to_text(group_sockaddr(address_));  // never joined
   char mgid[INET6_ADDRSTRLEN] = "?";
-  (void)::inet_ntop(AF_INET6, mgid_.raw, mgid, sizeof mgid);
+  (void)::inet_ntop(AF_INET6, joined_.mgid.raw, mgid, sizeof mgid);
   char lid[16];
-  (void)std::snprintf(lid, sizeof lid, "0x%04x", unsigned{mlid_});
+  (void)std::snprintf(lid, sizeof lid, "0x%04x", unsigned{joined_.mlid});
   return std::string("MGID ") + mgid + " MLID " + lid + " from GID index " +
-         std::to_string(gid_index_) + " (" + gid_type(device_.port(), gid_index_) + ", that of " +
-         to_text(device_.port().interface.address) + ")";
+         std::to_string(joined_.gid_index) + " (" + gid_type(device_.port(), joined_.gid_index) +
+         ", that of " + to_text(device_.port().interface.address) + ")";
 }
 
 }  // namespace mcast::verbs

@@ -63,10 +63,10 @@ class Membership final : public CmHandler {
   const Status& failure() const noexcept { return failure_; }
   // kReady only.
   const std::shared_ptr<AddressHandle>& handle() const noexcept { return handle_; }
-  uint32_t remote_qpn() const noexcept { return qpn_; }
-  uint32_t qkey() const noexcept { return qkey_; }
+  uint32_t remote_qpn() const noexcept { return joined_.qpn; }
+  uint32_t qkey() const noexcept { return joined_.qkey; }
   // What datagrams come from, once joined.
-  const ibv_gid& own_gid() const noexcept { return own_gid_; }
+  const ibv_gid& own_gid() const noexcept { return joined_.own_gid; }
   // "MGID ff12:... MLID 0xc001 GID index 1 (RoCE v2)", for the log.
   std::string text() const;
   void abandon() noexcept;
@@ -96,10 +96,13 @@ class Membership final : public CmHandler {
   Nanos pause_ = 0;
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<AddressHandle> handle_;
-  ibv_gid mgid_{}, own_gid_{};
-  uint16_t mlid_ = 0;
-  uint8_t gid_index_ = 0;
-  uint32_t qpn_ = 0, qkey_ = 0;
+  // The join event's answer.
+  struct Joined {
+    ibv_gid mgid{}, own_gid{};
+    uint16_t mlid = 0;
+    uint8_t gid_index = 0;
+    uint32_t qpn = 0, qkey = 0;  // qpn 0: never joined
+  } joined_;
 };
 
 }  // namespace mcast::verbs

@@ -160,7 +160,7 @@ void RcStream::pump(PeerId id) {
   }
   if (!status.ok()) {
     c.problem = status;
-    timers_dirty_ = true;  // reported by the next poll
+    timers_.touch();  // reported by the next poll
   }
 }
 
@@ -177,7 +177,7 @@ size_t RcStream::poll(StreamSink& sink, Nanos now) {
   events += cm_.poll();
   device_.poll_events(now);
   check_device();
-  if (timers_dirty_ || now >= next_timer_) run_timers(now);
+  if (timers_.due(now)) run_timers(now);
   // A sink may send, and so add to the list.
   for (size_t i = 0; i < reports_.size(); ++i) {
     const Report report = reports_[i];
@@ -355,7 +355,7 @@ void RcStream::fail_peer(PeerId id, Status why, bool graceful) {
   for (auto& queue : peer.queues) queue.clear();
   peer.queued = {};
   reports_.push_back({id, std::move(why), graceful});
-  timers_dirty_ = true;
+  timers_.touch();
 }
 
 bool RcStream::close_peers(Nanos now) {
@@ -428,8 +428,8 @@ bool RcStream::arm() {
 }
 
 Nanos RcStream::until_timer() const noexcept {
-  if (!reports_.empty() || timers_dirty_) return 0;
-  return next_timer_ == kNever ? kNever : std::max<Nanos>(next_timer_ - now_, 0);
+  if (!reports_.empty() || timers_.touched()) return 0;
+  return timers_.next() == kNever ? kNever : std::max<Nanos>(timers_.next() - now_, 0);
 }
 
 void RcStream::abandon() noexcept {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "transport/timer_watch.h"
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
 #include "transport/verbs/expose.h"
@@ -146,9 +147,8 @@ class RcStream final : public Stream,
   uint32_t next_serial_ = 1;
   bool closing_ = false;
   bool abandoned_ = false;
-  bool timers_dirty_ = false;
   Nanos now_ = 0;
-  Nanos next_timer_ = kNever;
+  TimerWatch timers_;
 };
 
 }  // namespace mcast::verbs

@@ -64,7 +64,7 @@ Result<std::shared_ptr<CompletionQueue>> RcStream::queue_with_room() {
 void RcStream::start(PeerId id) {
   Peer& peer = peers_[id];
   peer.timed = peer.since != kNever;
-  timers_dirty_ = true;
+  timers_.touch();
   peer.phase = Phase::kAttempt;
   const auto to = parse_ipv4(peer.address.host, peer.address.port);
   if (!to.ok()) {
@@ -89,12 +89,11 @@ void RcStream::attempt_failed(PeerId id, Status why, bool refused) {
   peer.phase = Phase::kRetry;
   peer.backoff = peer.backoff == 0 ? kFirstBackoff : std::min(2 * peer.backoff, kLastBackoff);
   peer.timed = false;
-  timers_dirty_ = true;
+  timers_.touch();
 }
 
 void RcStream::run_timers(Nanos now) {
-  timers_dirty_ = false;
-  next_timer_ = kNever;
+  timers_.restart();
   for (PeerId id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
     if (peer.phase == Phase::kIdle || peer.phase == Phase::kOpen || peer.phase == Phase::kEnded) {
@@ -119,8 +118,8 @@ void RcStream::run_timers(Nanos now) {
       peer.deadline = peer.phase == Phase::kRetry ? now + peer.backoff : kNever;
     }
     if (peer.phase == Phase::kRetry && now >= peer.deadline) start(id);
-    next_timer_ = std::min({next_timer_, peer.since + options_.liveness_limit,
-                            peer.phase == Phase::kRetry ? peer.deadline : kNever});
+    timers_.add(peer.since + options_.liveness_limit);
+    if (peer.phase == Phase::kRetry) timers_.add(peer.deadline);
   }
 }
 
@@ -175,7 +174,7 @@ void RcStream::on_request(const CmEvent& event) {
   peer.connection = c;
   peer.phase = Phase::kAccepting;
   peer.timed = false;
-  timers_dirty_ = true;
+  timers_.touch();
   auto queue = queue_with_room();
   Status status = queue.status();
   if (queue.ok()) status = c->prepare(*queue, options_.liveness_limit);
@@ -203,7 +202,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
         ++stats_.yielded;
         peer.connection = nullptr;
         peer.phase = Phase::kYielded;
-        timers_dirty_ = true;
+        timers_.touch();
         retire(c);
       } else if (refusal == Refusal::kStranger) {
         fail_peer(c.peer, Status(Code::kPeerLost,
@@ -271,7 +270,7 @@ void RcStream::disconnected(Connection& c) {
   if (c.problem.ok()) {
     c.problem = Status(Code::kClosed, "it closed its connection without a goodbye");
   }
-  timers_dirty_ = true;
+  timers_.touch();
 }
 
 }  // namespace mcast::verbs

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <thread>
 
+#include "transport/registry.h"
 #include "transport/verbs/endpoints.h"
 
 namespace mcast::verbs {
@@ -167,6 +168,14 @@ Status verbs_viable(const VerbsOptions& options) {
   VerbsStats stats;
   verbs::Device device(**api, stats);
   return device.open(options, channel.get());
+}
+
+TransportType verbs_transport_type() {
+  return {"verbs", "an RDMA device", false,
+          [](const Config& config) { return verbs_viable(VerbsOptions::from(config)); },
+          [](const Config& config, LaneId lane) {
+            return make_verbs_transport(VerbsOptions::from(config, index_of(lane)));
+          }};
 }
 
 }  // namespace mcast

@@ -1,22 +1,17 @@
-// How ranks introduce themselves when a group is made: what each has to say goes into the store,
-// rank 0 reads it all and publishes what follows. So P ranks read P conclusions, not P times P
-// texts.
+// How ranks exchange what they have to say when a group is made: each puts it into the store, rank
+// 0 reads it all and publishes what follows. So P ranks read P conclusions, not P times P texts.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/group.h"
 #include "engine/lane_thread.h"
 #include "engine/rendezvous.h"
 
 namespace mcast {
-
-inline constexpr size_t kLanes = 2;
-using Lanes = std::array<std::shared_ptr<LaneThread>, kLanes>;  // multicast, reduce
 
 // Writes into `record` where the lanes can be reached and what they carry. False: they are stopped.
 bool describe_lanes(const Lanes& lanes, RankRecord& record);
@@ -53,10 +48,10 @@ class Round {
   bool over_ = false;
 };
 
-// What all ranks are and where, for rounds "rank" and "verbs" (Roster::again). Every rank but 0
-// also reads rank 0's record, so that different versions are found out whatever else they differ
-// in. `records`: on rank 0, everybody's, for the second round.
-Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& mine, Nanos start,
-                         Nanos deadline, std::vector<RankRecord>& records);
+// What all ranks are and where, for the first round and the one that may follow (Roster::again).
+// Every rank but 0 also reads rank 0's record, so that different versions are found out whatever
+// else they differ in. `records`: on rank 0, everybody's, for the second round.
+Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
+                                Nanos start, Nanos deadline, std::vector<RankRecord>& records);
 
 }  // namespace mcast

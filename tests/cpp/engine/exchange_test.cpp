@@ -1,6 +1,6 @@
 // How ranks learn of each other through the store: who reads how much, and what all of them are
 // told when somebody is missing or does not fit. The store is a map, its waiting is over at once.
-#include "engine/introduction.h"
+#include "engine/exchange.h"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ RankRecord record_of(Member rank, uint32_t per_host = 8) {
   r.version = "0.1.0";
   r.protocol = kProtocolVersion;
   r.transport = "udp";
-  r.verbs = "no RDMA device is active";
+  r.problems["verbs"] = "no RDMA device is active";
   r.host = "a3f1c2d4-5b6e-4f70-8a91-0123456789ab/4:40265" + std::to_string(host);
   r.host_name = "node" + std::to_string(host) + ".example.org";
   r.external = {mix64(rank + 1), ip, static_cast<uint16_t>(40000 + rank % 20000)};
@@ -73,7 +73,7 @@ RankRecord record_of(Member rank, uint32_t per_host = 8) {
 Result<Roster> run(KeyValueStore& store, const GroupSpec& spec, const RankRecord& record) {
   Round round(store, "rank", spec.rank, spec.size);
   std::vector<RankRecord> records;
-  return introduce(spec, round, record, 0, 0, records);
+  return exchange_records(spec, round, record, 0, 0, records);
 }
 
 // All have published; rank 0 concludes, then the others hear.
@@ -84,7 +84,7 @@ void publish(KeyValueStore& store, uint32_t size) {
   }
 }
 
-TEST(Introduce, TheStoreHandsOutLittlePerRank) {
+TEST(Exchange, TheStoreHandsOutLittlePerRank) {
   for (const uint32_t size : {64u, 256u, 1024u}) {
     CountingStore store;
     publish(store, size);
@@ -108,7 +108,7 @@ TEST(Introduce, TheStoreHandsOutLittlePerRank) {
   }
 }
 
-TEST(Introduce, AllSeeThePlacesOfAll) {
+TEST(Exchange, AllSeeThePlacesOfAll) {
   CountingStore store;
   publish(store, 20);
   for (Member rank = 0; rank < 20; rank++) {
@@ -134,7 +134,7 @@ TEST(Introduce, AllSeeThePlacesOfAll) {
   }
 }
 
-TEST(Introduce, WhoIsMissingIsToldToAll) {
+TEST(Exchange, WhoIsMissingIsToldToAll) {
   for (const Member missing : {0, 2}) {
     CountingStore store;
     for (int look = 0; look < 2; look++) {  // the first look publishes
@@ -154,7 +154,7 @@ TEST(Introduce, WhoIsMissingIsToldToAll) {
   }
 }
 
-TEST(Introduce, WhatRankZeroRefusesIsRefusedByAll) {
+TEST(Exchange, WhatRankZeroRefusesIsRefusedByAll) {
   CountingStore store;
   publish(store, 4);
   RankRecord odd = record_of(2);
@@ -169,7 +169,7 @@ TEST(Introduce, WhatRankZeroRefusesIsRefusedByAll) {
 }
 
 // Whatever else another version does, it publishes a record; nobody waits for its conclusion.
-TEST(Introduce, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
+TEST(Exchange, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
   CountingStore store;
   RankRecord other = record_of(0);
   other.protocol++;
@@ -182,29 +182,29 @@ TEST(Introduce, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
       << roster.status().message();
 }
 
-TEST(Introduce, WhereAllHaveVerbsASecondRoundDecides) {
+TEST(Exchange, WhereAllHaveVerbsASecondRoundDecides) {
   for (const bool works : {true, false}) {
     CountingStore store;
     std::vector<std::vector<RankRecord>> known(3);
     const auto round = [&](const char* prefix, Member rank, bool verbs, bool good) {
       RankRecord r = record_of(rank, 1);
-      r.verbs = good ? "" : "no locked memory";
+      r.problems["verbs"] = good ? "" : "no locked memory";
       if (verbs && good) r.external.port = 7;
       if (verbs && good) r.transport = "verbs";
       Round now(store, prefix, rank, 3);
-      return introduce(spec_of(rank, 3), now, r, 0, 0, known[rank]);
+      return exchange_records(spec_of(rank, 3), now, r, 0, 0, known[rank]);
     };
     for (const Member rank : {1, 2, 0, 1, 2}) {
       const auto first = round("rank", rank, false, true);
       if (first.ok()) {
-        EXPECT_TRUE(first->again && first->verbs && first->ranks.empty());
+        EXPECT_TRUE(first->again && first->transport == "verbs" && first->ranks.empty());
       }
     }
     for (const Member rank : {1, 2, 0, 1, 2}) {
       const auto second = round("verbs", rank, true, works || rank != 1);
       if (!second.ok()) continue;
       EXPECT_FALSE(second->again);
-      EXPECT_EQ(second->verbs, works);
+      EXPECT_EQ(second->transport, works ? "verbs" : "udp");
       ASSERT_EQ(second->ranks.size(), 3u);
       EXPECT_EQ(second->ranks[2].external.port, works ? 7 : record_of(2).external.port);
       if (!works) {

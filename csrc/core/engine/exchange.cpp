@@ -1,18 +1,17 @@
 // Lanes are asked on their own threads, one round trip each. The store is asked for all answers by
 // rank 0 only, at once, and answers when the last rank has published; the others wait for rank 0.
 // Only when the time is over does everybody look who is missing, to name them.
-#include "engine/introduction.h"
+#include "engine/exchange.h"
 
 #include <algorithm>
 #include <charconv>
 
+#include "base/log.h"
 #include "engine/clock.h"
 #include "engine/transport_choice.h"
 
 namespace mcast {
 namespace {
-
-constexpr Member kFirst = 0;  // who concludes
 
 // A conclusion as it is published: "+" and the text, or "-<code> " and why there is none.
 std::string packed(const Result<std::string>& conclusion) {
@@ -58,17 +57,25 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
 // On rank 0. `first`: the records of the round before, if this is the second.
 Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
                          const std::vector<RankRecord>& first) {
-  Result<TransportChoice> choice = choose_transport(now, spec.config.transport);
+  const std::string& setting = spec.config.transport;
+  const TransportType* tried = nullptr;  // by all, since the first round
+  if (!first.empty()) {
+    Result<TransportChoice> before = choose_transport(first, setting);
+    if (!before.ok()) return before.status();
+    tried = before->type;
+  }
+  Result<TransportChoice> choice = choose_transport(now, setting, tried);
   if (!choice.ok()) return choice.status();
+  const bool fallback = choice->type == &fallback_transport();
   Roster roster;
   // All have a device: next the endpoints on it, which may yet fail (locked memory).
-  roster.again = choice->verbs && first.empty() && spec.config.transport != "verbs";
+  roster.again = !fallback && first.empty() && find_transport(setting) == nullptr;
   if (!roster.again) {
-    Result<Roster> made = conclude(first.empty() || choice->verbs ? now : first, spec.rail);
+    Result<Roster> made = conclude(first.empty() || !fallback ? now : first, spec.rail);
     if (!made.ok()) return made;
     roster = std::move(made).value();
   }
-  roster.verbs = choice->verbs;
+  roster.transport = choice->type->name;
   roster.transport_reason = choice->reason;
   return roster;
 }
@@ -76,7 +83,7 @@ Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& n
 }  // namespace
 
 bool describe_lanes(const Lanes& lanes, RankRecord& record) {
-  const bool multicast = lanes[0]->call([&record](Lane& l, Nanos) {
+  const bool multicast = lanes.multicast->call([&record](Lane& l, Nanos) {
     Transport& t = l.transport();
     record.transport = t.name();
     record.external = t.stream().address(false);
@@ -85,7 +92,7 @@ bool describe_lanes(const Lanes& lanes, RankRecord& record) {
     record.datagram_loopback = t.datagram().max_datagram({1, 1, true});
     record.budget = t.datagram().receive_budget();
   });
-  return multicast && lanes[1]->call([&record](Lane& l, Nanos) {
+  return multicast && lanes.reduce->call([&record](Lane& l, Nanos) {
     record.reduce_external = l.transport().stream().address(false);
     record.reduce_loopback = l.transport().stream().address(true);
   });
@@ -99,7 +106,7 @@ std::vector<std::string> Round::all_keys() const {
 
 Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
   const std::string all = prefix_ + "/all";
-  const bool first = rank_ == kFirst;
+  const bool first = rank_ == kConcluder;
   Result<std::vector<std::string>> heard =
       store_.multi_get(first ? all_keys() : std::vector{all}, timeout);
   if (!heard.ok()) return heard.status();
@@ -112,7 +119,7 @@ Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
 
 Status Round::give_up(const Status& why, const std::string& doing) {
   const bool late = why.code() == Code::kTimeout;
-  if (rank_ != kFirst) return (late ? missing() : why).with_context(doing);
+  if (rank_ != kConcluder) return (late ? missing() : why).with_context(doing);
   const Status full = why.with_context(doing);
   // No more calls of a store that has failed.
   if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost) {
@@ -133,8 +140,8 @@ Status Round::missing() {
   return Status(Code::kTimeout, "rank 0 has not said what follows from the answers of all ranks");
 }
 
-Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& mine, Nanos start,
-                         Nanos deadline, std::vector<RankRecord>& records) {
+Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
+                                Nanos start, Nanos deadline, std::vector<RankRecord>& records) {
   const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
   const auto waiting = [&](const Status& why) {
     return round.give_up(why, "waiting for the addresses of all ranks, for " +
@@ -144,13 +151,13 @@ Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& 
   if (Status status = round.say(mine.encode()); !status.ok()) {
     return status.with_context("publishing this rank's address");
   }
-  if (spec.rank != kFirst) {
-    Result<std::vector<std::string>> first = round.answers({kFirst}, left());
+  if (spec.rank != kConcluder) {
+    Result<std::vector<std::string>> first = round.answers({kConcluder}, left());
     if (!first.ok()) return waiting(first.status());
     Result<std::vector<RankRecord>> theirs = decode_all(*first, mine, spec.rank);
     if (!theirs.ok()) return theirs.status();
   }
-  const auto conclusion = [&](const std::vector<std::string>& answers) -> Result<std::string> {
+  const auto concluded = [&](const std::vector<std::string>& answers) -> Result<std::string> {
     Result<std::vector<RankRecord>> all = decode_all(answers, mine, spec.rank);
     if (!all.ok()) return all.status();
     Result<Roster> roster = roster_of(spec, *all, records);
@@ -158,7 +165,7 @@ Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& 
     records = std::move(all).value();
     return roster->encode();
   };
-  Result<std::string> heard = round.hear(left(), conclusion);
+  Result<std::string> heard = round.hear(left(), concluded);
   if (!heard.ok()) return round.over() ? heard.status() : waiting(heard.status());
   Result<Roster> roster = Roster::decode(*heard);
   if (roster.ok() && !roster->again && roster->ranks.size() != spec.size) {

@@ -1,0 +1,9 @@
+// What this build is.
+#pragma once
+
+namespace mcast {
+
+// "0.1.0"; part of the rendezvous record.
+const char* version() noexcept;
+
+}  // namespace mcast

@@ -1,0 +1,129 @@
+// Every rank says what it is and where it can be reached; rank 0 concludes from all that which
+// transport is taken and who is on whose host. Ranks that are all on one host then attach to each
+// other's memory. Otherwise the group is added to its lanes and probed; several ranks on several
+// hosts also find their neighbours, and large operations are split over rails or subgroups.
+//
+// Every decision that changes what is exchanged next is made by rank 0, or from what all ranks have
+// said: so all ranks take the same steps.
+#include "engine/bootstrap.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/host.h"
+#include "base/random.h"
+#include "base/version.h"
+#include "engine/clock.h"
+#include "engine/connection_room.h"
+#include "engine/transport_choice.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kBatchBytes = 64u << 10;  // of a super-packet
+
+}  // namespace
+
+Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store)
+    : resources_(resources),
+      spec_(spec),
+      store_(store),
+      deadline_(monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2)),
+      records_(store, "rank", spec.rank, spec.size),
+      meeting_(Status(Code::kUnavailable, "shared_memory is off")) {}
+
+Result<std::shared_ptr<GroupBase>> Bootstrap::run() {
+  offer_memory();
+  describe_self();
+  if (Status status = exchange_all(); !status.ok()) {
+    return status.with_context("group '" + spec_.name + "'");
+  }
+  agree();
+  Result<std::shared_ptr<GroupBase>> on_host = share_memory();
+  if (!on_host.ok()) return on_host.status().with_context(creating());
+  if (on_host.value() != nullptr) return on_host;
+  if (Status status = find_neighbours(); !status.ok()) return status.with_context(creating());
+  Result<std::shared_ptr<NetworkGroup>> group = open_group();
+  if (!group.ok()) return group.status();
+  if (Status status = split(**group); !status.ok()) return status.with_context(creating());
+  return std::shared_ptr<GroupBase>(std::move(group).value());
+}
+
+void Bootstrap::describe_self() {
+  mine_.version = version();
+  mine_.protocol = kProtocolVersion;
+  mine_.host = host_id();
+  mine_.host_name = host_name();
+  mine_.random = secure_random64();
+  mine_.agreed = spec_.config.agreed_text();
+  if (meeting_.ok()) mine_.shared = meeting_->address().encode();
+  mine_.network = network_reason();
+  for (const TransportType& type : transport_types()) {
+    if (&type == &fallback_transport()) continue;
+    mine_.problems[type.name] = resources_.lanes().problem_of(type, spec_.config);
+  }
+  mine_.salt = resources_.salt();
+}
+
+// With a choice of transports endpoints on a device come second: once all ranks have one.
+Status Bootstrap::exchange_all() {
+  exchange_started_ = monotonic_now();
+  std::vector<RankRecord> records;
+  const TransportType* const asked = find_transport(spec_.config.transport);
+  const TransportType& first = asked != nullptr ? *asked : fallback_transport();
+  Status status = exchange_on(first, records_, records);
+  if (!status.ok() || !roster_.again) return status;
+  const TransportType& better = *find_transport(roster_.transport);
+  Round again(store_, better.name, spec_.rank, spec_.size);
+  return exchange_on(better, again, records);
+}
+
+// Lanes over this transport, and who is where on which of them.
+Status Bootstrap::exchange_on(const TransportType& type, Round& round,
+                              std::vector<RankRecord>& records) {
+  Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
+  if (mine_.problem_of(type.name).empty()) {
+    made = resources_.lanes().lanes_for(spec_.config, type, spec_.lane);
+  }
+  if (!made.ok() && &type == &fallback_transport()) return made.status();
+  // Another transport may fail here alone: the others are told why before this rank gives it up.
+  mine_.transport = type.name;
+  if (!made.ok()) mine_.problems[type.name] = made.status().message();
+  if (made.ok() && !describe_lanes(*made, mine_)) {
+    return Status(Code::kClosed, "the engine is shut down");
+  }
+  Result<Roster> roster =
+      exchange_records(spec_, round, mine_, exchange_started_, deadline_, records);
+  if (!roster.ok()) return roster.status();
+  roster_ = std::move(roster).value();
+  if (made.ok() && (roster_.again || roster_.transport == type.name)) lanes_ = *made;
+  return {};
+}
+
+void Bootstrap::agree() {
+  agreement_ = agreement_of(roster_, spec_.rank, spec_.config, kBatchBytes, spec_.rails);
+  resources_.adopt_salt(roster_.salt);
+}
+
+Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
+  if (find_transport(roster_.transport)->descriptor_per_connection) {
+    make_connection_room(
+        spec_.name, spec_.size,
+        connections_of(spec_.size, stripes_of(mine_.external), stripes_of(mine_.reduce_external)));
+  }
+  NetworkGroupParts parts;
+  parts.lanes = lanes_;
+  parts.transport_reason = roster_.transport_reason;
+  if (agreement_.hosts == 1) {
+    parts.not_shared = meeting_.ok() ? mine_.network : meeting_.status().message();
+  }
+  parts.read_host = reader_;
+  parts.arrived = resources_.lanes().arrived();
+  parts.trace = trace();
+  auto group = std::make_shared<NetworkGroup>(spec_, std::move(parts));
+  Status status = group->open(agreement_, deadline_, spec_.interrupted);
+  if (!status.ok()) return status;
+  return group;
+}
+
+}  // namespace mcast

@@ -1,0 +1,72 @@
+// The creation of a group, from the first word in the store to the last.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/exchange.h"
+#include "engine/group.h"
+#include "engine/host_group.h"
+#include "engine/network_group.h"
+#include "engine/rendezvous.h"
+#include "engine/resources.h"
+#include "engine/split.h"
+
+namespace mcast {
+
+// One creation on one rank; all ranks of the group run one. On the thread that creates the group,
+// which it blocks for at most about spec.timeout.
+class Bootstrap {
+ public:
+  // All outlive the bootstrap; `resources` also the group. spec.size > 1.
+  Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store);
+
+  // The group, when all ranks have it; or why not, on all ranks if it is not this one's affair
+  // alone. Once. Throws where memory or a thread cannot be had.
+  Result<std::shared_ptr<GroupBase>> run();
+
+ private:
+  // The steps, in their order.
+  void offer_memory();
+  void describe_self();
+  Status exchange_all();
+  Status exchange_on(const TransportType& type, Round& round, std::vector<RankRecord>& records);
+  void agree();
+  Result<std::shared_ptr<GroupBase>> share_memory();
+  Status find_neighbours();
+  Result<std::shared_ptr<NetworkGroup>> open_group();
+  Status split(NetworkGroup& group);
+
+  // Of share_memory() and find_neighbours().
+  Result<std::vector<HostAddress>> addresses_near(const std::vector<uint32_t>& host_of);
+  Result<std::string> exchange_verdicts(const std::string& prefix, const std::string& doing,
+                                        Nanos deadline);
+  // Of split().
+  Result<std::unique_ptr<Split>> lay_rails();
+  Result<std::unique_ptr<Split>> make_subgroups();
+  Result<std::shared_ptr<GroupBase>> join_part(const GroupSpec& part, const std::string& prefix);
+
+  // Why the group takes the network even if all its ranks are on one host; empty: it need not.
+  std::string network_reason() const;
+  std::string creating() const { return "creating group '" + spec_.name + "'"; }
+  std::shared_ptr<Trace> trace() const { return spec_.part ? nullptr : resources_.trace(); }
+
+  Resources& resources_;
+  const GroupSpec& spec_;
+  KeyValueStore& store_;
+  const Nanos deadline_;
+  Round records_;  // in which all ranks' records are exchanged
+  Nanos exchange_started_ = 0;
+
+  HostHub* hub_ = nullptr;       // null: there is no meeting
+  Result<HostMeeting> meeting_;  // with the ranks of this host; not ok: why there is none
+  RankRecord mine_;
+  Lanes lanes_;
+  Roster roster_;
+  Agreement agreement_;
+  HostReader
+      reader_;  // of the memory of this host's ranks, in a group of several hosts; may be none
+};
+
+}  // namespace mcast

@@ -1,0 +1,140 @@
+// What a creation does about the ranks of its own host: all of them, or some among several hosts,
+// find each other's memory, tell how it went, and come to one conclusion. While they wait they look
+// after the processes that they have found.
+#include <algorithm>
+
+#include "base/log.h"
+#include "engine/bootstrap.h"
+#include "engine/clock.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kMeetingStep = 200 * kMilli;        // between looks at the other ranks' processes
+constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a silent rank
+
+}  // namespace
+
+std::string Bootstrap::network_reason() const {
+  const Config& c = spec_.config;
+  if (c.shared_memory == "off") return "shared_memory is off";
+  if (c.transport != "auto") return "the transport " + c.transport + " was asked for";
+  if (c.algorithm != "auto") return "the algorithm " + c.algorithm + " was asked for";
+  if (!c.faults.empty()) return "faults are injected into the network path";
+  if (spec_.size > kHostMembers) return "the group is too large";
+  return "";
+}
+
+void Bootstrap::offer_memory() {
+  if (spec_.config.shared_memory == "off") return;
+  const Result<HostHub*> hub = resources_.hub();
+  if (!hub.ok()) {
+    meeting_ = hub.status();
+    return;
+  }
+  hub_ = *hub;
+  meeting_ = HostMeeting::prepare(spec_, *hub_, network_reason().empty());
+}
+
+// Where the memory of the ranks on our host is found, by rank.
+Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uint32_t>& host_of) {
+  std::vector<Member> near;
+  for (size_t r = 0; r < host_of.size(); r++) {
+    if (host_of[r] == host_of[spec_.rank]) near.push_back(static_cast<Member>(r));
+  }
+  Result<std::vector<std::string>> texts = records_.answers(near, deadline_ - monotonic_now());
+  if (!texts.ok()) return texts.status();
+  std::vector<HostAddress> addresses(host_of.size());
+  for (size_t i = 0; i < near.size(); i++) {
+    Result<RankRecord> record = RankRecord::decode((*texts)[i]);
+    if (record.ok() && HostAddress::decode(record->shared, addresses[near[i]])) continue;
+    return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(near[i]) +
+                                       " cannot be read; all ranks must use backend mcast of "
+                                       "the same version");
+  }
+  return addresses;
+}
+
+// Tells what the meeting has come to here, and returns what follows for all.
+Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
+                                                 const std::string& doing, Nanos deadline) {
+  const std::string& found = meeting_->verdict();
+  const bool slots = spec_.config.shared_memory == "slots" && found == "direct";
+  Round round(store_, prefix, spec_.rank, spec_.size);
+  if (Status status = round.say(slots ? "slots" : found); !status.ok()) return status;
+  const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
+    bool direct = false;
+    const std::string problem = HostMeeting::unite(verdicts, direct);
+    return !problem.empty() ? problem : std::string(direct ? "direct" : "slots");
+  };
+  for (;;) {
+    const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
+    Result<std::string> verdict = round.hear(std::min(left, kMeetingStep), unite);
+    if (verdict.ok() || round.over()) return verdict;
+    if (verdict.status().code() != Code::kTimeout || left == 0) {
+      return round.give_up(verdict.status(), doing);
+    }
+    if (Status status = meeting_->look_after(monotonic_now(), spec_.config.liveness_limit);
+        !status.ok()) {
+      return round.give_up(status, doing);
+    }
+  }
+}
+
+// Null: the group takes the network, on all ranks.
+Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
+  const std::shared_ptr<GroupBase> none;
+  if (agreement_.hosts > 1 || !meeting_.ok() || !roster_.shared || !roster_.network.empty()) {
+    return none;
+  }
+  Result<std::vector<HostAddress>> addresses = addresses_near(agreement_.host_of);
+  if (!addresses.ok()) return addresses.status();
+  {
+    const auto held = resources_.lock_hub();
+    meeting_->attach(*addresses, spec_, *hub_);
+  }
+  Result<std::string> verdict =
+      exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
+  if (!verdict.ok()) return verdict.status();
+  bool direct = false;
+  if (const std::string problem = HostMeeting::unite({*verdict}, direct); !problem.empty()) {
+    log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
+        spec_.name.c_str(), problem.c_str());
+    return none;
+  }
+  std::shared_ptr<GroupBase> group =
+      std::make_shared<HostGroup>(spec_, *hub_, meeting_->take(), direct, trace());
+  log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec_.name.c_str(),
+      unsigned{spec_.rank}, spec_.size, group->stats().transport.c_str());
+  return group;
+}
+
+// In a group of several hosts, where a host has several ranks. No reader afterwards: some of them
+// cannot read each other's memory; all ranks come to the same.
+Status Bootstrap::find_neighbours() {
+  if (agreement_.hosts == 1 || agreement_.hosts == spec_.size || !roster_.shared || spec_.part) {
+    return {};
+  }
+  Result<std::vector<HostAddress>> addresses = addresses_near(agreement_.host_of);
+  if (!addresses.ok()) return addresses.status();
+  {
+    const auto held = resources_.lock_hub();
+    meeting_->attach_neighbours(*addresses, agreement_.host_of, spec_, *hub_);
+  }
+  // All have published a record: none is waited for longer than a silent one.
+  const Nanos limit = monotonic_now() + spec_.config.liveness_limit + kNeighbourPatience;
+  Result<std::string> verdict =
+      exchange_verdicts("neighbours", "waiting for all ranks to find those on their hosts",
+                        std::min(deadline_, limit));
+  if (!verdict.ok()) return verdict.status();
+  bool direct = false;
+  const std::string problem = HostMeeting::unite({*verdict}, direct);
+  if (!problem.empty()) {
+    log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
+        spec_.name.c_str(), problem.c_str());
+  }
+  if (problem.empty() && direct) reader_ = meeting_->reader();
+  return {};
+}
+
+}  // namespace mcast

@@ -1,0 +1,162 @@
+// One group, as its users see it: what is posted to it, what it tells, what it is made of.
+//
+// Threads: everything here may be called from any thread, also at once. post_*() never blocks on
+// the network. No call throws across a thread; errors are Status.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "base/counters.h"
+#include "base/element.h"
+#include "base/lane_id.h"
+#include "base/region.h"
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast {
+
+// Rendezvous: what the engine needs of the c10d Store. Keys are already scoped to the group and its
+// incarnation. Calls may block up to `timeout` and are made from the thread that creates the group.
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+  virtual Status set(const std::string& key, const std::string& value) = 0;
+  // Waits until every key exists; values in the order of `keys`.
+  virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                                     Nanos timeout) = 0;
+};
+
+// How contributions become one (base/reduce_kernels.h has the numerics contract: fixed rank order,
+// 16-bit floats accumulate in float32 and are rounded once).
+struct Reducing {
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  double factor = 1;  // PREMUL_SUM: what this rank's contribution is multiplied with
+};
+
+// What all ranks must agree on besides kind, sizes and root: shown in mismatch errors.
+struct OpLabel {
+  uint8_t element = 0;    // the caller's code of the element type (c10::ScalarType)
+  const char* name = "";  // static; name of the public op, for messages
+};
+
+// Runs exactly once, on the lane thread or in the posting call, when the engine holds no pointer
+// into the regions any more. Must not block.
+using Completion = std::function<void(const Status&)>;
+
+struct PostOptions {
+  Nanos timeout = 1800 * kSecond;  // from now; then every rank gets kTimeout naming the late ranks
+  OpLabel label;
+  Completion done;
+  // Completed ends, for destinations that are only a stop on the way (device memory): how many
+  // bytes from its start the output of this index holds for good. Called about every
+  // `completed_step` bytes and at the end of each output but the own one; not after `done`. A
+  // reduce_scatter has output 0; an all_reduce one per rank, the block that this rank folds, with
+  // the own one and without shorter ones; others have none, `done` is their mark. Must not
+  // block, nor call the group. Calls for different outputs may be concurrent, on threads of the
+  // engine's or in the posting call.
+  std::function<void(uint32_t output, uint64_t bytes)> on_completed;
+  size_t completed_step = 1u << 20;
+};
+
+struct GroupStats {
+  std::string name;
+  Member rank = 0, size = 0;
+  std::string path;              // "multicast", "ring", "shared memory", "local" (one rank)
+  std::string reason;            // why that path
+  std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
+  std::string transport_reason;  // why that transport
+  std::string contributions;     // to a block of a reduction: "one per rank", "one per host (4)"
+  std::string streams;           // large ones: received by "every rank", "one rank per host (4)"
+  size_t chunk = 0;              // payload bytes per datagram
+  size_t window = 0;             // payload bytes in flight per root when the group is alone
+  size_t eager = 0;              // bytes
+  size_t segment = 0;            // bytes of a contribution frame of large reductions
+  uint64_t next_sequence = 0;    // of the multicast lane
+  uint64_t next_reduce_sequence = 0;                       // of the reduce lane
+  std::string failure;                                     // empty, or why the group is poisoned
+  std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together
+  std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them
+  // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
+  std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual Member rank() const = 0;
+  virtual Member size() const = 0;
+
+  // Each returns the op's sequence number, taken in call order: the order of calls must be the same
+  // on all ranks. On bad arguments, a closed or a poisoned group no sequence is taken and `done` is
+  // not called: the Status is the answer.
+  //
+  // broadcast: `data` is read on the root, written elsewhere; same length everywhere.
+  virtual Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) = 0;
+  // allgather: `outputs[i]` receives rank i's input; all lengths equal input.length on every rank.
+  // In place: input.data() == outputs[rank].data(). Outputs must not overlap otherwise.
+  virtual Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
+                                          PostOptions options) = 0;
+  // Reductions have a sequence of their own, on the reduce lane. Lengths are multiples of the
+  // element. An output may be its own input exactly (all_reduce, reduce; reduce_scatter: the rank's
+  // own block), and must not overlap the inputs otherwise. Same element and reduction on all ranks.
+  //
+  // reduce_scatter: inputs[i] goes to rank i; `output` gets the reduction of everybody's
+  // inputs[rank]. All lengths are equal.
+  virtual Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output,
+                                               Reducing how, PostOptions options) = 0;
+  // all_reduce: input.length == output.length.
+  virtual Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
+                                          PostOptions options) = 0;
+  // reduce: `output` on the root only, empty elsewhere.
+  virtual Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
+                                       PostOptions options) = 0;
+  // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
+  virtual Result<Sequence> post_barrier(PostOptions options) = 0;
+
+  // Lends the calling thread to `lane` until `done()` is true or `until`
+  // has come: between ranks of one host a thread that waits for a result does its work itself.
+  // False, at once: there is nothing to help with, or another thread does it. Callbacks of
+  // operations may run on this thread.
+  virtual bool help(LaneId lane, const std::function<bool()>& done, Nanos until) {
+    (void)lane, (void)done, (void)until;
+    return false;
+  }
+
+  // To be called after a Region's readable end rose: the lane looks at it soon. Any thread; may
+  // outlive the group.
+  virtual std::function<void()> waker() const = 0;
+
+  // Fails everything in flight on all ranks, and every later post. Idempotent.
+  virtual void abort(const std::string& reason) = 0;
+  // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the
+  // group. Idempotent; the destructor does the same with the configured linger.
+  virtual Status close(Nanos limit) = 0;
+  // The same after an error or an interrupt here: operations that are not over fail at once on all
+  // ranks (kAborted here, or another rank's error that came first), only the confirmation of those
+  // that are is waited for.
+  virtual Status give_up(Nanos limit) = 0;
+
+  virtual GroupStats stats() const = 0;
+};
+
+struct GroupSpec {
+  std::string name;  // shown in errors and stats
+  Member rank = 0;
+  uint32_t size = 1;  // 1..65534
+  Config config;
+  Nanos timeout = 1800 * kSecond;  // for the creation
+  // Asked now and then on the calling thread while the creation waits; true: give it up (kAborted).
+  std::function<bool()> interrupted;
+  // Of groups that the engine makes as parts of others (engine/split.h). They are not traced.
+  bool part = false;
+  uint32_t rail = 0, rails = 1;  // which, from 1, of how many that share the links
+  uint32_t lane = 0;             // which multicast lane; 0: everybody's
+};
+
+}  // namespace mcast

@@ -1,0 +1,110 @@
+// A lane is found by the settings that its sockets and its thread depend on. One that has lost a
+// peer can never talk to that process again (neither side would know what the other had received),
+// so the next group gets a fresh one, with new sockets and a new identity; the poisoned one ends
+// when its last group is gone. The same goes for a lane whose interface has got another address.
+#include "engine/lane_pool.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/fault_classifier.h"
+#include "engine/transport_choice.h"
+#include "transport/interceptor.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kPoisonedPatience = 500 * kMilli;  // for the goodbye to peers that are still there
+
+// So that XPS gives each lane a transmit queue of its own.
+int pin_cpu(const Config& config, LaneId lane) {
+  const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
+  const char* local = getenv("LOCAL_WORLD_SIZE");
+  const char* rank = getenv("LOCAL_RANK");
+  const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
+  if (config.pin == 0 || cpus < lanes) return -1;
+  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) +
+          static_cast<int>(index_of(lane))) %
+         cpus;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, LaneId id,
+                                                       const TransportType& type, uint32_t number) {
+  const std::string key = config.lane_key() + type.name + " lane " + std::to_string(index_of(id)) +
+                          "." + std::to_string(number);
+  if (closed_) return Status(Code::kClosed, "the engine is shut down");
+  if (const auto it = lanes_.find(key); it != lanes_.end()) {
+    if (!it->second->poisoned() && it->second->transport().has_its_address()) return it->second;
+    poisoned_.push_back(it->second);
+    lanes_.erase(it);
+  }
+  sweep_poisoned();
+  Result<std::unique_ptr<Transport>> made = type.make(config, id);
+  if (!made.ok()) return made.status();
+  Result<std::unique_ptr<Transport>> wrapped =
+      intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
+  if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
+  const bool multicast = id == LaneId::kMulticast;
+  auto lane = std::make_shared<LaneThread>(
+      std::move(wrapped).value(),
+      (multicast ? "mcast-lane" : "mcast-red") + std::to_string(lanes_.size() / kLanes),
+      number == 0 ? pin_cpu(config, id) : -1, multicast ? arrived_ : nullptr);
+  log(LogLevel::kInfo, "%s lane: transport %s", multicast ? "multicast" : "reduce",
+      lane->description().c_str());
+  lanes_[key] = lane;
+  return lane;
+}
+
+Result<Lanes> LanePool::lanes_for(const Config& config, const TransportType& type,
+                                  uint32_t number) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  Lanes made;
+  for (const LaneId id : kBothLanes) {
+    Result<std::shared_ptr<LaneThread>> lane =
+        lane_for(config, id, type, id == LaneId::kMulticast ? number : 0);
+    if (!lane.ok()) return lane.status();
+    made[id] = std::move(lane).value();
+  }
+  return made;
+}
+
+std::string LanePool::problem_of(const TransportType& type, const Config& config) {
+  const std::string key =
+      std::string(type.name) + "\n" + config.transport + "\n" + config.lane_key();
+  const std::lock_guard<std::mutex> held(mutex_);
+  const auto it = problems_.find(key);
+  if (it != problems_.end()) return it->second;
+  return problems_[key] = transport_problem(type, config);
+}
+
+// Ends the poisoned lanes that no group uses any more.
+void LanePool::sweep_poisoned() {
+  for (size_t i = 0; i < poisoned_.size();) {
+    if (poisoned_[i].use_count() > 1) {
+      i++;
+      continue;
+    }
+    poisoned_[i]->stop(kPoisonedPatience);
+    poisoned_.erase(poisoned_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+std::vector<std::shared_ptr<LaneThread>> LanePool::close() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  closed_ = true;
+  std::vector<std::shared_ptr<LaneThread>> all = poisoned_;
+  for (const auto& [key, lane] : lanes_) all.push_back(lane);
+  return all;
+}
+
+void LanePool::abandon_after_fork() noexcept {
+  for (const auto& [key, lane] : lanes_) lane->abandon_after_fork();
+  for (const auto& lane : poisoned_) lane->abandon_after_fork();
+}
+
+}  // namespace mcast

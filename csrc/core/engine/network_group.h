@@ -1,0 +1,79 @@
+// A group on two lanes of the network: the multicast lane and the reduce lane.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/group_base.h"
+#include "engine/lane_thread.h"
+#include "engine/rendezvous.h"
+#include "engine/split.h"
+
+namespace mcast {
+
+// What a group is made from, besides its specification.
+struct NetworkGroupParts {
+  Lanes lanes;                   // null: a group of one rank, which needs none
+  std::string transport_reason;  // why this transport; for stats
+  std::string not_shared;        // why ranks of one host share no memory; for the log, may be empty
+  // Reads the memory of ranks of this host. If there is one, the ranks of a host fold their inputs
+  // of reductions before anything goes over the network.
+  HostReader read_host;
+  std::shared_ptr<const std::atomic<uint64_t>> arrived;  // bytes, on all multicast lanes
+  std::shared_ptr<Trace> trace;                          // null: not traced
+};
+
+class NetworkGroup final : public GroupBase {
+ public:
+  NetworkGroup(const GroupSpec& spec, NetworkGroupParts parts);
+  ~NetworkGroup() override;
+
+  // Adds the group to its lanes, probes, waits until the path is decided; `interrupted` as
+  // GroupSpec's. Once; not in a group of one rank.
+  Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
+
+  // Large broadcasts and all-gathers go by parts from now on; before the first operation.
+  void split(std::unique_ptr<Split> how);
+
+  std::function<void()> waker() const override;
+  GroupStats stats() const override;
+
+ private:
+  // Made from the parts and the agreement; the creation of a group.
+  GroupParams make_params(const Agreement& agreement);
+  bool enter_lanes(GroupParams params, const Agreement& agreement,
+                   const std::shared_ptr<std::promise<Status>>& probed);
+  void add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement, Lane& lane,
+                   Nanos now);
+  Status wait_for_probe(std::future<Status> probed, Nanos deadline,
+                        const std::function<bool()>& interrupted);
+  void settle_path();
+  void describe(const Agreed& agreed);
+  Status creation_timeout(Nanos deadline) const;
+  void warn_of_ring() const;
+
+  Status push(LaneId lane, Post post) override;
+  void fail_lane(LaneId lane, const Status& why) override;
+  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  bool has_lanes() const override;
+  Status push_split(Post post);
+  Status push_to_lane(LaneId lane, Post post);
+
+  const Nanos creation_limit_;
+  const NetworkGroupParts parts_;
+  uint64_t tag_ = 0;
+  // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:
+  // its groups cannot be destroyed on a lane's thread.
+  struct SplitHolder {
+    std::mutex mutex;
+    Split* split = nullptr;
+  };
+  std::shared_ptr<SplitHolder> holder_ = std::make_shared<SplitHolder>();
+  std::unique_ptr<Split> split_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,227 @@
+// How a group comes to life on its two lanes: it is added to both, probed on the multicast lane,
+// and the reduce lane adopts the result. Failures found by a lane come back through a listener,
+// fail the other lane too, and make every later post fail at once with the first reason.
+#include <utility>
+
+#include "base/log.h"
+#include "engine/clock.h"
+#include "engine/network_group.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kWarnInterval = 60 * kSecond;
+constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
+
+const char* path_name(GroupCore::Path path) {
+  switch (path) {
+    case GroupCore::Path::kUnknown:
+      return "unknown";
+    case GroupCore::Path::kMulticast:
+      return "multicast";
+    case GroupCore::Path::kRing:
+      return "ring";
+    case GroupCore::Path::kLocal:
+      return "local";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+GroupParams NetworkGroup::make_params(const Agreement& agreement) {
+  GroupParams p;
+  p.name = name_;
+  p.self = rank_;
+  p.tag = agreement.tag;
+  p.agreed = agreement.agreed;
+  p.arity = static_cast<uint32_t>(config_.arity);
+  p.staging = config_.staging;
+  p.retransmit = config_.retransmit;
+  p.liveness_limit = config_.liveness_limit;
+  p.alpha = config_.cutoff;
+  p.probe_timeout = config_.probe_timeout;
+  p.try_multicast = config_.algorithm != "ring";
+  p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
+  p.require_multicast = config_.algorithm == "multicast";
+  p.trace = trace_;
+  p.multicast_arrived = parts_.arrived;
+  if (parts_.read_host) {
+    p.host_of = agreement.host_of;
+    p.read_host = parts_.read_host;
+    p.agreed.contributors = agreement.hosts;
+  }
+  return p;
+}
+
+void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement,
+                               Lane& lane, Nanos now) {
+  const bool reduces = id == LaneId::kReduce;
+  const auto& peers = reduces ? agreement.reduce_peers : agreement.peers;
+  std::vector<PeerId> ids;
+  for (size_t m = 0; m < peers.size(); m++) {
+    ids.push_back(m == params.self ? kNoPeer : lane.transport().stream().add_peer(peers[m]));
+  }
+  GroupParams own = params;
+  own.lane = static_cast<uint8_t>(id);
+  GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
+                       agreement.echo};
+  if (params.try_multicast) {
+    const Status status = lane.transport().datagram().join(address.multicast);
+    address.joined = status.ok();
+    if (!address.joined && own.multicast_problem.empty()) {
+      own.multicast_problem = status.message();
+    }
+  }
+  GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
+  // A lane that fails takes the other with it: the group is one.
+  core.set_failure_listener(
+      [state = state_, tag = tag_, &lane, holder = holder_,
+       other = std::weak_ptr(parts_.lanes[other_lane(id)])](const Status& why) {
+        // Where a peer was silent, its connections may yet break, long after the network has
+        // healed: the next group must not be made over them.
+        if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
+        {
+          std::lock_guard<std::mutex> lock(state->mutex);
+          if (state->failure.ok()) state->failure = why;
+        }
+        {
+          std::lock_guard<std::mutex> lock(holder->mutex);
+          if (holder->split != nullptr) holder->split->fail(why);
+        }
+        if (const auto o = other.lock()) {
+          o->push([tag, why](Lane& l, Nanos at) {
+            if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
+          });
+        }
+      });
+}
+
+// The reduce lane first: once the probe is over, every rank's is there. False: a lane is stopped.
+bool NetworkGroup::enter_lanes(GroupParams params, const Agreement& agreement,
+                               const std::shared_ptr<std::promise<Status>>& probed) {
+  const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
+    add_to_lane(LaneId::kReduce, params, agreement, lane, now);
+    params.multicast_problem = lane.find_group(tag_)->core().params().multicast_problem;
+  });
+  return added && parts_.lanes.multicast->push([this, params, agreement, probed](Lane& lane,
+                                                                                 Nanos now) {
+    add_to_lane(LaneId::kMulticast, params, agreement, lane, now);
+    GroupCore& core = lane.find_group(tag_)->core();
+    core.set_path_listener([state = state_](const std::string& path, const std::string& why) {
+      std::lock_guard<std::mutex> lock(state->mutex);
+      state->path = path;
+      state->reason = why;
+    });
+    core.start_probe(now, [probed](const Status& status) { probed->set_value(status); });
+  });
+}
+
+Status NetworkGroup::wait_for_probe(std::future<Status> probed, Nanos deadline,
+                                    const std::function<bool()>& interrupted) {
+  const auto wait_slice = [&] {
+    const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
+    return probed.wait_for(std::chrono::nanoseconds(std::min(left, kAskInterval))) ==
+           std::future_status::ready;
+  };
+  bool ready = wait_slice();
+  while (!ready && monotonic_now() < deadline) {
+    if (interrupted && interrupted()) {
+      abort("rank " + std::to_string(rank_) + " was interrupted");
+      return Status(Code::kAborted, "group '" + name_ + "': its creation was interrupted");
+    }
+    ready = wait_slice();
+  }
+  if (!ready) {
+    Status late = creation_timeout(deadline);
+    abort("rank " + std::to_string(rank_) +
+          " waited too long for the group to be made: " + late.message());
+    return late;
+  }
+  return probed.get().with_context("creating group '" + name_ + "'");
+}
+
+// The reduce lane takes the path that the multicast lane has found.
+void NetworkGroup::settle_path() {
+  GroupCore::Path path = GroupCore::Path::kUnknown;
+  parts_.lanes.multicast->call([&](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) {
+      path = group->core().path();
+      fixed_.path = path_name(path);
+      fixed_.reason = group->core().path_reason();
+    }
+  });
+  parts_.lanes.reduce->call([&](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) {
+      group->core().adopt_path(path, fixed_.reason);
+    }
+  });
+}
+
+// What stats() shows of the agreement.
+void NetworkGroup::describe(const Agreed& agreed) {
+  const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
+  fixed_.chunk = agreed.chunk;
+  fixed_.segment =
+      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).segment;
+  fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
+  fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
+  max_block_ = max_block(agreed);
+}
+
+Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
+                          const std::function<bool()>& interrupted) {
+  tag_ = agreement.tag;
+  fixed_.streams = "every rank";
+  fixed_.contributions =
+      parts_.read_host ? "one per host (" + std::to_string(agreement.hosts) + ")" : "one per rank";
+  const GroupParams params = make_params(agreement);
+  auto probed = std::make_shared<std::promise<Status>>();
+  std::future<Status> future = probed->get_future();
+  if (!enter_lanes(params, agreement, probed)) {
+    return Status(Code::kClosed, "group '" + name_ + "': the engine is shut down");
+  }
+  Status status = wait_for_probe(std::move(future), deadline, interrupted);
+  if (!status.ok()) return status;
+  settle_path();
+  describe(params.agreed);
+  log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s%s",
+      name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
+      fixed_.reason.c_str(), fixed_.chunk, fixed_.transport.c_str(),
+      parts_.not_shared.empty() ? "" : "; no shared memory: ", parts_.not_shared.c_str());
+  if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
+  return {};
+}
+
+Status NetworkGroup::creation_timeout(Nanos deadline) const {
+  std::string open;
+  parts_.lanes.multicast->call([this, &open](Lane& lane, Nanos) {
+    if (LaneGroup* group = lane.find_group(tag_)) open = group->core().probe_text();
+  });
+  const Nanos elapsed = creation_limit_ + std::max<Nanos>(0, monotonic_now() - deadline);
+  return Status(Code::kTimeout,
+                "group '" + name_ + "' was not made after " + seconds_text(elapsed) + " (limit " +
+                    seconds_text(creation_limit_) +
+                    "): " + (open.empty() ? "some ranks did not finish creating it" : open) +
+                    "; run torch-mcast doctor on all hosts, or raise the timeout");
+}
+
+void NetworkGroup::warn_of_ring() const {
+  // A job may make hundreds of groups, and all have the same reason.
+  static std::mutex* const mutex = new std::mutex;
+  static RateLimit* const limit = new RateLimit(kWarnInterval);
+  uint64_t before = 0;
+  {
+    // Where it is held another group warns just now, or was about to when this process forked.
+    const std::unique_lock<std::mutex> lock(*mutex, std::try_to_lock);
+    if (!lock || !limit->allow(monotonic_now())) return;
+    before = limit->suppressed();
+  }
+  const std::string others =
+      before == 0 ? ""
+                  : " (and " + std::to_string(before) + " other groups since the last warning)";
+  log(LogLevel::kWarn, "group '%s' uses the unicast ring: %s%s", name_.c_str(),
+      fixed_.reason.c_str(), others.c_str());
+}
+
+}  // namespace mcast

@@ -1,0 +1,89 @@
+// One lock for what is small, the pool's own for lanes, whose making takes long. Everything is made
+// when it is first needed.
+#include "engine/resources.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/host.h"
+
+namespace mcast {
+
+Result<HostHub*> Resources::hub() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (!hub_) {
+    Result<std::unique_ptr<HostHub>> made = HostHub::make();
+    if (!made.ok()) return made.status();
+    hub_ = std::move(made).value();
+  }
+  return hub_.get();
+}
+
+std::string Resources::salt() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return salt_.value(job_salt());
+}
+
+void Resources::adopt_salt(const std::string& salt) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  salt_.adopt(salt);
+}
+
+std::shared_ptr<Trace> Resources::start_trace(size_t operations) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (!trace_) trace_ = std::make_shared<Trace>(operations);
+  return trace_;
+}
+
+std::shared_ptr<Trace> Resources::trace() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return trace_;
+}
+
+void Resources::add_part(const std::shared_ptr<GroupBase>& part) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  remember(parts_, part);
+}
+
+std::vector<std::shared_ptr<GroupBase>> Resources::parts() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return living(parts_);
+}
+
+void Resources::lock() {
+  lanes_.lock();
+  mutex_.lock();
+}
+
+void Resources::unlock() {
+  mutex_.unlock();
+  lanes_.unlock();
+}
+
+void Resources::abandon_after_fork() noexcept {
+  lanes_.abandon_after_fork();
+  if (hub_) hub_->abandon_after_fork();
+}
+
+void Resources::stop_hub() {
+  if (hub_) hub_->stop();
+}
+
+void remember(std::vector<std::weak_ptr<GroupBase>>& groups,
+              const std::shared_ptr<GroupBase>& group) {
+  groups.erase(
+      std::remove_if(groups.begin(), groups.end(), [](const auto& g) { return g.expired(); }),
+      groups.end());
+  groups.push_back(group);
+}
+
+std::vector<std::shared_ptr<GroupBase>> living(
+    const std::vector<std::weak_ptr<GroupBase>>& groups) {
+  std::vector<std::shared_ptr<GroupBase>> found;
+  for (const auto& weak : groups) {
+    if (auto group = weak.lock()) found.push_back(std::move(group));
+  }
+  return found;
+}
+
+}  // namespace mcast

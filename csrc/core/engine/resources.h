@@ -1,0 +1,67 @@
+// What the groups of a process have in common, and the creation of one needs: lanes, the peers on
+// this host, the job's salt, the trace.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "base/trace.h"
+#include "engine/group_base.h"
+#include "engine/host_hub.h"
+#include "engine/lane_pool.h"
+#include "engine/rendezvous.h"
+
+namespace mcast {
+
+// Thread-safe.
+class Resources {
+ public:
+  LanePool& lanes() { return lanes_; }
+
+  // Made at the first call; lives as long as this. Not ok: no memory can be shared.
+  Result<HostHub*> hub();
+  // For HostHub::find(), which is not thread-safe.
+  [[nodiscard]] std::unique_lock<std::mutex> lock_hub() {
+    return std::unique_lock<std::mutex>(mutex_);
+  }
+
+  // What this process publishes, and what a group has agreed on; see JobSalt.
+  std::string salt();
+  void adopt_salt(const std::string& salt);
+
+  // Made at the first call, with room for so many operations.
+  std::shared_ptr<Trace> start_trace(size_t operations);
+  // Null before that.
+  std::shared_ptr<Trace> trace() const;
+
+  // Groups that others are made of; they are closed after those.
+  void add_part(const std::shared_ptr<GroupBase>& part);
+  std::vector<std::shared_ptr<GroupBase>> parts() const;
+
+  // Around a fork, so that a child never inherits a lock held.
+  void lock();
+  void unlock();
+  // In the child, locked: closes descriptors; nothing else of this may be used.
+  void abandon_after_fork() noexcept;
+  // Ends the hub's threads. Groups must be closed.
+  void stop_hub();
+
+ private:
+  LanePool lanes_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<HostHub> hub_;  // from the first group on that may use shared memory
+  JobSalt salt_{secure_random64()};
+  std::shared_ptr<Trace> trace_;
+  std::vector<std::weak_ptr<GroupBase>> parts_;
+};
+
+// Forgets the groups that are gone, and adds one.
+void remember(std::vector<std::weak_ptr<GroupBase>>& groups,
+              const std::shared_ptr<GroupBase>& group);
+// Those that are still there.
+std::vector<std::shared_ptr<GroupBase>> living(const std::vector<std::weak_ptr<GroupBase>>& groups);
+
+}  // namespace mcast

@@ -1,0 +1,244 @@
+// The whole engine between ranks of one host that share memory, ranks as processes: forks, what is
+// left behind, what cannot be shared, and many threads at once.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "base/rng.h"
+#include "engine/host_ranks.h"
+#include "support/seeds.h"
+
+namespace mcast::test {
+namespace {
+
+TEST(HostEngine, AForkedChildHasNoneOfIt) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = host_group("g", rank, 2, store);
+    if (!group || !barrier(*group).ok()) return false;
+    const pid_t child = fork();
+    if (child == 0) {
+      EXPECT_EQ(barrier(*group).code(), Code::kClosed);
+      EXPECT_FALSE(group->help(
+          LaneId::kMulticast, [] { return false; }, monotonic_now() + kSecond));
+      (void)group->stats();
+      group.reset();
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    return work(*group, 100'000, 3);
+  }));
+}
+
+size_t mappings() {
+  std::ifstream in("/proc/self/maps");
+  size_t n = 0;
+  for (std::string line; std::getline(in, line);) n += line.find("mcast-") != std::string::npos;
+  return n;
+}
+
+TEST(HostEngine, ReInitLeaksNothing) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    const auto descriptors = [] {
+      size_t n = 0;
+      for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
+      return n;
+    };
+    size_t before = 0, mapped = 0;
+    for (int i = 0; i < 40; i++) {
+      auto scope = store.scoped("i" + std::to_string(i));
+      auto group = host_group("again", rank, 2, scope);
+      if (!group || !work(*group, 100'000, 1)) return false;
+      if (!group->close(5 * kSecond).ok()) return false;
+      group.reset();
+      if (i == 2) {
+        before = descriptors();
+        mapped = mappings();
+      }
+    }
+    // The host threads may still hold the last group for a moment. A leak would be 37 rounds'
+    // worth.
+    EXPECT_LE(descriptors(), before + 3);
+    EXPECT_LE(mappings(), mapped + 3);
+    return true;
+  }));
+}
+
+// A peer's process costs descriptors once, however many groups it shares.
+TEST(HostEngine, GroupsOfTheSameProcessesShareDescriptors) {
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    const auto descriptors = [] {
+      size_t n = 0;
+      for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
+      return n;
+    };
+    std::vector<std::shared_ptr<Group>> groups;
+    size_t before = 0;
+    for (int i = 0; i < 20; i++) {
+      auto scope = store.scoped("i" + std::to_string(i));
+      groups.push_back(host_group("g" + std::to_string(i), rank, 3, scope));
+      if (!groups.back() || !work(*groups.back(), 100'000, 1)) return false;
+      if (i == 0) before = descriptors();
+    }
+    EXPECT_EQ(descriptors(), before);
+    return true;
+  }));
+}
+
+TEST(HostEngine, TheNetworkIsTakenBetweenUsers) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    if (rank == 1) {  // may trace nobody any more; the others, being root, still may trace it
+      EXPECT_EQ(setresgid(65534, 65534, 65534), 0);
+      EXPECT_EQ(setresuid(65534, 65534, 65534), 0);
+    }
+    auto group = make_group("g", rank, 3, store, kShared);
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "multicast");
+    return work(*group, 10'000, 3);
+  }));
+}
+
+TEST(HostEngine, TheNetworkIsTakenBetweenProcessNamespaces) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    if (rank == 1) {
+      // Without the right to do so the numbers agree, and memory is shared.
+      if (unshare(CLONE_NEWPID) != 0) return store.set("apart", "no").ok();
+      const pid_t child = fork();
+      if (child > 0) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        return status == 0;
+      }
+      alarm(60);
+      EXPECT_EQ(getpid(), 1);
+      EXPECT_TRUE(store.set("apart", "yes").ok());
+    }
+    auto apart = store.multi_get({"apart"}, 20 * kSecond);
+    if (!apart.ok() || apart->at(0) != "yes") return apart.ok();
+    auto group = make_group("g", rank, 2, store, kShared);
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "multicast");
+    return work(*group, 100'000, 2);
+  }));
+}
+
+// Closing must not depend on a thread that keeps helping with what will never end.
+TEST(HostEngine, GivingUpReachesAThreadThatHelps) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = host_group("g", rank, 2, store);
+    if (!group || !barrier(*group).ok()) return false;
+    if (rank == 1) {  // calls something only when the other has gone
+      while (!store.multi_get({"gone"}, kSecond).ok()) {
+      }
+      EXPECT_FALSE(barrier(*group).ok());
+      return true;
+    }
+    std::atomic<bool> driving{false}, over{false};
+    Status seen;
+    std::thread waiter([&] {
+      PostOptions options;
+      options.done = [&](const Status& s) {
+        seen = s;
+        over.store(true);
+      };
+      EXPECT_TRUE(group->post_barrier(std::move(options)).ok());
+      while (!over.load()) {
+        group->help(
+            LaneId::kMulticast,
+            [&] {
+              driving.store(true);
+              return over.load();
+            },
+            kNever);
+      }
+    });
+    while (!driving.load()) std::this_thread::yield();
+    EXPECT_EQ(group->give_up(kSecond).code(), Code::kAborted);
+    waiter.join();
+    EXPECT_EQ(seen.code(), Code::kClosed) << seen.to_string();
+    EXPECT_TRUE(store.set("gone", "1").ok());
+    return true;
+  }));
+}
+
+// Threads that post, help, wait by callback, and groups that come and go, on both lanes at once.
+TEST(HostEngine, ManyThreadsAndGroupsAtOnce) {
+  constexpr uint32_t kRanks = 3;
+  constexpr int kGroups = 4, kRounds = 40;
+  expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
+    std::vector<std::thread> threads;
+    std::atomic<bool> good{true};
+    for (int g = 0; g < kGroups; g++) {
+      threads.emplace_back([&, g] {
+        for (int life = 0; life < 3; life++) {
+          auto scope = store.scoped("g" + std::to_string(g) + "." + std::to_string(life));
+          auto group = host_group("g" + std::to_string(g), rank, kRanks, scope);
+          if (!group) return good.store(false);
+          // The lanes have orders of their own: one thread for each.
+          std::thread reducing([&] {
+            if (!reduce_all_ways(*group, 10 + 7'000 * static_cast<size_t>(g), life)) {
+              good.store(false);
+            }
+          });
+          std::deque<std::pair<std::vector<std::byte>, std::future<Status>>> flying;
+          for (int round = 0; round < kRounds; round++) {
+            static constexpr size_t kBlocks[] = {1, 5'000, 65'536, 65'537, 300'000};
+            const size_t block = kBlocks[static_cast<size_t>(round + g) % std::size(kBlocks)];
+            const auto salt = static_cast<size_t>(1000 * g + round);
+            auto& [all, end] = flying.emplace_back();
+            all.resize(block * kRanks);
+            fill(all, rank * block, block, salt + rank);
+            auto region = std::make_shared<Region>(all.data(), all.size(), nullptr);
+            std::vector<Slice> outputs;
+            for (size_t r = 0; r < kRanks; r++) outputs.push_back({region, r * block, block});
+            auto promise = std::make_shared<std::promise<Status>>();
+            auto over = std::make_shared<std::atomic<bool>>(false);
+            end = promise->get_future();
+            PostOptions options;
+            options.done = [promise, over](const Status& s) {
+              over->store(true);
+              promise->set_value(s);
+            };
+            const Slice input = outputs[rank];
+            EXPECT_TRUE(group->post_allgather(input, outputs, std::move(options)).ok());
+            if (round % 3 == 0) {
+              group->help(
+                  LaneId::kMulticast, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
+            }
+            while (flying.size() > 4 || (round == kRounds - 1 && !flying.empty())) {
+              const Status s = flying.front().second.get();
+              const auto& done = flying.front().first;
+              const size_t size = done.size() / kRanks;
+              const size_t first = salt + 1 - flying.size();
+              bool exact = s.ok();
+              for (size_t r = 0; exact && r < kRanks; r++) {
+                exact = holds(done, r * size, size, first + r);
+              }
+              EXPECT_TRUE(exact) << s.to_string() << " round " << first;
+              if (!exact) good.store(false);
+              flying.pop_front();
+            }
+          }
+          reducing.join();
+          if (!group->close(10 * kSecond).ok()) good.store(false);
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return good.load();
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,88 @@
+// A TCP endpoint under test and raw sockets that talk to it. Raw sockets stay on 127.0.0.1.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "transport/transport_fixture.h"
+#include "transport/udp_world.h"
+
+namespace mcast::testing {
+
+// Real sockets, and a clock that a test can push forward.
+struct ShiftedWorld : UdpWorld {
+  Nanos shift = 0;
+  Nanos now() const { return UdpWorld::now() + shift; }
+};
+
+class UdpStreamTest : public TransportContract<ShiftedWorld> {
+ protected:
+  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  static Fd raw_connect(const StreamAddress& to) {
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto address = parse_ipv4(to.host, to.port);
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()),
+                        sizeof(sockaddr_in)),
+              0);
+    return fd;
+  }
+  static bool raw_send(const Fd& fd, ConstBytes bytes) {
+    return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // The transport has closed its end, and what it sent before that.
+  bool closed(const Fd& fd, Buffer* received = nullptr) {
+    return pump([&] {
+      std::byte bytes[64];
+      const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      if (got > 0 && received != nullptr) received->insert(received->end(), bytes, bytes + got);
+      return got == 0 || (got < 0 && errno == ECONNRESET);
+    });
+  }
+  Hello hello_to(size_t i, uint64_t source) {
+    Hello hello;
+    hello.source = source;
+    hello.target = node(i).st().address(true).uid;
+    hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
+    hello.listen_port = 1;
+    return hello;
+  }
+  // A raw connection that the transport takes for a peer.
+  Fd accepted_peer(uint64_t source, Channel channel = Channel::kControl) {
+    Fd fd = raw_connect(node(0).st().address(true));
+    Hello hello = hello_to(0, source);
+    hello.channel = channel;
+    EXPECT_TRUE(raw_send(fd, encode(hello)));
+    Buffer ack;
+    EXPECT_TRUE(pump([&] {
+      std::byte bytes[kHelloAckSize];
+      const ssize_t got = ::recv(fd.get(), bytes, kHelloAckSize - ack.size(), MSG_DONTWAIT);
+      if (got > 0) ack.insert(ack.end(), bytes, bytes + got);
+      return ack.size() == kHelloAckSize;
+    }));
+    return fd;
+  }
+  // A raw listener on 127.0.0.1 and its address.
+  static Fd raw_listen(StreamAddress& address) {
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
+    socklen_t length = sizeof at;
+    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
+    EXPECT_EQ(::listen(fd.get(), 8), 0);
+    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+    address.host = "127.0.0.1";
+    address.port = ntohs(at.sin_port);
+    return fd;
+  }
+  void expect_still_working() {
+    make_nodes(1);
+    const size_t last = nodes_.size() - 1;
+    const size_t before = node(0).frames.size();
+    const PeerId peer = introduce(last, 0);
+    node(last).send(peer, Channel::kControl, pattern(64, 4));
+    EXPECT_TRUE(pump([&] { return node(0).frames.size() > before; }));
+    EXPECT_EQ(node(0).frames.back().data, pattern(64, 4));
+  }
+};
+
+}  // namespace mcast::testing
