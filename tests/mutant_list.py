@@ -261,7 +261,7 @@ MUTANTS = [
     Mutant(
         "ring-without-back-pressure",
         "collective/ring.cpp",
-        """    if (g_.port.queued(successor(), Channel::kRepair) >= kQueueLimit) {
+        """    if (g_.port.queued(successor(), Channel::kRepair) >= kRingQueue) {
       full = true;
       break;
     }
