@@ -83,7 +83,7 @@ GroupSpec part_of(const GroupSpec& spec) {
 
 // Tells what the meeting has come to here, and returns what follows for all. Those that it has
 // found are looked after meanwhile.
-Result<std::string> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spec,
+Result<std::string> exchange_verdicts(Attachment& meeting, const GroupSpec& spec,
                                       const std::string& prefix, const std::string& doing,
                                       Nanos deadline, KeyValueStore& store) {
   const std::string& found = meeting.verdict();
@@ -92,7 +92,7 @@ Result<std::string> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spe
   if (Status status = round.say(slots ? "slots" : found); !status.ok()) return status;
   const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
     bool direct = false;
-    const std::string problem = HostMeeting::unite(verdicts, direct);
+    const std::string problem = Attachment::unite(verdicts, direct);
     return !problem.empty() ? problem : std::string(direct ? "direct" : "slots");
   };
   for (;;) {
@@ -111,22 +111,22 @@ Result<std::string> exchange_verdicts(HostMeeting& meeting, const GroupSpec& spe
 
 }  // namespace
 
-Result<HostMeeting> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
+Result<Attachment> Engine::Impl::prepare_meeting(const GroupSpec& spec) {
   if (spec.config.shared_memory == "off") {
     return Status(Code::kUnavailable, "shared_memory is off");
   }
   std::lock_guard<std::mutex> lock(mutex);
   if (!hub) {
-    Result<std::unique_ptr<HostHub>> made = HostHub::make();
+    Result<std::unique_ptr<PeerRegistry>> made = PeerRegistry::make(monotonic_now);
     if (!made.ok()) return made.status();
     hub = std::move(made).value();
   }
-  return HostMeeting::prepare(spec, *hub, network_reason(spec).empty());
+  return Attachment::prepare(spec.rank, spec.size, *hub, network_reason(spec).empty());
 }
 
 // Ranks that share a host, in a group of several. Empty: some of them cannot read each other's
 // memory; all ranks come to the same.
-Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpec& spec,
+Result<HostReader> Engine::Impl::neighbours(Attachment& meeting, const GroupSpec& spec,
                                             Round& introduced, const Agreement& agreement,
                                             Nanos deadline, KeyValueStore& store) {
   Result<std::vector<HostAddress>> addresses =
@@ -134,7 +134,7 @@ Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpe
   if (!addresses.ok()) return addresses.status();
   {
     std::lock_guard<std::mutex> lock(mutex);
-    meeting.attach_neighbours(*addresses, agreement.host_of, spec, *hub);
+    meeting.attach_neighbours(*addresses, agreement.host_of, *hub);
   }
   // All have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec.config.liveness_limit + kPartPatience;
@@ -143,7 +143,7 @@ Result<HostReader> Engine::Impl::neighbours(HostMeeting& meeting, const GroupSpe
       std::min(deadline, limit), store);
   if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  const std::string problem = HostMeeting::unite({*verdict}, direct);
+  const std::string problem = Attachment::unite({*verdict}, direct);
   if (!problem.empty()) {
     log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
         spec.name.c_str(), problem.c_str());
@@ -211,7 +211,7 @@ Result<std::unique_ptr<Split>> Engine::Impl::make_subgroups(const GroupSpec& spe
 }
 
 // Null: some rank cannot, the network path is taken; all ranks come to the same.
-Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, const GroupSpec& spec,
+Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(Attachment& meeting, const GroupSpec& spec,
                                                       Round& introduced, Nanos deadline,
                                                       KeyValueStore& store) {
   Result<std::vector<HostAddress>> addresses = addresses_near(
@@ -219,14 +219,14 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
   if (!addresses.ok()) return addresses.status();
   {
     std::lock_guard<std::mutex> lock(mutex);
-    meeting.attach(*addresses, spec, *hub);
+    meeting.attach(*addresses, *hub);
   }
   Result<std::string> verdict =
       exchange_verdicts(meeting, spec, "shared",
                         "waiting for all ranks to find their shared memory", deadline, store);
   if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  if (const std::string problem = HostMeeting::unite({*verdict}, direct); !problem.empty()) {
+  if (const std::string problem = Attachment::unite({*verdict}, direct); !problem.empty()) {
     log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
         spec.name.c_str(), problem.c_str());
     return std::shared_ptr<GroupBase>();
@@ -238,7 +238,7 @@ Result<std::shared_ptr<GroupBase>> Engine::Impl::meet(HostMeeting& meeting, cons
   return group;
 }
 
-RankRecord Engine::Impl::describe_self(const GroupSpec& spec, const Result<HostMeeting>& meeting) {
+RankRecord Engine::Impl::describe_self(const GroupSpec& spec, const Result<Attachment>& meeting) {
   RankRecord mine;
   mine.version = version();
   mine.protocol = kProtocolVersion;
@@ -288,7 +288,7 @@ Result<Roster> Engine::Impl::introduce_on(Lanes& on, const GroupSpec& spec, Rank
 Result<std::shared_ptr<GroupBase>> Engine::Impl::join(const GroupSpec& spec, KeyValueStore& store) {
   const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
   const std::string creating = "creating group '" + spec.name + "'";
-  Result<HostMeeting> meeting = prepare_meeting(spec);
+  Result<Attachment> meeting = prepare_meeting(spec);
   RankRecord mine = describe_self(spec, meeting);
   Round introduced(store, "rank", spec.rank, spec.size);
   Lanes on;

@@ -1,5 +1,5 @@
-// The engine's inside: lanes, groups, the host's hub. engine.cpp keeps them, creation.cpp makes
-// groups.
+// The engine's inside: lanes, groups, the host's peer registry. engine.cpp keeps them, creation.cpp
+// makes groups.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include "engine/host_group.h"
 #include "engine/introduction.h"
 #include "engine/split.h"
+#include "host/attachment.h"
 
 namespace mcast {
 
@@ -31,7 +32,7 @@ struct Engine::Impl {
   std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
   std::shared_ptr<Trace> trace;
   std::shared_ptr<Trace> traced(const GroupSpec& spec) const { return spec.part ? nullptr : trace; }
-  std::unique_ptr<HostHub> hub;  // from the first group on that may use shared memory
+  std::unique_ptr<PeerRegistry> hub;  // from the first group on that may use shared memory
 
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, size_t lane, bool verbs,
                                                uint32_t number = 0);
@@ -41,17 +42,17 @@ struct Engine::Impl {
   std::string verbs_problem_of(const Config& config);
   std::map<std::string, std::string> verbs_problems;
   void sweep_poisoned();
-  Result<HostMeeting> prepare_meeting(const GroupSpec& spec);
-  RankRecord describe_self(const GroupSpec& spec, const Result<HostMeeting>& meeting);
+  Result<Attachment> prepare_meeting(const GroupSpec& spec);
+  RankRecord describe_self(const GroupSpec& spec, const Result<Attachment>& meeting);
   Result<Roster> introduce_on(Lanes& on, const GroupSpec& spec, RankRecord& mine, Round& introduced,
                               Nanos deadline, KeyValueStore& store);
-  Result<HostReader> neighbours(HostMeeting& meeting, const GroupSpec& spec, Round& introduced,
+  Result<HostReader> neighbours(Attachment& meeting, const GroupSpec& spec, Round& introduced,
                                 const Agreement& agreement, Nanos deadline, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> join_part(const GroupSpec& spec, KeyValueStore& store);
   Result<std::unique_ptr<Split>> make_rails(const GroupSpec& spec, const Agreement& agreement,
                                             KeyValueStore& store);
   Result<std::unique_ptr<Split>> make_subgroups(const GroupSpec& spec, KeyValueStore& store);
-  Result<std::shared_ptr<GroupBase>> meet(HostMeeting& meeting, const GroupSpec& spec,
+  Result<std::shared_ptr<GroupBase>> meet(Attachment& meeting, const GroupSpec& spec,
                                           Round& introduced, Nanos deadline, KeyValueStore& store);
   // Throws where memory or a thread cannot be had.
   Result<std::shared_ptr<Group>> create(const GroupSpec& spec, KeyValueStore& store);

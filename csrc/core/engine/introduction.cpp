@@ -12,7 +12,7 @@
 namespace mcast {
 namespace {
 
-constexpr Member kFirst = 0;  // who concludes
+constexpr Member kConcludes = 0;  // who concludes
 
 // A conclusion as it is published: "+" and the text, or "-<code> " and why there is none.
 std::string packed(const Result<std::string>& conclusion) {
@@ -99,7 +99,7 @@ std::vector<std::string> Round::all_keys() const {
 
 Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
   const std::string all = prefix_ + "/all";
-  const bool first = rank_ == kFirst;
+  const bool first = rank_ == kConcludes;
   Result<std::vector<std::string>> heard =
       store_.multi_get(first ? all_keys() : std::vector{all}, timeout);
   if (!heard.ok()) return heard.status();
@@ -112,7 +112,7 @@ Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
 
 Status Round::give_up(const Status& why, const std::string& doing) {
   const bool late = why.code() == Code::kTimeout;
-  if (rank_ != kFirst) return (late ? missing() : why).with_context(doing);
+  if (rank_ != kConcludes) return (late ? missing() : why).with_context(doing);
   const Status full = why.with_context(doing);
   // No more calls of a store that has failed.
   if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost) {
@@ -144,8 +144,8 @@ Result<Roster> introduce(const GroupSpec& spec, Round& round, const RankRecord& 
   if (Status status = round.say(mine.encode()); !status.ok()) {
     return status.with_context("publishing this rank's address");
   }
-  if (spec.rank != kFirst) {
-    Result<std::vector<std::string>> first = round.answers({kFirst}, left());
+  if (spec.rank != kConcludes) {
+    Result<std::vector<std::string>> first = round.answers({kConcludes}, left());
     if (!first.ok()) return waiting(first.status());
     Result<std::vector<RankRecord>> theirs = decode_all(*first, mine, spec.rank);
     if (!theirs.ok()) return theirs.status();
