@@ -1,7 +1,6 @@
 // Rank 0's record names the descriptor of a fresh segment, every record its process's mailbox. Each
 // rank maps them through /proc, checks that they hold what was announced, and reads a word of every
-// peer's private memory; then all tell each other how it went, and the worst verdict is
-// everybody's.
+// peer's private memory; then all tell each other how it went: the worst verdict counts for all.
 #include "host/attachment.h"
 
 #include <utility>

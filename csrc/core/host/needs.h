@@ -2,8 +2,7 @@
 //
 // A rank that is about to sleep writes its needs into its state, looks once more, and sleeps; a
 // peer that publishes or consumes then looks at the needs. All of it in one total order (seq_cst),
-// so one of the two always sees the other. A peer that meets a need takes it away, then wakes:
-// once.
+// so one of the two always sees the other. A peer that meets a need takes it away and wakes once.
 #pragma once
 
 #include "host/lane_view.h"

@@ -21,7 +21,7 @@ struct HostOperation {
   Nanos deadline = kNever;
   Nanos first_byte = kNever, last_byte = kNever;
 
-  // all_reduce in slots: segments whose own part is folded, and the last such part.
+  // all_reduce in slots: spans whose own part is folded, and the last such part.
   uint32_t folded = 0;
   std::vector<std::byte> part;
   // Direct: by member, where its input is (reduce_scatter: what it has for this rank).

@@ -1,5 +1,4 @@
-// How an operation among ranks of one host is done: its algorithm, and how that cuts it into
-// rounds.
+// How an operation among ranks of one host is done: its algorithm, and its cut into rounds.
 #pragma once
 
 #include <cstddef>

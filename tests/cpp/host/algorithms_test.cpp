@@ -8,7 +8,7 @@ namespace {
 
 using wire::Kind;
 
-TEST(HostRounds, AllReduceInPlaceOverSeveralSegments) {
+TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
   for (const size_t count : {size_t{7'000'001}, size_t{2'097'152}, size_t{17}}) {
     for (const bool direct : {true, false}) {
       if (!direct && count > 3'000'000) continue;

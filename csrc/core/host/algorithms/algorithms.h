@@ -93,7 +93,8 @@ void copy_to_slot(HostTools& tools, uint64_t round, const Slice& from, size_t of
                   size_t at);
 // Whether a reduction's round can be taken: kAll, then do it, or why not.
 Taken reduction_state(const HostOperation& op, bool large);
-// Copies the folded parts of segment `segment` (slice x members bytes) out of the slots of a round.
-void gather_parts(HostTools& tools, HostOperation& op, uint32_t segment, uint32_t index);
+// all_reduce goes by spans of the tensor: a part (slice) for each rank. Copies the folded parts of
+// span `span` out of the slots of round `index`.
+void gather_parts(HostTools& tools, HostOperation& op, uint32_t span, uint32_t index);
 
 }  // namespace mcast

@@ -3,7 +3,7 @@
 // 1. A rank publishes its slot once everything before the barrier is complete there.
 // 2. It is over where all slots are published.
 //
-// Cost per rank: nothing copied; one cache line written, P lines read.
+// Cost per rank: nothing copied; the header of a slot written, those of P - 1 read.
 #include "host/algorithms/algorithms.h"
 
 namespace mcast {

@@ -1,8 +1,8 @@
 // all_reduce of more than one step (slot_reduce.cpp), where all ranks can read each other's memory:
-// a round for addresses, then one for each segment of P parts of up to 128 KiB.
+// a round for addresses, then one for each span of P parts of up to 128 KiB.
 //
 // 1. Every rank publishes where its input is.
-// 2. Every rank reads its own part of the segment from all others, folds it into its slot, and
+// 2. Every rank reads its own part of the span from all others, folds it into its slot, and
 //    copies all parts of it out of the slots into its result.
 //
 // Cost per rank, of n bytes: (P - 1) n / P read, n folded (n / P bytes of it into slots), n copied

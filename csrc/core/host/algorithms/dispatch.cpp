@@ -114,10 +114,10 @@ Taken reduction_state(const HostOperation& op, bool large) {
   return op.plan.large && !large ? Taken::kLarge : Taken::kAll;
 }
 
-void gather_parts(HostTools& tools, HostOperation& op, uint32_t segment, uint32_t index) {
+void gather_parts(HostTools& tools, HostOperation& op, uint32_t span, uint32_t index) {
   std::byte* const output = op.post.reduce->output.data();
   const size_t slice = op.plan.slice;
-  const size_t base = segment * slice * tools.lane.size();
+  const size_t base = span * slice * tools.lane.size();
   for (size_t m = 0; m < tools.lane.size(); m++) {
     const size_t at = base + m * slice, length = clip(at, slice, op.post.descriptor.bytes);
     copy_result(output + at, tools.lane.data(static_cast<Member>(m), op.first + index), length,
