@@ -5,13 +5,13 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kLeastBlock = 4u << 20;  // of a block; less is not worth the hand-overs
+constexpr size_t kLeastCut = 4u << 20;  // of a block; less is not worth the hand-overs
 
 }  // namespace
 
 bool Subgroups::carries(const wire::Descriptor& d) const {
   return (d.kind == wire::Kind::kBroadcast || d.kind == wire::Kind::kAllgather) &&
-         d.bytes >= kLeastBlock;
+         d.bytes >= kLeastCut;
 }
 
 std::string Subgroups::streams_text() const {
