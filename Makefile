@@ -100,10 +100,10 @@ test-python: build
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
 ASAN := $(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := $(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-MEMORY := base wire protocol collective
-THREADS := transport engine
-# Without what takes long for its many processes, and the smaller of many sizes.
-SHORT := -HostEngine.Signals*:Introduce.*:Rails.*:Agree.*:Sizes/*/?
+MEMORY := base wire protocol collective host
+THREADS := transport host engine
+# Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
+SHORT := -HostEngine.Signals*:Introduce.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 
 sanitize:
 	@tools/setup.sh packages

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = [
     ("collective", "*Schedules*"),
     ("collective", "*Failures*"),
-    ("collective", "Host*:LateRank*"),
+    ("collective", "Hosts*:LateRank*"),
+    ("host", "*HostSchedules*:HostFailures*:HostRounds*:HostThreads*"),
     ("wire", "Attack*:ForgedAnswer*"),
     ("protocol", "*"),
 ]

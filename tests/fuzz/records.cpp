@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/config.h"
-#include "engine/host_hub.h"
 #include "engine/rendezvous.h"
 #include "engine/transport_choice.h"
 #include "fuzz.h"
+#include "host/peer_registry.h"
 
 using namespace mcast;
 using fuzz::require;

@@ -1,6 +1,6 @@
 // One reduction's inputs at the ranks of one host, which are folded there before anything goes over
 // the network: where each rank's input is, reading it, and knowing when everybody has read ours.
-// (A group of one host only has no need of it: host_core.h.)
+// (A group of one host only has no need of it: host/core.h.)
 //
 // A rank offers its input to the others once it can be read whole, and keeps it until they have
 // said that they took what they need. A rank that gives its memory back early (its group failed)

@@ -30,7 +30,7 @@ Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore&
       store_(store),
       deadline_(monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2)),
       records_(store, "rank", spec.rank, spec.size),
-      meeting_(Status(Code::kUnavailable, "shared_memory is off")) {}
+      attachment_(Status(Code::kUnavailable, "shared_memory is off")) {}
 
 Result<std::shared_ptr<GroupBase>> Bootstrap::run() {
   offer_memory();
@@ -56,7 +56,7 @@ void Bootstrap::describe_self() {
   mine_.host_name = host_name();
   mine_.random = secure_random64();
   mine_.agreed = spec_.config.agreed_text();
-  if (meeting_.ok()) mine_.shared = meeting_->address().encode();
+  if (attachment_.ok()) mine_.shared = attachment_->address().encode();
   mine_.network = network_reason();
   for (const TransportType& type : transport_types()) {
     if (&type == &fallback_transport()) continue;
@@ -115,7 +115,7 @@ Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
   parts.lanes = lanes_;
   parts.transport_reason = roster_.transport_reason;
   if (agreement_.hosts == 1) {
-    parts.not_shared = meeting_.ok() ? mine_.network : meeting_.status().message();
+    parts.not_shared = attachment_.ok() ? mine_.network : attachment_.status().message();
   }
   parts.read_host = reader_;
   parts.arrived = resources_.lanes().arrived();

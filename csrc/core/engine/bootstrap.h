@@ -12,6 +12,7 @@
 #include "engine/rendezvous.h"
 #include "engine/resources.h"
 #include "engine/split.h"
+#include "host/attachment.h"
 
 namespace mcast {
 
@@ -59,8 +60,8 @@ class Bootstrap {
   Round records_;  // in which all ranks' records are exchanged
   Nanos exchange_started_ = 0;
 
-  HostHub* hub_ = nullptr;       // null: there is no meeting
-  Result<HostMeeting> meeting_;  // with the ranks of this host; not ok: why there is none
+  PeerRegistry* registry_ = nullptr;       // null: nothing is shared
+  Result<Attachment> attachment_;  // to the ranks of this host; not ok: why there is none
   RankRecord mine_;
   Lanes lanes_;
   Roster roster_;

@@ -27,13 +27,13 @@ std::string Bootstrap::network_reason() const {
 
 void Bootstrap::offer_memory() {
   if (spec_.config.shared_memory == "off") return;
-  const Result<HostHub*> hub = resources_.hub();
-  if (!hub.ok()) {
-    meeting_ = hub.status();
+  const Result<PeerRegistry*> registry = resources_.registry();
+  if (!registry.ok()) {
+    attachment_ = registry.status();
     return;
   }
-  hub_ = *hub;
-  meeting_ = HostMeeting::prepare(spec_, *hub_, network_reason().empty());
+  registry_ = *registry;
+  attachment_ = Attachment::prepare(spec_.rank, spec_.size, *registry_, network_reason().empty());
 }
 
 // Where the memory of the ranks on our host is found, by rank.
@@ -55,16 +55,16 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
   return addresses;
 }
 
-// Tells what the meeting has come to here, and returns what follows for all.
+// Tells what the attachment has come to here, and returns what follows for all.
 Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
                                                  const std::string& doing, Nanos deadline) {
-  const std::string& found = meeting_->verdict();
+  const std::string& found = attachment_->verdict();
   const bool slots = spec_.config.shared_memory == "slots" && found == "direct";
   Round round(store_, prefix, spec_.rank, spec_.size);
   if (Status status = round.say(slots ? "slots" : found); !status.ok()) return status;
   const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
     bool direct = false;
-    const std::string problem = HostMeeting::unite(verdicts, direct);
+    const std::string problem = Attachment::unite(verdicts, direct);
     return !problem.empty() ? problem : std::string(direct ? "direct" : "slots");
   };
   for (;;) {
@@ -74,7 +74,7 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
     if (verdict.status().code() != Code::kTimeout || left == 0) {
       return round.give_up(verdict.status(), doing);
     }
-    if (Status status = meeting_->look_after(monotonic_now(), spec_.config.liveness_limit);
+    if (Status status = attachment_->look_after(monotonic_now(), spec_.config.liveness_limit);
         !status.ok()) {
       return round.give_up(status, doing);
     }
@@ -84,26 +84,26 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
 // Null: the group takes the network, on all ranks.
 Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   const std::shared_ptr<GroupBase> none;
-  if (agreement_.hosts > 1 || !meeting_.ok() || !roster_.shared || !roster_.network.empty()) {
+  if (agreement_.hosts > 1 || !attachment_.ok() || !roster_.shared || !roster_.network.empty()) {
     return none;
   }
   Result<std::vector<HostAddress>> addresses = addresses_near(agreement_.host_of);
   if (!addresses.ok()) return addresses.status();
   {
-    const auto held = resources_.lock_hub();
-    meeting_->attach(*addresses, spec_, *hub_);
+    const auto held = resources_.lock_registry();
+    attachment_->attach(*addresses, *registry_);
   }
   Result<std::string> verdict =
       exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
   if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  if (const std::string problem = HostMeeting::unite({*verdict}, direct); !problem.empty()) {
+  if (const std::string problem = Attachment::unite({*verdict}, direct); !problem.empty()) {
     log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
         spec_.name.c_str(), problem.c_str());
     return none;
   }
   std::shared_ptr<GroupBase> group =
-      std::make_shared<HostGroup>(spec_, *hub_, meeting_->take(), direct, trace());
+      std::make_shared<HostGroup>(spec_, *registry_, attachment_->take(), direct, trace());
   log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec_.name.c_str(),
       unsigned{spec_.rank}, spec_.size, group->stats().transport.c_str());
   return group;
@@ -118,8 +118,8 @@ Status Bootstrap::find_neighbours() {
   Result<std::vector<HostAddress>> addresses = addresses_near(agreement_.host_of);
   if (!addresses.ok()) return addresses.status();
   {
-    const auto held = resources_.lock_hub();
-    meeting_->attach_neighbours(*addresses, agreement_.host_of, spec_, *hub_);
+    const auto held = resources_.lock_registry();
+    attachment_->attach_neighbours(*addresses, agreement_.host_of, *registry_);
   }
   // All have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec_.config.liveness_limit + kNeighbourPatience;
@@ -128,12 +128,12 @@ Status Bootstrap::find_neighbours() {
                         std::min(deadline_, limit));
   if (!verdict.ok()) return verdict.status();
   bool direct = false;
-  const std::string problem = HostMeeting::unite({*verdict}, direct);
+  const std::string problem = Attachment::unite({*verdict}, direct);
   if (!problem.empty()) {
     log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
         spec_.name.c_str(), problem.c_str());
   }
-  if (problem.empty() && direct) reader_ = meeting_->reader();
+  if (problem.empty() && direct) reader_ = attachment_->reader();
   return {};
 }
 

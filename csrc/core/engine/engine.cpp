@@ -151,7 +151,7 @@ void Engine::shutdown(bool give_up) {
   close_all(live, give_up);
   close_all(parts, give_up);
   for (const auto& lane : lanes) lane->stop(kGoodbyePatience);
-  impl_->resources.stop_hub();
+  impl_->resources.stop_registry();
 }
 
 }  // namespace mcast

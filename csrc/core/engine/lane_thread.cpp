@@ -12,8 +12,8 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "collective/closing.h"
 #include "engine/clock.h"
-#include "engine/closing.h"
 
 namespace mcast {
 namespace {

@@ -6,17 +6,18 @@
 #include <utility>
 
 #include "base/host.h"
+#include "engine/clock.h"
 
 namespace mcast {
 
-Result<HostHub*> Resources::hub() {
+Result<PeerRegistry*> Resources::registry() {
   const std::lock_guard<std::mutex> held(mutex_);
-  if (!hub_) {
-    Result<std::unique_ptr<HostHub>> made = HostHub::make();
+  if (!registry_) {
+    Result<std::unique_ptr<PeerRegistry>> made = PeerRegistry::make(monotonic_now);
     if (!made.ok()) return made.status();
-    hub_ = std::move(made).value();
+    registry_ = std::move(made).value();
   }
-  return hub_.get();
+  return registry_.get();
 }
 
 std::string Resources::salt() {
@@ -62,11 +63,11 @@ void Resources::unlock() {
 
 void Resources::abandon_after_fork() noexcept {
   lanes_.abandon_after_fork();
-  if (hub_) hub_->abandon_after_fork();
+  if (registry_) registry_->abandon_after_fork();
 }
 
-void Resources::stop_hub() {
-  if (hub_) hub_->stop();
+void Resources::stop_registry() {
+  if (registry_) registry_->stop();
 }
 
 void remember(std::vector<std::weak_ptr<GroupBase>>& groups,

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "base/trace.h"
 #include "engine/group_base.h"
-#include "engine/host_hub.h"
+#include "host/peer_registry.h"
 #include "engine/lane_pool.h"
 #include "engine/rendezvous.h"
 
@@ -22,9 +22,9 @@ class Resources {
   LanePool& lanes() { return lanes_; }
 
   // Made at the first call; lives as long as this. Not ok: no memory can be shared.
-  Result<HostHub*> hub();
-  // For HostHub::find(), which is not thread-safe.
-  [[nodiscard]] std::unique_lock<std::mutex> lock_hub() {
+  Result<PeerRegistry*> registry();
+  // For PeerRegistry::find(), which is not thread-safe.
+  [[nodiscard]] std::unique_lock<std::mutex> lock_registry() {
     return std::unique_lock<std::mutex>(mutex_);
   }
 
@@ -46,13 +46,13 @@ class Resources {
   void unlock();
   // In the child, locked: closes descriptors; nothing else of this may be used.
   void abandon_after_fork() noexcept;
-  // Ends the hub's threads. Groups must be closed.
-  void stop_hub();
+  // Ends its threads. Groups must be closed.
+  void stop_registry();
 
  private:
   LanePool lanes_;
   mutable std::mutex mutex_;
-  std::unique_ptr<HostHub> hub_;  // from the first group on that may use shared memory
+  std::unique_ptr<PeerRegistry> registry_;  // from the first group on that may use shared memory
   JobSalt salt_{secure_random64()};
   std::shared_ptr<Trace> trace_;
   std::vector<std::weak_ptr<GroupBase>> parts_;

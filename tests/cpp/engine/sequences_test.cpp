@@ -2,7 +2,6 @@
 // ranks of one host.
 #include <gtest/gtest.h>
 
-#include "collective/host_board.h"
 #include "copy_group.h"
 #include "support/cluster.h"
 
@@ -69,18 +68,6 @@ TEST(Sequences, FramesOfAGroupThatIsNotThereYetAreKept) {
   c.run_for(kMilli);
   EXPECT_EQ(group.counters().get(Counter::frames_received), 1u);
   EXPECT_EQ(lane.foreign(), 0u);
-}
-
-TEST(Sequences, RoundsNeverReachTheOtherFieldsOfANeed) {
-  for (const uint64_t rounds : {uint64_t{0}, uint64_t{7}, (uint64_t{1} << 44) - 1,
-                                uint64_t{1} << 44, (uint64_t{1} << 50) + 5, ~uint64_t{0}}) {
-    const HostNeed need{HostWaiter::kThread, HostNeed::Kind::kFrom, 0x1234, rounds};
-    const HostNeed back = HostNeed::unpack(need.pack());
-    EXPECT_EQ(back.waiter, need.waiter);
-    EXPECT_EQ(back.kind, need.kind);
-    EXPECT_EQ(back.member, need.member);
-    EXPECT_EQ(back.rounds, rounds & ((uint64_t{1} << HostNeed::kRoundBits) - 1));
-  }
 }
 
 }  // namespace

@@ -20,15 +20,25 @@ constexpr size_t kMaxLines = 600;
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
 // Lowest first. A file includes its own folder and lower ones.
-constexpr std::array<std::string_view, 8> kOrder = {
-    "base", "wire", "crypto", "transport", "protocol", "aggregation", "collective", "engine"};
+constexpr std::array<std::string_view, 9> kOrder = {"base",       "wire",     "crypto",
+                                                    "transport",  "protocol", "aggregation",
+                                                    "collective", "host",     "engine"};
+
+// Folders of state machines: no sockets, threads or clocks; what they need of these they are given.
+constexpr std::string_view kStateMachines[] = {"wire", "protocol", "aggregation", "collective"};
+
+// In host/ the state machine lies beside what drives it. These files may see processes, threads and
+// clocks; all others are a state machine and include none of these.
+constexpr std::string_view kHostDrivers[] = {"attachment", "futex",         "inbox",      "lane",
+                                             "mailbox",    "peer_registry", "peer_watch", "process",
+                                             "segment",    "shared",        "thread"};
 
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
     "clock closing connection_room fault_classifier group",  // facts
     "rendezvous roster transport_choice",                    // what ranks agree on
-    "lane lane_thread lane_pool host_hub host_lane",         // what drives groups
+    "lane lane_thread lane_pool",         // what drives groups
     "exchange group_base group_posts",                       // what all groups do alike
     "split",                                                 // carrying one out by others
     "network_group network_open host_group rails subgroups",
@@ -150,6 +160,13 @@ bool is_environment(std::string_view header) {
   return contains(kHeaders, header);
 }
 
+// "host/lane.h": yes. `inner`: below csrc/core.
+bool is_host_driver(std::string_view inner) {
+  if (!starts_with(inner, "host/")) return false;
+  const std::string_view file = inner.substr(inner.find('/') + 1);
+  return contains(kHostDrivers, file.substr(0, file.find('.')));
+}
+
 class Checker {
  public:
   Checker(std::string_view path, std::string_view text)
@@ -157,6 +174,8 @@ class Checker {
     if (starts_with(path_, kCore)) {
       const std::string_view inner = path_.substr(kCore.size());
       folder_ = inner.substr(0, inner.find('/'));
+      state_machine_ =
+          contains(kStateMachines, folder_) || (folder_ == "host" && !is_host_driver(inner));
     }
   }
 
@@ -173,10 +192,6 @@ class Checker {
  private:
   void report(size_t line, std::string why) {
     broken_.push_back(std::string(path_) + ":" + std::to_string(line) + ": " + std::move(why));
-  }
-
-  bool in(std::initializer_list<std::string_view> folders) const {
-    return contains(folders, folder_);
   }
 
   void check_style() {
@@ -226,7 +241,7 @@ class Checker {
       return;
     }
     for (const Include& include : find_includes(text_)) check_include(include, *mine);
-    if (in({"wire", "protocol", "aggregation", "collective"})) {
+    if (state_machine_) {
       forbid("reads a clock; time is an argument here",
              {"steady_clock", "system_clock", "high_resolution_clock", "clock_gettime",
               "gettimeofday", "__rdtsc", "time", "clock", "sleep", "usleep", "nanosleep"});
@@ -237,8 +252,11 @@ class Checker {
   void check_include(const Include& include, size_t mine) {
     const std::string name(include.name);
     if (is_torch_or_python(name)) report(include.line, "core includes " + name);
-    if (in({"wire", "protocol", "collective"}) && is_environment(name)) {
+    if (state_machine_ && is_environment(name)) {
       report(include.line, std::string(folder_) + " includes " + name);
+    }
+    if (state_machine_ && folder_ == "host" && is_host_driver(name)) {
+      report(include.line, "the state machine of host/ includes " + name + ", which drives it");
     }
     const size_t slash = name.find('/');
     const std::string target = name.substr(0, slash);
@@ -305,6 +323,7 @@ class Checker {
   std::string_view text_;
   std::string code_;
   std::string_view folder_;  // of csrc/core, else empty
+  bool state_machine_ = false;
   std::vector<std::string> broken_;
 };
 

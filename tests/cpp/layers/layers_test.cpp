@@ -102,9 +102,31 @@ TEST(Checker, SocketThreadAndClockHeadersInStateMachines) {
   EXPECT_THAT(header("protocol", "#include <vector>"), IsEmpty());
 }
 
+// In host/ by file: what is not named as a driver is a state machine.
+TEST(Checker, TheStateMachineOfHost) {
+  const auto host = [](const std::string& file, const std::string& line) {
+    return check_file("csrc/core/host/" + file, "#pragma once\n" + line + "\n");
+  };
+  for (const char* line :
+       {"#include <thread>", "#include <mutex>", "#include <unistd.h>", "#include <linux/futex.h>",
+        "clock_gettime(CLOCK_MONOTONIC, &ts);", "#include \"host/lane.h\"",
+        "#include \"host/futex.h\"", "#include \"host/peer_registry.h\""}) {
+    for (const char* file : {"core.h", "control_block.h", "needs.h", "new.h",
+                             "algorithms/algorithms.h", "algorithms/lane.h"}) {
+      EXPECT_THAT(host(file, line), ElementsAre(HasSubstr("csrc/core/host/"))) << file << line;
+    }
+    EXPECT_THAT(host("lane.h", line), IsEmpty()) << line;
+    EXPECT_THAT(host("peer_registry.h", line), IsEmpty()) << line;
+  }
+  EXPECT_THAT(host("core.h", "#include \"host/needs.h\""), IsEmpty());
+  EXPECT_THAT(host("lane.h", "#include \"host/core.h\""), IsEmpty());
+  EXPECT_THAT(host("lane.h", "#include \"engine/clock.h\""), ElementsAre(HasSubstr("higher")));
+}
+
 TEST(Checker, EveryPairOfLayers) {
-  const std::vector<std::string> order = {"base",     "wire",        "crypto",     "transport",
-                                          "protocol", "aggregation", "collective", "engine"};
+  const std::vector<std::string> order = {"base",       "wire",     "crypto",
+                                          "transport",  "protocol", "aggregation",
+                                          "collective", "host",     "engine"};
   for (size_t from = 0; from < order.size(); ++from) {
     for (size_t to = 0; to < order.size(); ++to) {
       const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");

@@ -1,0 +1,77 @@
+// broadcast and all_gather: blocks that all are to have go through slots, 128 KiB a round.
+//
+// 1. Whoever has a block copies the next piece of it into its slot (all_gather: and to its place in
+//    the own output, while the piece is in the cache).
+// 2. The others copy pieces out, in whatever order they are published.
+//
+// Cost per rank, of n bytes a block: broadcast: the root copies n, the others n each. all_gather:
+// copies n into slots and P n out of them and in place. Nothing is read from other processes: that
+// would be one copy instead of two and still more work, since a slot is in the cache, a source is
+// read once for all takers, and results of 4 MiB and more are written past the caches, which the
+// kernel's copy does not do.
+#include <algorithm>
+
+#include "base/streaming_copy.h"
+#include "host/algorithms/algorithms.h"
+
+namespace mcast {
+
+HostPlan plan_blocks(const wire::Descriptor& d, uint32_t members) {
+  HostPlan plan;
+  plan.algorithm = HostAlgorithm::kBlocks;
+  plan.slice = kHostSlot;
+  plan.rounds = rounds_of(d.bytes, plan.slice);
+  plan.large = plan.rounds > 1;
+  plan.whole = d.kind == wire::Kind::kAllgather ? d.bytes * members : d.bytes;
+  return plan;
+}
+
+void fill_blocks(HostTools& tools, HostOperation& op, uint32_t index) {
+  const wire::Descriptor& d = op.post.descriptor;
+  const Member self = tools.lane.self();
+  const uint64_t round = op.first + index;
+  const size_t slice = op.plan.slice, offset = index * slice;
+  const bool broadcast = d.kind == wire::Kind::kBroadcast;
+  if (broadcast && d.root != self) return;
+  copy_to_slot(tools, round, op.post.input, offset, slice, 0);
+  if (broadcast) return;
+  const Slice& own = op.post.outputs[self];
+  if (own.data() == op.post.input.data()) return;
+  copy_result(own.data() + offset, tools.lane.data(self, round), clip(offset, slice, own.length),
+              op.plan.whole);
+  streaming_fence();  // another thread may drive the next round
+}
+
+Taken take_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large) {
+  const wire::Descriptor& d = op.post.descriptor;
+  const bool broadcast = d.kind == wire::Kind::kBroadcast;
+  if (broadcast && d.root == tools.lane.self()) return Taken::kAll;
+  if (op.plan.large && !large) {
+    const bool others = std::count(op.agreed.begin(), op.agreed.end(), true) > 1;
+    return others ? Taken::kLarge : Taken::kWaits;
+  }
+  const uint64_t round = op.first + index;
+  const size_t offset = index * op.plan.slice;
+  bool all = true;
+  for (uint32_t s = 0; s < op.post.outputs.size(); s++) {
+    const Member m = broadcast ? d.root : static_cast<Member>(s);
+    if (op.taken[m]) continue;
+    if (!op.agreed[m]) {
+      all = false;
+      continue;
+    }
+    const Slice& out = op.post.outputs[s];
+    const size_t length = clip(offset, op.plan.slice, out.length);
+    if (op.first_byte == kNever) op.first_byte = tools.port.now();
+    copy_result(out.data() + offset, tools.lane.data(m, round), length, op.plan.whole);
+    streaming_fence();
+    op.taken[m] = true;
+    if (op.post.on_completed && length > 0) {
+      op.post.raise_completed(s, offset, offset + length, out.length);
+    }
+  }
+  if (all) op.last_byte = tools.port.now();
+  return all ? Taken::kAll : Taken::kWaits;
+}
+
+}  // namespace mcast

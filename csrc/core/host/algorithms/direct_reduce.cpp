@@ -1,0 +1,51 @@
+// reduce and reduce_scatter of more than a slot, where all ranks can read each other's memory: one
+// round, in which slots carry addresses only.
+//
+// 1. Every rank publishes where its input is (reduce_scatter: for each owner).
+// 2. Whoever has a result reads its part of every input and folds it, tile by tile, in rank order.
+// 3. The operation is complete at a rank when all have done that: until then its input is lent.
+//
+// Cost per rank: reduce: the root reads (P - 1) n and folds P n. reduce_scatter (n: a block): reads
+// (P - 1) n and folds P n. Nothing is copied into slots.
+#include <cstring>
+
+#include "host/algorithms/algorithms.h"
+
+namespace mcast {
+
+HostPlan plan_direct_reduce() {
+  HostPlan plan;
+  plan.algorithm = HostAlgorithm::kDirectReduce;
+  plan.large = true;
+  return plan;
+}
+
+void fill_direct_reduce(HostTools& tools, HostOperation& op, uint32_t index) {
+  const std::vector<Slice>& inputs = op.post.reduce->inputs;
+  const Member self = tools.lane.self();
+  const uint64_t round = op.first + index;
+  if (op.post.descriptor.kind == wire::Kind::kReduce) {
+    tools.lane.header(self, round).address = reinterpret_cast<uint64_t>(inputs[0].data());
+    return;
+  }
+  std::byte* const addresses = tools.lane.data(self, round);
+  for (size_t m = 0; m < inputs.size(); m++) {
+    const auto address = reinterpret_cast<uint64_t>(inputs[m].data());
+    std::memcpy(addresses + m * sizeof address, &address, sizeof address);
+  }
+}
+
+Taken take_direct_reduce(HostTools& tools, HostOperation& op, bool large) {
+  const wire::Descriptor& d = op.post.descriptor;
+  if (d.kind == wire::Kind::kReduce && d.root != tools.lane.self()) return Taken::kAll;
+  if (const Taken state = reduction_state(op, large); state != Taken::kAll) return state;
+  tools.folder.learn_sources(op);
+  if (op.first_byte == kNever) op.first_byte = tools.port.now();
+  if (!tools.folder.fold_direct(op, 0, d.bytes, op.post.reduce->output.data())) {
+    return Taken::kFailed;
+  }
+  op.last_byte = tools.port.now();
+  return Taken::kAll;
+}
+
+}  // namespace mcast

@@ -1,0 +1,113 @@
+// Rank 0's record names the descriptor of a fresh segment, every record its process's mailbox. Each
+// rank maps them through /proc, checks that they hold what was announced, and reads a word of every
+// peer's private memory; then all tell each other how it went: the worst verdict counts for all.
+#include "host/attachment.h"
+
+#include <utility>
+
+namespace mcast {
+namespace {
+
+std::string cannot(Member self, Member rank, const Status& why) {
+  return "rank " + std::to_string(self) + " cannot share memory with rank " + std::to_string(rank) +
+         ": " + why.message();
+}
+
+}  // namespace
+
+Result<Attachment> Attachment::prepare(Member self, uint32_t size, const PeerRegistry& registry,
+                                       bool makes_segment) {
+  Attachment attachment(self, size);
+  attachment.address_ = registry.address();
+  if (self != 0 || !makes_segment) return attachment;
+  Result<Segment> made = Segment::create("mcast-group", ControlBlock::bytes(size));
+  if (!made.ok()) return made.status();
+  attachment.address_.segment = made->fd();
+  attachment.shared_->segment = std::move(made).value();
+  return attachment;
+}
+
+// The process of `rank`, and whether its memory can be read; lowers the verdict if not.
+void Attachment::find(Member rank, const HostAddress& address, PeerRegistry& registry) {
+  auto peer = registry.find(address);
+  if (!peer.ok()) {
+    verdict_ = cannot(self_, rank, peer.status());
+    return;
+  }
+  shared_->peers[rank] = std::move(peer).value();
+  uint64_t copy = 0;
+  const Status read = shared_->peers[rank]->process.read(
+      address.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
+  if (!read.ok() || copy != address.token) verdict_ = "slots";
+}
+
+void Attachment::attach(const std::vector<HostAddress>& addresses, PeerRegistry& registry) {
+  HostShared& s = *shared_;
+  s.peers.resize(size_);
+  verdict_ = "direct";
+  if (self_ != 0) {
+    Result<Segment> found = Segment::attach(static_cast<pid_t>(addresses[0].pid),
+                                            addresses[0].segment, ControlBlock::bytes(size_));
+    if (!found.ok()) {
+      verdict_ = cannot(self_, 0, found.status());
+      return;
+    }
+    s.segment = std::move(found).value();
+  }
+  s.block = ControlBlock(s.segment.data(), size_);
+  for (uint32_t i = 0; i < size_; i++) {
+    const auto rank = static_cast<Member>(i);
+    if (rank != self_) find(rank, addresses[rank], registry);
+    if (verdict_ != "direct" && verdict_ != "slots") return;
+  }
+}
+
+void Attachment::attach_neighbours(const std::vector<HostAddress>& addresses,
+                                   const std::vector<uint32_t>& host_of, PeerRegistry& registry) {
+  shared_->peers.resize(size_);
+  verdict_ = "direct";
+  for (uint32_t i = 0; i < size_ && verdict_ == "direct"; i++) {
+    const auto rank = static_cast<Member>(i);
+    if (rank != self_ && host_of[rank] == host_of[self_]) find(rank, addresses[rank], registry);
+  }
+}
+
+HostReader Attachment::reader() const {
+  return [peers = shared_->peers](Member from, uint64_t address, std::byte* to, size_t length) {
+    return peers[from]->process.read(address, to, length).ok();
+  };
+}
+
+std::string Attachment::unite(const std::vector<std::string>& verdicts, bool& direct) {
+  direct = true;
+  for (const std::string& verdict : verdicts) {
+    if (verdict == "slots") direct = false;
+    if (verdict != "slots" && verdict != "direct") return verdict;
+  }
+  return "";
+}
+
+Status Attachment::look_after(Nanos now, Nanos limit) {
+  asked_.resize(shared_->peers.size());
+  for (size_t rank = 0; rank < shared_->peers.size(); rank++) {
+    if (shared_->peers[rank] == nullptr) continue;
+    const HostPeer& peer = *shared_->peers[rank];
+    const auto m = static_cast<Member>(rank);
+    if (!peer.process.alive()) return peer.ended(m);
+    Asked& a = asked_[rank];
+    if (a.question == 0 || peer.answered(a.question)) {
+      a.question = peer.ask();
+      a.answered = now;
+    } else if (now - a.answered >= limit) {
+      return HostPeer::silent(m, now - a.answered, limit);
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<HostShared> Attachment::take() {
+  shared_->segment.close_fd();
+  return shared_;
+}
+
+}  // namespace mcast

@@ -1,0 +1,60 @@
+// Attaching to the memory of the other ranks of this host when a group is made: rank 0's segment,
+// and everybody's mailbox. All ranks come to the same verdict: "direct" (all can read each other's
+// memory), "slots" (they share memory, and no more), or why they cannot share it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collective/host_inputs.h"
+#include "host/shared.h"
+
+namespace mcast {
+
+// Movable. One thread at a time.
+class Attachment {
+ public:
+  // Before the records are exchanged: this rank's address; `makes_segment` at rank 0, unless the
+  // group takes the network in any case. Not ok: this rank cannot share memory; the others learn it
+  // from the missing address.
+  static Result<Attachment> prepare(Member self, uint32_t size, const PeerRegistry& registry,
+                                    bool makes_segment);
+  const HostAddress& address() const { return address_; }
+
+  // Maps everybody's memory; `addresses` by rank. As PeerRegistry::find().
+  void attach(const std::vector<HostAddress>& addresses, PeerRegistry& registry);
+  // A group of several hosts: finds the ranks of this one only.
+  void attach_neighbours(const std::vector<HostAddress>& addresses,
+                         const std::vector<uint32_t>& host_of, PeerRegistry& registry);
+  // Reads their memory. Outlives this.
+  HostReader reader() const;
+
+  // This rank's verdict, to be told to the others.
+  const std::string& verdict() const { return verdict_; }
+  // Of everybody's verdicts: empty if all can, else why not. `direct`: all can read all.
+  static std::string unite(const std::vector<std::string>& verdicts, bool& direct);
+  // While the others' verdicts are waited for: a rank that has ended or been silent for `limit`, of
+  // those that were found. Ok: none.
+  Status look_after(Nanos now, Nanos limit);
+
+  // What attach() has mapped; nobody attaches to this rank's segment any more.
+  std::shared_ptr<HostShared> take();
+
+ private:
+  Attachment(Member self, uint32_t size) : self_(self), size_(size) {}
+  void find(Member rank, const HostAddress& address, PeerRegistry& registry);
+
+  Member self_;
+  uint32_t size_;
+  HostAddress address_;
+  std::shared_ptr<HostShared> shared_ = std::make_shared<HostShared>();
+  std::string verdict_;
+  struct Asked {
+    uint64_t question = 0;
+    Nanos answered = 0;
+  };
+  std::vector<Asked> asked_;  // by rank
+};
+
+}  // namespace mcast

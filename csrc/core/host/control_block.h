@@ -1,0 +1,130 @@
+// The memory that the ranks of one group on one host share: for each lane, what every rank has
+// published and consumed, and a ring of slots with its data; for the group, the record of its first
+// failure. Nothing here is a pointer: every process maps it where it likes. Every field is written
+// by one rank, except those of the failure record (the first to claim it), the needs (peers clear
+// the ones they meet) and the doorbells (who rings).
+//
+// Ranks of one group trust each other's processes: they run under one user and could as well trace
+// each other (docs/hosts.md).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace mcast {
+
+// Rounds that a rank may be ahead of the slowest: slots per rank and lane.
+inline constexpr uint32_t kHostDepth = 8;
+// Data of one slot, bytes.
+inline constexpr size_t kHostSlot = 128u << 10;
+// Ranks of one group that can share a control block: a slot holds an address for each.
+inline constexpr uint32_t kHostMembers = 1024;
+inline constexpr size_t kHostLanes = 2;
+inline constexpr size_t kHostName = 64;
+inline constexpr size_t kHostText = 1800;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// Who sleeps where, while it waits: nobody, a thread that waits for a result (its own doorbell), or
+// the process's host thread (its mailbox).
+enum class HostWaiter : uint8_t { kNone = 0, kCaller = 1, kThread = 2 };
+
+// What would let a rank go on, in one word, so that peers wake only those that can: the waiter, the
+// kind of need, whose round (kFrom), and how many rounds.
+struct HostNeed {
+  enum class Kind : uint8_t {
+    kNothing = 0,
+    kAll = 1,   // everybody has published `rounds`
+    kFrom = 2,  // `member` has
+  };
+  HostWaiter waiter = HostWaiter::kNone;
+  Kind kind = Kind::kNothing;
+  Member member = 0;
+  uint64_t rounds = 0;  // kRoundBits of it: decades of rounds
+
+  static constexpr int kRoundBits = 44;
+  uint64_t pack() const {
+    return static_cast<uint64_t>(waiter) << 62 | static_cast<uint64_t>(kind) << 60 |
+           static_cast<uint64_t>(member) << kRoundBits |
+           (rounds & ((uint64_t{1} << kRoundBits) - 1));
+  }
+  static HostNeed unpack(uint64_t word) {
+    return {static_cast<HostWaiter>(word >> 62), static_cast<Kind>(word >> 60 & 3),
+            static_cast<Member>(word >> kRoundBits & 0xffff),
+            word & ((uint64_t{1} << kRoundBits) - 1)};
+  }
+};
+
+// The state of one rank on one lane.
+struct alignas(64) RankState {
+  std::atomic<uint64_t> published;  // rounds whose slot is filled
+  std::atomic<uint64_t> consumed;   // rounds of which this rank needs nothing more
+  std::atomic<uint32_t> called;     // operations posted
+  std::atomic<uint32_t> left;       // 1 + operations it had posted when it left; 0: it is here
+  alignas(64) std::atomic<uint64_t> need_published;
+  std::atomic<uint64_t> need_consumed;  // by all; waiter and rounds
+  alignas(64) std::atomic<uint32_t> doorbell;
+};
+
+// Opens a slot: what its rank does in this round, as all must agree on it, and where to read what
+// is not in the slot.
+struct alignas(64) SlotHeader {
+  uint8_t kind, element, reduction, pad;
+  Member root;
+  uint16_t index_low;  // of the round in its operation, low bits: for mismatches
+  uint32_t sequence;
+  uint64_t bytes;
+  uint64_t address;  // direct operations: of the rank's source, in its own address space
+  double factor;     // PREMUL_SUM: the rank's
+  char name[kHostName];
+};
+
+// The first failure of the group.
+struct alignas(64) FailureRecord {
+  std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable
+  uint32_t code;                // mcast::Code
+  Member culprit, reporter;
+  char text[kHostText];
+};
+
+// Copyable: a view of memory that its owner keeps mapped. Any thread.
+class ControlBlock {
+ public:
+  ControlBlock() = default;
+  // `base`: bytes(members) of zeroed memory, aligned to 64.
+  ControlBlock(std::byte* base, uint32_t members) : base_(base), members_(members) {}
+
+  static constexpr size_t bytes(uint32_t members) {
+    return kRecord + kHostLanes * members * (sizeof(RankState) + kHostDepth * kStride);
+  }
+  uint32_t members() const { return members_; }
+  FailureRecord& failure() const { return *reinterpret_cast<FailureRecord*>(base_); }
+  RankState& state(size_t lane, Member m) const {
+    return *reinterpret_cast<RankState*>(base_ + kRecord +
+                                         (lane * members_ + m) * sizeof(RankState));
+  }
+  SlotHeader& header(size_t lane, Member m, uint64_t round) const {
+    return *reinterpret_cast<SlotHeader*>(slot(lane, m, round));
+  }
+  std::byte* data(size_t lane, Member m, uint64_t round) const {
+    return slot(lane, m, round) + sizeof(SlotHeader);
+  }
+
+ private:
+  static constexpr size_t kRecord = 4096;
+  static constexpr size_t kStride = sizeof(SlotHeader) + kHostSlot;
+  static_assert(sizeof(FailureRecord) <= kRecord);
+
+  std::byte* slot(size_t lane, Member m, uint64_t round) const {
+    return base_ + kRecord + kHostLanes * members_ * sizeof(RankState) +
+           ((lane * members_ + m) * kHostDepth + round % kHostDepth) * kStride;
+  }
+
+  std::byte* base_ = nullptr;
+  uint32_t members_ = 0;
+};
+
+}  // namespace mcast

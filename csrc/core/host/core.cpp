@@ -1,0 +1,225 @@
+// The life of an operation among ranks that share a kernel. Three pointers walk over the queue of
+// operations: what is published (as far as the slots are free), what is consumed (in order, when
+// those it needs have published), what is complete. An operation is complete when its last round is
+// consumed here, since the slots keep the data for the others; one whose input the others read
+// directly when they take the last round only when everybody has consumed that.
+#include "host/core.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fence.h"
+#include "collective/report.h"
+#include "host/failure_record.h"
+
+namespace mcast {
+namespace {
+
+// Rounds at once; then limits are looked at, and other groups have their turn.
+constexpr int kPasses = 64;
+
+wire::Descriptor descriptor_of(const SlotHeader& header) {
+  return {static_cast<wire::Kind>(header.kind),
+          header.element,
+          header.root,
+          header.bytes,
+          std::string(header.name, strnlen(header.name, kHostName)),
+          header.reduction};
+}
+
+}  // namespace
+
+HostCore::HostCore(HostParams params, ControlBlock block, HostPort& port, Counters& counters)
+    : params_(std::move(params)),
+      port_(port),
+      counters_(counters),
+      lane_(block, params_.lane, params_.self),
+      tools_{lane_, port, counters, Folder(lane_, port, counters)},
+      needs_(lane_, port) {}
+
+void HostCore::post(Post post) {
+  counters_.add(Counter::ops_posted);
+  if (!failure_.ok()) {
+    counters_.add(Counter::ops_failed);
+    if (post.done) post.done(failure_.with_context(op_text(post)));
+    return;
+  }
+  auto op = std::make_unique<HostOperation>();
+  op->plan = make_host_plan(post.descriptor, params_.size, params_.direct);
+  op->first = next_round_;
+  next_round_ += op->plan.rounds;
+  begin_round(*op);
+  op->deadline = post.timeout >= kNever - post.posted ? kNever : post.posted + post.timeout;
+  op->post = std::move(post);
+  lane_.mine().called.store(op->post.sequence + 1, std::memory_order_release);
+  ops_.push_back(std::move(op));
+}
+
+bool HostCore::progress(bool large) {
+  retired_.clear();
+  bool left_over = false, ended = false;
+  for (int pass = 0; failure_.ok(); pass++) {
+    if (large && pass == kPasses) return true;
+    if (failure_claimed(lane_.failure())) {
+      obey_failure();
+      return false;
+    }
+    bool moved = false;
+    left_over = false;
+    // Whoever waits for an operation that has ended is not kept for the transfer of the next. One
+    // round at a time, which is consumed while it is in the cache.
+    if (publish_next(large && !ended, left_over)) moved = true;
+    if (consume_next(large && !ended, left_over)) moved = true;
+    while (complete_next()) moved = ended = true;
+    if (!moved) return left_over;
+  }
+  return false;
+}
+
+const HostOperation* HostCore::consuming() const {
+  return consuming_ < ops_.size() ? ops_[consuming_].get() : nullptr;
+}
+
+bool HostCore::can_publish(uint64_t least_consumed) const {
+  if (publishing_ >= ops_.size()) return false;
+  const HostOperation& op = *ops_[publishing_];
+  return op.first + op.published < least_consumed + kHostDepth &&
+         ready_to_fill(op, publishing_ == 0);
+}
+
+bool HostCore::can_complete(uint64_t least_consumed) const {
+  if (consuming_ == 0) return false;
+  const HostOperation& op = *ops_.front();
+  return !op.plan.lends() || least_consumed >= op.first + op.plan.rounds;
+}
+
+bool HostCore::publish_next(bool large, bool& left_over) {
+  if (!can_publish(lane_.least_consumed())) return false;
+  HostOperation& op = *ops_[publishing_];
+  const uint64_t round = op.first + op.published;
+  if (fill_is_large(op) && !large) {
+    left_over = true;
+    return false;
+  }
+  // What was folded of memory that was given back meanwhile is published after the failure is
+  // claimed, which those who take it see (consume_next).
+  if (!fill_round(tools_, op, op.published)) {
+    fail_unreadable();
+    return false;
+  }
+  op.published++;
+  if (op.published == op.plan.rounds) publishing_++;
+  counters_.add(Counter::shm_rounds);
+  lane_.mine().published.store(round + 1, std::memory_order_seq_cst);
+  needs_.wake_for_published();
+  return true;
+}
+
+void HostCore::begin_round(HostOperation& op) const {
+  op.agreed.assign(params_.size, false);
+  op.taken.assign(params_.size, false);
+  op.agreed[params_.self] = op.taken[params_.self] = true;
+}
+
+// Headers of this round that are there must name the same call. Of two ranks that differ, the one
+// that consumes later sees the other's.
+bool HostCore::compare(HostOperation& op, uint32_t index) {
+  const wire::Descriptor& ours = op.post.descriptor;
+  const uint64_t round = op.first + index;
+  for (uint32_t i = 0; i < params_.size; i++) {
+    const auto m = static_cast<Member>(i);
+    if (op.agreed[m] || !lane_.published(m, round)) continue;
+    const SlotHeader& header = lane_.header(m, round);
+    const wire::Descriptor theirs = descriptor_of(header);
+    if (theirs.same(ours) && header.sequence == op.post.sequence &&
+        header.index_low == static_cast<uint16_t>(index)) {
+      op.agreed[m] = true;
+      continue;
+    }
+    fail(differs(op.post.sequence, params_.self, ours.to_string(), m, theirs.to_string()), m);
+    return false;
+  }
+  return true;
+}
+
+bool HostCore::consume_next(bool large, bool& left_over) {
+  if (consuming_ >= ops_.size()) return false;
+  HostOperation& op = *ops_[consuming_];
+  const uint32_t index = op.consumed;
+  if (op.published <= index || !compare(op, index)) return false;
+  const bool direct = op.plan.direct();
+  if (direct && failure_claimed(lane_.failure())) return false;
+  const Taken taken = take_round(tools_, op, index, large);
+  left_over = left_over || taken == Taken::kLarge;
+  if (taken == Taken::kFailed) fail_unreadable();
+  if (taken != Taken::kAll) return false;
+  if (direct) {
+    // After the reads: whoever gives memory back before its time has claimed the record before.
+    full_fence();
+    if (failure_claimed(lane_.failure())) return false;
+  }
+  op.consumed++;
+  begin_round(op);
+  if (op.consumed == op.plan.rounds) consuming_++;
+  lane_.mine().consumed.store(op.first + op.consumed, std::memory_order_seq_cst);
+  needs_.wake_for_consumed();
+  return true;
+}
+
+bool HostCore::complete_next() {
+  if (!can_complete(lane_.least_consumed())) return false;
+  finish_oldest({});
+  return true;
+}
+
+void HostCore::finish_oldest(const Status& status) {
+  retired_.push_back(std::move(ops_.front()));
+  ops_.pop_front();
+  if (publishing_ > 0) publishing_--;
+  if (consuming_ > 0) consuming_--;
+  HostOperation& op = *retired_.back();
+  counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
+  if (params_.trace) {
+    params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
+  }
+  // The failure is claimed before the memory is written again: readers look in the other order.
+  if (!status.ok()) full_fence();
+  // The caller's memory goes before the caller learns that it is over.
+  auto done = std::move(op.post.done);
+  op.post.on_completed = nullptr;
+  op.post.input = {};
+  op.post.outputs.clear();
+  op.post.reduce.reset();
+  if (done) done(status.ok() ? status : status.with_context(op_text(op.post)));
+}
+
+bool HostCore::arm(HostWaiter waiter) {
+  if (ops_.empty() || !failure_.ok()) return true;
+  HostNeed data;
+  if (const HostOperation* op = consuming(); op != nullptr && op->published > op->consumed) {
+    const wire::Descriptor& d = op->post.descriptor;
+    data.waiter = waiter;
+    data.rounds = op->first + op->consumed + 1;
+    data.kind = HostNeed::Kind::kAll;
+    if (d.kind == wire::Kind::kBroadcast) {
+      data.kind = HostNeed::Kind::kFrom;
+      data.member = d.root;
+    }
+  }
+  // Of the ends that are not reached, the nearest. One that was reached since the last progress()
+  // may let something go on; if it does not, it holds up nothing.
+  const uint64_t least = lane_.least_consumed();
+  if (can_publish(least) || can_complete(least)) return false;
+  uint64_t room = Needs::kNoRoom;
+  const auto want = [&](uint64_t rounds) {
+    if (least < rounds) room = std::min(room, rounds);
+  };
+  if (publishing_ < ops_.size()) {
+    const uint64_t round = ops_[publishing_]->first + ops_[publishing_]->published;
+    if (round >= kHostDepth) want(round + 1 - kHostDepth);
+  }
+  if (consuming_ > 0) want(ops_[0]->first + ops_[0]->plan.rounds);
+  return needs_.arm(data, room, waiter);
+}
+
+}  // namespace mcast

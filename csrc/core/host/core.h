@@ -1,0 +1,102 @@
+// HostCore: the operations of one lane of a group whose ranks share a kernel, as a state machine
+// over a ControlBlock. Operations are cut into rounds (plan.h); in each round every rank publishes
+// a slot and takes what it needs of the others' (algorithms/). It sees no clock, thread or process:
+// those are behind HostPort, and the driver's (lane.h).
+//
+// Threads: one at a time (the caller's lock); peers change the control block meanwhile. User code
+// (`done`, `on_completed`) runs inside post(), progress() and fail().
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/counters.h"
+#include "base/trace.h"
+#include "host/algorithms/algorithms.h"
+#include "host/needs.h"
+
+namespace mcast {
+
+struct HostParams {
+  std::string name;
+  Member self = 0;
+  uint32_t size = 1;
+  uint8_t lane = 0;
+  bool direct = true;  // peers' memory can be read; agreed by all ranks
+  std::shared_ptr<Trace> trace;
+};
+
+class HostCore {
+ public:
+  // `block`, of params.size members, `port` and `counters` outlive this.
+  HostCore(HostParams params, ControlBlock block, HostPort& port, Counters& counters);
+
+  // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
+  void post(Post post);
+
+  // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
+  // for some time or until an operation ends. True: there may be more that could be done at once.
+  bool progress(bool large);
+
+  // Tells the peers what this rank waits for. False: it is there already, call progress() again.
+  bool arm(HostWaiter waiter);
+  void disarm() { needs_.disarm(); }
+
+  // Nothing is in flight here.
+  bool idle() const { return ops_.empty(); }
+  size_t in_flight() const { return ops_.size(); }
+  // The oldest operation in flight, as in errors; empty if there is none.
+  std::string oldest_text() const;
+  // Members that the oldest operation waits for.
+  std::vector<Member> awaited() const;
+  // Fails the group if a limit has passed or somebody left without calling what we wait for.
+  // `unresponsive` are members that do not answer.
+  void check(const std::vector<Member>& unresponsive);
+
+  // Fails everything here and on all ranks. The first reason of all ranks wins.
+  void fail(const Status& why, Member culprit);
+  const Status& failure() const { return failure_; }
+  // Says that this rank posts nothing more.
+  void leave();
+
+ private:
+  // core.cpp: operations from post to end
+  bool can_publish(uint64_t least_consumed) const;
+  bool can_complete(uint64_t least_consumed) const;
+  bool publish_next(bool large, bool& left_over);
+  bool consume_next(bool large, bool& left_over);
+  bool complete_next();
+  void begin_round(HostOperation& op) const;
+  bool compare(HostOperation& op, uint32_t index);
+  void finish_oldest(const Status& status);
+  const HostOperation* consuming() const;
+
+  // core_failure.cpp: what ends them otherwise
+  void obey_failure();
+  void fail_unreadable();
+  void fail_local(const Status& why);
+  bool fail_for_leavers();
+  std::string timeout_text(const HostOperation& op, const std::vector<Member>& unresponsive,
+                           Member& culprit) const;
+  std::string op_text(const Post& post) const;
+
+  const HostParams params_;
+  HostPort& port_;
+  Counters& counters_;
+  const LaneView lane_;
+  HostTools tools_;
+  Needs needs_;
+  Status failure_;
+
+  std::deque<std::unique_ptr<HostOperation>> ops_;  // in flight, oldest first
+  // Finished ones, until the next progress(): callers up the stack may still hold a reference.
+  std::vector<std::unique_ptr<HostOperation>> retired_;
+  uint64_t next_round_ = 0;    // of the next operation
+  size_t publishing_ = 0;      // index of the operation to publish from
+  size_t consuming_ = 0;       // of the one to consume
+  Nanos claim_seen_ = kNever;  // since when a failure is being written
+};
+
+}  // namespace mcast

@@ -1,0 +1,159 @@
+// What ends operations otherwise: a failure here or elsewhere, a limit, a rank that left. The first
+// to claim the record writes the reason; everybody who looks fails with it (failure_record.h).
+#include <algorithm>
+
+#include "collective/report.h"
+#include "host/core.h"
+#include "host/failure_record.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kClaimPatience = kSecond;  // with a failure that is being written
+
+bool contains(const std::vector<Member>& members, Member m) {
+  return std::find(members.begin(), members.end(), m) != members.end();
+}
+
+void list(std::string& text, Member m) { text += (text.empty() ? "" : ", ") + std::to_string(m); }
+
+}  // namespace
+
+std::string HostCore::op_text(const Post& post) const {
+  return describe_failed(post, params_.name, params_.self, port_.now());
+}
+
+std::string HostCore::oldest_text() const { return ops_.empty() ? "" : op_text(ops_[0]->post); }
+
+void HostCore::fail(const Status& why, Member culprit) {
+  if (!failure_.ok() || why.ok()) return;
+  // Another rank was first: progress() will see.
+  if (!claim_failure(lane_.failure(), why, culprit, params_.self)) return;
+  counters_.add(Counter::aborts_sent);
+  port_.wake_all();
+  fail_local(why);
+}
+
+void HostCore::fail_local(const Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  disarm();
+  while (!ops_.empty()) finish_oldest(failure_);
+}
+
+void HostCore::obey_failure() {
+  const FailureRecord& record = lane_.failure();
+  if (failure_readable(record)) {
+    // The news of a failure may overtake that of success: what is all there in slots is taken.
+    bool left_over = false;
+    while (failure_.ok() && (consume_next(true, left_over) || complete_next())) {
+    }
+    counters_.add(Counter::aborts_received);
+    return fail_local(read_failure(record));
+  }
+  const Nanos now = port_.now();
+  if (claim_seen_ == kNever) claim_seen_ = now;
+  if (now - claim_seen_ > kClaimPatience) {
+    fail_local(Status(Code::kPeerLost, "a rank ended while it reported a failure"));
+  }
+}
+
+void HostCore::fail_unreadable() {
+  // A rank that failed, told why and ended is not the one to blame.
+  if (failure_claimed(lane_.failure())) return;
+  const auto& [member, why] = *tools_.folder.unreadable();
+  fail(Status(Code::kPeerLost, "rank " + std::to_string(member) + " is lost (" + why.message() +
+                                   "); look at its log for the first error"),
+       member);
+}
+
+std::vector<Member> HostCore::awaited() const {
+  std::vector<Member> who;
+  if (ops_.empty()) return who;
+  const HostOperation* const op = consuming();
+  const bool wants_data = op != nullptr && op->published > op->consumed;
+  const bool from_root = wants_data && op->post.descriptor.kind == wire::Kind::kBroadcast;
+  uint64_t room = consuming_ > 0 ? ops_[0]->first + ops_[0]->plan.rounds : 0;
+  if (op != nullptr && !wants_data) {
+    const uint64_t round = op->first + op->published;
+    if (round >= kHostDepth) room = std::max(room, round + 1 - kHostDepth);
+  }
+  for (uint32_t i = 0; i < params_.size; i++) {
+    const auto m = static_cast<Member>(i);
+    if (m == params_.self) continue;
+    const bool data = wants_data && (!from_root || m == op->post.descriptor.root) &&
+                      !op->taken[m] && !lane_.published(m, op->first + op->consumed);
+    if (data || lane_.state(m).consumed.load(std::memory_order_acquire) < room) who.push_back(m);
+  }
+  return who;
+}
+
+void HostCore::check(const std::vector<Member>& unresponsive) {
+  if (ops_.empty() || !failure_.ok() || failure_claimed(lane_.failure())) return;
+  if (fail_for_leavers()) return;
+  const Nanos now = port_.now();
+  for (const auto& op : ops_) {
+    if (now < op->deadline) continue;
+    Member culprit = kNoMember;
+    const std::string text = timeout_text(*op, unresponsive, culprit);
+    return fail(Status(Code::kTimeout, text), culprit);
+  }
+}
+
+// True: somebody left without calling what we wait for.
+bool HostCore::fail_for_leavers() {
+  std::vector<std::pair<Member, Sequence>> leavers;
+  for (uint32_t i = 0; i < params_.size; i++) {
+    const auto m = static_cast<Member>(i);
+    const uint32_t left = lane_.state(m).left.load(std::memory_order_acquire);
+    if (left != 0) leavers.emplace_back(m, left - 1);
+  }
+  if (leavers.empty()) return false;
+  // Whoever left had published all that it had called: looked at after `left`.
+  const std::vector<Member> who = awaited();
+  const Sequence wanted = ops_[std::min(consuming_, ops_.size() - 1)]->post.sequence;
+  for (const auto& [m, called] : leavers) {
+    if (called > wanted || !contains(who, m)) continue;
+    fail(Status(Code::kClosed, "rank " + std::to_string(m) +
+                                   " left the group without calling operation " +
+                                   std::to_string(wanted)),
+         m);
+    return true;
+  }
+  return false;
+}
+
+std::string HostCore::timeout_text(const HostOperation& op, const std::vector<Member>& unresponsive,
+                                   Member& culprit) const {
+  const Post& post = op.post;
+  std::string late, silent;
+  for (uint32_t i = 0; i < params_.size; i++) {
+    const auto m = static_cast<Member>(i);
+    const bool called = lane_.state(m).called.load(std::memory_order_acquire) > post.sequence;
+    const bool answers = !contains(unresponsive, m);
+    if (m == params_.self || (called && answers)) continue;
+    list(answers ? late : silent, m);
+    if (culprit == kNoMember) culprit = m;
+  }
+  std::string text = "operation " + std::to_string(post.sequence) + " (" +
+                     post.descriptor.to_string() + ") passed its time limit of " +
+                     seconds_text(post.timeout) + ": ";
+  if (!late.empty()) text += "rank(s) " + late + " have not called it";
+  if (!silent.empty()) {
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + silent +
+            " have not answered for " + seconds_text(kSecond);
+  }
+  if (late.empty() && silent.empty()) {
+    text += "all ranks have called it, the transfer did not finish in time";
+  }
+  return text + "; check that all ranks make the same calls, or raise the timeout";
+}
+
+void HostCore::leave() {
+  if (!failure_.ok()) return;
+  const uint32_t called = lane_.mine().called.load(std::memory_order_relaxed);
+  lane_.mine().left.store(1 + called, std::memory_order_seq_cst);
+  port_.wake_all();
+}
+
+}  // namespace mcast

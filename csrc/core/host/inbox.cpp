@@ -1,0 +1,51 @@
+// The flag is raised under the lock, after what it speaks of, and lowered under the lock by whoever
+// takes that: a driver that finds it down before it sleeps has missed nothing.
+#include "host/inbox.h"
+
+#include <iterator>
+
+namespace mcast {
+namespace {
+
+template <typename T>
+void append(std::vector<T>& to, std::vector<T>& from) {
+  if (to.empty()) {
+    to.swap(from);
+    return;
+  }
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  from.clear();
+}
+
+}  // namespace
+
+void LaneInbox::put(Post post) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.posts.push_back(std::move(post));
+  knock();
+}
+
+void LaneInbox::put(const Status& failure, Member culprit) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.failures.emplace_back(failure, culprit);
+  knock();
+}
+
+void LaneInbox::put(Closing closing) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.closings.push_back(std::move(closing));
+  knock();
+}
+
+bool LaneInbox::take(Mail& mail) {
+  if (!has_mail()) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  append(mail.posts, waiting_.posts);
+  append(mail.failures, waiting_.failures);
+  append(mail.closings, waiting_.closings);
+  // Read as well: what came before a knock() that this swallows is then seen by the driver.
+  (void)mail_.exchange(false, std::memory_order_seq_cst);
+  return true;
+}
+
+}  // namespace mcast

@@ -1,0 +1,233 @@
+// A lane is driven by one thread at a time: by a caller that waits for a result (no hand-over at
+// all), else by the process's host thread, which peers ring. Whoever lets go arms the needs for the
+// host thread, and looks once more for what was put into the inbox meanwhile, so that nothing is
+// left lying. A peer may ring for these needs before the lane is free: the host thread then finds
+// it driven, says so, and is rung again by whoever lets go. A caller that waits sleeps at its own
+// bell in the control block.
+//
+// While something is waited for, a look at the awaited ranks every tick: a dead process is seen by
+// its pidfd; what it had published before is taken first. A stopped one is silent (peer_watch.h).
+#include "host/lane.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "collective/closing.h"
+#include "host/futex.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kSpin = 30 * kMicro;
+
+}  // namespace
+
+HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
+                   PeerRegistry& registry, std::shared_ptr<Counters> counters,
+                   std::function<void(const Status&)> on_failure)
+    : params_(params),
+      shared_(std::move(shared)),
+      registry_(registry),
+      thread_(registry.thread(params.lane)),
+      clock_(registry.clock()),
+      counters_(std::move(counters)),
+      on_failure_(std::move(on_failure)),
+      spins_(std::thread::hardware_concurrency() >= params.size),
+      core_(std::move(params), shared_->block, *this, *counters_),
+      watch_(params_.size, liveness_limit, *counters_) {}
+
+HostLane::~HostLane() = default;
+
+Status HostLane::read(Member from, uint64_t address, std::byte* to, size_t length) {
+  thread_.answer();  // the host thread itself may be busy here for long
+  return shared_->peers[from]->process.read(address, to, length);
+}
+
+void HostLane::wake(Member member, HostWaiter waiter) {
+  counters_->add(Counter::shm_wakes);
+  ring(waiter == HostWaiter::kCaller ? shared_->block.state(params_.lane, member).doorbell
+                                     : shared_->peers[member]->mailbox().bells[params_.lane].rings);
+}
+
+void HostLane::wake_all() {
+  for (uint32_t m = 0; m < params_.size; m++) {
+    for (size_t lane = 0; lane < kHostLanes; lane++) {
+      ring(shared_->block.state(lane, static_cast<Member>(m)).doorbell);
+      if (m != params_.self) ring(shared_->peers[m]->mailbox().bells[lane].rings);
+    }
+  }
+  for (size_t lane = 0; lane < kHostLanes; lane++) registry_.thread(lane).ring();
+}
+
+void HostLane::enqueue(Post post) { inbox_.put(std::move(post)); }
+
+void HostLane::fail(const Status& why, Member culprit) {
+  inbox_.put(why, culprit);
+  run();
+}
+
+void HostLane::close(Nanos deadline, bool force, Closed done) {
+  inbox_.put(LaneInbox::Closing{deadline, force, std::move(done)});
+  ring_driver();
+  thread_.ring();
+}
+
+void HostLane::look_again() {
+  // As mail: a driver that has looked already, and a host thread that is about to sleep, see it.
+  inbox_.knock();
+  run();
+}
+
+// A driver may be asleep at the bell.
+void HostLane::ring_driver() { ring(shared_->block.state(params_.lane, params_.self).doorbell); }
+
+// In the order of the inbox: what was posted before a failure fails with it.
+void HostLane::drain() {
+  if (!inbox_.take(mail_)) return;
+  for (Post& p : mail_.posts) core_.post(std::move(p));
+  mail_.posts.clear();
+  for (const auto& [why, culprit] : mail_.failures) core_.fail(why, culprit);
+  mail_.failures.clear();
+}
+
+void HostLane::look_at_failure() {
+  if (told_ || core_.failure().ok()) return;
+  told_ = true;
+  on_failure_(core_.failure());
+}
+
+void HostLane::advance(bool large, bool& left_over) {
+  drain();
+  left_over = core_.progress(large);
+  const Nanos at = now();
+  if (!core_.idle() && at - watch_.looked() >= kHostTick) watch(at);
+  look_at_failure();
+  serve_closing(at);
+}
+
+// Lets go of the lane; `left_over`: something large could be done at once. What is in flight is
+// left to the host thread, which must not be asleep for good then, whoever has posted it.
+void HostLane::unlock_armed(bool left_over) {
+  bool ring = left_over, busy = false;
+  for (;;) {
+    ring = ring || !mail_.closings.empty();
+    busy = !core_.idle();
+    // Whatever was missed until here, arming sees.
+    refused_.store(false, std::memory_order_seq_cst);
+    if (busy && !ring) ring = !core_.arm(HostWaiter::kThread);
+    letting_go();
+    driven_.store(false, std::memory_order_seq_cst);
+    ring = ring || refused_.load(std::memory_order_seq_cst);
+    if (!inbox_.has_mail() || !try_lock()) break;
+    core_.disarm();
+    bool more = false;
+    advance(false, more);
+    ring = ring || more;
+  }
+  if (ring) {
+    thread_.ring();
+  } else if (busy) {
+    thread_.warm_up();
+  }
+}
+
+void HostLane::run() {
+  if (!try_lock()) {
+    ring_driver();
+    return;
+  }
+  core_.disarm();
+  bool left_over = false;
+  advance(false, left_over);
+  unlock_armed(left_over);
+}
+
+bool HostLane::help(const std::function<bool()>& done, Nanos until) {
+  if (!try_lock()) return false;
+  auto& bell = shared_->block.state(params_.lane, params_.self).doorbell;
+  core_.disarm();
+  Nanos spin_until = 0;
+  bool left_over = false, driving = true;
+  for (;;) {
+    const uint32_t seen = bell.load(std::memory_order_seq_cst);
+    advance(true, left_over);
+    if (done()) break;
+    const Nanos at = now();
+    if (at >= until) break;
+    if (core_.idle()) {  // what is waited for is not up to this lane
+      driving = false;
+      break;
+    }
+    if (left_over) continue;
+    if (spins_) {
+      if (spin_until == 0) spin_until = at + kSpin;
+      if (at < spin_until) continue;
+    }
+    if (!core_.arm(HostWaiter::kCaller)) continue;
+    if (!inbox_.has_mail()) {
+      counters_->add(Counter::shm_sleeps);
+      futex_wait(bell, seen, std::min(until, watch_.looked() + kHostTick) - at);
+      spin_until = 0;
+    }
+    core_.disarm();
+  }
+  unlock_armed(left_over);
+  return driving;
+}
+
+Nanos HostLane::turn() {
+  if (!try_lock()) {
+    refused_.store(true, std::memory_order_seq_cst);
+    // Either the driver sees that after it has let go, or it had let go before.
+    if (!try_lock()) return now() + kHostTick;
+  }
+  core_.disarm();
+  bool left_over = false;
+  advance(true, left_over);
+  Nanos next = kNever;
+  if (!core_.idle()) next = watch_.looked() + kHostTick;  // limits are looked at then
+  for (const LaneInbox::Closing& c : mail_.closings) {
+    if (c.deadline > now()) next = std::min(next, c.deadline);
+  }
+  const bool ring = left_over || (!core_.idle() && !core_.arm(HostWaiter::kThread));
+  driven_.store(false, std::memory_order_seq_cst);
+  return ring || inbox_.has_mail() ? now() : next;
+}
+
+void HostLane::serve_closing(Nanos at) {
+  if (mail_.closings.empty()) return;
+  const bool idle = core_.idle();
+  const Nanos deadline = mail_.closings.front().deadline;
+  const bool force = mail_.closings.front().force;
+  if (!idle && !force && at < deadline) return;
+  if (!idle && closing_outcome_.ok()) {
+    const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
+    closing_outcome_ = left.here.with_context(core_.oldest_text());
+    core_.fail(left.elsewhere, params_.self);
+  }
+  // Another rank is just writing its failure: ours end with that, and must not be left behind.
+  if (!core_.idle()) return;
+  look_at_failure();
+  core_.leave();
+  for (LaneInbox::Closing& c : std::exchange(mail_.closings, {})) c.done(closing_outcome_);
+}
+
+void HostLane::watch(Nanos at) {
+  const std::vector<Member> awaited = core_.awaited();
+  watch_.begin(at, awaited);
+  for (const Member m : awaited) {
+    const HostPeer& peer = *shared_->peers[m];
+    if (!peer.process.alive()) {
+      // What it did before it ended counts.
+      core_.progress(true);
+      const std::vector<Member> still = core_.awaited();
+      if (std::find(still.begin(), still.end(), m) == still.end()) continue;
+      core_.check({});  // it may have left in order
+      return core_.fail(peer.ended(m), m);
+    }
+    if (Status silent = watch_.look_at(m, peer); !silent.ok()) return core_.fail(silent, m);
+  }
+  core_.check(watch_.unresponsive());
+}
+
+}  // namespace mcast

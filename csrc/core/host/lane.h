@@ -1,0 +1,90 @@
+// One lane of a group whose ranks share this host: a HostCore, whoever drives it now, and the watch
+// over the peers it waits for.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "host/core.h"
+#include "host/inbox.h"
+#include "host/peer_watch.h"
+#include "host/shared.h"
+
+namespace mcast {
+
+class HostLane : private HostPort {
+ public:
+  // `registry` outlives this. `on_failure` runs once, on whichever thread drives.
+  HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
+           PeerRegistry& registry, std::shared_ptr<Counters> counters,
+           std::function<void(const Status&)> on_failure);
+  ~HostLane() override;
+
+  // Any thread. enqueue() keeps the order of its calls; run() then does at once what needs no wait
+  // and leaves the rest to whoever waits, or to the host thread.
+  void enqueue(Post post);
+  void run();
+  // What an operation in flight waits for may have come (Region::set_readable). Any thread.
+  void look_again();
+
+  // The calling thread drives until `done()`, or until `until`. False: another thread drives, or
+  // nothing is in flight here: the caller should sleep on its own.
+  bool help(const std::function<bool()>& done, Nanos until);
+
+  // Host thread: a turn, if nobody else drives. Returns when the next is due (kNever: nothing is in
+  // flight).
+  Nanos turn();
+
+  // Fails the group here and on all ranks. Any thread.
+  void fail(const Status& why, Member culprit);
+  // Leaves when nothing is in flight; at `deadline`, or at once if `force`, what is in flight fails
+  // on all ranks. `done` runs once, on whichever thread drives.
+  using Closed = std::function<void(const Status&)>;
+  void close(Nanos deadline, bool force, Closed done);
+
+ protected:
+  // Runs between arming and letting go, where peers may ring a lane that is still driven: a test's
+  // place to act as one.
+  virtual void letting_go() {}
+
+ private:
+  // HostPort
+  Status read(Member from, uint64_t address, std::byte* to, size_t length) override;
+  void wake(Member member, HostWaiter waiter) override;
+  void wake_all() override;
+  Nanos now() override { return clock_(); }
+
+  bool try_lock() { return !driven_.exchange(true, std::memory_order_seq_cst); }
+  void ring_driver();
+  void unlock_armed(bool left_over);
+  void drain();
+  void advance(bool large, bool& left_over);
+  void look_at_failure();
+  void watch(Nanos now);
+  void serve_closing(Nanos now);
+
+  const HostParams params_;
+  const std::shared_ptr<HostShared> shared_;
+  PeerRegistry& registry_;
+  HostThread& thread_;
+  const HostClock clock_;
+  const std::shared_ptr<Counters> counters_;
+  const std::function<void(const Status&)> on_failure_;
+  const bool spins_;
+  LaneInbox inbox_;
+
+  // The host thread found the lane driven when it was to take a turn: whoever drives sees to it
+  // that nothing which came since the needs were armed is left lying.
+  std::atomic<bool> refused_{false};
+
+  std::atomic<bool> driven_{false};  // who sets it owns what follows
+  HostCore core_;
+  PeerWatch watch_;
+  bool told_ = false;       // the listener knows of the failure
+  LaneInbox::Mail mail_;    // closings stay until they are served
+  Status closing_outcome_;  // of what was in flight at the end
+};
+
+}  // namespace mcast

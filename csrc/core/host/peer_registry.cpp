@@ -1,0 +1,111 @@
+// The record of a rank names its process's mailbox (a descriptor, opened through /proc) and a
+// random token that stands in it; a process that has taken the number of one that ended is not
+// taken for it. The registry keeps weak references: a peer lives as long as a group with it.
+#include "host/peer_registry.h"
+
+#include <unistd.h>
+
+#include <sstream>
+
+#include "base/random.h"
+#include "host/futex.h"
+
+namespace mcast {
+
+std::string HostAddress::encode() const {
+  if (pid == 0) return "";
+  std::ostringstream out;
+  out << pid << ' ' << mailbox << ' ' << token << ' ' << private_copy << ' ' << segment;
+  return out.str();
+}
+
+bool HostAddress::decode(const std::string& text, HostAddress& a) {
+  a = {};
+  if (text.empty()) return true;
+  std::istringstream in(text);
+  in >> a.pid >> a.mailbox >> a.token >> a.private_copy >> a.segment;
+  return !in.fail() && (in >> std::ws).eof() && a.pid > 0 && a.mailbox >= 0;
+}
+
+Result<std::unique_ptr<PeerRegistry>> PeerRegistry::make(HostClock clock) {
+  Result<Segment> page = Segment::create("mcast-mailbox", kHostMailboxBytes);
+  if (!page.ok()) return page.status();
+  std::unique_ptr<PeerRegistry> registry(new PeerRegistry(clock));
+  registry->page_ = std::move(page).value();
+  registry->token_ = std::make_unique<uint64_t>(secure_random64());
+  registry->mailbox().token.store(*registry->token_, std::memory_order_release);
+  allow_readers();
+  for (size_t lane = 0; lane < kHostLanes; lane++) {
+    registry->threads_[lane] = std::make_unique<HostThread>(registry->mailbox(), lane, clock);
+  }
+  for (auto& thread : registry->threads_) {
+    if (Status status = thread->start(); !status.ok()) {
+      registry->stop();
+      return status;
+    }
+  }
+  return registry;
+}
+
+HostAddress PeerRegistry::address() const {
+  HostAddress a;
+  a.pid = ::getpid();
+  a.mailbox = page_.fd();
+  a.token = *token_;
+  a.private_copy = reinterpret_cast<uint64_t>(token_.get());
+  return a;
+}
+
+Status HostPeer::ended(Member rank) const {
+  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " is lost (its process " +
+                                     std::to_string(process.pid()) +
+                                     " has ended); look at its log for the first error");
+}
+
+Status HostPeer::silent(Member rank, Nanos silence, Nanos limit) {
+  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has been silent for " +
+                                     seconds_text(silence) + " (liveness limit " +
+                                     seconds_text(limit) + "); its process is stopped");
+}
+
+uint64_t HostPeer::ask() const {
+  const uint64_t question = mailbox().asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+  ring(mailbox().bells[0].rings);
+  return question;
+}
+
+bool HostPeer::answered(uint64_t question) const {
+  return mailbox().answered.load(std::memory_order_acquire) >= question;
+}
+
+Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& address) {
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  }
+  std::weak_ptr<HostPeer>& known = peers_[{address.pid, address.token}];
+  if (auto peer = known.lock()) return std::shared_ptr<const HostPeer>(std::move(peer));
+  auto peer = std::make_shared<HostPeer>();
+  const auto pid = static_cast<pid_t>(address.pid);
+  peer->process = PeerProcess(pid);
+  Result<Segment> page = Segment::attach(pid, address.mailbox, kHostMailboxBytes);
+  if (!page.ok()) return page.status();
+  peer->page = std::move(page).value();
+  if (peer->mailbox().token.load(std::memory_order_acquire) != address.token) {
+    return Status(Code::kUnavailable, "its mailbox is another process's");
+  }
+  known = peer;
+  return std::shared_ptr<const HostPeer>(std::move(peer));
+}
+
+void PeerRegistry::abandon_after_fork() noexcept {
+  page_.close_fd();
+  for (const auto& [key, known] : peers_) {
+    if (const auto peer = known.lock()) peer->process.abandon();
+  }
+}
+
+void PeerRegistry::stop() {
+  for (auto& thread : threads_) thread->stop();
+}
+
+}  // namespace mcast

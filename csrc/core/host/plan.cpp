@@ -1,0 +1,52 @@
+// The choice of an algorithm. Through slots a byte is copied twice; read from its owner's memory,
+// once, but by a system call, and then the owner must wait until all have read. So what fits into
+// one slot goes through slots, and so does data that all ranks are to have: a slot is in the cache
+// and read from there by all. Large reductions, of which each byte has one taker, are read.
+#include "host/plan.h"
+
+#include <algorithm>
+
+#include "host/algorithms/algorithms.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kAlign = 64;  // of parts of a tensor: whole elements, whole cache lines
+static_assert(kHostSlot / kHostMembers >= kAlign);
+
+// One all_reduce step reads members x bytes into every rank's cache: at most this.
+constexpr size_t kOneStep = 256u << 10;
+
+}  // namespace
+
+size_t slot_part(uint32_t members) { return kHostSlot / members / kAlign * kAlign; }
+
+uint32_t rounds_of(size_t bytes, size_t slice) {
+  return static_cast<uint32_t>(std::max<size_t>(1, (bytes + slice - 1) / slice));
+}
+
+HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct) {
+  using wire::Kind;
+  switch (d.kind) {
+    case Kind::kBarrier:
+      break;
+    case Kind::kBroadcast:
+    case Kind::kAllgather:
+      return plan_blocks(d, members);
+    case Kind::kReduce:
+      return direct && d.bytes > kHostSlot ? plan_direct_reduce()
+                                           : plan_slot_reduce(d.bytes, kHostSlot);
+    case Kind::kReduceScatter:
+      return direct && d.bytes > slot_part(members) ? plan_direct_reduce()
+                                                    : plan_slot_reduce(d.bytes, slot_part(members));
+    case Kind::kAllreduce:
+      if (d.bytes <= kHostSlot && d.bytes * members <= kOneStep) {
+        return plan_slot_reduce(d.bytes, kHostSlot);
+      }
+      return direct ? plan_direct_all_reduce(d.bytes, members)
+                    : plan_slot_all_reduce(d.bytes, members);
+  }
+  return {};
+}
+
+}  // namespace mcast

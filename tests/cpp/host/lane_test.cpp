@@ -1,0 +1,220 @@
+// Handing a lane from whoever drives it to the host thread, one step at a time: the test is the
+// driver, the peer and the host thread in turn, in one thread.
+#include "host/lane.h"
+
+#include <gtest/gtest.h>
+
+#include "host/host_world.h"
+
+namespace mcast::test {
+namespace {
+
+constexpr size_t kBytes = 100;
+
+class SteppedLane final : public HostLane {
+ public:
+  using HostLane::HostLane;
+  std::function<void()> before_letting_go;  // runs once
+
+ private:
+  void letting_go() override {
+    if (const auto act = std::exchange(before_letting_go, nullptr)) act();
+  }
+};
+
+// The other rank: no thread, no process of its own.
+class Peer final : public HostPort {
+ public:
+  explicit Peer(const ControlBlock& block) : core(params(), block, *this, counters_) {}
+  Status read(Member, uint64_t, std::byte*, size_t) override { return {}; }
+  void wake(Member member, HostWaiter waiter) override { woken.emplace_back(member, waiter); }
+  void wake_all() override { woken.emplace_back(0, HostWaiter::kThread); }
+  Nanos now() override { return monotonic(); }
+
+  std::vector<std::pair<Member, HostWaiter>> woken;
+
+ private:
+  static HostParams params() {
+    HostParams p;
+    p.name = "g";
+    p.self = 1;
+    p.size = 2;
+    return p;
+  }
+  Counters counters_;
+
+ public:
+  HostCore core;
+};
+
+class HostLaneTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto registry = PeerRegistry::make(monotonic);
+    ASSERT_TRUE(registry.ok()) << registry.status().to_string();
+    registry_ = std::move(registry).value();
+    auto self = registry_->find(registry_->address());
+    ASSERT_TRUE(self.ok()) << self.status().to_string();
+    self_ = std::move(self).value();
+    auto segment = Segment::create("mcast-test", ControlBlock::bytes(2));
+    ASSERT_TRUE(segment.ok());
+    auto shared = std::make_shared<HostShared>();
+    shared->segment = std::move(segment).value();
+    shared->block = ControlBlock(shared->segment.data(), 2);
+    shared->peers = {nullptr, self_};
+    peer_ = std::make_unique<Peer>(shared->block);
+    HostParams params;
+    params.name = "g";
+    params.size = 2;
+    // The registry's threads do not know the lane: turns of a host thread are the test's.
+    lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *registry_, counters_,
+                                          [](const Status&) {});
+  }
+  void TearDown() override {
+    lane_.reset();
+    if (registry_) registry_->stop();
+  }
+
+  // A broadcast by the other rank, as rank `m` calls it.
+  Post broadcast(std::vector<std::byte>& memory, bool root, int& ended) {
+    const Slice whole{std::make_shared<Region>(memory.data(), kBytes, nullptr), 0, kBytes};
+    Post p;
+    p.descriptor = {wire::Kind::kBroadcast, 0, 1, kBytes, "broadcast"};
+    p.posted = monotonic();
+    p.timeout = kNever;
+    if (root) p.input = whole;
+    p.outputs = {whole};
+    p.done = [this, &ended](const Status& status) {
+      ended++;
+      status_ = status;
+    };
+    return p;
+  }
+  void peer_publishes() {
+    peer_->core.post(broadcast(theirs_, true, theirs_ended_));
+    peer_->core.progress(true);
+  }
+  uint32_t rings() const { return self_->mailbox().bells[0].rings.load(); }
+
+  uint64_t counted(Counter which) const { return counters_->get(which); }
+
+  const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
+  std::unique_ptr<PeerRegistry> registry_;
+  std::shared_ptr<const HostPeer> self_;
+  std::unique_ptr<Peer> peer_;
+  std::unique_ptr<SteppedLane> lane_;
+  std::vector<std::byte> ours_{kBytes}, theirs_{kBytes, std::byte{7}};
+  int ended_ = 0, theirs_ended_ = 0;
+  Status status_;
+};
+
+// Else the host thread would sleep for the rest of its tick.
+TEST_F(HostLaneTest, ARingBeforeTheDriverHasLetGoIsNotLost) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  uint32_t before = 0;
+  lane_->before_letting_go = [&] {
+    peer_publishes();
+    ASSERT_EQ(peer_->woken.size(), 1u);
+    EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+    EXPECT_GT(lane_->turn(), monotonic());  // the host thread, rung: the lane is driven
+    before = rings();
+  };
+  lane_->run();
+  EXPECT_EQ(ended_, 0);
+  ASSERT_GT(rings(), before);  // so it does not sleep, and takes another turn
+  lane_->turn();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(ours_, theirs_);
+}
+
+TEST_F(HostLaneTest, AFailureBeforeTheDriverHasLetGoIsNotLost) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  uint32_t before = 0;
+  lane_->before_letting_go = [&] {
+    peer_->core.fail(Status(Code::kAborted, "enough"), 1);
+    ASSERT_EQ(peer_->woken.size(), 1u);
+    lane_->turn();
+    before = rings();
+  };
+  lane_->run();
+  EXPECT_EQ(ended_, 0);
+  ASSERT_GT(rings(), before);
+  lane_->turn();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), Code::kAborted) << status_.to_string();
+}
+
+// A caller that has waited long enough lets go like any other.
+TEST_F(HostLaneTest, ARingBeforeAHelperHasLetGoIsNotLost) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  uint32_t before = 0;
+  lane_->before_letting_go = [&] {
+    peer_publishes();
+    lane_->turn();
+    before = rings();
+  };
+  EXPECT_TRUE(lane_->help([] { return true; }, kNever));
+  EXPECT_EQ(ended_, 0);
+  ASSERT_GT(rings(), before);
+  lane_->turn();
+  EXPECT_EQ(ended_, 1);
+}
+
+// What came before the driver's last look needs no further turn.
+TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  bool looked = false;
+  uint32_t before = 0;
+  EXPECT_TRUE(lane_->help(
+      [&] {
+        lane_->turn();  // refused, before the needs are armed
+        looked = true;
+        before = rings();
+        return true;
+      },
+      kNever));
+  EXPECT_TRUE(looked);
+  EXPECT_EQ(rings(), before);
+  peer_publishes();
+  ASSERT_EQ(peer_->woken.size(), 1u);  // the need was armed
+  lane_->turn();
+  EXPECT_EQ(ended_, 1);
+}
+
+// A peer is woken when what it has said to need is there, not before, and once.
+TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
+  Post post = broadcast(ours_, true, ended_);
+  post.descriptor.root = 0;
+  Post theirs = broadcast(theirs_, false, theirs_ended_);
+  theirs.descriptor.root = 0;
+  peer_->core.post(std::move(theirs));
+  peer_->core.progress(true);
+  ASSERT_TRUE(peer_->core.arm(HostWaiter::kThread));
+  EXPECT_EQ(counted(Counter::shm_wakes), 0u);
+  const uint32_t before = rings();
+  lane_->enqueue(std::move(post));
+  lane_->run();
+  EXPECT_EQ(counted(Counter::shm_wakes), 1u);
+  EXPECT_EQ(rings(), before + 1);
+  EXPECT_EQ(counted(Counter::shm_rounds), 1u);
+  peer_->core.disarm();
+  peer_->core.progress(true);
+  EXPECT_EQ(theirs_ended_, 1);
+  EXPECT_EQ(counted(Counter::shm_sleeps), 0u) << "nobody has helped";
+}
+
+// Who helps sleeps until somebody rings, or until its patience or a tick ends.
+TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->help([] { return false; }, monotonic() + 5 * kMilli);
+  const uint64_t sleeps = counted(Counter::shm_sleeps);
+  EXPECT_GE(sleeps, 1u);
+  EXPECT_LE(sleeps, 5u);
+  peer_publishes();
+  lane_->help([this] { return ended_ > 0; }, kNever);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(counted(Counter::shm_sleeps), sleeps) << "there was something to do";
+}
+
+}  // namespace
+}  // namespace mcast::test
