@@ -36,7 +36,7 @@ def page(tmp_path):
 
 
 def test_all_that_the_documents_name_is_there():
-    assert check_docs.check([ROOT]) == []
+    assert check_docs.check([ROOT], names=True) == []
 
 
 def test_many_pages_are_read():

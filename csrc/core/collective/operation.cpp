@@ -23,8 +23,7 @@ void Post::raise_completed(uint32_t stream, uint64_t before, uint64_t after, uin
 }
 
 Member Operation::member_of(uint32_t stream) const {
-  return plan.descriptor.kind == wire::Kind::kBroadcast ? plan.descriptor.root
-                                                        : static_cast<Member>(stream);
+  return plan.one_root() ? plan.descriptor.root : static_cast<Member>(stream);
 }
 
 uint64_t Operation::readable() const {

@@ -60,7 +60,7 @@ struct Operation {
 
   // Slot of a member's stream and back: broadcast has one stream, its root's.
   std::optional<uint32_t> stream_of(Member m) const {
-    const bool one = plan.descriptor.kind == wire::Kind::kBroadcast;
+    const bool one = plan.one_root();
     if (one ? m != plan.descriptor.root : m >= plan.roots) return std::nullopt;
     return one ? 0 : m;
   }

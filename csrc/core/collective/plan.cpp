@@ -61,7 +61,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
     plan_reduction(plan, agreed, element);
     if (plan.roots == 0) return plan;
   } else {
-    plan.roots = descriptor.kind == wire::Kind::kAllgather ? agreed.members : 1;
+    plan.roots = plan.one_root() ? 1 : agreed.members;
     plan.block = descriptor.bytes;
   }
   plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);

@@ -69,6 +69,10 @@ struct Plan {
            static_cast<size_t>(r.first) * chunk;
   }
   bool trivial() const { return chunks == 0; }
+  // The only stream is the root's.
+  bool one_root() const {
+    return !wire::is_reduction(descriptor.kind) && wire::is_rooted(descriptor.kind);
+  }
 };
 
 // Largest block, bytes: chunk indices are 32 bits, with room to add a batch.

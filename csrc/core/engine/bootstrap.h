@@ -60,8 +60,8 @@ class Bootstrap {
   Round records_;  // in which all ranks' records are exchanged
   Nanos exchange_started_ = 0;
 
-  PeerRegistry* registry_ = nullptr;       // null: nothing is shared
-  Result<Attachment> attachment_;  // to the ranks of this host; not ok: why there is none
+  PeerRegistry* registry_ = nullptr;  // null: nothing is shared
+  Result<Attachment> attachment_;     // to the ranks of this host; not ok: why there is none
   RankRecord mine_;
   Lanes lanes_;
   Roster roster_;

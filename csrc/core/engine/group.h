@@ -16,6 +16,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "wire/descriptor.h"
 
 namespace mcast {
 
@@ -97,27 +98,42 @@ class Group {
   // not called: the Status is the answer.
   //
   // broadcast: `data` is read on the root, written elsewhere; same length everywhere.
-  virtual Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) = 0;
+  Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) {
+    return post({wire::Kind::kBroadcast, {}, {std::move(data)}, root}, std::move(options));
+  }
   // allgather: `outputs[i]` receives rank i's input; all lengths equal input.length on every rank.
   // In place: input.data() == outputs[rank].data(). Outputs must not overlap otherwise.
-  virtual Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
-                                          PostOptions options) = 0;
+  Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs, PostOptions options) {
+    return post({wire::Kind::kAllgather, {std::move(input)}, std::move(outputs)},
+                std::move(options));
+  }
   // Reductions have a sequence of their own, on the reduce lane. Lengths are multiples of the
   // element. An output may be its own input exactly (all_reduce, reduce; reduce_scatter: the rank's
   // own block), and must not overlap the inputs otherwise. Same element and reduction on all ranks.
   //
   // reduce_scatter: inputs[i] goes to rank i; `output` gets the reduction of everybody's
   // inputs[rank]. All lengths are equal.
-  virtual Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output,
-                                               Reducing how, PostOptions options) = 0;
+  Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output, Reducing how,
+                                       PostOptions options) {
+    return post(
+        {wire::Kind::kReduceScatter, std::move(inputs), {std::move(output)}, kNoMember, how},
+        std::move(options));
+  }
   // all_reduce: input.length == output.length.
-  virtual Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
-                                          PostOptions options) = 0;
+  Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how, PostOptions options) {
+    return post({wire::Kind::kAllreduce, {std::move(input)}, {std::move(output)}, kNoMember, how},
+                std::move(options));
+  }
   // reduce: `output` on the root only, empty elsewhere.
-  virtual Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
-                                       PostOptions options) = 0;
+  Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
+                               PostOptions options) {
+    return post({wire::Kind::kReduce, {std::move(input)}, {std::move(output)}, root, how},
+                std::move(options));
+  }
   // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
-  virtual Result<Sequence> post_barrier(PostOptions options) = 0;
+  Result<Sequence> post_barrier(PostOptions options) {
+    return post({wire::Kind::kBarrier, {}, {}}, std::move(options));
+  }
 
   // Lends the calling thread to `lane` until `done()` is true or `until`
   // has come: between ranks of one host a thread that waits for a result does its work itself.
@@ -143,6 +159,17 @@ class Group {
   virtual Status give_up(Nanos limit) = 0;
 
   virtual GroupStats stats() const = 0;
+
+ protected:
+  // What a call hands over; which of it counts is the kind's.
+  struct Call {
+    wire::Kind kind;
+    std::vector<Slice> inputs, outputs;
+    Member root = kNoMember;
+    Reducing how = {};
+  };
+  // Checks the arguments and posts.
+  virtual Result<Sequence> post(Call call, PostOptions options) = 0;
 };
 
 struct GroupSpec {

@@ -25,14 +25,6 @@ GroupBase::GroupBase(const GroupSpec& spec)
 
 bool GroupBase::here() const { return getpid() == pid_; }
 
-Status GroupBase::check_block(const std::string& op, uint64_t bytes) const {
-  if (bytes <= max_block_) return {};
-  return Status(Code::kInvalidArgument,
-                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
-                    name_ + "': at most " + std::to_string(max_block_) + " bytes with chunks of " +
-                    std::to_string(fixed_.chunk) + "; split it");
-}
-
 Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) const {
   if (!here()) {
     return Status(

@@ -26,16 +26,6 @@ class GroupBase : public Group {
 
   Member rank() const override { return rank_; }
   Member size() const override { return static_cast<Member>(size_); }
-  Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) override;
-  Result<Sequence> post_allgather(Slice input, std::vector<Slice> outputs,
-                                  PostOptions options) override;
-  Result<Sequence> post_reduce_scatter(std::vector<Slice> inputs, Slice output, Reducing how,
-                                       PostOptions options) override;
-  Result<Sequence> post_allreduce(Slice input, Slice output, Reducing how,
-                                  PostOptions options) override;
-  Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
-                               PostOptions options) override;
-  Result<Sequence> post_barrier(PostOptions options) override;
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }
@@ -101,17 +91,11 @@ class GroupBase : public Group {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 
  private:
-  // The work of a group of one: nothing but a copy.
-  using Local = std::function<void()>;
-  Result<Sequence> post(LaneId lane, Post post, PostOptions options, const Local& local = {});
+  // Each kind's checks, and the way of a post to its lane: group_posts.cpp.
+  class Posting;
+  Result<Sequence> post(Call call, PostOptions options) override;
   Result<Sequence> take_turn(LaneId lane, Post post);               // state_->mutex held
   Status check_sequence(const std::string& op, LaneId lane) const;  // state_->mutex held
-  Result<Sequence> post_reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
-                                  PostOptions options);
-  bool collapses(const Slice& slice) const;
-  void advise_memory(const Slice& slice) const;
-  void advise_memory(const std::vector<Slice>& slices) const;
-  Status check_block(const std::string& op, uint64_t bytes) const;
 };
 
 }  // namespace mcast

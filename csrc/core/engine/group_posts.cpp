@@ -36,32 +36,49 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 
 }  // namespace
 
-// Whether it is time to move what is there already into huge pages: once, for memory that lives
-// longer than an operation, where others read it.
-bool GroupBase::collapses(const Slice& slice) const {
-  constexpr uint32_t kCollapseAt = 3;
-  return read_by_peers() && slice.region && slice.region->uses() == kCollapseAt;
-}
+// One call: the group that it is made of, with each kind's checks.
+class GroupBase::Posting {
+ public:
+  explicit Posting(GroupBase& group) : g_(group) {}
 
-void GroupBase::advise_memory(const Slice& slice) const {
-  if (config_.huge_pages == 0 || size_ == 1) return;
-  advise_huge(slice.bytes());
-  if (collapses(slice)) collapse_huge(slice.bytes());
-}
+  Result<Sequence> broadcast(Call call, PostOptions options);
+  Result<Sequence> allgather(Call call, PostOptions options);
+  Result<Sequence> reduce_scatter(Call call, PostOptions options);
+  Result<Sequence> allreduce(Call call, PostOptions options);
+  Result<Sequence> reduce(Call call, PostOptions options);
+  Result<Sequence> barrier(Call call, PostOptions options);
 
-// Slices that follow each other in memory, as the blocks of one tensor do, count as one.
-void GroupBase::advise_memory(const std::vector<Slice>& slices) const {
-  if (config_.huge_pages == 0 || size_ == 1) return;
-  for (size_t i = 0; i < slices.size();) {
-    const Slice& first = slices[i];
-    size_t length = slices[i++].length;
-    while (i < slices.size() && slices[i].data() == first.data() + length) {
-      length += slices[i++].length;
-    }
-    const ConstBytes range{first.data(), length};
-    advise_huge(range);
-    if (collapses(first)) collapse_huge(range);
+ private:
+  // The work of a group of one: nothing but a copy.
+  using Local = std::function<void()>;
+  Result<Sequence> push(LaneId lane, Post post, PostOptions options, const Local& local = {});
+  Result<Sequence> reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
+                             PostOptions options);
+  bool collapses(const Slice& slice) const;
+  void advise_memory(const Slice& slice) const;
+  void advise_memory(const std::vector<Slice>& slices) const;
+  Status check_block(const std::string& op, uint64_t bytes) const;
+
+  GroupBase& g_;
+};
+
+Result<Sequence> GroupBase::post(Call call, PostOptions options) {
+  Posting posting(*this);
+  switch (call.kind) {
+    case wire::Kind::kBroadcast:
+      return posting.broadcast(std::move(call), std::move(options));
+    case wire::Kind::kAllgather:
+      return posting.allgather(std::move(call), std::move(options));
+    case wire::Kind::kBarrier:
+      return posting.barrier(std::move(call), std::move(options));
+    case wire::Kind::kReduceScatter:
+      return posting.reduce_scatter(std::move(call), std::move(options));
+    case wire::Kind::kAllreduce:
+      return posting.allreduce(std::move(call), std::move(options));
+    case wire::Kind::kReduce:
+      return posting.reduce(std::move(call), std::move(options));
   }
+  return Status(Code::kInternal, "");  // all kinds are above
 }
 
 Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
@@ -79,32 +96,6 @@ Result<Sequence> GroupBase::take_turn(LaneId lane, Post post) {
   return sequence;
 }
 
-Result<Sequence> GroupBase::post(LaneId lane, Post post, PostOptions options, const Local& local) {
-  post.posted = monotonic_now();
-  post.timeout = options.timeout;
-  post.done = std::move(options.done);
-  post.on_completed = std::move(options.on_completed);
-  post.completed_step = options.completed_step;
-  {
-    auto lock = enter(post.descriptor.name);
-    if (!lock.ok()) return lock.status();
-    if (size_ > 1) {
-      if (lane == LaneId::kReduce) state_->reduced = true;
-      Result<Sequence> taken = take_turn(lane, std::move(post));
-      lock->unlock();
-      if (taken.ok()) pushed(lane);
-      return taken;
-    }
-    if (Status status = check_sequence(post.descriptor.name, lane); !status.ok()) return status;
-    post.sequence = state_->next[lane]++;
-  }
-  if (local) local();
-  counters_[lane]->add(Counter::ops_posted);
-  counters_[lane]->add(Counter::ops_completed);
-  if (post.done) post.done({});
-  return post.sequence;
-}
-
 Status GroupBase::post_part(Post post) {
   auto lock = enter(post.descriptor.name);
   if (!lock.ok()) return lock.status();
@@ -115,28 +106,95 @@ Status GroupBase::post_part(Post post) {
   return {};
 }
 
-Result<Sequence> GroupBase::post_broadcast(Slice data, Member root, PostOptions options) {
+// Whether it is time to move what is there already into huge pages: once, for memory that lives
+// longer than an operation, where others read it.
+bool GroupBase::Posting::collapses(const Slice& slice) const {
+  constexpr uint32_t kCollapseAt = 3;
+  return g_.read_by_peers() && slice.region && slice.region->uses() == kCollapseAt;
+}
+
+void GroupBase::Posting::advise_memory(const Slice& slice) const {
+  if (g_.config_.huge_pages == 0 || g_.size_ == 1) return;
+  advise_huge(slice.bytes());
+  if (collapses(slice)) collapse_huge(slice.bytes());
+}
+
+// Slices that follow each other in memory, as the blocks of one tensor do, count as one.
+void GroupBase::Posting::advise_memory(const std::vector<Slice>& slices) const {
+  if (g_.config_.huge_pages == 0 || g_.size_ == 1) return;
+  for (size_t i = 0; i < slices.size();) {
+    const Slice& first = slices[i];
+    size_t length = slices[i++].length;
+    while (i < slices.size() && slices[i].data() == first.data() + length) {
+      length += slices[i++].length;
+    }
+    const ConstBytes range{first.data(), length};
+    advise_huge(range);
+    if (collapses(first)) collapse_huge(range);
+  }
+}
+
+Status GroupBase::Posting::check_block(const std::string& op, uint64_t bytes) const {
+  if (bytes <= g_.max_block_) return {};
+  return Status(Code::kInvalidArgument,
+                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
+                    g_.name_ + "': at most " + std::to_string(g_.max_block_) +
+                    " bytes with chunks of " + std::to_string(g_.fixed_.chunk) + "; split it");
+}
+
+Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions options,
+                                          const Local& local) {
+  post.posted = monotonic_now();
+  post.timeout = options.timeout;
+  post.done = std::move(options.done);
+  post.on_completed = std::move(options.on_completed);
+  post.completed_step = options.completed_step;
+  {
+    auto lock = g_.enter(post.descriptor.name);
+    if (!lock.ok()) return lock.status();
+    if (g_.size_ > 1) {
+      if (lane == LaneId::kReduce) g_.state_->reduced = true;
+      Result<Sequence> taken = g_.take_turn(lane, std::move(post));
+      lock->unlock();
+      if (taken.ok()) g_.pushed(lane);
+      return taken;
+    }
+    if (Status status = g_.check_sequence(post.descriptor.name, lane); !status.ok()) return status;
+    post.sequence = g_.state_->next[lane]++;
+  }
+  if (local) local();
+  g_.counters_[lane]->add(Counter::ops_posted);
+  g_.counters_[lane]->add(Counter::ops_completed);
+  if (post.done) post.done({});
+  return post.sequence;
+}
+
+Result<Sequence> GroupBase::Posting::broadcast(Call call, PostOptions options) {
+  Slice data = std::move(call.outputs[0]);
+  const Member root = call.root;
   const std::string name = name_of(options, "broadcast");
-  if (root >= size_) {
+  if (root >= g_.size_) {
     return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
-                                              " is not a rank of group '" + name_ + "' (size " +
-                                              std::to_string(size_) + ")");
+                                              " is not a rank of group '" + g_.name_ + "' (size " +
+                                              std::to_string(g_.size_) + ")");
   }
   if (Status status = check_block(name, data.length); !status.ok()) return status;
   advise_memory(data);
   Post p;
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
-  if (root == rank_) p.input = data;
+  if (root == g_.rank_) p.input = data;
   p.outputs = {std::move(data)};
-  return post(LaneId::kMulticast, std::move(p), std::move(options));
+  return push(LaneId::kMulticast, std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outputs,
-                                           PostOptions options) {
+Result<Sequence> GroupBase::Posting::allgather(Call call, PostOptions options) {
+  Slice input = std::move(call.inputs[0]);
+  std::vector<Slice> outputs = std::move(call.outputs);
   const std::string name = name_of(options, "all_gather");
-  if (outputs.size() != size_) {
+  if (outputs.size() != g_.size_) {
     return Status(Code::kInvalidArgument, name + ": " + std::to_string(outputs.size()) +
-                                              " outputs for " + std::to_string(size_) + " ranks");
+                                              " outputs for " + std::to_string(g_.size_) +
+                                              " ranks");
   }
   for (size_t i = 0; i < outputs.size(); i++) {
     if (outputs[i].length != input.length) {
@@ -148,15 +206,15 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
   }
   if (Status status = check_block(name, input.length); !status.ok()) return status;
   advise_memory(outputs);
-  const Slice& own = outputs[rank_];
+  const Slice& own = outputs[g_.rank_];
   if (own.data() != input.data()) advise_memory(input);
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
       return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
     }
-    if (const auto open = enter(name); !open.ok()) return open.status();
-    if (!copies_own_block()) {
-      copy_result(own.data(), input.data(), input.length, input.length * size_);
+    if (const auto open = g_.enter(name); !open.ok()) return open.status();
+    if (!g_.copies_own_block()) {
+      copy_result(own.data(), input.data(), input.length, input.length * g_.size_);
       streaming_fence();
     }
   }
@@ -164,11 +222,11 @@ Result<Sequence> GroupBase::post_allgather(Slice input, std::vector<Slice> outpu
   p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
   p.input = std::move(input);
   p.outputs = std::move(outputs);
-  return post(LaneId::kMulticast, std::move(p), std::move(options));
+  return push(LaneId::kMulticast, std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_t bytes,
-                                           ReduceArgs args, PostOptions options) {
+Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uint64_t bytes,
+                                               ReduceArgs args, PostOptions options) {
   const std::string name = name_of(options, wire::kind_name(kind));
   const size_t element = element_size(args.element);
   if (element == 0 || !reducible(args.element, args.reduction)) {
@@ -182,7 +240,7 @@ Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_
   }
   if (Status status = check_block(name, bytes); !status.ok()) return status;
   for (size_t i = 0; i < args.inputs.size(); i++) {
-    const bool own = kind != wire::Kind::kReduceScatter || i == rank_;
+    const bool own = kind != wire::Kind::kReduceScatter || i == g_.rank_;
     if (overlap(args.inputs[i], args.output) && !(own && same(args.inputs[i], args.output))) {
       return Status(Code::kInvalidArgument,
                     name + ": the output overlaps input " + std::to_string(i) + " partly");
@@ -194,16 +252,18 @@ Result<Sequence> GroupBase::post_reduction(wire::Kind kind, Member root, uint64_
   p.descriptor = {kind, options.label.element, root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
-  return post(LaneId::kReduce, std::move(p), std::move(options),
+  return push(LaneId::kReduce, std::move(p), std::move(options),
               [&] { reduce_alone(args, args.inputs[0]); });
 }
 
-Result<Sequence> GroupBase::post_reduce_scatter(std::vector<Slice> inputs, Slice output,
-                                                Reducing how, PostOptions options) {
+Result<Sequence> GroupBase::Posting::reduce_scatter(Call call, PostOptions options) {
+  std::vector<Slice> inputs = std::move(call.inputs);
+  Slice output = std::move(call.outputs[0]);
+  const Reducing how = call.how;
   const std::string name = name_of(options, "reduce_scatter");
-  if (inputs.size() != size_) {
+  if (inputs.size() != g_.size_) {
     return Status(Code::kInvalidArgument, name + ": " + std::to_string(inputs.size()) +
-                                              " inputs for " + std::to_string(size_) + " ranks");
+                                              " inputs for " + std::to_string(g_.size_) + " ranks");
   }
   for (size_t i = 0; i < inputs.size(); i++) {
     if (inputs[i].length != output.length) {
@@ -214,65 +274,65 @@ Result<Sequence> GroupBase::post_reduce_scatter(std::vector<Slice> inputs, Slice
     }
   }
   const uint64_t bytes = output.length;
-  return post_reduction(
-      wire::Kind::kReduceScatter, kNoMember, bytes,
-      {how.element, how.reduction, how.factor, std::move(inputs), std::move(output)},
-      std::move(options));
+  return reduction(wire::Kind::kReduceScatter, kNoMember, bytes,
+                   {how.element, how.reduction, how.factor, std::move(inputs), std::move(output)},
+                   std::move(options));
 }
 
-Result<Sequence> GroupBase::post_allreduce(Slice input, Slice output, Reducing how,
-                                           PostOptions options) {
+Result<Sequence> GroupBase::Posting::allreduce(Call call, PostOptions options) {
+  Slice input = std::move(call.inputs[0]), output = std::move(call.outputs[0]);
+  const Reducing how = call.how;
   if (input.length != output.length) {
     return Status(Code::kInvalidArgument, name_of(options, "all_reduce") + ": the input has " +
                                               std::to_string(input.length) + " bytes, the output " +
                                               std::to_string(output.length));
   }
   const uint64_t bytes = input.length;
-  return post_reduction(
-      wire::Kind::kAllreduce, kNoMember, bytes,
-      {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
-      std::move(options));
+  return reduction(wire::Kind::kAllreduce, kNoMember, bytes,
+                   {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
+                   std::move(options));
 }
 
-Result<Sequence> GroupBase::post_reduce(Slice input, Slice output, Member root, Reducing how,
-                                        PostOptions options) {
+Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
+  Slice input = std::move(call.inputs[0]), output = std::move(call.outputs[0]);
+  const Member root = call.root;
+  const Reducing how = call.how;
   const std::string name = name_of(options, "reduce");
-  if (root >= size_) {
+  if (root >= g_.size_) {
     return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
-                                              " is not a rank of group '" + name_ + "' (size " +
-                                              std::to_string(size_) + ")");
+                                              " is not a rank of group '" + g_.name_ + "' (size " +
+                                              std::to_string(g_.size_) + ")");
   }
-  if (root == rank_ && input.length != output.length) {
+  if (root == g_.rank_ && input.length != output.length) {
     return Status(Code::kInvalidArgument, name + ": the input has " + std::to_string(input.length) +
                                               " bytes, the output " +
                                               std::to_string(output.length));
   }
-  if (root != rank_) output = {};
+  if (root != g_.rank_) output = {};
   const uint64_t bytes = input.length;
-  return post_reduction(
-      wire::Kind::kReduce, root, bytes,
-      {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
-      std::move(options));
+  return reduction(wire::Kind::kReduce, root, bytes,
+                   {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
+                   std::move(options));
 }
 
-Result<Sequence> GroupBase::post_barrier(PostOptions options) {
+Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
   const std::string name = name_of(options, "barrier");
   Post p;
   p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
-  if (size_ == 1) return post(LaneId::kMulticast, std::move(p), std::move(options));
+  if (g_.size_ == 1) return push(LaneId::kMulticast, std::move(p), std::move(options));
   p.posted = monotonic_now();
   p.timeout = options.timeout;
-  auto lock = enter(name);
+  auto lock = g_.enter(name);
   if (!lock.ok()) return lock.status();
   // Before anything is pushed: a barrier on one lane alone would never end.
   for (const LaneId lane : kBothLanes) {
-    if (Status status = check_sequence(name, lane); !status.ok()) return status;
+    if (Status status = g_.check_sequence(name, lane); !status.ok()) return status;
   }
-  if (!std::exchange(state_->reduced, false)) {
+  if (!std::exchange(g_.state_->reduced, false)) {
     p.done = std::move(options.done);
-    Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(p));
+    Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
     lock->unlock();
-    if (taken.ok()) pushed(LaneId::kMulticast);
+    if (taken.ok()) g_.pushed(LaneId::kMulticast);
     return taken;
   }
   struct Both {
@@ -291,11 +351,11 @@ Result<Sequence> GroupBase::post_barrier(PostOptions options) {
     }
     if (both->done) both->done(both->first);
   };
-  if (auto taken = take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
-  Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(p));
+  if (auto taken = g_.take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
+  Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
   lock->unlock();
-  pushed(LaneId::kReduce);
-  if (taken.ok()) pushed(LaneId::kMulticast);
+  g_.pushed(LaneId::kReduce);
+  if (taken.ok()) g_.pushed(LaneId::kMulticast);
   return taken;
 }
 

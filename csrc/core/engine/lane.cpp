@@ -1,7 +1,8 @@
 // One turn of a lane: datagrams first (bounded), then streams, then every group's timers and
-// sending, then what is batched leaves, then callbacks run. A timer that could declare a loss or a death only sees
-// `drained` when this turn found the datagram socket empty. Frames for a group that this rank has
-// not made yet (its peers may be ahead after the rendezvous) wait in a small bounded store.
+// sending, then what is batched leaves, then callbacks run. A timer that could declare a loss or a
+// death only sees `drained` when this turn found the datagram socket empty. Frames for a group that
+// this rank has not made yet (its peers may be ahead after the rendezvous) wait in a small bounded
+// store.
 //
 // Naps. Every super-packet that finds the thread asleep costs a wake-up here and, where cores are
 // few, takes the core from the sender. While much is on its way the thread therefore sleeps by the

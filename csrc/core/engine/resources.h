@@ -10,9 +10,9 @@
 #include "base/random.h"
 #include "base/trace.h"
 #include "engine/group_base.h"
-#include "host/peer_registry.h"
 #include "engine/lane_pool.h"
 #include "engine/rendezvous.h"
+#include "host/peer_registry.h"
 
 namespace mcast {
 

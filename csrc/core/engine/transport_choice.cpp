@@ -30,8 +30,8 @@ Result<TransportChoice> asked_for(const std::vector<RankRecord>& records,
     return TransportChoice{&type, std::string(type.name) + " was asked for"};
   return Status(Code::kUnavailable, rank_text(records, rank) + " cannot use " + type.name + ": " +
                                         records[rank].problem_of(type.name) +
-                                        "; set MCAST_TRANSPORT=auto or " +
-                                        fallback_transport().name + " to do without");
+                                        "; to do without it, set MCAST_TRANSPORT=auto or " +
+                                        fallback_transport().name);
 }
 
 }  // namespace

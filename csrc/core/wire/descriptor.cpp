@@ -8,24 +8,6 @@
 
 namespace mcast::wire {
 
-const char* kind_name(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kAllgather:
-      return "all_gather";
-    case Kind::kBarrier:
-      return "barrier";
-    case Kind::kReduceScatter:
-      return "reduce_scatter";
-    case Kind::kAllreduce:
-      return "all_reduce";
-    case Kind::kReduce:
-      return "reduce";
-  }
-  return "unknown";
-}
-
 uint32_t Descriptor::hash() const noexcept {
   uint64_t h = mix64(bytes + 0x9e3779b97f4a7c15ULL);
   h = mix64(h ^ (static_cast<uint64_t>(kind) | static_cast<uint64_t>(element) << 8 |
@@ -46,7 +28,7 @@ std::string Descriptor::to_string() const {
     if (element != 0xff) text += ", element type " + std::to_string(element);
   }
   if (reduction != 0) text += std::string(", ") + reduction_name(static_cast<Reduction>(reduction));
-  if (kind == Kind::kBroadcast || kind == Kind::kReduce) text += ", root " + std::to_string(root);
+  if (is_rooted(kind)) text += ", root " + std::to_string(root);
   return text + ")";
 }
 

@@ -9,17 +9,36 @@
 
 namespace mcast::wire {
 
-enum class Kind : uint8_t {
-  kBroadcast = 1,
-  kAllgather = 2,
-  kBarrier = 3,
-  kReduceScatter = 4,
-  kAllreduce = 5,
-  kReduce = 6,
+// Number on the wire, name, whether it has a root, whether it reduces.
+#define MCAST_KINDS(X)                                \
+  X(kBroadcast, 1, "broadcast", true, false)          \
+  X(kAllgather, 2, "all_gather", false, false)        \
+  X(kBarrier, 3, "barrier", false, false)             \
+  X(kReduceScatter, 4, "reduce_scatter", false, true) \
+  X(kAllreduce, 5, "all_reduce", false, true)         \
+  X(kReduce, 6, "reduce", true, true)
+
+#define MCAST_KIND(name, number, ...) name = number,
+enum class Kind : uint8_t { MCAST_KINDS(MCAST_KIND) };
+#undef MCAST_KIND
+
+struct KindRow {
+  Kind kind;
+  const char* name;
+  bool rooted, reduces;
 };
-inline constexpr uint8_t kKindMax = 6;
-constexpr bool is_reduction(Kind kind) noexcept { return kind >= Kind::kReduceScatter; }
-const char* kind_name(Kind kind) noexcept;
+#define MCAST_KIND(name, number, text, rooted, reduces) {Kind::name, text, rooted, reduces},
+inline constexpr KindRow kKinds[] = {MCAST_KINDS(MCAST_KIND)};
+#undef MCAST_KIND
+inline constexpr uint8_t kKindMax = sizeof kKinds / sizeof kKinds[0];
+
+// A valid kind's.
+constexpr const KindRow& row_of(Kind kind) noexcept {
+  return kKinds[static_cast<uint8_t>(kind) - 1];
+}
+constexpr bool is_reduction(Kind kind) noexcept { return row_of(kind).reduces; }
+constexpr bool is_rooted(Kind kind) noexcept { return row_of(kind).rooted; }
+constexpr const char* kind_name(Kind kind) noexcept { return row_of(kind).name; }
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;

@@ -107,5 +107,13 @@ TEST_P(RefusedSchedules, DeliverExactBytes) {
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RefusedSchedules, testing::Range(0, 2));
 
+// What `make soak` found. Both: data that was gathered and then repaired before the medium took it.
+TEST(FoundSchedules, DeliverExactBytes) {
+  for (const uint64_t seed : {3452575975ull, 704015551605ull}) {
+    EXPECT_EQ(run_schedule(make_schedule(seed, {.reduce = true, .refusals = true})).error, "")
+        << seed;
+  }
+}
+
 }  // namespace
 }  // namespace mcast::test

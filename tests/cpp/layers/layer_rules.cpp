@@ -36,11 +36,11 @@ constexpr std::string_view kHostDrivers[] = {"attachment", "futex",         "inb
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock closing connection_room fault_classifier group",  // facts
-    "rendezvous roster transport_choice",                    // what ranks agree on
-    "lane lane_thread lane_pool",         // what drives groups
-    "exchange group_base group_posts",                       // what all groups do alike
-    "split",                                                 // carrying one out by others
+    "clock connection_room fault_classifier group",  // facts
+    "rendezvous roster transport_choice",            // what ranks agree on
+    "lane lane_thread lane_pool",                    // what drives groups
+    "exchange group_base group_posts",               // what all groups do alike
+    "split",                                         // carrying one out by others
     "network_group network_open host_group rails subgroups",
     "resources",  // what groups share
     "bootstrap bootstrap_host bootstrap_split",

@@ -31,6 +31,15 @@ void SimNetwork::schedule(Nanos at, size_t to, std::function<void()> run) {
   events_.push(Event{at, order_++, to, std::move(run)});
 }
 
+std::vector<ConstBytes> SimNetwork::unflushed() const {
+  std::vector<ConstBytes> headers;
+  for (const SimTransport* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    for (const auto& g : endpoint->gathered_) headers.emplace_back(g.header);
+  }
+  return headers;
+}
+
 Nanos SimNetwork::next_event() const { return events_.empty() ? kNever : events_.top().at; }
 
 bool SimNetwork::waiting(size_t endpoint) const {

@@ -95,6 +95,8 @@ class SimNetwork {
     uint64_t data_dropped_chunks = 0;
   };
   const Totals& totals() const { return totals_; }
+  // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
+  std::vector<ConstBytes> unflushed() const;
 
  private:
   friend class SimTransport;
