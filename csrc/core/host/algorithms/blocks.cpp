@@ -22,7 +22,7 @@ HostPlan plan_blocks(const wire::Descriptor& d, uint32_t members) {
   plan.slice = kHostSlot;
   plan.rounds = rounds_of(d.bytes, plan.slice);
   plan.large = plan.rounds > 1;
-  plan.whole = d.kind == wire::Kind::kAllgather ? d.bytes * members : d.bytes;
+  plan.whole = wire::is_rooted(d.kind) ? d.bytes : d.bytes * members;
   return plan;
 }
 
@@ -31,7 +31,7 @@ void fill_blocks(HostTools& tools, HostOperation& op, uint32_t index) {
   const Member self = tools.lane.self();
   const uint64_t round = op.first + index;
   const size_t slice = op.plan.slice, offset = index * slice;
-  const bool broadcast = d.kind == wire::Kind::kBroadcast;
+  const bool broadcast = wire::is_rooted(d.kind);
   if (broadcast && d.root != self) return;
   copy_to_slot(tools, round, op.post.input, offset, slice, 0);
   if (broadcast) return;
@@ -44,7 +44,7 @@ void fill_blocks(HostTools& tools, HostOperation& op, uint32_t index) {
 
 Taken take_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large) {
   const wire::Descriptor& d = op.post.descriptor;
-  const bool broadcast = d.kind == wire::Kind::kBroadcast;
+  const bool broadcast = wire::is_rooted(d.kind);
   if (broadcast && d.root == tools.lane.self()) return Taken::kAll;
   if (op.plan.large && !large) {
     const bool others = std::count(op.agreed.begin(), op.agreed.end(), true) > 1;
