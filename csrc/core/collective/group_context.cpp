@@ -139,10 +139,10 @@ void GroupContext::drive_suspicion(Nanos now) {
   if (now >= suspicion_.until) fail(suspicion_.why, kNoMember);
 }
 
-bool GroupContext::take_maybe_complete(std::vector<Sequence>& sequences) {
-  sequences.clear();
-  sequences.swap(maybe_complete_);
-  return !sequences.empty();
+const std::vector<Sequence>& GroupContext::take_maybe_complete() {
+  taken_.clear();
+  taken_.swap(maybe_complete_);
+  return taken_;
 }
 
 void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,

@@ -79,8 +79,8 @@ class GroupContext {
 
   // GroupCore looks whether it is, at the end of this event.
   void may_be_complete(const Operation& op) { maybe_complete_.push_back(op.post.sequence); }
-  // Those, in the order in which they were noted; `sequences` is overwritten. False: none.
-  bool take_maybe_complete(std::vector<Sequence>& sequences);
+  // Those, in the order in which they were noted. Valid until the next call.
+  const std::vector<Sequence>& take_maybe_complete();
 
   // To a member over the stream: nothing to oneself and to who is gone.
   void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
@@ -121,7 +121,7 @@ class GroupContext {
     Status why;
     Nanos until = kNever;
   } suspicion_;
-  std::vector<Sequence> maybe_complete_;
+  std::vector<Sequence> maybe_complete_, taken_;
 };
 
 }  // namespace mcast

@@ -84,11 +84,12 @@ Nanos GroupCore::deadline(Nanos now) const {
 
 // The end of every event: what parts have noted is acted upon.
 void GroupCore::settle(Nanos now) {
-  std::vector<Sequence> noted;
   for (;;) {
     admit_deferred(now);
-    release(completion_.released(), now);
-    if (g_.failed() || !g_.take_maybe_complete(noted)) break;
+    if (g_.ops.base() < completion_.released()) release(completion_.released(), now);
+    if (g_.failed()) break;
+    const std::vector<Sequence>& noted = g_.take_maybe_complete();
+    if (noted.empty()) break;
     for (const Sequence s : noted) {
       if (Operation* const op = g_.find(s)) check_complete(*op, now);
     }

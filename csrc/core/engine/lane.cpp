@@ -1,12 +1,14 @@
 // One turn of a lane: datagrams first (bounded), then streams, then every group's timers and
-// sending, then what is batched leaves, then callbacks run. A timer that could declare a loss or a
-// death only sees `drained` when this turn found the datagram socket empty. Frames for a group that
-// this rank has not made yet (its peers may be ahead after the rendezvous) wait in a small bounded
-// store.
+// sending, then what is batched leaves. Callbacks of operations that have ended run twice in a
+// turn, outside of every event: after what was received, and before the batch leaves. A timer that
+// could declare a loss or a death only sees `drained` when this turn found the datagram socket
+// empty. Frames for a group that this rank has not made yet (its peers may be ahead after the
+// rendezvous) wait in a small bounded store.
 //
-// Naps. Every super-packet that finds the thread asleep costs a wake-up here and, where cores are
-// few, takes the core from the sender. While much is on its way the thread therefore sleeps by the
-// clock, for no longer than what then arrives is a small part of the window.
+// Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
+// where cores are few, takes the core from the sender. While much is on its way the thread
+// therefore sleeps by the clock, for no longer than what then arrives is a small part of the
+// window.
 #include "engine/lane.h"
 
 #include <algorithm>
@@ -165,16 +167,23 @@ bool Lane::poll(Nanos now) {
   }
   const size_t datagrams = transport_->datagram().receive(*this, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
+  deliver();
   busy_ = 0;
   for (const auto& [tag, group] : groups_) busy_ += group->core_.busy() ? 1 : 0;
   bool more = false;
   for (const auto& [tag, group] : groups_) {
     more = group->core_.progress(now, datagrams == 0) || more;
   }
+  // Before what is batched leaves: a caller that goes on has waited longest.
+  const bool ended = deliver();
   const bool flushed = transport_->datagram().flush();
+  return datagrams > 0 || events > 0 || ended || (more && flushed);
+}
+
+bool Lane::deliver() {
   bool ended = false;
   for (const auto& [tag, group] : groups_) ended = group->core_.deliver() || ended;
-  return datagrams > 0 || events > 0 || ended || (more && flushed);
+  return ended;
 }
 
 Nanos Lane::deadline(Nanos now) const {

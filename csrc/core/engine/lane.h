@@ -105,6 +105,7 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
+  bool deliver();
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
 
