@@ -7,7 +7,7 @@
 #   tools/aarch64.sh test       runs them; MCAST_TEST_SEEDS=n: per cent of the usual seeds, here 5
 #
 # Without a word: all four. The libraries do not go into the system: its arm64 packages of ISA-L would
-# take the place of its own. What this shows of memory ordering: docs/architecture.md, "Other machines".
+# take the place of its own. What this shows of memory ordering: docs/testing.md.
 set -eu
 cd "$(dirname "$0")/.."
 

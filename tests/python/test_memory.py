@@ -1,4 +1,4 @@
-"""Memory that groups and operations take, beside the formula of docs/architecture.md ("Memory")."""
+"""Memory that groups and operations take, beside the formula of docs/memory.md."""
 
 from __future__ import annotations
 

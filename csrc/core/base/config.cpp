@@ -17,8 +17,6 @@
 #include <string_view>
 #include <variant>
 
-#include "base/rng.h"
-
 namespace mcast {
 namespace {
 
@@ -299,16 +297,6 @@ std::string Config::agreed_text() const {
     text += std::string(row.info.name) + "=" + format(*this, row);
   }
   return text;
-}
-
-uint64_t Config::agreed_hash() const {
-  // FNV-1a, then mixed, since FNV alone leaves the last bytes in the low bits.
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : agreed_text()) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3ULL;
-  }
-  return mix64(hash);
 }
 
 std::string Config::lane_key() const {

@@ -135,9 +135,8 @@ struct Config {
   std::string get(const std::string& name) const;
   // Every setting as text.
   std::map<std::string, std::string> values() const;
-  // "name=value ..." of the agreed settings, in table order, and its 64-bit hash.
+  // "name=value ..." of the agreed settings, in table order.
   std::string agreed_text() const;
-  uint64_t agreed_hash() const;
   // The values of the lane settings: equal for groups that may share lanes.
   std::string lane_key() const;
 };

@@ -46,7 +46,7 @@ struct Plan {
   bool small = false;   // finishes locally at once; its data is kept for repair by its root
   uint32_t chains = 1;  // roots that send at once, when not small
   Chunk eager = 0;      // chunks a root may send before credit
-  Chunk window = 1;     // chunks beyond the least mark, at first and at least
+  Chunk window = 1;     // chunks beyond the least high-water mark, at first and at least
   Chunk widest = 1;     // the same where the path holds more on its way: what receivers can queue
   Chunk quantum = 1;    // progress between two credit reports
   Chunk batch = 1;      // chunks per send batch

@@ -48,7 +48,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
     for (uint32_t m = 0; m < members; m++) {
       stream_outputs_.push_back({all.region, m * plan.block, plan.block});
     }
-    // A region of its own: its mark says whether our input has got here.
+    // A region of its own: its readable end says whether our input has got here.
     result_ = marked_apart(stream_outputs_[self]);
     stream_outputs_[self] = result_;
     own_staged_ = true;
@@ -61,7 +61,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
       stream_outputs_.push_back(length(member) == plan.block ? part(args.output, member)
                                                              : scratch(plan.block));
     }
-    // A region of its own: its mark is that of the folding, not of the output.
+    // A region of its own: its readable end is that of the folding, not of the output.
     result_ = marked_apart(stream_outputs_[self]);
     stream_outputs_[self] = result_;
   } else if (plan.way == ReduceWay::kScatter) {

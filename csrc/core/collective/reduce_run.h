@@ -40,7 +40,7 @@ class ReduceRun {
   const std::vector<Slice>& stream_outputs() const { return stream_outputs_; }
   // The own block's result; `region->readable()` follows the folding (publish()).
   const Slice& result() const { return result_; }
-  // Raises the mark of what may be multicast.
+  // Raises the readable end of what may be multicast.
   void publish();
   // Tells the owner how far our contribution to our own block may be read (staged sources); in the
   // one-step way takes our input once it is here. True: something was told.

@@ -57,7 +57,7 @@ struct PostOptions {
   // bytes from its start the output of this index holds for good. Called about every
   // `completed_step` bytes and at the end of each output but the own one; not after `done`. A
   // reduce_scatter has output 0; an all_reduce one per rank, the block that this rank folds, with
-  // the own one and without shorter ones; others have none, `done` is their mark. Must not
+  // the own one and without shorter ones; others have none, `done` says so. Must not
   // block, nor call the group. Calls for different outputs may be concurrent, on threads of the
   // engine's or in the posting call.
   std::function<void(uint32_t output, uint64_t bytes)> on_completed;

@@ -1,9 +1,9 @@
 // All parts of an operation are posted at once; data flows between them by readable ends. What a
-// rail delivers raises the mark of a region over the output's memory, which is the source of the
-// operations among the ranks of the host; on a broadcast root's host it is the other way round. The
-// host's operations go by pieces, in the order in which the rails deliver: where all roots send at
-// once, piece by piece over all blocks, else block by block. That order, like all that is posted
-// here, follows from the descriptor and from what the whole group has agreed on.
+// rail delivers raises the readable end of a region over the output's memory, which is the source
+// of the operations among the ranks of the host; on a broadcast root's host it is the other way
+// round. The host's operations go by pieces, in the order in which the rails deliver: where all
+// roots send at once, piece by piece over all blocks, else block by block. That order, like all
+// that is posted here, follows from the descriptor and from what the whole group has agreed on.
 #include "engine/rails.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ size_t round_up(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 // How much the ranks of a host take from each other at once.
 size_t piece_of(size_t block) { return std::clamp(round_up(block / 8), kLeastPiece, kMostPiece); }
 
-// The same memory with a mark of its own, of which nothing is ready. (It holds the memory, not the
-// other region: see ReduceRun.)
+// The same memory with a readable end of its own, of which nothing is ready. (It holds the memory,
+// not the other region: see ReduceRun.)
 Slice unready(const Slice& memory) {
   auto hold = memory.region ? memory.region->keepalive() : nullptr;
   Slice s{std::make_shared<Region>(memory.data(), memory.length, std::move(hold)), 0,
@@ -104,11 +104,11 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   std::vector<Member> ranks(hosts);
   for (uint32_t h = 0; h < hosts; h++) ranks[h] = rank_on_rail(h);
   on_rail.completed_step = whole.on_completed ? std::min(piece, whole.completed_step) : piece;
-  on_rail.on_completed = [ours, ranks, mark = whole.on_completed, wake = wake_host_](
+  on_rail.on_completed = [ours, ranks, on_completed = whole.on_completed, wake = wake_host_](
                              uint32_t h, uint64_t bytes) {
     ours[h].region->set_readable(bytes);
     wake();
-    if (mark) mark(ranks[h], bytes);
+    if (on_completed) on_completed(ranks[h], bytes);
   };
   part(rail(), std::move(on_rail), parts);
 
@@ -125,8 +125,10 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
     }
     if (whole.on_completed) {
       p.completed_step = whole.completed_step;
-      p.on_completed = [mark = whole.on_completed, members = hosts_.members(h), offset](
-                           uint32_t i, uint64_t bytes) { mark(members[i], offset + bytes); };
+      p.on_completed = [on_completed = whole.on_completed, members = hosts_.members(h), offset](
+                           uint32_t i, uint64_t bytes) {
+        on_completed(members[i], offset + bytes);
+      };
     }
     part(host(), std::move(p), parts);
   };
@@ -163,7 +165,7 @@ Rails::Broadcast Rails::cut(const Post& whole) const {
     auto prefix = std::make_shared<Prefix>(
         b.shares.lengths,
         [on_completed = whole.on_completed](uint64_t bytes) { on_completed(0, bytes); });
-    b.mark = [prefix](size_t i, uint64_t bytes) { prefix->raise(i, bytes); };
+    b.on_completed = [prefix](size_t i, uint64_t bytes) { prefix->raise(i, bytes); };
   }
   return b;
 }
@@ -182,11 +184,11 @@ Post Rails::broadcast_on_rail(const Broadcast& b) const {
   }
   p.outputs = {within(b.memory, place_ * b.shares.share, b.shares.lengths[place_])};
   p.completed_step = b.piece;
-  p.on_completed = [ours = b.ours, mark = b.mark, place = place_, wake = wake_host_](
-                       uint32_t, uint64_t bytes) {
+  p.on_completed = [ours = b.ours, on_completed = b.on_completed, place = place_,
+                    wake = wake_host_](uint32_t, uint64_t bytes) {
     ours.region->set_readable(bytes);
     wake();
-    if (mark) mark(place, bytes);
+    if (on_completed) on_completed(place, bytes);
   };
   return p;
 }
@@ -207,15 +209,15 @@ Post Rails::broadcast_on_host(const Broadcast& b, size_t i, size_t at) const {
   }
   p.outputs = {within(b.memory, offset, length)};
   const bool feeds = b.with_root && i == place_;
-  if (!feeds && !b.mark) return p;
+  if (!feeds && !b.on_completed) return p;
   p.completed_step = b.piece;
-  p.on_completed = [feeds, ours = b.ours, mark = b.mark, i, at, wake = wake_rail_](uint32_t,
-                                                                                   uint64_t bytes) {
+  p.on_completed = [feeds, ours = b.ours, on_completed = b.on_completed, i, at, wake = wake_rail_](
+                       uint32_t, uint64_t bytes) {
     if (feeds) {
       ours.region->set_readable(at + bytes);
       wake();
     }
-    if (mark) mark(i, at + bytes);
+    if (on_completed) on_completed(i, at + bytes);
   };
   return p;
 }

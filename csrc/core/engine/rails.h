@@ -43,7 +43,7 @@ class Rails final : public Split {
     Slice memory{};          // the whole, here
     Slice ours{};            // our part of it, as the neighbours or the rail may read it
     std::function<void(size_t rail, uint64_t bytes)>
-        mark{};  // completed end of a part; may be none
+        on_completed{};  // completed end of a part; may be none
   };
   Broadcast cut(const Post& whole) const;
   Post broadcast_on_rail(const Broadcast& b) const;

@@ -85,7 +85,7 @@ void Prefix::raise(size_t part, size_t bytes) {
     sum += here_[i];
     if (here_[i] < lengths_[i]) break;
   }
-  if (sum > marked_) mark_(marked_ = sum);
+  if (sum > raised_) on_raised_(raised_ = sum);
 }
 
 }  // namespace mcast

@@ -70,8 +70,8 @@ struct Shares {
 // Completed ends of one output whose parts arrive side by side: how far it is final from its start.
 class Prefix {
  public:
-  Prefix(std::vector<size_t> lengths, std::function<void(uint64_t)> mark)
-      : lengths_(std::move(lengths)), here_(lengths_.size()), mark_(std::move(mark)) {}
+  Prefix(std::vector<size_t> lengths, std::function<void(uint64_t)> on_raised)
+      : lengths_(std::move(lengths)), here_(lengths_.size()), on_raised_(std::move(on_raised)) {}
   // Any thread.
   void raise(size_t part, size_t bytes);
 
@@ -79,8 +79,8 @@ class Prefix {
   std::mutex mutex_;
   const std::vector<size_t> lengths_;
   std::vector<size_t> here_;
-  uint64_t marked_ = 0;
-  const std::function<void(uint64_t)> mark_;
+  uint64_t raised_ = 0;
+  const std::function<void(uint64_t)> on_raised_;
 };
 
 }  // namespace mcast

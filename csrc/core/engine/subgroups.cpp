@@ -1,5 +1,5 @@
 // Every block (all-gather: each rank's) is cut alike, so a part is an operation of the same kind.
-// Ready marks reach all parts through the region, which they share; completed ends are joined.
+// Readable ends reach all parts through the region, which they share; completed ends are joined.
 #include "engine/subgroups.h"
 
 namespace mcast {
@@ -31,9 +31,9 @@ void Subgroups::add_to(GroupStats& stats) const {
 
 void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& parts) {
   const auto [share, lengths] = Shares(whole.descriptor.bytes, groups_.size());
-  std::vector<std::shared_ptr<Prefix>> marks;
+  std::vector<std::shared_ptr<Prefix>> ends;
   for (uint32_t slot = 0; whole.on_completed && slot < whole.outputs.size(); slot++) {
-    marks.push_back(std::make_shared<Prefix>(
+    ends.push_back(std::make_shared<Prefix>(
         lengths,
         [on_completed = whole.on_completed, slot](uint64_t bytes) { on_completed(slot, bytes); }));
   }
@@ -50,7 +50,9 @@ void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& part
     for (const Slice& output : whole.outputs) p.outputs.push_back(cut(output));
     p.completed_step = whole.completed_step;
     if (whole.on_completed) {
-      p.on_completed = [marks, i](uint32_t slot, uint64_t bytes) { marks[slot]->raise(i, bytes); };
+      p.on_completed = [ends, i](uint32_t stream, uint64_t bytes) {
+        ends[stream]->raise(i, bytes);
+      };
     }
     part(*groups_[i], std::move(p), parts);
   }

@@ -5,9 +5,9 @@
 // progress: it shrinks by a fifth when more than one chunk in fifty was lost on some path (network
 // congestion; a thin random loss is left to repair alone) and grows by one batch otherwise. A
 // sender that stops announces Position{sent} after a short delay, by multicast a few times, then
-// once by stream, unless the marks show that everybody knows: so the loss of the tail of a window
-// or of the whole stream is always learnt, and a stream without loss costs no extra datagram. By
-// stream only with credit: then all have posted, so nobody forgets it.
+// once by stream, unless the high-water marks show that everybody knows: so the loss of the tail of
+// a window or of the whole stream is always learnt, and a stream without loss costs no extra
+// datagram. By stream only with credit: then all have posted, so nobody forgets it.
 #include "protocol/block_sender.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The transport contract. A transport gives one lane two endpoints with different promises (SC24
-// paper section III; docs/architecture.md):
+// paper section III; docs/transports.md):
 //
 //   Datagram  multicast to a group: unreliable, unordered, bounded size, sent and received in
 //   batches Stream    to one peer: reliable, in order, framed messages

@@ -124,15 +124,13 @@ TEST(Checker, TheStateMachineOfHost) {
 }
 
 TEST(Checker, EveryPairOfLayers) {
-  const std::vector<std::string> order = {"base",       "wire",     "crypto",
-                                          "transport",  "protocol", "aggregation",
-                                          "collective", "host",     "engine"};
+  const std::vector<std::string> order = {"base",       "wire", "transport", "protocol",
+                                          "collective", "host", "engine"};
   for (size_t from = 0; from < order.size(); ++from) {
     for (size_t to = 0; to < order.size(); ++to) {
       const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");
       // protocol sees less than its place allows.
-      const bool narrowed =
-          order[from] == "protocol" && (order[to] == "crypto" || order[to] == "transport");
+      const bool narrowed = order[from] == "protocol" && order[to] == "transport";
       EXPECT_EQ(broken.empty(), to <= from && !narrowed) << order[from] << " -> " << order[to];
       if (to > from) {
         EXPECT_THAT(broken.at(0), HasSubstr("higher layer " + order[to]));
@@ -183,7 +181,7 @@ TEST(Checker, ClockCalls) {
        {"auto t = std::chrono::steady_clock::now();", "clock_gettime(CLOCK_MONOTONIC, &ts);",
         "gettimeofday(&tv, nullptr);", "x = time(nullptr);", "return time(0);", "::time(&t);",
         "std::time(nullptr);", "usleep(5);"}) {
-    for (const char* folder : {"protocol", "collective", "aggregation", "wire"}) {
+    for (const char* folder : {"protocol", "collective", "wire"}) {
       EXPECT_THAT(header(folder, line), Contains(HasSubstr("time is an argument"))) << line;
     }
   }
