@@ -103,7 +103,7 @@ TSAN := $(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire protocol collective host
 THREADS := transport host engine
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
-SHORT := -HostEngine.Signals*:Introduce.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
+SHORT := -HostEngine.Signals*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 
 sanitize:
 	@tools/setup.sh packages

@@ -133,5 +133,6 @@ def test_four_ranks_without_a_terminal_or_unicode():
     assert max(map(len, lines)) <= 80
     assert "path: multicast" in done.stdout
     assert "All-gathers alone: a ring would have sent" in done.stdout
-    assert any(line.startswith("multicast ") and "#" in line for line in lines)
+    # However little of a column it fills: how much is the machine's affair.
+    assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)
     assert any(line.startswith("all 3 steps") for line in lines)

@@ -159,7 +159,7 @@ class GroupCore {
   void on_describe(const Frame& header, ConstBytes body);
 
   // group_failure.cpp
-  void on_abort(ConstBytes body, Sequence released);
+  void on_abort(ConstBytes body, Sequence released, Nanos now);
   void answer_failed(const Frame& header);
   void tell_failure(Nanos now);
   std::string op_text(const Post& post, Nanos now) const;

@@ -34,7 +34,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
       c.g_.counters.add(Counter::malformed);
     });
     set({T::kDescribe}, [](C& c, F& f, B b, N) { c.on_describe(f, b); });
-    set({T::kAbort}, [](C& c, F& f, B b, N) { c.on_abort(b, f.sequence); });
+    set({T::kAbort}, [](C& c, F& f, B b, N n) { c.on_abort(b, f.sequence, n); });
     set({T::kPing}, [](C& c, F& f, B b, N) { c.membership_.on_ping(f, b); });
     set({T::kPong}, [](C&, F&, B, N) {});
     set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
@@ -93,7 +93,13 @@ Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
     g_.counters.add(Counter::stale);
   } else if ((!reduction || reductions_.allowed_early(header)) && g_.early_allowed(header) &&
              !early_.keep(header, body)) {
-    reductions_.broke(header, "more was sent ahead than is allowed");
+    if (reduction) return reductions_.broke(header, "more was sent ahead than is allowed"), nullptr;
+    g_.fail(
+        Status(Code::kResourceExhausted,
+               "rank " + std::to_string(header.member) + " is so many operations ahead of rank " +
+                   std::to_string(g_.self) + " that what it says of them fills " +
+                   std::to_string(EarlyFrames::kMostControl >> 20) + " MiB"),
+        header.member);
   }
   return nullptr;
 }
@@ -157,7 +163,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
-    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence);
+    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence, now);
   } else if (header.sequence == 0) {  // a probe of the creation
     probe_.on_probe(header.member);
   } else {

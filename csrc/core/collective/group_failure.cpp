@@ -50,7 +50,7 @@ void GroupCore::tell_failure(Nanos now) {
   probe_.give_up(why);
 }
 
-void GroupCore::on_abort(ConstBytes body, Sequence released) {
+void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
   wire::AbortNotice notice;
   if (!wire::parse_abort(body, notice)) {
     g_.counters.add(Counter::malformed);
@@ -59,6 +59,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released) {
   g_.counters.add(Counter::aborts_received);
   // The news of a failure may overtake that of success: what was complete everywhere stays so.
   completion_.on_released(released);
+  settle(now);
   if (membership_.leaving() && g_.unfinished == 0) return;
   const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
   g_.fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text),

@@ -24,7 +24,9 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
       {[](const GroupCore& c) { return c.probe_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.probe_.drive(now); }},
       {[](const GroupCore& c) { return c.path_.deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.path_.drive(now); }},
+       [](GroupCore& c, Nanos now, bool) {
+         if (c.path_.checking() || !c.g_.ops.empty()) c.path_.drive(now);
+       }},
       {[](const GroupCore& c) { return c.small_.deadline(); },
        [](GroupCore& c, Nanos now, bool) {
          c.small_.announce(now);
@@ -64,7 +66,9 @@ bool GroupCore::progress(Nanos now, bool drained) {
       if (Operation* op = g_.find(s)) more = visit(*op, now, drained) || more;
     }
   }
+  if (g_.failed()) return false;  // what operations held is the callers' again
   repair_.serve_parked();
+  membership_.set_active(active(), now);
   for (const Timer& timer : timers()) {
     if (!g_.failed()) timer.act(*this, now, drained);
   }
@@ -85,8 +89,8 @@ Nanos GroupCore::deadline(Nanos now) const {
 // The end of every event: what parts have noted is acted upon.
 void GroupCore::settle(Nanos now) {
   for (;;) {
-    admit_deferred(now);
     if (g_.ops.base() < completion_.released()) release(completion_.released(), now);
+    admit_deferred(now);
     if (g_.failed()) break;
     const std::vector<Sequence>& noted = g_.take_maybe_complete();
     if (noted.empty()) break;

@@ -32,7 +32,7 @@ Membership::Membership(GroupContext& context)
       left_(context.size, UINT32_MAX) {}
 
 void Membership::on_turn(bool active, Nanos now) {
-  liveness_.set_active(active, now);
+  set_active(active, now);
   liveness_.on_poll(now);
 }
 

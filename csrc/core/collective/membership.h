@@ -14,8 +14,10 @@ class Membership {
  public:
   explicit Membership(GroupContext& context);
 
-  // With every turn. `active`: something is under way that a dead member would hold up.
+  // With every turn.
   void on_turn(bool active, Nanos now);
+  // Something is under way that a dead member would hold up: silence counts only then.
+  void set_active(bool active, Nanos now) { liveness_.set_active(active, now); }
   // Pings who is due and fails the group where one is silent for too long; `drained`: the
   // transport's receive side was seen empty. Fails it, too, where one that is gone is missed.
   void drive(Nanos now, bool drained);

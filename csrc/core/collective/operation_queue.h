@@ -54,7 +54,7 @@ class OperationQueue {
 
   // Its sequence is next().
   Operation& push(std::unique_ptr<Operation> op);
-  // Nothing of it is needed but what a Entry keeps.
+  // Nothing of it is needed but what an Entry keeps.
   void settle(Sequence s);
   // A settled operation of this root whose block is asked for: `op` takes the block.
   Operation& revive(Sequence s, std::unique_ptr<Operation> op);

@@ -90,7 +90,7 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
   if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self)) {
     suspect(text, now);
   } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= 1) {
-    if (g_.state == GroupState::kOpen) freeze(header.argument == 0, text, now);
+    if (!g_.switching()) freeze(header.argument == 0, text, now);
   } else if (header.type == FrameType::kSwitchReady && g_.tree.is_child(header.member, g_.self) &&
              g_.switching() && waiting_ > 0) {
     line_ = std::max(line_, header.argument);

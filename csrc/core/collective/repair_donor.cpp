@@ -99,7 +99,8 @@ void Repair::serve_parked() {
            parked_.next(asker, per_frame, part)) {
       Operation* const op = g_.find(part.sequence);
       const auto stream = op != nullptr ? op->stream_of(part.root) : std::nullopt;
-      if (!stream || !(op->data_held() || stream == op->own.stream)) continue;
+      const bool kept = stream && stream == op->own.stream && op->plan.small && op->own.started;
+      if (!stream || !(op->data_held() || kept)) continue;
       for (const ChunkRange& r : part.chunks) send_fetch_data(*op, *stream, asker, part.id, r);
     }
   }

@@ -10,7 +10,7 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kMeetingStep = 200 * kMilli;        // between looks at the other ranks' processes
+constexpr Nanos kAttachStep = 200 * kMilli;         // between looks at the other ranks' processes
 constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a silent rank
 
 }  // namespace
@@ -69,7 +69,7 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
   };
   for (;;) {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
-    Result<std::string> verdict = round.hear(std::min(left, kMeetingStep), unite);
+    Result<std::string> verdict = round.hear(std::min(left, kAttachStep), unite);
     if (verdict.ok() || round.over()) return verdict;
     if (verdict.status().code() != Code::kTimeout || left == 0) {
       return round.give_up(verdict.status(), doing);

@@ -23,7 +23,7 @@ constexpr Nanos kOrphanAge = 60 * kSecond;
 // For how long a group's probe also speaks for new groups among its members, while it lives: half
 // of the time for which a switch keeps a membership that nobody asks about (260 s).
 constexpr Nanos kProofAge = 130 * kSecond;
-// Naps: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
+// Pauses: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
 // in one for it to save anything.
 constexpr Nanos kLongestPause = 200 * kMicro, kShortestPause = 50 * kMicro;
 constexpr uint64_t kPauseBytes = 128u << 10;
@@ -135,7 +135,8 @@ LaneGroup* Lane::find_group(uint64_t tag) {
 void Lane::remove_group(uint64_t tag) {
   const auto it = groups_.find(tag);
   if (it == groups_.end()) return;
-  it->second->core_.deliver();
+  while (it->second->core_.deliver()) {
+  }
   const GroupAddress& address = it->second->address_;
   if (address.joined) transport_->datagram().leave(address.multicast);
   if (last_ == it->second.get()) last_ = nullptr;

@@ -82,6 +82,8 @@ class Lane final : private DatagramSink, private StreamSink {
   // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
   bool poll(Nanos now);
   Nanos deadline(Nanos now) const;
+  // Runs the callbacks of operations that have ended; poll() does. True: those of others wait.
+  bool deliver();
   // Asked when poll() has left nothing to do: how long it may well be left alone, whatever arrives;
   // 0: not at all.
   Nanos coalesce(Nanos now);
@@ -105,7 +107,6 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
-  bool deliver();
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
 

@@ -141,6 +141,8 @@ void LaneThread::loop() {
   queue_.close(batch_);
   for (Command& command : batch_) command(lane_, monotonic_now());
   batch_.clear();
+  while (lane_.deliver()) {
+  }
   for (const Closing& c : closing_) {
     c.done(Status(Code::kClosed, "the engine is shut down"));
   }

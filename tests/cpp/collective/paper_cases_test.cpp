@@ -1,4 +1,4 @@
-// The cases that every implementation of the paper's protocol needs (research/paper.md 8.2), each
+// The cases that every implementation of the paper's protocol needs, each
 // by name. Losses are chosen by a hook on the simulated network: only the first copy of the chosen
 // chunks is lost unless a test says otherwise, and the repair that follows is counted.
 #include <gtest/gtest.h>
