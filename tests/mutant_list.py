@@ -338,7 +338,7 @@ MUTANTS = [
     ),
     Mutant(
         "liveness-limit-ignored-while-switching",
-        "collective/membership.cpp",
+        "collective/membership.h",
         "liveness_.set_active(active, now);",
         "liveness_.set_active(active && !g_.switching(), now);",
         "collective",
