@@ -108,7 +108,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                           \
     "time to see multicast reach all hosts before the group uses the ring, ms")                   \
   D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                         \
-    "alpha of the cutoff timer: slack before missing announced chunks are fetched, ms")           \
+    "alpha of the cutoff timer: time that announced chunks may be missing before they are "       \
+    "fetched, ms")                                                                                \
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                      \
     "time that close and exit wait for small operations to be confirmed, ms")                     \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")

@@ -8,8 +8,8 @@
 namespace mcast {
 
 struct LeftInFlight {
-  Status here;       // for the one who closes: kAborted, or kTimeout when it has waited
-  Status elsewhere;  // for the other ranks: kClosed, with the rank's name
+  Status here;        // for the one who closes: kAborted, or kTimeout when it has waited
+  Status for_others;  // to the other ranks: kClosed, with the rank's name
 };
 
 // `force`: after an error or an interrupt, nothing was waited for.

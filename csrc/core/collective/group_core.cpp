@@ -87,13 +87,13 @@ void GroupCore::admit(Post post, Nanos now) {
   g_.unfinished++;
   if (g_.failed()) {
     finish(op, g_.failure().with_context(op_text(op.post, now)), now);
-  } else if (may_start(op, now)) {
+  } else if (may_start(op)) {
     start(op, now);
   }
 }
 
 // False: the group has failed.
-bool GroupCore::may_start(const Operation& op, Nanos) {
+bool GroupCore::may_start(const Operation& op) {
   const Sequence sequence = op.post.sequence;
   if (!membership_.all_stay_for(sequence)) return false;
   const uint64_t most = max_block(g_.params.agreed);

@@ -134,7 +134,7 @@ class GroupCore {
   // group_core.cpp: an operation from the post to the release
   void admit(Post post, Nanos now);
   void admit_deferred(Nanos now);
-  bool may_start(const Operation& op, Nanos now);
+  bool may_start(const Operation& op);
   void start(Operation& op, Nanos now);
   void start_blocks(Operation& op, Nanos now);
   void check_complete(Operation& op, Nanos now);

@@ -26,7 +26,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kFetchData}, [](C& c, F& f, B b, N n) { c.repair_.on_fetch_data(f, b, n); });
     set({T::kFetchGrant}, [](C& c, F& f, B b, N n) { c.repair_.on_fetch_grant(f, b, n); });
     set({T::kNotHave, T::kComing}, [](C& c, F& f, B b, N n) { c.repair_.on_not_have(f, b, n); });
-    set({T::kEarlyFetch}, [](C& c, F& f, B b, N n) { c.repair_.on_early_fetch(f, b, n); });
+    set({T::kEarlyFetch}, [](C& c, F& f, B b, N) { c.repair_.on_early_fetch(f, b); });
     set({T::kEarlyData}, [](C& c, F& f, B b, N n) { c.repair_.on_early_data(f, b, n); });
     set({T::kComplete}, [](C& c, F& f, B b, N n) { c.completion_.on_complete(f, b, n); });
     set({T::kReleased}, [](C& c, F& f, B, N) {
@@ -39,8 +39,8 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kPong}, [](C&, F&, B, N) {});
     set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
     set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
-    set({T::kQuery}, [](C& c, F& f, B b, N n) { c.inquiry_.on_query(f, b, n); });
-    set({T::kWhere}, [](C& c, F& f, B b, N n) { c.inquiry_.on_where(f, b, n); });
+    set({T::kQuery}, [](C& c, F& f, B, N) { c.inquiry_.on_query(f); });
+    set({T::kWhere}, [](C& c, F& f, B, N) { c.inquiry_.on_where(f); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
         [](C& c, F& f, B b, N n) {
           f.sequence == 0 ? c.probe_.on_frame(f, b, n) : c.path_.on_check_frame(f, b, n);

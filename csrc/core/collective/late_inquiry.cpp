@@ -32,7 +32,7 @@ void LateInquiry::on_late(const Frame& header, ConstBytes body, Nanos now) {
   ask_all(header.sequence, std::string(wire::Reader(body).rest_text()), now);
 }
 
-void LateInquiry::on_query(const Frame& header, ConstBytes, Nanos) {
+void LateInquiry::on_query(const Frame& header) {
   g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kWhere, header.sequence,
                 g_.next_sequence());
   g_.flood(wire::FrameType::kQuery, header.sequence, 0, {}, header.member);
@@ -70,7 +70,7 @@ void LateInquiry::ask_all(Sequence sequence, const std::string& what, Nanos now)
   if (g_.size == 1) name_late();
 }
 
-void LateInquiry::on_where(const Frame& header, ConstBytes, Nanos) {
+void LateInquiry::on_where(const Frame& header) {
   if (where_.empty() || header.sequence != sequence_) return;
   where_[header.member] = header.argument > sequence_ ? 1 : 0;
   const auto some = [this](int w) {

@@ -24,8 +24,8 @@ class LateInquiry {
 
   using Frame = wire::FrameHeader;
   void on_late(const Frame& header, ConstBytes body, Nanos now);
-  void on_query(const Frame& header, ConstBytes body, Nanos now);
-  void on_where(const Frame& header, ConstBytes body, Nanos now);
+  void on_query(const Frame& header);
+  void on_where(const Frame& header);
 
  private:
   void ask_all(Sequence sequence, const std::string& what, Nanos now);

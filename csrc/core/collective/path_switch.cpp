@@ -1,6 +1,6 @@
 // From multicast to the ring in the middle of a group's life, and back. A member that hears nothing
 // of another tells the top, which asks all (path_check.cpp) and, where they do not hear each other,
-// starts the switch: every member stops starting operations ("frozen") and answers with the number
+// starts the switch: every member stops starting operations and answers with the number
 // of operations it has started; the top takes the largest, S, and announces that operations from S
 // on use the other path. Operations below S end as they began, by repair if need be. So all members
 // draw the line at the same operation, although some had called further ahead than others.
@@ -44,10 +44,10 @@ void PathSwitch::begin(bool to_ring, const std::string& why, Nanos now) {
             kNoMember);
     return;
   }
-  freeze(to_ring, why, now);
+  stop_starting(to_ring, why, now);
 }
 
-void PathSwitch::freeze(bool to_ring, const std::string& why, Nanos now) {
+void PathSwitch::stop_starting(bool to_ring, const std::string& why, Nanos now) {
   g_.state = GroupState::kSwitching;
   to_ring_ = to_ring;
   reason_ = why;
@@ -90,7 +90,7 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
   if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self)) {
     suspect(text, now);
   } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= 1) {
-    if (!g_.switching()) freeze(header.argument == 0, text, now);
+    if (!g_.switching()) stop_starting(header.argument == 0, text, now);
   } else if (header.type == FrameType::kSwitchReady && g_.tree.is_child(header.member, g_.self) &&
              g_.switching() && waiting_ > 0) {
     line_ = std::max(line_, header.argument);

@@ -44,7 +44,7 @@ class PathSwitch {
   // path_switch.cpp
   void suspect(const std::string& why, Nanos now);
   void begin(bool to_ring, const std::string& why, Nanos now);
-  void freeze(bool to_ring, const std::string& why, Nanos now);
+  void stop_starting(bool to_ring, const std::string& why, Nanos now);
   void answered(Nanos now);
   void draw_line(Sequence first, Nanos now);
   // path_check.cpp

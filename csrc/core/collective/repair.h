@@ -41,7 +41,7 @@ class Repair {
   void on_fetch_data(const Frame& header, ConstBytes body, Nanos now);
   void on_fetch_grant(const Frame& header, ConstBytes body, Nanos now);
   void on_not_have(const Frame& header, ConstBytes body, Nanos now);
-  void on_early_fetch(const Frame& header, ConstBytes body, Nanos now);
+  void on_early_fetch(const Frame& header, ConstBytes body);
   void on_early_data(const Frame& header, ConstBytes body, Nanos now);
   // The bytes that Port::read() asked for.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
@@ -61,6 +61,9 @@ class Repair {
   // repair_donor.cpp: answering
   void donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
               const std::vector<ChunkRange>& ranges);
+  // Whether a donor may still read the block: a finished operation's memory belongs to the caller
+  // again, except a small root's own copy.
+  static bool readable(const Operation& op, uint32_t stream);
   void send_fetch_data(Operation& op, uint32_t stream, Member asker, uint32_t id, ChunkRange range);
   void say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
                     std::span<const ChunkRange> ranges, bool coming);

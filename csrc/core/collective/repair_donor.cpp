@@ -47,18 +47,21 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
   donate(*op, *stream, header.member, header.argument, fetch.ranges);
 }
 
+bool Repair::readable(const Operation& op, uint32_t stream) {
+  return op.own.stream == stream && op.plan.small ? op.own.started : op.data_held();
+}
+
 void Repair::donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
                     const std::vector<ChunkRange>& ranges) {
   const bool own = op.own.stream == stream;
-  // A finished operation's memory belongs to the caller again, except a small root's own copy.
-  const bool readable = own && op.plan.small ? op.own.started : op.data_held();
+  const bool whole = readable(op, stream);
   const Chunk own_end = own && op.own.sender ? op.own.sender->sent() : 0;
   std::vector<ChunkRange> missing, present;
   for (const ChunkRange& r : ranges) {
     Chunk at = r.first;
     while (at < r.end) {
       const auto held = [&](Chunk c) {
-        return readable && (own ? c < own_end : op.receivers[stream].has(c));
+        return whole && (own ? c < own_end : op.receivers[stream].has(c));
       };
       const bool have = held(at);
       Chunk end = at + 1;
@@ -99,8 +102,7 @@ void Repair::serve_parked() {
            parked_.next(asker, per_frame, part)) {
       Operation* const op = g_.find(part.sequence);
       const auto stream = op != nullptr ? op->stream_of(part.root) : std::nullopt;
-      const bool kept = stream && stream == op->own.stream && op->plan.small && op->own.started;
-      if (!stream || !(op->data_held() || kept)) continue;
+      if (!stream || !readable(*op, *stream)) continue;
       for (const ChunkRange& r : part.chunks) send_fetch_data(*op, *stream, asker, part.id, r);
     }
   }

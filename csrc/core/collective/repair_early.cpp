@@ -37,7 +37,7 @@ void Repair::fetch_early(Nanos now) {
   }
 }
 
-void Repair::on_early_fetch(const Frame& header, ConstBytes body, Nanos) {
+void Repair::on_early_fetch(const Frame& header, ConstBytes body) {
   Member root;
   std::vector<ChunkRange> ranges;
   if (!wire::parse_ranges(body, root, ranges) || root != g_.self) {

@@ -90,7 +90,7 @@ void LaneThread::serve_closing(Nanos now) {
       GroupCore& core = group->core();
       if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
         const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.force);
-        core.fail(left.elsewhere, core.params().self, now);
+        core.fail(left.for_others, core.params().self, now);
         outcome = left.here.with_context(oldest);
       }
       group->core().leave(now);

@@ -203,7 +203,7 @@ void HostLane::serve_closing(Nanos at) {
   if (!idle && closing_outcome_.ok()) {
     const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
     closing_outcome_ = left.here.with_context(core_.oldest_text());
-    core_.fail(left.elsewhere, params_.self);
+    core_.fail(left.for_others, params_.self);
   }
   // Another rank is just writing its failure: ours end with that, and must not be left behind.
   if (!core_.idle()) return;

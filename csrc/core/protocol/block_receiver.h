@@ -12,7 +12,7 @@ namespace mcast {
 
 struct ReceiverParams {
   Chunk tolerance = 1;       // chunks that may overtake before a gap is a loss
-  Nanos alpha = 2 * kMilli;  // slack of the cutoff timer
+  Nanos alpha = 2 * kMilli;  // of the cutoff timer
 };
 
 class BlockReceiver {

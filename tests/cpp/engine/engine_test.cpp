@@ -1,5 +1,4 @@
 // The whole engine over real sockets on loopback, ranks as processes.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -316,22 +315,17 @@ TEST(Engine, GivingUpConfirmsWhatIsOverAndFailsTheRest) {
 
 TEST(Engine, ReInitLeaksNothing) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    const auto descriptors = [] {
-      size_t n = 0;
-      for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
-      return n;
-    };
     size_t before = 0;
     for (int i = 0; i < 40; i++) {
       auto scope = store.scoped("i" + std::to_string(i));
       auto group = make_group("again", rank, 2, scope);
       if (!group || !work(*group, 3000, 1)) return false;
       if (!group->close(5 * kSecond).ok()) return false;
-      if (i == 2) before = descriptors();
+      if (i == 2) before = open_descriptors();
     }
     // Connections that both sides opened at once are closed again, others come when they are
     // needed: up to three per peer more or less than early on. A leak would be 37 rounds' worth.
-    EXPECT_LE(descriptors(), before + 3);
+    EXPECT_LE(open_descriptors(), before + 3);
     return true;
   }));
 }

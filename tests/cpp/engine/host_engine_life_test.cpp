@@ -1,6 +1,5 @@
 // The whole engine between ranks of one host that share memory, ranks as processes: forks, what is
 // left behind, what cannot be shared, and many threads at once.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -49,11 +48,6 @@ size_t mappings() {
 
 TEST(HostEngine, ReInitLeaksNothing) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    const auto descriptors = [] {
-      size_t n = 0;
-      for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
-      return n;
-    };
     size_t before = 0, mapped = 0;
     for (int i = 0; i < 40; i++) {
       auto scope = store.scoped("i" + std::to_string(i));
@@ -62,13 +56,13 @@ TEST(HostEngine, ReInitLeaksNothing) {
       if (!group->close(5 * kSecond).ok()) return false;
       group.reset();
       if (i == 2) {
-        before = descriptors();
+        before = open_descriptors();
         mapped = mappings();
       }
     }
     // The host threads may still hold the last group for a moment. A leak would be 37 rounds'
     // worth.
-    EXPECT_LE(descriptors(), before + 3);
+    EXPECT_LE(open_descriptors(), before + 3);
     EXPECT_LE(mappings(), mapped + 3);
     return true;
   }));
@@ -77,20 +71,15 @@ TEST(HostEngine, ReInitLeaksNothing) {
 // A peer's process costs descriptors once, however many groups it shares.
 TEST(HostEngine, GroupsOfTheSameProcessesShareDescriptors) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
-    const auto descriptors = [] {
-      size_t n = 0;
-      for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
-      return n;
-    };
     std::vector<std::shared_ptr<Group>> groups;
     size_t before = 0;
     for (int i = 0; i < 20; i++) {
       auto scope = store.scoped("i" + std::to_string(i));
       groups.push_back(host_group("g" + std::to_string(i), rank, 3, scope));
       if (!groups.back() || !work(*groups.back(), 100'000, 1)) return false;
-      if (i == 0) before = descriptors();
+      if (i == 0) before = open_descriptors();
     }
-    EXPECT_EQ(descriptors(), before);
+    EXPECT_EQ(open_descriptors(), before);
     return true;
   }));
 }

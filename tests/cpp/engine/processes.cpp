@@ -171,4 +171,10 @@ uint64_t counter(const Group& group, const std::string& name) {
   return 0;
 }
 
+size_t open_descriptors() {
+  size_t n = 0;
+  for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
+  return n;
+}
+
 }  // namespace mcast::test

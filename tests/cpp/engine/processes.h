@@ -49,5 +49,7 @@ Status broadcast(Group& group, std::vector<std::byte>& data, Member root,
 Status allgather(Group& group, std::vector<std::byte>& data, Nanos timeout = 60 * kSecond);
 Status barrier(Group& group, Nanos timeout = 60 * kSecond);
 uint64_t counter(const Group& group, const std::string& name);
+// Of this process.
+size_t open_descriptors();
 
 }  // namespace mcast::test
