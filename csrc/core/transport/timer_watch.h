@@ -17,6 +17,12 @@ class TimerWatch {
   // Of those that have a time; kNever: there are none.
   Nanos next() const noexcept { return next_; }
 
+  // A timer is found so late that this process must have been away (stopped, suspended), and the
+  // peers perhaps with it: what it waited for in the meantime was no patience with them.
+  bool away(Nanos now, Nanos liveness_limit) const noexcept {
+    return next_ != kNever && now - next_ > liveness_limit / 8;
+  }
+
   void restart() noexcept {
     touched_ = false;
     next_ = kNever;

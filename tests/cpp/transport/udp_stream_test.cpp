@@ -236,6 +236,10 @@ TEST_F(UdpStreamTest, AnImpostorOrAMuteListenerIsReported) {
   node(0).send(peer, Channel::kControl, pattern(10, 1));
   settle(20);
   EXPECT_TRUE(node(0).downs.empty());
+  // This process was stopped, the peer perhaps too: that was no patience.
+  world_.shift += 2 * world_.options.liveness_limit;
+  settle(20);
+  EXPECT_TRUE(node(0).downs.empty());
   world_.shift += world_.options.liveness_limit;
   ASSERT_TRUE(pump([&] { return !node(0).downs.empty(); }));
   EXPECT_EQ(node(0).downs[0].peer, peer);

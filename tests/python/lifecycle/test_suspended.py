@@ -52,6 +52,22 @@ def test_a_machine_suspended_beyond_the_limit(job, path):
         goes_on(it)
 
 
+def test_ranks_suspended_one_by_one(job, path):
+    """Each stands still for longer than the limit, also in the midst of connecting, and no two for the
+    same time: nobody takes another for lost who was away when it was."""
+    limit_ms = 1500
+    with job(4, "scenarios_busy.busy", {"liveness_limit": limit_ms}, False) as it:
+        running(it, path)
+        for rank in it.ranks:
+            rank.signal(signal.SIGSTOP)
+            time.sleep(0.1 * limit_ms / 1e3)
+        time.sleep(1.5 * limit_ms / 1e3)  # the length of the fault
+        for rank in reversed(it.ranks):
+            rank.signal(signal.SIGCONT)
+            time.sleep(0.1 * limit_ms / 1e3)
+        goes_on(it)
+
+
 def test_suspended_within_the_limit(job, path):
     """One of two machines, several times: together longer than the limit, each time less."""
     with job(4, "scenarios_busy.busy", {"liveness_limit": 2 * LIMIT_MS}, False) as it:

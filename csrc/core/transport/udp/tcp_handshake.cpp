@@ -232,7 +232,19 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
   listeners_.pause(now_ + kMilli);
 }
 
+// Of whoever was away: all patience begins anew.
+void TcpStream::restart_patience() {
+  for (const auto& c : pool_.live()) c->deadline_set = false;
+  for (Peer& peer : peers_) {
+    for (Link& link : peer.links) {
+      link.deadline_set = false;
+      link.failing_since = kNever;
+    }
+  }
+}
+
 void TcpStream::run_timers(Nanos now) {
+  if (timers_.away(now, options_.liveness_limit)) restart_patience();
   timers_.restart();
   const bool full = pool_.unauthenticated() >= kMaxUnauthenticated;
   std::vector<TcpConnection*> expired;

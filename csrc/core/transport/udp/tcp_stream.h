@@ -121,6 +121,7 @@ class TcpStream final : public Stream {
   void end_link(TcpConnection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
+  void restart_patience();
   void run_link_timer(PeerId id, size_t line, Nanos now);
 
   UdpStats& stats_;

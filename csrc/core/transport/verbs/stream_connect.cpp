@@ -93,9 +93,11 @@ void RcStream::attempt_failed(PeerId id, Status why, bool refused) {
 }
 
 void RcStream::run_timers(Nanos now) {
+  const bool away = timers_.away(now, options_.liveness_limit);
   timers_.restart();
   for (PeerId id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
+    if (away) peer.since = peer.refused_since = kNever;
     if (peer.phase == Phase::kIdle || peer.phase == Phase::kOpen || peer.phase == Phase::kEnded) {
       continue;
     }
