@@ -219,8 +219,8 @@ def test_log(network_job):
         for rank in it.ranks:
             text = rf"info: group '0': rank {rank.number} of 2 on this host, shared memory: 8 slots"
             assert len(re.findall(text, rank.output())) == 1, rank.output()
-    deaf = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
-    with network_job(2, "scenarios_input.works", 1000, {}, env=deaf) as it:
+    no_probes = {"MCAST_FAULTS": "drop:type=probe", "MCAST_PROBE_TIMEOUT": "100"}
+    with network_job(2, "scenarios_input.works", 1000, {}, env=no_probes) as it:
         assert {row["path"] for row in it.expect("stats")} == {"ring"}
         it.end()
         # One warning from one rank, not one per group.

@@ -29,7 +29,7 @@ from torch_mcast.doctor.table import summary, table
 
 _READY_S = 10.0
 _PROBE_S = 10.0
-_SLACK_S = 5.0
+_MARGIN_S = 5.0
 
 
 def _alone(findings: list[Finding], problem: str, as_json: bool) -> int:
@@ -90,7 +90,7 @@ def _probe(
         rendezvous.publish(f"heard/{rank}", Heard(problem=problem).to_json())
         return
     rendezvous.publish(f"ready/{rank}", {"addresses": probe.addresses()})
-    go = rendezvous.fetch("go", time.monotonic() + _READY_S + _SLACK_S)
+    go = rendezvous.fetch("go", time.monotonic() + _READY_S + _MARGIN_S)
     if go is None:
         return
     peers = {int(r): addresses for r, addresses in go.items()}
@@ -121,7 +121,9 @@ def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dic
     with contextlib.ExitStack() as stack:
         _probe(rendezvous, context, timeout, stack)
         starter.join()
-        answers = rendezvous.collect("heard", what["ranks"], time.monotonic() + _PROBE_S + _SLACK_S)
+        answers = rendezvous.collect(
+            "heard", what["ranks"], time.monotonic() + _PROBE_S + _MARGIN_S
+        )
     reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
     algorithm = context.values["algorithm"]
     found += diagnose.judge_reach(what, reports, known, algorithm)
@@ -170,10 +172,10 @@ def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: b
 
 def run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
     try:
-        with _Watchdog(timeout + _SLACK_S, findings, as_json):
+        with _Watchdog(timeout + _MARGIN_S, findings, as_json):
             rendezvous = connect(context.environment, timeout)
         # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
-        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _SLACK_S
+        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _MARGIN_S
         with _Watchdog(limit, findings, as_json):
             return _run(rendezvous, context, findings, timeout, as_json)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
@@ -190,11 +192,11 @@ def _run(
         rendezvous.publish("verdict", code)
         # The store may live in this process: stay until the others have read the verdict.
         present = [row["rank"] for row in job["ranks"] if row["rank"] != 0]
-        rendezvous.collect("left", present, time.monotonic() + _SLACK_S)
+        rendezvous.collect("left", present, time.monotonic() + _MARGIN_S)
         return code
     with contextlib.ExitStack() as stack:
         _probe(rendezvous, context, timeout, stack)
-        wait = _READY_S + 2 * _PROBE_S + 2 * _SLACK_S + timeout
+        wait = _READY_S + 2 * _PROBE_S + 2 * _MARGIN_S + timeout
         code = rendezvous.fetch("verdict", time.monotonic() + wait)
     if code is None:
         return _alone(findings, "rank 0 gave no verdict", as_json)
