@@ -2,7 +2,7 @@
 commands, test suites.
 
     python3 tools/check_docs.py              # README.md, CONTRIBUTING.md, docs/*.md and the like
-    python3 tools/check_docs.py --names      # also the classes that they name
+    python3 tools/check_docs.py --names      # also classes, their members (Class::member), tests (Suite.Test)
     python3 tools/check_docs.py --also DIR   # what lies in another working tree counts as there
 
 Prints "page:line: what is missing" and exits with 1 if anything is. tests/python/test_docs.py runs it.
@@ -11,6 +11,7 @@ Prints "page:line: what is missing" and exits with 1 if anything is. tests/pytho
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import os
 import re
 import subprocess
@@ -41,9 +42,21 @@ FOLDER = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
 MAKE = re.compile(r"^make ([a-z][a-z0-9-]*)")
 COMMAND = re.compile(r"(?:^|\s)torch-mcast ([a-z]+)")
 SETTING = re.compile(r"\bMCAST_[A-Z_]+\b")
-CLASS = re.compile(r"(?:\w+::)*([A-Z][a-z]+[A-Z]\w*)(?:::\w+)?(?:\(\))?")
+CLASS = re.compile(r"([A-Z][a-z]+[A-Z]\w*)(?:\(\))?")
+MEMBER = re.compile(r"((?:\w+::)+)(~?\w+)(?:\([^)]*\))?")
+SUITE_TEST = re.compile(r"[A-Z]\w*\.(?:[A-Z]\w*|\*)")
+FILTER = re.compile(r"--gtest_filter=['\"]?([^\s'\"`]+)")
 SUITES = re.compile(r"\[\w+\]\((?:\.\./)*(tests/cpp/\w+)\): ((?:`\w+`(?:, )?)+)")
+# A class or an enumeration, its bases, and what stands in it: on its line, or up to the brace at its
+# own indentation. Looks ahead, so that classes inside are found too.
+BODY = re.compile(
+    r"^(?=( *)(?:class|struct|enum(?: class)?) (\w+)(?: final)?(?: : ([^{;]*?))? \{"
+    r"([^\n]*\};|.*?\n\1\}))",
+    re.M | re.S,
+)
 TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,|^INSTANTIATE_\w+\(\s*(\w+)", re.M)
+
+ONE_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)", re.M)
 
 Found = Iterator[tuple[int, str]]  # line, what is missing there
 
@@ -96,6 +109,15 @@ class Tree:
         table = re.search(r"^COMMANDS = \{(.*?)^\}", self.text(r"torch_mcast/cli\.py"), re.M | re.S)
         self.commands = set(re.findall(r'^\s+"(\w+)":', table[1], re.M)) if table else set()
         self.words = set(re.findall(r"\w+", self.text(r"(csrc|torch_mcast|tests|tools)/.*\.\w+")))
+        core = re.sub(r"//.*", "", self.text(r"(csrc|tests/cpp)/.*\.(cpp|h)"))
+        spaces = re.findall(r"^namespace ([\w:]+) \{", core, re.M)
+        self.namespaces = {part for name in spaces for part in name.split("::")}
+        self.bodies: dict[str, set[str]] = {}  # by class, the words in it
+        self.bases: dict[str, set[str]] = {}
+        for _, name, bases, body in BODY.findall(core):
+            self.bodies.setdefault(name, set()).update(re.findall(r"~?\w+", body))
+            self.bases.setdefault(name, set()).update(re.findall(r"\w+", bases))
+        self.tests = {".".join(pair) for pair in ONE_TEST.findall(core)}
         self.tops = {Path(name).parts[0] for name in self.files if name != "."}
         self.tops |= {
             Path(name).name for name in self.files if re.fullmatch(r"csrc/core/\w+", name)
@@ -113,6 +135,21 @@ class Tree:
     def suites(self, folder: str) -> set[str]:
         found = TEST.findall(self.text(rf"{folder}/.*\.(cpp|h)"))
         return {name for pair in found for name in pair if name}
+
+    def has_member(self, qualifiers: list[str], member: str) -> bool:
+        """Whether the last of `qualifiers`, or a base of it, has the member. What other libraries have
+        is not asked."""
+        name = qualifiers[-1]
+        if name in self.bodies:
+            bases = self.bases[name] & self.bodies.keys() - {name}
+            return member in self.bodies[name] or any(self.has_member([b], member) for b in bases)
+        if name in self.namespaces:
+            return member in self.words
+        return qualifiers[0].islower() and qualifiers[0] not in self.namespaces
+
+    def has_test(self, pattern: str) -> bool:
+        """Whether a test matches; patterns as in --gtest_filter."""
+        return any(fnmatch.fnmatchcase(name, pattern) for name in self.tests)
 
     def has(self, name: str, page: Path) -> bool:
         """Whether a document at `page` may name this file or folder."""
@@ -141,6 +178,20 @@ def missing_links(tree: Tree, page: Path, text: str) -> Found:
                 yield number, f"no heading {target}"
 
 
+def missing_names(tree: Tree, piece: str) -> Iterator[str]:
+    if (match := CLASS.fullmatch(piece)) and match[1] not in tree.words:
+        yield f"no class {match[1]}"
+    match = MEMBER.fullmatch(piece)
+    if match and not tree.has_member(match[1].split("::")[:-1], match[2]):
+        yield f"no {match[1]}{match[2]}"
+    patterns = [piece] if SUITE_TEST.fullmatch(piece) else []
+    for value in FILTER.findall(piece):
+        patterns += [pattern for pattern in re.split("[:-]", value) if pattern]
+    for pattern in patterns:
+        if not tree.has_test(pattern):
+            yield f"no test {pattern}"
+
+
 def missing_in_code(tree: Tree, page: Path, text: str, names: bool) -> Found:
     for number, line, code in lines_of(text):
         if str(page) == TEXTS and line.startswith("| "):
@@ -160,9 +211,8 @@ def missing_in_code(tree: Tree, page: Path, text: str, names: bool) -> Found:
                     yield number, f"nothing reads {setting}"
             if (FILE.fullmatch(piece) or FOLDER.fullmatch(piece)) and not tree.has(piece, page):
                 yield number, f"no file {piece}"
-            match = CLASS.fullmatch(piece) if names else None
-            if match and match[1] not in tree.words:
-                yield number, f"no class {match[1]}"
+            if names:
+                yield from ((number, what) for what in missing_names(tree, piece))
 
 
 def missing_suites(tree: Tree, text: str) -> Found:

@@ -3,11 +3,12 @@
 
     tools/fuzz.py BUILD SECONDS|COUNTx [TARGET ...]
 
-Each runs for SECONDS, or COUNT inputs (10000000x), from its corpus in tests/fuzz/corpus/<target>
-alone: reading all that earlier runs found could take all of the time. What is new is left in
+Each runs for SECONDS, or COUNT inputs (10000000x), from its corpus in tests/fuzz/corpus/<target>, if it
+has one, alone: reading all that earlier runs found could take all of the time. What is new is left in
 BUILD/corpus/<target> until the next run; inputs that fail are left in BUILD/failures.
 The exit status is 1 if there were any. To add to the committed corpus what reaches more code:
 
+    mkdir -p tests/fuzz/corpus/<target>
     BUILD/mcast_fuzz_<target> -merge=1 tests/fuzz/corpus/<target> BUILD/corpus/<target>
 """
 
@@ -34,14 +35,14 @@ def run(program: Path, amount: str) -> tuple[bool, int]:
     build, target = program.parent, program.name.removeprefix(PREFIX)
     found = build / "corpus" / target
     failures = build / "failures"
+    committed = ROOT / "tests/fuzz/corpus" / target  # a new target has none yet
     shutil.rmtree(found, ignore_errors=True)
     for folder in (found, failures):
         folder.mkdir(parents=True, exist_ok=True)
     log = build / f"{program.name}.log"
     command = [
         str(program),
-        str(found),
-        str(ROOT / "tests/fuzz/corpus" / target),
+        *(str(folder) for folder in (found, committed) if folder.is_dir()),
         f"-runs={amount[:-1]}" if amount.endswith("x") else f"-max_total_time={amount}",
         "-max_len=2048",
         *OPTIONS.get(target, []),

@@ -13,6 +13,24 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import check_docs  # noqa: E402
 
+CODE = """
+namespace mcast::wire {
+class Limiter {
+  void stop();  // and later go()
+};
+class SkewLimiter final : public Limiter {
+ public:
+  enum class Kind { kFast, kSlow };
+  struct Row {
+    int bytes;
+  };
+  void poll();
+};
+bool parse_row(int);
+}  // namespace mcast::wire
+"MCAST_EAGER"
+"""
+
 
 @pytest.fixture
 def page(tmp_path):
@@ -23,8 +41,8 @@ def page(tmp_path):
             "Makefile": "demo: build\n\techo\n",
             "README.md": text,
             "benchmarks/README.md": "# Benchmarks\n\n## One host\n",
-            "csrc/core/base/config.h": 'class SkewLimiter {};\n"MCAST_EAGER"\n',
-            "tests/cpp/wire/codec_test.cpp": "TEST(Frames, RoundTrip) {\n",
+            "csrc/core/base/config.h": CODE,
+            "tests/cpp/wire/codec_test.cpp": "TEST(Frames, RoundTrip) {\nTEST_F(Frames,\n       Cut) {\n",
             "torch_mcast/cli.py": 'COMMANDS = {\n    "doctor": ("torch_mcast.doctor", "check"),\n}\n',
         }.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +95,32 @@ def test_what_is_missing_is_said(page, text, missing):
     assert bool(missing) == bool(found)
 
 
-def test_classes_are_looked_for_if_told_to(page):
-    assert not page("`BlockSender`, `SkewLimiter`")
-    assert page("`BlockSender`, `SkewLimiter::poll()`", names=True) == [
-        "README.md:1: no class BlockSender"
-    ]
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        (
+            "`SkewLimiter`, `SkewLimiter::poll()`, `wire::SkewLimiter::poll`, `SkewLimiter::stop`",
+            "",
+        ),
+        ("`SkewLimiter::Row`, `Row::bytes`, `Kind::kSlow`, `wire::parse_row(1)`", ""),
+        ("`c10d::Backend`, `std::move`", ""),
+        ("`BlockSender`", "no class BlockSender"),
+        ("`SkewLimiter::rush()`", "no SkewLimiter::rush"),
+        ("`SkewLimiter::go`", "no SkewLimiter::go"),
+        ("`Kind::kTired`", "no Kind::kTired"),
+        ("`Row::poll`", "no Row::poll"),
+        ("`Sender::poll`", "no Sender::poll"),
+        ("`wire::parse_line`", "no wire::parse_line"),
+        ("`Frames.RoundTrip`, `Frames.Cut`, `Frames.*`, `README.md`", ""),
+        ("`Frames.Lost`", "no test Frames.Lost"),
+        ("`Bodies.*`", "no test Bodies.*"),
+        ("`x/y --gtest_filter='Frames.*:*Round*'`", ""),
+        ("    x --gtest_filter=Frames.Lost", "no test Frames.Lost"),
+        ("`x --gtest_filter='Frames.*-*Lost*'`", "no test *Lost*"),
+    ],
+)
+def test_names_are_looked_for_if_told_to(page, text, missing):
+    assert not page(text)
+    found = " ".join(page(text, names=True))
+    assert missing in found
+    assert bool(missing) == bool(found)

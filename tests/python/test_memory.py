@@ -53,9 +53,10 @@ def of_operations(total: int) -> dict[str, int]:
 
 
 def test_a_group(ranks, record_property):
+    """58 KB, as docs/memory.md says."""
     sizes = ranks(2, of_groups, 30)
     record_property("bytes per group", sizes)
-    assert max(sizes) < 256 << 10, sizes
+    assert all(40 << 10 < size < 80 << 10 for size in sizes), sizes
 
 
 def test_operations(ranks, record_property):
@@ -63,7 +64,8 @@ def test_operations(ranks, record_property):
     grows with the operation but a bit per chunk."""
     peaks = ranks(3, of_operations, 96 * MiB)
     record_property("bytes per operation", peaks)
+    incast = 2 * MiB
     for rank in peaks:
-        assert rank["broadcast"] < 2 * MiB and rank["all_gather"] < 2 * MiB, rank
-        assert rank["reduce_scatter"] < 2 * 2 * MiB + 2 * MiB, rank  # incast and accumulators
-        assert rank["all_reduce"] < 2 * 2 * MiB + 2 * MiB, rank
+        assert rank["broadcast"] < MiB and rank["all_gather"] < MiB, rank
+        for name in ("reduce_scatter", "all_reduce"):  # contributions that wait, and accumulators
+            assert rank[name] < incast + incast // 2 + MiB, rank

@@ -272,75 +272,87 @@ def test_functional_collectives(ranks):
     ranks(2, functional_collectives)
 
 
-def errors_of_arguments() -> None:
-    world = dist.get_world_size()
-    b = backend()
-    four = torch.zeros(4)
-
-    def check(kind, text, call):
-        with pytest.raises(kind, match=text):
-            call()
-
-    check(
-        ValueError,
-        r"all_gather_into_tensor: expected an output of 2 x 4 = 8 elements, got 7",
-        lambda: b._allgather_base(torch.zeros(7), four),
-    )
-    check(
-        TypeError,
-        r"all_gather_into_tensor: output must have dtype Float, got Double",
-        lambda: b._allgather_base(torch.zeros(8, dtype=torch.float64), four),
-    )
-    check(
-        ValueError,
-        r"all_gather: expected 2 output tensors, one per rank, got 1",
-        lambda: b.allgather([[torch.zeros(4)]], [four]),
-    )
-    check(
-        ValueError,
-        r"all_gather: output 1 must have shape \[4\], got \[5\]",
-        lambda: b.allgather([[torch.zeros(4), torch.zeros(5)]], [four]),
-    )
-    check(
-        ValueError,
-        r"all_gather: expected 1 input tensor, got 2",
-        lambda: b.allgather([[four, four]], [four, four]),
-    )
-    check(
-        ValueError,
-        r"input must be a dense tensor, got layout Sparse",
-        lambda: b._allgather_base(torch.zeros(8), four.to_sparse()),
-    )
-    check(
-        ValueError,
-        r"input is a meta tensor",
-        lambda: b._allgather_base(torch.zeros(8), torch.zeros(4, device="meta")),
-    )
+def bad_all_gathers() -> list[tuple]:
+    """(kind of error, its text, the call)"""
+    b, four = backend(), torch.zeros(4)
     freed = torch.zeros(4)
     freed.untyped_storage().resize_(8)
-    check(
-        ValueError,
-        r"input needs a storage of 16 bytes, its storage has 8",
-        lambda: b._allgather_base(torch.zeros(8), freed),
-    )
+    return [
+        (
+            ValueError,
+            r"all_gather_into_tensor: expected an output of 2 x 4 = 8 elements, got 7",
+            lambda: b._allgather_base(torch.zeros(7), four),
+        ),
+        (
+            TypeError,
+            r"all_gather_into_tensor: output must have dtype Float, got Double",
+            lambda: b._allgather_base(torch.zeros(8, dtype=torch.float64), four),
+        ),
+        (
+            ValueError,
+            r"all_gather: expected 2 output tensors, one per rank, got 1",
+            lambda: b.allgather([[torch.zeros(4)]], [four]),
+        ),
+        (
+            ValueError,
+            r"all_gather: output 1 must have shape \[4\], got \[5\]",
+            lambda: b.allgather([[torch.zeros(4), torch.zeros(5)]], [four]),
+        ),
+        (
+            ValueError,
+            r"all_gather: expected 1 input tensor, got 2",
+            lambda: b.allgather([[four, four]], [four, four]),
+        ),
+        (
+            ValueError,
+            r"input must be a dense tensor, got layout Sparse",
+            lambda: b._allgather_base(torch.zeros(8), four.to_sparse()),
+        ),
+        (
+            ValueError,
+            r"input is a meta tensor",
+            lambda: b._allgather_base(torch.zeros(8), torch.zeros(4, device="meta")),
+        ),
+        (
+            ValueError,
+            r"input needs a storage of 16 bytes, its storage has 8",
+            lambda: b._allgather_base(torch.zeros(8), freed),
+        ),
+    ]
+
+
+def other_bad_calls() -> list[tuple]:
+    b, four = backend(), torch.zeros(4)
     options = dist.BroadcastOptions()
-    options.rootRank = world
-    check(
-        ValueError,
-        r"broadcast: expected a root rank from 0 to 1, got 2",
-        lambda: b.broadcast([four], options),
-    )
-    check(ValueError, r"broadcast: expected 1 input tensor, got 0", lambda: b.broadcast([]))
-    check(
-        ValueError,
-        r"expected as many outputs as inputs \(1\), got 0",
-        lambda: dist.group.WORLD.allgather_into_tensor_coalesced([], [four]),
-    )
-    check(
-        ValueError,
-        r"reduce_scatter_tensor: expected an input of 2 x 4 = 8 elements, got 4",
-        lambda: b._reduce_scatter_base(four, torch.zeros(4)),
-    )
+    options.rootRank = dist.get_world_size()
+    return [
+        (
+            ValueError,
+            r"broadcast: expected a root rank from 0 to 1, got 2",
+            lambda: b.broadcast([four], options),
+        ),
+        (
+            ValueError,
+            r"broadcast: expected 1 input tensor, got 0",
+            lambda: b.broadcast([]),
+        ),
+        (
+            ValueError,
+            r"expected as many outputs as inputs \(1\), got 0",
+            lambda: dist.group.WORLD.allgather_into_tensor_coalesced([], [four]),
+        ),
+        (
+            ValueError,
+            r"reduce_scatter_tensor: expected an input of 2 x 4 = 8 elements, got 4",
+            lambda: b._reduce_scatter_base(four, torch.zeros(4)),
+        ),
+    ]
+
+
+def errors_of_arguments() -> None:
+    for kind, text, call in bad_all_gathers() + other_bad_calls():
+        with pytest.raises(kind, match=text):
+            call()
     # None of these took a sequence number anywhere: the group still works.
     dist.barrier()
     assert torch_mcast.stats()["next_sequence"] == 1

@@ -71,7 +71,7 @@ class Context:
     chosen: Interface | None = None
     why: str = ""  # of the choice, or why there is none
     loopback: Interface | None = None
-    deaf: set[str] = field(default_factory=set)  # interfaces where multicast did not arrive
+    unreached: set[str] = field(default_factory=set)  # interfaces where multicast did not arrive
 
     def number(self, setting: str) -> int:
         return int(self.values[setting])

@@ -65,8 +65,36 @@ def _parser() -> argparse.ArgumentParser:
         prog="torch-mcast lab", description="A switched cluster of network namespaces."
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands.add_parser("run", help="make a lab, run a command on every rank, remove it"))
+    up = commands.add_parser("up", help="make a lab that stays until `down`")
+    add_spec_arguments(up)
+    up.add_argument("--name", default=None)
+    inside = commands.add_parser("exec", help="run a command in one host")
+    inside.add_argument("--lab", default=None, help="not needed if there is only one")
+    inside.add_argument("host")
+    _add_command(inside)
+    _add_set(commands.add_parser("set", help="change a lab while it runs"))
+    status = commands.add_parser("status", help="the labs of this machine")
+    counters = commands.add_parser("counters", help="bytes and packets of all links")
+    counters.add_argument("--lab", default=None)
+    for sub in (status, counters):
+        sub.add_argument("--json", action="store_true")
+    down = commands.add_parser("down", help="remove a lab")
+    down.add_argument("lab", nargs="?", default=None)
+    down.add_argument(
+        "--all", action="store_true", help="every lab, also those of running programs"
+    )
+    machines = commands.add_parser("vm", help="virtual machines with Soft-RoCE (verbs, rdma_cm)")
+    _add_boot(machines.add_subparsers(dest="vm_command", required=True))
+    _add_command(commands.add_parser("rootless", help="run a command where it may make labs"))
+    return parser
 
-    run = commands.add_parser("run", help="make a lab, run a command on every rank, remove it")
+
+def _add_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
     add_spec_arguments(run)
     run.add_argument("--master-port", type=int, default=29500)
     run.add_argument(
@@ -79,18 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--aggregator-command", help="command line for the aggregator hosts")
     run.add_argument("--counters", action="store_true", help="print the links' counters at the end")
     run.add_argument("--color", choices=("auto", "always", "never"), default="auto")
-    run.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+    _add_command(run)
 
-    up = commands.add_parser("up", help="make a lab that stays until `down`")
-    add_spec_arguments(up)
-    up.add_argument("--name", default=None)
 
-    inside = commands.add_parser("exec", help="run a command in one host")
-    inside.add_argument("--lab", default=None, help="not needed if there is only one")
-    inside.add_argument("host")
-    inside.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
-
-    change = commands.add_parser("set", help="change a lab while it runs")
+def _add_set(change: argparse.ArgumentParser) -> None:
     change.add_argument("--lab", default=None)
     change.add_argument("--rate", nargs=2, action="append", default=[], metavar=("HOST", "RATE"))
     change.add_argument("--cut", action="append", default=[], metavar="HOST")
@@ -101,22 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument("--bit-errors", action="append", default=None, metavar="SPEC")
     change.add_argument("--no-faults", action="store_true", help="no loss and bit errors any more")
 
-    status = commands.add_parser("status", help="the labs of this machine")
-    counters = commands.add_parser("counters", help="bytes and packets of all links")
-    counters.add_argument("--lab", default=None)
-    for sub in (status, counters):
-        sub.add_argument("--json", action="store_true")
 
-    down = commands.add_parser("down", help="remove a lab")
-    down.add_argument("lab", nargs="?", default=None)
-    down.add_argument(
-        "--all", action="store_true", help="every lab, also those of running programs"
-    )
-
-    machines = commands.add_parser("vm", help="virtual machines with Soft-RoCE (verbs, rdma_cm)")
-    boot = machines.add_subparsers(dest="vm_command", required=True).add_parser(
-        "run", help="boot machines, run a command in each, remove them"
-    )
+def _add_boot(vm_commands: argparse._SubParsersAction) -> None:
+    boot = vm_commands.add_parser("run", help="boot machines, run a command in each, remove them")
     boot.add_argument("--nodes", type=int, default=2)
     boot.add_argument("--memory", type=int, default=512, metavar="MB", help="of each machine")
     boot.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
@@ -128,11 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NODE=TEXT",
         help="cut this machine's power when TEXT appears in any output",
     )
-    boot.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
-
-    private = commands.add_parser("rootless", help="run a command where it may make labs")
-    private.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
-    return parser
+    _add_command(boot)
 
 
 def _attach(name: str | None) -> Lab:

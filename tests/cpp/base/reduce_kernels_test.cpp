@@ -82,90 +82,104 @@ constexpr Element kElements[] = {
     Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
     Element::kInt32,   Element::kInt16,   Element::kInt8,    Element::kUInt8,    Element::kBool};
 
-// Contributions of `ranks` ranks folded by the scalar model.
-std::vector<std::byte> model(Element e, Reduction r, double factor, uint32_t ranks, size_t count,
-                             const std::vector<std::vector<std::byte>>& in) {
-  const size_t size = element_size(e);
-  std::vector<std::byte> out(count * size);
-  const auto run = [&]<class T>(T) {
-    for (size_t i = 0; i < count; i++) {
-      T acc{};
-      for (uint32_t k = 0; k < ranks; k++) {
-        T x;
-        std::memcpy(&x, in[k].data() + i * size, size);
-        if constexpr (std::is_floating_point_v<T>) {
-          if (r == Reduction::kPremulSum) {
-            volatile T scaled = x * static_cast<T>(factor);
-            x = scaled;
-          }
-        }
-        acc = k == 0 ? x : model_op(r, acc, x);
-      }
+// What the scalar model is to fold, one buffer of `count` elements per rank.
+struct ModelCall {
+  Reduction reduction;
+  double factor;
+  size_t count;
+  const std::vector<std::vector<std::byte>>& in;
+};
+
+// Of elements that the accumulator has the type of.
+template <class T>
+void fold_plain(const ModelCall& c, std::byte* out) {
+  for (size_t i = 0; i < c.count; i++) {
+    T acc{};
+    for (size_t k = 0; k < c.in.size(); k++) {
+      T x;
+      std::memcpy(&x, c.in[k].data() + i * sizeof(T), sizeof(T));
       if constexpr (std::is_floating_point_v<T>) {
-        if (r == Reduction::kAvg) acc /= static_cast<T>(ranks);
+        if (c.reduction == Reduction::kPremulSum) {
+          volatile T scaled = x * static_cast<T>(c.factor);
+          x = scaled;
+        }
       }
-      std::memcpy(out.data() + i * size, &acc, size);
+      acc = k == 0 ? x : model_op(c.reduction, acc, x);
     }
-  };
-  const auto wide = [&](auto from, auto to) {
-    for (size_t i = 0; i < count; i++) {
-      float acc = 0;
-      for (uint32_t k = 0; k < ranks; k++) {
-        uint16_t h;
-        std::memcpy(&h, in[k].data() + i * 2, 2);
-        volatile float x = from(h);
-        if (r == Reduction::kPremulSum) x = x * static_cast<float>(factor);
-        acc = k == 0 ? float{x} : model_op<float>(r, acc, x);
-      }
-      if (r == Reduction::kAvg) acc /= static_cast<float>(ranks);
-      const uint16_t h = to(acc);
-      std::memcpy(out.data() + i * 2, &h, 2);
+    if constexpr (std::is_floating_point_v<T>) {
+      if (c.reduction == Reduction::kAvg) acc /= static_cast<T>(c.in.size());
     }
-  };
+    std::memcpy(out + i * sizeof(T), &acc, sizeof(T));
+  }
+}
+
+// Of 16-bit floats, which are folded as 32-bit ones and rounded once.
+void fold_widened(const ModelCall& c, float (*from)(uint16_t), uint16_t (*to)(float),
+                  std::byte* out) {
+  for (size_t i = 0; i < c.count; i++) {
+    float acc = 0;
+    for (size_t k = 0; k < c.in.size(); k++) {
+      uint16_t h;
+      std::memcpy(&h, c.in[k].data() + i * 2, 2);
+      volatile float x = from(h);
+      if (c.reduction == Reduction::kPremulSum) x = x * static_cast<float>(c.factor);
+      acc = k == 0 ? float{x} : model_op<float>(c.reduction, acc, x);
+    }
+    if (c.reduction == Reduction::kAvg) acc /= static_cast<float>(c.in.size());
+    const uint16_t h = to(acc);
+    std::memcpy(out + i * 2, &h, 2);
+  }
+}
+
+// 0 and 1: sum and maximum are "or", product and minimum "and".
+void fold_bools(ModelCall c, std::byte* out) {
+  switch (c.reduction) {
+    case Reduction::kBitXor:
+      break;
+    case Reduction::kProduct:
+    case Reduction::kMin:
+    case Reduction::kBitAnd:
+      c.reduction = Reduction::kBitAnd;
+      break;
+    default:
+      c.reduction = Reduction::kBitOr;
+  }
+  fold_plain<uint8_t>(c, out);
+}
+
+std::vector<std::byte> model(Element e, const ModelCall& c) {
+  std::vector<std::byte> out(c.count * element_size(e));
   switch (e) {
     case Element::kFloat64:
-      run(double{});
+      fold_plain<double>(c, out.data());
       break;
     case Element::kFloat32:
-      run(float{});
+      fold_plain<float>(c, out.data());
       break;
     case Element::kFloat16:
-      wide(from_f16, to_f16);
+      fold_widened(c, from_f16, to_f16, out.data());
       break;
     case Element::kBFloat16:
-      wide(from_bf16, to_bf16);
+      fold_widened(c, from_bf16, to_bf16, out.data());
       break;
     case Element::kInt64:
-      run(int64_t{});
+      fold_plain<int64_t>(c, out.data());
       break;
     case Element::kInt32:
-      run(int32_t{});
+      fold_plain<int32_t>(c, out.data());
       break;
     case Element::kInt16:
-      run(int16_t{});
+      fold_plain<int16_t>(c, out.data());
       break;
     case Element::kInt8:
-      run(int8_t{});
+      fold_plain<int8_t>(c, out.data());
       break;
     case Element::kUInt8:
-      run(uint8_t{});
+      fold_plain<uint8_t>(c, out.data());
       break;
-    case Element::kBool: {
-      Reduction b = Reduction::kBitOr;
-      if (r == Reduction::kBitXor) b = r;
-      if (r == Reduction::kProduct || r == Reduction::kMin || r == Reduction::kBitAnd) {
-        b = Reduction::kBitAnd;
-      }
-      for (size_t i = 0; i < count; i++) {
-        uint8_t acc = 0;
-        for (uint32_t k = 0; k < ranks; k++) {
-          const auto x = static_cast<uint8_t>(in[k][i]);
-          acc = k == 0 ? x : model_op(b, acc, x);
-        }
-        out[i] = static_cast<std::byte>(acc);
-      }
+    case Element::kBool:
+      fold_bools(c, out.data());
       break;
-    }
   }
   return out;
 }
@@ -221,7 +235,7 @@ TEST(ReduceKernels, EqualTheModelBitForBit) {
                                               count);
           }
           fold_finish(e, r, ranks, acc.data(), out.data() + skew, count);
-          const auto want = model(e, r, factor, ranks, count, in);
+          const auto want = model(e, {r, factor, count, in});
           ASSERT_TRUE(std::equal(want.begin(), want.end(), out.data() + skew))
               << element_name(e) << " " << reduction_name(r) << " count " << count << " ranks "
               << ranks;

@@ -114,6 +114,18 @@ TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
   }
 }
 
+// All of a rank's inputs become readable, little by little and side by side.
+void fill_slowly(Cluster& c, Member rank, const std::vector<std::shared_ptr<Region>>& inputs) {
+  for (size_t i = 0; i < inputs.size(); i++) {
+    for (size_t at = kStep / 2;; at += kStep) {
+      const size_t ready = std::min(at, inputs[i]->size());
+      c.at(c.now() + static_cast<Nanos>(at / 100 + 17 * rank + 5 * i) * kMicro,
+           [region = inputs[i], ready] { region->set_readable(ready); });
+      if (ready == inputs[i]->size()) break;
+    }
+  }
+}
+
 // Inputs of reductions that become readable little by little, and marks of their results that only
 // ever say what is true.
 TEST_P(Marks, ReductionsWaitForTheirSources) {
@@ -156,16 +168,7 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
       c.run_for(200 * kMilli);
       for (const auto& run : runs) EXPECT_FALSE(run->done());
       EXPECT_TRUE(marks.empty());
-      for (auto& [rank, regions] : inputs) {
-        for (size_t i = 0; i < regions.size(); i++) {
-          for (size_t at = kStep / 2;; at += kStep) {
-            const size_t ready = std::min(at, regions[i]->size());
-            c.at(c.now() + static_cast<Nanos>(at / 100 + 17 * rank + 5 * i) * kMicro,
-                 [region = regions[i], ready] { region->set_readable(ready); });
-            if (ready == regions[i]->size()) break;
-          }
-        }
-      }
+      for (const auto& [rank, regions] : inputs) fill_slowly(c, rank, regions);
       finish(c, runs);
       if (kind == wire::Kind::kReduceScatter) {
         for (Member r = 0; r < 3; r++) EXPECT_EQ((marks[{r, 0}]), bytes / 4 * 4);

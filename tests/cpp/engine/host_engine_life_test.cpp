@@ -161,66 +161,99 @@ TEST(HostEngine, GivingUpReachesAThreadThatHelps) {
   }));
 }
 
+// All-gathers of one group, of which some are in flight at a time.
+class FlyingAllgathers {
+ public:
+  FlyingAllgathers(Group& group, Member rank, uint32_t ranks)
+      : group_(group), rank_(rank), ranks_(ranks) {}
+
+  // `salt` tells this call's contents from others'. `help`: also helps the lane for a while.
+  void post(size_t block, size_t salt, bool help) {
+    Call& call = flying_.emplace_back();
+    call.block = block;
+    call.salt = salt;
+    call.memory.resize(block * ranks_);
+    fill(call.memory, rank_ * block, block, salt + rank_);
+    auto region = std::make_shared<Region>(call.memory.data(), call.memory.size(), nullptr);
+    std::vector<Slice> outputs;
+    for (size_t r = 0; r < ranks_; r++) outputs.push_back({region, r * block, block});
+    auto promise = std::make_shared<std::promise<Status>>();
+    auto over = std::make_shared<std::atomic<bool>>(false);
+    call.end = promise->get_future();
+    PostOptions options;
+    options.done = [promise, over](const Status& s) {
+      over->store(true);
+      promise->set_value(s);
+    };
+    const Slice input = outputs[rank_];
+    EXPECT_TRUE(group_.post_allgather(input, outputs, std::move(options)).ok());
+    if (!help) return;
+    group_.help(
+        LaneId::kMulticast, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
+  }
+
+  // Waits for the oldest until at most `most` are in flight; whether all were exact.
+  bool wait(size_t most) {
+    bool good = true;
+    for (; flying_.size() > most; flying_.pop_front()) {
+      Call& call = flying_.front();
+      const Status s = call.end.get();
+      bool exact = s.ok();
+      for (size_t r = 0; exact && r < ranks_; r++) {
+        exact = holds(call.memory, r * call.block, call.block, call.salt + r);
+      }
+      EXPECT_TRUE(exact) << s.to_string() << " call " << call.salt;
+      good = good && exact;
+    }
+    return good;
+  }
+
+ private:
+  struct Call {
+    size_t block = 0, salt = 0;
+    std::vector<std::byte> memory;
+    std::future<Status> end;
+  };
+
+  Group& group_;
+  Member rank_;
+  uint32_t ranks_;
+  std::deque<Call> flying_;
+};
+
+// A group's life: reductions by one thread and all-gathers by another, since the lanes have orders
+// of their own.
+bool both_lanes(Group& group, size_t g, int life, Member rank, uint32_t ranks) {
+  constexpr size_t kRounds = 40;
+  std::atomic<bool> good{true};
+  std::thread reducing([&] {
+    if (!reduce_all_ways(group, 10 + 7'000 * g, life)) good.store(false);
+  });
+  FlyingAllgathers calls(group, rank, ranks);
+  for (size_t round = 0; round < kRounds; round++) {
+    static constexpr size_t kBlocks[] = {1, 5'000, 65'536, 65'537, 300'000};
+    calls.post(kBlocks[(round + g) % std::size(kBlocks)], 1000 * g + round, round % 3 == 0);
+    if (!calls.wait(4)) good.store(false);
+  }
+  if (!calls.wait(0)) good.store(false);
+  reducing.join();
+  return group.close(10 * kSecond).ok() && good.load();
+}
+
 // Threads that post, help, wait by callback, and groups that come and go, on both lanes at once.
 TEST(HostEngine, ManyThreadsAndGroupsAtOnce) {
   constexpr uint32_t kRanks = 3;
-  constexpr int kGroups = 4, kRounds = 40;
+  constexpr size_t kGroups = 4;
   expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
     std::vector<std::thread> threads;
     std::atomic<bool> good{true};
-    for (int g = 0; g < kGroups; g++) {
+    for (size_t g = 0; g < kGroups; g++) {
       threads.emplace_back([&, g] {
         for (int life = 0; life < 3; life++) {
           auto scope = store.scoped("g" + std::to_string(g) + "." + std::to_string(life));
           auto group = host_group("g" + std::to_string(g), rank, kRanks, scope);
           if (!group) return good.store(false);
-          // The lanes have orders of their own: one thread for each.
-          std::thread reducing([&] {
-            if (!reduce_all_ways(*group, 10 + 7'000 * static_cast<size_t>(g), life)) {
-              good.store(false);
-            }
-          });
-          std::deque<std::pair<std::vector<std::byte>, std::future<Status>>> flying;
-          for (int round = 0; round < kRounds; round++) {
-            static constexpr size_t kBlocks[] = {1, 5'000, 65'536, 65'537, 300'000};
-            const size_t block = kBlocks[static_cast<size_t>(round + g) % std::size(kBlocks)];
-            const auto salt = static_cast<size_t>(1000 * g + round);
-            auto& [all, end] = flying.emplace_back();
-            all.resize(block * kRanks);
-            fill(all, rank * block, block, salt + rank);
-            auto region = std::make_shared<Region>(all.data(), all.size(), nullptr);
-            std::vector<Slice> outputs;
-            for (size_t r = 0; r < kRanks; r++) outputs.push_back({region, r * block, block});
-            auto promise = std::make_shared<std::promise<Status>>();
-            auto over = std::make_shared<std::atomic<bool>>(false);
-            end = promise->get_future();
-            PostOptions options;
-            options.done = [promise, over](const Status& s) {
-              over->store(true);
-              promise->set_value(s);
-            };
-            const Slice input = outputs[rank];
-            EXPECT_TRUE(group->post_allgather(input, outputs, std::move(options)).ok());
-            if (round % 3 == 0) {
-              group->help(
-                  LaneId::kMulticast, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
-            }
-            while (flying.size() > 4 || (round == kRounds - 1 && !flying.empty())) {
-              const Status s = flying.front().second.get();
-              const auto& done = flying.front().first;
-              const size_t size = done.size() / kRanks;
-              const size_t first = salt + 1 - flying.size();
-              bool exact = s.ok();
-              for (size_t r = 0; exact && r < kRanks; r++) {
-                exact = holds(done, r * size, size, first + r);
-              }
-              EXPECT_TRUE(exact) << s.to_string() << " round " << first;
-              if (!exact) good.store(false);
-              flying.pop_front();
-            }
-          }
-          reducing.join();
-          if (!group->close(10 * kSecond).ok()) good.store(false);
+          if (!both_lanes(*group, g, life, rank, kRanks)) good.store(false);
         }
       });
     }

@@ -40,71 +40,108 @@ TEST(Subgroups, SharesCoverABlock) {
   }
 }
 
-TEST(Subgroups, DeliverExactBytesInAnyOrder) {
-  constexpr uint32_t kRanks = 3;
-  for (const uint64_t seed : seeds(12)) {
-    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
-    Rng rng(seed);
-    const size_t count = 2 + rng.below(3);
-    std::vector<std::vector<CopyGroup*>> groups(count);
-    std::vector<std::unique_ptr<Subgroups>> ranks;
+// One operation of three ranks, each with the same number of subgroups.
+class Split3 {
+ public:
+  static constexpr uint32_t kRanks = 3;
+
+  explicit Split3(uint64_t seed) : seed_(seed), rng_(seed), groups_(2 + rng_.below(3)) {
     for (uint32_t r = 0; r < kRanks; r++) {
       std::vector<std::shared_ptr<GroupBase>> own;
-      for (size_t i = 0; i < count; i++) {
+      for (size_t i = 0; i < groups_.size(); i++) {
         const auto group = std::make_shared<CopyGroup>("g/sub " + std::to_string(i), r, kRanks);
-        groups[i].push_back(group.get());
+        groups_[i].push_back(group.get());
         own.push_back(group);
       }
-      ranks.push_back(std::make_unique<Subgroups>(std::move(own)));
+      ranks_.push_back(std::make_unique<Subgroups>(std::move(own)));
     }
-    const bool all = rng.chance(0.5);
-    const auto root = static_cast<Member>(all ? kNoMember : rng.below(kRanks));
-    const size_t bytes = (4u << 20) + rng.below(300'000), blocks = all ? kRanks : 1;
-    std::vector<std::vector<std::byte>> outputs(kRanks, std::vector<std::byte>(blocks * bytes));
-    std::vector<std::vector<uint64_t>> marked(kRanks, std::vector<uint64_t>(blocks));
-    std::vector<int> arrived(kRanks), ended(kRanks);
-    for (Member m = 0; m < kRanks; m++) {
-      auto region = std::make_shared<Region>(outputs[m].data(), outputs[m].size(), nullptr);
-      Post p;
-      p.descriptor = call(all ? Kind::kAllgather : Kind::kBroadcast, root, bytes);
-      for (size_t b = 0; b < blocks; b++) p.outputs.push_back({region, b * bytes, bytes});
-      if (all || root == m) {
-        p.input = p.outputs[all ? m : 0];
-        for (size_t i = 0; i < bytes; i++) p.input.data()[i] = pattern(m, i, seed);
-      }
-      p.completed_step = 100'000;
-      p.on_completed = [&, m](uint32_t b, uint64_t to) {
-        EXPECT_GT(to, marked[m][b]);
-        const auto from = all ? static_cast<Member>(b) : root;
-        for (size_t i = marked[m][b]; i < to; i += 977) {
-          ASSERT_EQ(outputs[m][b * bytes + i], pattern(from, i, seed)) << i << " is not final";
-        }
-        marked[m][b] = to;
-      };
-      Split::Events events;
-      events.arrived = [&, m] { arrived[m]++; };
-      events.trouble = [](const Status& why) { ADD_FAILURE() << why.to_string(); };
-      events.ended = [&, m] { ended[m]++; };
-      ranks[m]->post(std::move(p), std::move(events));
+    all_ = rng_.chance(0.5);
+    root_ = static_cast<Member>(all_ ? kNoMember : rng_.below(kRanks));
+    bytes_ = (4u << 20) + rng_.below(300'000);
+    blocks_ = all_ ? kRanks : 1;
+    for (Output& o : outputs_) {
+      o.memory.resize(blocks_ * bytes_);
+      o.completed.resize(blocks_);
     }
-    std::vector<std::vector<size_t>> progress(count);
+  }
+
+  void post(Member m) {
+    Output& out = outputs_[m];
+    auto region = std::make_shared<Region>(out.memory.data(), out.memory.size(), nullptr);
+    Post p;
+    p.descriptor = call(all_ ? Kind::kAllgather : Kind::kBroadcast, root_, bytes_);
+    for (size_t b = 0; b < blocks_; b++) p.outputs.push_back({region, b * bytes_, bytes_});
+    if (all_ || root_ == m) {
+      p.input = p.outputs[all_ ? m : 0];
+      for (size_t i = 0; i < bytes_; i++) p.input.data()[i] = pattern(m, i, seed_);
+    }
+    p.completed_step = 100'000;
+    p.on_completed = [this, &out](uint32_t b, uint64_t to) {
+      EXPECT_GT(to, out.completed[b]);
+      expect_bytes(out, b, out.completed[b], to, 977);
+      out.completed[b] = to;
+    };
+    Split::Events events;
+    events.arrived = [&out] { out.arrived++; };
+    events.trouble = [](const Status& why) { ADD_FAILURE() << why.to_string(); };
+    events.ended = [&out] { out.ended++; };
+    ranks_[m]->post(std::move(p), std::move(events));
+  }
+
+  // All subgroups, a step of one at a time.
+  void carry_out_all() {
+    std::vector<std::vector<size_t>> progress(groups_.size());
     for (int idle = 0; idle < 100;) {
-      const size_t i = rng.below(count);
-      idle = carry_out(groups[i], progress[i], true, rng) ? 0 : idle + 1;
+      const size_t i = rng_.below(groups_.size());
+      idle = carry_out(groups_[i], progress[i], true, rng_) ? 0 : idle + 1;
     }
-    for (Member m = 0; m < kRanks; m++) {
-      ASSERT_EQ(arrived[m], 1);
-      ASSERT_EQ(ended[m], 1);
-      for (size_t b = 0; b < blocks; b++) {
-        const auto from = all ? static_cast<Member>(b) : root;
-        for (size_t i = 0; i < bytes; i++) {
-          ASSERT_EQ(outputs[m][b * bytes + i], pattern(from, i, seed)) << i;
-        }
-        if (from != m) {
-          EXPECT_EQ(marked[m][b], bytes);
-        }
+  }
+
+  void expect_exact(Member m) {
+    Output& out = outputs_[m];
+    ASSERT_EQ(out.arrived, 1);
+    ASSERT_EQ(out.ended, 1);
+    for (uint32_t b = 0; b < blocks_; b++) {
+      expect_bytes(out, b, 0, bytes_, 1);
+      if (from(b) != m) {
+        EXPECT_EQ(out.completed[b], bytes_);
       }
     }
+  }
+
+ private:
+  struct Output {
+    std::vector<std::byte> memory;
+    std::vector<uint64_t> completed;  // by block, its end
+    int arrived = 0, ended = 0;
+  };
+
+  Member from(uint32_t block) const { return all_ ? static_cast<Member>(block) : root_; }
+  void expect_bytes(const Output& out, uint32_t block, size_t begin, size_t end, size_t step) {
+    for (size_t i = begin; i < end; i += step) {
+      ASSERT_EQ(out.memory[block * bytes_ + i], pattern(from(block), i, seed_))
+          << "byte " << i << " of block " << block;
+    }
+  }
+
+  uint64_t seed_;
+  Rng rng_;
+  std::vector<std::vector<CopyGroup*>> groups_;  // by subgroup, its members
+  std::vector<std::unique_ptr<Subgroups>> ranks_;
+  bool all_ = false;
+  Member root_ = 0;
+  size_t bytes_ = 0, blocks_ = 0;
+  Output outputs_[kRanks];
+};
+
+TEST(Subgroups, DeliverExactBytesInAnyOrder) {
+  for (const uint64_t seed : seeds(12)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Split3 it(seed);
+    for (Member m = 0; m < Split3::kRanks; m++) it.post(m);
+    it.carry_out_all();
+    for (Member m = 0; m < Split3::kRanks; m++) it.expect_exact(m);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

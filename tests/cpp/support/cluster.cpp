@@ -270,44 +270,9 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   post.posted = clock(rank);
   post.timeout = timeout;
   if (wire::is_reduction(run->kind)) {
-    run->element = static_cast<Element>(descriptor.element);
-    run->reduction = static_cast<Reduction>(descriptor.reduction);
-    const bool scatter = run->kind == wire::Kind::kReduceScatter;
-    if (make_plan(descriptor, core.params().agreed, element_size(run->element)).way !=
-        ReduceWay::kOneStep) {
-      run->host_of = core.params().host_of;
-    }
-    const size_t whole = (scatter ? options_.ranks : 1) * run->block;
-    auto input = std::make_shared<Guarded>(whole);
-    fill_pattern(id, rank, Bytes(input->data(), whole));
-    auto from = std::make_shared<Region>(input->data(), whole, input);
-    ReduceArgs args{run->element, run->reduction, factor_of(rank), {}, {}};
-    for (uint32_t m = 0; m < (scatter ? options_.ranks : 1); m++) {
-      args.inputs.push_back({from, m * run->block, run->block});
-    }
-    const bool target = run->kind != wire::Kind::kReduce || run->root == rank;
-    if (id % 2 == 0) {  // in place
-      run->memory = input;
-      if (target) args.output = args.inputs[scatter ? rank : 0];
-    } else {
-      run->input = input;
-      run->memory = std::make_shared<Guarded>(run->block);
-      auto to = std::make_shared<Region>(run->memory->data(), run->block, run->memory);
-      if (target) args.output = {to, 0, run->block};
-    }
-    post.reduce = std::move(args);
+    fill_reduction(core, *run, post);
   } else if (run->kind != wire::Kind::kBarrier) {
-    const bool all = run->kind == wire::Kind::kAllgather;
-    const uint32_t slots = all ? options_.ranks : 1;
-    run->memory = std::make_shared<Guarded>(slots * run->block);
-    auto region = std::make_shared<Region>(run->memory->data(), run->memory->size(), run->memory);
-    for (uint32_t s = 0; s < slots; s++) {
-      post.outputs.push_back({region, s * run->block, run->block});
-    }
-    if (all || run->root == rank) {
-      post.input = post.outputs[all ? rank : 0];
-      fill_pattern(id, rank, Bytes(post.input.data(), run->block));
-    }
+    fill_streams(*run, post);
   }
   post.done = [this, run, then = std::move(then)](const Status& status) {
     run->calls++;
@@ -326,6 +291,46 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   core.post(std::move(post), clock(rank));
   core.deliver();  // as a lane does after its turn
   return run;
+}
+
+void Cluster::fill_reduction(const GroupCore& core, OpRun& run, Post& post) const {
+  run.element = static_cast<Element>(post.descriptor.element);
+  run.reduction = static_cast<Reduction>(post.descriptor.reduction);
+  const bool scatter = run.kind == wire::Kind::kReduceScatter;
+  if (make_plan(post.descriptor, core.params().agreed, element_size(run.element)).way !=
+      ReduceWay::kOneStep) {
+    run.host_of = core.params().host_of;
+  }
+  const uint32_t blocks = scatter ? options_.ranks : 1;
+  const size_t whole = blocks * run.block;
+  auto input = std::make_shared<Guarded>(whole);
+  fill_pattern(run.id, run.rank, Bytes(input->data(), whole));
+  auto from = std::make_shared<Region>(input->data(), whole, input);
+  ReduceArgs args{run.element, run.reduction, factor_of(run.rank), {}, {}};
+  for (uint32_t m = 0; m < blocks; m++) args.inputs.push_back({from, m * run.block, run.block});
+  const bool target = run.kind != wire::Kind::kReduce || run.root == run.rank;
+  if (run.id % 2 == 0) {  // in place
+    run.memory = input;
+    if (target) args.output = args.inputs[scatter ? run.rank : 0];
+  } else {
+    run.input = input;
+    run.memory = std::make_shared<Guarded>(run.block);
+    auto to = std::make_shared<Region>(run.memory->data(), run.block, run.memory);
+    if (target) args.output = {to, 0, run.block};
+  }
+  post.reduce = std::move(args);
+}
+
+void Cluster::fill_streams(OpRun& run, Post& post) const {
+  const bool all = run.kind == wire::Kind::kAllgather;
+  const uint32_t slots = all ? options_.ranks : 1;
+  run.memory = std::make_shared<Guarded>(slots * run.block);
+  auto region = std::make_shared<Region>(run.memory->data(), run.memory->size(), run.memory);
+  for (uint32_t s = 0; s < slots; s++) post.outputs.push_back({region, s * run.block, run.block});
+  if (all || run.root == run.rank) {
+    post.input = post.outputs[all ? run.rank : 0];
+    fill_pattern(run.id, run.rank, Bytes(post.input.data(), run.block));
+  }
 }
 
 std::shared_ptr<OpRun> Cluster::broadcast(Member rank, Member root, size_t bytes, uint64_t id,

@@ -165,6 +165,9 @@ class Cluster {
   Nanos next_time() const;
   void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
             std::function<void(const Status&)> ready);
+  // Memory of a call, and what is posted of it.
+  void fill_reduction(const GroupCore& core, OpRun& run, Post& post) const;
+  void fill_streams(OpRun& run, Post& post) const;
 
   ClusterOptions options_;
   SimNetwork net_;

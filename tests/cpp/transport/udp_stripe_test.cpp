@@ -81,31 +81,30 @@ TEST_F(StripeTest, ABrokenConnectionNamesTheAddressAndEndsThePeer) {
   EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("127.0.0."));
 }
 
-TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
-  make_nodes(1);
-  // A raw peer with both connections; frame 0 does not come for a while.
-  const auto endpoints = stripe_endpoints(node(0).st().address(true));
-  ASSERT_TRUE(endpoints.ok());
-  ASSERT_EQ(endpoints->size(), 2u);
-  Fd fds[2];
-  for (uint8_t stripe : {0, 1}) {
-    fds[stripe] = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(fds[stripe].get(), reinterpret_cast<const sockaddr*>(&(*endpoints)[stripe]),
-                        sizeof(sockaddr_in)),
-              0);
-    Hello hello;
-    hello.channel = Channel::kReduce;
-    hello.stripe = stripe;
-    hello.stripes = 2;
-    hello.source = 99;
-    hello.target = node(0).st().address(true).uid;
-    hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
-    hello.listen_port = 1;
-    const auto bytes = encode(hello);
-    ASSERT_EQ(::send(fds[stripe].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
+// A peer of raw sockets, one connection per stripe, that sends what it likes.
+class RawStripes {
+ public:
+  explicit RawStripes(const StreamAddress& to) {
+    const auto endpoints = stripe_endpoints(to);
+    EXPECT_TRUE(endpoints.ok() && endpoints->size() == 2);
+    for (uint8_t stripe : {0, 1}) {
+      fds_[stripe] = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const auto* address = reinterpret_cast<const sockaddr*>(&(*endpoints)[stripe]);
+      EXPECT_EQ(::connect(fds_[stripe].get(), address, sizeof(sockaddr_in)), 0);
+      Hello hello;
+      hello.channel = Channel::kReduce;
+      hello.stripe = stripe;
+      hello.stripes = 2;
+      hello.source = 99;
+      hello.target = to.uid;
+      hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
+      hello.listen_port = 1;
+      const auto bytes = encode(hello);
+      send_all(stripe, {bytes.begin(), bytes.end()});
+    }
   }
-  const auto frame = [](uint32_t number, const Buffer& data) {
+
+  static Buffer frame(uint32_t number, const Buffer& data) {
     Buffer out;
     const auto length = encode_prefix(static_cast<uint32_t>(kFrameNumber + data.size()));
     const auto head = encode_prefix(number);
@@ -113,38 +112,52 @@ TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
     out.insert(out.end(), head.begin(), head.end());
     out.insert(out.end(), data.begin(), data.end());
     return out;
-  };
-  // Frames 1, 2, ... until the kernel takes no more: nobody reads beyond the first.
-  size_t taken = 0;
-  uint32_t number = 1;
-  Buffer rest;
-  const auto push = [&] {
+  }
+  void send_all(uint8_t stripe, const Buffer& bytes) {
+    EXPECT_EQ(::send(fds_[stripe].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // Frames 1, 2, ... on stripe 1 until the kernel takes no more; bytes taken since the beginning.
+  size_t push() {
     while (true) {
-      if (rest.empty()) {
-        rest = frame(number, pattern(50'000, number));
-        ++number;
+      if (rest_.empty()) {
+        rest_ = frame(number_, pattern(kFrameBytes, number_));
+        ++number_;
       }
       const ssize_t sent =
-          ::send(fds[1].get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0) return;
-      taken += static_cast<size_t>(sent);
-      rest.erase(rest.begin(), rest.begin() + sent);
+          ::send(fds_[1].get(), rest_.data(), rest_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0) return taken_;
+      taken_ += static_cast<size_t>(sent);
+      rest_.erase(rest_.begin(), rest_.begin() + sent);
     }
-  };
-  size_t before = SIZE_MAX;
+  }
+
+  static constexpr size_t kFrameBytes = 50'000;
+
+ private:
+  Fd fds_[2];
+  uint32_t number_ = 1;
+  Buffer rest_;
+  size_t taken_ = 0;
+};
+
+TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
+  make_nodes(1);
+  RawStripes peer(node(0).st().address(true));
+  // Frame 0 does not come for a while: nobody reads beyond the first of the others.
+  size_t before = SIZE_MAX, taken = 0;
   while (before != taken) {
     before = taken;
-    push();
+    taken = peer.push();
     settle();
   }
   EXPECT_TRUE(node(0).frames.empty());
   EXPECT_LT(taken, 64u << 20);  // sockets' buffers; more would be memory of ours
-  const Buffer first = frame(0, pattern(10, 0));
-  ASSERT_EQ(::send(fds[0].get(), first.data(), first.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(first.size()));
+  peer.send_all(0, RawStripes::frame(0, pattern(10, 0)));
   ASSERT_TRUE(pump([&] { return node(0).frames.size() >= (taken - 60'000) / 50'008; }));
   for (uint32_t i = 0; i < node(0).frames.size(); ++i) {
-    ASSERT_EQ(node(0).frames[i].data, i == 0 ? pattern(10, 0) : pattern(50'000, i)) << i;
+    ASSERT_EQ(node(0).frames[i].data, i == 0 ? pattern(10, 0) : pattern(RawStripes::kFrameBytes, i))
+        << i;
   }
 }
 

@@ -198,9 +198,9 @@ def test_memberships():
     assert multicast.judge_memberships(0, 0, "x").verdict is FAIL
 
 
-def test_where_multicast_is_deaf_nothing_else_is_blamed():
+def test_where_multicast_does_not_arrive_nothing_else_is_blamed():
     values = {"max_mtu": "9000", "ttl": "1", "algorithm": "auto"}
-    context = Context({}, values, chosen=ETH, loopback=LO, deaf={"eth0", "lo"})
+    context = Context({}, values, chosen=ETH, loopback=LO, unreached={"eth0", "lo"})
     findings = [*mtu.run(context), *offload.run(context)]
     assert len(findings) == 5
     assert all("not tried" in f.finding and not f.fix for f in findings)

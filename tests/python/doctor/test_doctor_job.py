@@ -8,9 +8,9 @@ import pytest
 from torch_mcast.doctor import netif, udp
 from torch_mcast.doctor.findings import Verdict, worst
 from torch_mcast.doctor.job import compare, diagnose, reach
-from torch_mcast.doctor.job.meeting import Meeting
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard, Probe
+from torch_mcast.doctor.job.rendezvous import Rendezvous
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 
@@ -155,7 +155,7 @@ def test_all_hear_all():
     assert verdicts(judge(HOSTS, everything(HOSTS))) == {"reach": OK}
 
 
-def test_one_host_is_deaf():
+def test_one_host_hears_no_other():
     findings = judge(HOSTS, everything(HOSTS, {(0, 1), (2, 1)}))
     assert findings[0].verdict is WARN
     assert "rank 1 does not hear ranks 0, 2" in findings[0].finding
@@ -267,19 +267,19 @@ class Store:
             return self.data[key]
 
 
-def test_meeting_does_not_wait_beyond_its_deadline():
-    meeting = Meeting(Store(), 0, 3)
-    meeting.publish("facts/1", {"a": [1]})
-    assert meeting.collect("facts", range(3), time.monotonic()) == {1: {"a": [1]}}
-    assert meeting.fetch("verdict", time.monotonic()) is None
+def test_rendezvous_does_not_wait_beyond_its_deadline():
+    rendezvous = Rendezvous(Store(), 0, 3)
+    rendezvous.publish("facts/1", {"a": [1]})
+    assert rendezvous.collect("facts", range(3), time.monotonic()) == {1: {"a": [1]}}
+    assert rendezvous.fetch("verdict", time.monotonic()) is None
 
 
 def test_the_last_to_arrive_opens_the_gate():
-    meeting = Meeting(Store(), 0, 2)
-    meeting.arrive("sent", 2)
-    assert not meeting.passed("sent")
-    meeting.arrive("sent", 2)
-    assert meeting.passed("sent")
+    rendezvous = Rendezvous(Store(), 0, 2)
+    rendezvous.arrive("sent", 2)
+    assert not rendezvous.passed("sent")
+    rendezvous.arrive("sent", 2)
+    assert rendezvous.passed("sent")
 
 
 @pytest.fixture
@@ -292,13 +292,13 @@ def open_probe(plan, number, loopback):
 
 
 def run_probes(probes, peers):
-    meeting, reports = Meeting(Store(), 0, len(probes)), {}
+    rendezvous, reports = Rendezvous(Store(), 0, len(probes)), {}
 
     def one(number):
         reports[number] = probes[number].run(
             peers,
-            lambda: meeting.arrive("sent", len(probes)),
-            lambda: meeting.passed("sent"),
+            lambda: rendezvous.arrive("sent", len(probes)),
+            lambda: rendezvous.passed("sent"),
             20.0,
         )
 

@@ -327,7 +327,7 @@ def last_key_after_a_look(link: Any) -> None:
         def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
             if link.rank == 1 and not self.late and any("shared/" in key for key in keys):
                 self.late = True
-                time.sleep(timeout.total_seconds() + 1)  # past the limit of the meeting's step, too
+                time.sleep(timeout.total_seconds() + 1)  # past the bootstrap's limit, too
                 self.real.wait(keys, timedelta(seconds=30))
                 raise RuntimeError("wait timeout")
             self.real.wait(keys, timeout)

@@ -156,10 +156,10 @@ def test_multicast_that_one_host_does_not_hear_any_more(four):
     host = four.lab.host(VICTIM)
     call = running(four, SIZE)
     rule = f'type filter hook ingress device "{NIC}" priority 0; ip daddr 224.0.0.0/4 counter drop'
-    system.nft(host.namespace, f"table netdev deaf {{ chain ingress {{\n{rule}\n}}\n}}\n")
+    system.nft(host.namespace, f"table netdev unheard {{ chain ingress {{\n{rule}\n}}\n}}\n")
     try:
         call.wait("path ring")
         for row in goes_on(call):
             assert row["path"] == "ring" and f"rank {VICTIM} no longer hears" in row["reason"]
     finally:
-        system.nft(host.namespace, "delete table netdev deaf\n")
+        system.nft(host.namespace, "delete table netdev unheard\n")

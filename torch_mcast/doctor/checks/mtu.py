@@ -79,7 +79,7 @@ def run(context: Context) -> list[Finding]:
     max_mtu = context.number("max_mtu")
     return [
         not_tried(f"mtu of {i.name}", i)
-        if i.name in context.deaf
+        if i.name in context.unreached
         else judge(i, max_mtu, measure(i, max_mtu))
         for i in context.paths
     ]

@@ -93,7 +93,7 @@ def run(context: Context) -> list[Finding]:
     for interface in context.paths:
         received, problem = round_trip(interface, context.number("ttl"))
         if not received:
-            context.deaf.add(interface.name)
+            context.unreached.add(interface.name)
         findings.append(judge_round_trip(interface, received, problem, context.values["algorithm"]))
     if context.loopback is not None:  # joins there send no report to any network
         findings.append(judge_memberships(_limit(), *try_joins(context.loopback)))

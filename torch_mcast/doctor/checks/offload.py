@@ -68,12 +68,12 @@ def judge_gro(result: Result) -> Finding:
 def run(context: Context) -> list[Finding]:
     findings = [
         not_tried(f"gso on {i.name}", i)
-        if i.name in context.deaf
+        if i.name in context.unreached
         else judge_gso(i.name, measure(i, gro=False))
         for i in context.paths
     ]
     loopback = context.loopback
-    if loopback is not None and loopback.name not in context.deaf:
+    if loopback is not None and loopback.name not in context.unreached:
         findings.append(judge_gro(measure(loopback, gro=True)))
     elif loopback is not None:
         findings.append(not_tried("gro on loopback", loopback))

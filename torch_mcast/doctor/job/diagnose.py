@@ -13,9 +13,13 @@ _MATRIX = 40  # ranks; beyond it the pairs alone are listed
 _PAIRS = 12  # named in one row
 
 _RING = "export MCAST_ALGORITHM=ring  (accept it)"
+_ACCEPT = "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT"
+
+Pairs = list[tuple[int, int]]  # (sender, receiver) that multicast does not reach
+Causes = list[tuple[str, str]]  # (likely cause, fix)
 
 
-def deaf_pairs(reports: dict[int, Heard], ranks: list[int]) -> list[tuple[int, int]]:
+def unreachable_pairs(reports: dict[int, Heard], ranks: list[int]) -> Pairs:
     """(sender, receiver) where the receiver took part and did not hear full datagrams."""
     return [(s, r) for s in ranks for r in ranks if r in reports and s not in reports[r].full]
 
@@ -43,7 +47,7 @@ def matrix(reports: dict[int, Heard], ranks: list[int]) -> str:
     return "\n".join(lines)
 
 
-def name_pairs(pairs: list[tuple[int, int]]) -> str:
+def name_pairs(pairs: Pairs) -> str:
     """Grouped by receiver: "rank 2 does not hear ranks 0, 1"."""
     by_receiver: dict[int, list[int]] = {}
     for sender, receiver in pairs:
@@ -53,12 +57,8 @@ def name_pairs(pairs: list[tuple[int, int]]) -> str:
     return "; ".join(texts[:_PAIRS]) + (f"; and {more} more ranks" if more > 0 else "")
 
 
-def causes(
-    pairs: list[tuple[int, int]], reports: dict[int, Heard], ranks: list[int], facts: Facts
-) -> list[tuple[str, str]]:
-    """[(likely cause, fix)], the most telling first."""
-    path = {r: facts[r]["interface"] or {} for r in ranks}
-    host = {r: facts[r]["host_id"] for r in ranks}
+def causes(pairs: Pairs, reports: dict[int, Heard], ranks: list[int], facts: Facts) -> Causes:
+    """The likely causes, the most telling first."""
     if any(s in reports[r].small for s, r in pairs):
         return [
             (
@@ -67,29 +67,18 @@ def causes(
                 "export MCAST_MAX_MTU=1500  (or raise the MTU of switches and hosts)",
             )
         ]
-    found = []
     own = [r for s, r in pairs if s == r and not reports[r].problem]
-    if own:
-        names = ", ".join(sorted({facts[r]["host"] for r in own}))
-        found.append(
-            (
-                f"{label(own)} ({names}) not even from itself: a packet filter on that host",
-                f"iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT  (on {names})",
-            )
-        )
-        pairs = [(s, r) for s, r in pairs if r not in own]
-        if not pairs:
-            return found
+    found = _not_even_itself(own, facts)
+    pairs = [(s, r) for s, r in pairs if r not in own]
+    if not pairs:
+        return found
+    host = {r: facts[r]["host_id"] for r in ranks}
     across = [(s, r) for s, r in pairs if host[s] != host[r]]
     if not across:
-        return [
-            *found,
-            (
-                "ranks of one host do not hear each other: a packet filter",
-                "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT",
-            ),
-        ]
-    apart = [(s, r) for s, r in across if path[s].get("subnet") != path[r].get("subnet")]
+        packet_filter = "ranks of one host do not hear each other: a packet filter"
+        return [*found, (packet_filter, _ACCEPT)]
+    subnet = {r: (facts[r]["interface"] or {}).get("subnet") for r in ranks}
+    apart = [(s, r) for s, r in across if subnet[s] != subnet[r]]
     if apart:
         found.append(
             (
@@ -99,30 +88,51 @@ def causes(
         )
         if apart == across:
             return found
-    # A host that stands alone points at itself; all against all points at the network.
+    return found + _hosts_apart(across, reports, host, facts) + _of_the_network(across, host)
+
+
+def _not_even_itself(own: list[int], facts: Facts) -> Causes:
+    if not own:
+        return []
+    names = ", ".join(sorted({facts[r]["host"] for r in own}))
+    cause = f"{label(own)} ({names}) not even from itself: a packet filter on that host"
+    return [(cause, f"{_ACCEPT}  (on {names})")]
+
+
+def _hosts_apart(
+    across: Pairs, reports: dict[int, Heard], host: dict[int, str], facts: Facts
+) -> Causes:
+    """A host that stands alone points at itself; all against all points at the network."""
     hosts = sorted(set(host.values()))
-    if len(hosts) > 2:
-        for name in hosts:
-            mine = [r for r in ranks if host[r] == name]
-            others = [r for r in ranks if host[r] != name]
-            deaf = all((s, r) in across for r in mine if r in reports for s in others)
-            mute = all((s, r) in across for s in mine for r in others if r in reports)
-            involved = sum(s in mine or r in mine for s, r in across)
-            if (deaf or mute) and involved == len(across):
-                what = (
-                    "neither hears nor is heard"
-                    if deaf and mute
-                    else ("hears no other host" if deaf else "is heard by no other host")
-                )
-                found.append(
-                    (
-                        f"the host {facts[mine[0]]['host']} ({label(mine)}) {what}: its firewall, "
-                        "its interface, or its switch port",
-                        "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT; iptables -I INPUT "
-                        f"-p igmp -j ACCEPT  (on {facts[mine[0]]['host']})",
-                    )
-                )
-    if len(across) == len([(s, r) for s in ranks for r in ranks if host[s] != host[r]]):
+    if len(hosts) <= 2:
+        return []
+    found = []
+    for name in hosts:
+        mine = [r for r in host if host[r] == name]
+        others = [r for r in host if host[r] != name]
+        hears_none = all((s, r) in across for r in mine if r in reports for s in others)
+        unheard = all((s, r) in across for s in mine for r in others if r in reports)
+        involved = sum(s in mine or r in mine for s, r in across)
+        if not (hears_none or unheard) or involved < len(across):
+            continue
+        if hears_none and unheard:
+            what = "neither hears nor is heard"
+        else:
+            what = "hears no other host" if hears_none else "is heard by no other host"
+        host_name = facts[mine[0]]["host"]
+        found.append(
+            (
+                f"the host {host_name} ({label(mine)}) {what}: its firewall, its interface, or "
+                "its switch port",
+                f"{_ACCEPT}; iptables -I INPUT -p igmp -j ACCEPT  (on {host_name})",
+            )
+        )
+    return found
+
+
+def _of_the_network(across: Pairs, host: dict[int, str]) -> Causes:
+    found = []
+    if len(across) == sum(a != b for a in host.values() for b in host.values()):
         found.append(
             (
                 "no host hears another: a cloud or container network without multicast (AWS needs "
@@ -152,7 +162,7 @@ def judge_reach(
     for rank, report in reports.items():
         if report.problem:
             found.append(warn("reach", f"rank {rank}: {report.problem}", _RING, rank=rank))
-    pairs = deaf_pairs(reports, ranks)
+    pairs = unreachable_pairs(reports, ranks)
     where = "loopback" if plan["path"] == "loopback" else "the chosen interfaces"
     data = {"pairs": pairs, "size": plan["size"], "path": plan["path"]}
     if not ranks:

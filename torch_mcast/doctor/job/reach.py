@@ -119,7 +119,7 @@ class Probe:
         `all_sent()` whether everybody has. At most `limit` seconds."""
         heard = Heard()
         start = time.monotonic()
-        rounds, told, quiet_at = 0, False, None
+        rounds, announced, quiet_at = 0, False, None
         next_at = start
         with selectors.DefaultSelector() as selector:
             selector.register(self._receiver, selectors.EVENT_READ, None)
@@ -132,8 +132,8 @@ class Probe:
                     if rounds < self.plan["rounds"]:
                         rounds += 1
                         self._send(heard)
-                    elif not told:
-                        told = True
+                    elif not announced:
+                        announced = True
                         sent()
                     elif quiet_at is None and all_sent():
                         quiet_at = now + _GRACE_S

@@ -22,14 +22,14 @@ from typing import Any
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, exit_code, fail, worst
 from torch_mcast.doctor.job import compare, diagnose, facts
-from torch_mcast.doctor.job.meeting import Meeting, connect
 from torch_mcast.doctor.job.reach import Heard, Probe, plan
+from torch_mcast.doctor.job.rendezvous import Rendezvous, connect
 from torch_mcast.doctor.report import colour, document, show, width
 from torch_mcast.doctor.table import summary, table
 
 _READY_S = 10.0
 _PROBE_S = 10.0
-_SLACK_S = 5.0
+_MARGIN_S = 5.0
 
 
 def _alone(findings: list[Finding], problem: str, as_json: bool) -> int:
@@ -73,59 +73,63 @@ def _open_probe(context: Context, what: dict[str, Any], rank: int) -> Probe:
     return Probe(what, rank, multicast, addresses, ttl, rcvbuf)
 
 
-def _probe(meeting: Meeting, context: Context, timeout: float, stack: contextlib.ExitStack) -> None:
+def _probe(
+    rendezvous: Rendezvous, context: Context, timeout: float, stack: contextlib.ExitStack
+) -> None:
     """Steps 2 and 3 of every rank. Sockets stay open, on `stack`, until all have reported."""
-    rank = meeting.rank
+    rank = rendezvous.rank
     # Rank 0 waits `timeout` for the last rank, and may itself come up to as much later than this.
-    what = meeting.fetch("plan", time.monotonic() + 2 * timeout)
+    what = rendezvous.fetch("plan", time.monotonic() + 2 * timeout)
     if what is None or rank not in what["ranks"]:
         return
     try:
         probe = stack.enter_context(_open_probe(context, what, rank))
     except OSError as error:
         problem = f"cannot take part: {error.strerror or error}"
-        meeting.publish(f"ready/{rank}", {"problem": problem})
-        meeting.publish(f"heard/{rank}", Heard(problem=problem).to_json())
+        rendezvous.publish(f"ready/{rank}", {"problem": problem})
+        rendezvous.publish(f"heard/{rank}", Heard(problem=problem).to_json())
         return
-    meeting.publish(f"ready/{rank}", {"addresses": probe.addresses()})
-    go = meeting.fetch("go", time.monotonic() + _READY_S + _SLACK_S)
+    rendezvous.publish(f"ready/{rank}", {"addresses": probe.addresses()})
+    go = rendezvous.fetch("go", time.monotonic() + _READY_S + _MARGIN_S)
     if go is None:
         return
     peers = {int(r): addresses for r, addresses in go.items()}
     heard = probe.run(
         peers,
-        lambda: meeting.arrive("sent", len(peers)),
-        lambda: meeting.passed("sent"),
+        lambda: rendezvous.arrive("sent", len(peers)),
+        lambda: rendezvous.passed("sent"),
         _PROBE_S,
     )
-    meeting.publish(f"heard/{rank}", heard.to_json())
+    rendezvous.publish(f"heard/{rank}", heard.to_json())
 
 
-def _start_probe(meeting: Meeting, what: dict[str, Any]) -> None:
+def _start_probe(rendezvous: Rendezvous, what: dict[str, Any]) -> None:
     """Step 2 of rank 0, beside _probe(): says go when all that can are ready."""
-    ready = meeting.collect("ready", what["ranks"], time.monotonic() + _READY_S)
+    ready = rendezvous.collect("ready", what["ranks"], time.monotonic() + _READY_S)
     addresses = {str(r): row["addresses"] for r, row in ready.items() if "addresses" in row}
-    meeting.publish("go", addresses)
+    rendezvous.publish("go", addresses)
 
 
-def _lead(meeting: Meeting, context: Context, timeout: float) -> tuple[dict[str, Any], str]:
+def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dict[str, Any], str]:
     """Rank 0: (the job's part of the JSON document, the matrix)."""
-    known = meeting.collect("facts", range(meeting.size), time.monotonic() + timeout)
-    found = compare.compare(known, meeting.size)
+    known = rendezvous.collect("facts", range(rendezvous.size), time.monotonic() + timeout)
+    found = compare.compare(known, rendezvous.size)
     what = plan(known)
-    meeting.publish("plan", what)
-    starter = threading.Thread(target=_start_probe, args=(meeting, what), daemon=True)
+    rendezvous.publish("plan", what)
+    starter = threading.Thread(target=_start_probe, args=(rendezvous, what), daemon=True)
     starter.start()
     with contextlib.ExitStack() as stack:
-        _probe(meeting, context, timeout, stack)
+        _probe(rendezvous, context, timeout, stack)
         starter.join()
-        answers = meeting.collect("heard", what["ranks"], time.monotonic() + _PROBE_S + _SLACK_S)
+        answers = rendezvous.collect(
+            "heard", what["ranks"], time.monotonic() + _PROBE_S + _MARGIN_S
+        )
     reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
     algorithm = context.values["algorithm"]
     found += diagnose.judge_reach(what, reports, known, algorithm)
     found.append(diagnose.judge_tcp(what, reports, known))
     job = {
-        "world_size": meeting.size,
+        "world_size": rendezvous.size,
         "ranks": [
             {
                 key: known[rank][key]
@@ -168,33 +172,33 @@ def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: b
 
 def run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
     try:
-        with _Watchdog(timeout + _SLACK_S, findings, as_json):
-            meeting = connect(context.environment, timeout)
+        with _Watchdog(timeout + _MARGIN_S, findings, as_json):
+            rendezvous = connect(context.environment, timeout)
         # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
-        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _SLACK_S
+        limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _MARGIN_S
         with _Watchdog(limit, findings, as_json):
-            return _run(meeting, context, findings, timeout, as_json)
+            return _run(rendezvous, context, findings, timeout, as_json)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         return _alone(findings, str(error).splitlines()[0], as_json)
 
 
 def _run(
-    meeting: Meeting, context: Context, findings: list[Finding], timeout: float, as_json: bool
+    rendezvous: Rendezvous, context: Context, findings: list[Finding], timeout: float, as_json: bool
 ) -> int:
-    meeting.publish(f"facts/{meeting.rank}", facts.gather(context, findings))
-    if meeting.rank == 0:
-        job, matrix = _lead(meeting, context, timeout)
+    rendezvous.publish(f"facts/{rendezvous.rank}", facts.gather(context, findings))
+    if rendezvous.rank == 0:
+        job, matrix = _lead(rendezvous, context, timeout)
         code = _print(findings, job, matrix, as_json)
-        meeting.publish("verdict", code)
+        rendezvous.publish("verdict", code)
         # The store may live in this process: stay until the others have read the verdict.
         present = [row["rank"] for row in job["ranks"] if row["rank"] != 0]
-        meeting.collect("left", present, time.monotonic() + _SLACK_S)
+        rendezvous.collect("left", present, time.monotonic() + _MARGIN_S)
         return code
     with contextlib.ExitStack() as stack:
-        _probe(meeting, context, timeout, stack)
-        wait = _READY_S + 2 * _PROBE_S + 2 * _SLACK_S + timeout
-        code = meeting.fetch("verdict", time.monotonic() + wait)
+        _probe(rendezvous, context, timeout, stack)
+        wait = _READY_S + 2 * _PROBE_S + 2 * _MARGIN_S + timeout
+        code = rendezvous.fetch("verdict", time.monotonic() + wait)
     if code is None:
         return _alone(findings, "rank 0 gave no verdict", as_json)
-    meeting.publish(f"left/{meeting.rank}", True)
+    rendezvous.publish(f"left/{rendezvous.rank}", True)
     return max(code, exit_code(worst(findings)))

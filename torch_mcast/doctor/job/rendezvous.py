@@ -12,7 +12,7 @@ from typing import Any
 _RETRY_S = 0.05
 
 
-class Meeting:
+class Rendezvous:
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.store, self.rank, self.size = store, rank, size
 
@@ -41,7 +41,7 @@ class Meeting:
         return self.store.check([f"{key}/all"])
 
 
-def connect(environment: Mapping[str, str], timeout: float) -> Meeting:
+def connect(environment: Mapping[str, str], timeout: float) -> Rendezvous:
     """ValueError: the launcher's variables are wrong. RuntimeError: the store is not reached.
 
     torchrun's agent holds a store already; else rank 0 opens it, as init_process_group does.
@@ -64,4 +64,4 @@ def connect(environment: Mapping[str, str], timeout: float) -> Meeting:
     )
     # A restarted job meets anew, without what the earlier ranks left.
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Meeting(PrefixStore(f"torch_mcast_doctor/{attempt}/", store), rank, size)
+    return Rendezvous(PrefixStore(f"torch_mcast_doctor/{attempt}/", store), rank, size)

@@ -10,11 +10,11 @@ namespace {
 constexpr size_t kBlockBytes = 16 << 20;
 constexpr size_t kWindow = 2 << 20;
 
-struct Naps {
+struct Coalesced {
   Cluster cluster;
   Runs runs;
 
-  explicit Naps(double rate, size_t budget = 8 << 20) : cluster(links(rate, budget)) {}
+  explicit Coalesced(double rate, size_t budget = 8 << 20) : cluster(links(rate, budget)) {}
   static ClusterOptions links(double rate, size_t budget) {
     ClusterOptions o;
     o.ranks = 3;
@@ -45,7 +45,7 @@ struct Naps {
 
 TEST(Coalescing, WhileMuchIsOnItsWay) {
   constexpr double kRate = 1.25e9;  // 10 Gbit/s
-  Naps n(kRate);
+  Coalesced n(kRate);
   n.broadcast(kBlockBytes);
   n.until(kBlockBytes / 2);
   const Nanos pause = n.ask(1);
@@ -58,7 +58,7 @@ TEST(Coalescing, WhileMuchIsOnItsWay) {
 }
 
 TEST(Coalescing, NotForTheLastWindow) {
-  Naps n(1.25e9);
+  Coalesced n(1.25e9);
   n.broadcast(kBlockBytes);
   n.until(kBlockBytes - kWindow / 2);
   EXPECT_EQ(n.ask(1), 0);
@@ -70,7 +70,7 @@ TEST(Coalescing, NotForTheLastWindow) {
 }
 
 TEST(Coalescing, NotWhereLittleComesInOne) {
-  Naps n(125e6);  // 25 KB in the longest
+  Coalesced n(125e6);  // 25 KB in the longest
   n.broadcast(kBlockBytes);
   n.until(kBlockBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
@@ -78,7 +78,7 @@ TEST(Coalescing, NotWhereLittleComesInOne) {
 }
 
 TEST(Coalescing, NotWhereWindowsAreSmall) {
-  Naps n(1.25e9, 200 << 10);
+  Coalesced n(1.25e9, 200 << 10);
   n.broadcast(kBlockBytes);
   n.until(kBlockBytes / 2);
   EXPECT_EQ(n.ask(1), 0);
@@ -87,7 +87,7 @@ TEST(Coalescing, NotWhereWindowsAreSmall) {
 
 TEST(Coalescing, ShorterOnAFasterLinkAndAtLastNone) {
   for (const double rate : {4e9, 12.5e9}) {
-    Naps n(rate);
+    Coalesced n(rate);
     n.broadcast(4 * kBlockBytes);
     n.until(kBlockBytes);
     const Nanos pause = n.ask(1, 50 * kMicro);
