@@ -1,6 +1,8 @@
 // How a group comes to life on its two lanes: it is added to both, probed on the multicast lane,
 // and the reduce lane adopts the result. Failures found by a lane come back through a listener,
-// fail the other lane too, and make every later post fail at once with the first reason.
+// make every later post fail at once with the first reason, and fail the other lane too: a little
+// later, since the members' aborts travel on each lane by itself, and the one of that lane says
+// which of its operations were complete everywhere.
 #include <utility>
 
 #include "base/log.h"
@@ -12,6 +14,8 @@ namespace {
 
 constexpr Nanos kWarnInterval = 60 * kSecond;
 constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
+// Of a lane, once the other has failed, with an abort of its own: far more than one trip.
+constexpr Nanos kAbortPatience = 50 * kMilli;
 
 const char* path_name(GroupCore::Path path) {
   switch (path) {
@@ -91,7 +95,9 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
         }
         if (const auto o = other.lock()) {
           o->push([tag, why](Lane& l, Nanos at) {
-            if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
+            if (LaneGroup* group = l.find_group(tag)) {
+              group->core().fail_later(why, at + kAbortPatience);
+            }
           });
         }
       });
