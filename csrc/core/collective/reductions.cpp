@@ -44,7 +44,7 @@ static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlo
 }  // namespace
 
 void Reductions::measure_ingress(Nanos now) {
-  ingress_.update(g_.params.multicast_arrived ? g_.params.multicast_arrived->load() : 0, now);
+  ingress_.update(g_.params.multicast.arrived ? g_.params.multicast.arrived->load() : 0, now);
 }
 
 bool Reductions::complete(const Operation& op) const {

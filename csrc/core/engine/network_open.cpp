@@ -45,11 +45,11 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.liveness_limit = config_.liveness_limit;
   p.alpha = config_.cutoff;
   p.probe_timeout = config_.probe_timeout;
-  p.try_multicast = config_.algorithm != "ring";
+  p.multicast.wanted = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
-  p.require_multicast = config_.algorithm == "multicast";
+  p.multicast.required = config_.algorithm == "multicast";
   p.trace = trace_;
-  p.multicast_arrived = parts_.arrived;
+  p.multicast.arrived = parts_.arrived;
   if (parts_.read_host) {
     p.host_of = agreement.host_of;
     p.read_host = parts_.read_host;
@@ -70,11 +70,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   own.lane = static_cast<uint8_t>(id);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
-  if (params.try_multicast) {
+  if (params.multicast.wanted) {
     const Status status = lane.transport().datagram().join(address.multicast);
     address.joined = status.ok();
-    if (!address.joined && own.multicast_problem.empty()) {
-      own.multicast_problem = status.message();
+    if (!address.joined && own.multicast.problem.empty()) {
+      own.multicast.problem = status.message();
     }
   }
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
@@ -108,7 +108,7 @@ bool NetworkGroup::enter_lanes(GroupParams params, const Agreement& agreement,
                                const std::shared_ptr<std::promise<Status>>& probed) {
   const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
     add_to_lane(LaneId::kReduce, params, agreement, lane, now);
-    params.multicast_problem = lane.find_group(tag_)->core().params().multicast_problem;
+    params.multicast.problem = lane.find_group(tag_)->core().params().multicast.problem;
   });
   return added && parts_.lanes.multicast->push([this, params, agreement, probed](Lane& lane,
                                                                                  Nanos now) {
