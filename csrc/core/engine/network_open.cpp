@@ -169,7 +169,7 @@ void NetworkGroup::describe(const Agreed& agreed) {
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
   fixed_.segment =
-      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).segment;
+      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).reduce.segment;
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   max_block_ = max_block(agreed);

@@ -273,7 +273,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->element = static_cast<Element>(descriptor.element);
     run->reduction = static_cast<Reduction>(descriptor.reduction);
     const bool scatter = run->kind == wire::Kind::kReduceScatter;
-    if (make_plan(descriptor, core.params().agreed, element_size(run->element)).way !=
+    if (make_plan(descriptor, core.params().agreed, element_size(run->element)).reduce.way !=
         ReduceWay::kOneStep) {
       run->host_of = core.params().host_of;
     }
