@@ -141,6 +141,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	clang-format-14 --dry-run --Werror $(CPP)
+	$(PYTHON) tools/measures.py
 
 format: setup
 	$(BIN)/ruff check --fix .

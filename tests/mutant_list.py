@@ -220,8 +220,8 @@ MUTANTS = [
     Mutant(
         "unasked-contributions-without-bound",
         "collective/reductions.cpp",
-        "if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {",
-        "if (op.plan.unasked && cost(bytes) == 0 && oldest) {",
+        "if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {",
+        "if (op.plan.reduce.unasked && cost(bytes) == 0 && oldest) {",
         "collective",
         "Reductions.AreSentAhead*",
     ),
@@ -304,9 +304,9 @@ MUTANTS = [
     ),
     Mutant(
         "folded-in-the-wrong-order",
-        "collective/reduce_run.cpp",
-        "for (uint32_t m = 1; m < members_; m++) {\n    fold_next(e, r",
-        "for (uint32_t m = members_ - 1; m > 0; m--) {\n    fold_next(e, r",
+        "collective/one_step.cpp",
+        "for (uint32_t m = 1; m < members; m++) {\n    fold_next(e, r",
+        "for (uint32_t m = members - 1; m > 0; m--) {\n    fold_next(e, r",
         "collective",
         "*ReduceSchedules*:Reductions*",
     ),

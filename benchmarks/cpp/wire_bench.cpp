@@ -25,11 +25,11 @@ std::vector<std::byte> chunk_datagram(Chunk chunk, size_t payload) {
 // Header, payload copy and checksum into the send batch.
 void WriteDatagram(benchmark::State& state) {
   const std::vector<std::byte> payload(static_cast<size_t>(state.range(0)), std::byte{3});
-  std::vector<std::byte> slot(wire::kDatagramHeader + payload.size());
+  std::vector<std::byte> datagram(wire::kDatagramHeader + payload.size());
   wire::DatagramHeader h;
   for (auto _ : state) {
     h.chunk++;
-    benchmark::DoNotOptimize(wire::write_datagram(slot, h, payload));
+    benchmark::DoNotOptimize(wire::write_datagram(datagram, h, payload));
   }
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }

@@ -261,9 +261,9 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!tensor.device().is_cpu()) {
-    check_stageable(op, tensor);
+    check_not_captured(op, tensor);
     const auto root = static_cast<Member>(opts.rootRank);
-    return post_staged(op, c10d::OpType::BROADCAST, kTitleBroadcast,
+    return post_device(op, c10d::OpType::BROADCAST, kTitleBroadcast,
                        {plan_broadcast(tensor, root, opts.rootRank == rank_, *back)}, tensors,
                        {tensors}, back, opts.timeout);
   }
@@ -334,8 +334,8 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_stageable(op, input);
-    return post_staged(op, c10d::OpType::ALLGATHER, kTitleAllGather,
+    check_not_captured(op, input);
+    return post_device(op, c10d::OpType::ALLGATHER, kTitleAllGather,
                        {plan_transfer(input, outputs[0], rank_, *back)}, inputs, outputs, back,
                        opts.timeout);
   }
@@ -352,8 +352,8 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_stageable(op, input);
-    return post_staged(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
+    check_not_captured(op, input);
+    return post_device(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
                        {plan_transfer(input, output, rank_, size_, *back)}, {input}, {{output}},
                        back, opts.timeout);
   }
@@ -375,12 +375,12 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_stageable(op, inputs[0]);
+    check_not_captured(op, inputs[0]);
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
     }
-    return post_staged(op, c10d::OpType::COALESCED, kTitleAllGather, std::move(transfers), inputs,
+    return post_device(op, c10d::OpType::COALESCED, kTitleAllGather, std::move(transfers), inputs,
                        {outputs}, back, opts.timeout);
   }
   std::vector<GatherPlan> plans;
@@ -409,12 +409,12 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_stageable(op, inputs[0]);
+    check_not_captured(op, inputs[0]);
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));
     }
-    return post_staged(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather, std::move(transfers),
+    return post_device(op, c10d::OpType::ALLGATHER_COALESCED, kTitleAllGather, std::move(transfers),
                        inputs, outputs, back, opts.timeout);
   }
   std::vector<GatherPlan> plans;

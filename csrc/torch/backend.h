@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "call_statistics.h"
-#include "device/staging.h"
+#include "device/device_copies.h"
 #include "engine/engine.h"
 #include "options.h"
 #include "tensors.h"
@@ -114,10 +114,10 @@ class ProcessGroupMcast final : public c10d::Backend {
                        std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                        std::chrono::milliseconds timeout);
   // Device tensors (device.cpp). `back` as in plan_gather().
-  WorkPtr post_staged(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
+  WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
-  void check_stageable(Op op, const at::Tensor& tensor) const;
+  void check_not_captured(Op op, const at::Tensor& tensor) const;
   SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
@@ -134,11 +134,11 @@ class ProcessGroupMcast final : public c10d::Backend {
   // Whether the engine reduces this tensor.
   bool reduces(const at::Tensor& tensor) const;
   // Device tensors: one transfer per output, made by plan(index, how, copies back).
-  using PlanStaged = std::function<Transfer(size_t, const Reducing&, CopyBacks&)>;
-  WorkPtr reduce_staged(Op op, c10d::OpType type, const char* title, const Tensors& inputs,
+  using PlanCopies = std::function<Transfer(size_t, const Reducing&, CopyBacks&)>;
+  WorkPtr reduce_device(Op op, c10d::OpType type, const char* title, const Tensors& inputs,
                         const Tensors& outputs, const c10d::ReduceOp& reduce,
-                        const PlanStaged& plan, std::chrono::milliseconds timeout);
-  WorkPtr scatter_staged(Op op, c10d::OpType type, const Tensors& outputs, const Tensors& inputs,
+                        const PlanCopies& plan, std::chrono::milliseconds timeout);
+  WorkPtr scatter_device(Op op, c10d::OpType type, const Tensors& outputs, const Tensors& inputs,
                          const c10d::ReduceScatterOptions& opts);
   ScatterPlan plan_scatter(const char* op, const at::Tensor& output, const at::Tensor& input,
                            const c10d::ReduceOp& reduce, CopyBacks& back) const;

@@ -1,7 +1,7 @@
 // Reductions on the engine's reduce lane: CPU tensors in place, device tensors through pinned
-// memory (device/staging.h), unless their device has a fallback that reduces on the device (NCCL).
-// Complex tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to 64 bit
-// integers as signed ones, which gives the same bits for everything but order.
+// memory (device/device_copies.h), unless their device has a fallback that reduces on the device
+// (NCCL). Complex tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to
+// 64 bit integers as signed ones, which gives the same bits for everything but order.
 #include "backend.h"
 #include "gil.h"
 
@@ -151,9 +151,9 @@ bool ProcessGroupMcast::reduces(const at::Tensor& tensor) const {
   return found == fallbacks_.end() || found->second->getBackendName() == "gloo";
 }
 
-WorkPtr ProcessGroupMcast::reduce_staged(Op op, c10d::OpType type, const char* title,
+WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* title,
                                          const Tensors& inputs, const Tensors& outputs,
-                                         const c10d::ReduceOp& reduce, const PlanStaged& plan,
+                                         const c10d::ReduceOp& reduce, const PlanCopies& plan,
                                          std::chrono::milliseconds timeout) {
   const char* name = op_name(op);
   for (const at::Tensor& tensor : inputs) {
@@ -161,13 +161,13 @@ WorkPtr ProcessGroupMcast::reduce_staged(Op op, c10d::OpType type, const char* t
                       ": all tensors of one call must be on one device, got ", inputs[0].device(),
                       " and ", tensor.device());
   }
-  check_stageable(op, inputs[0]);
+  check_not_captured(op, inputs[0]);
   auto back = std::make_shared<CopyBacks>();
   std::vector<Transfer> transfers;
   for (size_t i = 0; i < outputs.size(); ++i) {
     transfers.push_back(plan(i, reducing(name, outputs[i].scalar_type(), reduce), *back));
   }
-  return post_staged(op, type, title, std::move(transfers), inputs, {outputs}, std::move(back),
+  return post_device(op, type, title, std::move(transfers), inputs, {outputs}, std::move(back),
                      timeout);
 }
 
@@ -181,7 +181,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
   }
   const WithoutGil nogil;
   if (!tensors.empty() && !tensors[0].device().is_cpu()) {
-    return reduce_staged(
+    return reduce_device(
         op, type, kTitleAllReduce, tensors, tensors, reduce,
         [&](size_t i, const Reducing& how, CopyBacks& back) {
           return plan_allreduce(tensors[i], how, size_, back);
@@ -259,7 +259,7 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   const Reducing how = reducing(op_name(op), tensor.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
   if (!tensor.device().is_cpu()) {
-    return reduce_staged(
+    return reduce_device(
         op, c10d::OpType::REDUCE, kTitleReduce, tensors, tensors, opts.reduceOp,
         [&](size_t, const Reducing& each, CopyBacks& back) {
           return plan_reduce(tensor, static_cast<Member>(opts.rootRank), each, rank_, size_, back);
@@ -359,7 +359,7 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
   plan.how = reducing(name, output.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
   if (!output.device().is_cpu()) {
-    return reduce_staged(
+    return reduce_device(
         op, c10d::OpType::REDUCE_SCATTER, kTitleReduceScatter, inputs[0], outputs, opts.reduceOp,
         [&](size_t, const Reducing& how, CopyBacks& back) {
           return mcast::pg::plan_scatter(inputs[0], output, how, rank_, back);
@@ -382,10 +382,10 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
                       std::move(back), opts.timeout);
 }
 
-WorkPtr ProcessGroupMcast::scatter_staged(Op op, c10d::OpType type, const Tensors& outputs,
+WorkPtr ProcessGroupMcast::scatter_device(Op op, c10d::OpType type, const Tensors& outputs,
                                           const Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) {
-  return reduce_staged(
+  return reduce_device(
       op, type, kTitleReduceScatter, inputs, outputs, opts.reduceOp,
       [&](size_t i, const Reducing& how, CopyBacks& back) {
         return mcast::pg::plan_scatter(inputs[i], outputs[i], how, rank_, size_, back);
@@ -405,7 +405,7 @@ WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
   }
   const WithoutGil nogil;
   if (!input.device().is_cpu()) {
-    return scatter_staged(op, c10d::OpType::_REDUCE_SCATTER_BASE, {output}, {input}, opts);
+    return scatter_device(op, c10d::OpType::_REDUCE_SCATTER_BASE, {output}, {input}, opts);
   }
   auto back = std::make_shared<CopyBacks>();
   std::vector<ScatterPlan> plans;
@@ -430,7 +430,7 @@ WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
   }
   const WithoutGil nogil;
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    return scatter_staged(op, c10d::OpType::COALESCED, outputs, inputs, opts);
+    return scatter_device(op, c10d::OpType::COALESCED, outputs, inputs, opts);
   }
   auto back = std::make_shared<CopyBacks>();
   std::vector<ScatterPlan> plans;

@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "background.h"
-#include "device/staging.h"
+#include "device/device_copies.h"
 #include "engine/clock.h"
 #include "gil.h"
 
@@ -145,7 +145,7 @@ void McastWork::end_part(std::exception_ptr error) {
     if (!error_) error_ = error;
   }
   if (pending_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (staged_) staged_->release();
+  if (copies_) copies_->release();
   bool copies = false, future = false;
   std::exception_ptr final_error;
   {
@@ -218,7 +218,7 @@ void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future,
                        const std::exception_ptr& error) const {
   // Whoever uses the value waits for what is enqueued on the stream that is current here.
   std::optional<c10::StreamGuard> stream;
-  if (staged_ && staged_->enqueued()) stream.emplace(staged_->stream());
+  if (copies_ && copies_->enqueued()) stream.emplace(copies_->stream());
   if (error) {
     future->setError(error);
   } else if (outputs_.size() > 1) {
@@ -255,7 +255,7 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
   return future;
 }
 
-bool McastWork::device_ready() const { return staged_ && staged_->enqueued(); }
+bool McastWork::device_ready() const { return copies_ && copies_->enqueued(); }
 
 void McastWork::look_again() {
   // Locked, so that it is not lost between a waiter's look and its sleep.
@@ -265,7 +265,7 @@ void McastWork::look_again() {
 
 bool McastWork::throw_or_join(const std::exception_ptr& error) {
   if (!error && device_ready()) {
-    staged_->join();
+    copies_->join();
     joined_.store(true, std::memory_order_relaxed);
   }
   // Also after an error: functional collectives register a work until somebody has waited for it.

@@ -22,7 +22,7 @@
 
 namespace mcast::pg {
 
-class Staged;
+class DeviceCopies;
 
 // The exception for a Status that is not ok. `context` comes before the message, "" for none.
 std::exception_ptr to_exception(const Status& status, const std::string& context);
@@ -52,8 +52,8 @@ class McastWork final : public c10d::Work {
 
   // The device side, which ends one part. Before the first part is posted. wait() without a timeout
   // then makes the caller's stream wait instead of the caller, as far as the device can do that.
-  void set_staged(std::shared_ptr<Staged> staged) { staged_ = std::move(staged); }
-  // Staged::enqueued() has become true.
+  void set_copies(std::shared_ptr<DeviceCopies> copies) { copies_ = std::move(copies); }
+  // DeviceCopies::enqueued() has become true.
   void look_again();
 
   // The callback for one part. expect() says how many there will be, before the first is posted.
@@ -93,8 +93,8 @@ class McastWork final : public c10d::Work {
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
   Helper helper_;
-  std::shared_ptr<Staged> staged_;   // null for CPU tensors
-  std::atomic<bool> joined_{false};  // a caller's stream waits, and nobody will throw
+  std::shared_ptr<DeviceCopies> copies_;  // null for CPU tensors
+  std::atomic<bool> joined_{false};       // a caller's stream waits, and nobody will throw
   std::atomic<int> pending_{0};
 
   std::mutex settle_mutex_;  // guards the rest

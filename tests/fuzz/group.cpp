@@ -40,7 +40,7 @@ class Attack {
     }
     // Another group's creation is attacked too. It may then wait for good: the engine ends that.
     o.group.agreed.chunk = 704;
-    o.group.require_multicast = (shape & 64u) != 0 && o.group.try_multicast && !lossy;
+    o.group.multicast.required = (shape & 64u) != 0 && o.group.multicast.wanted && !lossy;
     attach();
     group_ = cluster_->add_group(o.group, 5 * kSecond);
   }

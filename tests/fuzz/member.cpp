@@ -103,7 +103,7 @@ class Alone {
     p.agreed.chunk = kChunk;
     p.arity = 2;
     p.staging = p.retransmit = 4096;
-    p.try_multicast = !ring_;
+    p.multicast.wanted = !ring_;
     if ((shape & 8u) != 0) p.agreed.eager = 200;
     if ((shape & 16u) != 0) p.agreed.window = 4 * kChunk;
     return p;

@@ -131,7 +131,7 @@ void GroupContext::fail(const Status& why, Member culprit) {
 }
 
 void GroupContext::fail_later(const Status& why, Nanos when) {
-  if (failed() || suspicion_.until != kNever) return;
+  if (failed() || when >= suspicion_.until) return;
   suspicion_ = {why, when};
 }
 

@@ -65,9 +65,10 @@ class GroupContext {
 
   // The group fails at the end of this event: the first reason wins. `culprit`: for the others.
   void fail(const Status& why, Member culprit);
-  // As fail(), at `when`, unless a reason has been found until then.
+  // As fail(), at `when`, unless a reason has been found until then. Of several the earliest.
   void fail_later(const Status& why, Nanos when);
   Nanos suspicion_until() const { return suspicion_.until; }
+  // Fails if fail_later() has said so, and it is time; at kNever it always is.
   void drive_suspicion(Nanos now);
   bool failed() const { return state == GroupState::kFailed; }
   const Status& failure() const { return failure_.why; }

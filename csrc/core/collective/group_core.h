@@ -82,8 +82,10 @@ class GroupCore {
 
   // Fails everything, tells the others. First reason wins.
   void fail(const Status& why, Member culprit, Nanos now);
-  // As fail(), at `when`, unless a reason has been found until then.
+  // As fail(), at `when`, unless a reason has been found until then. Of several the earliest.
   void fail_later(const Status& why, Nanos when) { g_.fail_later(why, when); }
+  // What fail_later() was to do is done now, if anything.
+  void fail_early(Nanos now);
   // Runs once, at the first failure, before the operations learn of it.
   void set_failure_listener(std::function<void(const Status&)> listener) {
     g_.on_failure = std::move(listener);

@@ -24,6 +24,11 @@ void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
   settle(now);
 }
 
+void GroupCore::fail_early(Nanos now) {
+  g_.drive_suspicion(kNever);
+  settle(now);
+}
+
 void GroupCore::tell_failure(Nanos now) {
   const Status& why = g_.failure();
   if (g_.on_failure) g_.on_failure(why);

@@ -13,6 +13,15 @@
 
 namespace mcast {
 
+struct MulticastUse {
+  bool wanted = true;     // false: straight to the ring
+  bool required = false;  // a failed probe fails the group
+  std::string problem;    // not empty: this member cannot multicast, and why
+  // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
+  // null.
+  std::shared_ptr<const std::atomic<uint64_t>> arrived;
+};
+
 struct GroupParams {
   std::string name;
   Member self = 0;
@@ -30,14 +39,9 @@ struct GroupParams {
   Nanos liveness_limit = 20 * kSecond;
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
-  bool try_multicast = true;       // false: straight to the ring
-  bool require_multicast = false;  // a failed probe fails the group
   LanePolicy policy = LanePolicy::kFair;
-  // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
-  // null.
-  std::shared_ptr<const std::atomic<uint64_t>> multicast_arrived;
-  std::shared_ptr<Trace> trace;   // may be null
-  std::string multicast_problem;  // not empty: this member cannot multicast, and why
+  MulticastUse multicast;
+  std::shared_ptr<Trace> trace;  // may be null
 };
 
 }  // namespace mcast

@@ -140,7 +140,7 @@ void GroupCore::reschedule(Operation& op) {
 bool GroupCore::settles(const Operation& op) const {
   if (!op.finished || !op.local_complete) return false;
   // What contributions have been charged to is given back with the release.
-  if (op.reduce && op.plan.way != ReduceWay::kOneStep) return false;
+  if (op.reduce && op.plan.reduce.way != ReduceWay::kOneStep) return false;
   return !op.own.sender || !op.plan.small ||
          (op.own.sender->all_sent() && !op.own.sender->resending() && !op.own.repairs->used());
 }

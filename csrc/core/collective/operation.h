@@ -58,7 +58,7 @@ struct Operation {
   Plan plan;
   Nanos deadline = kNever;
 
-  // Slot of a member's stream and back: broadcast has one stream, its root's.
+  // The number of a member's stream and back: broadcast has one stream, its root's.
   std::optional<uint32_t> stream_of(Member m) const {
     const bool one = plan.one_root();
     if (one ? m != plan.descriptor.root : m >= plan.roots) return std::nullopt;

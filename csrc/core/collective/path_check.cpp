@@ -28,7 +28,7 @@ void PathSwitch::check_later(Nanos now) {
 // At the top, with every turn of a group that has something to do.
 void PathSwitch::drive(Nanos now) {
   if (check_) return drive_check(now);
-  if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.try_multicast ||
+  if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.multicast.wanted ||
       g_.state != GroupState::kOpen)
     return;
   if (next_check_ == kNever) check_later(now);
@@ -50,7 +50,7 @@ void PathSwitch::begin_round(uint32_t round, Nanos now) {
 }
 
 void PathSwitch::drive_check(Nanos now) {
-  if (g_.params.multicast_problem.empty() && check_->send_due(now)) {
+  if (g_.params.multicast.problem.empty() && check_->send_due(now)) {
     const std::vector<std::byte> padding(g_.params.agreed.chunk);
     if (g_.send_datagram(wire::DatagramType::kProbe, round_, 0, 0, padding)) {
       g_.counters.add(Counter::probes_sent);
@@ -59,9 +59,9 @@ void PathSwitch::drive_check(Nanos now) {
   bool ok = false;
   std::string why;
   if (!check_->verdict(now, ok, why)) return;
-  if (!g_.params.multicast_problem.empty()) {
+  if (!g_.params.multicast.problem.empty()) {
     ok = false;
-    why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast_problem;
+    why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast.problem;
   }
   if (g_.tree.is_top(g_.self)) return end_round(ok, why, now);
   wire::Writer body;

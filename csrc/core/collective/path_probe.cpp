@@ -39,11 +39,11 @@ void PathProbe::start(Nanos now, std::function<void(const Status&)> ready) {
     if (!g_.gone[m].ok()) return g_.fail(Status(g_.gone[m]), static_cast<Member>(m));
   }
   ReachProbe::Params probe = probe_params(g_);
-  if (!g_.params.multicast_problem.empty()) {
+  if (!g_.params.multicast.problem.empty()) {
     probe.reach = ReachProbe::Reach::kNone;
-    probe.why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast_problem;
-  } else if (!g_.params.try_multicast ||
-             (!g_.params.require_multicast && g_.port.reach_known(now))) {
+    probe.why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast.problem;
+  } else if (!g_.params.multicast.wanted ||
+             (!g_.params.multicast.required && g_.port.reach_known(now))) {
     probe.reach = ReachProbe::Reach::kKnown;
   }
   g_.state = GroupState::kProbing;
@@ -93,7 +93,7 @@ void PathProbe::drive_joining(Nanos now) {
 
 void PathProbe::all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now) {
   if (reach == ReachProbe::Reach::kNone) return decide(false, why, now);
-  if (!g_.params.try_multicast) return decide(false, "set by MCAST_ALGORITHM", now);
+  if (!g_.params.multicast.wanted) return decide(false, "set by MCAST_ALGORITHM", now);
   if (reach == ReachProbe::Reach::kKnown) {
     return decide(true, "the probe of another group reached every rank", now);
   }
@@ -173,13 +173,13 @@ void PathProbe::decide(bool multicast, const std::string& why, Nanos now) {
   g_.send_to_children(wire::FrameType::kProbeDone, 0, multicast ? 1 : 0, body.bytes());
   membership_.all_met(now);
   if (multicast && !probe_->joining()) g_.port.reach_proven(now);
-  if (!multicast && g_.params.try_multicast) g_.port.reach_lost();
+  if (!multicast && g_.params.multicast.wanted) g_.port.reach_lost();
   probe_.reset();
   g_.state = GroupState::kOpen;
   g_.path.first = multicast ? Path::kMulticast : Path::kRing;
   g_.path.reason = why;
   auto ready = std::exchange(ready_, nullptr);
-  if (!multicast && g_.params.require_multicast) {
+  if (!multicast && g_.params.multicast.required) {
     g_.fail(Status(Code::kUnavailable, "multicast does not reach all ranks: " + why +
                                            "; set MCAST_ALGORITHM=auto to use the ring instead"),
             kNoMember);

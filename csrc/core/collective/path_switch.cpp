@@ -39,7 +39,7 @@ void PathSwitch::suspect(const std::string& why, Nanos now) {
 }
 
 void PathSwitch::begin(bool to_ring, const std::string& why, Nanos now) {
-  if (to_ring && g_.params.require_multicast) {
+  if (to_ring && g_.params.multicast.required) {
     g_.fail(Status(Code::kUnavailable, why + "; MCAST_ALGORITHM=multicast forbids the ring"),
             kNoMember);
     return;

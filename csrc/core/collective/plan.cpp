@@ -22,29 +22,30 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
 // How the contributions of a reduction travel, and what its multicast half moves, if it has one.
 void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   const wire::Descriptor& d = plan.descriptor;
+  ReducePlan& reduce = plan.reduce;
   const size_t members = agreed.members;
-  plan.share = d.bytes;
-  plan.way = ReduceWay::kScatter;
+  reduce.share = d.bytes;
+  reduce.way = ReduceWay::kScatter;
   if (d.kind != wire::Kind::kReduceScatter) {
     const size_t elements = d.bytes / element;
-    plan.share = (elements + members - 1) / members * element;
-    plan.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
+    reduce.share = (elements + members - 1) / members * element;
+    reduce.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
   const size_t contributors = agreed.contributors != 0 ? agreed.contributors : members;
   const size_t others = std::max<size_t>(1, contributors - 1);
-  plan.segment =
+  reduce.segment =
       std::clamp<size_t>(agreed.incast / (2 * others), kMinSegment, kMaxSegment) / 64 * 64;
-  plan.lookahead = static_cast<uint32_t>(
-      std::clamp<size_t>(agreed.incast / (others * plan.segment), 2, kMostLookahead));
-  plan.unasked = plan.share <= std::min(kUnaskedBlock, plan.segment);
-  plan.large = !plan.unasked;
-  if (plan.way != ReduceWay::kGather) return;
+  reduce.lookahead = static_cast<uint32_t>(
+      std::clamp<size_t>(agreed.incast / (others * reduce.segment), 2, kMostLookahead));
+  reduce.unasked = reduce.share <= std::min(kUnaskedBlock, reduce.segment);
+  plan.large = !reduce.unasked;
+  if (reduce.way != ReduceWay::kGather) return;
   plan.roots = agreed.members;
-  plan.block = plan.share;
+  plan.block = reduce.share;
   // (With a factor per rank, contributions would have to be rounded once more.)
   if (d.bytes > 0 && d.reduction != static_cast<uint8_t>(Reduction::kPremulSum) &&
       d.bytes * members <= std::min(kOneStepBytes, agreed.budget / 4) && d.bytes <= agreed.eager) {
-    plan.way = ReduceWay::kOneStep;
+    reduce.way = ReduceWay::kOneStep;
     plan.block = d.bytes;
   }
 }
@@ -68,7 +69,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
 
   const size_t eager_bytes = std::min(agreed.eager, agreed.budget / 4 / plan.roots);
   // The block of an all_reduce in two steps is not there to be kept when it is posted.
-  plan.small = plan.block <= eager_bytes && plan.way != ReduceWay::kGather;
+  plan.small = plan.block <= eager_bytes && plan.reduce.way != ReduceWay::kGather;
   plan.large = !plan.small && plan.block > 0;
   plan.eager = to_chunks(eager_bytes, plan.chunk);
 

@@ -36,6 +36,15 @@ enum class ReduceWay : uint8_t {
   kOneStep,  // small all_reduce: everybody multicasts its input and folds all of them
 };
 
+// The part of a plan that is about contributions.
+struct ReducePlan {
+  ReduceWay way = ReduceWay::kNone;
+  size_t share = 0;        // bytes of one member's block; the last may be shorter
+  size_t segment = 0;      // bytes of one contribution frame
+  uint32_t lookahead = 0;  // segments a contributor may have at an owner
+  bool unasked = false;    // contributions are sent without a grant
+};
+
 struct Plan {
   wire::Descriptor descriptor;
   uint32_t hash = 0;
@@ -52,12 +61,7 @@ struct Plan {
   Chunk batch = 1;      // chunks per send batch
   Chunk tolerance = 1;  // reorder tolerance of loss detection
   bool large = false;   // counts against the lane's budget while in flight
-
-  ReduceWay way = ReduceWay::kNone;
-  size_t share = 0;        // bytes of one member's block of a reduction; the last may be shorter
-  size_t segment = 0;      // bytes of one contribution frame
-  uint32_t lookahead = 0;  // segments a contributor may have at an owner
-  bool unasked = false;    // contributions are sent without a grant
+  ReducePlan reduce;
 
   // Bytes of chunk `c` (the last one may be short).
   size_t length(Chunk c) const {

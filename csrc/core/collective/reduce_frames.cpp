@@ -79,7 +79,7 @@ void Reductions::on_result(Operation& op, const Frame& header, ConstBytes body) 
   wire::Reader in(body);
   const auto offset = in.get<uint64_t>();
   ReduceRun& run = *op.reduce;
-  if (!in.ok() || op.plan.way != ReduceWay::kToRoot || op.plan.descriptor.root != g_.self ||
+  if (!in.ok() || op.plan.reduce.way != ReduceWay::kToRoot || op.plan.descriptor.root != g_.self ||
       offset != run.collected[header.member] ||
       in.remaining() > run.length(header.member) - offset) {
     return broke(header, "a result out of place");

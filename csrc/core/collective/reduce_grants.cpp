@@ -15,11 +15,12 @@ void Reductions::grant_segments(Operation& op) {
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
   if (others == 0 || (owner.granted() == owner.segments() && run.grants.granted == others)) return;
-  const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, g_.port.busy_groups()));
+  const uint32_t most =
+      std::max(2u, op.plan.reduce.lookahead / std::max(1u, g_.port.busy_groups()));
   uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : g_.ops.busy()) {
     const Operation* const o = g_.ops.find(s);
-    if (!o->reduce || !o->reduce->owner || o->plan.unasked) continue;
+    if (!o->reduce || !o->reduce->owner || o->plan.reduce.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
     outstanding += o->reduce->grants.asked - uint64_t{earlier.folded()} * others;
     in_flight += o->reduce->grants.asked - earlier.arrived();
@@ -34,7 +35,7 @@ void Reductions::grant_segments(Operation& op) {
     if (next_turn) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
-      step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.segment),
+      step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.reduce.segment),
                       owner.segments() - owner.granted());
       if (step == 0) return;
     }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/reduce_kernels.h"
 #include "base/rng.h"
 
 namespace mcast {
@@ -38,85 +37,95 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
       members_(shared.hosts.members()),
       self_(shared.self) {
   const Hosts& hosts = shared.hosts;
-  const Member self = self_;
-  const uint32_t members = members_, here = hosts.host_of(self);
-  for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self));
-  own_ = static_cast<Member>(here);
+  for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self_));
+  own_ = static_cast<Member>(hosts.host_of(self_));
   grants.granted = static_cast<uint32_t>(contributors_.size()) - 1;
-  if (plan.way == ReduceWay::kOneStep) {
-    const Slice all = scratch(plan.block * members);
-    for (uint32_t m = 0; m < members; m++) {
-      stream_outputs_.push_back({all.region, m * plan.block, plan.block});
-    }
-    // A region of its own: its readable end says whether our input has got here.
-    result_ = marked_apart(stream_outputs_[self]);
-    stream_outputs_[self] = result_;
-    own_staged_ = true;
-    refresh_own();
+  if (plan.reduce.way == ReduceWay::kOneStep) {
+    one_step.emplace(args_, self_, members_);
+    stream_outputs_ = one_step->streams();
     return;
   }
-  if (plan.way == ReduceWay::kGather) {
-    for (uint32_t m = 0; m < members; m++) {
+  choose_memory();
+  make_owner(sequence);
+  make_sender();
+}
+
+// Where our own block's result is made, and what the others multicast arrives.
+void ReduceRun::choose_memory() {
+  if (plan_.reduce.way == ReduceWay::kGather) {
+    for (uint32_t m = 0; m < members_; m++) {
       const auto member = static_cast<Member>(m);
-      stream_outputs_.push_back(length(member) == plan.block ? part(args.output, member)
-                                                             : scratch(plan.block));
+      stream_outputs_.push_back(length(member) == plan_.block ? part(args_.output, member)
+                                                              : scratch(plan_.block));
     }
     // A region of its own: its readable end is that of the folding, not of the output.
-    result_ = marked_apart(stream_outputs_[self]);
-    stream_outputs_[self] = result_;
-  } else if (plan.way == ReduceWay::kScatter) {
-    result_ = args.output;
+    result_ = marked_apart(stream_outputs_[self_]);
+    stream_outputs_[self_] = result_;
+  } else if (plan_.reduce.way == ReduceWay::kScatter) {
+    result_ = args_.output;
   } else {
-    result_ = args.output.region ? part(args.output, self) : scratch(length(self));
-    if (args.output.region) collected.assign(members, 0);
+    result_ = args_.output.region ? part(args_.output, self_) : scratch(length(self_));
+    if (args_.output.region) collected.assign(members_, 0);
   }
+}
+
+void ReduceRun::make_owner(Sequence sequence) {
+  const Hosts& hosts = shared_.hosts;
   if (!hosts.flat()) {
-    const uint64_t cookie = mix64(shared.tag ^ mix64(sequence ^ uint64_t{self} << 48));
-    host.emplace(hosts, self, args_, plan.share, cookie, shared.read_host, shared.counters);
+    const uint64_t cookie = mix64(shared_.tag ^ mix64(sequence ^ uint64_t{self_} << 48));
+    host.emplace(hosts, self_, args_, plan_.reduce.share, cookie, shared_.read_host,
+                 shared_.counters);
   }
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
   shape.contributed = host.has_value();
-  shape.divisor = members;
-  shape.element = args.element;
-  shape.reduction = host ? host->reduction() : args.reduction;
+  shape.divisor = members_;
+  shape.element = args_.element;
+  shape.reduction = host ? host->reduction() : args_.reduction;
   shape.factor = factor();
-  shape.bytes = length(self);
-  shape.segment = plan.segment;
+  shape.bytes = length(self_);
+  shape.segment = plan_.reduce.segment;
   // Contributors are granted in turn: those that were first may be a step ahead of the others.
-  shape.window = plan.lookahead + grant_step(plan.lookahead, plan.segment) - 1;
-  shape.granted = plan.unasked;
-  const Slice own = contribution(self);
-  own_staged_ = !host && !readable(self, own.length);
+  shape.window =
+      plan_.reduce.lookahead + grant_step(plan_.reduce.lookahead, plan_.reduce.segment) - 1;
+  shape.granted = plan_.reduce.unasked;
+  const Slice own = contribution(self_);
+  own_staged_ = !host && !readable(self_, own.length);
   if (own_staged_) shape.own_ready = 0;
-  owner.emplace(shape, own.data(), result_.data(), shared.pool);
-  std::vector<uint32_t> segments(members);
-  for (uint32_t m = 0; m < members; m++) {
+  owner.emplace(shape, own.data(), result_.data(), shared_.pool);
+}
+
+void ReduceRun::make_sender() {
+  const Hosts& hosts = shared_.hosts;
+  const uint32_t here = hosts.host_of(self_);
+  std::vector<uint32_t> segments(members_);
+  for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
-    if (hosts.leader(here, to) != self) continue;
-    segments[m] = static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment);
+    if (hosts.leader(here, to) != self_) continue;
+    segments[m] =
+        static_cast<uint32_t>((length(to) + plan_.reduce.segment - 1) / plan_.reduce.segment);
   }
-  sender.emplace(self, std::move(segments), plan.unasked);
+  sender.emplace(self_, std::move(segments), plan_.reduce.unasked);
 }
 
 size_t ReduceRun::length(Member m) const {
-  if (plan_.way == ReduceWay::kScatter) return plan_.share;
-  const size_t at = std::min<size_t>(m * plan_.share, plan_.descriptor.bytes);
-  return std::min<size_t>(plan_.share, plan_.descriptor.bytes - at);
+  if (plan_.reduce.way == ReduceWay::kScatter) return plan_.reduce.share;
+  const size_t at = std::min<size_t>(m * plan_.reduce.share, plan_.descriptor.bytes);
+  return std::min<size_t>(plan_.reduce.share, plan_.descriptor.bytes - at);
 }
 
 Slice ReduceRun::part(const Slice& whole, Member m) const {
-  const size_t at = std::min<size_t>(m * plan_.share, plan_.descriptor.bytes);
+  const size_t at = std::min<size_t>(m * plan_.reduce.share, plan_.descriptor.bytes);
   return {whole.region, whole.offset + at, length(m)};
 }
 
 Slice ReduceRun::contribution(Member m) const {
-  return plan_.way == ReduceWay::kScatter ? args_.inputs[m] : part(args_.inputs[0], m);
+  return plan_.reduce.way == ReduceWay::kScatter ? args_.inputs[m] : part(args_.inputs[0], m);
 }
 
 void ReduceRun::publish() {
-  if (plan_.way != ReduceWay::kGather) return;
+  if (plan_.reduce.way != ReduceWay::kGather) return;
   // The rest of a short block is padding.
   result_.region->set_readable(owner->complete() ? result_.length : owner->final_bytes());
 }
@@ -145,15 +154,8 @@ bool ReduceRun::readable(Member m, uint64_t bytes) const {
 }
 
 bool ReduceRun::refresh_own() {
+  if (one_step) return one_step->take_input();
   if (!own_staged_) return false;
-  if (plan_.way == ReduceWay::kOneStep) {
-    const Slice& input = args_.inputs[0];
-    if (input.offset + plan_.block > input.region->readable()) return false;
-    std::memcpy(result_.data(), input.data(), plan_.block);
-    result_.region->set_readable(plan_.block);
-    own_staged_ = false;
-    return true;
-  }
   const Slice own = contribution(self_);
   const uint64_t ready = own.region->readable();
   own_staged_ = ready < own.offset + own.length;
@@ -162,15 +164,17 @@ bool ReduceRun::refresh_own() {
 }
 
 uint64_t ReduceRun::completed() const {
-  return owner && plan_.way != ReduceWay::kToRoot ? owner->final_bytes() : 0;
+  return owner && plan_.reduce.way != ReduceWay::kToRoot ? owner->final_bytes() : 0;
 }
 
 bool ReduceRun::lands(uint32_t stream) const {
-  return plan_.way == ReduceWay::kGather && length(static_cast<Member>(stream)) == plan_.block;
+  return plan_.reduce.way == ReduceWay::kGather &&
+         length(static_cast<Member>(stream)) == plan_.block;
 }
 
 void ReduceRun::drop_memory() {
   host.reset();
+  one_step.reset();
   owner.reset();
   sender.reset();
   stream_outputs_.clear();
@@ -179,26 +183,14 @@ void ReduceRun::drop_memory() {
 }
 
 void ReduceRun::conclude() {
-  if (plan_.way == ReduceWay::kOneStep) return fold_streams();
-  if (plan_.way != ReduceWay::kGather) return;
+  if (one_step) return one_step->fold();
+  if (plan_.reduce.way != ReduceWay::kGather) return;
   for (uint32_t m = 0; m < members_; m++) {
     const auto member = static_cast<Member>(m);
     const size_t bytes = length(member);
     if (bytes == plan_.block || bytes == 0) continue;
     std::memcpy(part(args_.output, member).data(), stream_outputs_[m].data(), bytes);
   }
-}
-
-void ReduceRun::fold_streams() {
-  const Element e = args_.element;
-  const Reduction r = args_.reduction;
-  const size_t count = plan_.block / element_size(e);
-  std::vector<std::byte> acc(count * accumulator_size(e));
-  fold_first(e, r, args_.factor, stream_outputs_[0].data(), acc.data(), count);
-  for (uint32_t m = 1; m < members_; m++) {
-    fold_next(e, r, args_.factor, stream_outputs_[m].data(), acc.data(), count);
-  }
-  fold_finish(e, r, members_, acc.data(), args_.output.data(), count);
 }
 
 }  // namespace mcast

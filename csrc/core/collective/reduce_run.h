@@ -7,6 +7,7 @@
 
 #include "collective/host_inputs.h"
 #include "collective/hosts.h"
+#include "collective/one_step.h"
 #include "collective/plan.h"
 #include "collective/reduce_args.h"
 #include "protocol/reduce_owner.h"
@@ -82,7 +83,8 @@ class ReduceRun {
     bool acknowledged = false;     // they know that we have read theirs
     Nanos refused_until = kNever;  // when not being able to read theirs is an error
   } inputs;
-  std::optional<ReduceOwner> owner;  // not for the one-step way
+  std::optional<OneStep> one_step;  // instead of both of these
+  std::optional<ReduceOwner> owner;
   std::optional<ReduceSender> sender;
   // Granting: contributors that know of what `owner` has granted, and what they knew before;
   // segments asked for in all; whether the rest waits for a window.
@@ -97,8 +99,10 @@ class ReduceRun {
   std::vector<uint64_t> collected;  // reduce, at the root: by member, bytes of its result
 
  private:
+  void choose_memory();
+  void make_owner(Sequence sequence);
+  void make_sender();
   Slice part(const Slice& whole, Member m) const;
-  void fold_streams();
 
   const Plan plan_;
   ReduceArgs args_;

@@ -9,9 +9,8 @@
 //   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final
 //      (all_reduce), or to the root (reduce).
 // Cost, n bytes of input, P members (hosts, where ranks of one host fold first): every link carries
-// n - n / P out and in; an all_reduce n / P more out and n - n / P more in, by multicast. A small
-// all_reduce is one step: everybody multicasts its n bytes and folds all of them, n out, n (P - 1)
-// in.
+// n - n / P out and in; an all_reduce n / P more out and n - n / P more in, by multicast. (A small
+// all_reduce has no owners: one_step.cpp.)
 //
 // The sum of what is granted and not folded is bounded over all operations in flight, which bounds
 // both staging memory and the burst that meets at the owner's switch port; while the multicast lane
@@ -44,15 +43,15 @@ static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlo
 }  // namespace
 
 void Reductions::measure_ingress(Nanos now) {
-  ingress_.update(g_.params.multicast_arrived ? g_.params.multicast_arrived->load() : 0, now);
+  ingress_.update(g_.params.multicast.arrived ? g_.params.multicast.arrived->load() : 0, now);
 }
 
 bool Reductions::complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
-  if (op.plan.way == ReduceWay::kOneStep) return true;
+  if (op.plan.reduce.way == ReduceWay::kOneStep) return true;
   if (!run.owner->complete() || !run.sender->done()) return false;
   if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
-  if (op.plan.way != ReduceWay::kToRoot) return true;
+  if (op.plan.reduce.way != ReduceWay::kToRoot) return true;
   if (op.plan.descriptor.root != g_.self) return run.result_sent == run.length(g_.self);
   for (uint32_t m = 0; m < g_.size; m++) {
     if (m != g_.self && run.collected[m] < run.length(static_cast<Member>(m))) return false;
@@ -84,7 +83,7 @@ bool Reductions::pump(Operation& op, Nanos now) {
     if (g_.failed()) return false;
   }
   contribution_progress(op);
-  if (!op.local_complete && op.plan.way == ReduceWay::kToRoot) {
+  if (!op.local_complete && op.plan.reduce.way == ReduceWay::kToRoot) {
     send_result(op, more);
     g_.may_be_complete(op);
   }
@@ -93,7 +92,7 @@ bool Reductions::pump(Operation& op, Nanos now) {
 
 void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   ReduceRun& run = *op.reduce;
-  const size_t segment_bytes = op.plan.segment;
+  const size_t segment_bytes = op.plan.reduce.segment;
   const auto length = [&](Member owner, uint32_t segment) {
     return std::min(segment_bytes, run.length(owner) - segment * segment_bytes);
   };
@@ -102,7 +101,7 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   const auto can = [&](Member owner, uint32_t segment) {
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
-    if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
+    if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
     return g_.port.queued(owner, Channel::kReduce) < kQueueLimit;
@@ -125,7 +124,7 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
     run.sender->sent(next->owner);
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
-    if (op.plan.unasked) {
+    if (op.plan.reduce.unasked) {
       unasked_.charge(next->owner, op.post.sequence, cost(bytes));
       run.unasked[next->owner] += cost(bytes);
     }
@@ -173,8 +172,8 @@ void Reductions::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   for (int i = 0; owner.contributed() < owner.granted(); i++) {
-    const size_t at = owner.contributed() * op.plan.segment;
-    const size_t bytes = std::min(op.plan.segment, run.length(g_.self) - at);
+    const size_t at = owner.contributed() * op.plan.reduce.segment;
+    const size_t bytes = std::min(op.plan.reduce.segment, run.length(g_.self) - at);
     if (!run.readable(g_.self, at + bytes)) return;
     if (i == kSegmentsPerTurn) {
       more = true;
@@ -211,7 +210,7 @@ void Reductions::send_result(Operation& op, bool& more) {
 void Reductions::publish_result(Operation& op) {
   const uint64_t before = op.reduce->completed_end, after = op.reduce->completed();
   if (after == before) return;
-  const bool scatter = op.plan.way == ReduceWay::kScatter;
+  const bool scatter = op.plan.reduce.way == ReduceWay::kScatter;
   if (!scatter && !op.reduce->lands(g_.self)) return;
   op.reduce->completed_end = after;
   op.post.raise_completed(scatter ? 0 : g_.self, before, after, op.reduce->length(g_.self));

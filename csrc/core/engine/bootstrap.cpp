@@ -101,7 +101,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
 }
 
 void Bootstrap::agree() {
-  agreement_ = agreement_of(roster_, spec_.rank, spec_.config, kBatchBytes, spec_.rails);
+  agreement_ = agreement_of(roster_, spec_.rank, spec_.config, kBatchBytes, spec_.link_sharers);
   resources_.adopt_salt(roster_.salt);
 }
 

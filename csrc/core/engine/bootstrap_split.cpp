@@ -71,15 +71,15 @@ Result<std::unique_ptr<Split>> Bootstrap::lay_rails() {
   rail.name += "/rail " + std::to_string(place);
   rail.rank = static_cast<Member>(here);
   rail.size = hosts.count();
-  rail.rail = place + 1u;
-  rail.rails = static_cast<uint32_t>(local.size());
+  rail.part_index = place + 1u;
+  rail.link_sharers = static_cast<uint32_t>(local.size());
   Result<std::shared_ptr<GroupBase>> on_rail =
       join_part(rail, "rail" + std::to_string(place) + "/");
   if (!on_rail.ok()) return on_rail.status();
   GroupSpec host = part_of(spec_);
   host.name += "/host " + std::to_string(here);
   host.rank = place;
-  host.size = rail.rails;
+  host.size = rail.link_sharers;
   host.config.transport = host.config.algorithm = "auto";
   host.config.faults.clear();
   Result<std::shared_ptr<GroupBase>> on_host = join_part(host, "host" + std::to_string(here) + "/");
@@ -95,8 +95,8 @@ Result<std::unique_ptr<Split>> Bootstrap::make_subgroups() {
   for (uint32_t i = 1; i <= count; i++) {
     GroupSpec part = part_of(spec_);
     part.name += "/sub " + std::to_string(i - 1);
-    part.rail = i;
-    part.rails = count;
+    part.part_index = i;
+    part.link_sharers = count;
     part.lane = i;
     Result<std::shared_ptr<GroupBase>> made = join_part(part, "sub" + std::to_string(i - 1) + "/");
     if (!made.ok()) return made.status();

@@ -71,7 +71,7 @@ Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& n
   // All have a device: next the endpoints on it, which may yet fail (locked memory).
   roster.again = !fallback && first.empty() && find_transport(setting) == nullptr;
   if (!roster.again) {
-    Result<Roster> made = conclude(first.empty() || !fallback ? now : first, spec.rail);
+    Result<Roster> made = conclude(first.empty() || !fallback ? now : first, spec.part_index);
     if (!made.ok()) return made;
     roster = std::move(made).value();
   }

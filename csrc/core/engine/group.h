@@ -182,8 +182,9 @@ struct GroupSpec {
   std::function<bool()> interrupted;
   // Of groups that the engine makes as parts of others (engine/split.h). They are not traced.
   bool part = false;
-  uint32_t rail = 0, rails = 1;  // which, from 1, of how many that share the links
-  uint32_t lane = 0;             // which multicast lane; 0: everybody's
+  uint32_t part_index = 0;    // which of them, from 1
+  uint32_t link_sharers = 1;  // how many that use the links at once
+  uint32_t lane = 0;          // which multicast lane; 0: everybody's
 };
 
 }  // namespace mcast

@@ -88,6 +88,7 @@ void LaneThread::serve_closing(Nanos now) {
     Status outcome;
     if (group != nullptr) {
       GroupCore& core = group->core();
+      core.fail_early(now);  // the reason is known: it is no matter of this member's leaving
       if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
         const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.force);
         core.fail(left.for_others, core.params().self, now);

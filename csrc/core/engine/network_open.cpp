@@ -1,6 +1,8 @@
 // How a group comes to life on its two lanes: it is added to both, probed on the multicast lane,
 // and the reduce lane adopts the result. Failures found by a lane come back through a listener,
-// fail the other lane too, and make every later post fail at once with the first reason.
+// make every later post fail at once with the first reason, and fail the other lane too: a little
+// later, since the members' aborts travel on each lane by itself, and the one of that lane says
+// which of its operations were complete everywhere.
 #include <utility>
 
 #include "base/log.h"
@@ -12,6 +14,8 @@ namespace {
 
 constexpr Nanos kWarnInterval = 60 * kSecond;
 constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
+// Of a lane, once the other has failed, with an abort of its own: far more than one trip.
+constexpr Nanos kAbortPatience = 50 * kMilli;
 
 const char* path_name(GroupCore::Path path) {
   switch (path) {
@@ -41,11 +45,11 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.liveness_limit = config_.liveness_limit;
   p.alpha = config_.cutoff;
   p.probe_timeout = config_.probe_timeout;
-  p.try_multicast = config_.algorithm != "ring";
+  p.multicast.wanted = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
-  p.require_multicast = config_.algorithm == "multicast";
+  p.multicast.required = config_.algorithm == "multicast";
   p.trace = trace_;
-  p.multicast_arrived = parts_.arrived;
+  p.multicast.arrived = parts_.arrived;
   if (parts_.read_host) {
     p.host_of = agreement.host_of;
     p.read_host = parts_.read_host;
@@ -66,11 +70,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   own.lane = static_cast<uint8_t>(id);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
-  if (params.try_multicast) {
+  if (params.multicast.wanted) {
     const Status status = lane.transport().datagram().join(address.multicast);
     address.joined = status.ok();
-    if (!address.joined && own.multicast_problem.empty()) {
-      own.multicast_problem = status.message();
+    if (!address.joined && own.multicast.problem.empty()) {
+      own.multicast.problem = status.message();
     }
   }
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
@@ -91,7 +95,9 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
         }
         if (const auto o = other.lock()) {
           o->push([tag, why](Lane& l, Nanos at) {
-            if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, kNoMember, at);
+            if (LaneGroup* group = l.find_group(tag)) {
+              group->core().fail_later(why, at + kAbortPatience);
+            }
           });
         }
       });
@@ -102,7 +108,7 @@ bool NetworkGroup::enter_lanes(GroupParams params, const Agreement& agreement,
                                const std::shared_ptr<std::promise<Status>>& probed) {
   const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
     add_to_lane(LaneId::kReduce, params, agreement, lane, now);
-    params.multicast_problem = lane.find_group(tag_)->core().params().multicast_problem;
+    params.multicast.problem = lane.find_group(tag_)->core().params().multicast.problem;
   });
   return added && parts_.lanes.multicast->push([this, params, agreement, probed](Lane& lane,
                                                                                  Nanos now) {
@@ -163,7 +169,7 @@ void NetworkGroup::describe(const Agreed& agreed) {
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
   fixed_.segment =
-      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).segment;
+      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).reduce.segment;
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   max_block_ = max_block(agreed);

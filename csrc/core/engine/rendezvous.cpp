@@ -183,11 +183,11 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
 }
 
 MulticastAddress address_of(const std::set<std::string>& hosts, const std::string& salt,
-                            uint32_t rail) {
+                            uint32_t part_index) {
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);
   const uint64_t job = hash_text(salt, 2);
-  const uint64_t base = job + (host_set + rail) % kAddressesPerJob;
+  const uint64_t base = job + (host_set + part_index) % kAddressesPerJob;
   // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
   MulticastAddress address;
   address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
@@ -198,7 +198,7 @@ MulticastAddress address_of(const std::set<std::string>& hosts, const std::strin
 
 }  // namespace
 
-Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail) {
+Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_index) {
   const RankRecord& first = records[kConcluder];
   std::set<std::string> hosts;
   std::map<std::string, uint32_t> numbers;
@@ -221,7 +221,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail) {
         numbers.emplace(r.host, static_cast<uint32_t>(numbers.size())).first->second;
     out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
-  out.address = address_of(hosts, first.salt, rail);
+  out.address = address_of(hosts, first.salt, part_index);
   const RankRecord* narrowest = nullptr;
   out.datagram = out.budget = SIZE_MAX;
   for (const RankRecord& r : records) {
@@ -244,7 +244,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail) {
 }
 
 Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
-                       uint32_t rails) {
+                       uint32_t link_sharers) {
   const Roster::Rank& mine = roster.ranks[self];
   const bool loopback = roster.address.loopback;
   Agreement out;
@@ -269,7 +269,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.incast = config.incast;
   out.agreed.port_queue = config.port_queue;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
-  out.agreed.share = rails;
+  out.agreed.share = link_sharers;
   out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
   out.address = roster.address;
   out.echo = here > 1 || !roster.hosts_known ? Echo::kOn : Echo::kOff;

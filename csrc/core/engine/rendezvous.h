@@ -91,13 +91,13 @@ struct Roster {
 };
 
 // What rank 0 makes of the records, `records[i]` being rank i's. Fails with both sides' values
-// where ranks differ in what must be equal. `rail`: see engine/rails.h; 0 for other groups.
-Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t rail = 0);
+// where ranks differ in what must be equal. `part_index`: as in GroupSpec.
+Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_index = 0);
 // Whether two ranks speak the same language at all.
 Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b);
-// The roster as rank `self` sees it. `rails`: that share the links.
+// The roster as rank `self` sees it. `link_sharers`: as in GroupSpec.
 Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
-                       uint32_t rails = 1);
+                       uint32_t link_sharers = 1);
 
 // What jobs over the same hosts differ in and the groups of a job have in common, so that these
 // share multicast addresses. The environment may name the job; else it is the random number of

@@ -32,10 +32,11 @@ void Subgroups::add_to(GroupStats& stats) const {
 void Subgroups::post_parts(const Post& whole, const std::shared_ptr<Parts>& parts) {
   const auto [share, lengths] = Shares(whole.descriptor.bytes, groups_.size());
   std::vector<std::shared_ptr<Prefix>> ends;
-  for (uint32_t slot = 0; whole.on_completed && slot < whole.outputs.size(); slot++) {
+  for (uint32_t output = 0; whole.on_completed && output < whole.outputs.size(); output++) {
     ends.push_back(std::make_shared<Prefix>(
-        lengths,
-        [on_completed = whole.on_completed, slot](uint64_t bytes) { on_completed(slot, bytes); }));
+        lengths, [on_completed = whole.on_completed, output](uint64_t bytes) {
+          on_completed(output, bytes);
+        }));
   }
   for (size_t i = 0; i < groups_.size(); i++) {
     if (lengths[i] == 0) continue;

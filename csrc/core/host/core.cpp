@@ -2,7 +2,8 @@
 // operations: what is published (as far as the slots are free), what is consumed (in order, when
 // those it needs have published), what is complete. An operation is complete when its last round is
 // consumed here, since the slots keep the data for the others; one whose input the others read
-// directly when they take the last round only when everybody has consumed that.
+// directly when they take the last round only when everybody has consumed that. One that ends gives
+// up the caller's memory and queues its callback.
 #include "host/core.h"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ void HostCore::post(Post post) {
   counters_.add(Counter::ops_posted);
   if (!failure_.ok()) {
     counters_.add(Counter::ops_failed);
-    if (post.done) post.done(failure_.with_context(op_text(post)));
+    if (post.done) ended_.emplace_back(std::move(post.done), failure_.with_context(op_text(post)));
     return;
   }
   auto op = std::make_unique<HostOperation>();
@@ -56,7 +57,6 @@ void HostCore::post(Post post) {
 }
 
 bool HostCore::progress(bool large) {
-  retired_.clear();
   bool left_over = false, ended = false;
   for (int pass = 0; failure_.ok(); pass++) {
     if (large && pass == kPasses) return true;
@@ -173,24 +173,26 @@ bool HostCore::complete_next() {
 }
 
 void HostCore::finish_oldest(const Status& status) {
-  retired_.push_back(std::move(ops_.front()));
+  const std::unique_ptr<HostOperation> oldest = std::move(ops_.front());
   ops_.pop_front();
   if (publishing_ > 0) publishing_--;
   if (consuming_ > 0) consuming_--;
-  HostOperation& op = *retired_.back();
+  HostOperation& op = *oldest;
   counters_.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
   if (params_.trace) {
     params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
   // The failure is claimed before the memory is written again: readers look in the other order.
   if (!status.ok()) full_fence();
-  // The caller's memory goes before the caller learns that it is over.
-  auto done = std::move(op.post.done);
-  op.post.on_completed = nullptr;
-  op.post.input = {};
-  op.post.outputs.clear();
-  op.post.reduce.reset();
-  if (done) done(status.ok() ? status : status.with_context(op_text(op.post)));
+  if (!op.post.done) return;
+  ended_.emplace_back(std::move(op.post.done),
+                      status.ok() ? status : status.with_context(op_text(op.post)));
+}
+
+void HostCore::deliver() {
+  delivering_.swap(ended_);
+  for (const auto& [done, status] : delivering_) done(status);
+  delivering_.clear();
 }
 
 bool HostCore::arm(HostWaiter waiter) {

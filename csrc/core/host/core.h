@@ -3,13 +3,16 @@
 // a slot and takes what it needs of the others' (algorithms/). It sees no clock, thread or process:
 // those are behind HostPort, and the driver's (lane.h).
 //
-// Threads: one at a time (the caller's lock); peers change the control block meanwhile. User code
-// (`done`, `on_completed`) runs inside post(), progress() and fail().
+// Threads: one at a time (the caller's lock); peers change the control block meanwhile. Results are
+// queued: `done` runs in deliver() only, which the driver calls after its turn, and may do anything
+// but use this object. `on_completed` runs inside progress().
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/counters.h"
@@ -39,6 +42,9 @@ class HostCore {
   // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
   // for some time or until an operation ends. True: there may be more that could be done at once.
   bool progress(bool large);
+
+  // Runs the callbacks of operations that have ended since the last time.
+  void deliver();
 
   // Tells the peers what this rank waits for. False: it is there already, call progress() again.
   bool arm(HostWaiter waiter);
@@ -91,8 +97,9 @@ class HostCore {
   Status failure_;
 
   std::deque<std::unique_ptr<HostOperation>> ops_;  // in flight, oldest first
-  // Finished ones, until the next progress(): callers up the stack may still hold a reference.
-  std::vector<std::unique_ptr<HostOperation>> retired_;
+  // What has ended, and what is being delivered: they change places, so that neither needs new
+  // memory for every operation.
+  std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_, delivering_;
   uint64_t next_round_ = 0;    // of the next operation
   size_t publishing_ = 0;      // index of the operation to publish from
   size_t consuming_ = 0;       // of the one to consume

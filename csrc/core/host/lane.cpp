@@ -90,10 +90,13 @@ void HostLane::drain() {
   mail_.failures.clear();
 }
 
-void HostLane::look_at_failure() {
-  if (told_ || core_.failure().ok()) return;
-  told_ = true;
-  on_failure_(core_.failure());
+// What the turn has ended; the group refuses posts before anybody hears of its failure.
+void HostLane::deliver() {
+  if (!told_ && !core_.failure().ok()) {
+    told_ = true;
+    on_failure_(core_.failure());
+  }
+  core_.deliver();
 }
 
 void HostLane::advance(bool large, bool& left_over) {
@@ -101,7 +104,7 @@ void HostLane::advance(bool large, bool& left_over) {
   left_over = core_.progress(large);
   const Nanos at = now();
   if (!core_.idle() && at - watch_.looked() >= kHostTick) watch(at);
-  look_at_failure();
+  deliver();
   serve_closing(at);
 }
 
@@ -207,7 +210,7 @@ void HostLane::serve_closing(Nanos at) {
   }
   // Another rank is just writing its failure: ours end with that, and must not be left behind.
   if (!core_.idle()) return;
-  look_at_failure();
+  deliver();
   core_.leave();
   for (LaneInbox::Closing& c : std::exchange(mail_.closings, {})) c.done(closing_outcome_);
 }

@@ -16,7 +16,10 @@ namespace mcast {
 
 class HostLane : private HostPort {
  public:
-  // `registry` outlives this. `on_failure` runs once, on whichever thread drives.
+  // `registry` outlives this. `on_failure` runs once, on whichever thread drives, before the
+  // operations learn of the failure. So do callbacks of posts, after the driver's turn, in which
+  // the lane is still driven: they may post, close and let go of the lane, which whoever calls
+  // run(), help() or turn() holds.
   HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
            PeerRegistry& registry, std::shared_ptr<Counters> counters,
            std::function<void(const Status&)> on_failure);
@@ -61,7 +64,7 @@ class HostLane : private HostPort {
   void unlock_armed(bool left_over);
   void drain();
   void advance(bool large, bool& left_over);
-  void look_at_failure();
+  void deliver();
   void watch(Nanos now);
   void serve_closing(Nanos now);
 

@@ -19,7 +19,7 @@
 namespace mcast {
 namespace {
 constexpr uint32_t kCutAbove = 50;  // cut when lost * kCutAbove > chunks of the window
-}
+}  // namespace
 
 BlockSender::BlockSender(const SenderParams& params) : params_(params), window_{params.window} {
   params_.widest = std::max(params_.widest, params_.window);

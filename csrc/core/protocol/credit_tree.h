@@ -40,7 +40,7 @@ class CreditTree {
     return values_[static_cast<size_t>(child + 1) * roots_ + stream];
   }
 
-  // Slots whose minimum changed since the last call, with their value; empty until all_posted().
+  // Streams whose minimum changed since the last call, with their value; empty until all_posted().
   // The first call after that gives every stream.
   void collect(std::vector<std::pair<uint32_t, Least>>& changed);
 

@@ -1,7 +1,7 @@
-// One thread polls every staged work in turn. There is nothing to sleep on: the device announces
-// its progress only by words of memory or events that must be asked for. So the thread polls at an
-// interval, which is short after something has happened, grows the longer nothing has, and ends
-// while nothing is in flight: then the thread sleeps until there is.
+// One thread polls the copies of every work in turn. There is nothing to sleep on: the device
+// announces its progress only by words of memory or events that must be asked for. So the thread
+// polls at an interval, which is short after something has happened, grows the longer nothing has,
+// and ends while nothing is in flight: then the thread sleeps until there is.
 //
 // A device that has failed writes no words. A second thread therefore asks it about works with a
 // gate that stay in flight; such a call may block for as long as gates are closed, so the first
@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "device/staging.h"
+#include "device/device_copies.h"
 
 namespace mcast::pg {
 namespace {
@@ -43,8 +43,8 @@ CompletionPoller*& CompletionPoller::current() {
 CompletionPoller& CompletionPoller::instance() { return *current(); }
 
 void CompletionPoller::poll_loop() {
-  pthread_setname_np(pthread_self(), "mcast-stage");
-  std::vector<std::shared_ptr<Staged>> works;
+  pthread_setname_np(pthread_self(), "mcast-device");
+  std::vector<std::shared_ptr<DeviceCopies>> works;
   int quiet_rounds = 0;
   for (;;) {
     {
@@ -58,11 +58,11 @@ void CompletionPoller::poll_loop() {
       }
       if (notified_ || !added_.empty()) quiet_rounds = 0;
       notified_ = false;
-      for (auto& staged : added_) works.push_back(std::move(staged));
+      for (auto& copies : added_) works.push_back(std::move(copies));
       added_.clear();
     }
     const size_t before = works.size();
-    std::erase_if(works, [](const auto& staged) { return staged->poll(); });
+    std::erase_if(works, [](const auto& copies) { return copies->poll(); });
     quiet_rounds = works.size() < before ? 0 : quiet_rounds + 1;
   }
 }
@@ -75,30 +75,30 @@ void CompletionPoller::check_loop() {
       gated_.wait(lock, [&] { return !young_.empty() || !old_.empty(); });
     }
     std::this_thread::sleep_for(kCheckPeriod);
-    std::vector<std::shared_ptr<Staged>> checked;
+    std::vector<std::shared_ptr<DeviceCopies>> checked;
     {
       const std::lock_guard lock(mutex_);
       for (const auto& weak : old_) {
-        if (auto staged = weak.lock(); staged && !staged->over()) checked.push_back(staged);
+        if (auto copies = weak.lock(); copies && !copies->over()) checked.push_back(copies);
       }
       old_.assign(checked.begin(), checked.end());
       old_.insert(old_.end(), young_.begin(), young_.end());
       young_.clear();
     }
-    for (const auto& staged : checked) staged->check();
+    for (const auto& copies : checked) copies->check();
   }
 }
 
-void CompletionPoller::add(std::shared_ptr<Staged> staged) {
+void CompletionPoller::add(std::shared_ptr<DeviceCopies> copies) {
   const std::lock_guard lock(mutex_);
   if (closed_) return;  // the process ends; the engine has refused the operation
   if (!std::exchange(polls_, true)) std::thread([this] { poll_loop(); }).detach();
-  if (staged->gated()) {
+  if (copies->gated()) {
     if (!std::exchange(checks_, true)) std::thread([this] { check_loop(); }).detach();
-    young_.push_back(staged);
+    young_.push_back(copies);
     gated_.notify_one();
   }
-  added_.push_back(std::move(staged));
+  added_.push_back(std::move(copies));
   in_flight_++;
   changed_.notify_all();
 }

@@ -1,4 +1,4 @@
-// The threads that follow staged works to their end: one polls all of them, one asks devices
+// The threads that follow the copies of works to their end: one polls all of them, one asks devices
 // whether they live. One instance per process; its threads are started by the first work. After
 // fork() the child has no work in flight and an instance of its own.
 //
@@ -15,7 +15,7 @@
 
 namespace mcast::pg {
 
-class Staged;
+class DeviceCopies;
 
 class CompletionPoller {
  public:
@@ -23,8 +23,8 @@ class CompletionPoller {
   CompletionPoller(const CompletionPoller&) = delete;
   CompletionPoller& operator=(const CompletionPoller&) = delete;
 
-  // Polls `staged` until it is over. After close(): nothing.
-  void add(std::shared_ptr<Staged> staged);
+  // Polls `copies` until it is over. After close(): nothing.
+  void add(std::shared_ptr<DeviceCopies> copies);
   // Something changed: look now.
   void notify();
   // Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
@@ -40,7 +40,7 @@ class CompletionPoller {
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<Staged>> added_;
+  std::vector<std::shared_ptr<DeviceCopies>> added_;
   size_t in_flight_ = 0;
   bool notified_ = false;
   bool polls_ = false;   // poll_loop() has its thread
@@ -49,7 +49,7 @@ class CompletionPoller {
 
   std::condition_variable gated_;
   // Works with a gate: added in the last period of check_loop(), and before.
-  std::vector<std::weak_ptr<Staged>> young_, old_;
+  std::vector<std::weak_ptr<DeviceCopies>> young_, old_;
 };
 
 }  // namespace mcast::pg

@@ -4,8 +4,8 @@
 //
 // CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32, and
 // cuThreadExchangeStreamCaptureMode), found with dlsym() in the libcuda that torch has loaded; no
-// header, no link. Other devices may bring their own with set_gate(). Without one, staging.h falls
-// back to events.
+// header, no link. Other devices may bring their own with set_gate(). Without one, device_copies.h
+// falls back to events.
 //
 // Threads: all functions from any thread. Errors: c10::Error.
 #pragma once

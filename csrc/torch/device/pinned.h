@@ -1,5 +1,5 @@
-// Pinned host memory for staging, kept for the next operation: getting it from the driver takes
-// milliseconds and may wait for the whole device.
+// Pinned host memory for device tensors, kept for the next operation: getting it from the driver
+// takes milliseconds and may wait for the whole device.
 //
 // Threads: any. The memory of a buffer goes back with its last reference, so whoever lets a device
 // touch it keeps one until the device is done.

@@ -1,7 +1,7 @@
-// Operations on device tensors. The engine is given pinned memory (staging.h), with the readable
-// end at 0, before anything is enqueued on the device: an operation that the group refuses must not
-// write to outputs. From then on the operation has its place in the group's order, whenever its
-// source gets here.
+// Operations on device tensors. The engine is given pinned memory (device_copies.h), with the
+// readable end at 0, before anything is enqueued on the device: an operation that the group refuses
+// must not write to outputs. From then on the operation has its place in the group's order,
+// whenever its source gets here.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "backend.h"
@@ -19,7 +19,7 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
-Result<Sequence> post_transfer(Group& group, const Transfer& transfer, Staged::Slices slices,
+Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCopies::Slices slices,
                                PostOptions options) {
   std::vector<Slice>&inputs = slices.inputs, &outputs = slices.outputs;
   switch (transfer.kind) {
@@ -41,7 +41,7 @@ Result<Sequence> post_transfer(Group& group, const Transfer& transfer, Staged::S
 
 }  // namespace
 
-void ProcessGroupMcast::check_stageable(Op op, const at::Tensor& tensor) const {
+void ProcessGroupMcast::check_not_captured(Op op, const at::Tensor& tensor) const {
   const c10::Device device = tensor.device();
   const c10::impl::VirtualGuardImpl guard(device.type());
   TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op),
@@ -59,7 +59,7 @@ SideStreams ProcessGroupMcast::side_streams(c10::Device device, bool reduces,
   return side_streams_.back();
 }
 
-WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* title,
+WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* title,
                                        std::vector<Transfer> transfers, Tensors inputs,
                                        std::vector<Tensors> outputs,
                                        std::shared_ptr<CopyBacks> back,
@@ -67,25 +67,25 @@ WorkPtr ProcessGroupMcast::post_staged(Op op, c10d::OpType type, const char* tit
   const auto engine_group = group(op_name(op));
   const c10::Device device = inputs[0].device();
   const SideStreams streams = side_streams(device, transfers[0].reduces(), *engine_group);
-  const auto staged = Staged::make(std::move(transfers), std::move(back), rank_, streams);
-  const size_t count = staged->transfers().size();
+  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams);
+  const size_t count = copies->transfers().size();
   auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
                         static_cast<int>(count) + 1, nullptr);
-  work->set_staged(staged);
+  work->set_copies(copies);
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
-    const Transfer& transfer = staged->transfers()[i];
+    const Transfer& transfer = copies->transfers()[i];
     bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
     PostOptions options = post_options(op, *work, timeout, transfer.dtype);
-    staged->hook(i, options);
-    auto posted = post_transfer(*engine_group, transfer, staged->slices(i), std::move(options));
+    copies->hook(i, options);
+    auto posted = post_transfer(*engine_group, transfer, copies->slices(i), std::move(options));
     if (!posted.ok()) {
       // Earlier ones wait for sources that now never come.
       if (i > 0) engine_group->abort("a part of a coalesced operation was refused");
       throw_status(posted.status(), context(op_name(op), sequence_));
     }
   }
-  staged->launch({work, engine_group->waker(),
+  copies->launch({work, engine_group->waker(),
                   [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
                     // The last reference to a group waits for its end: not on the poller's thread.
                     Background::instance().run(

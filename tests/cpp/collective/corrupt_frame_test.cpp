@@ -20,7 +20,7 @@ TEST_P(CorruptFrame, RaisesEverywhereAtOnce) {
       ClusterOptions options;
       options.ranks = 4;
       options.net.seed = 1 + place;
-      options.group.try_multicast = multicast;
+      options.group.multicast.wanted = multicast;
       Cluster cluster(options);
       int seen = 0;
       std::optional<size_t> hit;

@@ -62,7 +62,7 @@ TEST(Ring, NoMoreIsQueuedThanALinkTakesSoon) {
   ClusterOptions o;
   o.ranks = 3;
   o.net.stream_rate = 2e6;
-  o.group.try_multicast = false;
+  o.group.multicast.wanted = false;
   Cluster c(o);
   Runs runs = broadcast_all(c, 0, 3u << 20, 1);
   size_t most = 0;

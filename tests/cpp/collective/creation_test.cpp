@@ -15,7 +15,7 @@ TEST(Creation, OneRankThatDoesNotHearMakesAllUseTheRing) {
     Cluster c(o);
     c.net().block_multicast(1, 3);
     GroupParams p = ranks(4).group;
-    p.require_multicast = require;
+    p.multicast.required = require;
     p.probe_timeout = 500 * kMilli;
     const size_t g = c.add_group(p);
     for (Member r = 0; r < 4; r++) {
@@ -80,7 +80,7 @@ TEST(Creation, GroupsAmongTheSameRanksNeedOneProbe) {
   // Larger datagrams, or a must: by a probe of its own.
   for (const bool must : {false, true}) {
     GroupParams p = o.group;
-    p.require_multicast = must;
+    p.multicast.required = must;
     if (!must) p.agreed.chunk *= 2;
     const size_t g = c.add_group(p);
     EXPECT_GT(c.total(Counter::probes_sent, g), 0u) << must;
@@ -151,7 +151,7 @@ TEST(Creation, RanksThatJoinLateCostTheGroupNothing) {
   for (const Nanos skew : {5 * kSecond, 60 * kSecond}) {
     for (const Member who : {0, 1, 2, 6}) {
       ClusterOptions o = late(7, {{who, skew}});
-      o.group.require_multicast = true;
+      o.group.multicast.required = true;
       Cluster c(o);
       c.run_for(skew);
       for (Member r = 0; r < 7; r++) {

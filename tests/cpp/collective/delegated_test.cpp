@@ -109,5 +109,32 @@ TEST(Delegated, APartThatFailedFailsItInTime) {
   }
 }
 
+TEST(Delegated, TheEarliestOfSeveralReasonsCounts) {
+  Delegated e(3);
+  GroupCore& core = e.cluster->group(1).core();
+  const Nanos from = e.cluster->now();
+  core.fail_later(Status(Code::kInternal, "a part of it broke"), from + 100 * kMilli);
+  core.fail_later(Status(Code::kInternal, "the other lane failed"), from + 50 * kMilli);
+  core.fail_later(Status(Code::kInternal, "another part broke"), from + 80 * kMilli);
+  ASSERT_TRUE(e.cluster->run([&] { return e.runs[0]->done() && e.runs[1]->done(); }, kSecond));
+  EXPECT_LT(e.cluster->now(), from + 80 * kMilli);
+  for (const Member r : {0, 1}) {
+    EXPECT_NE(e.runs[r]->status.message().find("the other lane failed"), std::string::npos)
+        << e.runs[r]->status.to_string();
+  }
+}
+
+TEST(Delegated, AReasonThatIsKnownCountsAtOnceWhereTheGroupIsLeft) {
+  Delegated e(3);
+  GroupCore& core = e.cluster->group(1).core();
+  core.fail_early(e.cluster->now());  // none is known
+  EXPECT_FALSE(core.failed());
+  core.fail_later(Status(Code::kInternal, "a part of it broke"), e.cluster->now() + kSecond);
+  core.fail_early(e.cluster->now());
+  EXPECT_TRUE(core.failed());
+  EXPECT_EQ(core.unfinished_text(e.cluster->now()), "");
+  EXPECT_NE(core.failure().message().find("a part of it broke"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace mcast::test

@@ -39,7 +39,7 @@ class FailureRun {
     options.group.liveness_limit = kFailureLimit;
     options.group.agreed.budget = options.net.receive_budget;
     options.group.agreed.eager = rng_.chance(0.5) ? 32768 : 2000;
-    options.group.try_multicast = rng_.chance(0.75);
+    options.group.multicast.wanted = rng_.chance(0.75);
     if (ranks_ > 2 && seed_ % 2 == 0) {
       // Two hosts: their ranks read each other's inputs of reductions.
       for (uint32_t r = 0; r < ranks_; r++) options.group.host_of.push_back(r % 2);

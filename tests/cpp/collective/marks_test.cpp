@@ -16,7 +16,7 @@ class Marks : public testing::TestWithParam<bool> {
     ClusterOptions o;
     o.ranks = 3;
     o.group.name = "job";
-    o.group.try_multicast = !GetParam();
+    o.group.multicast.wanted = !GetParam();
     o.net.faults.drop = loss;
     o.net.seed = 7;
     return o;

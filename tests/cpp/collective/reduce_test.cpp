@@ -263,7 +263,7 @@ TEST(Reductions, GoOnWhileMulticastArrives) {
   ClusterOptions o;
   o.ranks = 3;
   const auto arrived = std::make_shared<std::atomic<uint64_t>>(0);
-  o.group.multicast_arrived = arrived;
+  o.group.multicast.arrived = arrived;
   for (const LanePolicy policy : {LanePolicy::kFair, LanePolicy::kGather}) {
     o.group.policy = policy;
     Cluster c(o);

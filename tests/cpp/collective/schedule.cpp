@@ -159,7 +159,7 @@ std::string Schedule::describe() const {
         << p.agreed.batch << " eager " << p.agreed.eager << " window " << p.agreed.window
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
         << p.staging << " retransmit " << p.retransmit << " alpha " << p.alpha
-        << (p.try_multicast ? "" : " ring");
+        << (p.multicast.wanted ? "" : " ring");
     out << " lane " << int{p.lane};
     if (p.first_sequence > 0) out << " from operation " << p.first_sequence;
     if (!p.host_of.empty()) out << " hosts";
@@ -223,7 +223,7 @@ void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t
   p.agreed.chains = pick<uint32_t>(rng, {0, 0, 1, 2, 3, s.ranks});
   p.agreed.reorder = pick<uint32_t>(rng, {0, 0, 1, 8});
   p.alpha = pick<Nanos>(rng, {2 * kMilli, 2 * kMilli, 200 * kMicro, 20 * kMicro});
-  p.try_multicast = !flavour.ring;
+  p.multicast.wanted = !flavour.ring;
   if (!flavour.faultless) {
     p.staging = pick<size_t>(rng, {4 << 20, 0, 4096, 65536});
     p.retransmit = pick<size_t>(rng, {4 << 20, 1, 8192, 65536});

@@ -97,8 +97,8 @@ TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
       world.core(0).fail(Status(Code::kAborted, "aborted by rank 0"), 0);
       for (auto& input : calls[0]->inputs) std::memset(input.data(), 9, input.size());
     };
-    world.core(0).progress(true);  // its input is offered
-    while (!gave_up) world.core(1).progress(true);
+    world.turn(0);  // its input is offered
+    while (!gave_up) world.turn(1);
     ASSERT_TRUE(world.run());
     for (const HostCall* call : calls) {
       EXPECT_EQ(call->ended, 1);
@@ -150,14 +150,14 @@ TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
     return call;
   };
   world.post(1, gather(0, 1));
-  world.core(1).progress(true);
+  world.turn(1);
   HostCall& first = world.post(0, gather(0, 0));
   world.on_now = [&] {  // rank 0 notes the time when it takes the first slot
     world.on_now = nullptr;
     world.post(2, gather(1, 2));
-    world.core(2).progress(true);
+    world.turn(2);
   };
-  world.core(0).progress(true);
+  world.turn(0);
   ASSERT_TRUE(world.run());
   EXPECT_EQ(first.ended, 1);
   EXPECT_EQ(first.status.code(), Code::kMismatch) << first.status.to_string();

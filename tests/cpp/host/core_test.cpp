@@ -114,9 +114,9 @@ TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
       call.marks = {0};
       world.post(m, std::move(call));
     }
-    if (m == 0) world.core(0).progress(true);
+    if (m == 0) world.turn(0);
   }
-  EXPECT_TRUE(world.core(1).progress(true));  // there is more to do
+  EXPECT_TRUE(world.turn(1));  // there is more to do
   EXPECT_EQ(world.calls(1)[0]->ended, 1);
   EXPECT_EQ(world.calls(1)[1]->ended, 0);
   EXPECT_EQ(world.calls(1)[0]->output[kBytes - 1], std::byte{7});

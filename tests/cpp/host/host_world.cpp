@@ -233,6 +233,12 @@ HostCore& HostWorld::core(Member m) { return *nodes_[m]->core; }
 
 std::vector<std::unique_ptr<HostCall>>& HostWorld::calls(Member m) { return nodes_[m]->calls; }
 
+bool HostWorld::turn(Member m, bool large) {
+  const bool more = core(m).progress(large);
+  core(m).deliver();
+  return more;
+}
+
 uint64_t HostWorld::total(Counter c) const {
   uint64_t sum = 0;
   for (const auto& node : nodes_) sum += node->counters.get(c);
@@ -247,6 +253,7 @@ HostCall& HostWorld::post(Member m, HostCall call, Nanos timeout) {
   p.timeout = timeout;
   if (p.reduce) p.reduce->factor = 0.5 + m;
   node.core->post(std::move(p));
+  node.core->deliver();
   node.core->disarm();
   node.ring();
   return kept;
@@ -279,7 +286,7 @@ bool HostWorld::step() {
   } else {
     node.core->disarm();
     node.rung = false;
-    node.looked = !node.core->progress(rng_.next() % 3 != 0);
+    node.looked = !turn(node.self, rng_.next() % 3 != 0);
   }
   return true;
 }
@@ -302,6 +309,7 @@ void HostWorld::watch() {
         break;
       }
     }
+    node->core->deliver();
     node->ring();
   }
 }

@@ -42,6 +42,8 @@ class HostWorld {
 
   uint32_t size() const { return ranks_; }
   HostCore& core(Member m);
+  // As its driver does: progress(), then callbacks.
+  bool turn(Member m, bool large = true);
   uint64_t total(Counter c) const;
   HostCall& post(Member m, HostCall call, Nanos timeout = kNever);
   // An all_reduce of `call.output`.

@@ -68,7 +68,7 @@ class HostLaneTest : public testing::Test {
     params.size = 2;
     // The registry's threads do not know the lane: turns of a host thread are the test's.
     lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *registry_, counters_,
-                                          [](const Status&) {});
+                                          [this](const Status&) { told_ = true; });
   }
   void TearDown() override {
     lane_.reset();
@@ -105,6 +105,7 @@ class HostLaneTest : public testing::Test {
   std::unique_ptr<SteppedLane> lane_;
   std::vector<std::byte> ours_{kBytes}, theirs_{kBytes, std::byte{7}};
   int ended_ = 0, theirs_ended_ = 0;
+  bool told_ = false;  // the listener, of the failure
   Status status_;
 };
 
@@ -142,6 +143,29 @@ TEST_F(HostLaneTest, AFailureBeforeTheDriverHasLetGoIsNotLost) {
   lane_->turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), Code::kAborted) << status_.to_string();
+}
+
+// Callbacks run outside of the core: they may post and close, and find the group refusing posts.
+TEST_F(HostLaneTest, ACallbackMayPostAndClose) {
+  std::vector<std::byte> memory(kBytes);
+  int again = 0, closed = 0;
+  Post first = broadcast(ours_, false, ended_);
+  first.done = [&, counts = std::move(first.done)](const Status& status) {
+    counts(status);
+    EXPECT_TRUE(told_);
+    Post second = broadcast(memory, false, again);
+    second.sequence = 1;
+    lane_->enqueue(std::move(second));
+    lane_->run();
+    lane_->close(kNever, false, [&](const Status&) { closed++; });
+    EXPECT_EQ(again, 0) << "one callback ran inside another";
+  };
+  lane_->enqueue(std::move(first));
+  peer_->core.fail(Status(Code::kAborted, "enough"), 1);
+  lane_->run();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(again, 1);
+  EXPECT_EQ(closed, 1);
 }
 
 // A caller that has waited long enough lets go like any other.
@@ -199,6 +223,7 @@ TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
   EXPECT_EQ(counted(Counter::shm_rounds), 1u);
   peer_->core.disarm();
   peer_->core.progress(true);
+  peer_->core.deliver();
   EXPECT_EQ(theirs_ended_, 1);
   EXPECT_EQ(counted(Counter::shm_sleeps), 0u) << "nobody has helped";
 }

@@ -48,6 +48,7 @@ class ThreadRank final : public HostPort {
       core->disarm();
       const uint32_t seen = shared_.bells[self_].load();
       core->progress(true);
+      core->deliver();
       if (call.ended == 0 && core->arm(HostWaiter::kCaller)) shared_.bells[self_].wait(seen);
     }
   }

@@ -297,7 +297,7 @@ void Cluster::fill_reduction(const GroupCore& core, OpRun& run, Post& post) cons
   run.element = static_cast<Element>(post.descriptor.element);
   run.reduction = static_cast<Reduction>(post.descriptor.reduction);
   const bool scatter = run.kind == wire::Kind::kReduceScatter;
-  if (make_plan(post.descriptor, core.params().agreed, element_size(run.element)).way !=
+  if (make_plan(post.descriptor, core.params().agreed, element_size(run.element)).reduce.way !=
       ReduceWay::kOneStep) {
     run.host_of = core.params().host_of;
   }
@@ -323,10 +323,10 @@ void Cluster::fill_reduction(const GroupCore& core, OpRun& run, Post& post) cons
 
 void Cluster::fill_streams(OpRun& run, Post& post) const {
   const bool all = run.kind == wire::Kind::kAllgather;
-  const uint32_t slots = all ? options_.ranks : 1;
-  run.memory = std::make_shared<Guarded>(slots * run.block);
+  const uint32_t streams = all ? options_.ranks : 1;
+  run.memory = std::make_shared<Guarded>(streams * run.block);
   auto region = std::make_shared<Region>(run.memory->data(), run.memory->size(), run.memory);
-  for (uint32_t s = 0; s < slots; s++) post.outputs.push_back({region, s * run.block, run.block});
+  for (uint32_t s = 0; s < streams; s++) post.outputs.push_back({region, s * run.block, run.block});
   if (all || run.root == run.rank) {
     post.input = post.outputs[all ? run.rank : 0];
     fill_pattern(run.id, run.rank, Bytes(post.input.data(), run.block));

@@ -20,7 +20,7 @@ inline ClusterOptions ranks(uint32_t n, bool ring = false) {
   o.group.name = "job";
   o.group.arity = 2;
   o.group.liveness_limit = kLiveness;
-  o.group.try_multicast = !ring;
+  o.group.multicast.wanted = !ring;
   return o;
 }
 

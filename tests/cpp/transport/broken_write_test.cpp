@@ -13,7 +13,9 @@ using ::testing::HasSubstr;
 
 class BrokenWriteTest : public TransportContract<UdpWorld> {
  protected:
-  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  const TcpStats& stats(size_t i) {
+    return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
+  }
 
   // Node 0 is connected to node 1 by the repair channel, which has carried a frame each way.
   void connect() {

@@ -15,7 +15,9 @@ using ::testing::HasSubstr;
 
 class UdpDatagramTest : public TransportContract<UdpWorld> {
  protected:
-  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  const UdpStats& stats(size_t i) {
+    return static_cast<UdpTransport&>(*node(i).transport).datagram_stats();
+  }
   // The test's hand on the transport's own UDP sockets.
   static std::vector<int> udp_sockets() {
     std::vector<int> out;

@@ -40,7 +40,9 @@ void count_logs(int, const char* line) {
 
 class UdpMtuTest : public TransportContract<UdpWorld> {
  protected:
-  const UdpStats& stats() { return static_cast<UdpTransport&>(*node(0).transport).stats(); }
+  const UdpStats& stats() {
+    return static_cast<UdpTransport&>(*node(0).transport).datagram_stats();
+  }
 
   void in_namespace(const std::function<void()>& body) {
     const pid_t child = ::fork();

@@ -17,7 +17,9 @@ struct ShiftedWorld : UdpWorld {
 
 class UdpStreamTest : public TransportContract<ShiftedWorld> {
  protected:
-  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  const TcpStats& stats(size_t i) {
+    return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
+  }
   static Fd raw_connect(const StreamAddress& to) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto address = parse_ipv4(to.host, to.port);

@@ -18,7 +18,9 @@ struct TwoAddresses : UdpWorld {
 
 class StripeTest : public TransportContract<TwoAddresses> {
  protected:
-  const UdpStats& stats(size_t i) { return static_cast<UdpTransport&>(*node(i).transport).stats(); }
+  const TcpStats& stats(size_t i) {
+    return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
+  }
 };
 
 TEST_F(StripeTest, FramesKeepTheirOrderBothWays) {

@@ -38,12 +38,12 @@ TEST_F(VerbsDatagram, OneCompletionPerChainOfSends) {
   EXPECT_EQ(fake().unsignalled, 2 * (verbs::kSendChain - 1));
 }
 
-TEST_F(VerbsDatagram, ManyMoreDatagramsThanSlotsPassBothRings) {
+TEST_F(VerbsDatagram, ManyMoreDatagramsThanEntriesPassBothRings) {
   Node& a = add();
   Node& b = add();
   ASSERT_TRUE(a.dg().join(group).ok());
   ASSERT_TRUE(b.dg().join(group).ok());
-  const size_t total = 5 * transports[1]->ud().receive_slots();
+  const size_t total = 5 * transports[1]->ud().receive_entries();
   for (size_t i = 0; i < total; ++i) {
     send(a, pattern(32, i));
     if (i % 100 == 99) poll(1);
@@ -60,19 +60,19 @@ TEST_F(VerbsDatagram, AReceiverThatIsNotPolledLosesWithoutHarm) {
   Node& b = add();
   ASSERT_TRUE(a.dg().join(group).ok());
   ASSERT_TRUE(b.dg().join(group).ok());
-  const size_t slots = transports[1]->ud().receive_slots();
-  for (size_t i = 0; i < slots + 50; ++i) {
+  const size_t entries = transports[1]->ud().receive_entries();
+  for (size_t i = 0; i < entries + 50; ++i) {
     send(a, pattern(32, i));
     if (i % 100 == 99) nodes[0]->dg().receive(*nodes[0], 1 << 20);
   }
   a.dg().flush();
-  EXPECT_EQ(fake().lost_without_receive % (slots + 50), 50u);
+  EXPECT_EQ(fake().lost_without_receive % (entries + 50), 50u);
   poll();
-  EXPECT_EQ(b.datagrams.size(), slots);
+  EXPECT_EQ(b.datagrams.size(), entries);
   EXPECT_GT(stats(1).low_water, 0u);
   send(a, pattern(32, 1));
   poll();
-  EXPECT_EQ(b.datagrams.size(), slots + 1) << "the receives are there again";
+  EXPECT_EQ(b.datagrams.size(), entries + 1) << "the receives are there again";
 }
 
 TEST_F(VerbsDatagram, OwnDatagramsAreDroppedBySource) {
@@ -93,7 +93,7 @@ TEST_F(VerbsDatagram, DatagramsOfANamesakeAreNotOwnOnes) {
     send(a, pattern(64, 2));
     poll();
     EXPECT_EQ(a.datagrams, std::vector<Buffer>{pattern(64, 1)}) << what;
-    EXPECT_EQ(transports[0]->stats().own_echo, 1u) << what;
+    EXPECT_EQ(transports[0]->datagram_stats().own_echo, 1u) << what;
     nodes.clear();
     transports.clear();
   };
@@ -139,21 +139,21 @@ TEST_F(VerbsDatagram, ABrokenQueuePairIsMadeAnew) {
     fake().break_datagrams(event);
     send(a, pattern(64, 2));
     poll();
-    EXPECT_EQ(transports[0]->stats().rebuilds, 1u);
-    EXPECT_EQ(transports[1]->stats().rebuilds, 1u);
+    EXPECT_EQ(transports[0]->datagram_stats().rebuilds, 1u);
+    EXPECT_EQ(transports[1]->datagram_stats().rebuilds, 1u);
     send(a, pattern(64, 3));
     poll();
     EXPECT_THAT(b.datagrams, Contains(pattern(64, 1)));
     EXPECT_EQ(b.datagrams.back(), pattern(64, 3));
     // All receives are there again.
-    const size_t slots = transports[1]->ud().receive_slots();
+    const size_t entries = transports[1]->ud().receive_entries();
     const size_t before = b.datagrams.size();
-    for (size_t i = 0; i < slots; ++i) {
+    for (size_t i = 0; i < entries; ++i) {
       send(a, pattern(32, i));
       if (i % 100 == 99) nodes[0]->dg().receive(*nodes[0], 1 << 20);
     }
     poll();
-    EXPECT_EQ(b.datagrams.size() - before, slots);
+    EXPECT_EQ(b.datagrams.size() - before, entries);
     nodes.clear();
     transports.clear();
   }
@@ -205,7 +205,7 @@ TEST_F(VerbsDatagram, SendErrorsOfEachKindAreSurvived) {
     for (size_t i = 0; i < 3; ++i) send(a, pattern(64, i));
     poll();
     EXPECT_TRUE(b.datagrams.empty());
-    EXPECT_GT(transports[0]->stats().send_errors, 0u) << status;
+    EXPECT_GT(transports[0]->datagram_stats().send_errors, 0u) << status;
     fake().datagram_status = IBV_WC_SUCCESS;
     send(a, pattern(64, 9));
     poll();
@@ -230,7 +230,7 @@ TEST_F(VerbsDatagram, ReceiveErrorsCostTheirDatagramOnly) {
   EXPECT_EQ(stats(1).receive_errors, 1u);
 }
 
-TEST_F(VerbsDatagram, RefusedPostsLoseNoSlot) {
+TEST_F(VerbsDatagram, RefusedPostsLoseNoEntry) {
   Node& a = add();
   Node& b = add();
   ASSERT_TRUE(a.dg().join(group).ok());
@@ -244,11 +244,11 @@ TEST_F(VerbsDatagram, RefusedPostsLoseNoSlot) {
   EXPECT_GT(stats(0).send_errors, 0u);
   fake().refuse_posts = 0;
   const size_t before = b.datagrams.size();
-  for (size_t i = 0; i < verbs::kSendSlots; ++i) {
+  for (size_t i = 0; i < verbs::kSendEntries; ++i) {
     send(a, pattern(64, i));
     poll(1);
   }
-  EXPECT_EQ(b.datagrams.size() - before, verbs::kSendSlots);
+  EXPECT_EQ(b.datagrams.size() - before, verbs::kSendEntries);
 }
 
 TEST_F(VerbsDatagram, SendersThatHaveNotJoinedGetTheGroupsAddressToo) {
@@ -311,7 +311,7 @@ TEST_F(VerbsDatagram, MemoryLimitsShrinkTheRingThenFailWithTheRemedy) {
   fake().largest_registration = 2 << 20;
   world.options.rcvbuf = 32 << 20;
   Node& a = add();
-  EXPECT_LE(transports[0]->ud().receive_slots() * 4160, size_t{2} << 20);
+  EXPECT_LE(transports[0]->ud().receive_entries() * 4160, size_t{2} << 20);
   EXPECT_GT(a.dg().receive_budget(), 0u);
   fake().registration_error = ENOMEM;
   const auto refused = verbs::make_transport(fake(), world.options);

@@ -44,7 +44,7 @@ class VerbsDatagram : public ::testing::Test {
     n.dg().commit(data.size());
     return true;
   }
-  const VerbsStats& stats(size_t i) const { return transports[i]->stats(); }
+  const UdStats& stats(size_t i) const { return transports[i]->datagram_stats(); }
 
   FakeVerbsWorld world;
   Nanos now = kSecond;

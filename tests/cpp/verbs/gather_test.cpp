@@ -54,7 +54,7 @@ class VerbsGather : public VerbsDatagram {
     out.insert(out.end(), payload.begin(), payload.end());
     return out;
   }
-  const VerbsStats& sender() const { return stats(0); }
+  const UdStats& sender() const { return stats(0); }
 
   size_t registered = 0;  // the transports' own
 };
@@ -103,10 +103,10 @@ TEST_F(VerbsGather, WhatIsOverwrittenBeforeItLeftHasAWrongChecksum) {
   const Source source(3000);
   fake().hold_sends = true;
   for (const uint32_t chunk : {0u, 1u}) {
-    const Bytes slot = nodes[0]->dg().lend(group, wire::kDatagramHeader + 1500);
+    const Bytes entry = nodes[0]->dg().lend(group, wire::kDatagramHeader + 1500);
     wire::DatagramHeader header;
     header.chunk = chunk;
-    wire::seal_datagram(slot, header, ConstBytes(*source.memory).subspan(chunk * 1500, 1500));
+    wire::seal_datagram(entry, header, ConstBytes(*source.memory).subspan(chunk * 1500, 1500));
     ASSERT_TRUE(
         nodes[0]->dg().commit_gather(wire::kDatagramHeader, source.block, chunk * 1500, 1500));
   }
@@ -138,15 +138,15 @@ TEST_F(VerbsGather, OneCompletionFreesTheMemoryOfItsWholeChain) {
   EXPECT_EQ(fake().registrations(), registered);
 }
 
-TEST_F(VerbsGather, SlotsThatComeAroundAgainHoldWhatIsNewInThem) {
+TEST_F(VerbsGather, EntriesThatComeAroundAgainHoldWhatIsNewInThem) {
   two();
   Source first(2000, 1), second(2000, 2);
   ASSERT_TRUE(gather(first.block, 0, 2000));
   poll();
-  for (size_t i = 0; i + 1 < verbs::kSendSlots; ++i) send(*nodes[0], pattern(64, i));
+  for (size_t i = 0; i + 1 < verbs::kSendEntries; ++i) send(*nodes[0], pattern(64, i));
   poll();
   fake().hold_sends = true;
-  ASSERT_TRUE(gather(second.block, 0, 2000));  // the slot of the first
+  ASSERT_TRUE(gather(second.block, 0, 2000));  // the entry of the first
   first.drop();
   second.drop();
   poll();

@@ -59,7 +59,7 @@ TEST_F(VerbsMembership, ChangedAddressesAreJoinedAnew) {
     fake().raise(change);
     poll(4);
     EXPECT_THAT(fake().attached_lids(), ElementsAre(before + 1)) << change;
-    EXPECT_EQ(transports.back()->stats().rejoins, 1u);
+    EXPECT_EQ(transports.back()->datagram_stats().rejoins, 1u);
     nodes.clear();
     transports.clear();
   }
@@ -129,9 +129,9 @@ TEST_F(VerbsMembership, APendingRejoinHoldsOnlyItsOwnGroup) {
   fake().fabric_takes_group_away(taken);
   poll();
   size_t held = 0;
-  while (held < 2 * verbs::kSendSlots && offer(a, group, pattern(64, 1))) ++held;
-  EXPECT_EQ(held, verbs::kMostWaiting) << "the others need slots too";
-  for (size_t i = 0; i < verbs::kSendSlots; ++i) {
+  while (held < 2 * verbs::kSendEntries && offer(a, group, pattern(64, 1))) ++held;
+  EXPECT_EQ(held, verbs::kMostWaiting) << "the others need entries too";
+  for (size_t i = 0; i < verbs::kSendEntries; ++i) {
     ASSERT_TRUE(offer(a, other, pattern(32, i))) << i;
     a.dg().flush();
     poll(i % 50 == 49 ? 1 : 0);
@@ -139,7 +139,7 @@ TEST_F(VerbsMembership, APendingRejoinHoldsOnlyItsOwnGroup) {
   poll(1);
   EXPECT_EQ(b.datagrams, [] {
     std::vector<Buffer> want;
-    for (size_t i = 0; i < verbs::kSendSlots; ++i) want.push_back(pattern(32, i));
+    for (size_t i = 0; i < verbs::kSendEntries; ++i) want.push_back(pattern(32, i));
     return want;
   }());
   // Nobody answers within the patience: asked again.

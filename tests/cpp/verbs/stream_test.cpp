@@ -99,7 +99,7 @@ TEST_F(VerbsStream, NobodyListeningEndsInBoundedTime) {
   poll(1500);
   EXPECT_THAT(down(0), HasSubstr("cannot connect"));
   EXPECT_THAT(down(0), HasSubstr("reason 8"));
-  EXPECT_GT(transports[0]->stats().connect_retries, 5u);
+  EXPECT_GT(transports[0]->stream_stats().connect_retries, 5u);
 }
 
 TEST_F(VerbsStream, SilenceWhileConnectingEndsInBoundedTime) {
@@ -195,7 +195,7 @@ TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
   nodes[0].send(stranger, Channel::kControl, pattern(10, 1));
   poll();
   EXPECT_THAT(down(0), HasSubstr("another process"));
-  EXPECT_EQ(transports[1]->stats().hello_refused, 1u);
+  EXPECT_EQ(transports[1]->stream_stats().hello_refused, 1u);
 }
 
 TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
@@ -204,14 +204,14 @@ TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
   // Only this side is polled: it may send what the other has posted receives for, no more.
   for (int i = 0; i < 50; ++i) nodes[0].st().poll(nodes[0], now);
   EXPECT_GT(nodes[0].st().queued(peer, Channel::kRepair), 98u * 60000);
-  EXPECT_GT(transports[0]->stats().credit_waits, 0u);
+  EXPECT_GT(transports[0]->stream_stats().credit_waits, 0u);
   poll(2000);
   ASSERT_EQ(nodes[1].frames.size(), 101u);
   EXPECT_EQ(nodes[1].frames[50].data, pattern(60000, 49));
-  EXPECT_GT(transports[1]->stats().credit_messages, 0u) << "nothing went the other way";
+  EXPECT_GT(transports[1]->stream_stats().credit_messages, 0u) << "nothing went the other way";
 }
 
-TEST_F(VerbsStream, CreditsThatWereDueWithoutAFreeSlotAreReturnedWithTheNext) {
+TEST_F(VerbsStream, CreditsThatWereDueWithoutAFreeEntryAreReturnedWithTheNext) {
   connect();
   nodes[1].send(nodes[1].frames[0].peer, Channel::kControl, pattern(10, 1));
   poll();
@@ -224,7 +224,7 @@ TEST_F(VerbsStream, CreditsThatWereDueWithoutAFreeSlotAreReturnedWithTheNext) {
     nodes[1].send(nodes[1].frames[0].peer, Channel::kControl, pattern(10, i));
   }
   poll(50);
-  EXPECT_LT(nodes[0].frames.size(), kFrames) << "all slots are busy, no credits go back";
+  EXPECT_LT(nodes[0].frames.size(), kFrames) << "all entries are busy, no credits go back";
   fake().let_completions_go();
   poll(50);
   EXPECT_EQ(nodes[0].frames.size(), kFrames + 1);
@@ -275,7 +275,7 @@ TEST_F(VerbsStream, MalformedMessagesAreAViolation) {
     p.connect();
     p.fake().inject_message(bad[i]);
     p.poll();
-    EXPECT_EQ(p.transports[0]->stats().protocol_violations, 1u) << "message " << i;
+    EXPECT_EQ(p.transports[0]->stream_stats().protocol_violations, 1u) << "message " << i;
     EXPECT_EQ(p.nodes[0].downs.size(), 1u) << "message " << i;
   }
 }
@@ -292,7 +292,7 @@ TEST_F(VerbsStream, AReadBringsAPeersBytes) {
   ASSERT_EQ(nodes[0].reads.size(), 1u);
   EXPECT_EQ(nodes[0].reads[0].first, 42u);
   EXPECT_EQ(nodes[0].reads[0].second, Buffer(memory->begin() + 1000, memory->begin() + 61000));
-  EXPECT_EQ(transports[0]->stats().read_bytes, 60000u);
+  EXPECT_EQ(transports[0]->stream_stats().read_bytes, 60000u);
 }
 
 TEST_F(VerbsStream, AShortReadIsNoAnswer) {

@@ -32,7 +32,7 @@ class Attacker {
     o.group.arity = rng_.chance(0.5) ? 2 : 32;
     o.group.agreed.eager = rng_.chance(0.5) ? 32768 : 3000;
     o.group.liveness_limit = 2 * kSecond;
-    o.group.try_multicast = !attack.frames || rng_.chance(0.7);
+    o.group.multicast.wanted = !attack.frames || rng_.chance(0.7);
     cluster_ = std::make_unique<Cluster>(o);
     cluster_->net().faults().drop = rng_.chance(0.5) ? 0.1 : 0;
     cluster_->net().set_datagram_hook([this](size_t from, size_t to, ConstBytes d) {

@@ -194,8 +194,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   SimNetwork* network_;
   size_t index_;
   std::map<MulticastAddress, int> joined_;
-  std::vector<std::byte> slot_;
-  MulticastAddress slot_address_;
+  std::vector<std::byte> lent_;
+  MulticastAddress lent_to_;
   struct Gathered {  // committed, not read yet
     MulticastAddress to;
     std::vector<std::byte> header;

@@ -43,21 +43,21 @@ Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
       return {};
     }
   }
-  slot_.resize(size);
-  slot_address_ = address;
-  return slot_;
+  lent_.resize(size);
+  lent_to_ = address;
+  return lent_;
 }
 
 void SimTransport::commit(size_t size) {
-  network_->multicast(index_, slot_address_, ConstBytes(slot_.data(), size));
+  network_->multicast(index_, lent_to_, ConstBytes(lent_.data(), size));
 }
 
 // Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
 bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (network_->options_.gather_from == SIZE_MAX) return false;
-  slot_.resize(header);
+  lent_.resize(header);
   gathered_.push_back(
-      {slot_address_, slot_, block.bytes().subspan(offset, length), block.region->keepalive()});
+      {lent_to_, lent_, block.bytes().subspan(offset, length), block.region->keepalive()});
   return true;
 }
 

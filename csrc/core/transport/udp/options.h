@@ -36,7 +36,6 @@ struct UdpTransportOptions {
 
 // Cumulative; written by the lane's thread, to be read by it.
 struct UdpStats {
-  // Datagrams.
   bool gso = false;                 // super-packets are being sent
   bool gro = false;                 // every receive socket accepts super-packets
   std::string gso_fallback_reason;  // why gso is off although it was asked for
@@ -52,7 +51,10 @@ struct UdpStats {
   uint64_t datagrams_received = 0;
   uint64_t truncated = 0;  // received beyond the buffer; dropped
   uint64_t receive_errors = 0;
-  // Streams.
+};
+
+// Likewise.
+struct TcpStats {
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;
   uint64_t yielded = 0;        // connections given up for the other side's

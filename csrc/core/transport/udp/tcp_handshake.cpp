@@ -232,24 +232,14 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
   listeners_.pause(now_ + kMilli);
 }
 
-// Of whoever was away: all patience begins anew.
-void TcpStream::restart_patience() {
-  for (const auto& c : pool_.live()) c->deadline_set = false;
-  for (Peer& peer : peers_) {
-    for (Link& link : peer.links) {
-      link.deadline_set = false;
-      link.failing_since = kNever;
-    }
-  }
-}
-
 void TcpStream::run_timers(Nanos now) {
-  if (timers_.away(now, options_.liveness_limit)) restart_patience();
+  const bool away = timers_.away(now, options_.liveness_limit);
   timers_.restart();
   const bool full = pool_.unauthenticated() >= kMaxUnauthenticated;
   std::vector<TcpConnection*> expired;
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
+    if (away) c->deadline_set = false;
     const bool theirs = c->state == TcpConnection::State::kHelloWait;
     if (!c->deadline_set) {
       c->deadline = now + (theirs ? kHelloPatience : options_.liveness_limit);
@@ -275,6 +265,8 @@ void TcpStream::run_timers(Nanos now) {
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
     for (size_t line = 0; line < peers_[id].links.size() && !peers_[id].down; ++line) {
+      Link& link = peers_[id].links[line];
+      if (away) link.deadline_set = false, link.failing_since = kNever;
       run_link_timer(id, line, now);
     }
   }

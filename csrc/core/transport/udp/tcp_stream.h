@@ -36,7 +36,7 @@ inline constexpr size_t kMaxUnauthenticated = 64;
 class TcpStream final : public Stream {
  public:
   // `stats` outlives the endpoint.
-  explicit TcpStream(UdpStats& stats) : stats_(stats), listeners_(epoll_), pool_(epoll_) {}
+  explicit TcpStream(TcpStats& stats) : stats_(stats), listeners_(epoll_), pool_(epoll_) {}
   // `stripe`: one interface or several.
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
@@ -121,10 +121,9 @@ class TcpStream final : public Stream {
   void end_link(TcpConnection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
-  void restart_patience();
   void run_link_timer(PeerId id, size_t line, Nanos now);
 
-  UdpStats& stats_;
+  TcpStats& stats_;
   UdpTransportOptions options_;
   std::vector<Interface> stripe_;
   uint64_t uid_ = 0;

@@ -114,9 +114,10 @@ std::string UdpTransport::describe() const {
                      " rcvbuf " + std::to_string(rcvbuf) +
                      asked(rcvbuf, options_.rcvbuf, "net.core.rmem_max") + " sndbuf " +
                      std::to_string(sndbuf) + asked(sndbuf, options_.sndbuf, "net.core.wmem_max");
-  text += stats_.gso ? " gso on" : " gso off";
-  if (!stats_.gso_fallback_reason.empty()) text += " (" + stats_.gso_fallback_reason + ")";
-  text += stats_.gro ? " gro on" : " gro off";
+  text += datagram_stats_.gso ? " gso on" : " gso off";
+  if (!datagram_stats_.gso_fallback_reason.empty())
+    text += " (" + datagram_stats_.gso_fallback_reason + ")";
+  text += datagram_stats_.gro ? " gro on" : " gro off";
   return text;
 }
 

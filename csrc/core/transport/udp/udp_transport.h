@@ -17,7 +17,7 @@ namespace mcast {
 
 class UdpTransport final : public Transport {
  public:
-  UdpTransport() : datagram_(poller_, stats_), stream_(stats_) {}
+  UdpTransport() : datagram_(poller_, datagram_stats_), stream_(stream_stats_) {}
   ~UdpTransport() override;
   UdpTransport(const UdpTransport&) = delete;
   UdpTransport& operator=(const UdpTransport&) = delete;
@@ -36,7 +36,8 @@ class UdpTransport final : public Transport {
   void abandon_after_fork() noexcept override;
   std::string describe() const override;
 
-  const UdpStats& stats() const noexcept { return stats_; }
+  const UdpStats& datagram_stats() const noexcept { return datagram_stats_; }
+  const TcpStats& stream_stats() const noexcept { return stream_stats_; }
   // The interface, or those of the stripe.
   const std::vector<Interface>& interfaces() const noexcept { return interfaces_; }
 
@@ -44,7 +45,8 @@ class UdpTransport final : public Transport {
   std::string names() const;
 
   UdpTransportOptions options_;
-  UdpStats stats_;
+  UdpStats datagram_stats_;
+  TcpStats stream_stats_;
   std::vector<Interface> interfaces_;
   Epoll poller_;
   Fd wake_fd_;

@@ -1,4 +1,4 @@
-// Messages leave from a ring of registered slots, in order, so one completion frees all slots
+// Messages leave from a ring of registered entries, in order, so one completion frees all entries
 // before it; the last message before a pause is always signalled. A message needs a credit, that is
 // a receive that the peer has posted: so a receiver is never found without one, and the retries for
 // that case stay few. Time-outs and retries are chosen so that a peer which answers nothing is
@@ -53,7 +53,7 @@ Status Connection::prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_l
                                           device_.port().text());
   }
   Api& api = device_.api();
-  if (Status s = slots_.open(api, device_.pd(), (kReceives + kSends) * kSlot); !s.ok()) return s;
+  if (Status s = entries_.open(api, device_.pd(), (kReceives + kSends) * kEntry); !s.ok()) return s;
   ibv_qp_init_attr init{};
   init.qp_type = IBV_QPT_RC;
   cq_ = std::move(cq);
@@ -67,8 +67,8 @@ Status Connection::prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_l
   if (const int e = api.create_cm_qp(id_, device_.pd(), &init); e != 0) {
     return Status::system(e, "rdma_create_qp (RC)");
   }
-  for (uint32_t slot = 0; slot < kReceives; ++slot) {
-    if (Status s = repost(slot); !s.ok()) return s;
+  for (uint32_t entry = 0; entry < kReceives; ++entry) {
+    if (Status s = repost(entry); !s.ok()) return s;
   }
   return {};
 }
@@ -114,23 +114,23 @@ void Connection::disconnect() { (void)device_.api().disconnect(id_); }
 
 void Connection::abandon() noexcept {
   abandoned_ = true;
-  slots_.abandon();
+  entries_.abandon();
   reads_.memory.abandon();
 }
 
-std::byte* Connection::receive_at(uint32_t slot) const { return slots_.data() + slot * kSlot; }
+std::byte* Connection::receive_at(uint32_t entry) const { return entries_.data() + entry * kEntry; }
 
 std::byte* Connection::send_at(uint64_t number) const {
-  return slots_.data() + (kReceives + number % kSends) * kSlot;
+  return entries_.data() + (kReceives + number % kSends) * kEntry;
 }
 
 bool Connection::can_send(bool data) const noexcept {
   const uint64_t in_use = posted_ - done_;
-  // The last two slots are for messages that return credits: else both sides could wait.
+  // The last two entries are for messages that return credits: else both sides could wait.
   return data ? credits_ > 0 && in_use < kSends - 2 : in_use < kSends;
 }
 
-Bytes Connection::slot() const { return {send_at(posted_) + kMessageHeader, kSlotPayload}; }
+Bytes Connection::entry() const { return {send_at(posted_) + kMessageHeader, kEntryPayload}; }
 
 Status Connection::send_message(Message message, size_t payload, bool signal) {
   if (message.kind != Kind::kCredit) --credits_;
@@ -138,21 +138,21 @@ Status Connection::send_message(Message message, size_t payload, bool signal) {
   std::byte* const at = send_at(posted_);
   write_message(at, message);
   ibv_sge sge{reinterpret_cast<uint64_t>(at), static_cast<uint32_t>(kMessageHeader + payload),
-              slots_.lkey()};
+              entries_.lkey()};
   ibv_send_wr wr{};
   const uint64_t number = ++posted_;
   wr.wr_id = wr_id(Work::kSend, static_cast<uint32_t>(number & 0xfffffff));
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
-  // Often enough that slots never run out behind unsignalled ones.
+  // Often enough that entries never run out behind unsignalled ones.
   wr.send_flags = signal || number % (kSends / 2) == 0 ? IBV_SEND_SIGNALED : 0;
   ibv_send_wr* bad = nullptr;
   const int error = device_.api().post_send(id_->qp, &wr, &bad);
   return error == 0 ? Status() : Status::system(error, "ibv_post_send");
 }
 
-size_t Connection::take_read_slot() {
+size_t Connection::take_read_entry() {
   for (size_t i = 0; i < kReads; ++i) {
     if (!reads_.busy[i]) {
       reads_.busy[i] = true;
@@ -162,7 +162,7 @@ size_t Connection::take_read_slot() {
   return kReads;
 }
 
-ConstBytes Connection::read_slot(size_t index, size_t length) const {
+ConstBytes Connection::read_entry(size_t index, size_t length) const {
   return {reads_.memory.data() + index * kReadBytes, length};
 }
 
@@ -188,13 +188,13 @@ Status Connection::read(size_t index, uint64_t address, uint32_t rkey, size_t le
 }
 
 ConstBytes Connection::received(const ibv_wc& wc) const {
-  return {receive_at(number_of(wc.wr_id)), std::min<size_t>(wc.byte_len, kSlot)};
+  return {receive_at(number_of(wc.wr_id)), std::min<size_t>(wc.byte_len, kEntry)};
 }
 
-Status Connection::repost(uint32_t slot) {
-  ibv_sge sge{reinterpret_cast<uint64_t>(receive_at(slot)), static_cast<uint32_t>(kSlot),
-              slots_.lkey()};
-  ibv_recv_wr wr{wr_id(Work::kReceive, slot), nullptr, &sge, 1};
+Status Connection::repost(uint32_t entry) {
+  ibv_sge sge{reinterpret_cast<uint64_t>(receive_at(entry)), static_cast<uint32_t>(kEntry),
+              entries_.lkey()};
+  ibv_recv_wr wr{wr_id(Work::kReceive, entry), nullptr, &sge, 1};
   ibv_recv_wr* bad = nullptr;
   const int error = device_.api().post_recv(id_->qp, &wr, &bad);
   return error == 0 ? Status() : Status::system(error, "ibv_post_recv");

@@ -1,5 +1,5 @@
-// One reliable connection: its queue pair, its rings of send and receive slots, the peer's credits.
-// Mechanics only; which connection serves whom is RcStream's decision.
+// One reliable connection: its queue pair, its rings of send and receive entries, the peer's
+// credits. Mechanics only; which connection serves whom is RcStream's decision.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kSends = kCredits + 2;   // slots for messages on their way out
+inline constexpr size_t kSends = kCredits + 2;   // entries for messages on their way out
 inline constexpr size_t kReads = 8;              // RDMA Reads at once
 inline constexpr size_t kReadBytes = 64 * 1024;  // of one, at most
 // Completion queue entries that one connection can fill.
@@ -38,7 +38,7 @@ class Connection final : public CmHandler {
   };
 
   // `serial` distinguishes connections in work request ids; `id` is owned from now on.
-  Connection(Owner& owner, CmChannel& cm, Device& device, VerbsStats& stats, uint32_t serial)
+  Connection(Owner& owner, CmChannel& cm, Device& device, RcStats& stats, uint32_t serial)
       : owner_(owner), cm_(cm), device_(device), stats_(stats), serial_(serial) {}
   ~Connection() override { close(); }
   Connection(const Connection&) = delete;
@@ -56,20 +56,20 @@ class Connection final : public CmHandler {
   void disconnect();
   void abandon() noexcept;
 
-  // A free slot and a credit for data; credits alone need only a slot of the two kept for them.
+  // A free entry and a credit for data; credits alone need only an entry of the two kept for them.
   bool can_send(bool data) const noexcept;
-  // The slot's payload space; send_message() posts it with the first `payload` bytes.
-  Bytes slot() const;
+  // The entry's payload space; send_message() posts it with the first `payload` bytes.
+  Bytes entry() const;
   Status send_message(Message message, size_t payload, bool signal);
-  // A read of `length` bytes into read slot `index`.
+  // A read of `length` bytes into read entry `index`.
   Status read(size_t index, uint64_t address, uint32_t rkey, size_t length);
-  size_t take_read_slot();  // kReads: none free
-  ConstBytes read_slot(size_t index, size_t length) const;
-  void free_read_slot(size_t index) { reads_.busy[index] = false; }
+  size_t take_read_entry();  // kReads: none free
+  ConstBytes read_entry(size_t index, size_t length) const;
+  void free_read_entry(size_t index) { reads_.busy[index] = false; }
 
   // Completions. The message's bytes, valid until repost().
   ConstBytes received(const ibv_wc& wc) const;
-  Status repost(uint32_t slot);
+  Status repost(uint32_t entry);
   // The completion of message `number` (28 bits of it): it and all before it are done.
   void sent_up_to(uint32_t number) {
     done_ = std::max(done_, posted_ - ((posted_ - number) & 0xfffffff));
@@ -106,17 +106,17 @@ class Connection final : public CmHandler {
     return uint64_t{serial_} << 32 | uint64_t{static_cast<uint8_t>(work)} << 28 | number;
   }
   std::byte* send_at(uint64_t number) const;
-  std::byte* receive_at(uint32_t slot) const;
+  std::byte* receive_at(uint32_t entry) const;
 
   Owner& owner_;
   CmChannel& cm_;
   Device& device_;
-  VerbsStats& stats_;
+  RcStats& stats_;
   const uint32_t serial_;
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<CompletionQueue> cq_;  // its holders are what shares its room
-  Buffer slots_;                         // receives, then sends
-  struct ReadSlots {
+  Buffer entries_;                       // receives, then sends
+  struct ReadEntries {
     Buffer memory;  // made at the first read
     std::array<bool, kReads> busy{};
   } reads_;

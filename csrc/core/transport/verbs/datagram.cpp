@@ -1,5 +1,5 @@
 // Groups and the receiving half; datagram_send.cpp is the other. The ring of receives is posted
-// ahead as a whole. A datagram that finds no posted receive is lost without a trace, so slots go
+// ahead as a whole. A datagram that finds no posted receive is lost without a trace, so entries go
 // back in chains as soon as a chain is full, and at once when the posted ones run low. Completions
 // of both kinds share the queue; receives that turn up while a sender looks for room are kept until
 // receive().
@@ -36,7 +36,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   Status status = receives_.open(device_, options.rcvbuf);
   if (status.ok()) status = sends_.open(device_);
   if (status.ok()) {
-    status = cq_.open(static_cast<int>(receives_.slots() + kSendSlots), "datagrams");
+    status = cq_.open(static_cast<int>(receives_.entries() + kSendEntries), "datagrams");
   }
   if (device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
     sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
@@ -53,8 +53,8 @@ Status UdEndpoint::make_qp() {
   ibv_qp_init_attr init{};
   init.qp_type = IBV_QPT_UD;
   init.send_cq = init.recv_cq = cq_.get();
-  init.cap.max_send_wr = kSendSlots;
-  init.cap.max_recv_wr = static_cast<uint32_t>(receives_.slots());
+  init.cap.max_send_wr = kSendEntries;
+  init.cap.max_recv_wr = static_cast<uint32_t>(receives_.entries());
   init.cap.max_send_sge = sources_ ? 2 : 1;
   init.cap.max_recv_sge = 1;
   qp_ = api.create_qp(device_.pd(), &init);
@@ -151,7 +151,7 @@ UdEndpoint::Group& UdEndpoint::find_or_start(const MulticastAddress& address) {
 void UdEndpoint::reap() {
   ibv_wc wc;
   // Bounded by the depth of the queue: new arrivals must not keep a sender here.
-  for (size_t left = receives_.slots() + kSendSlots; left > 0 && cq_.next(wc); --left)
+  for (size_t left = receives_.entries() + kSendEntries; left > 0 && cq_.next(wc); --left)
     on_completion(wc);
   // What was dropped behind it, or refused with the rest of its chain, reports nothing. (If the
   // device still reads memory that ends here, its registration ends with it, and the datagram
@@ -170,9 +170,9 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
     sends_.let_go(wc.wr_id);
     return;
   }
-  const auto slot = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
+  const auto entry = static_cast<uint32_t>(wc.wr_id & 0xffffffff);
   if (wc.status != IBV_WC_SUCCESS) {
-    receives_.flushed(slot);
+    receives_.flushed(entry);
     if (wc.status != IBV_WC_WR_FLUSH_ERR) {
       ++stats_.receive_errors;
     } else {
@@ -181,7 +181,7 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
     }
     return;
   }
-  receives_.arrive({slot, wc.byte_len, is_own(wc, receives_.at(slot))});
+  receives_.arrive({entry, wc.byte_len, is_own(wc, receives_.at(entry))});
 }
 
 // Numbers of queue pairs are a device's own, so hosts have the same ones: the sender's address must
@@ -218,16 +218,16 @@ size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
       ++handed;
       ++stats_.datagrams_received;
       bytes += a.length - kGrh;
-      sink.on_datagram({receives_.at(a.slot) + kGrh, a.length - kGrh});
+      sink.on_datagram({receives_.at(a.entry) + kGrh, a.length - kGrh});
     }
-    repost(a.slot);
+    repost(a.entry);
   }
   post_receives();
   return handed;
 }
 
-void UdEndpoint::repost(uint32_t slot) {
-  receives_.give_back(slot);
+void UdEndpoint::repost(uint32_t entry) {
+  receives_.give_back(entry);
   if (receives_.low()) {
     ++stats_.low_water;
     post_receives();
@@ -244,10 +244,10 @@ void UdEndpoint::post_receives() {
     const size_t count = std::min(free.size(), kReceiveChain);
     const size_t base = free.size() - count;
     for (size_t i = 0; i < count; ++i) {
-      const uint32_t slot = free[base + i];
-      sge[i] = {reinterpret_cast<uint64_t>(receives_.at(slot)),
+      const uint32_t entry = free[base + i];
+      sge[i] = {reinterpret_cast<uint64_t>(receives_.at(entry)),
                 static_cast<uint32_t>(kGrh + device_.mtu()), receives_.lkey()};
-      wr[i] = {kReceiveTag | slot, i + 1 < count ? &wr[i + 1] : nullptr, &sge[i], 1};
+      wr[i] = {kReceiveTag | entry, i + 1 < count ? &wr[i + 1] : nullptr, &sge[i], 1};
     }
     ibv_recv_wr* bad = nullptr;
     const int error = device_.api().post_recv(qp_, wr.data(), &bad);

@@ -1,5 +1,6 @@
 // The Datagram endpoint over one unreliable-datagram queue pair with a completion queue of its own:
-// a ring of registered send slots posted in chains, a ring of pre-posted receives, and memberships.
+// a ring of registered send entries posted in chains, a ring of pre-posted receives, and
+// memberships.
 #pragma once
 
 #include <deque>
@@ -21,7 +22,7 @@ inline constexpr size_t kMaxGroups = 16;
 
 class UdEndpoint final : public Datagram {
  public:
-  UdEndpoint(Device& device, CmChannel& cm, VerbsStats& stats)
+  UdEndpoint(Device& device, CmChannel& cm, UdStats& stats)
       : device_(device), cm_(cm), stats_(stats), cq_(device) {}
   ~UdEndpoint() override;
   UdEndpoint(const UdEndpoint&) = delete;
@@ -30,7 +31,7 @@ class UdEndpoint final : public Datagram {
 
   size_t max_datagram(const MulticastAddress&) const override { return device_.mtu(); }
   // Of the posted receives three quarters: the rest may be waiting to be posted again.
-  size_t receive_budget() const override { return receives_.slots() * device_.mtu() / 4 * 3; }
+  size_t receive_budget() const override { return receives_.entries() * device_.mtu() / 4 * 3; }
   // Waits for the answer of rdma_cm, at most VerbsOptions::join_patience. That the group then
   // reaches everybody is for a probe to find out.
   Status join(const MulticastAddress& address) override;
@@ -48,13 +49,13 @@ class UdEndpoint final : public Datagram {
   Nanos until_timer() const noexcept;
   // Completions are already here, so that nothing will announce them.
   bool pending() const noexcept { return receives_.any(); }
-  size_t receive_slots() const noexcept { return receives_.slots(); }
+  size_t receive_entries() const noexcept { return receives_.entries(); }
   void abandon() noexcept;
 
  private:
   struct Queued {  // committed, not posted
-    uint16_t slot;
-    size_t size;         // in the slot
+    uint16_t entry;
+    size_t size;         // in the entry
     ConstBytes payload;  // elsewhere, of memory registered under `key`
     uint32_t key;
   };
@@ -88,12 +89,12 @@ class UdEndpoint final : public Datagram {
   size_t post_chain(Group& group, size_t count);
   void drop_head(Group& group);
   void recover();
-  void repost(uint32_t slot);
+  void repost(uint32_t entry);
   void post_receives();
 
   Device& device_;
   CmChannel& cm_;
-  VerbsStats& stats_;
+  UdStats& stats_;
   VerbsOptions options_;
   CompletionQueue cq_;
   ibv_qp* qp_ = nullptr;

@@ -1,8 +1,8 @@
-// The sending half. A datagram is written into a free slot of a registered ring: header and
+// The sending half. A datagram is written into a free entry of a registered ring: header and
 // payload, or the header alone, the device then taking the payload from the caller's registered
 // memory (gather.h). Each group queues its own, so that one that waits for its address holds no
 // other. Up to 32 are posted as one chain of work requests of which only the last is signalled; its
-// completion frees all slots posted before it and lets go of the memory and the address handles
+// completion frees all entries posted before it and lets go of the memory and the address handles
 // that they named.
 //
 // A send that fails puts the queue pair into the send error state: what was posted is lost like
@@ -62,8 +62,8 @@ bool UdEndpoint::commit_gather(size_t header, const Slice& block, size_t offset,
 
 void UdEndpoint::enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held) {
   Group& group = find_or_start(lent_.to);
-  const uint16_t slot = sends_.take(std::move(held));
-  group.queue.push_back({slot, size, payload, key});
+  const uint16_t entry = sends_.take(std::move(held));
+  group.queue.push_back({entry, size, payload, key});
   ++queued_;
   if (group.queue.size() >= kSendChain) push(group);
 }
@@ -96,7 +96,7 @@ void UdEndpoint::push(Group& group) {
 
 // Whatever cannot be sent is lost, as far as the protocol is concerned.
 void UdEndpoint::drop_head(Group& group) {
-  sends_.give_back(group.queue.front().slot);
+  sends_.give_back(group.queue.front().entry);
   group.queue.pop_front();
   --queued_;
   ++stats_.dropped_datagrams;
@@ -108,7 +108,7 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
   std::array<std::array<ibv_sge, 2>, kSendChain> sge;
   for (size_t i = 0; i < count; ++i) {
     const Queued& q = group.queue[i];
-    sge[i][0] = {reinterpret_cast<uint64_t>(sends_.at(q.slot)), static_cast<uint32_t>(q.size),
+    sge[i][0] = {reinterpret_cast<uint64_t>(sends_.at(q.entry)), static_cast<uint32_t>(q.size),
                  sends_.lkey()};
     sge[i][1] = {reinterpret_cast<uint64_t>(q.payload.data()),
                  static_cast<uint32_t>(q.payload.size()), q.key};
@@ -133,7 +133,7 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
   ++stats_.send_posts;
   stats_.datagrams_sent += posted;
   for (size_t i = 0; i < posted; ++i) {
-    sends_.post(group.queue.front().slot);
+    sends_.post(group.queue.front().entry);
     group.queue.pop_front();
   }
   queued_ -= posted;

@@ -27,9 +27,9 @@ std::shared_ptr<DeviceHealth> health_of(ibv_context* context) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::map<ibv_context*, std::weak_ptr<DeviceHealth>>;
   std::lock_guard<std::mutex> lock(*mutex);
-  auto& slot = (*all)[context];
-  auto health = slot.lock();
-  if (!health) slot = health = std::make_shared<DeviceHealth>();
+  auto& entry = (*all)[context];
+  auto health = entry.lock();
+  if (!health) entry = health = std::make_shared<DeviceHealth>();
   return health;
 }
 
@@ -167,7 +167,6 @@ void Device::poll_events(Nanos now) {
   now_ = now;
   ibv_async_event event{};
   while (api_.get_async_event(context_, &event) == 0) {
-    ++stats_.async_events;
     on_event(event);
     api_.ack_async_event(&event);
   }

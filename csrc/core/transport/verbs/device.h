@@ -37,7 +37,7 @@ struct DeviceHealth {
 
 class Device {
  public:
-  Device(Api& api, VerbsStats& stats) : api_(api), stats_(stats) {}
+  explicit Device(Api& api) : api_(api) {}
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -79,7 +79,6 @@ class Device {
   Status find_partition(int keys);
 
   Api& api_;
-  VerbsStats& stats_;
   Port port_;
   rdma_cm_id* anchor_ = nullptr;  // bound to the port: keeps librdmacm's context open
   ibv_context* context_ = nullptr;

@@ -12,9 +12,9 @@ class VerbsTransport final : public Transport {
  public:
   explicit VerbsTransport(Api& api)
       : cm_(api),
-        device_(api, stats_),
-        datagram_(device_, cm_, stats_),
-        stream_(device_, cm_, stats_) {}
+        device_(api),
+        datagram_(device_, cm_, datagram_stats_),
+        stream_(device_, cm_, stream_stats_) {}
   ~VerbsTransport() override;
 
   Status open(const VerbsOptions& options);
@@ -27,7 +27,8 @@ class VerbsTransport final : public Transport {
   void abandon_after_fork() noexcept override;
   std::string describe() const override;
 
-  const VerbsStats& stats() const noexcept { return stats_; }
+  const UdStats& datagram_stats() const noexcept { return datagram_stats_; }
+  const RcStats& stream_stats() const noexcept { return stream_stats_; }
   Device& device() noexcept { return device_; }
   const RcStream& rc() const noexcept { return stream_; }
   const UdEndpoint& ud() const noexcept { return datagram_; }
@@ -37,7 +38,8 @@ class VerbsTransport final : public Transport {
   bool quiet();  // none is, and the next will make an event
   void drain_events();
 
-  VerbsStats stats_;
+  UdStats datagram_stats_;
+  RcStats stream_stats_;
   CmChannel cm_;
   Device device_;
   UdEndpoint datagram_;

@@ -27,7 +27,7 @@ struct Gathered {
 class GatherSource {
  public:
   // Of a limit of locked memory it takes a quarter: rings and connections cannot do without.
-  GatherSource(RegionCache& cache, size_t largest, size_t lock_limit, VerbsStats& stats)
+  GatherSource(RegionCache& cache, size_t largest, size_t lock_limit, UdStats& stats)
       : cache_(cache),
         largest_(largest),
         most_(lock_limit == SIZE_MAX ? SIZE_MAX : lock_limit / 4),
@@ -48,7 +48,7 @@ class GatherSource {
 
   RegionCache& cache_;
   const size_t largest_, most_;
-  VerbsStats& stats_;
+  UdStats& stats_;
   // The last answer, usually also the next: datagrams leave in order.
   std::weak_ptr<Region> region_;
   size_t first_ = 0;  // in the region

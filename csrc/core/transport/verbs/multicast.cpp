@@ -42,7 +42,7 @@ sockaddr_in group_sockaddr(const MulticastAddress& address) {
   return ipv4_address(group, address.port);
 }
 
-Membership::Membership(Device& device, CmChannel& cm, VerbsStats& stats, ibv_qp* qp,
+Membership::Membership(Device& device, CmChannel& cm, UdStats& stats, ibv_qp* qp,
                        const MulticastAddress& address, bool send_only, const VerbsOptions& options)
     : device_(device),
       cm_(cm),

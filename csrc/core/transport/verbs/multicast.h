@@ -39,7 +39,7 @@ class Membership final : public CmHandler {
   enum class State { kJoining, kReady, kFailed };
 
   // `qp` is attached unless `send_only`.
-  Membership(Device& device, CmChannel& cm, VerbsStats& stats, ibv_qp* qp,
+  Membership(Device& device, CmChannel& cm, UdStats& stats, ibv_qp* qp,
              const MulticastAddress& address, bool send_only, const VerbsOptions& options);
   ~Membership() override;
   Membership(const Membership&) = delete;
@@ -81,7 +81,7 @@ class Membership final : public CmHandler {
 
   Device& device_;
   CmChannel& cm_;
-  VerbsStats& stats_;
+  UdStats& stats_;
   ibv_qp* qp_;
   const MulticastAddress address_;
   const bool send_only_;

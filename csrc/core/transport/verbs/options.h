@@ -36,8 +36,7 @@ struct VerbsOptions {
 };
 
 // Cumulative; written by the lane's thread, to be read by it.
-struct VerbsStats {
-  // Datagrams.
+struct UdStats {
   uint64_t datagrams_sent = 0, datagrams_received = 0;
   uint64_t send_posts = 0;          // chains of work requests
   uint64_t send_completions = 0;    // signalled ones only
@@ -54,7 +53,10 @@ struct VerbsStats {
   uint64_t rejoins = 0;        // memberships made anew after an address or subnet change
   uint64_t rebuilds = 0;       // queue pairs for datagrams made anew after an error
   uint64_t join_failures = 0;  // attempts at those, or for sending only, that are made again later
-  // Streams.
+};
+
+// Likewise, of streams.
+struct RcStats {
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;
   uint64_t yielded = 0;
@@ -64,8 +66,6 @@ struct VerbsStats {
   uint64_t credit_waits = 0;     // messages that waited for the peer's receives
   uint64_t credit_messages = 0;  // sent only to return credits
   uint64_t reads_posted = 0, reads_completed = 0, read_bytes = 0;  // RDMA Read
-  // Device.
-  uint64_t async_events = 0;
 };
 
 }  // namespace mcast

@@ -1,12 +1,12 @@
 // What a reliable connection carries. Pure functions over bytes; integers are little-endian.
 //
 //   Hello (private data of the connect request, 32 bytes):
-//     "MCSV" version:u16 slots:u16 source:u64 target:u64 listen address:4 bytes listen port:u16
+//     "MCSV" version:u16 entries:u16 source:u64 target:u64 listen address:4 bytes listen port:u16
 //     zero:u16
 //   Refusal (private data of a reject): "MCSV" reason:u8
 //   message: kind:u8 flags:u8 credits:u16 length:u32, then a piece of a frame
 //
-// A frame is sent in pieces of at most kSlotPayload bytes; `length` is the whole frame's, in its
+// A frame is sent in pieces of at most kEntryPayload bytes; `length` is the whole frame's, in its
 // first piece. Pieces of one channel follow each other; channels may alternate. `credits`: how many
 // receives the sender has posted again since it last said so.
 #pragma once
@@ -26,8 +26,8 @@ namespace mcast::verbs {
 inline constexpr uint16_t kVersion = 1;
 inline constexpr size_t kHello = 32;
 inline constexpr size_t kMessageHeader = 8;
-inline constexpr size_t kSlot = 8192;  // bytes of one message at most
-inline constexpr size_t kSlotPayload = kSlot - kMessageHeader;
+inline constexpr size_t kEntry = 8192;  // bytes of one message at most
+inline constexpr size_t kEntryPayload = kEntry - kMessageHeader;
 // Messages that the peer may send ahead. Two more receives are for messages that only return
 // credits, of which at most two are on their way (they are sent when half of kCredits is owed).
 inline constexpr uint16_t kCredits = 16;
@@ -38,7 +38,7 @@ constexpr size_t max_frame(Channel channel) noexcept {
 }
 
 struct Hello {
-  uint16_t slots = kCredits;
+  uint16_t entries = kCredits;
   uint64_t source = 0;  // uid of the connector
   uint64_t target = 0;  // uid the connector wants to reach
   in_addr listen_address{};
@@ -81,7 +81,7 @@ inline std::array<std::byte, kHello> encode(const Hello& h) noexcept {
   std::byte* at = out.data();
   detail::put(at, detail::kMagic);
   detail::put(at, kVersion);
-  detail::put(at, h.slots);
+  detail::put(at, h.entries);
   detail::put(at, h.source);
   detail::put(at, h.target);
   std::memcpy(at, &h.listen_address, 4);
@@ -97,13 +97,13 @@ inline std::optional<Hello> decode_hello(ConstBytes bytes) noexcept {
   if (detail::get<uint32_t>(at) != detail::kMagic) return std::nullopt;
   if (detail::get<uint16_t>(at) != kVersion) return std::nullopt;
   Hello h;
-  h.slots = detail::get<uint16_t>(at);
+  h.entries = detail::get<uint16_t>(at);
   h.source = detail::get<uint64_t>(at);
   h.target = detail::get<uint64_t>(at);
   std::memcpy(&h.listen_address, at, 4);
   at += 4;
   h.listen_port = detail::get<uint16_t>(at);
-  if (h.slots != kCredits) return std::nullopt;
+  if (h.entries != kCredits) return std::nullopt;
   return h;
 }
 

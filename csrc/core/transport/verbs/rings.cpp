@@ -1,5 +1,5 @@
-// Slots start on cache lines. Of the receives as many are made as the device, its completion queue
-// and the limit of locked memory allow; the sends are few and always the same.
+// Entries start on cache lines. Of the receives as many are made as the device, its completion
+// queue and the limit of locked memory allow; the sends are few and always the same.
 #include "transport/verbs/rings.h"
 
 #include <algorithm>
@@ -14,20 +14,20 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
 Status SendRing::open(Device& device) {
   stride_ = round_up(device.mtu(), 64);
-  for (uint16_t slot = 0; slot < kSendSlots; ++slot) free_.push_back(slot);
-  return memory_.open(device.api(), device.pd(), kSendSlots * stride_);
+  for (uint16_t entry = 0; entry < kSendEntries; ++entry) free_.push_back(entry);
+  return memory_.open(device.api(), device.pd(), kSendEntries * stride_);
 }
 
 uint16_t SendRing::take(Gathered held) {
-  const uint16_t slot = free_.front();
+  const uint16_t entry = free_.front();
   free_.pop_front();
-  held_[slot] = std::move(held);
-  return slot;
+  held_[entry] = std::move(held);
+  return entry;
 }
 
-void SendRing::give_back(uint16_t slot) {
-  held_[slot] = {};
-  free_.push_back(slot);
+void SendRing::give_back(uint16_t entry) {
+  held_[entry] = {};
+  free_.push_back(entry);
 }
 
 void SendRing::end_chain(std::shared_ptr<AddressHandle> handle, bool signalled) {
@@ -36,7 +36,7 @@ void SendRing::end_chain(std::shared_ptr<AddressHandle> handle, bool signalled) 
 }
 
 void SendRing::let_go(uint64_t number) {
-  for (; done_ < number; ++done_) give_back(order_[done_ % kSendSlots]);
+  for (; done_ < number; ++done_) give_back(order_[done_ % kSendEntries]);
   while (!chains_.empty() && chains_.front().end <= done_) chains_.pop_front();
 }
 
@@ -57,14 +57,15 @@ Status ReceiveRing::open(Device& device, uint64_t rcvbuf) {
   stride_ = round_up(kGrh + device.mtu(), 64);
   const auto device_most = static_cast<size_t>(std::max(1, device.attr().max_qp_wr));
   const auto queue_most = static_cast<size_t>(std::max(1, device.attr().max_cqe));
-  slots_ = std::min({kReceiveSlots, device_most, queue_most - std::min(queue_most, kSendSlots),
-                     static_cast<size_t>(rcvbuf) / stride_});
-  slots_ = std::max(slots_, 2 * kReceiveChain);
+  entries_ =
+      std::min({kReceiveEntries, device_most, queue_most - std::min(queue_most, kSendEntries),
+                static_cast<size_t>(rcvbuf) / stride_});
+  entries_ = std::max(entries_, 2 * kReceiveChain);
   // The memory lock limit of an ordinary user is small: take what it gives.
-  Status status = memory_.open(device.api(), device.pd(), slots_ * stride_);
-  while (status.code() == Code::kResourceExhausted && slots_ > 8 * kReceiveChain) {
-    slots_ /= 2;
-    status = memory_.open(device.api(), device.pd(), slots_ * stride_);
+  Status status = memory_.open(device.api(), device.pd(), entries_ * stride_);
+  while (status.code() == Code::kResourceExhausted && entries_ > 8 * kReceiveChain) {
+    entries_ /= 2;
+    status = memory_.open(device.api(), device.pd(), entries_ * stride_);
   }
   if (status.ok()) restart();
   return status;
@@ -77,11 +78,11 @@ void ReceiveRing::post(size_t count, size_t of) {
 }
 
 void ReceiveRing::restart() {
-  std::vector<bool> kept(slots_);
-  for (const Arrival& a : arrived_) kept[a.slot] = true;
+  std::vector<bool> kept(entries_);
+  for (const Arrival& a : arrived_) kept[a.entry] = true;
   free_.clear();
-  for (uint32_t slot = 0; slot < slots_; ++slot) {
-    if (!kept[slot]) free_.push_back(slot);
+  for (uint32_t entry = 0; entry < entries_; ++entry) {
+    if (!kept[entry]) free_.push_back(entry);
   }
   posted_ = 0;
 }

@@ -1,4 +1,4 @@
-// The registered memory of a datagram endpoint: slots for what is on its way out and for what
+// The registered memory of a datagram endpoint: entries for what is on its way out and for what
 // arrives, and which of them is where. No decisions; the queue pair is UdEndpoint's.
 #pragma once
 
@@ -14,36 +14,36 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kGrh = 40;                      // bytes in front of every received datagram
-inline constexpr size_t kSendSlots = 256;               // datagrams on their way out
-inline constexpr size_t kMostWaiting = kSendSlots / 2;  // of those, for groups without an address
-inline constexpr size_t kSendChain = 32;       // datagrams per post, the last one signalled
-inline constexpr size_t kReceiveSlots = 4096;  // at most; see ReceiveRing::slots()
-inline constexpr size_t kReceiveChain = 32;    // receives per post
+inline constexpr size_t kGrh = 40;           // bytes in front of every received datagram
+inline constexpr size_t kSendEntries = 256;  // datagrams on their way out
+inline constexpr size_t kMostWaiting = kSendEntries / 2;  // of those, for groups without an address
+inline constexpr size_t kSendChain = 32;         // datagrams per post, the last one signalled
+inline constexpr size_t kReceiveEntries = 4096;  // at most; see ReceiveRing::entries()
+inline constexpr size_t kReceiveChain = 32;      // receives per post
 
-// A slot is free, taken (queued for a group), or posted. Datagrams are numbered as they are posted;
-// what is behind a number that the device reports is done is free again.
+// An entry is free, taken (queued for a group), or posted. Datagrams are numbered as they are
+// posted; what is behind a number that the device reports is done is free again.
 class SendRing {
  public:
   Status open(Device& device);
-  std::byte* at(size_t slot) const { return memory_.data() + slot * stride_; }
+  std::byte* at(size_t entry) const { return memory_.data() + entry * stride_; }
   uint32_t lkey() const { return memory_.lkey(); }
 
   bool full() const { return free_.empty(); }
   // The one that take() takes next; not full().
   uint16_t next() const { return free_.front(); }
-  // `held`: memory that its datagram names besides the slot.
+  // `held`: memory that its datagram names besides the entry.
   uint16_t take(Gathered held);
-  void give_back(uint16_t slot);
+  void give_back(uint16_t entry);
 
   // Of the next datagram posted, less 1.
   uint64_t posted() const { return posted_; }
-  void post(uint16_t slot) { order_[posted_++ % kSendSlots] = slot; }
+  void post(uint16_t entry) { order_[posted_++ % kSendEntries] = entry; }
   // Those posted since the last chain were sent with this handle; `signalled`: the last of them
   // reports its completion.
   void end_chain(std::shared_ptr<AddressHandle> handle, bool signalled);
   bool idle() const { return done_ == posted_; }
-  // Nothing below `number` is on its way any more: their slots and memory are free.
+  // Nothing below `number` is on its way any more: their entries and memory are free.
   void let_go(uint64_t number);
   // What was posted behind the last that reports, if that has.
   void let_go_unreported() {
@@ -61,37 +61,38 @@ class SendRing {
   };
   Buffer memory_;
   size_t stride_ = 0;
-  uint64_t posted_ = 0, done_ = 0;            // done_ <= posted_
-  uint64_t signalled_ = 0;                    // the last that reports its completion
-  std::array<uint16_t, kSendSlots> order_{};  // number % kSendSlots -> its slot, done_ .. posted_
-  std::deque<Chain> chains_;                  // of those
+  uint64_t posted_ = 0, done_ = 0;  // done_ <= posted_
+  uint64_t signalled_ = 0;          // the last that reports its completion
+  std::array<uint16_t, kSendEntries>
+      order_{};               // number % kSendEntries -> its entry, done_ .. posted_
+  std::deque<Chain> chains_;  // of those
   std::deque<uint16_t> free_;
-  std::array<Gathered, kSendSlots> held_;  // by slot
+  std::array<Gathered, kSendEntries> held_;  // by entry
 };
 
-// A slot is posted, arrived (kept until it is handed over), or free to be posted again.
+// An entry is posted, arrived (kept until it is handed over), or free to be posted again.
 class ReceiveRing {
  public:
   struct Arrival {
-    uint32_t slot;
+    uint32_t entry;
     uint32_t length;  // routing header included
     bool own;
   };
 
   // `rcvbuf`: bytes asked for. Takes fewer where less memory may be locked.
   Status open(Device& device, uint64_t rcvbuf);
-  std::byte* at(uint32_t slot) const { return memory_.data() + slot * stride_; }
+  std::byte* at(uint32_t entry) const { return memory_.data() + entry * stride_; }
   uint32_t lkey() const { return memory_.lkey(); }
-  size_t slots() const { return slots_; }
+  size_t entries() const { return entries_; }
 
   // The device is done with one: it arrived, or is free.
   void arrive(const Arrival& a) {
     --posted_;
     arrived_.push_back(a);
   }
-  void flushed(uint32_t slot) {
+  void flushed(uint32_t entry) {
     --posted_;
-    free_.push_back(slot);
+    free_.push_back(entry);
   }
   bool any() const { return !arrived_.empty(); }
   Arrival take() {
@@ -99,13 +100,13 @@ class ReceiveRing {
     arrived_.pop_front();
     return a;
   }
-  void give_back(uint32_t slot) { free_.push_back(slot); }
+  void give_back(uint32_t entry) { free_.push_back(entry); }
 
-  // Slots to be posted; the last ones first, which post() then takes off.
+  // Entries to be posted; the last ones first, which post() then takes off.
   const std::vector<uint32_t>& free() const { return free_; }
   // The first `count` of the last `of` free ones were posted.
   void post(size_t count, size_t of);
-  bool low() const { return posted_ < slots_ / 4; }
+  bool low() const { return posted_ < entries_ / 4; }
   // Of a queue pair that is gone: what has arrived is kept, all others are free.
   void restart();
 
@@ -114,7 +115,7 @@ class ReceiveRing {
  private:
   Buffer memory_;
   size_t stride_ = 0;
-  size_t slots_ = 0;
+  size_t entries_ = 0;
   size_t posted_ = 0;
   std::deque<Arrival> arrived_;
   std::vector<uint32_t> free_;

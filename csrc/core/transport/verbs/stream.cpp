@@ -2,7 +2,7 @@
 // stream_connect.cpp.)
 //
 // send() queues a copy of the frame and pump() cuts the queues into messages while the connection
-// has slots and credits: control first, the two bulk channels in turns of one message, so that a
+// has entries and credits: control first, the two bulk channels in turns of one message, so that a
 // repair of 64 KB delays a control frame by one message and no more. A receiver posts each receive
 // again once its bytes are handed over, and returns the credit with the next message that goes the
 // other way, or with one of its own when half of all is owed.
@@ -144,9 +144,9 @@ void RcStream::pump(PeerId id) {
       if (peer.queues[channel].empty()) channel = 3 - channel;
     }
     Outgoing& frame = peer.queues[channel].front();
-    const Bytes slot = c.slot();
-    const size_t piece = std::min(slot.size(), frame.bytes.size() - frame.sent);
-    std::memcpy(slot.data(), frame.bytes.data() + frame.sent, piece);
+    const Bytes entry = c.entry();
+    const size_t piece = std::min(entry.size(), frame.bytes.size() - frame.sent);
+    std::memcpy(entry.data(), frame.bytes.data() + frame.sent, piece);
     const Message message{Kind::kData, static_cast<Channel>(channel), frame.sent == 0, 0,
                           static_cast<uint32_t>(frame.bytes.size())};
     frame.sent += piece;
@@ -229,7 +229,7 @@ void RcStream::on_completion(const ibv_wc& wc, StreamSink& sink) {
     case Connection::Work::kSend:
       c.sent_up_to(Connection::number_of(wc.wr_id));
       if (c.peer != kNoPeer) pump(c.peer);
-      return_credits(c);  // that were due while no slot was free
+      return_credits(c);  // that were due while no entry was free
       break;
     case Connection::Work::kReceive:
       on_message(c, wc, sink);
@@ -388,20 +388,20 @@ bool RcStream::read(PeerId id, uint64_t address, uint32_t key, size_t length, ui
     return false;
   }
   Connection& c = *peers_[id].connection;
-  const size_t slot = c.take_read_slot();
-  if (slot == kReads) return false;
-  if (Status s = c.read(slot, address, key, length); !s.ok()) {
-    c.free_read_slot(slot);
+  const size_t entry = c.take_read_entry();
+  if (entry == kReads) return false;
+  if (Status s = c.read(entry, address, key, length); !s.ok()) {
+    c.free_read_entry(entry);
     log(LogLevel::kInfo, "%s: %s", text(id).c_str(), s.message().c_str());
     return false;
   }
-  reads_[uint64_t{c.serial()} << 32 | slot] = {token, length};
+  reads_[uint64_t{c.serial()} << 32 | entry] = {token, length};
   return true;
 }
 
 void RcStream::on_read(Connection& c, const ibv_wc& wc, StreamSink& sink) {
-  const uint32_t slot = Connection::number_of(wc.wr_id);
-  const auto it = reads_.find(uint64_t{c.serial()} << 32 | slot);
+  const uint32_t entry = Connection::number_of(wc.wr_id);
+  const auto it = reads_.find(uint64_t{c.serial()} << 32 | entry);
   if (it == reads_.end()) return;
   const Read read = it->second;
   reads_.erase(it);
@@ -413,8 +413,8 @@ void RcStream::on_read(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   }
   ++stats_.reads_completed;
   stats_.read_bytes += read.length;
-  sink.on_read(c.peer, read.token, c.read_slot(slot, read.length));
-  c.free_read_slot(slot);
+  sink.on_read(c.peer, read.token, c.read_entry(entry, read.length));
+  c.free_read_entry(entry);
 }
 
 bool RcStream::ready() {

@@ -31,7 +31,7 @@ class RcStream final : public Stream,
                        private Connection::Owner,
                        private CmHandler {
  public:
-  RcStream(Device& device, CmChannel& cm, VerbsStats& stats)
+  RcStream(Device& device, CmChannel& cm, RcStats& stats)
       : device_(device), cm_(cm), stats_(stats) {}
   ~RcStream() override;
   RcStream(const RcStream&) = delete;
@@ -131,7 +131,7 @@ class RcStream final : public Stream,
 
   Device& device_;
   CmChannel& cm_;
-  VerbsStats& stats_;
+  RcStats& stats_;
   VerbsOptions options_;
   std::optional<Exposures> exposures_;
   uint64_t uid_ = 0;
@@ -142,7 +142,7 @@ class RcStream final : public Stream,
   std::unordered_map<uint64_t, PeerId> by_uid_;
   std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial
   std::vector<std::unique_ptr<Connection>> graveyard_;
-  std::unordered_map<uint64_t, Read> reads_;  // by serial and read slot
+  std::unordered_map<uint64_t, Read> reads_;  // by serial and read entry
   std::vector<Report> reports_;
   uint32_t next_serial_ = 1;
   bool closing_ = false;

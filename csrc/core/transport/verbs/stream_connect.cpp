@@ -37,7 +37,8 @@ Connection* RcStream::make_connection(PeerId peer, Connection::State state) {
 void RcStream::retire(Connection& c) {
   const auto it = connections_.find(c.serial());
   if (it == connections_.end()) return;
-  for (uint64_t slot = 0; slot < kReads; ++slot) reads_.erase(uint64_t{c.serial()} << 32 | slot);
+  for (uint64_t entry = 0; entry < kReads; ++entry)
+    reads_.erase(uint64_t{c.serial()} << 32 | entry);
   if (c.state == Connection::State::kOpen) c.disconnect();
   c.state = Connection::State::kDead;
   graveyard_.push_back(std::move(it->second));

@@ -136,8 +136,9 @@ void VerbsTransport::abandon_after_fork() noexcept {
 }
 
 std::string VerbsTransport::describe() const {
-  return "verbs " + device_.describe() + " receives " + std::to_string(datagram_.receive_slots()) +
-         " sends " + std::to_string(kSendSlots) + " groups " +
+  return "verbs " + device_.describe() + " receives " +
+         std::to_string(datagram_.receive_entries()) + " sends " + std::to_string(kSendEntries) +
+         " groups " +
          std::to_string(std::min<size_t>(
              kMaxGroups, static_cast<size_t>(std::max(0, device_.attr().max_mcast_grp))));
 }
@@ -165,8 +166,7 @@ Status verbs_viable(const VerbsOptions& options) {
   if (!api.ok()) return api.status();
   verbs::CmChannel channel(**api);
   if (Status status = channel.open(); !status.ok()) return status;
-  VerbsStats stats;
-  verbs::Device device(**api, stats);
+  verbs::Device device(**api);
   return device.open(options, channel.get());
 }
 

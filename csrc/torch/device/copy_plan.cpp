@@ -6,7 +6,7 @@
 // of smaller targets (of one or several transfers, of about a segment together), which counts the
 // final targets. So the gates of a post, and the signals of its copies out, are bounded by its
 // bytes over the segment, however many tensors and ranks there are.
-#include "device/staging_plan.h"
+#include "device/copy_plan.h"
 
 #include <algorithm>
 
@@ -40,7 +40,7 @@ bool follows(const DeviceBytes& a, size_t a_to, const DeviceBytes& b, size_t b_f
 
 }  // namespace
 
-StagingPlan::StagingPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit)
+CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit)
     : transfers_(std::move(transfers)), rank_(rank) {
   size_t bytes = 0;
   for (const Transfer& transfer : transfers_) bytes += host_bytes(transfer);
@@ -54,13 +54,13 @@ StagingPlan::StagingPlan(std::vector<Transfer> transfers, int rank, size_t segme
   }
 }
 
-size_t StagingPlan::source_at(size_t transfer, size_t source) const {
+size_t CopyPlan::source_at(size_t transfer, size_t source) const {
   const Transfer& t = transfers_[transfer];
   const size_t place = t.gather() ? static_cast<size_t>(rank_) : source;
   return blocks_[transfer] + place * t.block;
 }
 
-size_t StagingPlan::target_at(size_t transfer, size_t target) const {
+size_t CopyPlan::target_at(size_t transfer, size_t target) const {
   const Transfer& t = transfers_[transfer];
   const size_t first = blocks_[transfer];
   switch (t.kind) {
@@ -78,7 +78,7 @@ size_t StagingPlan::target_at(size_t transfer, size_t target) const {
 // Pieces leave block by block where a source is one block. A reduce-scatter sends segment s of
 // every block before segment s + 1 of any, beginning with the next member's: its pieces leave
 // likewise.
-void StagingPlan::plan_out() {
+void CopyPlan::plan_out() {
   size_t unsignalled = 0;
   for (size_t t = 0; t < transfers_.size(); ++t) {
     const Transfer& transfer = transfers_[t];
@@ -96,7 +96,7 @@ void StagingPlan::plan_out() {
   if (!outs_.empty()) outs_.back().signalled = true;
 }
 
-void StagingPlan::plan_in() {
+void CopyPlan::plan_in() {
   size_t first = 0, bytes = 0;  // of the run that is being made
   uint32_t targets = 0;
   const auto end_run = [&] {
@@ -136,7 +136,7 @@ void StagingPlan::plan_in() {
   end_run();
 }
 
-size_t StagingPlan::out_run(size_t i) const {
+size_t CopyPlan::out_run(size_t i) const {
   for (; i + 1 < outs_.size() && !outs_[i].signalled; ++i) {
     const OutPiece &a = outs_[i], &b = outs_[i + 1];
     if (!follows(transfers_[a.transfer].sources[a.source], a.offset + a.length,
@@ -149,7 +149,7 @@ size_t StagingPlan::out_run(size_t i) const {
   return i + 1;
 }
 
-size_t StagingPlan::in_run(size_t i) const {
+size_t CopyPlan::in_run(size_t i) const {
   for (; i + 1 < ins_.size(); ++i) {
     const InPiece &a = ins_[i], &b = ins_[i + 1];
     if (a.needed == 0 || b.needed == 0 || !a.same_gate(b) ||

@@ -23,9 +23,9 @@
 #include <memory>
 #include <vector>
 
+#include "device/copy_plan.h"
 #include "device/gate.h"
 #include "device/pinned.h"
-#include "device/staging_plan.h"
 #include "engine/engine.h"
 
 namespace mcast::pg {
@@ -67,14 +67,14 @@ class DeviceFailure {
   std::exception_ptr error_;
 };
 
-class Staged : public std::enable_shared_from_this<Staged> {
+class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
   // Takes pinned memory for all transfers. `rank` is the own one.
-  static std::shared_ptr<Staged> make(std::vector<Transfer> transfers,
-                                      std::shared_ptr<CopyBacks> backs, int rank,
-                                      const SideStreams& streams);
-  Staged(const Staged&) = delete;
-  Staged& operator=(const Staged&) = delete;
+  static std::shared_ptr<DeviceCopies> make(std::vector<Transfer> transfers,
+                                            std::shared_ptr<CopyBacks> backs, int rank,
+                                            const SideStreams& streams);
+  DeviceCopies(const DeviceCopies&) = delete;
+  DeviceCopies& operator=(const DeviceCopies&) = delete;
 
   const std::vector<Transfer>& transfers() const { return plan_.transfers(); }
   // What to post for transfer `i`.
@@ -116,15 +116,15 @@ class Staged : public std::enable_shared_from_this<Staged> {
   bool over() const { return over_.load(std::memory_order_relaxed); }
 
  private:
-  Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
-         const SideStreams& streams);
-  ~Staged() = default;
+  DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
+               const SideStreams& streams);
+  ~DeviceCopies() = default;
 
   uint32_t* word(size_t index) const;
   std::byte* host(size_t offset) const { return pinned_->data() + offset; }
   at::Tensor host_view(size_t offset, size_t length) const;
 
-  void completed(const StagingPlan::TargetWord& target, uint64_t bytes);
+  void completed(const CopyPlan::TargetWord& target, uint64_t bytes);
   void open(size_t transfer);
   void copy_out(const c10::Stream& caller);
   size_t copy_in(size_t i);
@@ -138,7 +138,7 @@ class Staged : public std::enable_shared_from_this<Staged> {
   void fail(const std::string& why);
   void finish(std::exception_ptr error);
 
-  StagingPlan plan_;
+  CopyPlan plan_;
   const SideStreams streams_;
   std::shared_ptr<CopyBacks> backs_;
   std::vector<std::atomic<bool>> counted_;  // of targets that share a word: it counts this one

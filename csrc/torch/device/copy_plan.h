@@ -18,7 +18,7 @@ namespace mcast::pg {
 constexpr size_t kAlign = 256;
 constexpr size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-class StagingPlan {
+class CopyPlan {
  public:
   // Device to host: [offset, offset + length) of a source of a transfer.
   struct OutPiece {
@@ -47,7 +47,7 @@ class StagingPlan {
   static constexpr size_t kFirstTargetWord = 2;
 
   // `rank` is the own one. Pieces have `segment` bytes, or a larger multiple of `unit`.
-  StagingPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit);
+  CopyPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit);
 
   const std::vector<Transfer>& transfers() const { return transfers_; }
   // Gives up the device memory. Afterwards words(), segment() and target_words() may be asked.

@@ -1,4 +1,4 @@
-// Device and host share the words at the head of the pinned memory (staging_plan.cpp) through a
+// Device and host share the words at the head of the pinned memory (copy_plan.cpp) through a
 // gate; without a gate only lane and poller use them.
 //
 // Deadlocks. Whatever the device has to wait for is already enqueued, or depends on the network
@@ -10,7 +10,7 @@
 // poller before its gates are enqueued. The poller makes no call to the device while gates are
 // closed: such a call could wait for a lock that another thread holds until the gates open. Whether
 // the device still lives is asked by a thread that nobody waits for (check()).
-#include "device/staging.h"
+#include "device/device_copies.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -31,7 +31,7 @@ namespace {
 // Past every value that is waited for, with room to count on.
 constexpr uint32_t kOpen = 0x40000000;
 
-using Plan = StagingPlan;
+using Plan = CopyPlan;
 
 uint32_t load(uint32_t* word) {
   return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);
@@ -80,8 +80,8 @@ SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size
   return {out, in, reduces, gated ? gate_of(device) : nullptr, rounded(segment, unit), unit};
 }
 
-Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
-               const SideStreams& streams)
+DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
+                           int rank, const SideStreams& streams)
     : plan_(std::move(transfers), rank, streams.segment, streams.unit),
       streams_(streams),
       backs_(std::move(backs)),
@@ -105,18 +105,19 @@ Staged::Staged(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs
 }
 
 // Events are destroyed with it, which calls the device: not on a lane.
-std::shared_ptr<Staged> Staged::make(std::vector<Transfer> transfers,
-                                     std::shared_ptr<CopyBacks> backs, int rank,
-                                     const SideStreams& streams) {
-  return {new Staged(std::move(transfers), std::move(backs), rank, streams), [](Staged* staged) {
-            Background::instance().in_order([staged] {
-              const RelaxedCaptures relaxed(staged->streams_.in.device_type());
-              delete staged;
+std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<Transfer> transfers,
+                                                 std::shared_ptr<CopyBacks> backs, int rank,
+                                                 const SideStreams& streams) {
+  return {new DeviceCopies(std::move(transfers), std::move(backs), rank, streams),
+          [](DeviceCopies* copies) {
+            Background::instance().in_order([copies] {
+              const RelaxedCaptures relaxed(copies->streams_.in.device_type());
+              delete copies;
             });
           }};
 }
 
-Staged::Slices Staged::slices(size_t i) const {
+DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
   const Transfer& transfer = transfers()[i];
   Slices out;
   const size_t block = transfer.block;
@@ -146,7 +147,7 @@ Staged::Slices Staged::slices(size_t i) const {
   return out;
 }
 
-void Staged::hook(size_t i, PostOptions& options) {
+void DeviceCopies::hook(size_t i, PostOptions& options) {
   if (transfers()[i].block == 0) return;
   options.completed_step = plan_.segment();
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
@@ -162,7 +163,7 @@ void Staged::hook(size_t i, PostOptions& options) {
   };
 }
 
-void Staged::completed(const Plan::TargetWord& target, uint64_t bytes) {
+void DeviceCopies::completed(const Plan::TargetWord& target, uint64_t bytes) {
   if (target.length == 0) return;
   const bool whole = bytes == target.length;
   if (target.flag == Plan::kNoFlag) {
@@ -174,7 +175,7 @@ void Staged::completed(const Plan::TargetWord& target, uint64_t bytes) {
   }
 }
 
-void Staged::open(size_t transfer) {
+void DeviceCopies::open(size_t transfer) {
   for (const Plan::TargetWord& target : plan_.target_words(transfer)) {
     if (target.length > 0 && target.flag == Plan::kNoFlag) store(word(target.word), kOpen);
     if (target.flag != Plan::kNoFlag) completed(target, target.length);
@@ -182,7 +183,7 @@ void Staged::open(size_t transfer) {
   if (streams_.gate == nullptr) CompletionPoller::instance().notify();
 }
 
-void Staged::copy_out(const c10::Stream& caller) {
+void DeviceCopies::copy_out(const c10::Stream& caller) {
   caller_.record(caller);
   caller_.block(streams_.out);
   caller_.block(streams_.in);
@@ -207,17 +208,17 @@ void Staged::copy_out(const c10::Stream& caller) {
   out_end_.record(streams_.out);
 }
 
-uint32_t* Staged::word(size_t index) const {
+uint32_t* DeviceCopies::word(size_t index) const {
   return reinterpret_cast<uint32_t*>(pinned_->data()) + index;
 }
 
-at::Tensor Staged::host_view(size_t offset, size_t length) const {
+at::Tensor DeviceCopies::host_view(size_t offset, size_t length) const {
   const DeviceBytes all{pinned_->storage(), 0, pinned_->size()};
   return all.view(offset, length);
 }
 
 // On the in stream: piece `i` and what goes with it. Returns the next.
-size_t Staged::copy_in(size_t i) {
+size_t DeviceCopies::copy_in(size_t i) {
   const Plan::InPiece& piece = plan_.ins()[i];
   const Transfer& transfer = transfers()[piece.transfer];
   const size_t end = plan_.in_run(i);
@@ -233,7 +234,7 @@ size_t Staged::copy_in(size_t i) {
   return end;
 }
 
-void Staged::enqueue_gates() {
+void DeviceCopies::enqueue_gates() {
   const c10::StreamGuard on(streams_.in);
   const Plan::InPiece* open = nullptr;  // the last that was waited for
   for (size_t i = 0; i < plan_.ins().size(); i = copy_in(i)) {
@@ -245,7 +246,7 @@ void Staged::enqueue_gates() {
   end_in();
 }
 
-void Staged::end_in() {
+void DeviceCopies::end_in() {
   if (backs_) backs_->run();
   out_end_.block(streams_.in);
   in_end_.record(streams_.in);
@@ -253,7 +254,7 @@ void Staged::end_in() {
   enqueued_.store(true, std::memory_order_release);
 }
 
-void Staged::launch(Listener listener) {
+void DeviceCopies::launch(Listener listener) {
   listener_ = std::move(listener);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   try {
@@ -273,12 +274,12 @@ void Staged::launch(Listener listener) {
   }
 }
 
-void Staged::join() const {
+void DeviceCopies::join() const {
   const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
   in_end_.block(guard.getStream(streams_.in.device()));
 }
 
-bool Staged::raise_readable() {
+bool DeviceCopies::raise_readable() {
   const size_t before = raised_;
   if (streams_.gate != nullptr) {
     raised_ = load(word(Plan::kCopiedWord));
@@ -296,7 +297,7 @@ bool Staged::raise_readable() {
   return raised_ == plan_.outs().size();
 }
 
-void Staged::enqueue_completed() {
+void DeviceCopies::enqueue_completed() {
   if (enqueued() || failed_.load(std::memory_order_acquire)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard on(streams_.in);
@@ -311,7 +312,7 @@ void Staged::enqueue_completed() {
   listener_.work->look_again();
 }
 
-bool Staged::poll() {
+bool DeviceCopies::poll() {
   try {
     failure_.rethrow();
     if (!(streams_.gate != nullptr ? poll_words() : poll_device())) return false;
@@ -323,12 +324,12 @@ bool Staged::poll() {
   return true;
 }
 
-bool Staged::poll_words() {
+bool DeviceCopies::poll_words() {
   // Also if the end is seen below: the last piece may have come since.
   return raise_readable() && enqueued() && load(word(Plan::kFinishedWord)) != 0;
 }
 
-bool Staged::poll_device() {
+bool DeviceCopies::poll_device() {
   const RelaxedCaptures relaxed(streams_.in.device_type());
   const bool out = raise_readable();
   enqueue_completed();
@@ -341,7 +342,7 @@ bool Staged::poll_device() {
   return guard.queryStream(streams_.in);
 }
 
-void Staged::check() {
+void DeviceCopies::check() {
   if (!enqueued()) return;  // enqueueing would have found out
   try {
     const RelaxedCaptures relaxed(streams_.in.device_type());
@@ -351,13 +352,13 @@ void Staged::check() {
   }
 }
 
-void Staged::break_down(std::exception_ptr error) {
+void DeviceCopies::break_down(std::exception_ptr error) {
   if (failure_.set(std::move(error))) CompletionPoller::instance().notify();
 }
 
 // The device is unusable: what it still does with the memory is unknown, so that is never given
 // back.
-void Staged::fail(const std::string& why) {
+void DeviceCopies::fail(const std::string& why) {
   failed_.store(true, std::memory_order_release);
   for (size_t i = Plan::kFirstTargetWord; i < plan_.words(); ++i) store(word(i), kOpen);
   new auto(pinned_);
@@ -366,7 +367,7 @@ void Staged::fail(const std::string& why) {
   finish(listener_.work->device_error(why));
 }
 
-void Staged::finish(std::exception_ptr error) {
+void DeviceCopies::finish(std::exception_ptr error) {
   over_.store(true, std::memory_order_relaxed);
   const auto work = std::exchange(listener_, {}).work;
   if (backs_) dispose_later(std::move(backs_));

@@ -1,0 +1,32 @@
+// OneStep: a small all_reduce of a group that uses the network, in one step.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <vector>
+
+#include "collective/reduce_args.h"
+
+namespace mcast {
+
+class OneStep {
+ public:
+  // Of an all_reduce by `members` members; `args` outlives this.
+  OneStep(const ReduceArgs& args, Member self, uint32_t members);
+
+  // Where everybody's input goes, by member. The own one is readable once take_input() has it.
+  const std::vector<Slice>& streams() const { return streams_; }
+  // Takes our input as soon as it can be read whole. True: it was taken now.
+  bool take_input();
+  // All streams are here: their fold, into the caller's output.
+  void fold() const;
+
+ private:
+  const ReduceArgs& args_;
+  const Member self_;
+  const size_t bytes_;
+  bool taken_ = false;
+  std::vector<Slice> streams_;
+};
+
+}  // namespace mcast
