@@ -1,8 +1,9 @@
 // Small all_reduce: everybody multicasts its input, and everybody folds all of them.
 //   1. A member copies its input, once it can be read, and multicasts the copy like the block of a
 //      small all-gather. The others' inputs arrive in memory beside it.
-//   2. When all are here it folds them in the order of the members, so results are the same bits on
-//      all ranks and the same as in two steps.
+//   2. When all are here it folds each element in the order of the owner that it has in two steps,
+//   so
+//      results are the same bits on all ranks and by either way.
 // Cost, n bytes of input, P members: one step; every link carries n out and n (P - 1) in. Memory of
 // n P bytes at every member, so make_plan() chooses it for small n P only.
 #include "collective/one_step.h"
@@ -14,8 +15,9 @@
 
 namespace mcast {
 
-OneStep::OneStep(const ReduceArgs& args, Member self, uint32_t members)
-    : args_(args), self_(self), bytes_(args.inputs[0].length) {
+OneStep::OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout)
+    : args_(args), self_(self), layout_(layout), bytes_(args.inputs[0].length) {
+  const uint32_t members = layout.contributors;
   auto memory = std::make_shared<std::vector<std::byte>>(bytes_ * members);
   const auto all = std::make_shared<Region>(memory->data(), memory->size(), memory);
   for (uint32_t m = 0; m < members; m++) streams_.push_back({all, m * bytes_, bytes_});
@@ -39,14 +41,17 @@ bool OneStep::take_input() {
 void OneStep::fold() const {
   const Element e = args_.element;
   const Reduction r = args_.reduction;
-  const size_t count = bytes_ / element_size(e);
-  const auto members = static_cast<uint32_t>(streams_.size());
-  std::vector<std::byte> acc(count * accumulator_size(e));
-  fold_first(e, r, args_.factor, streams_[0].data(), acc.data(), count);
-  for (uint32_t m = 1; m < members; m++) {
-    fold_next(e, r, args_.factor, streams_[m].data(), acc.data(), count);
-  }
-  fold_finish(e, r, members, acc.data(), args_.output.data(), count);
+  const uint32_t members = layout_.contributors;
+  std::vector<std::byte> acc(bytes_ / element_size(e) * accumulator_size(e));
+  layout_.for_each_part(0, bytes_, [&](size_t at, size_t bytes, uint32_t first) {
+    const size_t count = bytes / element_size(e);
+    fold_first(e, r, args_.factor, streams_[first].data() + at, acc.data(), count);
+    for (uint32_t i = 1; i < members; i++) {
+      const uint32_t m = (first + i) % members;
+      fold_next(e, r, args_.factor, streams_[m].data() + at, acc.data(), count);
+    }
+    fold_finish(e, r, members, acc.data(), args_.output.data() + at, count);
+  });
 }
 
 }  // namespace mcast

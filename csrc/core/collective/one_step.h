@@ -5,14 +5,15 @@
 
 #include <vector>
 
+#include "base/fold_order.h"
 #include "collective/reduce_args.h"
 
 namespace mcast {
 
 class OneStep {
  public:
-  // Of an all_reduce by `members` members; `args` outlives this.
-  OneStep(const ReduceArgs& args, Member self, uint32_t members);
+  // `layout`: of all members, whose blocks it says; `args` outlives this.
+  OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout);
 
   // Where everybody's input goes, by member. The own one is readable once take_input() has it.
   const std::vector<Slice>& streams() const { return streams_; }
@@ -24,6 +25,7 @@ class OneStep {
  private:
   const ReduceArgs& args_;
   const Member self_;
+  const FoldLayout layout_;
   const size_t bytes_;
   bool taken_ = false;
   std::vector<Slice> streams_;

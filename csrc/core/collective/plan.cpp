@@ -27,8 +27,7 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   reduce.share = d.bytes;
   reduce.way = ReduceWay::kScatter;
   if (d.kind != wire::Kind::kReduceScatter) {
-    const size_t elements = d.bytes / element;
-    reduce.share = (elements + members - 1) / members * element;
+    reduce.share = block_share(d.bytes, element, members);
     reduce.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
   const size_t contributors = agreed.contributors != 0 ? agreed.contributors : members;

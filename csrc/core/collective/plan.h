@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/fold_order.h"
 #include "base/types.h"
 #include "wire/descriptor.h"
 
@@ -25,6 +26,7 @@ struct Agreed {
   uint32_t stripes = 1;        // interfaces that the multicast lane alternates over
   size_t port_queue = 2u << 20;  // setting: bytes of all roots that may wait at a switch port
   size_t incast = 1u << 20;  // setting: bytes of contributions that one owner may have asked for
+  FoldOrder fold = FoldOrder::kRank;  // setting
 };
 
 // How a reduction is done.

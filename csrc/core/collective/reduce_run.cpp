@@ -41,7 +41,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   own_ = static_cast<Member>(hosts.host_of(self_));
   grants.granted = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.reduce.way == ReduceWay::kOneStep) {
-    one_step.emplace(args_, self_, members_);
+    one_step.emplace(args_, self_, FoldLayout{shared.fold, members_, 0, plan.reduce.share});
     stream_outputs_ = one_step->streams();
     return;
   }
@@ -79,6 +79,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
+  shape.order = shared_.fold;
   shape.contributed = host.has_value();
   shape.divisor = members_;
   shape.element = args_.element;
