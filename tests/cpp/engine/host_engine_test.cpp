@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <thread>
 
@@ -99,7 +100,7 @@ TEST(HostEngine, ARankKilledAtAnyMomentIsNamed) {
       if (rank == 1) {
         killer = std::thread([seed] {
           Rng rng(seed);
-          for (uint64_t i = rng.next() % 3000; i > 0; i--) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::microseconds(rng.below(30'000)));
           raise(SIGKILL);
         });
       }

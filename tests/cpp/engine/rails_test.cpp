@@ -110,8 +110,9 @@ TEST(Rails, CarryWhatIsLarge) {
 TEST(Rails, DeliverExactBytesInAnyOrder) {
   const std::vector<std::vector<uint32_t>> mappings = {
       {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 2, 2, 1, 0}, {0, 1, 1, 0, 2, 3, 3, 2}};
+  const std::vector<uint64_t> all_seeds = seeds(40);
   int in_turns = 0;
-  for (const uint64_t seed : seeds(40)) {
+  for (const uint64_t seed : all_seeds) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     Agreed agreed;
@@ -155,7 +156,8 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
     }
     EXPECT_TRUE(world.troubles.empty());
   }
-  EXPECT_GT(in_turns, 0);
+  // Some of the fixed seeds, if not few were asked for.
+  EXPECT_TRUE(in_turns > 0 || all_seeds.size() < 40);
 }
 
 TEST(Rails, AFailureEndsAllPartsOnce) {
