@@ -1,35 +1,25 @@
 // The owner of a block in a reduce-scatter: takes every member's contribution segment by segment
-// and folds them in rank order, so that the bits of the result do not depend on who was faster.
-// Says how far contributors may send. Pure: no time, no sockets.
+// and folds them in an order that is given, so that the bits of the result do not depend on who was
+// faster (protocol/segment_fold.h). Says how far contributors may send. Pure: no time, no sockets.
 //
 // Memory: a member may have at most `window` segments here that are not folded. Whoever grants
 // bounds their sum over all members, which is the staging; accumulators take window x segment
 // (twice that for 16-bit floats, which accumulate in 32 bits).
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "base/element.h"
+#include "base/fold_order.h"
 #include "base/types.h"
+#include "protocol/segment_fold.h"
 
 namespace mcast {
 
-// Buffers of one size that go round instead of through the allocator.
-class BufferPool {
- public:
-  std::vector<std::byte> take(size_t size);
-  void give(std::vector<std::byte> buffer);
-  size_t held() const { return free_.size(); }
-
- private:
-  static constexpr size_t kMost = 64;
-  std::vector<std::vector<std::byte>> free_;
-};
-
 struct ReduceShape {
-  uint32_t members = 1;      // contributors; the owner is one of them
-  Member self = 0;           // which
+  uint32_t members = 1;  // contributors; the owner is one of them
+  Member self = 0;       // which
+  FoldOrder order = FoldOrder::kRank;
   bool contributed = false;  // our own contribution comes by contribute(), it is not read here
   uint32_t divisor = 0;      // AVG: of the sum; 0: members
   Element element = Element::kFloat32;
@@ -74,30 +64,28 @@ class ReduceOwner {
   void own_ready(uint64_t bytes);
 
  private:
-  struct Waiting {
-    std::vector<std::byte> bytes;
-    double factor = 1;
-  };
-  struct Accumulation {            // one segment in progress
-    uint32_t next = 0;             // member whose contribution comes next
-    std::vector<std::byte> own;    // accumulator, unless the result's memory serves
-    std::vector<Waiting> waiting;  // by member
+  struct Accumulation {  // one segment in progress
+    SegmentFold fold;
+    std::vector<std::byte> own;  // accumulator, unless the result's memory serves
   };
 
   size_t length(uint32_t segment) const;
   Accumulation& accumulation(uint32_t segment) {
     return accumulations_[segment % accumulations_.size()];
   }
-  std::byte* accumulator(Accumulation& s, uint32_t segment);
-  void fold(Accumulation& s, uint32_t segment, double factor, const std::byte* source);
+  // Makes ready for contributions to granted segments from `first` on.
+  void open(uint32_t first);
   void take(Member from, uint32_t segment, double factor, ConstBytes payload);
-  void advance(uint32_t segment);
+  // Folds our own contribution if that is its turn and it can be read.
+  void fold_own(uint32_t segment);
   void finish_ready();
 
   const ReduceShape shape_;
   const std::byte* own_;
   std::byte* out_;
   BufferPool& pool_;
+  const FoldRule rule_;
+  const FoldRun run_;
   bool direct_;  // accumulate in `out`: same element size, not our own input's memory
   uint32_t segments_, folded_ = 0, granted_ = 0;
   uint64_t own_ready_;

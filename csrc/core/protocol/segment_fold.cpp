@@ -1,0 +1,87 @@
+// A contribution whose turn it is goes straight from the frame into the accumulator, followed by
+// those that have waited for it; one that is early is copied and waits. Where the order does not
+// show (integers, bool) every contribution is in turn when it comes. Since a run is folded from its
+// start, the number of contributions in the accumulator says whose turn it is.
+#include "protocol/segment_fold.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace mcast {
+
+SegmentFold::SegmentFold(uint32_t contributors, BufferPool& pool)
+    : pool_(&pool), contributions_(contributors) {}
+
+SegmentFold::~SegmentFold() {
+  for (Contribution& c : contributions_) give_back(c);
+}
+
+void SegmentFold::begin(const FoldRule& rule, const FoldRun& run, size_t bytes,
+                        std::byte* accumulator, uint32_t folded) {
+  assert(run.first < contributors() && run.count <= contributors() && folded <= run.count);
+  for (Contribution& c : contributions_) {
+    give_back(c);
+    c.state = State::kMissing;
+  }
+  rule_ = rule;
+  run_ = run;
+  bytes_ = bytes;
+  accumulator_ = accumulator;
+  folded_ = folded;
+  for (uint32_t i = 0; i < folded; i++) contributions_[at(i)].state = State::kFolded;
+}
+
+bool SegmentFold::in_turn(uint32_t contributor) const {
+  if (contributor >= contributors() || contributions_[contributor].state != State::kMissing) {
+    return false;
+  }
+  return exact(rule_) ? place(contributor) < run_.count
+                      : folded_ < run_.count && place(contributor) == folded_;
+}
+
+bool SegmentFold::has(uint32_t contributor) const {
+  return contributor < contributors() && contributions_[contributor].state != State::kMissing;
+}
+
+bool SegmentFold::add(uint32_t contributor, double factor, ConstBytes contribution) {
+  if (contributor >= contributors() || place(contributor) >= run_.count || has(contributor) ||
+      contribution.size() != bytes_) {
+    return false;
+  }
+  Contribution& c = contributions_[contributor];
+  if (!in_turn(contributor)) {
+    c.state = State::kWaiting;
+    c.factor = factor;
+    c.bytes = pool_->take(bytes_);
+    std::copy(contribution.begin(), contribution.end(), c.bytes.begin());
+    return true;
+  }
+  fold(c, factor, contribution.data());
+  while (!complete()) {
+    Contribution& next = contributions_[at(folded_)];
+    if (next.state != State::kWaiting) break;
+    fold(next, next.factor, next.bytes.data());
+    give_back(next);
+  }
+  return true;
+}
+
+void SegmentFold::fold(Contribution& c, double factor, const std::byte* source) {
+  const size_t count = bytes_ / element_size(rule_.element);
+  (folded_ == 0 ? fold_first : fold_next)(rule_.element, rule_.reduction, factor, source,
+                                          accumulator_, count);
+  c.state = State::kFolded;
+  folded_++;
+}
+
+void SegmentFold::give_back(Contribution& c) {
+  if (!c.bytes.empty()) pool_->give(std::move(c.bytes));
+  c.bytes = {};
+}
+
+void SegmentFold::finish(std::byte* out) const {
+  fold_finish(rule_.element, rule_.reduction, rule_.divisor, accumulator_, out,
+              bytes_ / element_size(rule_.element));
+}
+
+}  // namespace mcast

@@ -1,0 +1,222 @@
+// SegmentFold: the bits depend on the order that is given, never on who comes first.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "base/fold_order.h"
+#include "base/rng.h"
+#include "protocol/segment_fold.h"
+#include "support/seeds.h"
+
+namespace mcast::test {
+namespace {
+
+using Block = std::vector<std::byte>;
+
+constexpr Element kElements[] = {
+    Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
+    Element::kInt32,   Element::kInt16,   Element::kInt8,    Element::kUInt8,    Element::kBool};
+constexpr Reduction kReductions[] = {Reduction::kSum,   Reduction::kAvg,    Reduction::kProduct,
+                                     Reduction::kMin,   Reduction::kMax,    Reduction::kBitAnd,
+                                     Reduction::kBitOr, Reduction::kBitXor, Reduction::kPremulSum};
+
+// Values whose order of addition shows.
+Block values(Element e, size_t count, Rng& rng) {
+  Block block(count * element_size(e));
+  for (size_t i = 0; i < count; i++) {
+    std::byte* const to = block.data() + i * element_size(e);
+    const double value = (rng.unit() - 0.5) * std::exp2(static_cast<double>(rng.below(12)));
+    if (e == Element::kFloat64) {
+      std::memcpy(to, &value, 8);
+    } else if (e == Element::kFloat32) {
+      const auto v = static_cast<float>(value);
+      std::memcpy(to, &v, 4);
+    } else if (e == Element::kBFloat16) {
+      const auto bits =
+          static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+      std::memcpy(to, &bits, 2);
+    } else if (e == Element::kFloat16) {
+      // Sign, exponent 10 to 20 of 31, mantissa.
+      const auto bits =
+          static_cast<uint16_t>(rng.below(2) << 15 | (10 + rng.below(11)) << 10 | rng.below(1024));
+      std::memcpy(to, &bits, 2);
+    } else {
+      const uint64_t bits = e == Element::kBool ? rng.below(2) : rng.next();
+      std::memcpy(to, &bits, element_size(e));
+    }
+  }
+  return block;
+}
+
+struct Case {
+  FoldRule rule;
+  uint32_t contributors;
+  size_t count;
+  std::vector<Block> inputs;
+  std::vector<double> factors;
+
+  Case(Element e, Reduction r, uint32_t k, Rng& rng)
+      : rule{e, r, k + static_cast<uint32_t>(rng.below(3))},
+        contributors(k),
+        count(1 + rng.below(70)) {
+    for (uint32_t c = 0; c < k; c++) {
+      inputs.push_back(values(e, count, rng));
+      factors.push_back(r == Reduction::kPremulSum ? 0.25 + rng.unit() : 1);
+    }
+  }
+  size_t bytes() const { return count * element_size(rule.element); }
+  size_t accumulator() const { return SegmentFold::accumulator_bytes(rule, bytes()); }
+
+  // One after the other in the run's order, without SegmentFold.
+  Block sum(const FoldRun& run) const {
+    Block acc(accumulator());
+    for (uint32_t i = 0; i < run.count; i++) {
+      const uint32_t c = (run.first + i) % contributors;
+      (i == 0 ? fold_first : fold_next)(rule.element, rule.reduction, factors[c], inputs[c].data(),
+                                        acc.data(), count);
+    }
+    return acc;
+  }
+  Block result(const FoldRun& run) const {
+    Block out(bytes());
+    fold_finish(rule.element, rule.reduction, rule.divisor, sum(run).data(), out.data(), count);
+    return out;
+  }
+};
+
+std::vector<uint32_t> shuffled(uint32_t n, Rng& rng) {
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0u);
+  for (uint32_t i = n; i > 1; i--) std::swap(order[i - 1], order[rng.below(i)]);
+  return order;
+}
+
+// Feeds everybody's contribution in any order; those that are no part of the run are refused.
+void feed(SegmentFold& fold, const Case& c, const FoldRun& run, uint32_t folded, Rng& rng) {
+  for (const uint32_t m : shuffled(c.contributors, rng)) {
+    const uint32_t place = (m + c.contributors - run.first) % c.contributors;
+    const bool wanted = place < run.count && place >= folded;
+    ASSERT_EQ(fold.has(m), place < folded);
+    ASSERT_FALSE(fold.add(m, 1, ConstBytes(c.inputs[m]).first(c.bytes() - 1))) << "short";
+    const uint32_t before = fold.folded();
+    const bool in_turn = fold.in_turn(m);
+    ASSERT_EQ(fold.add(m, c.factors[m], c.inputs[m]), wanted);
+    ASSERT_EQ(fold.folded() > before, in_turn);
+    ASSERT_FALSE(fold.add(m, c.factors[m], c.inputs[m])) << "twice";
+  }
+}
+
+template <typename Fn>
+void for_all_types(Fn&& fn) {
+  for (const Element e : kElements) {
+    for (const Reduction r : kReductions) {
+      if (reducible(e, r)) fn(e, r);
+    }
+  }
+}
+
+TEST(SegmentFold, TheBitsAreThoseOfTheOrder) {
+  for (const uint64_t seed : seeds(40)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    BufferPool pool;
+    const auto k = static_cast<uint32_t>(1 + rng.below(9));
+    SegmentFold fold(k, pool);  // one for all: nothing of a segment stays for the next
+    for_all_types([&](Element e, Reduction r) {
+      const Case c(e, r, k, rng);
+      const FoldRun run{first_folded(rng.chance(0.5) ? FoldOrder::kTurn : FoldOrder::kRank,
+                                     static_cast<uint32_t>(rng.below(k)), k),
+                        k};
+      Block acc(c.accumulator()), out(c.bytes());
+      fold.begin(c.rule, run, c.bytes(), acc.data());
+      feed(fold, c, run, 0, rng);
+      ASSERT_TRUE(fold.complete());
+      fold.finish(out.data());
+      EXPECT_EQ(out, c.result(run)) << element_name(e) << " " << reduction_name(r);
+    });
+  }
+}
+
+// What a station folds and its owner ends has the bits that the owner alone gives: last in its own
+// turn, or anywhere where the order does not show.
+TEST(SegmentFold, APartialResultIsGoneOnWithElsewhere) {
+  for (const uint64_t seed : seeds(40)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    BufferPool pool;
+    const auto k = static_cast<uint32_t>(2 + rng.below(8));
+    const auto owner = static_cast<uint32_t>(rng.below(k));
+    SegmentFold station(k, pool), at_owner(k, pool);
+    for_all_types([&](Element e, Reduction r) {
+      const Case c(e, r, k, rng);
+      const FoldRun all{first_folded(FoldOrder::kTurn, owner, k), k};
+      const FoldRun others{all.first, k - 1};
+      Block acc(c.accumulator()), out(c.bytes());
+      station.begin(c.rule, others, c.bytes(), acc.data());
+      feed(station, c, others, 0, rng);
+      ASSERT_TRUE(station.complete());
+      EXPECT_TRUE(std::ranges::equal(station.partial(), c.sum(others)));
+
+      Block taken(station.partial().begin(), station.partial().end());
+      at_owner.begin(c.rule, all, c.bytes(), taken.data(), k - 1);
+      EXPECT_FALSE(at_owner.complete());
+      feed(at_owner, c, all, k - 1, rng);
+      ASSERT_TRUE(at_owner.complete());
+      at_owner.finish(out.data());
+      EXPECT_EQ(out, c.result(all)) << element_name(e) << " " << reduction_name(r);
+      if (exact(c.rule)) EXPECT_EQ(out, c.result({0, k})) << "the order shows";
+    });
+  }
+}
+
+TEST(SegmentFold, ExactTypesWaitForNobody) {
+  BufferPool pool;
+  SegmentFold fold(3, pool);
+  int32_t acc = 0;
+  const int32_t x[] = {1 << 30, 1 << 30, 7};
+  const auto bytes = [&](int i) { return std::as_bytes(std::span(&x[i], 1)); };
+  fold.begin({Element::kInt32, Reduction::kSum, 1}, {0, 3}, 4, reinterpret_cast<std::byte*>(&acc));
+  for (const int i : {2, 0, 1}) {
+    EXPECT_TRUE(fold.in_turn(static_cast<uint32_t>(i)));
+    EXPECT_TRUE(fold.add(static_cast<uint32_t>(i), 1, bytes(i)));
+    EXPECT_TRUE(fold.has(static_cast<uint32_t>(i)));
+  }
+  EXPECT_TRUE(fold.complete());
+  EXPECT_EQ(acc, static_cast<int32_t>(0x80000007u));
+  EXPECT_EQ(pool.held(), 0u) << "a buffer was used";
+}
+
+TEST(SegmentFold, BuffersGoRound) {
+  BufferPool pool;
+  Rng rng(1);
+  const Case c(Element::kFloat32, Reduction::kSum, 4, rng);
+  {
+    SegmentFold fold(4, pool);
+    Block acc(c.accumulator());
+    for (int segment = 0; segment < 10; segment++) {
+      fold.begin(c.rule, {0, 4}, c.bytes(), acc.data());
+      for (const uint32_t m : {3u, 2u, 1u}) EXPECT_TRUE(fold.add(m, 1, c.inputs[m]));
+      EXPECT_EQ(fold.folded(), 0u);
+      EXPECT_EQ(pool.held(), 0u);
+      EXPECT_TRUE(fold.add(0, 1, c.inputs[0]));
+      EXPECT_TRUE(fold.complete());
+      EXPECT_EQ(pool.held(), 3u);
+    }
+    // A segment that is given up.
+    fold.begin(c.rule, {0, 4}, c.bytes(), acc.data());
+    EXPECT_TRUE(fold.add(1, 1, c.inputs[1]));
+    fold.begin(c.rule, {0, 4}, c.bytes(), acc.data());
+    EXPECT_FALSE(fold.has(1));
+    EXPECT_EQ(pool.held(), 3u);
+    EXPECT_TRUE(fold.add(2, 1, c.inputs[2]));
+  }
+  EXPECT_EQ(pool.held(), 3u);
+}
+
+}  // namespace
+}  // namespace mcast::test
