@@ -90,10 +90,10 @@ void check_pattern(const std::string& text) {
   }
   for (size_t lane = 0; lane < 3; lane++) {
     const auto chosen = choose_interfaces(kHost, text, lane);
-    require(!chosen.ok() || (pattern.ok() && !chosen->empty()),
+    require(!chosen.ok() || (pattern.ok() && !chosen->stripe.empty()),
             "a choice by a pattern that is one");
     if (!chosen.ok()) continue;
-    for (const Interface& i : *chosen) require(i.usable(), "an interface that can be used");
+    for (const Interface& i : chosen->stripe) require(i.usable(), "an interface that can be used");
   }
 }
 
