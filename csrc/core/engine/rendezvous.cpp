@@ -6,8 +6,6 @@
 #include "engine/rendezvous.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <map>
 #include <set>
 #include <span>
@@ -16,6 +14,7 @@
 #include "base/host.h"
 #include "base/rng.h"
 #include "wire/datagram.h"
+#include "wire/text_record.h"
 
 namespace mcast {
 namespace {
@@ -26,32 +25,8 @@ uint64_t hash_text(const std::string& text, uint64_t seed) {
   return mix64(h);
 }
 
-using Fields = std::map<std::string, std::string>;
-
 // All but the first, which works everywhere.
 std::span<const char* const> optional_transports() { return std::span(kTransportNames).subspan(1); }
-
-Fields fields_of(const std::string& text) {
-  Fields fields;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const size_t eq = text.find('=', at);
-    if (eq < end) fields[text.substr(at, eq - at)] = text.substr(eq + 1, end - eq - 1);
-    at = end + 1;
-  }
-  return fields;
-}
-
-// A field's value. `most`: what there is room for in the roster.
-template <typename T>
-bool number(const Fields& fields, const char* key, T& out,
-            uint64_t most = std::numeric_limits<T>::max()) {
-  const auto it = fields.find(key);
-  if (it == fields.end()) return false;
-  const std::string& text = it->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size() && out <= most;
-}
 
 std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
                    size_t other) {
@@ -73,10 +48,7 @@ std::string RankRecord::problem_of(const std::string& name) const {
 std::string RankRecord::encode() const {
   std::string out;
   const auto put = [&out](const char* key, const std::string& value) {
-    out += key;
-    out += '=';
-    for (const char c : value) out += c == '\n' ? ' ' : c;
-    out += '\n';
+    wire::put_field(out, key, value);
   };
   put("version", version);
   put("protocol", std::to_string(protocol));
@@ -106,14 +78,16 @@ std::string RankRecord::encode() const {
 }
 
 RankRecord RankRecord::heading(const std::string& text) {
-  Fields fields = fields_of(text);
+  using wire::number;
+  wire::Fields fields = wire::fields_of(text);
   RankRecord r;
   if (number(fields, "protocol", r.protocol)) r.version = fields["version"];
   return r;
 }
 
 Result<RankRecord> RankRecord::decode(const std::string& text) {
-  Fields fields = fields_of(text);
+  using wire::number;
+  wire::Fields fields = wire::fields_of(text);
   RankRecord r;
   uint64_t uid = 0, reduce_uid = 0;
   uint16_t port = 0, loopback_port = 0, reduce_port = 0, reduce_loopback_port = 0;

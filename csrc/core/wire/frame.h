@@ -63,8 +63,20 @@ enum class FrameType : uint8_t {
   kProbeJoined = 35,  // up: my whole subtree has joined; argument = what it knows of multicast, or
                       // 3: somebody is missing; body: text
   kProbeStart = 36,   // down: argument 1 = all have joined, probe; 0 = wait; body: who is missing
+  // Aggregation; bodies in wire/aggregation.h.
+  kAggOpen = 37,      // to a station: argument descriptor; AggOpen: the sender has posted the op
+  kAggResult = 38,    // station to the segment's owner: argument descriptor; AggResult
+  kAggDecline = 39,   // station to ranks: argument descriptor; AggDecline: not this op
+  kAggStale = 40,     // station to member 0: argument descriptor; AggStale
+  kAggGone = 41,      // flooded: AggGone
+  kDivert = 42,       // owner to its contributors: argument descriptor; Divert
+  kRoster = 43,       // down: StationRoster
+  kRosterReach = 44,  // up: RosterReach, of my whole subtree
+  kRosterLine = 45,   // down: start nothing more on this lane; body: version u32
+  kRosterReady = 46,  // up: argument = most operations started in my subtree; body: version u32
+  kRosterAt = 47,     // down: operations from `sequence` on use the roster; body: version u32
 };
-inline constexpr uint8_t kFrameTypeMax = 36;
+inline constexpr uint8_t kFrameTypeMax = 47;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||

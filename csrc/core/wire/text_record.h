@@ -1,0 +1,36 @@
+// Records that people can read: lines of key=value. Reading is total: lines without "=" are passed
+// over, of a key that comes twice the last one counts.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace mcast::wire {
+
+using Fields = std::map<std::string, std::string, std::less<>>;
+
+Fields fields_of(std::string_view text);
+
+// Appends "key=value\n"; line feeds in the value become blanks.
+void put_field(std::string& out, std::string_view key, std::string_view value);
+
+// Exactly one decimal number, at most `most`.
+template <typename T>
+bool read_number(std::string_view text, T& out, uint64_t most = std::numeric_limits<T>::max()) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out <= most;
+}
+
+// A field's value. False: there is none, or it is no such number.
+template <typename T>
+bool number(const Fields& fields, std::string_view key, T& out,
+            uint64_t most = std::numeric_limits<T>::max()) {
+  const auto it = fields.find(key);
+  return it != fields.end() && read_number(it->second, out, most);
+}
+
+}  // namespace mcast::wire
