@@ -14,7 +14,7 @@ void Reductions::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
-  if (others == 0 || (owner.granted() == owner.segments() && run.grants.granted == others)) return;
+  if (others == 0 || (owner.granted() == owner.listed() && run.grants.granted == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, g_.port.busy_groups()));
   uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : g_.ops.busy()) {
@@ -25,7 +25,7 @@ void Reductions::grant_segments(Operation& op) {
     in_flight += o->reduce->grants.asked - earlier.arrived();
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
-    if (earlier.granted() < earlier.segments() || o->reduce->grants.granted < others) return;
+    if (earlier.granted() < earlier.listed() || o->reduce->grants.granted < others) return;
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
   for (;;) {
@@ -35,7 +35,7 @@ void Reductions::grant_segments(Operation& op) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
       step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.segment),
-                      owner.segments() - owner.granted());
+                      owner.listed() - owner.granted());
       if (step == 0) return;
     }
     // A turn that began when more was allowed goes on: it may be all that the owner waits for.

@@ -91,13 +91,14 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   own_staged_ = !host && !readable(self, own.length);
   if (own_staged_) shape.own_ready = 0;
   owner.emplace(shape, own.data(), result_.data(), shared.pool);
-  std::vector<uint32_t> segments(members);
+  std::vector<ReduceSender::List> lists(members);
   for (uint32_t m = 0; m < members; m++) {
     const auto to = static_cast<Member>(m);
-    if (hosts.leader(here, to) != self) continue;
-    segments[m] = static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment);
+    if (to == self || hosts.leader(here, to) != self) continue;
+    lists[m] = ReduceSender::List::whole(
+        static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment));
   }
-  sender.emplace(self, std::move(segments), plan.unasked);
+  sender.emplace(self, std::move(lists), plan.unasked);
 }
 
 size_t ReduceRun::length(Member m) const {

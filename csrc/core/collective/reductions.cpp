@@ -99,7 +99,8 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   };
   const auto cost = [](size_t payload) { return early_cost(wire::kReduceHead + payload); };
   const bool oldest = op.post.sequence == g_.ops.base();
-  const auto can = [&](Member owner, uint32_t segment) {
+  const auto can = [&](uint32_t, const ReduceSender::Entry& entry) {
+    const auto& [owner, segment, number] = entry;
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
     if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
@@ -114,20 +115,21 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
       more = true;
       return;
     }
-    const size_t bytes = length(next->owner, next->segment);
-    const auto payload = run.payload(next->owner, next->segment * segment_bytes, bytes);
+    const auto& [owner, segment, number] = next->entry;
+    const size_t bytes = length(owner, segment);
+    const auto payload = run.payload(owner, segment * segment_bytes, bytes);
     if (!payload) return;
     wire::Writer head;
-    wire::put_reduce_head(head, next->segment, run.factor());
-    g_.send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
+    wire::put_reduce_head(head, number, run.factor());
+    g_.send_frame(owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
                   op.plan.hash, head.bytes(), *payload);
     g_.counters.add(Counter::reduce_bytes_sent, bytes);
-    run.sender->sent(next->owner);
+    run.sender->sent(next->list);
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
     if (op.plan.unasked) {
-      unasked_.charge(next->owner, op.post.sequence, cost(bytes));
-      run.unasked[next->owner] += cost(bytes);
+      unasked_.charge(owner, op.post.sequence, cost(bytes));
+      run.unasked[owner] += cost(bytes);
     }
   }
 }
@@ -151,7 +153,7 @@ void Reductions::offer_input(Operation& op) {
 void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
   if (!run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
-      run.owner->contributed() == run.owner->segments()) {
+      run.owner->contributed() == run.owner->listed()) {
     run.inputs.acknowledged = true;
     for (const Member m : run.host->others()) {
       g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
@@ -173,7 +175,7 @@ void Reductions::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   for (int i = 0; owner.contributed() < owner.granted(); i++) {
-    const size_t at = owner.contributed() * op.plan.segment;
+    const size_t at = owner.segment_at(owner.contributed()) * op.plan.segment;
     const size_t bytes = std::min(op.plan.segment, run.length(g_.self) - at);
     if (!run.readable(g_.self, at + bytes)) return;
     if (i == kSegmentsPerTurn) {
