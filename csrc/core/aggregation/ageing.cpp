@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace mcast {
+namespace mcast::aggregation {
 
 Ageing::Ageing(Nanos deadline)
     : deadline_(deadline), interval_(std::max<Nanos>(1, deadline / kParts)) {}
@@ -26,4 +26,4 @@ std::optional<BlockKey> Ageing::scan(const BlockTable& table, Nanos now) {
   return part_ == 0 ? std::exchange(oldest_, std::nullopt) : std::nullopt;
 }
 
-}  // namespace mcast
+}  // namespace mcast::aggregation

@@ -8,7 +8,7 @@
 #include "aggregation/block_table.h"
 #include "base/types.h"
 
-namespace mcast {
+namespace mcast::aggregation {
 
 class Ageing {
  public:
@@ -32,4 +32,4 @@ class Ageing {
   Nanos oldest_touched_ = 0;
 };
 
-}  // namespace mcast
+}  // namespace mcast::aggregation

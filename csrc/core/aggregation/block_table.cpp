@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 
-namespace mcast {
+namespace mcast::aggregation {
 
 BlockTable::BlockTable(uint32_t most, uint32_t contributors)
     : most_(most), words_((contributors + 63) / 64), records_(std::bit_ceil(most * 4)) {
@@ -42,7 +42,7 @@ BlockRecord* BlockTable::insert(const BlockKey& key, Nanos now) {
   r.far = far;
   r.key = key;
   r.used = true;
-  r.born = r.touched = now;
+  r.touched = now;
   std::fill_n(words(r), words_, 0);
   size_++;
   return &r;
@@ -79,4 +79,4 @@ std::span<const uint64_t> BlockTable::bits(const BlockRecord& record) const {
   return {record.far != nullptr ? record.far : record.near, words_};
 }
 
-}  // namespace mcast
+}  // namespace mcast::aggregation

@@ -12,7 +12,7 @@
 
 #include "base/types.h"
 
-namespace mcast {
+namespace mcast::aggregation {
 
 struct BlockKey {
   uint32_t job = 0;  // number of the job in its process
@@ -28,9 +28,9 @@ struct alignas(64) BlockRecord {
   uint16_t contributors = 0;  // that have contributed
   bool used = false;
   bool folded = false;      // all have; the result has not left
-  uint32_t slot = 0;        // the owner's: where it is folded
-  Nanos born = 0;           // when its first contribution came,
-  Nanos touched = 0;        // and its last
+  uint32_t slot = 0;        // the job's: where it is folded
+  bool held = false;        // folded, and its result could not leave at once
+  Nanos touched = 0;        // when its last contribution came
   uint64_t* far = nullptr;  // more than kNearBits contributors: their bits; the table's memory
   uint64_t near[kNearBits / 64] = {};
 };
@@ -85,4 +85,4 @@ class BlockTable {
   std::vector<uint64_t> far_;
 };
 
-}  // namespace mcast
+}  // namespace mcast::aggregation

@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "support/seeds.h"
 
-namespace mcast {
+namespace mcast::aggregation {
 namespace {
 
 using Place = std::tuple<uint32_t, Sequence, uint32_t>;
@@ -187,4 +187,4 @@ TEST(Ageing, TheOldestOfSeveral) {
 }
 
 }  // namespace
-}  // namespace mcast
+}  // namespace mcast::aggregation
