@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collective/reductions.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 
@@ -50,10 +51,38 @@ void Reductions::grant_segments(Operation& op) {
     if (next_turn) {
       owner.grant(owner.granted() + step);
       run.grants.granted = 0;
+      if (run.stations) announce_diverted(op);
     }
     send_grant(op);
     outstanding += step;
     in_flight += step;
+  }
+}
+
+// Before the grant: which segments our list has from now on. A few at a time, since a contributor
+// that has not posted the operation keeps the frames.
+void Reductions::announce_diverted(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  StationShare& share = *run.stations;
+  while (share.announced < run.owner->granted()) {
+    const uint16_t station = share.diverted[share.announced - share.direct];
+    std::vector<ChunkRange> ranges;
+    for (; share.announced < run.owner->listed() && ranges.size() < kMostDiverted;
+         share.announced++) {
+      const uint32_t segment = run.owner->segment_at(share.announced);
+      if (share.diverted[share.announced - share.direct] != station) break;
+      if (!ranges.empty() && ranges.back().end == segment) {
+        ranges.back().end++;
+      } else {
+        ranges.push_back({segment, segment + 1});
+      }
+    }
+    wire::Writer body;
+    wire::put_divert(body, share.set.stations[station].member, ranges);
+    for (const Member m : run.contributors()) {
+      g_.send_frame(m, Channel::kReduce, wire::FrameType::kDivert, op.post.sequence, op.plan.hash,
+                    body.bytes());
+    }
   }
 }
 
