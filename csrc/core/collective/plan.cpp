@@ -32,8 +32,7 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   plan.share = d.bytes;
   plan.way = ReduceWay::kScatter;
   if (d.kind != wire::Kind::kReduceScatter) {
-    const size_t elements = d.bytes / element;
-    plan.share = (elements + members - 1) / members * element;
+    plan.share = block_share(d.bytes, element, members);
     plan.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
   const size_t others = other_contributors(agreed);

@@ -79,6 +79,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
+  shape.order = shared.fold;
   shape.contributed = host.has_value();
   shape.divisor = members;
   shape.element = args.element;
@@ -247,13 +248,17 @@ void ReduceRun::conclude() {
 void ReduceRun::fold_streams() {
   const Element e = args_.element;
   const Reduction r = args_.reduction;
-  const size_t count = plan_.block / element_size(e);
-  std::vector<std::byte> acc(count * accumulator_size(e));
-  fold_first(e, r, args_.factor, stream_outputs_[0].data(), acc.data(), count);
-  for (uint32_t m = 1; m < members_; m++) {
-    fold_next(e, r, args_.factor, stream_outputs_[m].data(), acc.data(), count);
-  }
-  fold_finish(e, r, members_, acc.data(), args_.output.data(), count);
+  std::vector<std::byte> acc(plan_.block / element_size(e) * accumulator_size(e));
+  const FoldLayout layout{shared_.fold, members_, 0, plan_.share};
+  layout.for_each_part(0, plan_.block, [&](size_t at, size_t bytes, uint32_t first) {
+    const size_t count = bytes / element_size(e);
+    fold_first(e, r, args_.factor, stream_outputs_[first].data() + at, acc.data(), count);
+    for (uint32_t i = 1; i < members_; i++) {
+      const uint32_t m = (first + i) % members_;
+      fold_next(e, r, args_.factor, stream_outputs_[m].data() + at, acc.data(), count);
+    }
+    fold_finish(e, r, members_, acc.data(), args_.output.data() + at, count);
+  });
 }
 
 }  // namespace mcast

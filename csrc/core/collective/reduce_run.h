@@ -24,6 +24,7 @@ class ReduceRun {
     HostReader read_host;
     Counters& counters;
     uint64_t tag;  // of the group
+    FoldOrder fold;
     BufferPool pool;
     HostInputs::Scratch scratch;
   };

@@ -4,8 +4,8 @@
 //      and each sends it theirs. Small blocks are sent unasked, within an allowance per owner that
 //      operations give back when they are complete everywhere, so what an owner must keep before
 //      its own call is bounded.
-//   2. The owner folds what comes in the order of the contributors, so results are the same bits on
-//      all ranks and in all runs.
+//   2. The owner folds what comes in the order of the setting `fold`, so results are the same bits
+//      on all ranks and in all runs.
 //   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final
 //      (all_reduce), or to the root (reduce).
 // Cost, n bytes of input, P members (hosts, where ranks of one host fold first): every link carries

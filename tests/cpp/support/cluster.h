@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,11 @@ class Guarded {
 // The factor of a rank in PREMUL_SUM.
 inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 // What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
-// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded.
+// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded. `owner`,
+// if any: its (host's) contribution is the last, the one after it the first.
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes,
-                               const std::vector<uint32_t>& host_of = {});
+                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of = {},
+                               std::optional<uint32_t> owner = {});
 
 // One op at one rank: its memory and its result.
 struct OpRun {
@@ -66,6 +68,7 @@ struct OpRun {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   std::vector<uint32_t> host_of;  // as for reduced()
+  bool in_turn = false;           // setting fold=turn
   int calls = 0;
   Status status;
   Nanos done_at = 0;
@@ -77,6 +80,8 @@ struct OpRun {
   std::string check(uint32_t) const { return done() ? verdict : "not done"; }
   // "" or what is wrong with the bytes now, if it was to end well.
   std::string compare(uint32_t size) const;
+  // Of a reduction: the bytes that there must be.
+  std::vector<std::byte> expected(uint32_t size) const;
 };
 
 struct ClusterOptions {
