@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "aggregation/big_allocations.h"
+#include "aggregation/dealt_list.h"
 #include "base/reduce_kernels.h"
 #include "support/reach.h"
 
@@ -56,6 +57,10 @@ class List final : public aggregation::WorkList {
   const std::vector<ListEntry>& entries_;
 };
 
+bool any(const std::vector<uint64_t>& mask) {
+  return std::any_of(mask.begin(), mask.end(), [](uint64_t word) { return word != 0; });
+}
+
 double factor_of(uint32_t host) { return 1.0 + host / 4.0; }
 
 }  // namespace
@@ -85,10 +90,37 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
   for (uint32_t h = 0; h < params_.hosts.count(); h++) {
     c.inputs.push_back(some_elements(element, total, rng));
   }
+  options_.dealt ? deal_all(c, total) : deal_in_turn(c, total);
+  return static_cast<Sequence>(calls_.size() - 1);
+}
+
+// A second station, and owners, have what is not ours.
+void StationWorld::deal_all(Call& c, uint64_t total) const {
+  DealShape shape;
+  shape.tag = params_.tag;
+  shape.stations = {{1, 65536 / 3 * options_.share}, {2, 65536 / 6 * (3 - options_.share)}};
+  for (uint32_t m = 0; m < options_.ranks; m++) {
+    const uint64_t at = std::min(m * c.share, total);
+    const uint64_t length = std::min(c.share, total - at);
+    shape.segments.push_back(
+        static_cast<uint32_t>((length + options_.segment - 1) / options_.segment));
+  }
+  aggregation::DealtShape cut;
+  cut.bytes = total;
+  cut.share = c.share;
+  cut.segment = options_.segment;
+  cut.rule.element = static_cast<Element>(c.descriptor.element);
+  cut.order = options_.fold;
+  cut.kept = options_.keep;
+  const aggregation::DealtList list(std::make_shared<Deal>(shape), 0, cut, params_.hosts);
+  for (uint32_t number = 0; number < list.size(); number++) c.list.push_back(list.at(number));
+}
+
+void StationWorld::deal_in_turn(Call& c, uint64_t total) const {
   const auto rows = static_cast<uint32_t>((c.share + options_.segment - 1) / options_.segment);
   for (uint32_t i = 0; i < rows; i++) {
-    for (uint32_t place = 0; place < ranks; place++) {
-      const auto m = static_cast<Member>((i + place) % ranks);
+    for (uint32_t place = 0; place < options_.ranks; place++) {
+      const auto m = static_cast<Member>((i + place) % options_.ranks);
       const uint64_t end = std::min((m + 1) * c.share, total);
       const uint64_t at = m * c.share + uint64_t{i} * options_.segment;
       if (at >= end || (i + m) % 3 >= options_.share) continue;
@@ -96,7 +128,6 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
       c.list.push_back({i, m, length, kept(c, m)});
     }
   }
-  return static_cast<Sequence>(calls_.size() - 1);
 }
 
 bool StationWorld::kept(const Call& call, Member owner) const {
@@ -242,6 +273,19 @@ void StationWorld::take(Member rank, size_t most) {
   }
 }
 
+void StationWorld::take_grants(Member rank) {
+  std::deque<Queued> queue = std::move(queues_[rank]);
+  queues_[rank].clear();
+  for (Queued& q : queue) {
+    wire::FrameHeader h;
+    if (wire::parse_frame(q.frame, h) && h.type == wire::FrameType::kReduceGrant) {
+      on_frame(rank, q.channel, q.frame);
+    } else {
+      queues_[rank].push_back(std::move(q));
+    }
+  }
+}
+
 void StationWorld::take_all() {
   for (uint32_t r = 0; r < options_.ranks; r++) take(static_cast<Member>(r));
 }
@@ -264,6 +308,11 @@ void StationWorld::on_frame(Member at, Channel channel, const std::vector<std::b
   } else if (h.type == wire::FrameType::kAggDecline) {
     if (!calls_[h.sequence].declined.insert(at).second) complain("declined twice");
   } else {
+    wire::AggWait wait;
+    const bool stale = h.type == wire::FrameType::kAggStale;
+    if (stale && (!wire::parse_agg_wait(body, wait) || !any(wait.missing))) {
+      complain("nobody is waited for");
+    }
     others_.push_back({at, h, {body.begin(), body.end()}});
   }
 }
