@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "contribution-folded-twice",
         "protocol/reduce_owner.cpp",
-        "segment != arrived_[from] ||",
-        "segment > arrived_[from] ||",
+        "place != arrived_[from] ||",
+        "place > arrived_[from] ||",
         "protocol",
         "ReduceOwner*",
     ),

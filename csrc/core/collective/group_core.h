@@ -13,6 +13,7 @@
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
+//   Stations          segments that stations of aggregators fold            stations.h
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
@@ -38,6 +39,7 @@
 #include "collective/repair.h"
 #include "collective/ring.h"
 #include "collective/small_operations.h"
+#include "collective/stations.h"
 #include "protocol/early_frames.h"
 
 namespace mcast {
@@ -57,6 +59,10 @@ class GroupCore {
   // Before the path is decided: who keeps it open, as far as this member can tell.
   std::string probe_text() const { return probe_.text(); }
 
+  // Stations without a roster: the same at all members, before the first operation of the set.
+  // at[i]: where set.stations[i] is.
+  void use_stations(const StationSet& set, std::span<const StreamAddress> at);
+
   // Posts op `post.sequence` (consecutive from params.first_sequence). Always ends in exactly one
   // call of post.done, in deliver().
   void post(Post post, Nanos now);
@@ -67,6 +73,7 @@ class GroupCore {
   void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // A frame for this group from `from`, header parsed and checksum verified.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  // `peer`: a member or a station.
   void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
   // The bytes that Port::read() asked for.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
@@ -174,6 +181,7 @@ class GroupCore {
   Multicast multicast_;
   Ring ring_;
   Reductions reductions_;
+  Stations stations_;
   Membership membership_;
   LateInquiry inquiry_;
   PathProbe probe_;

@@ -52,7 +52,9 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
     });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
-    set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken},
+    set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
+    set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
+         T::kDivert},
         [](C& c, F& f, B b, N n) {
           if (Operation* const op = c.operation_of(f, b)) c.reductions_.on_frame(*op, f, b, n);
         });
@@ -62,7 +64,11 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
 }
 
 void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
-  if (header.member >= g_.size || header.member == g_.self) {
+  if (g_.is_station(header.member)) {
+    if (!g_.failed()) stations_.on_frame(header, body, now);
+    return settle(now);
+  }
+  if (header.member == g_.self) {
     g_.counters.add(Counter::malformed);
     return;
   }

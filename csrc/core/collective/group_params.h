@@ -39,6 +39,7 @@ struct GroupParams {
   Nanos liveness_limit = 20 * kSecond;
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
+  Nanos aggregator_patience = kSecond;  // silence of a station after which it is given up
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null

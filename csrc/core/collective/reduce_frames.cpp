@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "collective/reductions.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 
@@ -20,7 +21,7 @@ bool Reductions::allowed_early(const Frame& header) {
 void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   g_.ops.touch(op);
   if (!op.reduce) return broke(header, "a reduction's frame");
-  if (!op.reduce->owner || op.local_complete) {
+  if (!op.reduce->owner || (op.local_complete && !op.reduce->stations)) {
     g_.counters.add(Counter::stale);
     return;
   }
@@ -35,6 +36,8 @@ void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, N
       return on_grant(op, header, body);
     case wire::FrameType::kReduceData:
       return on_data(op, header, body);
+    case wire::FrameType::kDivert:
+      return on_divert(op, header, body);
     default:
       return on_result(op, header, body);
   }
@@ -64,6 +67,27 @@ void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   }
 }
 
+// The sender's list goes on with segments that a station was to fold.
+void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) {
+  ReduceRun& run = *op.reduce;
+  wire::Divert divert;
+  if (!run.stations || !wire::parse_divert(body, divert)) {
+    return broke(header, "segments taken over that no station has");
+  }
+  const Deal& deal = run.stations->deal;
+  const std::vector<Station>& stations = run.stations->set.stations;
+  for (const ChunkRange range : divert.segments) {
+    for (uint32_t i = range.first; i < range.end; i++) {
+      const uint16_t station =
+          i < deal.segments(header.member) ? deal.executor(header.member, i) : Deal::kOwner;
+      if (station == Deal::kOwner || stations[station].member != divert.station) {
+        return broke(header, "segments taken over that the station has not");
+      }
+      run.sender->append(header.member, i);
+    }
+  }
+}
+
 void Reductions::on_data(Operation& op, const Frame& header, ConstBytes body) {
   wire::ReduceData data;
   const auto from = op.reduce->contributor(header.member);
@@ -80,13 +104,13 @@ void Reductions::on_result(Operation& op, const Frame& header, ConstBytes body) 
   const auto offset = in.get<uint64_t>();
   ReduceRun& run = *op.reduce;
   if (!in.ok() || op.plan.reduce.way != ReduceWay::kToRoot || op.plan.descriptor.root != g_.self ||
-      offset != run.collected[header.member] ||
+      offset != run.to_root.collected[header.member] ||
       in.remaining() > run.length(header.member) - offset) {
     return broke(header, "a result out of place");
   }
   const ConstBytes payload = in.rest();
   std::memcpy(run.destination(header.member).data() + offset, payload.data(), payload.size());
-  run.collected[header.member] += payload.size();
+  run.to_root.collected[header.member] += payload.size();
   g_.counters.add(Counter::reduce_bytes_received, payload.size());
   g_.may_be_complete(op);
 }

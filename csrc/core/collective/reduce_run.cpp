@@ -29,8 +29,10 @@ Slice marked_apart(const Slice& s) {
 
 }  // namespace
 
-ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared)
-    : unasked(shared.hosts.members()),
+ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
+                     std::unique_ptr<StationShare> dealt)
+    : stations(std::move(dealt)),
+      unasked(shared.hosts.members()),
       plan_(plan),
       args_(args),
       shared_(shared),
@@ -65,7 +67,7 @@ void ReduceRun::choose_memory() {
     result_ = args_.output;
   } else {
     result_ = args_.output.region ? part(args_.output, self_) : scratch(length(self_));
-    if (args_.output.region) collected.assign(members_, 0);
+    if (args_.output.region) to_root.collected.assign(members_, 0);
   }
 }
 
@@ -91,6 +93,13 @@ void ReduceRun::make_owner(Sequence sequence) {
   shape.window =
       plan_.reduce.lookahead + grant_step(plan_.reduce.lookahead, plan_.reduce.segment) - 1;
   shape.granted = plan_.reduce.unasked;
+  if (stations) {
+    shape.list.emplace();
+    for (uint32_t i = 0; i < segments_of(self_); i++) {
+      if (stations->deal.executor(self_, i) == Deal::kOwner) shape.list->push_back(i);
+    }
+    stations->direct = stations->announced = static_cast<uint32_t>(shape.list->size());
+  }
   const Slice own = contribution(self_);
   own_staged_ = !host && !readable(self_, own.length);
   if (own_staged_) shape.own_ready = 0;
@@ -98,16 +107,59 @@ void ReduceRun::make_owner(Sequence sequence) {
 }
 
 void ReduceRun::make_sender() {
-  const Hosts& hosts = shared_.hosts;
-  const uint32_t here = hosts.host_of(self_);
-  std::vector<uint32_t> segments(members_);
+  std::vector<ReduceSender::List> lists = direct_lists();
+  if (stations) add_station_lists(lists);
+  sender.emplace(self_, std::move(lists), plan_.reduce.unasked);
+}
+
+// What owners ask of us, by member.
+std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
+  std::vector<ReduceSender::List> lists(members_);
+  const uint32_t here = shared_.hosts.host_of(self_);
   for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
-    if (hosts.leader(here, to) != self_) continue;
-    segments[m] =
-        static_cast<uint32_t>((length(to) + plan_.reduce.segment - 1) / plan_.reduce.segment);
+    if (to == self_ || shared_.hosts.leader(here, to) != self_) continue;
+    if (!stations) {
+      lists[m] = ReduceSender::List::whole(segments_of(to));
+      continue;
+    }
+    for (uint32_t i = 0; i < segments_of(to); i++) {
+      if (stations->deal.executor(to, i) != Deal::kOwner) continue;
+      lists[m].entries.push_back({to, i, lists[m].length++});
+    }
   }
-  sender.emplace(self_, std::move(segments), plan_.reduce.unasked);
+  return lists;
+}
+
+// What stations ask of us, behind those, in the order of Deal::entry().
+void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const {
+  const Deal& deal = stations->deal;
+  const uint32_t here = shared_.hosts.host_of(self_);
+  const size_t first = lists.size();
+  lists.resize(first + stations->set.stations.size());
+  uint32_t rows = 0;
+  for (uint32_t m = 0; m < members_; m++) {
+    rows = std::max(rows, deal.segments(static_cast<Member>(m)));
+  }
+  for (uint32_t row = 0; row < rows; row++) {
+    for (uint32_t i = 0; i < members_; i++) {
+      const auto to = static_cast<Member>((row + i) % members_);
+      const uint16_t station = deal.executor(to, row);
+      if (station == Deal::kOwner) continue;
+      ReduceSender::List& list = lists[first + station];
+      const uint32_t number = list.length++;
+      const bool ours = shared_.hosts.leader(here, to) == self_;
+      if (ours && !(stations->kept && to == self_)) list.entries.push_back({to, row, number});
+    }
+  }
+}
+
+bool ReduceRun::place(uint32_t segment, bool partial, ConstBytes payload_bytes) {
+  if (!owner->awaits(segment)) return false;
+  if (!partial) return owner->place_result(segment, payload_bytes);
+  const size_t at = size_t{segment} * plan_.reduce.segment;
+  const auto own = payload(self_, at, std::min(plan_.reduce.segment, length(self_) - at));
+  return own && owner->place_partial(segment, payload_bytes, *own);
 }
 
 size_t ReduceRun::length(Member m) const {

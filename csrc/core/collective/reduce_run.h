@@ -9,6 +9,7 @@
 #include "collective/one_step.h"
 #include "collective/plan.h"
 #include "collective/reduce_args.h"
+#include "collective/station_share.h"
 #include "protocol/hosts.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
@@ -28,7 +29,9 @@ class ReduceRun {
     BufferPool pool;
     HostInputs::Scratch scratch;
   };
-  ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared);
+  // `stations`: null: they fold nothing of it.
+  ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
+            std::unique_ptr<StationShare> stations = nullptr);
   ~ReduceRun() { drop_memory(); }
   ReduceRun(const ReduceRun&) = delete;
   ReduceRun& operator=(const ReduceRun&) = delete;
@@ -72,11 +75,16 @@ class ReduceRun {
   // reduce, at the root: where member `m`'s result goes.
   Slice destination(Member m) const { return part(args_.output, m); }
 
+  // A station's fold of a segment of our block; `partial`: all but our contribution, which is
+  // readable(). False: it is not awaited, or has another length.
+  bool place(uint32_t segment, bool partial, ConstBytes payload);
+
   // Everything is here: the last step, into the caller's memory.
   void conclude();
   // The operation is over: lets go of the caller's memory and of the machines that point into it.
   void drop_memory();
 
+  const std::unique_ptr<StationShare> stations;
   std::optional<HostInputs> host;  // where ranks of a host fold first
   // Of what ranks of a host tell each other.
   struct {
@@ -94,16 +102,23 @@ class ReduceRun {
     uint64_t asked = 0;
     bool held = false;
   } grants;
-  uint64_t completed_end = 0;       // of the own block, as the caller knows
-  std::vector<size_t> unasked;      // by owner: bytes sent without a grant
-  uint64_t result_sent = 0;         // reduce: of the own block, to the root
-  std::vector<uint64_t> collected;  // reduce, at the root: by member, bytes of its result
+  uint64_t completed_end = 0;         // of the own block, as the caller knows
+  std::vector<size_t> unasked;        // by owner: bytes sent without a grant
+  struct {                            // reduce:
+    uint64_t sent = 0;                // of the own block, to the root
+    std::vector<uint64_t> collected;  // at the root: by member, bytes of its result
+  } to_root;
 
  private:
   void choose_memory();
   void make_owner(Sequence sequence);
   void make_sender();
   Slice part(const Slice& whole, Member m) const;
+  uint32_t segments_of(Member m) const {
+    return static_cast<uint32_t>((length(m) + plan_.reduce.segment - 1) / plan_.reduce.segment);
+  }
+  std::vector<ReduceSender::List> direct_lists() const;
+  void add_station_lists(std::vector<ReduceSender::List>& lists) const;
 
   const Plan plan_;
   ReduceArgs args_;

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "protocol/early_frames.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 namespace {
@@ -33,10 +34,12 @@ constexpr Nanos kRefusedPatience = kSecond;
 
 // All that one member may send to another before that has made the call: unasked contributions,
 // offers, and a grant for each segment that may be outstanding, or asked for a step ahead of the
-// others. Results and takings wait for what only the call sends.
+// others, with word of the segments that it has taken over from stations. Results and takings wait
+// for what only the call sends.
 static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
                       kOffersAhead * early_cost(wire::kReduceOfferSize) +
-                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) <=
+                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) +
+                      2 * kMostLookahead * early_cost(wire::kDivertHead + kMostDiverted * 8) <=
                   EarlyFrames::kMostReductions,
               "a correct member could overflow the store");
 
@@ -49,12 +52,15 @@ void Reductions::measure_ingress(Nanos now) {
 bool Reductions::complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.reduce.way == ReduceWay::kOneStep) return true;
-  if (!run.owner->complete() || !run.sender->done()) return false;
+  if (!run.owner->complete()) return false;
+  // It ends when everybody has everything, which says that all contributions have been taken.
+  if (run.stations) return true;
+  if (!run.sender->done()) return false;
   if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
   if (op.plan.reduce.way != ReduceWay::kToRoot) return true;
-  if (op.plan.descriptor.root != g_.self) return run.result_sent == run.length(g_.self);
+  if (op.plan.descriptor.root != g_.self) return run.to_root.sent == run.length(g_.self);
   for (uint32_t m = 0; m < g_.size; m++) {
-    if (m != g_.self && run.collected[m] < run.length(static_cast<Member>(m))) return false;
+    if (m != g_.self && run.to_root.collected[m] < run.length(static_cast<Member>(m))) return false;
   }
   return true;
 }
@@ -98,13 +104,18 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   };
   const auto cost = [](size_t payload) { return early_cost(wire::kReduceHead + payload); };
   const bool oldest = op.post.sequence == g_.ops.base();
-  const auto can = [&](Member owner, uint32_t segment) {
+  const auto target = [&](uint32_t list) {
+    return list < g_.size ? static_cast<Member>(list)
+                          : run.stations->set.stations[list - g_.size].member;
+  };
+  const auto can = [&](uint32_t list, const ReduceSender::Entry& entry) {
+    const auto& [owner, segment, number] = entry;
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
     if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
-    return g_.port.queued(owner, Channel::kReduce) < kQueueLimit;
+    return g_.port.queued(target(list), Channel::kReduce) < kQueueLimit;
   };
   for (int i = 0;; i++) {
     const auto next = run.sender->next(can);
@@ -113,20 +124,22 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
       more = true;
       return;
     }
-    const size_t bytes = length(next->owner, next->segment);
-    const auto payload = run.payload(next->owner, next->segment * segment_bytes, bytes);
+    const auto& [owner, segment, number] = next->entry;
+    const size_t bytes = length(owner, segment);
+    const auto payload = run.payload(owner, segment * segment_bytes, bytes);
     if (!payload) return;
     wire::Writer head;
-    wire::put_reduce_head(head, next->segment, run.factor());
-    g_.send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
-                  op.plan.hash, head.bytes(), *payload);
+    wire::put_reduce_head(head, number, run.factor());
+    g_.send_frame(target(next->list), Channel::kReduce, wire::FrameType::kReduceData,
+                  op.post.sequence, op.plan.hash, head.bytes(), *payload);
     g_.counters.add(Counter::reduce_bytes_sent, bytes);
-    run.sender->sent(next->owner);
+    if (next->list >= g_.size) g_.counters.add(Counter::agg_bytes_sent, bytes);
+    run.sender->sent(next->list);
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
     if (op.plan.reduce.unasked) {
-      unasked_.charge(next->owner, op.post.sequence, cost(bytes));
-      run.unasked[next->owner] += cost(bytes);
+      unasked_.charge(owner, op.post.sequence, cost(bytes));
+      run.unasked[owner] += cost(bytes);
     }
   }
 }
@@ -149,8 +162,9 @@ void Reductions::offer_input(Operation& op) {
 // We have read theirs, or cannot.
 void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
-  if (!run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
-      run.owner->contributed() == run.owner->segments()) {
+  // (With stations inputs may be read until the release, which says that nobody does any more.)
+  if (!run.stations && !run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
+      run.owner->contributed() == run.owner->listed()) {
     run.inputs.acknowledged = true;
     for (const Member m : run.host->others()) {
       g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
@@ -172,7 +186,7 @@ void Reductions::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   for (int i = 0; owner.contributed() < owner.granted(); i++) {
-    const size_t at = owner.contributed() * op.plan.reduce.segment;
+    const size_t at = owner.segment_at(owner.contributed()) * op.plan.reduce.segment;
     const size_t bytes = std::min(op.plan.reduce.segment, run.length(g_.self) - at);
     if (!run.readable(g_.self, at + bytes)) return;
     if (i == kSegmentsPerTurn) {
@@ -190,19 +204,20 @@ void Reductions::send_result(Operation& op, bool& more) {
   const Member root = op.plan.descriptor.root;
   if (root == g_.self) return;
   const uint64_t end = run.owner->final_bytes();
-  for (int i = 0; run.result_sent < end; i++) {
+  for (int i = 0; run.to_root.sent < end; i++) {
     if (g_.port.queued(root, Channel::kReduce) >= kQueueLimit) return;
     if (i == kSegmentsPerTurn) {
       more = true;
       return;
     }
-    const size_t bytes = std::min<uint64_t>(kMaxSegment, end - run.result_sent);
+    const size_t bytes = std::min<uint64_t>(kMaxSegment, end - run.to_root.sent);
     wire::Writer head;
-    head.put<uint64_t>(run.result_sent);
+    head.put<uint64_t>(run.to_root.sent);
     g_.send_frame(root, Channel::kReduce, wire::FrameType::kReduceResult, op.post.sequence,
-                  op.plan.hash, head.bytes(), run.result().bytes().subspan(run.result_sent, bytes));
+                  op.plan.hash, head.bytes(),
+                  run.result().bytes().subspan(run.to_root.sent, bytes));
     g_.counters.add(Counter::reduce_bytes_sent, bytes);
-    run.result_sent += bytes;
+    run.to_root.sent += bytes;
   }
 }
 
@@ -214,6 +229,20 @@ void Reductions::publish_result(Operation& op) {
   if (!scatter && !op.reduce->lands(g_.self)) return;
   op.reduce->completed_end = after;
   op.post.raise_completed(scatter ? 0 : g_.self, before, after, op.reduce->length(g_.self));
+}
+
+void Reductions::drop_station(Operation& op, uint16_t station) {
+  ReduceRun& run = *op.reduce;
+  StationShare& share = *run.stations;
+  if (share.off[station]) return;
+  share.off[station] = true;
+  run.sender->drop(g_.size + station);
+  for (uint32_t i = 0; i < share.deal.segments(g_.self); i++) {
+    if (share.deal.executor(g_.self, i) != station || !run.owner->awaits(i)) continue;
+    run.owner->take_over(i);
+    share.diverted.push_back(station);
+    g_.counters.add(Counter::agg_diverted);
+  }
 }
 
 void Reductions::contribution_progress(Operation& op) {

@@ -232,6 +232,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
 }
 
 Cluster::~Cluster() {
+  for (const auto& station : stations_) add_reach(station->counters());
   for (const auto& counters : counters_) add_reach(*counters);
   for (const auto& lane : lanes_) {
     add_reach(Counter::foreign, lane->foreign());
@@ -274,6 +275,33 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   }
   run([&] { return *ready == options_.ranks; }, limit);
   return g;
+}
+
+size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
+                              Sequence from) {
+  const size_t first = stations_.size();
+  set_ = {version, from, {}};
+  set_at_.clear();
+  for (const uint32_t capacity : capacities) {
+    const auto number = static_cast<Member>(options_.ranks + first + set_.stations.size());
+    set_.stations.push_back({number, capacity, mix64(number), "", false});
+  }
+  for (uint16_t j = 0; j < capacities.size(); j++) {
+    stations_.push_back(std::make_unique<StationNode>(net_.attach(), group(0).core().params(),
+                                                      version, set_.stations, j, now_));
+    stopped_stations_.push_back(false);
+    set_at_.push_back(stations_.back()->address());
+  }
+  return first;
+}
+
+void Cluster::install(Member r) { group(r).core().use_stations(set_, set_at_); }
+
+size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t version,
+                             Sequence from) {
+  const size_t first = make_stations(capacities, version, from);
+  for (Member r = 0; r < options_.ranks; r++) install(r);
+  return first;
 }
 
 void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
@@ -400,6 +428,9 @@ Nanos Cluster::next_time() const {
     const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
     if (due != kNever) next = std::min(next, due - ahead_[r]);
   }
+  for (size_t j = 0; j < stations_.size(); j++) {
+    if (!stopped_stations_[j]) next = std::min(next, std::max(now_, stations_[j]->deadline()));
+  }
   return next;
 }
 
@@ -431,6 +462,11 @@ void Cluster::step(Nanos latest) {
     const bool overdue = !more && lanes_[r]->deadline(time) <= time;
     spins_[r] = overdue ? spins_[r] + 1 : 0;
     most_spins_ = std::max(most_spins_, spins_[r]);
+  }
+  for (size_t j = 0; j < stations_.size(); j++) {
+    if (stopped_stations_[j]) continue;
+    busy_ = stations_[j]->poll(now_) || busy_;
+    if (stations_[j]->spent() || stations_[j]->station().closed()) kill_station(j);
   }
 }
 

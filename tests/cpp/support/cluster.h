@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/lane.h"
+#include "support/station_node.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::test {
@@ -120,6 +121,21 @@ class Cluster {
   // passes.
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
 
+  // Stations for group 0, in force from its operation `from` on; capacities in 1/65536 of a rank's
+  // link. Returns the number of the first. The group's lane must be 1.
+  size_t add_stations(const std::vector<uint32_t>& capacities, uint32_t version = 1,
+                      Sequence from = 0);
+  // As add_stations(), but some ranks learn of the set later: `install` then does it for one.
+  size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from);
+  void install(Member r);
+  StationNode& station(size_t j) { return *stations_[j]; }
+  size_t stations() const { return stations_.size(); }
+  void kill_station(size_t j) {
+    net_.kill(stations_[j]->endpoint());
+    stopped_stations_[j] = true;
+  }
+  void stop_station(size_t j, bool stopped) { stopped_stations_[j] = stopped; }
+
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                    Nanos timeout = kNever, size_t g = 0);
   std::shared_ptr<OpRun> allgather(Member rank, size_t block, uint64_t id, Nanos timeout = kNever,
@@ -177,6 +193,10 @@ class Cluster {
   ClusterOptions options_;
   SimNetwork net_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<StationNode>> stations_;
+  std::vector<bool> stopped_stations_;
+  StationSet set_;  // the latest
+  std::vector<StreamAddress> set_at_;
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
