@@ -80,6 +80,7 @@ void put(std::string& out, const Ask& ask) {
   put_field(out, "fold", ask.fold);
   put_field(out, "roster", std::to_string(ask.roster));
   put_field(out, "memory", std::to_string(ask.memory));
+  put_field(out, "link_rate", std::to_string(ask.link_rate));
   put_field(out, "rack", ask.rack);
 }
 
@@ -119,6 +120,7 @@ void read_record(FieldReader& in, Ask& ask) {
   in.read("fold", ask.fold);
   in.read("roster", ask.roster);
   in.read("memory", ask.memory);
+  in.read("link_rate", ask.link_rate);
   in.read("rack", ask.rack);
 }
 

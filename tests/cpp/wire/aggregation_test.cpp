@@ -219,6 +219,7 @@ Ask some_ask() {
   ask.fold = "turn";
   ask.roster = 1;
   ask.memory = 4500000;
+  ask.link_rate = 300'000'000;
   ask.rack = "rackA";
   return ask;
 }
