@@ -34,7 +34,7 @@ GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
 
 void GroupContext::send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
                               uint32_t argument, ConstBytes body, ConstBytes payload) {
-  if (to == self || !gone[to].ok()) return;
+  if (!reachable(to)) return;
   std::array<std::byte, wire::kFrameHeader> head;
   const wire::FrameHeader header{type, params.lane, self, params.tag, sequence, argument};
   const std::array<ConstBytes, 2> parts{body, payload};
@@ -43,6 +43,13 @@ void GroupContext::send_frame(Member to, Channel channel, wire::FrameType type, 
   counters.add(Counter::frames_sent);
   counters.add(Counter::frame_bytes_sent, head.size() + body.size() + payload.size());
   port.send(to, channel, all);
+}
+
+bool GroupContext::reachable(Member member) const {
+  if (member == self) return false;
+  if (!is_station(member)) return gone[member].ok();
+  const StationTable::Contact* const contact = stations.contact(member);
+  return contact != nullptr && contact->down.ok();
 }
 
 void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argument,

@@ -18,6 +18,7 @@
 #include "collective/operation.h"
 #include "collective/operation_queue.h"
 #include "collective/port.h"
+#include "collective/station_table.h"
 #include "protocol/tree.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
@@ -51,6 +52,7 @@ class GroupContext {
   GroupPath path;
   GroupState state = GroupState::kNew;
   std::vector<Status> gone;  // by member: why it can no longer be reached
+  StationTable stations;
 
   ReduceRun::Shared reductions;  // before the operations, which give back to it when they go
   OperationQueue ops;
@@ -82,7 +84,7 @@ class GroupContext {
   // Those, in the order in which they were noted. Valid until the next call.
   const std::vector<Sequence>& take_maybe_complete();
 
-  // To a member over the stream: nothing to oneself and to who is gone.
+  // To a member or a station over the stream: nothing to oneself and to who is gone.
   void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
                   uint32_t argument, ConstBytes body = {}, ConstBytes payload = {});
   void send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,
@@ -106,6 +108,8 @@ class GroupContext {
   // An operation that is not posted here. False: too far ahead, the group fails.
   bool early_allowed(const Frame& header);
 
+  bool is_station(Member member) const { return member >= size; }
+  bool reachable(Member member) const;
   Member first_child() const { return static_cast<Member>(tree.first_child(self)); }
   bool from_parent(Member member) const {
     return !tree.is_top(self) && member == tree.parent(self);

@@ -217,6 +217,7 @@ void GroupCore::release(Sequence end, Nanos now) {
     if (op->reduce) reductions_.give_back(*op);
     if (!op->finished) finish(*op, {}, now);
   }
+  g_.stations.released(g_.ops.base());
   small_.on_released();
   repair_.on_released(g_.ops.base());
 }
@@ -233,7 +234,14 @@ void GroupCore::leave(Nanos now) {
 }
 
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
-  membership_.on_peer_down(peer, why, graceful, now);
+  if (g_.is_station(peer)) {
+    g_.stations.down(peer, why);
+    for (const uint32_t version : g_.stations.versions_with(peer)) {
+      g_.stations.lose(version, peer);
+    }
+  } else {
+    membership_.on_peer_down(peer, why, graceful, now);
+  }
   settle(now);
 }
 

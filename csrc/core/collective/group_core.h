@@ -67,6 +67,7 @@ class GroupCore {
   void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // A frame for this group from `from`, header parsed and checksum verified.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  // `peer`: a member or a station.
   void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
   // The bytes that Port::read() asked for.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
@@ -155,6 +156,7 @@ class GroupCore {
   static Handler handler(wire::FrameType type);
   Operation* operation_of(const Frame& header, ConstBytes body);
   void replay_early(Sequence sequence, Nanos now);
+  void on_station_frame(const Frame& header, Nanos now);
   void on_credit(const Frame& header, ConstBytes body);
   void on_describe(const Frame& header, ConstBytes body);
 

@@ -62,7 +62,8 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
 }
 
 void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
-  if (header.member >= g_.size || header.member == g_.self) {
+  if (g_.is_station(header.member)) return on_station_frame(header, now);
+  if (header.member == g_.self) {
     g_.counters.add(Counter::malformed);
     return;
   }
@@ -77,6 +78,17 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   }
   handle(*this, header, body, now);
   settle(now);
+}
+
+// Stations speak of operations with them only: no operation has any yet.
+void GroupCore::on_station_frame(const Frame& header, Nanos now) {
+  if (g_.stations.contact(header.member) == nullptr) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  g_.counters.add(Counter::frames_received);
+  g_.stations.heard(header.member, now);
+  if (header.type != wire::FrameType::kPong) g_.counters.add(Counter::malformed);
 }
 
 // The operation in flight that the frame is about. None: it is over, or not posted yet and the

@@ -26,6 +26,14 @@ class Port {
   virtual void send(Member to, Channel channel, std::span<const ConstBytes> parts) = 0;
   // Bytes of earlier frames that the medium has not taken.
   virtual size_t queued(Member to, Channel channel) const = 0;
+
+  // A station of an aggregator (collective/station_table.h) is at this address: from now on it is
+  // member `station`, size or more, of the calls above, and its frames and its end come as that
+  // member's. Its loss harms neither the lane nor its other groups. part(): it is nobody's any
+  // more; what still comes from it is dropped.
+  virtual void meet(Member /*station*/, const StreamAddress& /*address*/) {}
+  virtual void part(Member /*station*/) {}
+
   // Groups of this lane that move large operations now, this one included: they share the budget.
   virtual uint32_t busy_groups() const = 0;
 

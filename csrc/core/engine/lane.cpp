@@ -47,12 +47,53 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
 }
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
-  lane_.transport_->stream().send(peers_[to], channel, parts);
+  if (const PeerId to_peer = peer(to); to_peer != kNoPeer) {
+    lane_.transport_->stream().send(to_peer, channel, parts);
+  }
 }
 
 size_t LaneGroup::queued(Member to, Channel channel) const {
-  return lane_.transport_->stream().queued(peers_[to], channel);
+  const PeerId to_peer = peer(to);
+  return to_peer == kNoPeer ? 0 : lane_.transport_->stream().queued(to_peer, channel);
 }
+
+PeerId LaneGroup::peer(Member member) const {
+  if (member < peers_.size()) return peers_[member];
+  const auto at = stations_.find(member);
+  return at == stations_.end() ? kNoPeer : at->second;
+}
+
+Member LaneGroup::member_of(PeerId peer) const {
+  for (size_t m = 0; m < peers_.size(); m++) {
+    if (peers_[m] == peer) return static_cast<Member>(m);
+  }
+  return station_of(peer);
+}
+
+Member LaneGroup::station_of(PeerId peer) const {
+  for (const auto& [station, its] : stations_) {
+    if (its == peer) return station;
+  }
+  return kNoMember;
+}
+
+void LaneGroup::meet(Member station, const StreamAddress& address) {
+  const PeerId peer = lane_.transport_->stream().add_peer(address);
+  stations_[station] = peer;
+  lane_.station_peers_.insert(peer);
+  // The core, which is calling, is told in the next turn.
+  if (lane_.down_.count(peer) > 0) met_down_.push_back(station);
+}
+
+void LaneGroup::tell_met_down() {
+  for (const Member station : std::exchange(met_down_, {})) {
+    const auto it = lane_.down_.find(peer(station));
+    if (it == lane_.down_.end()) continue;
+    core_.on_peer_down(station, it->second.why, it->second.graceful, lane_.now_);
+  }
+}
+
+void LaneGroup::part(Member station) { stations_.erase(station); }
 
 std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
@@ -173,6 +214,7 @@ bool Lane::poll(Nanos now) {
   for (const auto& [tag, group] : groups_) busy_ += group->core_.busy() ? 1 : 0;
   bool more = false;
   for (const auto& [tag, group] : groups_) {
+    group->tell_met_down();
     more = group->core_.progress(now, datagrams == 0) || more;
   }
   // Before what is batched leaves: a caller that goes on has waited longest.
@@ -263,12 +305,17 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
   const bool named = wire::parse_frame(frame, header) && groups_.count(header.group_tag) > 0;
   for (const auto& [tag, group] : groups_) {
     if (named && tag != header.group_tag) continue;
-    for (size_t m = 0; m < group->peers_.size(); m++) {
-      if (group->peers_[m] != peer) continue;
-      group->counters_->add(Counter::corrupt);
-      group->core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(m) +
+    const Member member = group->member_of(peer);
+    if (member == kNoMember) continue;
+    group->counters_->add(Counter::corrupt);
+    if (member >= group->peers_.size()) {
+      group->core_.on_peer_down(
+          member, Status(Code::kPeerLost, "a frame from it arrived corrupt (CRC-32C)"), false,
+          now_);
+    } else {
+      group->core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(member) +
                                                     " arrived corrupt (CRC-32C)"),
-                        static_cast<Member>(m), now_);
+                        member, now_);
     }
   }
 }
@@ -293,12 +340,16 @@ void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
 
 void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header,
                     ConstBytes frame) {
-  // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug.
-  if (header.member >= group.peers_.size() || group.peers_[header.member] != peer) {
+  // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug. A
+  // station does not know which number the ranks have given it, only that it is none of theirs.
+  wire::FrameHeader from = header;
+  if (header.member >= group.peers_.size()) from.member = group.station_of(peer);
+  if (from.member == kNoMember ||
+      (header.member < group.peers_.size() && group.peers_[header.member] != peer)) {
     group.counters_->add(Counter::malformed);
     return;
   }
-  group.core_.on_frame(header, frame.subspan(wire::kFrameHeader), now_);
+  group.core_.on_frame(from, frame.subspan(wire::kFrameHeader), now_);
 }
 
 void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
@@ -313,12 +364,10 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};
-  if (!graceful) poison();
+  if (!graceful && station_peers_.count(peer) == 0) poison();
   for (const auto& [tag, group] : groups_) {
-    for (size_t m = 0; m < group->peers_.size(); m++) {
-      if (group->peers_[m] == peer) {
-        group->core_.on_peer_down(static_cast<Member>(m), why, graceful, now_);
-      }
+    if (const Member member = group->member_of(peer); member != kNoMember) {
+      group->core_.on_peer_down(member, why, graceful, now_);
     }
   }
 }

@@ -43,6 +43,8 @@ class LaneGroup final : public Port {
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
+  void meet(Member station, const StreamAddress& address) override;
+  void part(Member station) override;
   uint32_t busy_groups() const override;
   std::optional<RemoteGrant> expose(const Slice& block, size_t offset) override;
   void linger(std::shared_ptr<void> hold) override;
@@ -52,9 +54,18 @@ class LaneGroup final : public Port {
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
+  // kNoPeer: there is no such member or station.
+  PeerId peer(Member member) const;
+  // Who `peer` is here; kNoMember: nobody.
+  Member member_of(PeerId peer) const;
+  Member station_of(PeerId peer) const;
+  void tell_met_down();
+
   Lane& lane_;
   const GroupAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
+  std::map<Member, PeerId> stations_;
+  std::vector<Member> met_down_;  // were lost before they were met
   // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
   std::vector<PeerId> proven_;
   Nanos proven_at_ = 0;
@@ -129,6 +140,7 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
   std::deque<uint64_t> retired_order_;    // oldest first
   std::unordered_map<PeerId, Down> down_;
+  std::unordered_set<PeerId> station_peers_;  // that were ever met: their loss wears out nothing
   // Whose read a transport's token is.
   struct Reader {
     uint64_t tag;
