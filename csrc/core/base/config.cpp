@@ -13,9 +13,10 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <string_view>
 #include <variant>
+
+#include "base/units.h"
 
 namespace mcast {
 namespace {
@@ -107,28 +108,6 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "32768", "32K", "32 k". False: not a number of that form, or too large for 64 bits (every range
-// ends far below that).
-bool parse_unsigned(std::string_view text, uint64_t* out) {
-  uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return false;
-  const std::string suffix = lower(trim({rest, text.data() + text.size()}));
-  unsigned shift = 0;
-  if (suffix == "k") {
-    shift = 10;
-  } else if (suffix == "m") {
-    shift = 20;
-  } else if (suffix == "g") {
-    shift = 30;
-  } else if (!suffix.empty()) {
-    return false;
-  }
-  if (value > std::numeric_limits<uint64_t>::max() >> shift) return false;
-  *out = value << shift;
-  return true;
-}
-
 // A number of milliseconds, also "0.5" and "1e3"; locale-independent.
 bool parse_milliseconds(std::string_view text, double* out) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -169,7 +148,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   text = trim(text);
   if (const auto* u = std::get_if<uint64_t Config::*>(&row.field)) {
     uint64_t value = 0;
-    if (!parse_unsigned(text, &value)) return false;
+    if (!parse_size(text, value)) return false;
     const auto as_double = static_cast<double>(value);
     if (as_double < row.info.min || as_double > row.info.max) return false;
     if (*u == &Config::chunk && value % kChunkMultiple != 0) return false;

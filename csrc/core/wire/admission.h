@@ -29,6 +29,7 @@ struct Ask {
   uint32_t chunk = 0;             // bytes
   uint64_t incast = 0;            // setting, bytes
   std::string fold;               // setting
+  std::string aggregate;          // setting
   uint32_t roster = 0;            // version that the stations would be in
   uint64_t memory = 0;            // that the asker expects a station to need, bytes
   uint64_t link_rate = 0;         // setting, bits per second of a rank's link; 0: not told

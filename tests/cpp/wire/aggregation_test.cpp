@@ -217,6 +217,7 @@ Ask some_ask() {
   ask.chunk = 1408;
   ask.incast = 2u << 20;
   ask.fold = "turn";
+  ask.aggregate = "careful";
   ask.roster = 1;
   ask.memory = 4500000;
   ask.link_rate = 300'000'000;
