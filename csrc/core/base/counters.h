@@ -75,7 +75,8 @@ namespace mcast {
   X(shm_sleeps, "times a thread slept until a rank of the same host rang")              \
   X(shm_wakes, "times a rank of the same host was woken")                               \
   X(path_checks, "times the group asked again whether multicast reaches every rank")    \
-  X(path_switches, "times the group changed between multicast and the ring after its creation")
+  X(path_switches, "times the group changed between multicast and the ring after its creation") \
+  X(roster_changes, "times other stations were put in force for the group's reductions")
 
 enum class Counter : uint16_t {
 #define MCAST_COUNTER_ENUM(name, help) name,

@@ -33,7 +33,8 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       inquiry_(g_),
       probe_(g_, membership_),
       early_(g_.size),
-      completion_(g_) {}
+      completion_(g_),
+      roster_(g_) {}
 
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
   probe_.start(now, std::move(ready));
@@ -46,9 +47,15 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
   if (g_.state == GroupState::kNew) g_.state = GroupState::kOpen;
 }
 
+// Room, and no line that is being drawn. One that never will be, since a rank has left, holds up
+// nothing: the operation will fail, and say so.
+bool GroupCore::may_admit(const Post& post) const {
+  return g_.ops.next() - g_.ops.base() < kMostUnreleased &&
+         (!g_.switching() || membership_.misses(post.sequence));
+}
+
 void GroupCore::post(Post post, Nanos now) {
-  const bool room = g_.ops.next() - g_.ops.base() < kMostUnreleased;
-  if (!g_.failed() && (g_.switching() || !g_.deferred.empty() || !room)) {
+  if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -56,10 +63,9 @@ void GroupCore::post(Post post, Nanos now) {
   settle(now);
 }
 
-// What waited for a change of path or for room.
+// What waited for a line or for room.
 void GroupCore::admit_deferred(Nanos now) {
-  while (!g_.deferred.empty() && !g_.switching() && !g_.failed() &&
-         g_.ops.next() - g_.ops.base() < kMostUnreleased) {
+  while (!g_.deferred.empty() && !g_.failed() && may_admit(g_.deferred.front())) {
     Post post = std::move(g_.deferred.front());
     g_.deferred.pop_front();
     admit(std::move(post), now);
@@ -228,6 +234,11 @@ bool GroupCore::deliver() {
   return !ended_.empty();
 }
 
+void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos now) {
+  roster_.propose(std::move(stations));
+  settle(now);
+}
+
 void GroupCore::leave(Nanos now) {
   membership_.leave();
   settle(now);
@@ -236,9 +247,7 @@ void GroupCore::leave(Nanos now) {
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.is_station(peer)) {
     g_.stations.down(peer, why);
-    for (const uint32_t version : g_.stations.versions_with(peer)) {
-      g_.stations.lose(version, peer);
-    }
+    roster_.on_station_down(peer, why);
   } else {
     membership_.on_peer_down(peer, why, graceful, now);
   }
