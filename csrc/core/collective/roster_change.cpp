@@ -38,8 +38,7 @@ std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
 RosterChange::RosterChange(GroupContext& context)
     : g_(context),
       line_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
-                      wire::FrameType::kRosterAt}),
-      next_member_(context.size) {}
+                      wire::FrameType::kRosterAt}) {}
 
 void RosterChange::propose(std::vector<wire::StationEntry> stations) {
   if (stations.size() > wire::kMostStations) stations.resize(wire::kMostStations);
@@ -67,8 +66,8 @@ bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stat
   const StationSet* const latest = g_.stations.latest();
   if (latest == nullptr) return true;
   const auto in_force = [&](const wire::StationEntry& entry) {
-    const auto known = met_.find(entry.uid);
-    const Station* const s = known == met_.end() ? nullptr : latest->find(known->second.member);
+    const auto known = known_.find(entry.uid);
+    const Station* const s = known == known_.end() ? nullptr : latest->find(known->second.member);
     return s != nullptr && !s->out && s->capacity == entry.capacity;
   };
   return stations.size() != latest->stations.size() ||
@@ -93,18 +92,20 @@ void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   if (none) settle();
 }
 
+// A number is given once, and never forgotten, so that all ranks, which hear of the same rosters,
+// give the same ones whenever they part from whom.
 void RosterChange::meet(const wire::StationEntry& entry) {
-  const auto member = static_cast<Member>(next_member_);
-  const auto [at, is_new] =
-      met_.try_emplace(entry.uid, Met{member, entry.host + ":" + std::to_string(entry.port)});
-  members_.push_back(at->second.member);
-  // Numbers do not come back: after the last, tens of thousands of restarts later, nobody is met.
-  if (!is_new || next_member_ == kNoMember) return;
-  next_member_++;
-  g_.stations.meet(member);
-  g_.port.meet(member, {entry.uid, entry.host, entry.port});
+  const auto number = static_cast<Member>(std::min<size_t>(g_.size + known_.size(), kNoMember));
+  const auto [at, is_new] = known_.try_emplace(
+      entry.uid, Known{number, entry.host + ":" + std::to_string(entry.port), false});
+  Known& station = at->second;
+  members_.push_back(station.member);
+  // After the last number, tens of thousands of restarts later, nobody new is met.
+  if (station.member == kNoMember || std::exchange(station.met, true)) return;
+  g_.stations.meet(station.member);
+  g_.port.meet(station.member, {entry.uid, entry.host, entry.port});
   g_.counters.add(Counter::pings_sent);
-  g_.send_frame(member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
+  g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
 }
 
 // Has every station answered or failed? Then this rank knows, and says so when its children do.
@@ -187,8 +188,8 @@ void RosterChange::in_force(Sequence from) {
 }
 
 std::string RosterChange::address_of(Member station) const {
-  for (const auto& [uid, met] : met_) {
-    if (met.member == station) return met.address;
+  for (const auto& [uid, known] : known_) {
+    if (known.member == station) return known.address;
   }
   return "?";
 }
@@ -200,8 +201,8 @@ void RosterChange::settle() {
 std::vector<uint64_t> RosterChange::uids_in_force() const {
   std::vector<uint64_t> uids;
   const StationSet* const latest = g_.stations.latest();
-  for (const auto& [uid, met] : met_) {
-    if (latest != nullptr && latest->find(met.member) != nullptr) uids.push_back(uid);
+  for (const auto& [uid, known] : known_) {
+    if (latest != nullptr && latest->find(known.member) != nullptr) uids.push_back(uid);
   }
   return uids;
 }
@@ -211,16 +212,15 @@ void RosterChange::part_unused() {
   const StationSet* const latest = g_.stations.latest();
   if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;
   parting_ = false;
-  std::erase_if(met_, [&](const auto& one) {
-    const Member member = one.second.member;
-    const bool tried = stage_ != Stage::kIdle &&
-                       std::find(members_.begin(), members_.end(), member) != members_.end();
-    if (tried || (latest != nullptr && latest->find(member) != nullptr)) return false;
-    g_.stations.part(member);
-    g_.port.part(member);
-    if (at_top() && events_.parted) events_.parted(one.first);
-    return true;
-  });
+  for (auto& [uid, station] : known_) {
+    const bool tried = stage_ != Stage::kIdle && std::find(members_.begin(), members_.end(),
+                                                           station.member) != members_.end();
+    const bool used = latest != nullptr && latest->find(station.member) != nullptr;
+    if (tried || used || !std::exchange(station.met, false)) continue;
+    g_.stations.part(station.member);
+    g_.port.part(station.member);
+    if (at_top() && events_.parted) events_.parted(uid);
+  }
 }
 
 void RosterChange::lose(uint32_t version, Member station, const std::string& why) {
@@ -255,8 +255,8 @@ void RosterChange::on_lost(uint32_t version, Member station, const std::string& 
     if (members_[i] == station) connected_[i] = false;
   }
   if (!at_top() || !events_.lost) return;
-  for (const auto& [uid, met] : met_) {
-    if (met.member == station) events_.lost(uid, why);
+  for (const auto& [uid, known] : known_) {
+    if (known.member == station) events_.lost(uid, why);
   }
 }
 

@@ -99,14 +99,13 @@ class RosterChange {
   std::vector<bool> children_;   // by child: it has answered
   bool tested_ = false;          // this rank has tried them all
   Nanos until_ = kNever;
-  // By uid, who has been met and not parted from; numbers are given once.
-  struct Met {
+  struct Known {
     Member member;
     std::string address;  // for people
+    bool met;             // and not parted from
   };
-  std::map<uint64_t, Met> met_;
-  uint32_t next_member_;
-  bool parting_ = false;  // somebody is met that may not be needed any more
+  std::map<uint64_t, Known> known_;  // by uid, all that rosters have named
+  bool parting_ = false;             // somebody is met that may not be needed any more
 };
 
 }  // namespace mcast

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/version.h"
 #include "engine/clock.h"
@@ -64,7 +65,10 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
       if (LaneGroup* group = l.find_group(tag)) group->core().propose_stations(stations, now);
     });
   };
-  parts_.registrar->enter(tag_, std::move(job));
+  if (const Status status = parts_.registrar->enter(tag_, std::move(job)); !status.ok()) {
+    log(LogLevel::kWarn, "group '%s' has no aggregators: %s", name_.c_str(),
+        status.message().c_str());
+  }
 }
 
 void NetworkGroup::wait_for_stations(Nanos deadline, const std::function<bool()>& interrupted) {

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -42,10 +41,10 @@ Registrar::~Registrar() {
   if (wake_ >= 0) ::close(wake_);
 }
 
-void Registrar::enter(uint64_t group, Job job) {
+Status Registrar::enter(uint64_t group, Job job) {
   const std::lock_guard<std::mutex> held(mutex_);
   if (wake_ < 0) wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (wake_ < 0) return Status::system(errno, "no descriptor to wake the registrar by");
   if (!thread_.joinable()) {
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { loop(); });
@@ -55,6 +54,7 @@ void Registrar::enter(uint64_t group, Job job) {
   entry.job = std::move(job);
   entry.gather_until = monotonic_now() + kGather;
   wake();
+  return {};
 }
 
 void Registrar::settled(uint64_t group, const std::vector<uint64_t>& uids) {

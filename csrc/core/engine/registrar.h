@@ -40,8 +40,9 @@ class Registrar {
   Registrar(const Registrar&) = delete;
   Registrar& operator=(const Registrar&) = delete;
 
-  // `group`: its tag, as for the calls below. Throws where no thread can be had.
-  void enter(uint64_t group, Job job);
+  // `group`: its tag, as for the calls below. Not ok: nobody is asked. Throws where no thread can
+  // be had.
+  Status enter(uint64_t group, Job job);
   // As RosterEvents. After leave(): nothing happens.
   void settled(uint64_t group, const std::vector<uint64_t>& uids);
   void lost(uint64_t group, uint64_t uid, const std::string& why);

@@ -279,20 +279,23 @@ TEST(Roster, WordsOutOfPlaceAreCounted) {
   expect_good(runs, 3);
 }
 
-// One more call of each rank, at a time of its own.
+// Calls of all ranks, each at a time of its own.
 struct Calls {
-  RosterWorld& w;
-  Rng& rng;
-  Runs runs;
-  uint64_t next = 0;
+  Calls(RosterWorld& world, Rng& random) : w(world), rng(random), called(world.c.size()) {}
   void round() {
-    const uint64_t id = ++next;
+    rounds++;
     for (Member r = 0; r < w.c.size(); r++) {
       w.c.at(w.c.now() + static_cast<Nanos>(rng.below(30 * kMilli)),
-             [this, r, id] { runs.push_back(w.c.allgather(r, 20'000, id)); });
+             [this, r] { runs.push_back(w.c.allgather(r, 20'000, ++called[r])); });
     }
   }
-  bool over() const { return runs.size() == next * w.c.size() && all_done(runs); }
+  bool over() const { return runs.size() == rounds * w.c.size() && all_done(runs); }
+
+  RosterWorld& w;
+  Rng& rng;
+  std::vector<uint64_t> called;  // by rank
+  Runs runs;
+  uint64_t rounds = 0;
 };
 
 // Rosters come at any time, stations fall silent, die and lose ranks, clocks differ: operations go
@@ -304,7 +307,7 @@ std::string random_rosters(uint64_t seed) {
   options.net.jitter = static_cast<Nanos>(rng.below(5 * kMilli));
   options.group.arity = 2 + static_cast<uint32_t>(rng.below(3));
   RosterWorld w(options);
-  Calls calls{w, rng, {}};
+  Calls calls(w, rng);
   // What ranks have had in force, noted while it is.
   std::map<Sequence, StationSet> sets;
   std::string wrong;

@@ -92,7 +92,7 @@ class RegistrarTest : public testing::Test {
 };
 
 TEST_F(RegistrarTest, AsksOffersAndSaysGoodbye) {
-  registrar.enter(kGroup, offers.job({a.address(), b.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());
   const auto at_a = a.take(), at_b = b.take();
   ASSERT_TRUE(at_a && at_b);
   const auto asked = at_a->read();
@@ -119,7 +119,7 @@ TEST_F(RegistrarTest, AsksOffersAndSaysGoodbye) {
 }
 
 TEST_F(RegistrarTest, OneThatRefusesIsNamedAndAskedAgain) {
-  registrar.enter(kGroup, offers.job({a.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   auto at_a = a.take();
   ASSERT_TRUE(at_a && at_a->read());
   at_a->send(wire::Refuse{"quota", "quota 512M, 498M in use"});
@@ -137,7 +137,7 @@ TEST_F(RegistrarTest, OneThatRefusesIsNamedAndAskedAgain) {
 
 TEST_F(RegistrarTest, OneThatHangsHoldsUpNobody) {
   const Nanos start = monotonic_now();
-  registrar.enter(kGroup, offers.job({a.address(), b.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());
   const auto at_a = a.take(), at_b = b.take();
   ASSERT_TRUE(at_a && at_b);
   at_b->send(admits({20}));
@@ -163,7 +163,7 @@ TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
   };
   for (const auto& [bytes, why] : said) {
     Registrar one;
-    one.enter(kGroup, offers.job({a.address()}));
+    ASSERT_TRUE(one.enter(kGroup, offers.job({a.address()})).ok());
     {
       const auto at_a = a.take();
       ASSERT_TRUE(at_a && at_a->read());
@@ -181,7 +181,7 @@ TEST_F(RegistrarTest, WhereNobodyListensOrNobodyIsKnown) {
     AggregatorStub gone;
     nobody = gone.address();
   }
-  registrar.enter(kGroup, offers.job({nobody, {"no-such-host.invalid", 7117}}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({nobody, {"no-such-host.invalid", 7117}})).ok());
   EXPECT_EQ(offers.next(30 * kSecond), Uids{});
   ASSERT_TRUE(soon([&] { return state(registrar, 1) == "unreachable"; }, 30 * kSecond));
   EXPECT_TRUE(contains(reason(registrar, 0), "Connection refused")) << reason(registrar, 0);
@@ -196,7 +196,7 @@ TEST_F(RegistrarTest, WhereNobodyListensOrNobodyIsKnown) {
 // A rank has lost a station: nothing of the aggregator is offered any more; it is told, and asked
 // again; a new process has other uids.
 TEST_F(RegistrarTest, OneThatIsLostIsAskedAfterASecond) {
-  registrar.enter(kGroup, offers.job({a.address(), b.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());
   const auto at_a = a.take(), at_b = b.take();
   ASSERT_TRUE(at_a && at_a->read() && at_b);
   at_a->send(admits({10, 11}));
@@ -224,7 +224,7 @@ TEST_F(RegistrarTest, OneThatIsLostIsAskedAfterASecond) {
 
 // The connection alone says nothing of the stations: ranks would notice.
 TEST_F(RegistrarTest, AConnectionThatEndsTakesNoStation) {
-  registrar.enter(kGroup, offers.job({a.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   {
     const auto at_a = a.take();
     ASSERT_TRUE(at_a);
@@ -237,7 +237,7 @@ TEST_F(RegistrarTest, AConnectionThatEndsTakesNoStation) {
 }
 
 TEST_F(RegistrarTest, OneThatDrainsIsLeftWhenNoRankSpeaksToIt) {
-  registrar.enter(kGroup, offers.job({a.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   const auto at_a = a.take();
   ASSERT_TRUE(at_a && at_a->read());
   at_a->send(admits({10, 11}));
@@ -257,8 +257,8 @@ TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
   for (int round = 0; round < 20; round++) {
     Registrar one;
     Offers others;
-    one.enter(kGroup, offers.job({a.address()}));
-    one.enter(kGroup + 1, others.job({a.address()}));
+    ASSERT_TRUE(one.enter(kGroup, offers.job({a.address()})).ok());
+    ASSERT_TRUE(one.enter(kGroup + 1, others.job({a.address()})).ok());
     const auto first = a.take(), second = a.take();
     ASSERT_TRUE(first && second && first->read() && second->read());
     first->send(admits({10}));
@@ -277,7 +277,7 @@ TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
 
 // The child has no thread, and none of the connections.
 TEST_F(RegistrarTest, AForkedChildHoldsNoConnection) {
-  registrar.enter(kGroup, offers.job({a.address()}));
+  ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   auto at_a = a.take();
   ASSERT_TRUE(at_a && at_a->read());
   at_a->send(admits({10}));
