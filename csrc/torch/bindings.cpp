@@ -144,6 +144,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["transport"] = stats.transport;
   result["transport_reason"] = stats.transport_reason;
   result["contributions"] = stats.contributions;
+  result["fold"] = stats.fold;
   result["streams"] = stats.streams;
   result["aggregators"] = aggregators;
   result["chunk"] = stats.chunk;

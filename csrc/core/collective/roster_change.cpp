@@ -35,8 +35,9 @@ std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
 
 }  // namespace
 
-RosterChange::RosterChange(GroupContext& context)
+RosterChange::RosterChange(GroupContext& context, Stations& stations)
     : g_(context),
+      stations_(stations),
       line_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
                       wire::FrameType::kRosterAt}) {}
 
@@ -132,9 +133,9 @@ void RosterChange::lose_unreached() {
     const std::string why = contact == nullptr   ? "it is not met"
                             : contact->down.ok() ? "no answer for " + seconds_text(kPatience)
                                                  : contact->down.message();
-    lose(roster_.version, m,
-         "rank " + std::to_string(g_.self) + " cannot reach the station at " + address_of(m) +
-             ": " + why);
+    stations_.lose(roster_.version, m,
+                   "rank " + std::to_string(g_.self) + " cannot reach the station at " +
+                       address_of(m) + ": " + why);
   }
 }
 
@@ -183,7 +184,6 @@ void RosterChange::in_force(Sequence from) {
   for (const Member m : members_) {
     g_.send_frame(m, Channel::kReduce, wire::FrameType::kRoster, from, 0, body);
   }
-  lose_unreached();
   settle();
 }
 
@@ -221,33 +221,6 @@ void RosterChange::part_unused() {
     g_.port.part(station.member);
     if (at_top() && events_.parted) events_.parted(uid);
   }
-}
-
-void RosterChange::lose(uint32_t version, Member station, const std::string& why) {
-  if (!g_.stations.lose(version, station)) return;
-  wire::Writer body;
-  wire::put_agg_gone(body, {version, station, why});
-  g_.flood(wire::FrameType::kAggGone, 0, 0, body.bytes(), kNoMember);
-  on_lost(version, station, why);
-}
-
-void RosterChange::on_station_down(Member station, const Status& why) {
-  for (const uint32_t version : g_.stations.versions_with(station)) {
-    lose(version, station,
-         "rank " + std::to_string(g_.self) + " has lost the station at " + address_of(station) +
-             ": " + why.message());
-  }
-}
-
-void RosterChange::on_gone(const Frame& header, ConstBytes body) {
-  wire::AggGone gone;
-  if (!wire::parse_agg_gone(body, gone) || !g_.is_station(gone.station)) {
-    g_.counters.add(Counter::malformed);
-    return;
-  }
-  if (!g_.stations.lose(gone.roster, gone.station)) return;
-  g_.flood(wire::FrameType::kAggGone, 0, 0, body, header.member);
-  on_lost(gone.roster, gone.station, gone.text);
 }
 
 void RosterChange::on_lost(uint32_t version, Member station, const std::string& why) {

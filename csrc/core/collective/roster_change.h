@@ -14,6 +14,7 @@
 
 #include "collective/group_context.h"
 #include "collective/line.h"
+#include "collective/stations.h"
 #include "wire/aggregation.h"
 
 namespace mcast {
@@ -31,7 +32,7 @@ struct RosterEvents {
 
 class RosterChange {
  public:
-  explicit RosterChange(GroupContext& context);
+  RosterChange(GroupContext& context, Stations& stations);
 
   void set_listener(RosterEvents events) { events_ = std::move(events); }
 
@@ -50,10 +51,7 @@ class RosterChange {
 
   // Roster, RosterReach, RosterLine, RosterReady, RosterAt of a rank.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
-  void on_gone(const wire::FrameHeader& header, ConstBytes body);
-  // The connection to it has ended.
-  void on_station_down(Member station, const Status& why);
-  // StationTable has noted the loss, here or by another rank's word.
+  // Stations has noted the loss, here or by another rank's word.
   void on_lost(uint32_t version, Member station, const std::string& why);
 
   // For a station to answer, from the moment that a rank hears of it.
@@ -79,8 +77,6 @@ class RosterChange {
   // Of the version that is being agreed; else counted.
   bool is_current(ConstBytes body);
 
-  // This rank has found it, and tells all.
-  void lose(uint32_t version, Member station, const std::string& why);
   void lose_unreached();
   std::string address_of(Member station) const;
   std::vector<uint64_t> uids_in_force() const;
@@ -88,6 +84,7 @@ class RosterChange {
   bool at_top() const { return g_.tree.is_top(g_.self); }
 
   GroupContext& g_;
+  Stations& stations_;
   RosterEvents events_;
   Line line_;
   std::optional<std::vector<wire::StationEntry>> proposed_;

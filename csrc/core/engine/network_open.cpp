@@ -41,6 +41,7 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.liveness_limit = config_.liveness_limit;
   p.alpha = config_.cutoff;
   p.probe_timeout = config_.probe_timeout;
+  p.aggregator_patience = config_.aggregator_patience;
   p.try_multicast = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
   p.require_multicast = config_.algorithm == "multicast";

@@ -54,7 +54,7 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
   }
   ask.chunk = static_cast<uint32_t>(agreement.agreed.chunk);
   ask.incast = config_.incast;
-  ask.fold = "rank";
+  ask.fold = config_.fold;
   ask.aggregate = config_.aggregate;
   ask.link_rate = config_.link_rate;
   job.offer = [weak = std::weak_ptr(parts_.lanes.reduce),

@@ -279,9 +279,9 @@ TEST(Roster, WordsOutOfPlaceAreCounted) {
   expect_good(runs, 3);
 }
 
-// Calls of all ranks, each at a time of its own.
-struct Calls {
-  Calls(RosterWorld& world, Rng& random) : w(world), rng(random), called(world.c.size()) {}
+// RandomCalls of all ranks, each at a time of its own.
+struct RandomCalls {
+  RandomCalls(RosterWorld& world, Rng& random) : w(world), rng(random), called(world.c.size()) {}
   void round() {
     rounds++;
     for (Member r = 0; r < w.c.size(); r++) {
@@ -307,7 +307,7 @@ std::string random_rosters(uint64_t seed) {
   options.net.jitter = static_cast<Nanos>(rng.below(5 * kMilli));
   options.group.arity = 2 + static_cast<uint32_t>(rng.below(3));
   RosterWorld w(options);
-  Calls calls(w, rng);
+  RandomCalls calls(w, rng);
   // What ranks have had in force, noted while it is.
   std::map<Sequence, StationSet> sets;
   std::string wrong;
