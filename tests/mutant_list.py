@@ -390,9 +390,9 @@ MUTANTS = [
     ),
     Mutant(
         "line-drawn-at-the-least-operation",
-        "collective/path_switch.cpp",
-        "line_ = std::max(line_, header.argument);",
-        "line_ = std::min(line_, header.argument);",
+        "collective/line.cpp",
+        "most_ = std::max(most_, header.argument);",
+        "most_ = std::min(most_, header.argument);",
         "collective",
         "*PathLine*",
     ),

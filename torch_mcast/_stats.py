@@ -52,6 +52,9 @@ def stats(group: Any = None) -> dict[str, Any]:
     fold        order of the contributions in a reduction: "rank" or "turn" (setting)
     streams     large broadcasts and all-gathers are received by "every rank", or by
                 "one rank per host (4)", of which the others on the host take them
+    aggregators  on rank 0, of each address in MCAST_AGGREGATORS: {"address", "state": "asking",
+                "admitted", "refused", "unreachable", "lost" or "draining", "reason", "stations",
+                "capacity" in links of a rank}; elsewhere, and in groups of one host, empty
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them

@@ -114,6 +114,16 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
     row["sent_bytes"] = stats.repair_from_to[peer].second;
     repairs[py::int_(peer)] = row;
   }
+  py::list aggregators;
+  for (const AggregatorStats& aggregator : stats.aggregators) {
+    py::dict row;
+    row["address"] = aggregator.address;
+    row["state"] = aggregator.state;
+    row["reason"] = aggregator.reason;
+    row["stations"] = aggregator.stations;
+    row["capacity"] = aggregator.capacity;
+    aggregators.append(row);
+  }
   py::dict calls;
   py::dict bytes;
   for (size_t i = 0; i < kOpCount; ++i) {
@@ -136,6 +146,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["contributions"] = stats.contributions;
   result["fold"] = stats.fold;
   result["streams"] = stats.streams;
+  result["aggregators"] = aggregators;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;

@@ -51,6 +51,11 @@ def test_defaults_are_the_tables(monkeypatch):
         ({"eager": -1}, ValueError, "eager"),
         ({"eager": 1 << 40}, ValueError, "eager"),
         ({"chunk": "many"}, ValueError, "many"),
+        ({"aggregators": "agg1"}, ValueError, "host:port, each once, separated by commas"),
+        ({"aggregators": "a:1,a:1"}, ValueError, "host:port, each once"),
+        ({"aggregate": "all"}, ValueError, "careful, both or off"),
+        ({"aggregator_patience": 1}, ValueError, "milliseconds from 10 to 600000"),
+        ({"link_rate": "fast"}, ValueError, "kbit, mbit or gbit"),
         ({"fallback": "mpi"}, ValueError, "fallback must be 'auto', 'gloo' or 'none', got 'mpi'"),
     ],
 )

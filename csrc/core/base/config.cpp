@@ -13,9 +13,11 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <string_view>
 #include <variant>
+
+#include "base/net_address.h"
+#include "base/units.h"
 
 namespace mcast {
 namespace {
@@ -57,6 +59,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   }
   if (name == "fold") return {"rank", "turn"};
   if (name == "lane_policy") return {"fair", "gather"};
+  if (name == "aggregate") return {"careful", "both", "off"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "device_wait") return {"stream", "host"};
   if (name == "debug") return {"off", "error", "warn", "info", "trace"};
@@ -108,28 +111,6 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "32768", "32K", "32 k". False: not a number of that form, or too large for 64 bits (every range
-// ends far below that).
-bool parse_unsigned(std::string_view text, uint64_t* out) {
-  uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return false;
-  const std::string suffix = lower(trim({rest, text.data() + text.size()}));
-  unsigned shift = 0;
-  if (suffix == "k") {
-    shift = 10;
-  } else if (suffix == "m") {
-    shift = 20;
-  } else if (suffix == "g") {
-    shift = 30;
-  } else if (!suffix.empty()) {
-    return false;
-  }
-  if (value > std::numeric_limits<uint64_t>::max() >> shift) return false;
-  *out = value << shift;
-  return true;
-}
-
 // A number of milliseconds, also "0.5" and "1e3"; locale-independent.
 bool parse_milliseconds(std::string_view text, double* out) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
@@ -148,6 +129,9 @@ std::string allowed(const Row& row) {
   const std::string range = format_bound(row.info.min) + " to " + format_bound(row.info.max);
   switch (row.info.kind) {
     case 'U': {
+      if (row.info.name == std::string_view("link_rate")) {
+        return "bits per second from " + range + ", kbit, mbit or gbit allowed behind the number";
+      }
       const bool chunk = row.info.name == std::string_view("chunk");
       return "a whole number from " + range + ", suffix K, M or G (2^10, 2^20, 2^30) allowed" +
              (chunk ? ", and a multiple of " + std::to_string(kChunkMultiple) : "");
@@ -155,6 +139,10 @@ std::string allowed(const Row& row) {
     case 'D':
       return "milliseconds from " + range + ", a number without unit";
     default: {
+      if (row.info.name == std::string_view("aggregators")) {
+        return "host:port, each once, separated by commas, at most " +
+               std::to_string(kMostAggregators);
+      }
       std::string list;
       for (size_t i = 0; i < row.choices.size(); ++i) {
         if (i > 0) list += i + 1 == row.choices.size() ? " or " : ", ";
@@ -165,12 +153,24 @@ std::string allowed(const Row& row) {
   }
 }
 
+// As they are written, without blanks, so that ranks that mean the same agree.
+bool assign_aggregators(Config& config, std::string_view text) {
+  const Result<std::vector<NetAddress>> all = parse_net_addresses(text, kMostAggregators);
+  if (!all.ok()) return false;
+  config.aggregators.clear();
+  for (const NetAddress& one : *all) {
+    config.aggregators += (config.aggregators.empty() ? "" : ",") + one.text();
+  }
+  return true;
+}
+
 // False: `text` is not allowed, `config` is as before.
 bool assign(Config& config, const Row& row, std::string_view text) {
   text = trim(text);
   if (const auto* u = std::get_if<uint64_t Config::*>(&row.field)) {
     uint64_t value = 0;
-    if (!parse_unsigned(text, &value)) return false;
+    const bool rate = *u == &Config::link_rate && text != "0";
+    if (!(rate ? parse_rate(text, value) : parse_size(text, value))) return false;
     const auto as_double = static_cast<double>(value);
     if (as_double < row.info.min || as_double > row.info.max) return false;
     if (*u == &Config::chunk && value % kChunkMultiple != 0) return false;
@@ -185,6 +185,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
     return true;
   }
   const auto s = std::get<std::string Config::*>(row.field);
+  if (s == &Config::aggregators) return assign_aggregators(config, text);
   if (row.choices.empty()) {
     config.*s = std::string(text);
     return true;

@@ -28,8 +28,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
 #undef MCAST_TRANSPORT_NAME
 
 // kind, name, env, default, min, max, agreed, lane, help.
-// Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30), D duration in
-// milliseconds (may be fractional), S string.
+// Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30; link_rate: as tc has
+// rates, "300mbit"), D duration in milliseconds (may be fractional), S string.
 #define MCAST_SETTINGS(U, D, S)                                                                   \
   S(transport, "MCAST_TRANSPORT", "auto", true, false,                                            \
     "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "   \
@@ -95,6 +95,18 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                       \
     "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; " \
     "gather: all-gather first")                                                                   \
+  S(aggregators, "MCAST_AGGREGATORS", "", true, false,                                            \
+    "aggregators that fold reductions for groups of several hosts, \"host:port,host:port\"; "     \
+    "empty: none")                                                                                \
+  S(aggregate, "MCAST_AGGREGATE", "careful", true, false,                                         \
+    "how much of a reduce_scatter aggregators fold: careful: as much as does not make it slower " \
+    "by more than an eighth when it runs alone; both: as much as is best beside an all_gather; "  \
+    "off: no group asks them")                                                                    \
+  D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,              \
+    "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")      \
+  U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                  \
+    "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's; 0: an "      \
+    "aggregator counts as fast as a rank")                                                        \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                         \
     "operations kept for torch_mcast.trace(), per process")                                       \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                               \
@@ -116,6 +128,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                      \
     "time that close and exit wait for small operations to be confirmed, ms")                     \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
+
+// Addresses in the setting `aggregators`, at most.
+inline constexpr size_t kMostAggregators = 64;
 
 struct Config {
 #define MCAST_U(name, env, def, lo, hi, agreed, lane, help) uint64_t name = def;

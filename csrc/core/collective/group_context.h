@@ -29,7 +29,7 @@ enum class GroupState : uint8_t {
   kNew,      // the path is not decided, nobody has been asked
   kProbing,  // members join and find out whether multicast reaches them
   kOpen,
-  kSwitching,  // no operation is started until all agree where another path begins
+  kSwitching,  // no operation is started until all agree on a line (line.h)
   kFailed,
 };
 
@@ -56,7 +56,7 @@ class GroupContext {
 
   ReduceRun::Shared reductions;  // before the operations, which give back to it when they go
   OperationQueue ops;
-  std::deque<Post> deferred;  // posts that wait for a change of path or for room
+  std::deque<Post> deferred;  // posts that wait for a line or for room
   uint32_t unfinished = 0;    // operations whose result is not there
   uint32_t large_in_flight = 0;
 

@@ -34,7 +34,12 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       inquiry_(g_),
       probe_(g_, membership_),
       early_(g_.size),
-      completion_(g_) {}
+      completion_(g_),
+      roster_(g_, stations_) {
+  stations_.on_lost = [this](uint32_t version, Member station, const std::string& why) {
+    roster_.on_lost(version, station, why);
+  };
+}
 
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
   probe_.start(now, std::move(ready));
@@ -47,6 +52,13 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
   if (g_.state == GroupState::kNew) g_.state = GroupState::kOpen;
 }
 
+// Room, and no line that is being drawn. One that never will be, since a rank has left, holds up
+// nothing: the operation will fail, and say so.
+bool GroupCore::may_admit(const Post& post) const {
+  return g_.ops.next() - g_.ops.base() < kMostUnreleased &&
+         (!g_.switching() || membership_.misses(post.sequence));
+}
+
 void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddress> at) {
   for (size_t i = 0; i < at.size(); i++) {
     g_.stations.meet(set.stations[i].member);
@@ -56,8 +68,7 @@ void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddres
 }
 
 void GroupCore::post(Post post, Nanos now) {
-  const bool room = g_.ops.next() - g_.ops.base() < kMostUnreleased;
-  if (!g_.failed() && (g_.switching() || !g_.deferred.empty() || !room)) {
+  if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -65,10 +76,9 @@ void GroupCore::post(Post post, Nanos now) {
   settle(now);
 }
 
-// What waited for a change of path or for room.
+// What waited for a line or for room.
 void GroupCore::admit_deferred(Nanos now) {
-  while (!g_.deferred.empty() && !g_.switching() && !g_.failed() &&
-         g_.ops.next() - g_.ops.base() < kMostUnreleased) {
+  while (!g_.deferred.empty() && !g_.failed() && may_admit(g_.deferred.front())) {
     Post post = std::move(g_.deferred.front());
     g_.deferred.pop_front();
     admit(std::move(post), now);
@@ -239,6 +249,11 @@ bool GroupCore::deliver() {
   if (ended_.empty()) return false;
   for (const auto& [done, status] : std::exchange(ended_, {})) done(status);
   return !ended_.empty();
+}
+
+void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos now) {
+  roster_.propose(std::move(stations));
+  settle(now);
 }
 
 void GroupCore::leave(Nanos now) {

@@ -19,6 +19,7 @@
 //   LateInquiry       who has not made the call                             late_inquiry.h
 //   PathProbe         creation: does multicast reach everybody              path_probe.h
 //   PathSwitch        the same later; to the ring and back                  path_switch.h
+//   RosterChange      which stations fold for the group, and from when on   roster_change.h
 #pragma once
 
 #include <functional>
@@ -38,6 +39,7 @@
 #include "collective/reductions.h"
 #include "collective/repair.h"
 #include "collective/ring.h"
+#include "collective/roster_change.h"
 #include "collective/small_operations.h"
 #include "collective/stations.h"
 #include "protocol/early_frames.h"
@@ -102,6 +104,11 @@ class GroupCore {
       std::function<void(const std::string& path, const std::string& why)> listener) {
     path_.set_listener(std::move(listener));
   }
+  // Of the reduce lane, at the top: the stations that fold for the group from some operation on, as
+  // far as all ranks reach them; all that are admitted now.
+  void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
+  const StationTable& stations() const { return g_.stations; }
+  void set_roster_listener(RosterEvents events) { roster_.set_listener(std::move(events)); }
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
 
@@ -121,7 +128,7 @@ class GroupCore {
   // unless much more than that is still to come.
   size_t headroom() const { return reception_.headroom(); }
   uint32_t unfinished() const { return g_.unfinished; }
-  // Those, and the ones that wait for a change of path.
+  // Those, and the ones that wait for a line.
   size_t waiting() const { return g_.unfinished + g_.deferred.size(); }
   Sequence next_sequence() const { return g_.next_sequence(); }
   // Operations whose machines are here: neither settled nor complete everywhere.
@@ -141,6 +148,7 @@ class GroupCore {
   };
 
   // group_core.cpp: an operation from the post to the release
+  bool may_admit(const Post& post) const;
   void admit(Post post, Nanos now);
   void admit_deferred(Nanos now);
   bool may_start(const Operation& op);
@@ -187,6 +195,7 @@ class GroupCore {
   PathProbe probe_;
   EarlyFrames early_;
   CompletionReports completion_;
+  RosterChange roster_;
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_;
 };
 

@@ -47,6 +47,8 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
         });
     set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
+    set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt},
+        [](C& c, F& f, B b, N n) { c.roster_.on_frame(f, b, n); });
     set({T::kRingReady}, [](C& c, F& f, B b, N) {
       if (f.member != c.ring_.successor()) return c.g_.counters.add(Counter::malformed);
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);

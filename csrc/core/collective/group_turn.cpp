@@ -27,6 +27,14 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) {
          if (c.path_.checking() || !c.g_.ops.empty()) c.path_.drive(now);
        }},
+      {[](const GroupCore& c) { return c.roster_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) {
+         c.roster_.drive(now);
+         if (c.roster_.wants_line() && !c.path_.checking() &&
+             !c.membership_.misses(c.g_.next_sequence())) {
+           c.roster_.draw(now);
+         }
+       }},
       {[](const GroupCore& c) { return c.small_.deadline(); },
        [](GroupCore& c, Nanos now, bool) {
          c.small_.announce(now);

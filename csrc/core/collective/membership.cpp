@@ -49,23 +49,25 @@ void Membership::greet() {
   }
 }
 
-bool Membership::all_stay_for(Sequence sequence) {
+std::optional<std::pair<Member, Status>> Membership::misses(Sequence sequence) const {
   for (uint32_t m = 0; m < g_.size; m++) {
     const auto member = static_cast<Member>(m);
     if (left_[m] <= sequence) {
-      g_.fail(
+      return std::pair(
+          member,
           Status(Code::kClosed, "rank " + std::to_string(m) + " has left the group (it called " +
                                     std::to_string(left_[m]) +
-                                    " operations; check that all ranks make the same calls)"),
-          member);
-      return false;
+                                    " operations; check that all ranks make the same calls)"));
     }
-    if (!g_.gone[m].ok()) {
-      g_.fail(g_.gone[m], member);
-      return false;
-    }
+    if (!g_.gone[m].ok()) return std::pair(member, g_.gone[m]);
   }
-  return true;
+  return std::nullopt;
+}
+
+bool Membership::all_stay_for(Sequence sequence) {
+  const auto missing = misses(sequence);
+  if (missing) g_.fail(missing->second, missing->first);
+  return !missing;
 }
 
 void Membership::leave() {

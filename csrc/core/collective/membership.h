@@ -3,6 +3,8 @@
 // Threads: the lane's.
 #pragma once
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "collective/group_context.h"
@@ -38,6 +40,8 @@ class Membership {
   // Says that this member posts nothing more.
   void leave();
   bool leaving() const { return left_[g_.self] != UINT32_MAX; }
+  // Who will not post this operation, and why; nobody that is known.
+  std::optional<std::pair<Member, Status>> misses(Sequence sequence) const;
   // False: somebody will not post this operation, the group fails.
   bool all_stay_for(Sequence sequence);
 

@@ -1,12 +1,8 @@
 // From multicast to the ring in the middle of a group's life, and back. A member that hears nothing
 // of another tells the top, which asks all (path_check.cpp) and, where they do not hear each other,
-// starts the switch: every member stops starting operations and answers with the number
-// of operations it has started; the top takes the largest, S, and announces that operations from S
-// on use the other path. Operations below S end as they began, by repair if need be. So all members
-// draw the line at the same operation, although some had called further ahead than others.
+// starts the switch: all agree on a line (line.h), and operations behind it use the other path.
+// Those before it end as they began, by repair if need be.
 #include "collective/path_switch.h"
-
-#include <algorithm>
 
 #include "base/log.h"
 
@@ -48,28 +44,14 @@ void PathSwitch::begin(bool to_ring, const std::string& why, Nanos now) {
 }
 
 void PathSwitch::stop_starting(bool to_ring, const std::string& why, Nanos now) {
-  g_.state = GroupState::kSwitching;
   to_ring_ = to_ring;
   reason_ = why;
-  waiting_ = g_.tree.children(g_.self);
-  line_ = g_.ops.next();
   wire::Writer body;
   body.put_text(why);
-  g_.send_to_children(wire::FrameType::kSwitch, 0, to_ring ? 0 : 1, body.bytes());
-  if (waiting_ == 0) answered(now);
+  if (const auto first = line_.stop(to_ring ? 0 : 1, body.bytes(), {})) change(*first, now);
 }
 
-void PathSwitch::answered(Nanos now) {
-  if (g_.tree.is_top(g_.self)) {
-    draw_line(line_, now);
-  } else {
-    g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kSwitchReady, 0,
-                  line_);
-  }
-}
-
-void PathSwitch::draw_line(Sequence first, Nanos now) {
-  g_.send_to_children(wire::FrameType::kSwitchAt, first, 0);
+void PathSwitch::change(Sequence first, Nanos now) {
   std::erase_if(g_.path.turns, [first](const GroupPath::Turn& t) { return t.from >= first; });
   g_.path.turns.push_back({first, to_ring_});
   g_.path.reason = "switched at operation " + std::to_string(first) + ": " + reason_;
@@ -79,7 +61,6 @@ void PathSwitch::draw_line(Sequence first, Nanos now) {
     log(LogLevel::kWarn, "group '%s' goes on by %s: %s", g_.params.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", g_.path.reason.c_str());
   }
-  g_.state = GroupState::kOpen;
   if (on_change_) on_change_(to_ring_ ? "ring" : "multicast", g_.path.reason);
 }
 
@@ -91,12 +72,10 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
     suspect(text, now);
   } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= 1) {
     if (!g_.switching()) stop_starting(header.argument == 0, text, now);
-  } else if (header.type == FrameType::kSwitchReady && g_.tree.is_child(header.member, g_.self) &&
-             g_.switching() && waiting_ > 0) {
-    line_ = std::max(line_, header.argument);
-    if (--waiting_ == 0) answered(now);
-  } else if (header.type == FrameType::kSwitchAt && from_parent && g_.switching()) {
-    draw_line(header.sequence, now);
+  } else if (header.type == FrameType::kSwitchReady) {
+    if (const auto first = line_.on_ready(header)) change(*first, now);
+  } else if (header.type == FrameType::kSwitchAt) {
+    if (const auto first = line_.on_at(header)) change(*first, now);
   } else {
     g_.counters.add(Counter::malformed);
   }

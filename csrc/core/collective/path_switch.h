@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "collective/group_context.h"
+#include "collective/line.h"
 #include "protocol/probe.h"
 #include "protocol/reachability_monitor.h"
 
@@ -16,7 +17,11 @@ namespace mcast {
 
 class PathSwitch {
  public:
-  explicit PathSwitch(GroupContext& context) : g_(context), reachability_(context.size) {}
+  explicit PathSwitch(GroupContext& context)
+      : g_(context),
+        reachability_(context.size),
+        line_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
+                        wire::FrameType::kSwitchAt}) {}
 
   // Runs when the path changes.
   void set_listener(std::function<void(const std::string& path, const std::string& why)> listener) {
@@ -45,8 +50,7 @@ class PathSwitch {
   void suspect(const std::string& why, Nanos now);
   void begin(bool to_ring, const std::string& why, Nanos now);
   void stop_starting(bool to_ring, const std::string& why, Nanos now);
-  void answered(Nanos now);
-  void draw_line(Sequence first, Nanos now);
+  void change(Sequence first, Nanos now);
   // path_check.cpp
   void check_later(Nanos now);
   void start_check(Nanos now, const std::string& why);
@@ -60,12 +64,10 @@ class PathSwitch {
   uint32_t round_ = 0;
   Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring
   std::string suspicion_;
-  // A switch that is being agreed: where to, why, how many children have not answered, and the most
-  // operations that any member of the subtree has started.
+  // A switch that is being agreed: from which operation on, where to, why.
+  Line line_;
   bool to_ring_ = false;
   std::string reason_;
-  uint32_t waiting_ = 0;
-  Sequence line_ = 0;
   std::function<void(const std::string& path, const std::string& why)> on_change_;
 };
 

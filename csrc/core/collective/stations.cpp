@@ -176,7 +176,7 @@ void Stations::on_down(Member station, const Status& why) { give_up(station, why
 void Stations::give_up(Member station, const std::string& why) {
   g_.stations.down(station, Status(Code::kPeerLost, why));
   for (const uint32_t version : g_.stations.versions_with(station)) {
-    lose(version, station, why, kNoMember);
+    lose(version, station, "rank " + std::to_string(g_.self) + " has lost it: " + why);
   }
 }
 

@@ -38,6 +38,9 @@ class Stations {
   // From a rank: a station is lost.
   void on_gone(const Frame& header, ConstBytes body);
   void on_down(Member station, const Status& why);
+  // A station of a set, which need not be in force yet, is lost; the others are told, but
+  // `told_by`.
+  void lose(uint32_t version, Member station, const std::string& why, Member told_by = kNoMember);
   // Runs when a station of a set is lost, once for each rank that learns of it.
   std::function<void(uint32_t version, Member station, const std::string& why)> on_lost;
 
@@ -60,7 +63,6 @@ class Stations {
   void open(Operation& op);
   // We have found it lost: it is out of all sets, and everybody is told.
   void give_up(Member station, const std::string& why);
-  void lose(uint32_t version, Member station, const std::string& why, Member told_by);
   void watch(Nanos now);
 
   GroupContext& g_;

@@ -105,6 +105,12 @@ void Bootstrap::agree() {
   resources_.adopt_salt(roster_.salt);
 }
 
+// Aggregators fold what comes over the network, for whole groups. The same on all ranks.
+bool Bootstrap::takes_stations() const {
+  const Config& c = spec_.config;
+  return !spec_.part && agreement_.hosts > 1 && !c.aggregators.empty() && c.aggregate != "off";
+}
+
 Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
   if (find_transport(roster_.transport)->descriptor_per_connection) {
     make_connection_room(
@@ -120,6 +126,7 @@ Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
   parts.read_host = reader_;
   parts.arrived = resources_.lanes().arrived();
   parts.trace = trace();
+  if (takes_stations()) parts.registrar = &resources_.registrar();
   auto group = std::make_shared<NetworkGroup>(spec_, std::move(parts));
   Status status = group->open(agreement_, deadline_, spec_.interrupted);
   if (!status.ok()) return status;

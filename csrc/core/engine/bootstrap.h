@@ -37,6 +37,7 @@ class Bootstrap {
   Result<std::shared_ptr<GroupBase>> share_memory();
   Status find_neighbours();
   Result<std::shared_ptr<NetworkGroup>> open_group();
+  bool takes_stations() const;
   Status split(NetworkGroup& group);
 
   // Of share_memory() and find_neighbours().

@@ -150,6 +150,7 @@ void Engine::shutdown(bool give_up) {
   const auto parts = impl_->resources.parts();
   close_all(live, give_up);
   close_all(parts, give_up);
+  impl_->resources.registrar().stop();
   for (const auto& lane : lanes) lane->stop(kGoodbyePatience);
   impl_->resources.stop_registry();
 }

@@ -64,6 +64,17 @@ struct PostOptions {
   size_t completed_step = 1u << 20;
 };
 
+// One address of the setting `aggregators`, as rank 0 knows it.
+struct AggregatorStats {
+  std::string address;
+  // "asking", "admitted", "refused", "unreachable", "lost", "draining": all but "admitted" are
+  // asked again by themselves.
+  std::string state;
+  std::string reason;     // why not; may be empty
+  uint32_t stations = 0;  // that it has admitted the group to
+  double capacity = 0;    // of these together, in links of a rank
+};
+
 struct GroupStats {
   std::string name;
   Member rank = 0, size = 0;
@@ -85,6 +96,7 @@ struct GroupStats {
   std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
+  std::vector<AggregatorStats> aggregators;  // on rank 0, in the order of the setting
 };
 
 class Group {

@@ -134,6 +134,13 @@ void NetworkGroup::fail_lane(LaneId lane, const Status& why) {
 }
 
 void NetworkGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
+  if (lane == LaneId::kReduce && parts_.registrar != nullptr) {
+    closed = [registrar = parts_.registrar, tag = tag_,
+              then = std::move(closed)](const Status& status) {
+      registrar->leave(tag);
+      then(status);
+    };
+  }
   parts_.lanes[lane]->close_group(tag_, deadline, force, std::move(closed));
 }
 
@@ -141,6 +148,7 @@ GroupStats NetworkGroup::stats() const {
   GroupStats s = common_stats();
   if (parts_.lanes.multicast == nullptr || !here()) return s;
   if (split_) split_->add_to(s);
+  if (parts_.registrar != nullptr) s.aggregators = parts_.registrar->stats(tag_);
   for (const LaneId lane : kBothLanes) {
     parts_.lanes[lane]->call([&](Lane& l, Nanos) {
       if (LaneGroup* group = l.find_group(tag_)) {

@@ -10,6 +10,7 @@
 
 #include "engine/group_base.h"
 #include "engine/lane_thread.h"
+#include "engine/registrar.h"
 #include "engine/rendezvous.h"
 #include "engine/split.h"
 
@@ -25,6 +26,8 @@ struct NetworkGroupParts {
   HostReader read_host;
   std::shared_ptr<const std::atomic<uint64_t>> arrived;  // bytes, on all multicast lanes
   std::shared_ptr<Trace> trace;                          // null: not traced
+  // Outlives the group. If there is one, aggregators may fold for the group; rank 0 asks them.
+  Registrar* registrar = nullptr;
 };
 
 class NetworkGroup final : public GroupBase {
@@ -53,6 +56,9 @@ class NetworkGroup final : public GroupBase {
                         const std::function<bool()>& interrupted);
   void settle_path();
   void describe(const Agreed& agreed);
+  void listen_to_rosters(GroupCore& core);
+  void ask_aggregators(const Agreement& agreement);
+  void wait_for_stations(Nanos deadline, const std::function<bool()>& interrupted);
   Status creation_timeout(Nanos deadline) const;
   void warn_of_ring() const;
 
@@ -72,6 +78,8 @@ class NetworkGroup final : public GroupBase {
     std::mutex mutex;
     Split* split = nullptr;
   };
+  // Set by the reduce lane, once.
+  const std::shared_ptr<std::promise<void>> first_roster_ = std::make_shared<std::promise<void>>();
   std::shared_ptr<SplitHolder> holder_ = std::make_shared<SplitHolder>();
   std::unique_ptr<Split> split_;
 };

@@ -45,6 +45,7 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.liveness_limit = config_.liveness_limit;
   p.alpha = config_.cutoff;
   p.probe_timeout = config_.probe_timeout;
+  p.aggregator_patience = config_.aggregator_patience;
   p.multicast.wanted = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
   p.multicast.required = config_.algorithm == "multicast";
@@ -78,9 +79,10 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     }
   }
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
+  if (reduces && parts_.registrar != nullptr) listen_to_rosters(core);
   // A lane that fails takes the other with it: the group is one.
   core.set_failure_listener(
-      [state = state_, tag = tag_, &lane, holder = holder_,
+      [state = state_, tag = tag_, &lane, holder = holder_, registrar = parts_.registrar,
        other = std::weak_ptr(parts_.lanes[other_lane(id)])](const Status& why) {
         // Where a peer was silent, its connections may yet break, long after the network has
         // healed: the next group must not be made over them.
@@ -93,6 +95,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
           std::lock_guard<std::mutex> lock(holder->mutex);
           if (holder->split != nullptr) holder->split->fail(why);
         }
+        if (registrar != nullptr) registrar->leave(tag);
         if (const auto o = other.lock()) {
           o->push([tag, why](Lane& l, Nanos at) {
             if (LaneGroup* group = l.find_group(tag)) {
@@ -190,6 +193,10 @@ Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
   Status status = wait_for_probe(std::move(future), deadline, interrupted);
   if (!status.ok()) return status;
   settle_path();
+  if (parts_.registrar != nullptr) {
+    if (rank_ == kConcluder) ask_aggregators(agreement);
+    wait_for_stations(deadline, interrupted);
+  }
   describe(params.agreed);
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s%s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),

@@ -54,15 +54,18 @@ std::vector<std::shared_ptr<GroupBase>> Resources::parts() const {
 void Resources::lock() {
   lanes_.lock();
   mutex_.lock();
+  registrar_.lock();
 }
 
 void Resources::unlock() {
+  registrar_.unlock();
   mutex_.unlock();
   lanes_.unlock();
 }
 
 void Resources::abandon_after_fork() noexcept {
   lanes_.abandon_after_fork();
+  registrar_.abandon_after_fork();
   if (registry_) registry_->abandon_after_fork();
 }
 

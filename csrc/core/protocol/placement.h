@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace mcast {
@@ -20,6 +21,13 @@ enum class AggregateMode : uint8_t {
   kBoth,     // it is planned for an all_gather beside it
   kOff,      // the ranks fold everything
 };
+
+// One of the setting's words.
+constexpr AggregateMode aggregate_mode(std::string_view setting) noexcept {
+  return setting == "both"  ? AggregateMode::kBoth
+         : setting == "off" ? AggregateMode::kOff
+                            : AggregateMode::kCareful;
+}
 
 // What the owner of a shard does with its own contribution to a segment that a station folds.
 enum class OwnShard : uint8_t {

@@ -166,6 +166,9 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
 
   StreamAddress address(bool loopback) const override { return inner_.address(loopback); }
   PeerId add_peer(const StreamAddress& address) override { return inner_.add_peer(address); }
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override {
+    return inner_.expect(uids);
+  }
   size_t queued(PeerId peer, Channel channel) const override {
     return inner_.queued(peer, channel);
   }

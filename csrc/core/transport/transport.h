@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,10 @@ class Stream {
   virtual StreamAddress address(bool loopback) const = 0;
   // The id of this address; adds it if new. Connections are made lazily, by the first send.
   virtual PeerId add_peer(const StreamAddress& address) = 0;
+  // Instead of add_peer(), for an endpoint that others come to: its peers are these uids, and
+  // nobody else gets in. Where each can be reached is learnt when it comes; nothing may be sent to
+  // it before. Once, before the first poll(). Returns their ids, in this order.
+  virtual std::vector<PeerId> expect(std::span<const uint64_t> uids) = 0;
 
   // Queues one frame made of `parts`, copied unless the medium takes them at once. Never fails
   // visibly: a broken peer is reported by on_peer_down. Callers bound bulk by queued().

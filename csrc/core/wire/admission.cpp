@@ -78,8 +78,10 @@ void put(std::string& out, const Ask& ask) {
   put_field(out, "chunk", std::to_string(ask.chunk));
   put_field(out, "incast", std::to_string(ask.incast));
   put_field(out, "fold", ask.fold);
+  put_field(out, "aggregate", ask.aggregate);
   put_field(out, "roster", std::to_string(ask.roster));
   put_field(out, "memory", std::to_string(ask.memory));
+  put_field(out, "link_rate", std::to_string(ask.link_rate));
   put_field(out, "rack", ask.rack);
 }
 
@@ -117,8 +119,10 @@ void read_record(FieldReader& in, Ask& ask) {
   in.read("chunk", ask.chunk);
   in.read("incast", ask.incast);
   in.read("fold", ask.fold);
+  in.read("aggregate", ask.aggregate);
   in.read("roster", ask.roster);
   in.read("memory", ask.memory);
+  in.read("link_rate", ask.link_rate);
   in.read("rack", ask.rack);
 }
 

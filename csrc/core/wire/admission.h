@@ -1,7 +1,7 @@
 // What the process of member 0 and an aggregator tell each other about one group, over a connection
 // that lasts as long as the job: Ask, then Accept or Refuse; later Bye (the group has ended) or
-// Draining (the aggregator is about to). Text records of at most kMaxAdmission bytes; whoever reads
-// them from a connection frames them. A group of some 2,500 ranks fits.
+// Draining (the aggregator is about to). Text records of at most kMaxAdmission bytes, framed as in
+// wire/record_stream.h. A group of some 2,500 ranks fits.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,10 @@ struct Ask {
   uint32_t chunk = 0;             // bytes
   uint64_t incast = 0;            // setting, bytes
   std::string fold;               // setting
+  std::string aggregate;          // setting
   uint32_t roster = 0;            // version that the stations would be in
   uint64_t memory = 0;            // that the asker expects a station to need, bytes
+  uint64_t link_rate = 0;         // setting, bits per second of a rank's link; 0: not told
   std::string rack;               // setting; empty: none
   bool operator==(const Ask&) const = default;
 };

@@ -248,12 +248,12 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
   // Ranks of different builds compare it.
   Config config;
   const std::string text = config.agreed_text();
-  ASSERT_EQ(
-      text,
-      "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
-      "window=0 chains=0 subgroups=1 arity=32 "
-      "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 liveness_limit=20000 "
-      "probe_timeout=2000");
+  ASSERT_EQ(text,
+            "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
+            "window=0 chains=0 subgroups=1 arity=32 "
+            "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 "
+            "aggregators= aggregate=careful aggregator_patience=1000 link_rate=0 "
+            "liveness_limit=20000 probe_timeout=2000");
 }
 
 // Which settings keep groups apart: a row that loses its mark would join sockets that differ.
@@ -274,6 +274,37 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
                                    "ttl", "pin", "liveness_limit", "probe_timeout"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
+}
+
+TEST(Config, AggregatorsAreAddresses) {
+  const Config config = good({{"aggregators", " agg1:7117 , 10.0.0.9:7118,[fd00::9]:1 "}});
+  EXPECT_EQ(config.aggregators, "agg1:7117,10.0.0.9:7118,[fd00::9]:1");
+  EXPECT_EQ(good({{"aggregators", ""}}, {{"MCAST_AGGREGATORS", "a:1"}}).aggregators, "");
+  EXPECT_EQ(good({}, {{"MCAST_AGGREGATORS", "a:1"}}).aggregators, "a:1");
+  for (const char* wrong : {"a", "a:", ":1", "a:0", "a:65536", "a:1,", "a:1,,b:1", "a:1,a:1",
+                            "a b:1", "[::1:7117", "a:1;b:1", "a:-1", "rack/a:1"}) {
+    EXPECT_THAT(error({{"aggregators", wrong}}),
+                AllOf(HasSubstr("setting aggregators"), HasSubstr(wrong),
+                      HasSubstr("host:port, each once, separated by commas, at most 64")))
+        << wrong;
+  }
+  std::string many = "a:1";
+  for (int i = 2; i <= 65; i++) many += ",a:" + std::to_string(i);
+  EXPECT_THAT(error({{"aggregators", many}}), HasSubstr("at most 64"));
+  EXPECT_THAT(error({{"aggregate", "some"}}), HasSubstr("careful, both or off"));
+  EXPECT_EQ(good({{"aggregate", "OFF"}}).aggregate, "off");
+  EXPECT_EQ(good({{"aggregator_patience", "250"}}).aggregator_patience, 250 * kMilli);
+}
+
+TEST(Config, TheRateOfALinkIsWrittenLikeARate) {
+  EXPECT_EQ(good({{"link_rate", "300mbit"}}).link_rate, 300'000'000u);
+  EXPECT_EQ(good({{"link_rate", "25 Gbit"}}).link_rate, 25'000'000'000u);
+  EXPECT_EQ(good({{"link_rate", "5"}}).link_rate, 5u);
+  EXPECT_EQ(good({{"link_rate", "0"}}).link_rate, 0u);
+  for (const char* wrong : {"fast", "300M", "20000gbit", "-1"}) {
+    EXPECT_THAT(error({{"link_rate", wrong}}),
+                AllOf(HasSubstr("bits per second from 0 to"), HasSubstr("kbit, mbit or gbit")));
+  }
 }
 
 TEST(Config, ReadEnvironmentTakesOurVariablesOnly) {

@@ -35,12 +35,14 @@ constexpr std::string_view kHostDrivers[] = {"attachment", "futex",         "inb
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group",  // facts
-    "rendezvous roster transport_choice",            // what ranks agree on
-    "lane lane_thread lane_pool",                    // what drives groups
-    "exchange group_base group_posts",               // what all groups do alike
-    "split",                                         // carrying one out by others
-    "network_group network_open host_group rails subgroups",
+    "clock connection_room fault_classifier group signals_blocked",  // facts
+    "admission admission_link",            // an aggregator, as a group knows it
+    "rendezvous roster transport_choice",  // what ranks agree on
+    "lane lane_thread lane_pool",          // what drives groups
+    "exchange group_base group_posts",     // what all groups do alike
+    "split",                               // carrying one out by others
+    "registrar",                           // asking aggregators
+    "network_group network_open network_stations host_group rails subgroups",
     "resources",  // what groups share
     "bootstrap bootstrap_host bootstrap_split",
     "engine",

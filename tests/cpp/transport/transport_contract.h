@@ -298,6 +298,27 @@ TYPED_TEST_P(TransportContract, AnUnknownPeerGetsTheIdItIsAddedWithLater) {
   EXPECT_EQ(this->node(0).frames[0].data, pattern(30, 2));
 }
 
+TYPED_TEST_P(TransportContract, AnEndpointThatExpectsPeersLetsInNobodyElse) {
+  this->make_nodes(3);
+  const uint64_t uids[] = {this->node(1).st().address(true).uid, 12345};
+  const std::vector<PeerId> ids = this->node(0).st().expect(uids);
+  ASSERT_EQ(ids.size(), 2u);
+  this->node(2).send(this->introduce(2, 0), Channel::kControl, pattern(20, 1));
+  this->settle();
+  const PeerId at1 = this->introduce(1, 0);
+  this->node(1).send(at1, Channel::kControl, pattern(30, 2));
+  ASSERT_TRUE(this->pump([&] { return !this->node(0).frames.empty(); }));
+  ASSERT_EQ(this->node(0).frames.size(), 1u);
+  EXPECT_EQ(this->node(0).frames[0].peer, ids[0]);
+  EXPECT_EQ(this->node(0).frames[0].data, pattern(30, 2));
+  EXPECT_TRUE(this->node(0).downs.empty());
+  // Its address is known from then on, also for other channels.
+  this->node(0).send(ids[0], Channel::kReduce, pattern(40, 3));
+  ASSERT_TRUE(this->pump([&] { return !this->node(1).frames.empty(); }));
+  EXPECT_EQ(this->node(1).frames[0].peer, at1);
+  EXPECT_EQ(this->node(1).frames[0].data, pattern(40, 3));
+}
+
 TYPED_TEST_P(TransportContract, AVanishedPeerIsReportedOnce) {
   this->make_nodes(2);
   const PeerId peer = this->introduce(0, 1);
@@ -408,9 +429,9 @@ REGISTER_TYPED_TEST_SUITE_P(
     JoinsAreCountedAndLeaveStopsDelivery, OnlyTheJoinedAddressIsReceived,
     PortZeroIsRefusedAndTheBudgetIsPositive, StreamsCarryFramesBothWaysInOrder,
     PartsOfAFrameAreJoined, LargestFramesPass, SimultaneousConnectsLoseAndDoubleNothing,
-    AnUnknownPeerGetsTheIdItIsAddedWithLater, AVanishedPeerIsReportedOnce,
-    AGoodbyeDeliversEverythingAndIsGraceful, BothSidesMaySayGoodbyeAtOnce,
-    ClosingWithoutPeersIsAtOnce, WakeEndsAWaitNowOrTheNextOne, WaitEndsWhenAFrameOrADatagramArrives,
-    AnAbandonedEndpointIsSilent, DescribesItself);
+    AnUnknownPeerGetsTheIdItIsAddedWithLater, AnEndpointThatExpectsPeersLetsInNobodyElse,
+    AVanishedPeerIsReportedOnce, AGoodbyeDeliversEverythingAndIsGraceful,
+    BothSidesMaySayGoodbyeAtOnce, ClosingWithoutPeersIsAtOnce, WakeEndsAWaitNowOrTheNextOne,
+    WaitEndsWhenAFrameOrADatagramArrives, AnAbandonedEndpointIsSilent, DescribesItself);
 
 }  // namespace mcast::testing

@@ -217,8 +217,10 @@ Ask some_ask() {
   ask.chunk = 1408;
   ask.incast = 2u << 20;
   ask.fold = "turn";
+  ask.aggregate = "careful";
   ask.roster = 1;
   ask.memory = 4500000;
+  ask.link_rate = 300'000'000;
   ask.rack = "rackA";
   return ask;
 }

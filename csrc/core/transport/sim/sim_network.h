@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <set>
 #include <vector>
@@ -173,6 +174,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override {
     const auto it = network_->stream_queued_.find({index_, peer, channel});
@@ -208,6 +210,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
   bool said_goodbye_ = false;
+  std::optional<std::set<PeerId>> expected_;  // nobody else is heard
 };
 
 }  // namespace mcast

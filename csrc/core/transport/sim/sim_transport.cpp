@@ -91,6 +91,13 @@ PeerId SimTransport::add_peer(const StreamAddress& address) {
   return static_cast<PeerId>(address.uid - 1);
 }
 
+std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
+  std::vector<PeerId> ids;
+  for (const uint64_t uid : uids) ids.push_back(static_cast<PeerId>(uid - 1));
+  expected_.emplace(ids.begin(), ids.end());
+  return ids;
+}
+
 void SimTransport::send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) {
   std::vector<std::byte> frame;
   for (const ConstBytes part : parts) frame.insert(frame.end(), part.begin(), part.end());
@@ -103,11 +110,13 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
   for (size_t n = frames_.size(); n > 0; n--, events++) {
     const InFrame frame = std::move(frames_.front());
     frames_.pop_front();
+    if (expected_ && expected_->count(static_cast<PeerId>(frame.from)) == 0) continue;
     sink.on_frame(static_cast<PeerId>(frame.from), frame.channel, frame.bytes);
   }
   for (size_t n = downs_.size(); n > 0; n--, events++) {
     const Down down = downs_.front();
     downs_.pop_front();
+    if (expected_ && expected_->count(static_cast<PeerId>(down.peer)) == 0) continue;
     sink.on_peer_down(static_cast<PeerId>(down.peer),
                       Status(Code::kPeerLost, "connection reset by peer"), down.graceful);
   }

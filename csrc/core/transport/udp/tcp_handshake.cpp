@@ -166,10 +166,11 @@ void TcpStream::on_hello(TcpConnection& c) {
     return refuse(c);
   }
   const auto known = by_uid_.find(hello->source);
+  if (known == by_uid_.end() && !strangers_) return refuse(c);
+  const bool located = known != by_uid_.end() && !peers_[known->second].address.host.empty();
   const PeerId id =
-      known != by_uid_.end()
-          ? known->second
-          : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
+      located ? known->second
+              : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
   if (peers_[id].down) return refuse(c);
 
   c.peer = id;

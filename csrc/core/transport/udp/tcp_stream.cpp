@@ -54,6 +54,13 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
   return it->second;
 }
 
+std::vector<PeerId> TcpStream::expect(std::span<const uint64_t> uids) {
+  std::vector<PeerId> ids;
+  for (const uint64_t uid : uids) ids.push_back(add_peer({.uid = uid, .host = "", .port = 0}));
+  strangers_ = false;
+  return ids;
+}
+
 size_t TcpStream::queued(PeerId id, Channel channel) const {
   if (id >= peers_.size()) return 0;
   size_t bytes = 0;

@@ -43,6 +43,7 @@ class TcpStream final : public Stream {
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
@@ -141,6 +142,7 @@ class TcpStream final : public Stream {
   Nanos now_ = 0;  // of the last poll
   TimerWatch timers_;
   bool closing_ = false;
+  bool strangers_ = true;  // peers that nobody has added may connect
 };
 
 }  // namespace mcast

@@ -89,6 +89,13 @@ PeerId RcStream::add_peer(const StreamAddress& address) {
   return it->second;
 }
 
+std::vector<PeerId> RcStream::expect(std::span<const uint64_t> uids) {
+  std::vector<PeerId> ids;
+  for (const uint64_t uid : uids) ids.push_back(add_peer({.uid = uid, .host = "", .port = 0}));
+  strangers_ = false;
+  return ids;
+}
+
 std::string RcStream::text(PeerId id) const {
   const StreamAddress& a = peers_[id].address;
   return "peer " + a.host + ":" + std::to_string(a.port) + " (verbs)";

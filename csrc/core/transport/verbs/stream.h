@@ -40,6 +40,7 @@ class RcStream final : public Stream,
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
@@ -146,6 +147,7 @@ class RcStream final : public Stream,
   std::vector<Report> reports_;
   uint32_t next_serial_ = 1;
   bool closing_ = false;
+  bool strangers_ = true;  // peers that nobody has added may connect
   bool abandoned_ = false;
   Nanos now_ = 0;
   TimerWatch timers_;

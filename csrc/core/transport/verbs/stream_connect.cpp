@@ -153,10 +153,15 @@ void RcStream::on_request(const CmEvent& event) {
     return;
   }
   const auto known = by_uid_.find(hello->source);
+  if (known == by_uid_.end() && !strangers_) {
+    ++stats_.hello_refused;
+    refuse(event.id, Refusal::kStranger);
+    return;
+  }
+  const bool located = known != by_uid_.end() && !peers_[known->second].address.host.empty();
   const PeerId id =
-      known != by_uid_.end()
-          ? known->second
-          : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
+      located ? known->second
+              : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
   Peer& peer = peers_[id];
   const bool ours_wins = peer.phase == Phase::kAttempt && uid_ < hello->source;
   if (ours_wins || peer.phase == Phase::kOpen || peer.phase == Phase::kAccepting) {

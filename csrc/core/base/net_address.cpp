@@ -1,0 +1,71 @@
+// The port is behind the last colon; a host that has colons itself is written in brackets.
+#include "base/net_address.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace mcast {
+namespace {
+
+bool in_host(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '_';
+}
+
+std::string_view without_blanks(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+std::string NetAddress::text() const {
+  const bool number = host.find(':') != std::string::npos;
+  return (number ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<NetAddress> parse_net_address(std::string_view text) {
+  const auto refuse = [text](const char* why) {
+    return Status(Code::kInvalidArgument, "\"" + std::string(text) + "\" " + why);
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return refuse("has no port: it must be host:port");
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const bool good = !host.empty() && host.size() <= 255 &&
+                    std::all_of(host.begin(), host.end(), [bracketed](char c) {
+                      return in_host(c) || (bracketed && c == ':');
+                    });
+  if (!good) return refuse("has no host: it must be host:port");
+  NetAddress out{std::string(host), 0};
+  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), out.port);
+  if (error != std::errc() || rest != port.data() + port.size() || out.port == 0) {
+    return refuse("has no port from 1 to 65535");
+  }
+  return out;
+}
+
+Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_t most) {
+  std::vector<NetAddress> all;
+  text = without_blanks(text);
+  if (text.empty()) return all;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    Result<NetAddress> one = parse_net_address(without_blanks(text.substr(at, end - at)));
+    if (!one.ok()) return one.status();
+    if (std::find(all.begin(), all.end(), *one) != all.end()) {
+      return Status(Code::kInvalidArgument, one->text() + " is there twice");
+    }
+    if (all.size() == most) {
+      return Status(Code::kInvalidArgument, "more than " + std::to_string(most) + " addresses");
+    }
+    all.push_back(std::move(one).value());
+    at = end + 1;
+  }
+  return all;
+}
+
+}  // namespace mcast

@@ -1,0 +1,72 @@
+// A number, then what is left of the text, trimmed and in lower case, says what it counts.
+#include "base/units.h"
+
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace mcast {
+namespace {
+
+std::string unit_after(const char* rest, std::string_view text) {
+  std::string unit;
+  for (const char* c = rest; c != text.data() + text.size(); ++c) {
+    const auto letter = static_cast<unsigned char>(*c);
+    if (std::isspace(letter) == 0) unit += static_cast<char>(std::tolower(letter));
+  }
+  return unit;
+}
+
+}  // namespace
+
+bool parse_size(std::string_view text, uint64_t& out) {
+  uint64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return false;
+  const std::string unit = unit_after(rest, text);
+  unsigned shift = 0;
+  if (unit == "k") {
+    shift = 10;
+  } else if (unit == "m") {
+    shift = 20;
+  } else if (unit == "g") {
+    shift = 30;
+  } else if (!unit.empty()) {
+    return false;
+  }
+  if (value > std::numeric_limits<uint64_t>::max() >> shift) return false;
+  out = value << shift;
+  return true;
+}
+
+std::string size_text(uint64_t bytes) {
+  static constexpr std::string_view kUnits = " KMG";
+  size_t unit = 0;
+  while (unit < 3 && bytes != 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    unit++;
+  }
+  return std::to_string(bytes) + (unit == 0 ? "" : std::string(1, kUnits[unit]));
+}
+
+bool parse_rate(std::string_view text, uint64_t& out) {
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return false;
+  const std::string unit = unit_after(rest, text);
+  if (unit == "kbit") {
+    value *= 1e3;
+  } else if (unit == "mbit") {
+    value *= 1e6;
+  } else if (unit == "gbit") {
+    value *= 1e9;
+  } else if (!unit.empty() && unit != "bit") {
+    return false;
+  }
+  if (!(value >= 1 && value <= 1e15)) return false;
+  out = static_cast<uint64_t>(std::llround(value));
+  return true;
+}
+
+}  // namespace mcast

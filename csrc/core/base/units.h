@@ -1,0 +1,20 @@
+// Sizes and rates as people write them. Locale-independent; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mcast {
+
+// "32768", "32K", "32 k": a whole number, suffix K, M or G (2^10, 2^20, 2^30). False: not of that
+// form, or too large for 64 bits.
+bool parse_size(std::string_view text, uint64_t& out);
+// "512M", "1536": whole multiples with the suffix.
+std::string size_text(uint64_t bytes);
+
+// Bits per second: "100gbit", "2.5gbit", "300 mbit", "800kbit", "1000" (10^3, 10^6, 10^9, as of
+// tc). False: not of that form, below 1, or beyond 10^15.
+bool parse_rate(std::string_view text, uint64_t& out);
+
+}  // namespace mcast

@@ -1,0 +1,54 @@
+// Stop goes down the tree; every member stops starting operations and, when all its children have
+// answered, says how many operations anybody in its subtree has started. The top takes the largest
+// number, S, and announces it: operations below S end as they began, those from S on are the new
+// ones. Nobody starts any between its answer and the announcement, so all members draw the line at
+// the same operation, although some had called further ahead than others.
+#include "collective/line.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+std::optional<Sequence> Line::stop(uint32_t argument, ConstBytes body, ConstBytes name) {
+  g_.state = GroupState::kSwitching;
+  drawing_ = true;
+  waiting_ = g_.tree.children(g_.self);
+  most_ = g_.ops.next();
+  name_.assign(name.begin(), name.end());
+  g_.send_to_children(frames_.stop, 0, argument, body);
+  if (waiting_ > 0) return std::nullopt;
+  return answered();
+}
+
+std::optional<Sequence> Line::answered() {
+  if (g_.tree.is_top(g_.self)) return draw(most_);
+  g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, frames_.ready, 0, most_, name_);
+  return std::nullopt;
+}
+
+std::optional<Sequence> Line::on_ready(const wire::FrameHeader& header) {
+  if (!g_.tree.is_child(header.member, g_.self) || !being_drawn() || waiting_ == 0) {
+    g_.counters.add(Counter::malformed);
+    return std::nullopt;
+  }
+  most_ = std::max(most_, header.argument);
+  if (--waiting_ > 0) return std::nullopt;
+  return answered();
+}
+
+std::optional<Sequence> Line::on_at(const wire::FrameHeader& header) {
+  if (!g_.from_parent(header.member) || !being_drawn()) {
+    g_.counters.add(Counter::malformed);
+    return std::nullopt;
+  }
+  return draw(header.sequence);
+}
+
+Sequence Line::draw(Sequence first) {
+  g_.send_to_children(frames_.at, first, 0, name_);
+  drawing_ = false;
+  g_.state = GroupState::kOpen;
+  return first;
+}
+
+}  // namespace mcast

@@ -1,0 +1,297 @@
+// Roster goes down the tree with the stations that are admitted. Every rank meets those that it has
+// not met, pings them, and waits until each has answered or failed, at most kPatience; when its
+// children have answered too, it sends RosterReach up: which stations its whole subtree reaches.
+// What a rank cannot reach it also floods as AggGone, whose text says who and why. If all have
+// reached all, the top draws the line, and the roster is in force behind it. Else the top begins
+// anew with those that all have reached, under the next version: a version that gets a line is
+// equal on all ranks without a further word. That costs a trip where something is broken.
+//
+// A station that is lost between its test and the line is in force and out: deals count it, owners
+// fold what is dealt to it, and its aggregator is asked again. Stations that are needed no more
+// stay connected until the operations before the line are complete everywhere.
+#include "collective/roster_change.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wire/station_hash.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMostRosterBytes = kMaxControlFrame - wire::kFrameHeader;
+
+std::vector<std::byte> version_body(uint32_t version) {
+  wire::Writer body;
+  body.put<uint32_t>(version);
+  return {body.bytes().begin(), body.bytes().end()};
+}
+
+std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
+  wire::Writer body;
+  wire::put_roster(body, roster);
+  return {body.bytes().begin(), body.bytes().end()};
+}
+
+}  // namespace
+
+RosterChange::RosterChange(GroupContext& context, Stations& stations)
+    : g_(context),
+      stations_(stations),
+      line_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
+                      wire::FrameType::kRosterAt}) {}
+
+void RosterChange::propose(std::vector<wire::StationEntry> stations) {
+  if (stations.size() > wire::kMostStations) stations.resize(wire::kMostStations);
+  while (roster_body({0, stations}).size() > kMostRosterBytes) stations.pop_back();
+  proposed_ = std::move(stations);
+}
+
+void RosterChange::drive(Nanos now) {
+  if (at_top() && proposed_ && !g_.switching()) {
+    std::vector<wire::StationEntry> stations = *std::exchange(proposed_, std::nullopt);
+    stage_ = Stage::kIdle;
+    parting_ = true;
+    if (changes_something(stations)) {
+      begin({roster_.version + 1, std::move(stations)}, now);
+    } else {
+      settle();
+    }
+  }
+  if (stage_ == Stage::kTesting) test(now);
+  part_unused();
+}
+
+// Whether the stations in force would be others, or one of them is out.
+bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stations) const {
+  const StationSet* const latest = g_.stations.latest();
+  if (latest == nullptr) return true;
+  const auto in_force = [&](const wire::StationEntry& entry) {
+    const auto known = known_.find(entry.uid);
+    const Station* const s = known == known_.end() ? nullptr : latest->find(known->second.member);
+    return s != nullptr && !s->out && s->capacity == entry.capacity;
+  };
+  return stations.size() != latest->stations.size() ||
+         !std::all_of(stations.begin(), stations.end(), in_force);
+}
+
+void RosterChange::begin(wire::StationRoster roster, Nanos now) {
+  roster_ = std::move(roster);
+  g_.send_to_children(wire::FrameType::kRoster, 0, 0, roster_body(roster_));
+  members_.clear();
+  for (const wire::StationEntry& entry : roster_.stations) meet(entry);
+  connected_.assign(roster_.stations.size(), true);
+  children_.assign(g_.tree.children(g_.self), false);
+  parting_ = true;
+  stage_ = Stage::kTesting;
+  tested_ = false;
+  until_ = now + kPatience;
+  if (!roster_.stations.empty()) return;
+  // Nobody to be tried; where some are in force, a line is drawn behind them.
+  const bool none = g_.stations.latest() == nullptr;
+  stage_ = none ? Stage::kIdle : Stage::kTested;
+  if (none) settle();
+}
+
+// A number is given once, and never forgotten, so that all ranks, which hear of the same rosters,
+// give the same ones whenever they part from whom.
+void RosterChange::meet(const wire::StationEntry& entry) {
+  const auto number = static_cast<Member>(std::min<size_t>(g_.size + known_.size(), kNoMember));
+  const auto [at, is_new] = known_.try_emplace(
+      entry.uid, Known{number, entry.host + ":" + std::to_string(entry.port), false});
+  Known& station = at->second;
+  members_.push_back(station.member);
+  // After the last number, tens of thousands of restarts later, nobody new is met.
+  if (station.member == kNoMember || std::exchange(station.met, true)) return;
+  g_.stations.meet(station.member);
+  g_.port.meet(station.member, {entry.uid, entry.host, entry.port});
+  g_.counters.add(Counter::pings_sent);
+  g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
+}
+
+// Has every station answered or failed? Then this rank knows, and says so when its children do.
+void RosterChange::test(Nanos now) {
+  if (!tested_) {
+    for (const Member m : members_) {
+      const StationTable::Contact* const contact = g_.stations.contact(m);
+      const bool open = contact != nullptr && contact->down.ok() && !contact->answered;
+      if (open && now < until_) return;
+    }
+    tested_ = true;
+    lose_unreached();
+  }
+  if (std::find(children_.begin(), children_.end(), false) == children_.end()) {
+    subtree_tested();
+  }
+}
+
+// Those of the latest roster that this rank does not reach.
+void RosterChange::lose_unreached() {
+  for (const Member m : members_) {
+    const StationTable::Contact* const contact = g_.stations.contact(m);
+    if (contact != nullptr && contact->down.ok() && contact->answered) continue;
+    const std::string why = contact == nullptr   ? "it is not met"
+                            : contact->down.ok() ? "no answer for " + seconds_text(kPatience)
+                                                 : contact->down.message();
+    stations_.lose(roster_.version, m,
+                   "rank " + std::to_string(g_.self) + " cannot reach the station at " +
+                       address_of(m) + ": " + why);
+  }
+}
+
+void RosterChange::subtree_tested() {
+  stage_ = Stage::kTested;
+  if (at_top()) return;
+  wire::Writer body;
+  wire::put_roster_reach(
+      body, {roster_.version, connected_, std::vector<bool>(connected_.size(), false)});
+  g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kRosterReach, 0, 0,
+                body.bytes());
+}
+
+void RosterChange::draw(Nanos now) {
+  lose_unreached();
+  if (std::find(connected_.begin(), connected_.end(), false) != connected_.end()) {
+    std::vector<wire::StationEntry> reached;
+    for (size_t i = 0; i < connected_.size(); i++) {
+      if (connected_[i]) reached.push_back(roster_.stations[i]);
+    }
+    stage_ = Stage::kIdle;
+    parting_ = true;
+    if (!changes_something(reached)) return settle();
+    begin({roster_.version + 1, std::move(reached)}, now);
+    if (stage_ != Stage::kTested) return;  // else nobody is left to be tried
+  }
+  const std::vector<std::byte> version = version_body(roster_.version);
+  if (const auto first = line_.stop(0, version, version)) in_force(*first);
+}
+
+// The line is drawn. The stations are told before anything else of this version: what they fold
+// follows from it.
+void RosterChange::in_force(Sequence from) {
+  StationSet set{roster_.version, from, {}};
+  const std::vector<uint64_t> hashes = wire::station_hashes(roster_);
+  for (size_t i = 0; i < members_.size(); i++) {
+    const wire::StationEntry& entry = roster_.stations[i];
+    set.stations.push_back({members_[i], entry.capacity, hashes[i], entry.rack, false});
+  }
+  g_.stations.install(std::move(set));
+  g_.stations.released(g_.ops.base());
+  g_.counters.add(Counter::roster_changes);
+  stage_ = Stage::kIdle;
+  parting_ = true;
+  const std::vector<std::byte> body = roster_body(roster_);
+  for (const Member m : members_) {
+    g_.send_frame(m, Channel::kReduce, wire::FrameType::kRoster, from, 0, body);
+  }
+  settle();
+}
+
+std::string RosterChange::address_of(Member station) const {
+  for (const auto& [uid, known] : known_) {
+    if (known.member == station) return known.address;
+  }
+  return "?";
+}
+
+void RosterChange::settle() {
+  if (events_.settled) events_.settled(uids_in_force());
+}
+
+std::vector<uint64_t> RosterChange::uids_in_force() const {
+  std::vector<uint64_t> uids;
+  const StationSet* const latest = g_.stations.latest();
+  for (const auto& [uid, known] : known_) {
+    if (latest != nullptr && latest->find(known.member) != nullptr) uids.push_back(uid);
+  }
+  return uids;
+}
+
+// From those that are neither in force nor being tried, once no operation is dealt to them.
+void RosterChange::part_unused() {
+  const StationSet* const latest = g_.stations.latest();
+  if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;
+  parting_ = false;
+  for (auto& [uid, station] : known_) {
+    const bool tried = stage_ != Stage::kIdle && std::find(members_.begin(), members_.end(),
+                                                           station.member) != members_.end();
+    const bool used = latest != nullptr && latest->find(station.member) != nullptr;
+    if (tried || used || !std::exchange(station.met, false)) continue;
+    g_.stations.part(station.member);
+    g_.port.part(station.member);
+    if (at_top() && events_.parted) events_.parted(uid);
+  }
+}
+
+void RosterChange::on_lost(uint32_t version, Member station, const std::string& why) {
+  for (size_t i = 0; version == roster_.version && i < members_.size(); i++) {
+    if (members_[i] == station) connected_[i] = false;
+  }
+  if (!at_top() || !events_.lost) return;
+  for (const auto& [uid, known] : known_) {
+    if (known.member == station) events_.lost(uid, why);
+  }
+}
+
+void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
+  using wire::FrameType;
+  if (header.type == FrameType::kRoster) return on_roster(header, body, now);
+  if (header.type == FrameType::kRosterReach) return on_reach(header, body, now);
+  if (!is_current(body)) return;
+  if (header.type == FrameType::kRosterLine) return on_line(header, body);
+  const auto first =
+      header.type == FrameType::kRosterAt ? line_.on_at(header) : line_.on_ready(header);
+  if (first) in_force(*first);
+}
+
+bool RosterChange::is_current(ConstBytes body) {
+  uint32_t version = 0;
+  if (wire::parse_roster_version(body, version) && version == roster_.version &&
+      stage_ == Stage::kTested) {
+    return true;
+  }
+  g_.counters.add(Counter::malformed);
+  return false;
+}
+
+void RosterChange::on_roster(const Frame& header, ConstBytes body, Nanos now) {
+  wire::StationRoster roster;
+  if (!g_.from_parent(header.member) || !wire::parse_roster(body, roster) ||
+      roster.version <= roster_.version || line_.being_drawn()) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  begin(std::move(roster), now);
+}
+
+void RosterChange::on_reach(const Frame& header, ConstBytes body, Nanos now) {
+  wire::RosterReach reach;
+  if (!g_.tree.is_child(header.member, g_.self) || !wire::parse_roster_reach(body, reach) ||
+      reach.version > roster_.version) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  // Of a roster that the top has given up meanwhile.
+  if (reach.version < roster_.version) return g_.counters.add(Counter::stale);
+  const uint32_t child = g_.tree.child_index(header.member);
+  if (reach.connected.size() != connected_.size() || stage_ != Stage::kTesting ||
+      children_[child]) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  children_[child] = true;
+  for (size_t i = 0; i < connected_.size(); i++) {
+    if (!reach.connected[i]) connected_[i] = false;
+  }
+  test(now);
+}
+
+void RosterChange::on_line(const Frame& header, ConstBytes body) {
+  if (!g_.from_parent(header.member) || g_.switching()) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  if (const auto first = line_.stop(0, body, body)) in_force(*first);
+}
+
+}  // namespace mcast

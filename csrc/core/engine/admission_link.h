@@ -1,0 +1,59 @@
+// A connection to an aggregator, over which records travel (wire/admission.h). Never blocks, but in
+// resolve().
+//
+// Threads: one at a time.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "base/net_address.h"
+#include "base/status.h"
+#include "wire/admission.h"
+#include "wire/record_stream.h"
+
+namespace mcast {
+
+struct SocketAddress {
+  sockaddr_storage bytes = {};
+  socklen_t length = 0;
+};
+// Where a host may be reached, best first. May ask a name server, which takes its time.
+Result<std::vector<SocketAddress>> resolve(const NetAddress& address);
+
+class AdmissionLink {
+ public:
+  // Connects to the first of these that answers; one at least.
+  explicit AdmissionLink(std::vector<SocketAddress> addresses);
+  ~AdmissionLink();
+  AdmissionLink(const AdmissionLink&) = delete;
+  AdmissionLink& operator=(const AdmissionLink&) = delete;
+
+  int descriptor() const { return fd_; }
+  // For poll().
+  short events() const;
+  // Queues a record; it leaves when it can.
+  void send(const wire::Admission& record);
+  // Moves bytes after poll(), `ready`: what it returned. Not ok: the connection is over, and why.
+  Status serve(short ready);
+  // The next record that has come whole. Not ok: what has come is none.
+  Result<bool> next(wire::Admission& record);
+
+ private:
+  Status connect_next();
+  Status connected();
+  Status write();
+  Status read();
+
+  std::vector<SocketAddress> addresses_;  // not tried yet, in reverse
+  int fd_ = -1;
+  bool connecting_ = false;
+  Status failure_;   // of the last address
+  std::string out_;  // not written yet
+  wire::RecordReader in_{wire::kMaxAdmission};
+};
+
+}  // namespace mcast

@@ -1,0 +1,84 @@
+// What a group does to have stations: rank 0 has its aggregators asked; each rank's reduce lane
+// agrees on those that are admitted. The creation waits for the first roster for a moment, so that
+// the first operations have it, and goes on without if there is none yet.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "base/net_address.h"
+#include "base/version.h"
+#include "engine/clock.h"
+#include "engine/network_group.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kFirstRoster = 2 * kSecond;  // that a creation waits for it
+constexpr Nanos kLook = 200 * kMilli;        // between looks at GroupSpec::interrupted
+constexpr size_t kMostNameBytes = 256;       // of a group, as aggregators take it
+
+}  // namespace
+
+// Before the first frame of a roster can come: with the group's entry into the lane.
+void NetworkGroup::listen_to_rosters(GroupCore& core) {
+  RosterEvents events;
+  Registrar* const registrar = parts_.registrar;
+  events.settled = [registrar, tag = tag_, first = first_roster_,
+                    said = false](const std::vector<uint64_t>& uids) mutable {
+    registrar->settled(tag, uids);
+    if (!std::exchange(said, true)) first->set_value();
+  };
+  events.lost = [registrar, tag = tag_](uint64_t uid, const std::string& why) {
+    registrar->lost(tag, uid, why);
+  };
+  events.parted = [registrar, tag = tag_](uint64_t uid) { registrar->parted(tag, uid); };
+  core.set_roster_listener(std::move(events));
+}
+
+void NetworkGroup::ask_aggregators(const Agreement& agreement) {
+  Registrar::Job job;
+  Result<std::vector<NetAddress>> addresses =
+      parse_net_addresses(config_.aggregators, kMostAggregators);
+  if (!addresses.ok()) return;  // the setting has been read before
+  job.aggregators = std::move(addresses).value();
+  wire::Ask& ask = job.ask;
+  ask.version = version();
+  ask.protocol = kProtocolVersion;
+  ask.transport = parts_.lanes.reduce->transport().name();
+  ask.tag = tag_;
+  ask.name = name_.substr(0, kMostNameBytes);
+  for (const StreamAddress& peer : agreement.reduce_peers) ask.uids.push_back(peer.uid);
+  for (uint32_t m = 0; m < size_; m++) {
+    ask.host_of.push_back(parts_.read_host ? agreement.host_of[m] : m);
+  }
+  ask.chunk = static_cast<uint32_t>(agreement.agreed.chunk);
+  ask.incast = config_.incast;
+  ask.fold = config_.fold;
+  ask.aggregate = config_.aggregate;
+  ask.link_rate = config_.link_rate;
+  job.offer = [weak = std::weak_ptr(parts_.lanes.reduce),
+               tag = tag_](std::vector<wire::StationEntry> stations) {
+    const auto lane = weak.lock();
+    if (!lane) return;
+    lane->push([tag, stations = std::move(stations)](Lane& l, Nanos now) {
+      if (LaneGroup* group = l.find_group(tag)) group->core().propose_stations(stations, now);
+    });
+  };
+  if (const Status status = parts_.registrar->enter(tag_, std::move(job)); !status.ok()) {
+    log(LogLevel::kWarn, "group '%s' has no aggregators: %s", name_.c_str(),
+        status.message().c_str());
+  }
+}
+
+void NetworkGroup::wait_for_stations(Nanos deadline, const std::function<bool()>& interrupted) {
+  const std::future<void> settled = first_roster_->get_future();
+  const Nanos until = std::min(deadline, monotonic_now() + kFirstRoster);
+  for (Nanos left = until - monotonic_now(); left > 0; left = until - monotonic_now()) {
+    const std::chrono::nanoseconds slice(std::min(left, kLook));
+    if (settled.wait_for(slice) == std::future_status::ready) return;
+    if (interrupted && interrupted()) return;
+  }
+}
+
+}  // namespace mcast

@@ -1,0 +1,47 @@
+#include "base/net_address.h"
+
+#include <gtest/gtest.h>
+
+namespace mcast {
+namespace {
+
+TEST(NetAddress, IsReadAsItIsWritten) {
+  for (const char* text : {"10.0.0.9:7117", "agg-1.example:1", "[fd00::9]:65535"}) {
+    const auto parsed = parse_net_address(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(parsed->text(), text);
+  }
+  EXPECT_EQ(parse_net_address("[::1]:5")->host, "::1");
+}
+
+TEST(NetAddress, AnythingElseIsRefusedWithTheReason) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"", "has no port: it must be host:port"},
+      {"host", "has no port: it must be host:port"},
+      {":7117", "has no host"},
+      {"[]:7117", "has no host"},
+      {"::1:7117", "has no host"},
+      {"a b:7117", "has no host"},
+      {"host:0", "no port from 1 to 65535"},
+      {"host:65536", "no port from 1 to 65535"},
+      {"host:", "no port from 1 to 65535"},
+      {"host:7x", "no port from 1 to 65535"},
+  };
+  for (const auto& [text, why] : wrong) {
+    const auto parsed = parse_net_address(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_NE(parsed.status().message().find(why), std::string::npos) << parsed.status().message();
+  }
+}
+
+TEST(NetAddress, ListsHaveNoneTwice) {
+  EXPECT_TRUE(parse_net_addresses("  ", 2)->empty());
+  EXPECT_EQ(parse_net_addresses(" a:1 ,b:1", 2)->size(), 2u);
+  EXPECT_NE(parse_net_addresses("a:1,a:1", 3).status().message().find("a:1 is there twice"),
+            std::string::npos);
+  EXPECT_FALSE(parse_net_addresses("a:1,b:1,c:1", 2).ok());
+  EXPECT_FALSE(parse_net_addresses("a:1,", 2).ok());
+}
+
+}  // namespace
+}  // namespace mcast

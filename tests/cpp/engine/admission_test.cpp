@@ -1,0 +1,60 @@
+// When an aggregator is asked again.
+#include "engine/admission.h"
+
+#include <gtest/gtest.h>
+
+namespace mcast::test {
+namespace {
+
+wire::Accept one_station(uint64_t uid) {
+  wire::Accept answer;
+  answer.stations.push_back({uid, "10.0.0.9", 7000, 65536});
+  return answer;
+}
+
+TEST(Admission, WaitsDoubleUpToHalfAMinute) {
+  Admission a({"agg", 7117});
+  EXPECT_TRUE(a.to_be_asked(0));
+  Nanos now = kSecond;
+  for (const double wait : {0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0}) {
+    a.asking(now);
+    EXPECT_FALSE(a.to_be_asked(kNever));
+    a.failed("cannot connect", now);
+    EXPECT_EQ(a.next() - now, static_cast<Nanos>(wait * 1e9));
+    EXPECT_FALSE(a.to_be_asked(a.next() - 1));
+    now = a.next();
+    EXPECT_TRUE(a.to_be_asked(now));
+  }
+}
+
+// Admitted is not enough: a rank that never reaches it would have all ranks try for ever.
+TEST(Admission, WaitsBeginAnewOnceItsStationsHaveBeenInForce) {
+  Admission a({"agg", 7117});
+  Nanos now = kSecond;
+  for (const double wait : {1.0, 2.0, 4.0, 8.0}) {
+    a.asking(now);
+    ASSERT_TRUE(a.accepted(one_station(5), {}, now));
+    a.lost("rank 3 cannot reach it", now);
+    EXPECT_EQ(a.next() - now, static_cast<Nanos>(wait * 1e9));
+    now = a.next();
+  }
+  a.asking(now);
+  ASSERT_TRUE(a.accepted(one_station(6), {}, now));
+  a.in_force({7});
+  a.in_force({6, 7});
+  a.lost("rank 3 has lost it", now);
+  EXPECT_EQ(a.next() - now, Admission::kWaitAfterLoss);
+  EXPECT_FALSE(a.has(6));
+  EXPECT_TRUE(a.stations().empty());
+}
+
+TEST(Admission, TextsFromOutsideAreShort) {
+  Admission a({"agg", 7117});
+  a.asking(0);
+  a.refused({"quota", std::string(5000, 'x')}, 0);
+  EXPECT_LE(a.stats().reason.size(), 300u);
+  EXPECT_EQ(a.stats().address, "agg:7117");
+}
+
+}  // namespace
+}  // namespace mcast::test
