@@ -75,7 +75,13 @@ namespace mcast {
   X(shm_sleeps, "times a thread slept until a rank of the same host rang")              \
   X(shm_wakes, "times a rank of the same host was woken")                               \
   X(path_checks, "times the group asked again whether multicast reaches every rank")    \
-  X(path_switches, "times the group changed between multicast and the ring after its creation")
+  X(path_switches, "changes between multicast and the ring after the group's creation") \
+  X(agg_repeated, "frames of aggregation that had come before")                         \
+  X(agg_stale, "frames of aggregation of an operation or roster that is over")          \
+  X(agg_malformed, "frames of aggregation that broke the protocol")                     \
+  X(agg_declined, "operations that a station did not fold")                             \
+  X(agg_held, "results that a station could not send at once")                          \
+  X(agg_idle, "times a station told that contributions to a segment stay away")
 
 enum class Counter : uint16_t {
 #define MCAST_COUNTER_ENUM(name, help) name,

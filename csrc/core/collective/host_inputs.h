@@ -16,8 +16,8 @@
 
 #include "base/counters.h"
 #include "base/fence.h"
-#include "collective/hosts.h"
 #include "collective/reduce_args.h"
+#include "protocol/hosts.h"
 #include "wire/frame.h"
 
 namespace mcast {

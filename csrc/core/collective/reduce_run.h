@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "collective/host_inputs.h"
-#include "collective/hosts.h"
 #include "collective/plan.h"
 #include "collective/reduce_args.h"
+#include "protocol/hosts.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
 

@@ -2,10 +2,10 @@
 // the other by a bootstrap each, over keys of their own in the same store.
 #include <algorithm>
 
-#include "collective/hosts.h"
 #include "engine/bootstrap.h"
 #include "engine/rails.h"
 #include "engine/subgroups.h"
+#include "protocol/hosts.h"
 
 namespace mcast {
 namespace {

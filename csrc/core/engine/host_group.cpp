@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace mcast {
 
 HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,

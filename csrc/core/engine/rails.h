@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "collective/hosts.h"
 #include "collective/plan.h"
 #include "engine/split.h"
+#include "protocol/hosts.h"
 
 namespace mcast {
 

@@ -9,8 +9,9 @@ namespace mcast {
 
 class BufferPool {
  public:
+  BufferPool() = default;
   // Keeps at most so many buffers that nobody uses.
-  explicit BufferPool(size_t most = 64) : most_(most) {}
+  explicit BufferPool(size_t most) : most_(most) {}
 
   // A buffer of `size` bytes; what it holds is unspecified.
   std::vector<std::byte> take(size_t size) {
@@ -26,7 +27,7 @@ class BufferPool {
   size_t held() const { return free_.size(); }
 
  private:
-  size_t most_;
+  size_t most_ = 64;
   std::vector<std::vector<std::byte>> free_;
 };
 

@@ -20,11 +20,11 @@ constexpr size_t kMaxLines = 600;
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
 // Lowest first. A file includes its own folder and lower ones.
-constexpr std::array<std::string_view, 7> kOrder = {"base",       "wire", "transport", "protocol",
-                                                    "collective", "host", "engine"};
+constexpr std::array<std::string_view, 8> kOrder = {
+    "base", "wire", "transport", "protocol", "aggregation", "collective", "host", "engine"};
 
 // Folders of state machines: no sockets, threads or clocks; what they need of these they are given.
-constexpr std::string_view kStateMachines[] = {"wire", "protocol", "collective"};
+constexpr std::string_view kStateMachines[] = {"wire", "protocol", "aggregation", "collective"};
 
 // In host/ the state machine lies beside what drives it. These files may see processes, threads and
 // clocks; all others are a state machine and include none of these.

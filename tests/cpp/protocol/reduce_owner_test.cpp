@@ -1,4 +1,4 @@
-// ReduceOwner: contributions are folded in rank order, whatever order they come in.
+// ReduceOwner: contributions are folded in the order that is set, whatever order they come in.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,9 +45,11 @@ struct Fold {
   }
 
   Block reference() const {
-    Block acc = inputs[0];
+    const uint32_t first = shape.order == FoldOrder::kTurn ? (shape.self + 1u) % shape.members : 0;
+    Block acc = inputs[first];
     const size_t count = shape.bytes / 4;
-    for (uint32_t m = 1; m < shape.members; m++) {
+    for (uint32_t i = 1; i < shape.members; i++) {
+      const uint32_t m = (first + i) % shape.members;
       fold_next(shape.element, shape.reduction, 1, inputs[m].data(), acc.data(), count);
     }
     fold_finish(shape.element, shape.reduction, shape.members, acc.data(), acc.data(), count);
@@ -55,13 +57,14 @@ struct Fold {
   }
 };
 
-TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
+void any_arrival_gives_the_bits_of(FoldOrder order) {
   for (const uint64_t seed : seeds(60)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
     const auto members = static_cast<uint32_t>(2 + rng.below(5));
     Fold f(members, static_cast<Member>(rng.below(members)), 4 * (1 + rng.below(3000)),
            64 * (1 + rng.below(20)), static_cast<uint32_t>(1 + rng.below(5)));
+    f.shape.order = order;
     BufferPool pool;
     const bool in_place = rng.chance(0.5);
     const Block want = f.reference();
@@ -83,6 +86,14 @@ TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
     }
     EXPECT_EQ(owner.final_bytes(), f.shape.bytes);
   }
+}
+
+TEST(ReduceOwner, AnyArrivalGivesTheBitsOfRankOrder) {
+  any_arrival_gives_the_bits_of(FoldOrder::kRank);
+}
+
+TEST(ReduceOwner, AnyArrivalGivesTheBitsOfTheTurn) {
+  any_arrival_gives_the_bits_of(FoldOrder::kTurn);
 }
 
 TEST(ReduceOwner, TakesOnlyWhatWasGrantedInOrderAndWhole) {

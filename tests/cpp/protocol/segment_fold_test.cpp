@@ -169,7 +169,7 @@ TEST(SegmentFold, APartialResultIsGoneOnWithElsewhere) {
       ASSERT_TRUE(at_owner.complete());
       at_owner.finish(out.data());
       EXPECT_EQ(out, c.result(all)) << element_name(e) << " " << reduction_name(r);
-      if (exact(c.rule)) EXPECT_EQ(out, c.result({0, k})) << "the order shows";
+      EXPECT_TRUE(!exact(c.rule) || out == c.result({0, k})) << "the order shows";
     });
   }
 }

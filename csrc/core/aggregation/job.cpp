@@ -1,0 +1,351 @@
+// The window is the number of segments that are granted and whose results have not left, over all
+// operations: each takes a slot (an accumulator and room for early contributions) at most, so what
+// is reserved suffices whatever ranks do, and a slow owner delays the others only when its results
+// have taken all slots. Grants are for half a window at least. They go to ranks that have opened
+// the operation; who opens it later is told what the others know.
+#include "aggregation/job.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <utility>
+
+#include "base/element.h"
+
+namespace mcast::aggregation {
+namespace {
+
+// Of one contribution in a SegmentFold.
+constexpr size_t kContributionState = 48;
+
+// Why no station can fold this; "": it can.
+const char* obstacle(const wire::Descriptor& d) {
+  const auto element = static_cast<Element>(d.element);
+  if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) {
+    return "stations fold all_reduce and reduce_scatter only";
+  }
+  if (element_size(element) == 0 || d.reduction < static_cast<uint8_t>(Reduction::kSum) ||
+      d.reduction > static_cast<uint8_t>(Reduction::kPremulSum) ||
+      !reducible(element, static_cast<Reduction>(d.reduction))) {
+    return "no such element type or operator";
+  }
+  return "";
+}
+
+}  // namespace
+
+Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters)
+    : params_(params),
+      planner_(planner),
+      out_(out),
+      counters_(counters),
+      lookahead_(station_lookahead(params)),
+      pool_(size_t{lookahead_} * params.hosts.count()),
+      accumulators_(2 * lookahead_ * params.segment),
+      result_(params.segment),
+      table_(lookahead_, params.hosts.count()),
+      ageing_(params.deadline),
+      expects_(params.hosts.members()) {
+  for (size_t i = 0; i < size_t{lookahead_} * params.hosts.count(); i++) {
+    pool_.give(std::vector<std::byte>(params.segment));
+  }
+  folds_.reserve(lookahead_);
+  for (uint32_t slot = 0; slot < lookahead_; slot++) {
+    folds_.emplace_back(params.hosts.count(), pool_);
+    free_.push_back(slot);
+  }
+  operations_.reserve(kAhead);
+  for (uint32_t i = 0; i < kAhead; i++) {
+    idle_.push_back(&operations_.emplace_back(params_.hosts, params_.fold));
+  }
+  live_.reserve(kAhead);
+}
+
+size_t Job::memory() const {
+  const size_t contributors = params_.hosts.count(), members = params_.hosts.members();
+  return lookahead_ * contributors * params_.segment + accumulators_.size() + result_.size() +
+         table_.memory() + lookahead_ * (sizeof(SegmentFold) + contributors * kContributionState) +
+         kAhead * (sizeof(Operation) + members * (sizeof(uint32_t) + 1)) +
+         members * sizeof(uint64_t);
+}
+
+Operation* Job::find(Sequence sequence) {
+  for (Operation* const op : live_) {
+    if (op->sequence() == sequence) return op;
+  }
+  return nullptr;
+}
+
+Operation& Job::start(Sequence sequence, const wire::Descriptor& descriptor) {
+  Operation* const op = idle_.back();
+  idle_.pop_back();
+  const auto at = std::find_if(live_.begin(), live_.end(), [sequence](const Operation* other) {
+    return other->sequence() > sequence;
+  });
+  live_.insert(at, op);
+  if (const char* const why = obstacle(descriptor); *why != 0) {
+    op->begin(sequence, descriptor, Status(Code::kInvalidArgument, why));
+  } else {
+    op->begin(sequence, descriptor, planner_.plan(descriptor));
+  }
+  if (op->is_declined()) counters_.add(Counter::agg_declined);
+  return *op;
+}
+
+void Job::finish_if_done(Operation& op) {
+  if (!op.finished()) return;
+  live_.erase(std::find(live_.begin(), live_.end(), &op));
+  idle_.push_back(&op);
+}
+
+Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
+                    Nanos now) {
+  if (open.roster != params_.roster) {
+    counters_.add(Counter::agg_stale);
+    return {};
+  }
+  if (sequence < expects_[from]) {
+    counters_.add(Counter::agg_repeated);
+    return {};
+  }
+  if (open.descriptor.hash() != hash)
+    return broke(from, sequence, "another operation than it says");
+  Operation* op = find(sequence);
+  if (op == nullptr && idle_.empty()) {
+    return broke(from, sequence, "more than " + std::to_string(kAhead) + " operations ahead");
+  }
+  expects_[from] = uint64_t{sequence} + 1;
+  if (op == nullptr) op = &start(sequence, open.descriptor);
+  if (op->hash() != hash && !op->is_declined()) {
+    decline(*op, Status(Code::kMismatch, "rank " + std::to_string(from) + " has called " +
+                                             open.descriptor.to_string() + ", another rank " +
+                                             op->descriptor().to_string()));
+  }
+  op->open(from);
+  if (op->is_declined()) {
+    tell_declined(*op, from, hash);
+  } else if (op->granted() > 0) {
+    send_grant(*op, from);
+  }
+  finish_if_done(*op);
+  advance(now);
+  return {};
+}
+
+const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceData& data) const {
+  if (data.segment >= op.size()) return "a contribution beyond the list";
+  const ListEntry entry = op.at(data.segment);
+  if (!op.speaks(from, entry)) return "a contribution that another rank brings";
+  if (data.segment >= op.granted()) return "a contribution that was not asked for";
+  if (data.segment > op.next_of(from)) return "a contribution out of order";
+  if (data.payload.size() != entry.bytes) return "a contribution of another length";
+  return "";
+}
+
+Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::ReduceData& data,
+                    Nanos now) {
+  Operation* const op = find(sequence);
+  if (sequence >= expects_[from] || (op != nullptr && !op->opened(from))) {
+    return broke(from, sequence, "a contribution before it was opened");
+  }
+  if (op == nullptr || op->is_declined()) {
+    counters_.add(Counter::agg_stale);
+    return {};
+  }
+  if (op->hash() != hash) return broke(from, sequence, "a contribution to another operation");
+  if (const char* const fault = fault_of(*op, from, data); *fault != 0) {
+    return broke(from, sequence, fault);
+  }
+  const uint32_t contributor = params_.hosts.host_of(from);
+  if (data.segment < op->next_of(from)) {
+    counters_.add(Counter::agg_repeated);
+    return {};
+  }
+  BlockRecord& block = *block_of(*op, op->at(data.segment), data.segment, now);
+  SegmentFold& fold = folds_[block.slot];
+  const bool fresh =
+      table_.add(block, contributor, now) && fold.add(contributor, data.factor, data.payload);
+  assert(fresh);
+  if (!fresh) return broke(from, sequence, "a contribution that is there");
+  op->contributed(from);
+  counters_.add(Counter::reduce_bytes_received, data.payload.size());
+  if (!fold.complete()) return {};
+  block.folded = true;
+  held_++;
+  if (emit(*op, block)) grant();
+  return {};
+}
+
+BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t number,
+                           Nanos now) {
+  const BlockKey key{params_.id, op.sequence(), number};
+  if (BlockRecord* const there = table_.find(key)) return there;
+  BlockRecord* const block = table_.insert(key, now);
+  assert(block != nullptr && !free_.empty());
+  block->slot = free_.back();
+  free_.pop_back();
+  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes, accumulator(block->slot));
+  return block;
+}
+
+void Job::decline(Operation& op, Status why) {
+  table_.erase_operation(params_.id, op.sequence(), [this](const BlockRecord& block) {
+    free_.push_back(block.slot);
+    held_ -= block.folded ? 1 : 0;
+  });
+  outstanding_ -= op.outstanding();
+  op.decline(std::move(why));
+  counters_.add(Counter::agg_declined);
+  for (uint32_t m = 0; m < params_.hosts.members(); m++) {
+    const auto rank = static_cast<Member>(m);
+    if (op.opened(rank)) tell_declined(op, rank, op.hash());
+  }
+}
+
+void Job::tell_declined(const Operation& op, Member to, uint32_t hash) {
+  wire::Writer body;
+  wire::put_agg_decline(body,
+                        {static_cast<uint8_t>(op.declined().code()), op.declined().message()});
+  const ConstBytes parts[] = {body.bytes()};
+  send(to, Channel::kControl, wire::FrameType::kAggDecline, op, hash, parts);
+}
+
+bool Job::emit(Operation& op, BlockRecord& block) {
+  const ListEntry entry = op.at(block.key.number);
+  const SegmentFold& fold = folds_[block.slot];
+  ConstBytes payload = fold.partial();
+  if (!entry.own_kept) payload = ConstBytes(result_).first(entry.bytes);
+  const size_t size = wire::kFrameHeader + wire::kAggResultHead + payload.size();
+  if (!op.opened(entry.owner) || out_.queued(entry.owner, Channel::kReduce) >= kMostQueued ||
+      queued_ + size > kMostQueuedToAll) {
+    if (!std::exchange(block.held, true)) counters_.add(Counter::agg_held);
+    return false;
+  }
+  if (!entry.own_kept) fold.finish(result_.data());
+  wire::Writer head;
+  wire::put_agg_result_head(head, block.key.number,
+                            entry.own_kept ? wire::ResultForm::kPartial : wire::ResultForm::kFinal,
+                            block.contributors);
+  const ConstBytes parts[] = {head.bytes(), payload};
+  send(entry.owner, Channel::kReduce, wire::FrameType::kAggResult, op, op.hash(), parts);
+  counters_.add(Counter::reduce_bytes_sent, payload.size());
+  queued_ += size;
+  free_.push_back(block.slot);
+  held_--;
+  outstanding_--;
+  table_.erase(block);
+  op.emit();
+  finish_if_done(op);
+  return true;
+}
+
+// (A record that moves to the place of one that has gone is looked at too; one that moves from the
+// first places to the last has been.)
+void Job::emit_held() {
+  for (uint32_t i = 0; held_ > 0 && i < table_.capacity();) {
+    const BlockRecord* const there = table_.at(i);
+    const bool gone = there != nullptr && there->folded &&
+                      emit(*find(there->key.operation), *table_.find(there->key));
+    i += gone ? 0 : 1;
+  }
+}
+
+void Job::grant() {
+  if (stopped_) return;
+  const uint32_t most = std::max(2u, lookahead_ / std::max(1u, out_.busy_jobs()));
+  const uint32_t step = std::max(1u, most / 2);
+  for (Operation* const op : live_) {
+    const uint32_t left = op->ungranted(), room = most - std::min(most, outstanding_);
+    const uint32_t more = left <= room ? left : room / step * step;
+    if (more > 0) {
+      op->grant(more);
+      outstanding_ += more;
+      for (uint32_t m = 0; m < params_.hosts.members(); m++) {
+        if (op->opened(static_cast<Member>(m))) send_grant(*op, static_cast<Member>(m));
+      }
+    }
+    // A rank may wait for this one before it posts the next, which must not take its room.
+    if (op->ungranted() > 0) return;
+  }
+}
+
+void Job::send_grant(const Operation& op, Member to) {
+  wire::Writer body;
+  body.put<uint32_t>(op.granted());
+  const ConstBytes parts[] = {body.bytes()};
+  send(to, Channel::kReduce, wire::FrameType::kReduceGrant, op, op.hash(), parts);
+}
+
+void Job::advance(Nanos now) {
+  measure_queues();
+  emit_held();
+  grant();
+  if (const auto idle = ageing_.scan(table_, now)) tell_idle(*idle, now);
+}
+
+void Job::measure_queues() {
+  queued_ = 0;
+  for (uint32_t m = 0; m < params_.hosts.members(); m++) {
+    queued_ += out_.queued(static_cast<Member>(m), Channel::kReduce);
+  }
+}
+
+void Job::tell_idle(const BlockKey& key, Nanos now) {
+  const BlockRecord* const block = table_.find(key);
+  if (block == nullptr || block->folded) return;
+  const Operation& op = *find(key.operation);
+  wire::Writer body;
+  wire::put_agg_wait(body, wait_of(op, *block, now));
+  const ConstBytes parts[] = {body.bytes()};
+  send(0, Channel::kControl, wire::FrameType::kAggStale, op, op.hash(), parts);
+  counters_.add(Counter::agg_idle);
+}
+
+wire::AggWait Job::wait_of(const Operation& op, const BlockRecord& block, Nanos now) const {
+  const FoldRun run = op.run(op.at(block.key.number));
+  const uint32_t contributors = params_.hosts.count();
+  wire::AggWait wait{block.key.number, 0, std::vector<uint64_t>((contributors + 63) / 64)};
+  wait.age_ms = static_cast<uint32_t>(std::min<Nanos>((now - block.touched) / kMilli, UINT32_MAX));
+  for (uint32_t i = 0; i < run.count; i++) {
+    const uint32_t c = (run.first + i) % contributors;
+    if (!table_.has(block, c)) wait.missing[c / 64] |= uint64_t{1} << c % 64;
+  }
+  return wait;
+}
+
+std::optional<Job::Waiting> Job::waiting(Nanos now) {
+  if (live_.empty()) return std::nullopt;
+  const Operation& op = *live_.front();
+  const BlockRecord* oldest = nullptr;
+  for (uint32_t i = 0; i < table_.capacity(); i++) {
+    const BlockRecord* const block = table_.at(i);
+    if (block == nullptr || block->key.operation != op.sequence()) continue;
+    if (oldest == nullptr || block->key.number < oldest->key.number) oldest = block;
+  }
+  if (oldest != nullptr) return Waiting{op.sequence(), wait_of(op, *oldest, now)};
+  return Waiting{op.sequence(), {op.emitted(), 0, {}}};
+}
+
+void Job::send(Member to, Channel channel, wire::FrameType type, const Operation& op, uint32_t hash,
+               std::span<const ConstBytes> body) {
+  const wire::FrameHeader header{type, 1, params_.self, params_.tag, op.sequence(), hash};
+  std::array<std::byte, wire::kFrameHeader> head;
+  wire::write_frame_header(head.data(), header, body);
+  std::array<ConstBytes, 3> parts{ConstBytes(head)};
+  assert(body.size() < parts.size());
+  std::copy(body.begin(), body.end(), parts.begin() + 1);
+  out_.send(to, channel, std::span(parts).first(1 + body.size()));
+  counters_.add(Counter::frames_sent);
+  for (const ConstBytes part : std::span(parts).first(1 + body.size())) {
+    counters_.add(Counter::frame_bytes_sent, part.size());
+  }
+}
+
+Status Job::broke(Member rank, Sequence sequence, const std::string& what) {
+  counters_.add(Counter::agg_malformed);
+  return Status(Code::kInternal, "rank " + std::to_string(rank) +
+                                     " broke the protocol of operation " +
+                                     std::to_string(sequence) + ": " + what);
+}
+
+}  // namespace mcast::aggregation

@@ -1,0 +1,115 @@
+// One group's work at one station: its ranks open operations, are granted the segments of the
+// station's list a window at a time, and contribute; what all have contributed to is folded and
+// sent to the segment's owner. Nothing is kept of a result that has left. Pure: frames and time in,
+// frames out.
+//
+// Whoever breaks these rules ends the job (a failed Status, for the caller to act on); what comes
+// twice is counted and dropped.
+//
+// Memory: everything is allocated by the constructor, memory() bytes, but for the work lists of at
+// most kAhead operations, which the planner makes. With what the transport holds of results:
+// memory_bound().
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "aggregation/ageing.h"
+#include "aggregation/block_table.h"
+#include "aggregation/job_params.h"
+#include "aggregation/operation.h"
+#include "aggregation/outlet.h"
+#include "base/counters.h"
+#include "protocol/buffer_pool.h"
+#include "protocol/segment_fold.h"
+#include "wire/aggregation.h"
+#include "wire/frame.h"
+
+namespace mcast::aggregation {
+
+class Job {
+ public:
+  // Operations that may be open here; a rank opens the next one when its oldest is released.
+  static constexpr uint32_t kAhead = 64;
+  // All but `params` outlive this object.
+  Job(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // A rank has posted an operation. `hash`: of its descriptor, as the frame has it.
+  Status on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
+                 Nanos now);
+  // A contribution; data.segment is the number in the list.
+  Status on_data(Member from, Sequence sequence, uint32_t hash, const wire::ReduceData& data,
+                 Nanos now);
+  // A rank's contributions will be missing: nothing more is granted.
+  void stop_granting() { stopped_ = true; }
+
+  // Sends what owners can take now, grants, tells of idle segments.
+  void advance(Nanos now);
+  // When advance() has something to do that no event announces.
+  Nanos deadline() const { return ageing_.next(); }
+
+  // Bytes allocated by the constructor.
+  size_t memory() const;
+  // What the oldest operation waits for; nothing: there is none.
+  struct Waiting {
+    Sequence sequence;
+    wire::AggWait wait;
+  };
+  std::optional<Waiting> waiting(Nanos now);
+  uint32_t operations() const { return static_cast<uint32_t>(live_.size()); }
+  // Segments that are being folded, or whose results could not leave.
+  uint32_t blocks() const { return table_.size(); }
+
+ private:
+  Operation* find(Sequence sequence);
+  Operation& start(Sequence sequence, const wire::Descriptor& descriptor);
+  void finish_if_done(Operation& op);
+  // Why the contribution may not be; "": it may.
+  const char* fault_of(const Operation& op, Member from, const wire::ReduceData& data) const;
+  BlockRecord* block_of(const Operation& op, const ListEntry& entry, uint32_t number, Nanos now);
+
+  void decline(Operation& op, Status why);
+  void tell_declined(const Operation& op, Member to, uint32_t hash);
+  // False: not now.
+  bool emit(Operation& op, BlockRecord& record);
+  void emit_held();
+  void grant();
+  void send_grant(const Operation& op, Member to);
+  void tell_idle(const BlockKey& key, Nanos now);
+  wire::AggWait wait_of(const Operation& op, const BlockRecord& record, Nanos now) const;
+
+  void measure_queues();
+  void send(Member to, Channel channel, wire::FrameType type, const Operation& op, uint32_t hash,
+            std::span<const ConstBytes> body);
+  Status broke(Member rank, Sequence sequence, const std::string& what);
+  std::byte* accumulator(uint32_t slot) {
+    return accumulators_.data() + size_t{slot} * 2 * params_.segment;
+  }
+
+  const JobParams params_;
+  const Planner& planner_;
+  Outlet& out_;
+  Counters& counters_;
+  const uint32_t lookahead_;
+
+  BufferPool pool_;                      // of contributions that are early
+  std::vector<std::byte> accumulators_;  // by slot; 16-bit floats take twice a segment
+  std::vector<std::byte> result_;        // of the segment that is being sent
+  std::vector<SegmentFold> folds_;       // by slot
+  std::vector<uint32_t> free_;           // slots
+  BlockTable table_;
+  Ageing ageing_;
+
+  std::vector<Operation> operations_;
+  std::vector<Operation*> idle_;   // of these, nobody has told of
+  std::vector<Operation*> live_;   // the others, by sequence
+  std::vector<uint64_t> expects_;  // by rank: the least sequence that it may open next
+  uint32_t outstanding_ = 0;       // segments, of all operations
+  uint32_t held_ = 0;              // folded blocks whose results could not leave
+  size_t queued_ = 0;              // bytes of results at the transport, at least
+  bool stopped_ = false;
+};
+
+}  // namespace mcast::aggregation

@@ -1,0 +1,21 @@
+// The window is what `incast` allows, shared by the contributors, as an owner's is; at least two
+// segments, so that one can be folded while the next arrives.
+#include "aggregation/job_params.h"
+
+#include <algorithm>
+
+namespace mcast::aggregation {
+
+uint32_t station_lookahead(const JobParams& params) {
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(params.incast / (params.hosts.count() * params.segment), 2, 16));
+}
+
+size_t memory_bound(const JobParams& params) {
+  constexpr size_t kRecords = 512 << 10;
+  const size_t window = station_lookahead(params) * params.segment * (params.hosts.count() + 2);
+  const size_t queues = params.hosts.members() * (kMostQueued + kMaxBulkFrame);
+  return window + std::min(queues, kMostQueuedToAll) + kRecords;
+}
+
+}  // namespace mcast::aggregation

@@ -1,0 +1,37 @@
+// What a job at a station is admitted with, and what it may take. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/fold_order.h"
+#include "base/types.h"
+#include "protocol/hosts.h"
+#include "transport/transport.h"
+
+namespace mcast::aggregation {
+
+struct JobParams {
+  uint32_t id = 0;      // number of the job in its process
+  uint64_t tag = 0;     // of the group
+  Member self = 0;      // the station's member number: at least the number of ranks
+  uint32_t roster = 0;  // the version that the station is in
+  Hosts hosts{1};       // the ranks; one contribution comes from each host
+  FoldOrder fold = FoldOrder::kRank;
+  size_t segment = 0;  // the longest, bytes
+  size_t incast = 0;   // setting, bytes
+  Nanos deadline = 0;  // silence after which a segment's missing contributors are told
+};
+
+// Nothing is sent to an owner while so much waits for it, nor to any while so much waits for all.
+inline constexpr size_t kMostQueued = 128 << 10;
+inline constexpr size_t kMostQueuedToAll = 4 << 20;
+
+// Segments of the list that may be granted and not sent as results.
+uint32_t station_lookahead(const JobParams& params);
+
+// Bytes that a job may take, whatever its ranks do: early contributions and accumulators (of two
+// segments, for 16-bit floats) of the window, results at the transport, records. This is what
+// admission reserves.
+size_t memory_bound(const JobParams& params);
+
+}  // namespace mcast::aggregation

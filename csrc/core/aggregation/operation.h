@@ -1,0 +1,107 @@
+// One operation at a station: what is dealt to it, who has posted, how far each rank has
+// contributed. A job has a fixed number of these and uses them again and again. Pure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/fold_order.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "protocol/hosts.h"
+#include "protocol/segment_fold.h"
+#include "wire/descriptor.h"
+
+namespace mcast::aggregation {
+
+// A segment that is dealt to the station.
+struct ListEntry {
+  uint32_t segment = 0;   // of the owner's shard
+  Member owner = 0;       //
+  uint32_t bytes = 0;     // of one contribution: whole elements, at least one
+  bool own_kept = false;  // the owner's host does not contribute: the owner adds its own last
+};
+
+// The station's list of one operation, in the order in which ranks contribute. Equal on all ranks.
+class WorkList {
+ public:
+  virtual ~WorkList() = default;
+  virtual uint32_t size() const = 0;
+  virtual ListEntry at(uint32_t number) const = 0;  // number < size()
+};
+
+class Planner {
+ public:
+  virtual ~Planner() = default;
+  // What of an operation, an all_reduce or reduce_scatter of elements that can be reduced, is this
+  // station's; a failure says why it cannot be folded here. A result, partial ones in accumulator
+  // elements, fits a frame of the reduce channel.
+  virtual Result<std::unique_ptr<const WorkList>> plan(
+      const wire::Descriptor& descriptor) const = 0;
+};
+
+class Operation {
+ public:
+  // `hosts` outlives this object.
+  Operation(const Hosts& hosts, FoldOrder order);
+
+  // The next operation, of which nobody has told yet; what is left of the one before is forgotten.
+  // Nothing is allocated. `planned`: its list, or why it is declined.
+  void begin(Sequence sequence, const wire::Descriptor& descriptor,
+             Result<std::unique_ptr<const WorkList>> planned);
+
+  Sequence sequence() const { return sequence_; }
+  uint32_t hash() const { return hash_; }
+  const wire::Descriptor& descriptor() const { return descriptor_; }
+  const FoldRule& rule() const { return rule_; }
+  uint32_t size() const { return list_ ? list_->size() : 0; }
+  ListEntry at(uint32_t number) const { return list_->at(number); }
+
+  void open(Member rank);
+  bool opened(Member rank) const { return opened_[rank]; }
+  bool opened_by_all() const { return openers_ == opened_.size(); }
+
+  // Not folded here any more; why.
+  void decline(Status why);
+  bool is_declined() const { return !declined_.ok(); }
+  const Status& declined() const { return declined_; }
+
+  // Numbers below this may be contributed.
+  uint32_t granted() const { return granted_; }
+  void grant(uint32_t more) { granted_ += more; }
+  uint32_t ungranted() const { return size() - granted_; }
+  // Results that have left.
+  uint32_t emitted() const { return emitted_; }
+  void emit() { emitted_++; }
+  // Granted, and their results have not left: so many places it takes.
+  uint32_t outstanding() const { return granted_ - emitted_; }
+  // Nothing of it is to come from any rank, nor to be sent.
+  bool finished() const { return opened_by_all() && emitted_ == size(); }
+
+  // Whether `rank` brings its host's contribution to an entry.
+  bool speaks(Member rank, const ListEntry& entry) const;
+  // The entry that `rank` contributes to next; size(): it has contributed to all of its.
+  uint32_t next_of(Member rank) const { return next_[rank]; }
+  void contributed(Member rank);
+  // Whose contributions an entry's fold takes, in which order.
+  FoldRun run(const ListEntry& entry) const;
+
+ private:
+  void skip_to_own(Member rank);
+
+  const Hosts& hosts_;
+  const FoldOrder order_;
+  Sequence sequence_ = 0;
+  wire::Descriptor descriptor_;
+  uint32_t hash_ = 0;
+  FoldRule rule_;
+  std::unique_ptr<const WorkList> list_;
+  Status declined_;
+  std::vector<bool> opened_;
+  uint32_t openers_ = 0;
+  uint32_t granted_ = 0, emitted_ = 0;
+  std::vector<uint32_t> next_;  // by rank
+};
+
+}  // namespace mcast::aggregation

@@ -1,0 +1,59 @@
+// A station: one job's frames from its ranks, and its end. A job ends with the group (bye), with
+// its last stream, with a rank that breaks the protocol, or when no rank comes for a minute; its
+// records and buffers are given back at once. Pure: frames and time in, frames out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregation/job.h"
+
+namespace mcast::aggregation {
+
+class Station {
+ public:
+  // Without any stream for so long, a job ends.
+  static constexpr Nanos kLease = 60 * kSecond;
+
+  // All but `params` outlive this object. `now`: of admission.
+  Station(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters,
+          Nanos now);
+
+  // A rank has connected. `from`: the rank whose uid the connection has shown.
+  void on_stream(Member from);
+  // A frame from it, not yet verified. Valid during the call.
+  void on_frame(Member from, ConstBytes frame, Nanos now);
+  // Its stream has ended. It cannot come again: the roster that this station is in is over for it.
+  void on_stream_end(Member from, Nanos now);
+  // The group has ended.
+  void on_bye();
+
+  // Call on every turn.
+  void advance(Nanos now);
+  Nanos deadline() const;
+
+  // Why the job has ended; nothing: it has not.
+  const std::optional<std::string>& closed() const { return closed_; }
+  // None: it has ended.
+  Job* job() { return job_ ? &*job_ : nullptr; }
+
+ private:
+  enum class Stream : uint8_t { kNone, kOpen, kEnded };
+
+  Status dispatch(Member from, const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  void on_ping(Member from, Nanos now);
+  void close(std::string why);
+
+  const uint64_t tag_;
+  const Member self_;
+  Outlet& out_;
+  Counters& counters_;
+  std::optional<Job> job_;
+  std::vector<Stream> streams_;  // by rank
+  uint32_t open_ = 0;
+  Nanos lonely_since_;  // while no stream is open
+  std::optional<std::string> closed_;
+};
+
+}  // namespace mcast::aggregation

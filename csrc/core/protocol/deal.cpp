@@ -1,0 +1,123 @@
+// Dealing is scheduling: an executor with share w is due its k-th segment (k = 0, 1, ...) after
+// segment k / w of the shard and before (k + 1) / w. The next segment goes to the executor that is
+// due and has the earliest of these ends. With shares that sum to one that never misses an end, so
+// nobody is ever a whole segment ahead of or behind its share (Pfair scheduling; Baruah et al.
+// 1996). The largest arrears first, which is simpler, falls behind by more with uneven shares.
+//
+// Lists are not stored. Of each 16th row is noted how long each list is by then; the rest is
+// counted in the table of executors.
+#include "protocol/deal.h"
+
+#include <algorithm>
+
+#include "base/rng.h"
+
+namespace mcast {
+namespace {
+
+struct Executor {
+  uint16_t who;
+  uint64_t weight;
+  uint64_t given = 0;
+
+  bool due(uint64_t segments) const { return given * DealShape::kWhole < weight * segments; }
+  // The segment by which it must have another one.
+  uint64_t end() const { return ((given + 1) * DealShape::kWhole + weight - 1) / weight; }
+};
+
+}  // namespace
+
+std::vector<uint16_t> Deal::ranking(uint64_t tag, Member owner,
+                                    std::span<const DealShape::Station> stations) {
+  std::vector<std::pair<uint64_t, uint16_t>> hashed;
+  for (size_t j = 0; j < stations.size(); j++) {
+    const uint64_t hash = mix64(tag ^ mix64(uint64_t{owner} << 16 ^ stations[j].id));
+    hashed.emplace_back(hash, static_cast<uint16_t>(j));
+  }
+  std::sort(hashed.begin(), hashed.end());
+  std::vector<uint16_t> order;
+  for (const auto& [hash, j] : hashed) order.push_back(j);
+  return order;
+}
+
+Deal::Deal(const DealShape& shape) : segments_(shape.segments), lengths_(shape.stations.size()) {
+  for (const uint32_t n : segments_) rows_ = std::max(rows_, n);
+  executors_.assign(size_t{rows_} * owners(), kOwner);
+  if (lengths_.empty()) return;
+  for (uint32_t m = 0; m < owners(); m++) deal_shard(shape, static_cast<Member>(m));
+  noted_.resize((rows_ + kStride - 1) / kStride * lengths_.size());
+  for (uint32_t row = 0; row < rows_; row++) {
+    if (row % kStride == 0) {
+      std::copy(lengths_.begin(), lengths_.end(),
+                noted_.begin() + static_cast<ptrdiff_t>(row / kStride * lengths_.size()));
+    }
+    for (uint32_t m = 0; m < owners(); m++) {
+      const uint16_t station = executor(static_cast<Member>(m), row);
+      if (station != kOwner) lengths_[station]++;
+    }
+  }
+}
+
+// A short shard is dealt to the first of its ranking only, which share what all would have.
+void Deal::deal_shard(const DealShape& shape, Member owner) {
+  const uint32_t segments = segments_[owner];
+  std::vector<uint16_t> order = ranking(shape.tag, owner, shape.stations);
+  uint64_t all = 0, used = 0;
+  for (const DealShape::Station& s : shape.stations) all += s.weight;
+  order.resize(std::min<size_t>(order.size(), segments / kLeastOfAStation));
+  for (const uint16_t j : order) used += shape.stations[j].weight;
+  if (used == 0) return;
+  std::vector<Executor> executors;
+  uint64_t left = DealShape::kWhole;
+  for (const uint16_t j : order) {
+    const uint64_t weight = shape.stations[j].weight * all / used;
+    if (weight > 0) executors.push_back({j, weight});
+    left -= weight;
+  }
+  if (left > 0) executors.push_back({kOwner, left});
+  for (uint32_t segment = 0; segment < segments; segment++) {
+    Executor* next = nullptr;
+    for (Executor& e : executors) {
+      if (e.due(uint64_t{segment} + 1) && (next == nullptr || e.end() < next->end())) next = &e;
+    }
+    next->given++;
+    executors_[size_t{segment} * owners() + owner] = next->who;
+  }
+}
+
+Deal::Entry Deal::entry(uint16_t station, uint32_t number) const {
+  // The last note that is not beyond the number.
+  uint32_t low = 0, high = (rows_ - 1) / kStride;
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (noted(station, middle * kStride) <= number) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  uint32_t left = number - noted(station, low * kStride);
+  for (uint32_t row = low * kStride;; row++) {
+    for (uint32_t place = 0; place < owners(); place++) {
+      const Member owner = at(row, place);
+      if (executor(owner, row) == station && left-- == 0) return {owner, row};
+    }
+  }
+}
+
+std::optional<uint32_t> Deal::number_of(const Entry& entry) const {
+  if (entry.owner >= owners() || entry.segment >= segments_[entry.owner]) return {};
+  const uint16_t station = executor(entry.owner, entry.segment);
+  if (station == kOwner) return {};
+  uint32_t number = noted(station, entry.segment);
+  const uint32_t from = entry.segment / kStride * kStride;
+  number += static_cast<uint32_t>(std::count(executors_.begin() + size_t{from} * owners(),
+                                             executors_.begin() + size_t{entry.segment} * owners(),
+                                             station));
+  for (uint32_t place = 0; at(entry.segment, place) != entry.owner; place++) {
+    number += executor(at(entry.segment, place), entry.segment) == station;
+  }
+  return number;
+}
+
+}  // namespace mcast

@@ -1,0 +1,90 @@
+// Which executor folds which segment of a reduction: a station, or the segment's owner. All ranks
+// and stations make the same deal of the same facts, so nobody has to be told. Pure.
+//
+// Every shard (an owner's block) is dealt by itself, in shares that hold at every prefix: of the
+// first i segments of a shard an executor has its share of i, give or take less than one. So all
+// executors are fed from the start, and the final prefix of a block grows while the operation runs.
+// Where it does not matter who is next, stations are ranked by rendezvous hashing: one that leaves
+// changes nothing in the order of the others.
+//
+// Memory: 2 bytes for each segment of the vector (4 to 60 KiB); for each station a quarter byte for
+// each segment of a shard.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast {
+
+struct DealShape {
+  struct Station {
+    uint64_t id = 0;      // of its address and thread
+    uint32_t weight = 0;  // share of the vector, of kWhole
+  };
+  static constexpr uint32_t kWhole = 65536;
+
+  uint64_t tag = 0;                // of the group
+  std::vector<uint32_t> segments;  // by owner: of its shard
+  std::vector<Station> stations;  // their weights together: at most kWhole; the owners' is the rest
+};
+
+class Deal {
+ public:
+  // A shard is dealt to so few stations that each could get so many segments.
+  static constexpr uint32_t kLeastOfAStation = 4;
+  static constexpr uint16_t kOwner = 0xffff;
+
+  // Fewer than kOwner stations, and than 2^32 segments in all.
+  explicit Deal(const DealShape& shape);
+
+  uint32_t owners() const { return static_cast<uint32_t>(segments_.size()); }
+  uint32_t segments(Member owner) const { return segments_[owner]; }
+  // The station that folds segment `segment` of `owner`'s shard, or kOwner.
+  uint16_t executor(Member owner, uint32_t segment) const {
+    return executors_[size_t{segment} * owners() + owner];
+  }
+
+  // What a station folds, in the order in which contributors send it: by segment, then by owner,
+  // beginning with another one in each row, so that the first of a row are not always the same
+  // owners'. Numbered from 0.
+  struct Entry {
+    Member owner;
+    uint32_t segment;
+    bool operator==(const Entry&) const = default;
+  };
+  uint32_t length(uint16_t station) const { return lengths_[station]; }
+  // `number` < length(station). O(log segments + kStride x owners), as number_of().
+  Entry entry(uint16_t station, uint32_t number) const;
+  // The entry's number in its station's list; nothing: its owner folds it, or there is none such.
+  std::optional<uint32_t> number_of(const Entry& entry) const;
+
+  // Stations in the order that decides where shares do not, for `owner`'s shard.
+  static std::vector<uint16_t> ranking(uint64_t tag, Member owner,
+                                       std::span<const DealShape::Station> stations);
+
+ private:
+  static constexpr uint32_t kStride = 16;  // rows between two notes of how long the lists are
+
+  void deal_shard(const DealShape& shape, Member owner);
+  // The owner at place `place` of row `segment`.
+  Member at(uint32_t segment, uint32_t place) const {
+    return static_cast<Member>((segment + place) % owners());
+  }
+  uint32_t& noted(uint16_t station, uint32_t segment) {
+    return noted_[segment / kStride * lengths_.size() + station];
+  }
+  uint32_t noted(uint16_t station, uint32_t segment) const {
+    return noted_[segment / kStride * lengths_.size() + station];
+  }
+
+  std::vector<uint32_t> segments_;
+  uint32_t rows_ = 0;
+  std::vector<uint16_t> executors_;  // by segment, then by owner
+  std::vector<uint32_t> lengths_;    // by station
+  std::vector<uint32_t> noted_;      // of every kStride-th row, by station: entries of rows before
+};
+
+}  // namespace mcast

@@ -1,0 +1,30 @@
+// Replaces operator new for the whole program; it asks malloc, as the library's does, so sanitizers
+// still see everything.
+#include "aggregation/big_allocations.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace mcast::test {
+namespace {
+
+bool watching = false;
+size_t counted = 0;
+
+}  // namespace
+
+WatchAllocations::WatchAllocations(bool watch) : before_(watching) { watching = watch; }
+WatchAllocations::~WatchAllocations() { watching = before_; }
+
+size_t big_allocations() { return counted; }
+
+}  // namespace mcast::test
+
+void* operator new(size_t size) {
+  if (mcast::test::watching && size >= mcast::test::kBigAllocation) mcast::test::counted++;
+  void* const memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }

@@ -1,0 +1,379 @@
+// A station's rules one by one: windows, declines, queues, ends; and what ends a job.
+#include "aggregation/station.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "aggregation/station_world.h"
+
+namespace mcast {
+namespace {
+
+using aggregation::Station;
+using test::StationWorld;
+using ::testing::HasSubstr;
+using wire::FrameType;
+using wire::Kind;
+
+constexpr uint64_t kBytes = 3 * 8 * 4096;  // 16 of 24 segments are the station's
+
+Sequence some_call(StationWorld& w) {
+  return w.call(Kind::kAllreduce, Element::kFloat32, Reduction::kSum, kBytes);
+}
+
+TEST(Grants, AreForHalfAWindowAtLeast) {
+  StationWorld w({.incast = 3 * 8 * 4096});
+  const Sequence op = some_call(w);
+  w.open_all(op);
+  EXPECT_EQ(w.granted(1, op), 8u);
+  for (uint32_t number = 0; number < 3; number++) {
+    for (const Member r : {0, 1, 2}) w.contribute(r, op, number);
+  }
+  w.take_all();
+  w.turn();
+  w.take_all();
+  EXPECT_EQ(w.granted(1, op), 8u);
+  for (const Member r : {0, 1, 2}) w.contribute(r, op, 3);
+  w.take_all();
+  EXPECT_EQ(w.granted(1, op), 12u);
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Grants, BusyJobsShareTheWindow) {
+  StationWorld w({.incast = 3 * 8 * 4096});
+  const Sequence op = some_call(w);
+  w.busy = 2;
+  w.open_all(op);
+  EXPECT_EQ(w.granted(1, op), 4u);
+  w.busy = 100;
+  w.contribute_all();
+  EXPECT_TRUE(w.all_done()) << "two segments are always allowed";
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
+  StationWorld w({.incast = 3 * 8 * 4096});
+  const Sequence first = some_call(w), second = some_call(w);
+  w.open(0, first);
+  w.open(0, second);
+  w.take_all();
+  EXPECT_EQ(w.granted(0, first), 8u);
+  EXPECT_EQ(w.granted(1, first), 0u);
+  EXPECT_EQ(w.granted(0, second), 0u);
+  w.open(1, first);
+  w.open(2, first);
+  w.take_all();
+  EXPECT_EQ(w.granted(1, first), 8u) << "what the others know";
+  w.contribute_all();
+  EXPECT_EQ(w.results(first), w.entries(first));
+  EXPECT_EQ(w.granted(0, second), 8u);
+  EXPECT_EQ(w.granted(1, second), 0u);
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Results, WaitForTheirOwner) {
+  StationWorld w({.host_of = {0, 0, 1}, .incast = 2 * 8 * 4096});
+  const Sequence op = some_call(w);
+  // Member 1 owns what its host's member 0 does not contribute to, and opens last.
+  w.open(0, op);
+  w.open(2, op);
+  w.contribute_all();
+  const size_t before = w.results(op);
+  EXPECT_LT(before, w.entries(op));
+  w.open(1, op);
+  w.contribute_all();
+  EXPECT_TRUE(w.all_done());
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
+  StationWorld w({.ranks = 3, .segment = 60 << 10, .incast = 8 << 20});
+  const Sequence op =
+      w.call(Kind::kReduceScatter, Element::kFloat32, Reduction::kSum, 40 * (60 << 10));
+  for (const Member r : {0, 1, 2}) w.open(r, op);
+  // Rank 2 contributes to the first window, and takes nothing more.
+  w.take_all();
+  for (bool more = true; more;) {
+    more = false;
+    for (const Member r : {0, 1, 2}) more |= w.contribute_next(r);
+    for (const Member r : {0, 1}) w.take(r);
+    w.turn();
+  }
+  EXPECT_GT(w.count(Counter::agg_held), 0u);
+  EXPECT_LT(w.results(op), w.entries(op));
+  for (int i = 0; i < 500 && !w.all_done(); i++) w.contribute_all();
+  EXPECT_TRUE(w.all_done());
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Declines, AreToldToEveryRankThatOpens) {
+  StationWorld w({});
+  const Sequence op = some_call(w), next = some_call(w);
+  w.refuse(op);
+  w.open(0, op);
+  w.take_all();
+  EXPECT_EQ(w.declined(op), 1u);
+  w.open_all(op);  // rank 0 again: a repetition
+  EXPECT_EQ(w.count(Counter::agg_repeated), 1u);
+  EXPECT_EQ(w.declined(op), 3u);
+  EXPECT_EQ(w.count(Counter::agg_declined), 1u);
+  EXPECT_EQ(w.station().job()->operations(), 0u);
+  w.open_all(next);
+  w.contribute_all();
+  EXPECT_TRUE(w.all_done()) << "of this operation only";
+  EXPECT_EQ(w.wrong(), "");
+}
+
+// Ranks that call different things: nobody's bytes are folded with the other's.
+TEST(Declines, CrossWhatIsUnderWay) {
+  StationWorld w({.incast = 3 * 8 * 4096});
+  const Sequence op = some_call(w), next = some_call(w);
+  w.open(0, op);
+  w.open(1, op);
+  w.take_all();
+  w.contribute(0, op, 0);
+  w.contribute(1, op, 0);
+  EXPECT_EQ(w.station().job()->blocks(), 1u);
+  wire::AggOpen other{w.params().roster, {}};
+  other.descriptor.kind = Kind::kReduceScatter;
+  other.descriptor.element = static_cast<uint8_t>(Element::kInt8);
+  other.descriptor.reduction = static_cast<uint8_t>(Reduction::kSum);
+  other.descriptor.bytes = 100;
+  wire::FrameHeader h = w.header(2, FrameType::kAggOpen, op);
+  h.argument = other.descriptor.hash();
+  wire::Writer body;
+  wire::put_agg_open(body, other);
+  w.send(2, h, body.bytes());
+  w.contribute(0, op, 1);  // was sent before the news came
+  w.take_all();
+  EXPECT_EQ(w.declined(op), 3u);
+  EXPECT_EQ(w.count(Counter::agg_stale), 1u);
+  EXPECT_EQ(w.station().job()->blocks(), 0u);
+  EXPECT_EQ(w.station().job()->operations(), 0u);
+  w.open_all(next);
+  EXPECT_EQ(w.granted(0, next), 8u) << "the whole window is free again";
+  w.contribute_all();
+  EXPECT_EQ(w.results(next), w.entries(next));
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Declines, OfWhatNobodyCanFold) {
+  StationWorld w({});
+  const auto declined = [&w](Kind kind, unsigned element, unsigned reduction) {
+    const Sequence op = some_call(w);
+    wire::AggOpen open{w.params().roster, {}};
+    open.descriptor.kind = kind;
+    open.descriptor.element = static_cast<uint8_t>(element);
+    open.descriptor.reduction = static_cast<uint8_t>(reduction);
+    wire::FrameHeader h = w.header(0, FrameType::kAggOpen, op);
+    h.argument = open.descriptor.hash();
+    wire::Writer body;
+    wire::put_agg_open(body, open);
+    w.send(0, h, body.bytes());
+    w.take_all();
+    return w.declined(op) == 1;
+  };
+  EXPECT_TRUE(declined(Kind::kAllgather, 2, 1));
+  EXPECT_TRUE(declined(Kind::kAllreduce, 0, 1));
+  EXPECT_TRUE(declined(Kind::kAllreduce, 77, 1));
+  EXPECT_TRUE(declined(Kind::kAllreduce, 2, 0));
+  EXPECT_TRUE(declined(Kind::kAllreduce, 2, 10));
+  EXPECT_TRUE(declined(Kind::kAllreduce, 2, static_cast<unsigned>(Reduction::kBitXor)));
+  EXPECT_FALSE(w.station().closed());
+}
+
+TEST(Rosters, AnotherOneIsStale) {
+  StationWorld w({});
+  const Sequence op = some_call(w);
+  wire::AggOpen open{w.params().roster + 1, {}};
+  wire::Writer body;
+  wire::put_agg_open(body, open);
+  w.send(0, w.header(0, FrameType::kAggOpen, op), body.bytes());
+  EXPECT_EQ(w.count(Counter::agg_stale), 1u);
+  EXPECT_EQ(w.station().job()->operations(), 0u);
+  EXPECT_FALSE(w.station().closed());
+}
+
+// ---- what ends a job ----
+
+// Opens an operation of two, does the bad thing, and expects the job to end with the text.
+template <typename Bad>
+void ends_with(const std::string& text, Bad bad) {
+  StationWorld w({.incast = 3 * 4 * 4096});
+  const Sequence op = some_call(w);
+  some_call(w);
+  w.open_all(op);
+  bad(w);
+  ASSERT_TRUE(w.station().closed()) << text;
+  EXPECT_THAT(*w.station().closed(), HasSubstr(text));
+  EXPECT_EQ(w.station().job(), nullptr);
+  EXPECT_EQ(w.count(Counter::agg_malformed), 1u) << text;
+  EXPECT_EQ(w.station().deadline(), kNever);
+  w.contribute(0, op, 0);  // nobody takes it
+  w.turn(kSecond);
+  EXPECT_EQ(w.wrong(), "");
+}
+
+TEST(Violations, EndTheJob) {
+  ends_with("rank 1 broke the protocol of operation 0: a contribution that was not asked for",
+            [](StationWorld& w) { w.contribute(1, 0, 4); });
+  ends_with("out of order", [](StationWorld& w) { w.contribute(1, 0, 1); });
+  ends_with("of another length", [](StationWorld& w) { w.contribute(1, 0, 0, 4000); });
+  ends_with("before it was opened", [](StationWorld& w) { w.contribute(1, 1, 0); });
+  ends_with("beyond the list", [](StationWorld& w) {
+    wire::Writer body;
+    wire::put_reduce_head(body, w.entries(0), 1);
+    body.put<uint32_t>(1);
+    w.send(1, w.header(1, FrameType::kReduceData, 0), body.bytes());
+  });
+  ends_with("to another operation", [](StationWorld& w) {
+    wire::FrameHeader h = w.header(1, FrameType::kReduceData, 0);
+    h.argument ^= 1;
+    w.send(1, h, w.contribution(1, 0, 0).bytes());
+  });
+  ends_with("another operation than it says", [](StationWorld& w) {
+    wire::FrameHeader h = w.header(1, FrameType::kAggOpen, 1);
+    h.argument ^= 1;
+    wire::Writer body;
+    wire::put_agg_open(body, {w.params().roster, {}});
+    w.send(1, h, body.bytes());
+  });
+  ends_with("a frame in another's name (reduce_data)", [](StationWorld& w) {
+    w.send(2, w.header(1, FrameType::kReduceData, 0), w.contribution(1, 0, 0).bytes());
+  });
+  ends_with("a frame that no station takes (credit)",
+            [](StationWorld& w) { w.send(2, w.header(2, FrameType::kCredit, 0), {}); });
+  for (const FrameType type : {FrameType::kAggOpen, FrameType::kReduceData}) {
+    ends_with("does not parse", [type](StationWorld& w) { w.send(2, w.header(2, type, 0), {}); });
+  }
+  ends_with("more than 64 operations ahead", [](StationWorld& w) {
+    for (Sequence op = 2; op < 70 && !w.station().closed(); op++) {
+      some_call(w);
+      w.open(0, op);
+    }
+  });
+}
+
+TEST(Violations, AnotherRanksContribution) {
+  StationWorld w({.ranks = 4, .host_of = {0, 0, 1, 1}, .incast = 64 << 10});
+  const Sequence op = some_call(w);
+  w.open_all(op);
+  for (const Member r : {0, 1}) w.contribute(r, op, 0);
+  ASSERT_TRUE(w.station().closed());
+  EXPECT_THAT(*w.station().closed(), HasSubstr("that another rank brings"));
+}
+
+TEST(Violations, ACorruptFrameEndsTheJob) {
+  StationWorld w({});
+  w.open_all(some_call(w));
+  const std::byte noise[40] = {};
+  w.send_raw(1, noise);
+  ASSERT_TRUE(w.station().closed());
+  EXPECT_THAT(*w.station().closed(), HasSubstr("rank 1 sent a frame that is corrupt"));
+  EXPECT_EQ(w.count(Counter::corrupt), 1u);
+}
+
+TEST(Ends, WithTheGroup) {
+  StationWorld w({});
+  w.open_all(some_call(w));
+  w.station().on_bye();
+  EXPECT_EQ(*w.station().closed(), "the group has ended");
+  w.station().on_bye();
+  w.station().on_stream_end(0, w.now());
+}
+
+TEST(Ends, WithTheLastStream) {
+  StationWorld w({.incast = 3 * 4 * 4096});
+  const Sequence op = some_call(w);
+  w.open_all(op);
+  w.station().on_stream_end(1, w.now());
+  const uint32_t granted = w.granted(0, op);
+  w.contribute_all();
+  EXPECT_EQ(w.granted(0, op), granted) << "what rank 1 would have to contribute to";
+  EXPECT_FALSE(w.station().closed());
+  w.station().on_stream_end(0, w.now());
+  w.station().on_stream_end(2, w.now());
+  EXPECT_EQ(*w.station().closed(), "all ranks have left");
+}
+
+TEST(Ends, WhenNobodyComes) {
+  StationWorld w({});
+  w.turn(Station::kLease - 1);
+  EXPECT_FALSE(w.station().closed());
+  EXPECT_LE(w.station().deadline(), w.now() + 1);
+  w.turn(1);
+  EXPECT_EQ(*w.station().closed(), "no rank has come");
+  StationWorld visited({});
+  visited.station().on_stream(0);
+  visited.turn(2 * Station::kLease);
+  EXPECT_FALSE(visited.station().closed());
+}
+
+// ---- who is waited for ----
+
+TEST(Idle, IsToldToMemberZero) {
+  StationWorld w({.incast = 3 * 4 * 4096, .deadline = 100 * kMilli});
+  const Sequence op = some_call(w);
+  w.open_all(op);
+  for (const Member r : {0, 2}) w.contribute(r, op, 0);
+  for (int i = 0; i < 40 && w.others().empty(); i++) {
+    w.turn(10 * kMilli);
+    w.take_all();
+  }
+  ASSERT_EQ(w.others().size(), 1u);
+  const auto& told = w.others()[0];
+  EXPECT_EQ(told.to, 0);
+  EXPECT_EQ(told.header.type, FrameType::kAggStale);
+  EXPECT_EQ(told.header.sequence, op);
+  wire::AggWait wait;
+  ASSERT_TRUE(wire::parse_agg_wait(told.body, wait));
+  EXPECT_EQ(wait.number, 0u);
+  EXPECT_EQ(wait.missing, std::vector<uint64_t>{2});
+  EXPECT_GE(wait.age_ms, 100u);
+  EXPECT_EQ(w.count(Counter::agg_idle), 1u);
+}
+
+TEST(Idle, APingIsAnsweredWithWhatIsWaitedFor) {
+  StationWorld w({.incast = 3 * 4 * 4096});
+  const Sequence op = some_call(w);
+  const auto ping = [&w] {
+    w.send(1, w.header(1, FrameType::kPing, 0), {});
+    w.take_all();
+    return w.others().back();
+  };
+  EXPECT_TRUE(ping().body.empty());
+  w.open_all(op);
+  wire::AggWait wait;
+  ASSERT_TRUE(wire::parse_agg_wait(ping().body, wait));
+  EXPECT_TRUE(wait.missing.empty()) << "nothing has come";
+  w.contribute(1, op, 0);
+  w.contribute(1, op, 1);
+  w.contribute(2, op, 0);
+  const auto pong = ping();
+  EXPECT_EQ(pong.header.type, FrameType::kPong);
+  EXPECT_EQ(pong.header.sequence, op);
+  ASSERT_TRUE(wire::parse_agg_wait(pong.body, wait));
+  EXPECT_EQ(wait.number, 0u);
+  EXPECT_EQ(wait.missing, std::vector<uint64_t>{1});
+}
+
+TEST(Memory, OfAdmissionIsWithinTheBound) {
+  for (const uint32_t ranks : {2u, 3u, 8u, 64u, 200u}) {
+    for (const size_t incast : {size_t{64} << 10, size_t{2} << 20, size_t{16} << 20}) {
+      const size_t segment =
+          std::clamp<size_t>(incast / (2 * (ranks - 1)), 4096, 60 << 10) / 64 * 64;
+      StationWorld w({.ranks = ranks, .segment = segment, .incast = incast});
+      const size_t bound = memory_bound(w.params());
+      EXPECT_LE(w.station().job()->memory() +
+                    std::min<size_t>(4 << 20, ranks * (aggregation::kMostQueued + kMaxBulkFrame)),
+                bound)
+          << ranks << " " << incast;
+      if (ranks == 8 && incast == 2u << 20) {
+        EXPECT_NEAR(static_cast<double>(bound) / (1 << 20), 4.3, 0.1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcast

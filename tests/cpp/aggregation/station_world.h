@@ -1,0 +1,132 @@
+// One station and its ranks in one thread: ranks are a model that knows what it contributes and
+// what must come back, and checks every result when it takes it. Streams keep their order; between
+// them the test says who is next.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "aggregation/station.h"
+#include "base/rng.h"
+
+namespace mcast::test {
+
+struct StationOptions {
+  uint32_t ranks = 3;
+  std::vector<uint32_t> host_of = {};  // empty: each rank on a host of its own
+  FoldOrder fold = FoldOrder::kRank;
+  size_t segment = 4096;
+  size_t incast = 64 << 10;
+  Nanos deadline = 100 * kMilli;
+  bool keep = false;   // under `turn`: owners keep their own
+  uint32_t share = 2;  // of three segments so many are dealt to the station
+};
+
+class StationWorld : private aggregation::Outlet, private aggregation::Planner {
+ public:
+  explicit StationWorld(const StationOptions& options);
+
+  // An operation that ranks may call: `bytes` per rank (reduce_scatter) or in all (all_reduce).
+  // Its place in the list of operations is its sequence.
+  Sequence call(wire::Kind kind, Element element, Reduction reduction, uint64_t bytes,
+                uint64_t seed = 1);
+  // The planner has no list for it.
+  void refuse(Sequence op) { calls_[op].refused = true; }
+
+  // A rank sends, and the station takes the frame at once.
+  void open(Member rank, Sequence op);
+  void open_all(Sequence op);
+  // The contribution of the rank's host to entry `number`; length, if not 0: cut to it.
+  void contribute(Member rank, Sequence op, uint32_t number, size_t length = 0);
+  // The next one that it may send; false: none of its operations.
+  bool contribute_next(Member rank);
+  void contribute_all();  // until nobody may
+  // A contribution that the rank has sent before, if it has sent any of the operation.
+  void repeat(Member rank, Sequence op, Rng& rng);
+  void send(Member rank, wire::FrameHeader header, ConstBytes body);
+  void send_raw(Member rank, ConstBytes frame);
+  wire::FrameHeader header(Member rank, wire::FrameType type, Sequence op) const;
+  wire::Writer contribution(Member rank, Sequence op, uint32_t number) const;
+
+  // The medium takes what waits for a rank, and the rank reads it. `most`: frames.
+  void take(Member rank, size_t most = SIZE_MAX);
+  void take_all();
+  // Time passes; the station has a turn.
+  void turn(Nanos step = 0);
+
+  uint32_t granted(Member rank, Sequence op) const;
+  // Results that have come, of all ranks.
+  size_t results(Sequence op) const { return calls_[op].results.size(); }
+  uint32_t entries(Sequence op) const { return static_cast<uint32_t>(calls_[op].list.size()); }
+  // Ranks that were told that it is declined.
+  size_t declined(Sequence op) const { return calls_[op].declined.size(); }
+  bool all_done() const;
+  // What a rank found wrong, or memory beyond its bound; "": nothing.
+  const std::string& wrong() const { return wrong_; }
+
+  struct Other {
+    Member to;
+    wire::FrameHeader header;
+    std::vector<std::byte> body;
+  };
+  // Frames other than grants, results and declines, as ranks have taken them.
+  const std::vector<Other>& others() const { return others_; }
+
+  aggregation::Station& station() { return station_; }
+  const aggregation::JobParams& params() const { return params_; }
+  const Counters& counters() const { return counters_; }
+  uint64_t count(Counter counter) const { return counters_.get(counter); }
+  Nanos now() const { return now_; }
+  uint32_t busy = 1;
+  ~StationWorld() override;
+
+ private:
+  struct Call {
+    wire::Descriptor descriptor;
+    uint64_t share = 0;  // bytes of a shard
+    std::vector<aggregation::ListEntry> list;
+    std::vector<std::vector<std::byte>> inputs;  // by host: all shards, one after the other
+    bool refused = false;
+    std::map<Member, uint32_t> granted;
+    std::map<Member, uint32_t> sent;  // up to this number
+    std::set<Member> opened, declined;
+    std::set<uint32_t> results;
+  };
+
+  void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(Member to, Channel channel) const override;
+  uint32_t busy_jobs() const override { return busy; }
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(
+      const wire::Descriptor& descriptor) const override;
+
+  bool speaks(Member rank, const aggregation::ListEntry& entry) const;
+  bool kept(const Call& call, Member owner) const;
+  std::vector<std::byte> expected(const Call& call, const aggregation::ListEntry& entry) const;
+  void on_frame(Member at, Channel channel, const std::vector<std::byte>& frame);
+  void on_result(Member at, Sequence op, ConstBytes body);
+  void check_memory();
+  void complain(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+
+  const StationOptions options_;
+  aggregation::JobParams params_;
+  Counters counters_;
+  std::vector<Call> calls_;
+  struct Queued {
+    Channel channel;
+    std::vector<std::byte> frame;
+  };
+  std::vector<std::deque<Queued>> queues_;  // by rank
+  std::vector<Other> others_;
+  std::string wrong_;
+  Nanos now_ = kSecond;
+  aggregation::Station station_;
+};
+
+}  // namespace mcast::test
