@@ -12,6 +12,7 @@ import sys
 COMMANDS = {
     "doctor": ("torch_mcast.doctor", "check this host: interfaces, multicast, buffers, torch"),
     "bench": ("torch_mcast.bench", "measure collectives against other backends"),
+    "model": ("torch_mcast.model", "bytes and least times of reductions, with aggregators too"),
     "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
     "settings": ("torch_mcast.settings", "print the table of settings"),
 }

@@ -81,8 +81,8 @@ def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
 
 
 # Multiples of S(P-1)/P.
-_RING = {"broadcast": 1, "all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
-_GLOO = {**_RING, "reduce_scatter": 2}
+_RING = {"broadcast": 1, "all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "ag_rs": 2}
+_GLOO = {**_RING, "reduce_scatter": 2, "ag_rs": 3}
 
 
 def ring_send_bytes(op: str, size: int, world: int) -> float:

@@ -39,7 +39,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     for factor, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= factor:
             return (
@@ -50,7 +50,7 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us"
 
 
-def _bytes(count: float | None) -> str:
+def bytes_text(count: float | None) -> str:
     if count is None:
         return "-"
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -112,16 +112,16 @@ def _figures(row: dict[str, Any]) -> list[str]:
     model = row["model_send_bytes"]
     gb = [None if row[key] is None else row[key] / 1e9 for key in ("algbw", "busbw")]
     return [
-        _time(row["median_s"]),
-        _time(row["min_s"]),
-        _time(row["p90_s"]),
+        time_text(row["median_s"]),
+        time_text(row["min_s"]),
+        time_text(row["p90_s"]),
         _optional(gb[0], ".3g"),
         _optional(gb[1], ".3g"),
         _optional(row["bound_percent"], ".0f"),
-        _bytes(sent),
+        bytes_text(sent),
         _optional(sent / model if sent is not None and model else None, ".2f"),
-        _bytes(received),
-        _bytes((row.get("lab") or {}).get("fabric")),
+        bytes_text(received),
+        bytes_text((row.get("lab") or {}).get("fabric")),
         _optional(row["cpu_s_per_gb"], ".2f"),
         _optional(row["repairs"], ".3g"),
     ]

@@ -1,0 +1,182 @@
+// A time is that of the busiest direction of any NIC, and what passes a NIC is linear in f, the
+// part folded at stations. So the time is convex in f, and bisection on its slope finds the least.
+// All loads are brought to one denominator, contributors x capacity of the stations, and compared
+// there: without rounding, so that the slope's sign is exact. (128 bits: 65536 contributors, any
+// capacities.)
+//
+// In units of S, with K contributors, stations of s links together, c = (K-1)/K; k = K where the
+// owner sends its own contribution, K-1 where it keeps it; z = `ratio` where it keeps it, else 1:
+//
+//   reduce_scatter   worker in f z/K + (1-f) c, out f k/K + (1-f) c; stations in f k/s, out f z/s
+//   all_gather       worker in c, out 1/K, by multicast
+//   all_reduce       both
+//   all_reduce with results multicast by the stations:
+//                    worker in f + 2 (1-f) c, out 1; stations in f K/s, out f/s
+#include "protocol/placement.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace mcast {
+namespace {
+
+using Wide = unsigned __int128;
+
+struct PlacementLinks {
+  uint64_t contributors;
+  uint64_t capacity;  // of all stations, not 0
+  uint64_t ratio;
+
+  Wide denominator() const { return static_cast<Wide>(contributors) * capacity; }
+
+  // The busiest direction of a reduce_scatter, with an all_gather beside it if `gather`.
+  Wide reduced(uint32_t part, bool kept, bool gather) const {
+    const uint64_t others = contributors - 1;
+    const uint64_t result = kept ? ratio : 1, sent = kept ? others : contributors;
+    const uint64_t direct = (kWhole - part) * others;
+    const uint64_t in = part * result + direct + (gather ? kWhole * others : 0);
+    const uint64_t out = part * sent + direct + (gather ? kWhole : 0);
+    return busiest(std::max(in, out), part * std::max(sent, result));
+  }
+  // The same of an all_reduce whose results the stations multicast.
+  Wide served(uint32_t part) const {
+    const uint64_t in = part * contributors + 2 * (kWhole - part) * (contributors - 1);
+    return busiest(std::max(in, kWhole * contributors), part * contributors);
+  }
+  // What passes a worker's link as if one contributor had S/K, what passes the stations' in S.
+  Wide busiest(uint64_t worker, uint64_t stations) const {
+    return std::max(static_cast<Wide>(worker) * capacity,
+                    static_cast<Wide>(stations) * kWhole * contributors);
+  }
+  // Rounded up: a bound on time.
+  uint64_t time(Wide load) const {
+    return static_cast<uint64_t>((load + denominator() - 1) / denominator());
+  }
+};
+
+// The least part of [0, kWhole] for which `holds`, which is monotone and holds for kWhole.
+template <typename Holds>
+uint32_t first_part(Holds holds) {
+  uint32_t low = 0, high = kWhole;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (holds(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// The part with the least `load`, which is convex; the smallest one of several.
+template <typename Load>
+uint32_t least_part(Load load) {
+  return first_part([&](uint32_t f) { return f == kWhole || load(f + 1) >= load(f); });
+}
+
+// The best part for an all_gather beside it; where `careful`, as far as the reduce_scatter alone
+// stays within 9/8 of its time on the workers.
+uint32_t best_part(const PlacementLinks& links, bool kept, bool careful) {
+  const uint32_t best = least_part([&](uint32_t f) { return links.reduced(f, kept, true); });
+  if (!careful) return best;
+  const Wide most = 9 * links.reduced(0, kept, false);
+  const uint32_t beyond = first_part(
+      [&](uint32_t f) { return f == kWhole || 8 * links.reduced(f + 1, kept, false) > most; });
+  return std::min(best, beyond);
+}
+
+PlacementReason obstacle(const PlacementInput& input, uint64_t capacity) {
+  if (input.mode == AggregateMode::kOff) return PlacementReason::kOff;
+  if (capacity == 0) return PlacementReason::kNoStations;
+  if (input.contributors < 3) return PlacementReason::kFewContributors;
+  if (input.bytes < kLeastAggregated) return PlacementReason::kSmall;
+  const uint64_t shard = (input.bytes - 1) / input.members + 1;
+  if ((shard - 1) / input.segment + 1 < kStationSegments) return PlacementReason::kFewSegments;
+  return PlacementReason::kPlaced;
+}
+
+// Whether the bytes that the busiest link is spared are more than what the detour adds: a few
+// segments of every party that are on their way when the operation begins and ends.
+bool pays(const PlacementInput& input, uint64_t saved) {
+  const Wide cost = static_cast<Wide>(kStationSegments) * input.segment *
+                    (input.contributors + input.capacities.size());
+  return static_cast<Wide>(saved) * input.bytes >= cost * kWhole;
+}
+
+// By capacity; cumulative shares are rounded, so that nothing is lost.
+void deal_out(const PlacementInput& input, uint64_t capacity, Placement& placement) {
+  uint64_t upto = 0;
+  uint32_t dealt = 0;
+  for (size_t j = 0; j < input.capacities.size(); j++) {
+    upto += input.capacities[j];
+    const auto cumulative = static_cast<uint32_t>(Wide{placement.part} * upto / capacity);
+    placement.stations[j] = cumulative - dealt;
+    dealt = cumulative;
+  }
+  placement.owner = kWhole - placement.part;
+}
+
+}  // namespace
+
+const char* placement_text(PlacementReason reason) noexcept {
+  switch (reason) {
+    case PlacementReason::kPlaced:
+      return "placed";
+    case PlacementReason::kOff:
+      return "aggregate is off";
+    case PlacementReason::kNoStations:
+      return "no stations";
+    case PlacementReason::kFewContributors:
+      return "fewer than 3 contributors";
+    case PlacementReason::kSmall:
+      return "less than 1 MiB";
+    case PlacementReason::kFewSegments:
+      return "fewer than 4 segments for a station";
+    case PlacementReason::kSmallGain:
+      return "the gain is less than the cost";
+  }
+  return "unknown";
+}
+
+Placement place(const PlacementInput& input) {
+  const uint64_t capacity =
+      std::accumulate(input.capacities.begin(), input.capacities.end(), uint64_t{0});
+  const PlacementLinks links{input.contributors, std::max<uint64_t>(capacity, 1), input.ratio};
+  Placement placement;
+  placement.stations.resize(input.capacities.size());
+  if (input.contributors > 1) {  // a host alone sends nothing
+    placement.workers = links.time(links.reduced(0, false, true));
+    placement.alone = links.time(links.reduced(0, false, false));
+  }
+  placement.planned = placement.served = placement.workers;
+  placement.reason = obstacle(input, capacity);
+  if (placement.reason != PlacementReason::kPlaced) return placement;
+
+  const bool careful = input.scatter && input.mode == AggregateMode::kCareful;
+  bool kept = input.own != OwnShard::kSent;
+  uint32_t part = best_part(links, kept, careful);
+  if (input.own == OwnShard::kEither) {
+    const uint32_t other = best_part(links, false, careful);
+    if (links.reduced(other, false, true) < links.reduced(part, true, true)) {
+      kept = false;
+      part = other;
+    }
+  }
+  if (!input.scatter)
+    placement.served =
+        links.time(links.served(least_part([&](uint32_t f) { return links.served(f); })));
+  const uint64_t planned = links.time(links.reduced(part, kept, true));
+  if (part == 0 || !pays(input, placement.workers - planned)) {
+    placement.reason = PlacementReason::kSmallGain;
+    return placement;
+  }
+  placement.part = part;
+  placement.kept = kept;
+  placement.planned = planned;
+  placement.alone = links.time(links.reduced(part, kept, false));
+  deal_out(input, capacity, placement);
+  return placement;
+}
+
+}  // namespace mcast

@@ -1,0 +1,24 @@
+// Reads inputs of the planner from standard input, one a line, and writes what it places, for
+// tests/python/test_model.py, which holds the Python model against it. One line:
+//   scatter bytes members contributors segment ratio own mode stations capacity...
+// and of the answer: reason's text as the last field, before it the figures of Placement.
+#include <iostream>
+
+#include "protocol/placement.h"
+
+int main() {
+  mcast::PlacementInput input;
+  int own = 0, mode = 0;
+  size_t stations = 0;
+  while (std::cin >> input.scatter >> input.bytes >> input.members >> input.contributors >>
+         input.segment >> input.ratio >> own >> mode >> stations) {
+    input.own = static_cast<mcast::OwnShard>(own);
+    input.mode = static_cast<mcast::AggregateMode>(mode);
+    input.capacities.resize(stations);
+    for (uint32_t& capacity : input.capacities) std::cin >> capacity;
+    const mcast::Placement placement = mcast::place(input);
+    std::cout << placement.part << ' ' << placement.kept << ' ' << placement.planned << ' '
+              << placement.workers << ' ' << placement.alone << ' ' << placement.served << ' '
+              << mcast::placement_text(placement.reason) << '\n';
+  }
+}

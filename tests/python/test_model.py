@@ -1,0 +1,215 @@
+"""`torch-mcast model`: its figures against those worked out by hand, and against the planner in C++."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torch_mcast.model import aggregation, cli
+from torch_mcast.model.aggregation import Case, Servers, Tree
+
+ROOT = Path(__file__).parents[2]
+WHOLE = 65536
+OWN, MODES = ("sent", "kept", "either"), ("careful", "both", "off")
+
+
+@pytest.mark.parametrize(
+    "own, ratio, links, part, time",
+    [
+        ("sent", 1, 1, 0.200, 1.600),
+        ("sent", 1, 4, 0.636, 1.273),
+        ("sent", 1, 7, 0.857, 1.107),
+        ("kept", 1, 2, 0.412, 1.441),
+        ("kept", 1, 7, 1.000, 1.000),
+        ("kept", 2, 4, 0.737, 1.289),
+        ("either", 2, 7, 0.857, 1.107),
+    ],
+)
+def test_the_plan_for_8_hosts(own, ratio, links, part, time):
+    plan = aggregation.plan(
+        Case(False, 64 << 20, 8, Servers(8, links, links), 60 << 10, ratio, own)
+    )
+    assert plan.reason == "placed"
+    assert (plan.part, plan.planned) == pytest.approx((part, time), abs=6e-4)
+    assert plan.workers == 1.75
+
+
+def test_aggregators_with_multicast_results_gain_as_the_closed_form_says():
+    for hosts in (4, 8, 16, 64):
+        for count in range(1, hosts + 1):
+            servers = Servers(hosts, count, count)
+            part = aggregation.best_part(servers.by_server)
+            gain = aggregation.ring("all_reduce", hosts).time / servers.by_server(part).time
+            assert gain == pytest.approx(1 + count * (hosts - 2) / hosts**2)
+
+
+def test_the_other_ways():
+    assert aggregation.ring("all_reduce", 8).worker_out == 1.75
+    assert aggregation.workers_only("all_reduce", 8).worker_out == 1
+    servers = Servers(8, 4, 4)
+    assert servers.unicast("all_reduce").aggregator_out == 2
+    assert servers.unicast("all_reduce").time == 2
+    assert servers.by_server(1).aggregator_out == 0.25
+    assert Servers(8, 4, 8).unicast("all_reduce").time == 1  # links twice as fast
+    for op in aggregation.OPS:
+        assert aggregation.ideal_switch(op, 8).time == 1
+
+
+def test_a_tree_spares_the_uplinks():
+    tree = Tree((4, 4), (1, 1), 1)
+    loads = tree.loads("all_reduce", 0.5)
+    assert (loads.aggregator_in, loads.aggregator_out, loads.top_in, loads.top_out) == (
+        2,
+        0.5,
+        1,
+        0.5,
+    )
+    up, down = tree.uplink("all_reduce", 1, 0)
+    assert (up, down) == (1 + 0.5, 0.5 + 0.5)
+    assert tree.uplink("all_reduce", 1, 0, leaves=False) == (4 + 0.5, 1)
+    assert tree.uplink("reduce_scatter", 0, 0) == (2, 2)
+    assert aggregation.grow_leaves((6, 2), 4) == (3, 1)
+    with pytest.raises(ValueError, match="need a leaf each"):
+        aggregation.grow_leaves((4, 4), 1)
+
+
+def drawn_case(rng: random.Random) -> tuple[Case, list[int]]:
+    hosts = rng.randint(1, rng.choice((10, 200)))
+    capacities = [
+        rng.randrange(rng.choice((2, 8)) * WHOLE)
+        for _ in range(rng.randint(0, rng.choice((8, hosts))))
+    ]
+    links = sum(capacities) / WHOLE
+    case = Case(
+        scatter=rng.random() < 0.5,
+        size=rng.randrange(1 << rng.randint(12, 40)) + 1,
+        members=hosts * rng.randint(1, 4),
+        servers=Servers(hosts, len(capacities), links),
+        segment=4096 * rng.randint(1, 15),
+        ratio=rng.choice((1, 1, 2)),
+        own=rng.choice(OWN),
+        mode=rng.choice(("careful", "careful", "both", "off")),
+    )
+    return case, capacities
+
+
+def line_of(case: Case, capacities: list[int]) -> str:
+    fields = (
+        int(case.scatter),
+        case.size,
+        case.members,
+        case.servers.hosts,
+        case.segment,
+        case.ratio,
+        OWN.index(case.own),
+        MODES.index(case.mode),
+        len(capacities),
+        *capacities,
+    )
+    return " ".join(map(str, fields))
+
+
+def compare(case: Case, answer: str) -> None:
+    """Fractions of C++ are in 1/65536 and its times are rounded up."""
+    *figures, reason = answer.split(" ", 6)
+    part, kept, planned, workers, alone, served = (int(figure) / WHOLE for figure in figures)
+    plan = aggregation.plan(case)
+    near = 3 / WHOLE
+    assert workers == pytest.approx(plan.workers, abs=near)
+    assert served == pytest.approx(plan.served, abs=near)
+    if reason != plan.reason:  # on the edge: the gain is as large as the cost
+        cost = (
+            aggregation.STATION_SEGMENTS * case.segment * (case.servers.hosts + case.servers.count)
+        )
+        best = case.choose(case.own != "sent")[0]
+        if case.own == "either":
+            best = min(best, case.choose(False)[0])
+        assert {reason, plan.reason} == {"placed", "the gain is less than the cost"}
+        assert workers - best == pytest.approx(cost / case.size, abs=near)
+        return
+    assert planned == pytest.approx(plan.planned, abs=near)
+    if bool(kept) == plan.kept:  # else both take the same time
+        steep = 1 + (case.servers.hosts / case.servers.links if plan.part else 0)  # at the stations
+        assert alone == pytest.approx(plan.alone, abs=near * steep)
+        assert part == pytest.approx(plan.part, abs=near)
+
+
+def test_the_planner_in_cpp_agrees_on_10000_points(tmp_path):
+    program = tmp_path / "placement_rows"
+    sources = [ROOT / "tests/python/placement_rows.cpp", ROOT / "csrc/core/protocol/placement.cpp"]
+    compiler = os.environ.get("CXX", "c++").split()
+    command = [*compiler, "-std=c++20", "-O1", "-I", ROOT / "csrc/core", *sources, "-o", program]
+    subprocess.run(command, check=True, timeout=120)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    cases = []
+    for rng in (random.Random(1), random.Random(seed)):
+        cases += [drawn_case(rng) for _ in range(5000)]
+    asked = "\n".join(line_of(*case) for case in cases)
+    run = subprocess.run([program], input=asked, text=True, capture_output=True, timeout=120)
+    answers = run.stdout.splitlines()
+    assert len(answers) == len(cases)
+    for (case, capacities), answer in zip(cases, answers, strict=True):
+        try:
+            compare(case, answer)
+        except AssertionError as error:
+            raise AssertionError(f"{case}, {capacities}: C++ says {answer}") from error
+
+
+def run_model(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    return code, *capsys.readouterr()
+
+
+def test_the_command_tells_bytes_and_times(capsys):
+    code, out, _ = run_model(
+        capsys, "--hosts", "8", "--aggregators", "4", "--rate", "300mbit", "--json"
+    )
+    assert code == 0
+    rows = {row["way"]: row for row in json.loads(out)["rows"]}
+    assert list(rows) == [
+        "ring",
+        "workers only, multicast",
+        "aggregators, unicast results",
+        "aggregators, O",
+        "aggregators, R",
+        "mixed, O",
+        "mixed, R",
+        "ideal switch",
+    ]
+    assert rows["ideal switch"]["bound_s"] == pytest.approx(1.88, abs=0.005)
+    assert rows["mixed, O"]["gain"] == pytest.approx(1.375)
+    assert rows["mixed, O"]["aggregator_in"] == pytest.approx(0.636 * 2 * 2**26, rel=1e-3)
+
+
+def test_the_command_prints_a_table(capsys):
+    code, out, _ = run_model(
+        capsys, "--aggregators", "3", "--racks", "4+4", "--op", "reduce_scatter"
+    )
+    assert code == 0
+    assert "mixed, O, tree" in out
+    assert "alone it gains nothing" in out
+    code, out, _ = run_model(capsys, "--aggregators", "1", "--size", "64k")
+    assert code == 0
+    assert "leaves all to the workers: less than 1 MiB" in out
+    assert run_model(capsys, "--hosts", "4")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("--hosts", "1"), "must be positive"),
+        (("--rate", "1apple"), "unknown unit"),
+        (("--racks", "4+3"), "has not 8 hosts"),
+        (("--racks", "4+4", "--aggregators", "2"), "need a leaf each"),
+    ],
+)
+def test_questions_without_sense(capsys, arguments, said):
+    code, _, err = run_model(capsys, *arguments)
+    assert code == 2
+    assert said in err

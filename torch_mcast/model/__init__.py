@@ -1,0 +1,1 @@
+"""What in-network aggregation can gain, by arithmetic: `torch-mcast model`. Imports no torch."""
