@@ -36,8 +36,7 @@ class Planner {
   virtual ~Planner() = default;
   // What of an operation, an all_reduce or reduce_scatter of elements that can be reduced, is this
   // station's, as version `roster` of the roster deals it; a failure says why it cannot be folded
-  // here. A result, partial ones in accumulator
-  // elements, fits a frame of the reduce channel.
+  // here. A result, partial ones in accumulator elements, fits a frame of the reduce channel.
   virtual Result<std::unique_ptr<const WorkList>> plan(
       uint32_t roster, const wire::Descriptor& descriptor) const = 0;
 };

@@ -32,6 +32,7 @@ StationOptions some_options(Rng& rng) {
   o.incast = 1024 + rng.below(200000);
   o.keep = rng.chance(0.5);
   o.share = static_cast<uint32_t>(1 + rng.below(3));
+  o.dealt = rng.chance(0.5);
   return o;
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "aggregation/big_allocations.h"
+#include "aggregation/dealt_list.h"
 #include "base/reduce_kernels.h"
 #include "support/reach.h"
 
@@ -84,10 +85,37 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
   for (uint32_t h = 0; h < params_.hosts.count(); h++) {
     c.inputs.push_back(some_elements(element, total, rng));
   }
+  options_.dealt ? deal_all(c, total) : deal_in_turn(c, total);
+  return static_cast<Sequence>(calls_.size() - 1);
+}
+
+// A second station, and owners, have what is not ours.
+void StationWorld::deal_all(Call& c, uint64_t total) const {
+  DealShape shape;
+  shape.tag = params_.tag;
+  shape.stations = {{1, 65536 / 3 * options_.share}, {2, 65536 / 6 * (3 - options_.share)}};
+  for (uint32_t m = 0; m < options_.ranks; m++) {
+    const uint64_t at = std::min(m * c.share, total);
+    const uint64_t length = std::min(c.share, total - at);
+    shape.segments.push_back(
+        static_cast<uint32_t>((length + options_.segment - 1) / options_.segment));
+  }
+  aggregation::DealtShape cut;
+  cut.bytes = total;
+  cut.share = c.share;
+  cut.segment = options_.segment;
+  cut.rule.element = static_cast<Element>(c.descriptor.element);
+  cut.order = options_.fold;
+  cut.kept = options_.keep;
+  const aggregation::DealtList list(std::make_shared<Deal>(shape), 0, cut, params_.hosts);
+  for (uint32_t number = 0; number < list.size(); number++) c.list.push_back(list.at(number));
+}
+
+void StationWorld::deal_in_turn(Call& c, uint64_t total) const {
   const auto rows = static_cast<uint32_t>((c.share + options_.segment - 1) / options_.segment);
   for (uint32_t i = 0; i < rows; i++) {
-    for (uint32_t place = 0; place < ranks; place++) {
-      const auto m = static_cast<Member>((i + place) % ranks);
+    for (uint32_t place = 0; place < options_.ranks; place++) {
+      const auto m = static_cast<Member>((i + place) % options_.ranks);
       const uint64_t end = std::min((m + 1) * c.share, total);
       const uint64_t at = m * c.share + uint64_t{i} * options_.segment;
       if (at >= end || (i + m) % 3 >= options_.share) continue;
@@ -95,7 +123,6 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
       c.list.push_back({i, m, length, kept(c, m)});
     }
   }
-  return static_cast<Sequence>(calls_.size() - 1);
 }
 
 bool StationWorld::kept(const Call& call, Member owner) const {

@@ -23,8 +23,9 @@ struct StationOptions {
   size_t segment = 4096;
   size_t incast = 64 << 10;
   Nanos deadline = 100 * kMilli;
-  bool keep = false;   // under `turn`: owners keep their own
+  bool keep = false;   // owners keep their own where the order allows it
   uint32_t share = 2;  // of three segments so many are dealt to the station
+  bool dealt = false;  // by Deal, which deals nothing of shards of less than four segments
 };
 
 class StationWorld : private aggregation::Outlet, private aggregation::Planner {
@@ -108,6 +109,8 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
 
   bool speaks(Member rank, const aggregation::ListEntry& entry) const;
   bool kept(const Call& call, Member owner) const;
+  void deal_all(Call& call, uint64_t total) const;
+  void deal_in_turn(Call& call, uint64_t total) const;
   std::vector<std::byte> expected(const Call& call, const aggregation::ListEntry& entry) const;
   void on_frame(Member at, Channel channel, const std::vector<std::byte>& frame);
   void on_result(Member at, Sequence op, ConstBytes body);
