@@ -6,34 +6,18 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "base/log.h"
+#include "base/signals_blocked.h"
 #include "collective/closing.h"
 #include "engine/clock.h"
 
 namespace mcast {
 namespace {
 constexpr Nanos kLongestSleep = kSecond;
-
-// Of the calling thread, and of those that it starts; also where one cannot be started.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
