@@ -168,7 +168,6 @@ Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::R
   counters_.add(Counter::reduce_bytes_received, data.payload.size());
   if (!fold.complete()) return {};
   block.folded = true;
-  held_++;
   if (emit(*op, block)) grant();
   return {};
 }
@@ -186,10 +185,8 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
 }
 
 void Job::decline(Operation& op, Status why) {
-  table_.erase_operation(params_.id, op.sequence(), [this](const BlockRecord& block) {
-    free_.push_back(block.slot);
-    held_ -= block.folded ? 1 : 0;
-  });
+  table_.erase_operation(params_.id, op.sequence(),
+                         [this](const BlockRecord& block) { free_.push_back(block.slot); });
   outstanding_ -= op.outstanding();
   op.decline(std::move(why));
   counters_.add(Counter::agg_declined);
@@ -228,7 +225,6 @@ bool Job::emit(Operation& op, BlockRecord& block) {
   counters_.add(Counter::reduce_bytes_sent, payload.size());
   queued_ += size;
   free_.push_back(block.slot);
-  held_--;
   outstanding_--;
   table_.erase(block);
   op.emit();
@@ -239,7 +235,7 @@ bool Job::emit(Operation& op, BlockRecord& block) {
 // (A record that moves to the place of one that has gone is looked at too; one that moves from the
 // first places to the last has been.)
 void Job::emit_held() {
-  for (uint32_t i = 0; held_ > 0 && i < table_.capacity();) {
+  for (uint32_t i = 0; i < table_.capacity();) {
     const BlockRecord* const there = table_.at(i);
     const bool gone = there != nullptr && there->folded &&
                       emit(*find(there->key.operation), *table_.find(there->key));

@@ -107,7 +107,6 @@ class Job {
   std::vector<Operation*> live_;   // the others, by sequence
   std::vector<uint64_t> expects_;  // by rank: the least sequence that it may open next
   uint32_t outstanding_ = 0;       // segments, of all operations
-  uint32_t held_ = 0;              // folded blocks whose results could not leave
   size_t queued_ = 0;              // bytes of results at the transport, at least
   bool stopped_ = false;
 };

@@ -1,5 +1,6 @@
 // Replaces operator new for the whole program; it asks malloc, as the library's does, so sanitizers
-// still see everything.
+// still see everything. Not inlined: a compiler that sees malloc and delete meet takes it for a
+// fault.
 #include "aggregation/big_allocations.h"
 
 #include <cstdlib>
@@ -20,11 +21,11 @@ size_t big_allocations() { return counted; }
 
 }  // namespace mcast::test
 
-void* operator new(size_t size) {
+[[gnu::noinline]] void* operator new(size_t size) {
   if (mcast::test::watching && size >= mcast::test::kBigAllocation) mcast::test::counted++;
   void* const memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) std::abort();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }

@@ -33,6 +33,7 @@ StationOptions some_options(Rng& rng) {
   o.keep = rng.chance(0.5);
   o.share = static_cast<uint32_t>(1 + rng.below(3));
   o.dealt = rng.chance(0.5);
+  o.deadline = static_cast<Nanos>(1 + rng.below(20)) * kMilli;
   return o;
 }
 

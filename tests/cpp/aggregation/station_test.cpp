@@ -71,6 +71,28 @@ TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
   EXPECT_EQ(w.wrong(), "");
 }
 
+// Room that is too little for the next grant of an operation is not a later one's.
+TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
+  StationWorld w({.incast = 3 * 8 * 4096});
+  const Sequence first = some_call(w);
+  const Sequence second =
+      w.call(wire::Kind::kAllreduce, Element::kFloat32, Reduction::kSum, 3 * 4096);
+  ASSERT_EQ(w.entries(second), 2u);
+  w.open_all(first);
+  w.open_all(second);
+  for (uint32_t number = 0; number < 3; number++) {
+    for (const Member r : {0, 1, 2}) w.contribute(r, first, number);
+  }
+  w.take_all();
+  w.turn();
+  w.take_all();
+  EXPECT_EQ(w.granted(0, first), 8u);
+  EXPECT_EQ(w.granted(0, second), 0u);
+  w.contribute_all();
+  EXPECT_TRUE(w.all_done());
+  EXPECT_EQ(w.wrong(), "");
+}
+
 TEST(Results, WaitForTheirOwner) {
   StationWorld w({.host_of = {0, 0, 1}, .incast = 2 * 8 * 4096});
   const Sequence op = some_call(w);
@@ -101,6 +123,30 @@ TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
   }
   EXPECT_GT(w.count(Counter::agg_held), 0u);
   EXPECT_LT(w.results(op), w.entries(op));
+  for (int i = 0; i < 500 && !w.all_done(); i++) w.contribute_all();
+  EXPECT_TRUE(w.all_done());
+  EXPECT_EQ(w.wrong(), "");
+}
+
+// Forty owners on two hosts, each with nearly as much waiting for it as it may: together they would
+// have more than 4 MiB. The world compares with the bound.
+TEST(Results, OfAllOwnersAreBoundedTogether) {
+  test::StationOptions o{.ranks = 40, .segment = 60 << 10, .incast = 8 << 20, .share = 3};
+  for (uint32_t r = 0; r < o.ranks; r++) o.host_of.push_back(r % 2);
+  StationWorld w(o);
+  const Sequence op =
+      w.call(Kind::kReduceScatter, Element::kFloat32, Reduction::kSum, 3 * (60 << 10));
+  w.open_all(op);
+  for (bool more = true; more;) {
+    more = false;
+    for (Member r = 0; r < o.ranks; r++) {
+      more |= w.contribute_next(r);
+      while (w.waiting(r) > 121 << 10) w.take(r, 1);
+      w.take_grants(r);
+    }
+    w.turn();
+  }
+  EXPECT_GT(w.count(Counter::agg_held), 0u);
   for (int i = 0; i < 500 && !w.all_done(); i++) w.contribute_all();
   EXPECT_TRUE(w.all_done());
   EXPECT_EQ(w.wrong(), "");
@@ -301,6 +347,19 @@ TEST(Ends, WithTheLastStream) {
   w.station().on_stream_end(0, w.now());
   w.station().on_stream_end(2, w.now());
   EXPECT_EQ(*w.station().closed(), "all ranks have left");
+}
+
+TEST(Ends, WithoutARankNothingIsGranted) {
+  StationWorld w({});
+  const Sequence op = some_call(w);
+  w.station().on_stream(2);
+  w.station().on_stream(1);
+  w.station().on_stream_end(2, w.now());
+  w.open_all(op);
+  w.turn();
+  w.take_all();
+  EXPECT_EQ(w.granted(0, op), 0u);
+  EXPECT_FALSE(w.station().closed());
 }
 
 TEST(Ends, WhenNobodyComes) {

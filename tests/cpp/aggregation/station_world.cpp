@@ -56,6 +56,10 @@ class List final : public aggregation::WorkList {
   const std::vector<ListEntry>& entries_;
 };
 
+bool any(const std::vector<uint64_t>& mask) {
+  return std::any_of(mask.begin(), mask.end(), [](uint64_t word) { return word != 0; });
+}
+
 double factor_of(uint32_t host) { return 1.0 + host / 4.0; }
 
 }  // namespace
@@ -269,6 +273,19 @@ void StationWorld::take(Member rank, size_t most) {
   }
 }
 
+void StationWorld::take_grants(Member rank) {
+  std::deque<Queued> queue = std::move(queues_[rank]);
+  queues_[rank].clear();
+  for (Queued& q : queue) {
+    wire::FrameHeader h;
+    if (wire::parse_frame(q.frame, h) && h.type == wire::FrameType::kReduceGrant) {
+      on_frame(rank, q.channel, q.frame);
+    } else {
+      queues_[rank].push_back(std::move(q));
+    }
+  }
+}
+
 void StationWorld::take_all() {
   for (uint32_t r = 0; r < options_.ranks; r++) take(static_cast<Member>(r));
 }
@@ -291,6 +308,11 @@ void StationWorld::on_frame(Member at, Channel channel, const std::vector<std::b
   } else if (h.type == wire::FrameType::kAggDecline) {
     if (!calls_[h.sequence].declined.insert(at).second) complain("declined twice");
   } else {
+    wire::AggWait wait;
+    const bool stale = h.type == wire::FrameType::kAggStale;
+    if (stale && (!wire::parse_agg_wait(body, wait) || !any(wait.missing))) {
+      complain("nobody is waited for");
+    }
     others_.push_back({at, h, {body.begin(), body.end()}});
   }
 }

@@ -59,6 +59,10 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
   // The medium takes what waits for a rank, and the rank reads it. `most`: frames.
   void take(Member rank, size_t most = SIZE_MAX);
   void take_all();
+  // Results stay where they are; grants come as if there were room for them in front.
+  void take_grants(Member rank);
+  // Bytes of the reduce channel that the medium has not taken.
+  size_t waiting(Member rank) const { return queued(rank, Channel::kReduce); }
   // Time passes; the station has a turn.
   void turn(Nanos step = 0);
 
