@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "contribution-folded-twice",
         "protocol/reduce_owner.cpp",
-        "segment != arrived_[from] ||",
-        "segment > arrived_[from] ||",
+        "place != arrived_[from] ||",
+        "place > arrived_[from] ||",
         "protocol",
         "ReduceOwner*",
     ),
@@ -305,18 +305,18 @@ MUTANTS = [
     Mutant(
         "folded-in-the-wrong-order",
         "collective/reduce_run.cpp",
-        "for (uint32_t m = 1; m < members_; m++) {\n    fold_next(e, r",
-        "for (uint32_t m = members_ - 1; m > 0; m--) {\n    fold_next(e, r",
+        "const uint32_t m = (first + i) % members_;",
+        "const uint32_t m = (first + members_ - i) % members_;",
         "collective",
         "*ReduceSchedules*:Reductions*",
     ),
     Mutant(
         "folded-as-they-come",
-        "protocol/reduce_owner.cpp",
-        "  if (s.next == from) {\n    fold(s",
-        "  if (s.next == from || (from > shape_.self && s.next > shape_.self)) {\n    fold(s",
+        "protocol/segment_fold.cpp",
+        "return exact(rule_) ? place",
+        "return exact(rule_) || folded_ > 0 ? place",
         "protocol",
-        "ReduceOwner*",
+        "ReduceOwner*:SegmentFold*",
     ),
     # Failure.
     Mutant(

@@ -36,6 +36,7 @@ class Options(Backend.Options):
         reorder: _Count = None,
         ttl: _Count = None,
         incast: _Count = None,
+        fold: str | None = None,
         port_queue: _Count = None,
         lane_policy: str | None = None,
         trace: _Count = None,

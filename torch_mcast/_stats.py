@@ -49,6 +49,7 @@ def stats(group: Any = None) -> dict[str, Any]:
     transport_reason  why that transport: what was asked for, or which rank has no verbs and why
     contributions  to a block of a reduction: "one per rank", or "one per host (4)": those of a host
                    are folded there first
+    fold        order of the contributions in a reduction: "rank" or "turn" (setting)
     streams     large broadcasts and all-gathers are received by "every rank", or by
                 "one rank per host (4)", of which the others on the host take them
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs

@@ -134,6 +134,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["transport"] = stats.transport;
   result["transport_reason"] = stats.transport_reason;
   result["contributions"] = stats.contributions;
+  result["fold"] = stats.fold;
   result["streams"] = stats.streams;
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;

@@ -1,4 +1,4 @@
-"""Reductions on the engine: bit for bit what folding in rank order gives, however they are called."""
+"""Reductions on the engine: bit for bit what folding in order gives, however they are called."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def contribution(rank: int, size: int, dtype: torch.dtype, salt: int) -> torch.T
     return torch.randint(info.min, info.max, (size,), dtype=dtype, generator=generator)
 
 
-def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
-    """In rank order; 16-bit floats in float32, rounded once."""
+def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType, first: int = 0) -> torch.Tensor:
+    """From rank `first` around; 16-bit floats in float32, rounded once."""
     dtype = parts[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     values = [part.to(wide) for part in parts]
     if op == Op.PREMUL_SUM:
         values = [value * factor_of(rank) for rank, value in enumerate(values)]
+    values = values[first:] + values[:first]
     step = {
         Op.SUM: torch.add, Op.AVG: torch.add, Op.PREMUL_SUM: torch.add, Op.PRODUCT: torch.mul,
         Op.MIN: torch.minimum, Op.MAX: torch.maximum, Op.BAND: torch.bitwise_and,
@@ -61,6 +62,16 @@ def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor
     if op == Op.AVG:
         total = total / len(parts)
     return total.to(dtype)
+
+
+def fold_in_turn(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
+    """Each rank's part of the tensor from the next rank around to itself."""
+    world, size = len(parts), len(parts[0])
+    share = -(-size // world)
+    return torch.cat([
+        fold([part[owner * share : (owner + 1) * share] for part in parts], op, (owner + 1) % world)
+        for owner in range(world)
+    ])  # fmt: skip
 
 
 def same_bits(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
@@ -89,7 +100,8 @@ def all_kinds(cases, sizes) -> None:
         salt += 1
         what = (dtype, op, size)
         whole = [contribution(r, size * world, dtype, salt) for r in range(world)]
-        expected = fold(whole, op)
+        in_turn = torch_mcast.stats()["fold"] == "turn"
+        expected = (fold_in_turn if in_turn else fold)(whole, op)
         own = expected[rank * size : (rank + 1) * size]
 
         output = torch.zeros(size, dtype=dtype)
@@ -142,6 +154,37 @@ def test_bool(ranks):
 def test_complex(ranks):
     cases = list(itertools.product([torch.complex64, torch.complex128], [Op.SUM]))
     ranks(3, all_kinds, cases, [1, 1021])
+
+
+def test_in_turn(ranks):
+    ops = [*ORDERED, Op.AVG, Op.PREMUL_SUM]
+    cases = [*itertools.product(FLOATS, ops), (torch.int32, Op.SUM), (torch.bool, Op.SUM)]
+    ranks(4, all_kinds, cases, [0, 1, 1021, 20_011], options={"fold": "turn"})
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("algorithm", ["ring", "multicast"])
+def test_in_turn_on_every_path(ranks, algorithm):
+    cases = [(torch.float32, Op.SUM), (torch.bfloat16, Op.AVG)]
+    ranks(3, all_kinds, cases, SIZES, options={"fold": "turn", "algorithm": algorithm})
+
+
+def uneven_in_turn() -> None:
+    """Sizes that the ranks do not divide, in one step and in two; the same bits again and again."""
+    world = dist.get_world_size()
+    assert torch_mcast.stats()["fold"] == "turn"
+    for size in (2, 1022, 4099, 300_007):
+        whole = [contribution(r, size, torch.float32, size) for r in range(world)]
+        expected = fold_in_turn(whole, Op.SUM)
+        assert size == 2 or not torch.equal(expected.nan_to_num(), fold(whole, Op.SUM).nan_to_num())
+        for _ in range(3):
+            total = whole[dist.get_rank()].clone()
+            dist.all_reduce(total)
+            same_bits(total, expected, size)
+
+
+def test_uneven_in_turn(ranks):
+    ranks(5, uneven_in_turn, options={"fold": "turn"})
 
 
 def repeats() -> None:

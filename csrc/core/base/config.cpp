@@ -56,6 +56,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
     choices.insert(choices.end(), std::begin(kTransportNames), std::end(kTransportNames));
     return choices;
   }
+  if (name == "fold") return {"rank", "turn"};
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "device_wait") return {"stream", "host"};

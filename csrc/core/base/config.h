@@ -86,6 +86,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "  \
     "and the burst at its switch port")                                                           \
+  S(fold, "MCAST_FOLD", "rank", true, false,                                                      \
+    "order in which contributions are folded: rank: 0, 1, ...; turn: from the rank after the "    \
+    "block's owner around to the owner, which is last")                                           \
   U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                        \
     "bytes of all roots together that may wait at a switch port; what the path holds on its way " \
     "comes on top, as it is measured")                                                            \

@@ -74,6 +74,11 @@ namespace mcast {
   X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host")   \
   X(shm_sleeps, "times a thread slept until a rank of the same host rang")              \
   X(shm_wakes, "times a rank of the same host was woken")                               \
+  X(agg_operations, "reductions of which stations were to fold a part")                 \
+  X(agg_bytes_sent, "payload bytes of contributions to stations")                       \
+  X(agg_results, "segments of this rank's blocks that a station has folded")            \
+  X(agg_diverted, "segments dealt to a station that this rank has folded itself")       \
+  X(agg_lost, "stations that were given up")                                            \
   X(path_checks, "times the group asked again whether multicast reaches every rank")    \
   X(path_switches, "changes between multicast and the ring after the group's creation") \
   X(agg_repeated, "frames of aggregation that had come before")                         \

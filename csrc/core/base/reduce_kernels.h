@@ -1,9 +1,10 @@
 // Folding of contributions, the arithmetic of reduce-scatter and all-reduce.
 //
-// Numerics contract: contributions are folded one after the other in rank order, so the bits do not
-// depend on arrival. float16 and bfloat16 accumulate in float32 and are rounded once, to nearest
-// even, at the end; other types accumulate in their own type (integers wrap). NaN propagates
-// through SUM, PRODUCT, MIN and MAX as in torch. bool: SUM and MAX are OR, PRODUCT and MIN are AND.
+// Numerics contract: contributions are folded one after the other in a fixed order
+// (base/fold_order.h), so the bits do not depend on arrival. float16 and bfloat16 accumulate in
+// float32 and are rounded once, to nearest even, at the end; other types accumulate in their own
+// type (integers wrap). NaN propagates through SUM, PRODUCT, MIN and MAX as in torch. bool: SUM and
+// MAX are OR, PRODUCT and MIN are AND.
 //
 // All functions: any alignment, no overlap between accumulator and source unless equal, any thread.
 #pragma once

@@ -22,6 +22,7 @@ GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
                  params.read_host,
                  counters,
                  params.tag,
+                 params.agreed.fold,
                  {},
                  {}},
       ops(params.first_sequence) {

@@ -29,6 +29,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       multicast_(g_, small_, reception_),
       ring_(g_),
       reductions_(g_, small_),
+      stations_(g_, reductions_),
       membership_(g_),
       inquiry_(g_),
       probe_(g_, membership_),
@@ -44,6 +45,14 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
   g_.path.first = path;
   g_.path.reason = reason;
   if (g_.state == GroupState::kNew) g_.state = GroupState::kOpen;
+}
+
+void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddress> at) {
+  for (size_t i = 0; i < at.size(); i++) {
+    g_.stations.meet(set.stations[i].member);
+    g_.port.meet(set.stations[i].member, at[i]);
+  }
+  g_.stations.install(set);
 }
 
 void GroupCore::post(Post post, Nanos now) {
@@ -114,14 +123,18 @@ void GroupCore::start(Operation& op, Nanos now) {
   const bool alone = g_.size == 1;
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   const bool by_multicast = !op.plan.trivial() && !op.plan.small && !g_.path.by_ring(sequence);
-  op.needs_release = !alone && (barrier || op.post.delegated || by_multicast);
+  const bool reduces = op.post.reduce && op.post.descriptor.bytes > 0;
+  auto share = reduces ? stations_.share_of(op) : nullptr;
+  op.needs_release = !alone && (barrier || op.post.delegated || by_multicast || share);
   if (op.plan.large && !alone) g_.large_in_flight++;
-  if (op.post.reduce && op.post.descriptor.bytes > 0) {
-    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, g_.reductions);
+  if (reduces) {
+    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, g_.reductions,
+                                            std::move(share));
     op.post.outputs = op.reduce->stream_outputs();
     if (!op.post.outputs.empty()) op.post.input = op.post.outputs[g_.self];
   }
   if (!op.plan.trivial() && !alone) start_blocks(op, now);
+  stations_.start(op);
   replay_early(sequence, now);
   g_.ops.touch(op);
   g_.may_be_complete(op);
@@ -235,10 +248,7 @@ void GroupCore::leave(Nanos now) {
 
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.is_station(peer)) {
-    g_.stations.down(peer, why);
-    for (const uint32_t version : g_.stations.versions_with(peer)) {
-      g_.stations.lose(version, peer);
-    }
+    if (!g_.failed()) stations_.on_down(peer, why);
   } else {
     membership_.on_peer_down(peer, why, graceful, now);
   }

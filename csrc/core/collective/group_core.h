@@ -13,6 +13,7 @@
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
+//   Stations          segments that stations of aggregators fold            stations.h
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
@@ -38,6 +39,7 @@
 #include "collective/repair.h"
 #include "collective/ring.h"
 #include "collective/small_operations.h"
+#include "collective/stations.h"
 #include "protocol/early_frames.h"
 
 namespace mcast {
@@ -56,6 +58,10 @@ class GroupCore {
   const std::string& path_reason() const { return g_.path.reason; }
   // Before the path is decided: who keeps it open, as far as this member can tell.
   std::string probe_text() const { return probe_.text(); }
+
+  // Stations without a roster: the same at all members, before the first operation of the set.
+  // at[i]: where set.stations[i] is.
+  void use_stations(const StationSet& set, std::span<const StreamAddress> at);
 
   // Posts op `post.sequence` (consecutive from params.first_sequence). Always ends in exactly one
   // call of post.done, in deliver().
@@ -156,7 +162,6 @@ class GroupCore {
   static Handler handler(wire::FrameType type);
   Operation* operation_of(const Frame& header, ConstBytes body);
   void replay_early(Sequence sequence, Nanos now);
-  void on_station_frame(const Frame& header, Nanos now);
   void on_credit(const Frame& header, ConstBytes body);
   void on_describe(const Frame& header, ConstBytes body);
 
@@ -174,6 +179,7 @@ class GroupCore {
   Multicast multicast_;
   Ring ring_;
   Reductions reductions_;
+  Stations stations_;
   Membership membership_;
   LateInquiry inquiry_;
   PathProbe probe_;

@@ -52,7 +52,9 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
     });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
-    set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken},
+    set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
+    set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
+         T::kDivert},
         [](C& c, F& f, B b, N n) {
           if (Operation* const op = c.operation_of(f, b)) c.reductions_.on_frame(*op, f, b, n);
         });
@@ -62,7 +64,10 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
 }
 
 void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
-  if (g_.is_station(header.member)) return on_station_frame(header, now);
+  if (g_.is_station(header.member)) {
+    if (!g_.failed()) stations_.on_frame(header, body, now);
+    return settle(now);
+  }
   if (header.member == g_.self) {
     g_.counters.add(Counter::malformed);
     return;
@@ -78,17 +83,6 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   }
   handle(*this, header, body, now);
   settle(now);
-}
-
-// Stations speak of operations with them only: no operation has any yet.
-void GroupCore::on_station_frame(const Frame& header, Nanos now) {
-  if (g_.stations.contact(header.member) == nullptr) {
-    g_.counters.add(Counter::malformed);
-    return;
-  }
-  g_.counters.add(Counter::frames_received);
-  g_.stations.heard(header.member, now);
-  if (header.type != wire::FrameType::kPong) g_.counters.add(Counter::malformed);
 }
 
 // The operation in flight that the frame is about. None: it is over, or not posted yet and the

@@ -30,8 +30,9 @@ struct GroupParams {
   Nanos liveness_limit = 20 * kSecond;
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
-  bool try_multicast = true;       // false: straight to the ring
-  bool require_multicast = false;  // a failed probe fails the group
+  Nanos aggregator_patience = kSecond;  // silence of a station after which it is given up
+  bool try_multicast = true;            // false: straight to the ring
+  bool require_multicast = false;       // a failed probe fails the group
   LanePolicy policy = LanePolicy::kFair;
   // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
   // null.

@@ -42,6 +42,8 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) { c.g_.drive_suspicion(now); }},
       {[](const GroupCore& c) { return c.membership_.deadline(); },
        [](GroupCore& c, Nanos now, bool drained) { c.membership_.drive(now, drained); }},
+      {[](const GroupCore& c) { return c.stations_.deadline(); },
+       [](GroupCore& c, Nanos now, bool drained) { c.stations_.drive(now, drained); }},
       {[](const GroupCore& c) { return c.inquiry_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
   };
@@ -104,7 +106,8 @@ void GroupCore::settle(Nanos now) {
 bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
   const Sequence sequence = op.post.sequence;
   bool more = false;
-  if (op.reduce && !op.local_complete) more = reductions_.pump(op, now);
+  const bool contributes = !op.local_complete || (op.reduce && op.reduce->stations && !op.finished);
+  if (op.reduce && contributes) more = reductions_.pump(op, now);
   if (!op.ring.blocks.empty()) {
     more = ring_.pump(op) || more;
   } else {
@@ -132,7 +135,9 @@ void GroupCore::reschedule(Operation& op) {
   }
   const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
   const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
-  g_.ops.set_busy(op, op.local_complete ? sending && !op.plan.small
+  const bool asked =
+      op.reduce && op.reduce->stations && !op.finished && op.reduce->sender->pending();
+  g_.ops.set_busy(op, op.local_complete ? (sending && !op.plan.small) || asked
                                         : op.reduce || streams || !op.ring.blocks.empty());
   g_.ops.set_timer(op, op_deadline(op));
 }

@@ -19,6 +19,12 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
   return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
 }
 
+// To a block, besides its owner; at least one.
+size_t other_contributors(const Agreed& agreed) {
+  const size_t all = agreed.contributors != 0 ? agreed.contributors : agreed.members;
+  return std::max<size_t>(1, all - 1);
+}
+
 // How the contributions of a reduction travel, and what its multicast half moves, if it has one.
 void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   const wire::Descriptor& d = plan.descriptor;
@@ -26,14 +32,11 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   plan.share = d.bytes;
   plan.way = ReduceWay::kScatter;
   if (d.kind != wire::Kind::kReduceScatter) {
-    const size_t elements = d.bytes / element;
-    plan.share = (elements + members - 1) / members * element;
+    plan.share = block_share(d.bytes, element, members);
     plan.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
-  const size_t contributors = agreed.contributors != 0 ? agreed.contributors : members;
-  const size_t others = std::max<size_t>(1, contributors - 1);
-  plan.segment =
-      std::clamp<size_t>(agreed.incast / (2 * others), kMinSegment, kMaxSegment) / 64 * 64;
+  const size_t others = other_contributors(agreed);
+  plan.segment = contribution_segment(agreed);
   plan.lookahead = static_cast<uint32_t>(
       std::clamp<size_t>(agreed.incast / (others * plan.segment), 2, kMostLookahead));
   plan.unasked = plan.share <= std::min(kUnaskedBlock, plan.segment);
@@ -50,6 +53,11 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
 }
 
 }  // namespace
+
+size_t contribution_segment(const Agreed& agreed) {
+  const size_t share = agreed.incast / (2 * other_contributors(agreed));
+  return std::clamp<size_t>(share, kMinSegment, kMaxSegment) / 64 * 64;
+}
 
 Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t element) {
   Plan plan;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "base/fold_order.h"
 #include "base/types.h"
+#include "protocol/placement.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
@@ -25,6 +27,8 @@ struct Agreed {
   uint32_t stripes = 1;        // interfaces that the multicast lane alternates over
   size_t port_queue = 2u << 20;  // setting: bytes of all roots that may wait at a switch port
   size_t incast = 1u << 20;  // setting: bytes of contributions that one owner may have asked for
+  FoldOrder fold = FoldOrder::kRank;                  // setting
+  AggregateMode aggregate = AggregateMode::kCareful;  // setting
 };
 
 // How a reduction is done.
@@ -84,6 +88,8 @@ constexpr uint64_t max_block(const Agreed& agreed) {
 // must fit kMaxBulkFrame).
 inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
+// Bytes of a segment of any reduction.
+size_t contribution_segment(const Agreed& agreed);
 // Segments that a contributor may have been asked for and that are not folded: at most.
 inline constexpr uint32_t kMostLookahead = 16;
 // Segments of one grant, where `most` (2 at least) may be outstanding per contributor: few frames,
@@ -94,6 +100,8 @@ constexpr uint32_t grant_step(uint32_t most, size_t segment) {
   constexpr size_t kSmall = 16u << 10;
   return std::max(segment <= kSmall ? 2u : 1u, most / 2);
 }
+// Runs of segments that an owner takes over from a station, in one frame.
+inline constexpr size_t kMostDiverted = 64;
 // Blocks up to this need no grant.
 inline constexpr size_t kUnaskedBlock = 16u << 10;
 // An all_reduce in one step moves members x bytes into every member: at most this.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "collective/reductions.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 
@@ -20,7 +21,7 @@ bool Reductions::allowed_early(const Frame& header) {
 void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   g_.ops.touch(op);
   if (!op.reduce) return broke(header, "a reduction's frame");
-  if (!op.reduce->owner || op.local_complete) {
+  if (!op.reduce->owner || (op.local_complete && !op.reduce->stations)) {
     g_.counters.add(Counter::stale);
     return;
   }
@@ -35,6 +36,8 @@ void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, N
       return on_grant(op, header, body);
     case wire::FrameType::kReduceData:
       return on_data(op, header, body);
+    case wire::FrameType::kDivert:
+      return on_divert(op, header, body);
     default:
       return on_result(op, header, body);
   }
@@ -61,6 +64,27 @@ void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   const auto end = in.get<uint32_t>();
   if (!in.done() || !op.reduce->sender->on_grant(header.member, end)) {
     broke(header, "a grant beyond the block");
+  }
+}
+
+// The sender's list goes on with segments that a station was to fold.
+void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) {
+  ReduceRun& run = *op.reduce;
+  wire::Divert divert;
+  if (!run.stations || !wire::parse_divert(body, divert)) {
+    return broke(header, "segments taken over that no station has");
+  }
+  const Deal& deal = run.stations->deal;
+  const std::vector<Station>& stations = run.stations->set.stations;
+  for (const ChunkRange range : divert.segments) {
+    for (uint32_t i = range.first; i < range.end; i++) {
+      const uint16_t station =
+          i < deal.segments(header.member) ? deal.executor(header.member, i) : Deal::kOwner;
+      if (station == Deal::kOwner || stations[station].member != divert.station) {
+        return broke(header, "segments taken over that the station has not");
+      }
+      run.sender->append(header.member, i);
+    }
   }
 }
 

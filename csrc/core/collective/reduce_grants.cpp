@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collective/reductions.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 
@@ -14,7 +15,7 @@ void Reductions::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   const auto others = static_cast<uint32_t>(run.contributors().size() - 1);
-  if (others == 0 || (owner.granted() == owner.segments() && run.grants.granted == others)) return;
+  if (others == 0 || (owner.granted() == owner.listed() && run.grants.granted == others)) return;
   const uint32_t most = std::max(2u, op.plan.lookahead / std::max(1u, g_.port.busy_groups()));
   uint64_t outstanding = 0, in_flight = 0;  // contributions
   for (const Sequence s : g_.ops.busy()) {
@@ -25,7 +26,7 @@ void Reductions::grant_segments(Operation& op) {
     in_flight += o->reduce->grants.asked - earlier.arrived();
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
-    if (earlier.granted() < earlier.segments() || o->reduce->grants.granted < others) return;
+    if (earlier.granted() < earlier.listed() || o->reduce->grants.granted < others) return;
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
   for (;;) {
@@ -35,7 +36,7 @@ void Reductions::grant_segments(Operation& op) {
       // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
       // burst would slow it.
       step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.segment),
-                      owner.segments() - owner.granted());
+                      owner.listed() - owner.granted());
       if (step == 0) return;
     }
     // A turn that began when more was allowed goes on: it may be all that the owner waits for.
@@ -50,10 +51,38 @@ void Reductions::grant_segments(Operation& op) {
     if (next_turn) {
       owner.grant(owner.granted() + step);
       run.grants.granted = 0;
+      if (run.stations) announce_diverted(op);
     }
     send_grant(op);
     outstanding += step;
     in_flight += step;
+  }
+}
+
+// Before the grant: which segments our list has from now on. A few at a time, since a contributor
+// that has not posted the operation keeps the frames.
+void Reductions::announce_diverted(Operation& op) {
+  ReduceRun& run = *op.reduce;
+  StationShare& share = *run.stations;
+  while (share.announced < run.owner->granted()) {
+    const uint16_t station = share.diverted[share.announced - share.direct];
+    std::vector<ChunkRange> ranges;
+    for (; share.announced < run.owner->listed() && ranges.size() < kMostDiverted;
+         share.announced++) {
+      const uint32_t segment = run.owner->segment_at(share.announced);
+      if (share.diverted[share.announced - share.direct] != station) break;
+      if (!ranges.empty() && ranges.back().end == segment) {
+        ranges.back().end++;
+      } else {
+        ranges.push_back({segment, segment + 1});
+      }
+    }
+    wire::Writer body;
+    wire::put_divert(body, share.set.stations[station].member, ranges);
+    for (const Member m : run.contributors()) {
+      g_.send_frame(m, Channel::kReduce, wire::FrameType::kDivert, op.post.sequence, op.plan.hash,
+                    body.bytes());
+    }
   }
 }
 

@@ -30,8 +30,10 @@ Slice marked_apart(const Slice& s) {
 
 }  // namespace
 
-ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared)
-    : unasked(shared.hosts.members()),
+ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
+                     std::unique_ptr<StationShare> dealt)
+    : stations(std::move(dealt)),
+      unasked(shared.hosts.members()),
       plan_(plan),
       args_(args),
       shared_(shared),
@@ -77,6 +79,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
+  shape.order = shared.fold;
   shape.contributed = host.has_value();
   shape.divisor = members;
   shape.element = args.element;
@@ -87,17 +90,70 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   // Contributors are granted in turn: those that were first may be a step ahead of the others.
   shape.window = plan.lookahead + grant_step(plan.lookahead, plan.segment) - 1;
   shape.granted = plan.unasked;
+  if (stations) {
+    shape.list.emplace();
+    for (uint32_t i = 0; i < segments_of(self); i++) {
+      if (stations->deal.executor(self, i) == Deal::kOwner) shape.list->push_back(i);
+    }
+    stations->direct = stations->announced = static_cast<uint32_t>(shape.list->size());
+  }
   const Slice own = contribution(self);
   own_staged_ = !host && !readable(self, own.length);
   if (own_staged_) shape.own_ready = 0;
   owner.emplace(shape, own.data(), result_.data(), shared.pool);
-  std::vector<uint32_t> segments(members);
-  for (uint32_t m = 0; m < members; m++) {
+  std::vector<ReduceSender::List> lists = direct_lists();
+  if (stations) add_station_lists(lists);
+  sender.emplace(self, std::move(lists), plan.unasked);
+}
+
+// What owners ask of us, by member.
+std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
+  std::vector<ReduceSender::List> lists(members_);
+  const uint32_t here = shared_.hosts.host_of(self_);
+  for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
-    if (hosts.leader(here, to) != self) continue;
-    segments[m] = static_cast<uint32_t>((length(to) + plan.segment - 1) / plan.segment);
+    if (to == self_ || shared_.hosts.leader(here, to) != self_) continue;
+    if (!stations) {
+      lists[m] = ReduceSender::List::whole(segments_of(to));
+      continue;
+    }
+    for (uint32_t i = 0; i < segments_of(to); i++) {
+      if (stations->deal.executor(to, i) != Deal::kOwner) continue;
+      lists[m].entries.push_back({to, i, lists[m].length++});
+    }
   }
-  sender.emplace(self, std::move(segments), plan.unasked);
+  return lists;
+}
+
+// What stations ask of us, behind those, in the order of Deal::entry().
+void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const {
+  const Deal& deal = stations->deal;
+  const uint32_t here = shared_.hosts.host_of(self_);
+  const size_t first = lists.size();
+  lists.resize(first + stations->set.stations.size());
+  uint32_t rows = 0;
+  for (uint32_t m = 0; m < members_; m++) {
+    rows = std::max(rows, deal.segments(static_cast<Member>(m)));
+  }
+  for (uint32_t row = 0; row < rows; row++) {
+    for (uint32_t i = 0; i < members_; i++) {
+      const auto owner = static_cast<Member>((row + i) % members_);
+      const uint16_t station = deal.executor(owner, row);
+      if (station == Deal::kOwner) continue;
+      ReduceSender::List& list = lists[first + station];
+      const uint32_t number = list.length++;
+      const bool ours = shared_.hosts.leader(here, owner) == self_;
+      if (ours && !(stations->kept && owner == self_)) list.entries.push_back({owner, row, number});
+    }
+  }
+}
+
+bool ReduceRun::place(uint32_t segment, bool partial, ConstBytes payload_bytes) {
+  if (!owner->awaits(segment)) return false;
+  if (!partial) return owner->place_result(segment, payload_bytes);
+  const size_t at = size_t{segment} * plan_.segment;
+  const auto own = payload(self_, at, std::min(plan_.segment, length(self_) - at));
+  return own && owner->place_partial(segment, payload_bytes, *own);
 }
 
 size_t ReduceRun::length(Member m) const {
@@ -192,13 +248,17 @@ void ReduceRun::conclude() {
 void ReduceRun::fold_streams() {
   const Element e = args_.element;
   const Reduction r = args_.reduction;
-  const size_t count = plan_.block / element_size(e);
-  std::vector<std::byte> acc(count * accumulator_size(e));
-  fold_first(e, r, args_.factor, stream_outputs_[0].data(), acc.data(), count);
-  for (uint32_t m = 1; m < members_; m++) {
-    fold_next(e, r, args_.factor, stream_outputs_[m].data(), acc.data(), count);
-  }
-  fold_finish(e, r, members_, acc.data(), args_.output.data(), count);
+  std::vector<std::byte> acc(plan_.block / element_size(e) * accumulator_size(e));
+  const FoldLayout layout{shared_.fold, members_, 0, plan_.share};
+  layout.for_each_part(0, plan_.block, [&](size_t at, size_t bytes, uint32_t first) {
+    const size_t count = bytes / element_size(e);
+    fold_first(e, r, args_.factor, stream_outputs_[first].data() + at, acc.data(), count);
+    for (uint32_t i = 1; i < members_; i++) {
+      const uint32_t m = (first + i) % members_;
+      fold_next(e, r, args_.factor, stream_outputs_[m].data() + at, acc.data(), count);
+    }
+    fold_finish(e, r, members_, acc.data(), args_.output.data() + at, count);
+  });
 }
 
 }  // namespace mcast

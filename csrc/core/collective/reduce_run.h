@@ -8,6 +8,7 @@
 #include "collective/host_inputs.h"
 #include "collective/plan.h"
 #include "collective/reduce_args.h"
+#include "collective/station_share.h"
 #include "protocol/hosts.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
@@ -23,10 +24,13 @@ class ReduceRun {
     HostReader read_host;
     Counters& counters;
     uint64_t tag;  // of the group
+    FoldOrder fold;
     BufferPool pool;
     HostInputs::Scratch scratch;
   };
-  ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared);
+  // `stations`: null: they fold nothing of it.
+  ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
+            std::unique_ptr<StationShare> stations = nullptr);
   ~ReduceRun() { drop_memory(); }
   ReduceRun(const ReduceRun&) = delete;
   ReduceRun& operator=(const ReduceRun&) = delete;
@@ -70,11 +74,16 @@ class ReduceRun {
   // reduce, at the root: where member `m`'s result goes.
   Slice destination(Member m) const { return part(args_.output, m); }
 
+  // A station's fold of a segment of our block; `partial`: all but our contribution, which is
+  // readable(). False: it is not awaited, or has another length.
+  bool place(uint32_t segment, bool partial, ConstBytes payload);
+
   // Everything is here: the last step, into the caller's memory.
   void conclude();
   // The operation is over: lets go of the caller's memory and of the machines that point into it.
   void drop_memory();
 
+  const std::unique_ptr<StationShare> stations;
   std::optional<HostInputs> host;  // where ranks of a host fold first
   // Of what ranks of a host tell each other.
   struct {
@@ -98,6 +107,11 @@ class ReduceRun {
 
  private:
   Slice part(const Slice& whole, Member m) const;
+  uint32_t segments_of(Member m) const {
+    return static_cast<uint32_t>((length(m) + plan_.segment - 1) / plan_.segment);
+  }
+  std::vector<ReduceSender::List> direct_lists() const;
+  void add_station_lists(std::vector<ReduceSender::List>& lists) const;
   void fold_streams();
 
   const Plan plan_;

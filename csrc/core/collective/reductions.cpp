@@ -4,8 +4,8 @@
 //      and each sends it theirs. Small blocks are sent unasked, within an allowance per owner that
 //      operations give back when they are complete everywhere, so what an owner must keep before
 //      its own call is bounded.
-//   2. The owner folds what comes in the order of the contributors, so results are the same bits on
-//      all ranks and in all runs.
+//   2. The owner folds what comes in the order of the setting `fold`, so results are the same bits
+//      on all ranks and in all runs.
 //   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final
 //      (all_reduce), or to the root (reduce).
 // Cost, n bytes of input, P members (hosts, where ranks of one host fold first): every link carries
@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "protocol/early_frames.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 namespace {
@@ -34,10 +35,12 @@ constexpr Nanos kRefusedPatience = kSecond;
 
 // All that one member may send to another before that has made the call: unasked contributions,
 // offers, and a grant for each segment that may be outstanding, or asked for a step ahead of the
-// others. Results and takings wait for what only the call sends.
+// others, with word of the segments that it has taken over from stations. Results and takings wait
+// for what only the call sends.
 static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
                       kOffersAhead * early_cost(wire::kReduceOfferSize) +
-                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) <=
+                      2 * kMostLookahead * early_cost(wire::kReduceGrantSize) +
+                      2 * kMostLookahead * early_cost(wire::kDivertHead + kMostDiverted * 8) <=
                   EarlyFrames::kMostReductions,
               "a correct member could overflow the store");
 
@@ -50,7 +53,10 @@ void Reductions::measure_ingress(Nanos now) {
 bool Reductions::complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.way == ReduceWay::kOneStep) return true;
-  if (!run.owner->complete() || !run.sender->done()) return false;
+  if (!run.owner->complete()) return false;
+  // It ends when everybody has everything, which says that all contributions have been taken.
+  if (run.stations) return true;
+  if (!run.sender->done()) return false;
   if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
   if (op.plan.way != ReduceWay::kToRoot) return true;
   if (op.plan.descriptor.root != g_.self) return run.result_sent == run.length(g_.self);
@@ -99,13 +105,18 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   };
   const auto cost = [](size_t payload) { return early_cost(wire::kReduceHead + payload); };
   const bool oldest = op.post.sequence == g_.ops.base();
-  const auto can = [&](Member owner, uint32_t segment) {
+  const auto target = [&](uint32_t list) {
+    return list < g_.size ? static_cast<Member>(list)
+                          : run.stations->set.stations[list - g_.size].member;
+  };
+  const auto can = [&](uint32_t list, const ReduceSender::Entry& entry) {
+    const auto& [owner, segment, number] = entry;
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
     if (op.plan.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
-    return g_.port.queued(owner, Channel::kReduce) < kQueueLimit;
+    return g_.port.queued(target(list), Channel::kReduce) < kQueueLimit;
   };
   for (int i = 0;; i++) {
     const auto next = run.sender->next(can);
@@ -114,20 +125,22 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
       more = true;
       return;
     }
-    const size_t bytes = length(next->owner, next->segment);
-    const auto payload = run.payload(next->owner, next->segment * segment_bytes, bytes);
+    const auto& [owner, segment, number] = next->entry;
+    const size_t bytes = length(owner, segment);
+    const auto payload = run.payload(owner, segment * segment_bytes, bytes);
     if (!payload) return;
     wire::Writer head;
-    wire::put_reduce_head(head, next->segment, run.factor());
-    g_.send_frame(next->owner, Channel::kReduce, wire::FrameType::kReduceData, op.post.sequence,
-                  op.plan.hash, head.bytes(), *payload);
+    wire::put_reduce_head(head, number, run.factor());
+    g_.send_frame(target(next->list), Channel::kReduce, wire::FrameType::kReduceData,
+                  op.post.sequence, op.plan.hash, head.bytes(), *payload);
     g_.counters.add(Counter::reduce_bytes_sent, bytes);
-    run.sender->sent(next->owner);
+    if (next->list >= g_.size) g_.counters.add(Counter::agg_bytes_sent, bytes);
+    run.sender->sent(next->list);
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
     if (op.plan.unasked) {
-      unasked_.charge(next->owner, op.post.sequence, cost(bytes));
-      run.unasked[next->owner] += cost(bytes);
+      unasked_.charge(owner, op.post.sequence, cost(bytes));
+      run.unasked[owner] += cost(bytes);
     }
   }
 }
@@ -150,8 +163,9 @@ void Reductions::offer_input(Operation& op) {
 // We have read theirs, or cannot.
 void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
-  if (!run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
-      run.owner->contributed() == run.owner->segments()) {
+  // (With stations inputs may be read until the release, which says that nobody does any more.)
+  if (!run.stations && !run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
+      run.owner->contributed() == run.owner->listed()) {
     run.inputs.acknowledged = true;
     for (const Member m : run.host->others()) {
       g_.send_frame(m, Channel::kReduce, wire::FrameType::kReduceTaken, op.post.sequence,
@@ -173,7 +187,7 @@ void Reductions::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
   for (int i = 0; owner.contributed() < owner.granted(); i++) {
-    const size_t at = owner.contributed() * op.plan.segment;
+    const size_t at = owner.segment_at(owner.contributed()) * op.plan.segment;
     const size_t bytes = std::min(op.plan.segment, run.length(g_.self) - at);
     if (!run.readable(g_.self, at + bytes)) return;
     if (i == kSegmentsPerTurn) {
@@ -215,6 +229,20 @@ void Reductions::publish_result(Operation& op) {
   if (!scatter && !op.reduce->lands(g_.self)) return;
   op.reduce->completed_end = after;
   op.post.raise_completed(scatter ? 0 : g_.self, before, after, op.reduce->length(g_.self));
+}
+
+void Reductions::drop_station(Operation& op, uint16_t station) {
+  ReduceRun& run = *op.reduce;
+  StationShare& share = *run.stations;
+  if (share.off[station]) return;
+  share.off[station] = true;
+  run.sender->drop(g_.size + station);
+  for (uint32_t i = 0; i < share.deal.segments(g_.self); i++) {
+    if (share.deal.executor(g_.self, i) != station || !run.owner->awaits(i)) continue;
+    run.owner->take_over(i);
+    share.diverted.push_back(station);
+    g_.counters.add(Counter::agg_diverted);
+  }
 }
 
 void Reductions::contribution_progress(Operation& op) {

@@ -30,6 +30,11 @@ class Reductions {
   bool allowed_early(const Frame& header);
   void broke(const Frame& header, const char* what);
 
+  // A station folds nothing of the operation any more: what we still await from it is ours.
+  void drop_station(Operation& op, uint16_t station);
+  // Something of our block has become final.
+  void contribution_progress(Operation& op);
+
   // The operation leaves the queue: its unasked contributions are no longer charged.
   void give_back(const Operation& op);
 
@@ -39,15 +44,16 @@ class Reductions {
   void offer_input(Operation& op);
   void settle_inputs(Operation& op, Nanos now);
   void contribute_own(Operation& op, bool& more);
-  void contribution_progress(Operation& op);
   void publish_result(Operation& op);
   // reduce_grants.cpp
   void grant_segments(Operation& op);
   void send_grant(Operation& op);
+  void announce_diverted(Operation& op);
   // reduce_frames.cpp
   void on_offer(Operation& op, const Frame& header, ConstBytes body);
   void on_taken(Operation& op, const Frame& header, ConstBytes body);
   void on_grant(Operation& op, const Frame& header, ConstBytes body);
+  void on_divert(Operation& op, const Frame& header, ConstBytes body);
   void on_data(Operation& op, const Frame& header, ConstBytes body);
   void on_result(Operation& op, const Frame& header, ConstBytes body);
 

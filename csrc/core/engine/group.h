@@ -31,7 +31,7 @@ class KeyValueStore {
                                                      Nanos timeout) = 0;
 };
 
-// How contributions become one (base/reduce_kernels.h has the numerics contract: fixed rank order,
+// How contributions become one (base/reduce_kernels.h has the numerics contract: a fixed order,
 // 16-bit floats accumulate in float32 and are rounded once).
 struct Reducing {
   Element element = Element::kFloat32;
@@ -72,6 +72,7 @@ struct GroupStats {
   std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
   std::string transport_reason;  // why that transport
   std::string contributions;     // to a block of a reduction: "one per rank", "one per host (4)"
+  std::string fold;              // order of folding: "rank", "turn"
   std::string streams;           // large ones: received by "every rank", "one rank per host (4)"
   size_t chunk = 0;              // payload bytes per datagram
   size_t window = 0;             // payload bytes in flight per root when the group is alone

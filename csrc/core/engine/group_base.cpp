@@ -20,6 +20,7 @@ GroupBase::GroupBase(const GroupSpec& spec)
   fixed_.path = "local";
   fixed_.reason = "one rank";
   fixed_.transport = "none";
+  fixed_.fold = config_.fold;
   fixed_.eager = config_.eager;
 }
 

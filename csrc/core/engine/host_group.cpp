@@ -32,6 +32,7 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
     params.size = size_;
     params.lane = static_cast<uint8_t>(lane);
     params.direct = direct;
+    params.fold = fold_order(config_.fold);
     params.trace = trace_;
     lanes_[lane] = std::make_shared<HostLane>(params, config_.liveness_limit, shared_, registry,
                                               counters_[lane], [state = state_](const Status& why) {

@@ -288,6 +288,9 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
   }
   if (!wire::parse_frame(frame, header)) {
     malformed_++;
+    // (Of a rank, a later version's; the operation that misses it says so.)
+    if (station_peers_.count(peer) > 0)
+      tell_down(peer, {Status(Code::kPeerLost, "a frame from it does not parse"), false});
     return;
   }
   const auto it = groups_.find(header.group_tag);
@@ -365,9 +368,13 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};
   if (!graceful && station_peers_.count(peer) == 0) poison();
+  tell_down(peer, down_[peer]);
+}
+
+void Lane::tell_down(PeerId peer, const Down& down) {
   for (const auto& [tag, group] : groups_) {
     if (const Member member = group->member_of(peer); member != kNoMember) {
-      group->core_.on_peer_down(member, why, graceful, now_);
+      group->core_.on_peer_down(member, down.why, down.graceful, now_);
     }
   }
 }

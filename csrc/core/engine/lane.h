@@ -120,15 +120,16 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
+  struct Down {
+    Status why;
+    bool graceful;
+  };
+  void tell_down(PeerId peer, const Down& down);
 
   struct Orphan {
     PeerId peer;
     std::vector<std::byte> frame;
     Nanos at;
-  };
-  struct Down {
-    Status why;
-    bool graceful;
   };
 
   std::unique_ptr<Transport> transport_;

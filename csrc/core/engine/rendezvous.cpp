@@ -241,6 +241,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.window = config.window;
   out.agreed.chains = static_cast<uint32_t>(config.chains);
   out.agreed.incast = config.incast;
+  out.agreed.fold = fold_order(config.fold);
   out.agreed.port_queue = config.port_queue;
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
   out.agreed.share = rails;

@@ -34,7 +34,7 @@ HostCore::HostCore(HostParams params, ControlBlock block, HostPort& port, Counte
       port_(port),
       counters_(counters),
       lane_(block, params_.lane, params_.self),
-      tools_{lane_, port, counters, Folder(lane_, port, counters)},
+      tools_{lane_, port, counters, Folder(lane_, params_.fold, port, counters)},
       needs_(lane_, port) {}
 
 void HostCore::post(Post post) {

@@ -25,6 +25,7 @@ struct HostParams {
   uint32_t size = 1;
   uint8_t lane = 0;
   bool direct = true;  // peers' memory can be read; agreed by all ranks
+  FoldOrder fold = FoldOrder::kRank;
   std::shared_ptr<Trace> trace;
 };
 

@@ -15,15 +15,32 @@ constexpr size_t kTile = 128u << 10;  // bytes of a contribution that are folded
 
 }  // namespace
 
-void Folder::fold_slots(const ReduceArgs& how, uint64_t round, size_t offset, size_t length,
-                        std::byte* out) {
+FoldLayout Folder::layout(const HostOperation& op) const {
+  const wire::Descriptor& d = op.post.descriptor;
+  if (d.kind == wire::Kind::kReduceScatter) {
+    return {order_, lane_.size(), lane_.self(), std::max<size_t>(1, d.bytes)};
+  }
+  const size_t element = element_size(op.post.reduce->element);
+  return {order_, lane_.size(), 0, block_share(d.bytes, element, lane_.size())};
+}
+
+void Folder::fold_slots(const HostOperation& op, uint64_t round, size_t in_slot, size_t offset,
+                        size_t length, std::byte* out) {
+  layout(op).for_each_part(offset, length, [&](size_t at, size_t bytes, uint32_t first) {
+    const size_t skip = at - offset;
+    fold_slots_from(first, *op.post.reduce, round, in_slot + skip, bytes, out + skip);
+  });
+}
+
+void Folder::fold_slots_from(uint32_t first, const ReduceArgs& how, uint64_t round, size_t in_slot,
+                             size_t length, std::byte* out) {
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
   accumulator_.resize(std::max(accumulator_.size(), kTile / element * wide));
   for (size_t at = 0; at < length; at += kTile) {
     const size_t count = std::min(kTile, length - at) / element;
     for (uint32_t i = 0; i < lane_.size(); i++) {
-      const auto m = static_cast<Member>(i);
-      const std::byte* const source = lane_.data(m, round) + offset + at;
+      const auto m = static_cast<Member>((first + i) % lane_.size());
+      const std::byte* const source = lane_.data(m, round) + in_slot + at;
       const double factor = lane_.header(m, round).factor;
       (i == 0 ? fold_first : fold_next)(how.element, how.reduction, factor, source,
                                         accumulator_.data(), count);
@@ -56,6 +73,15 @@ bool Folder::fetch(Member from, uint64_t address, std::byte* to, size_t length) 
 }
 
 bool Folder::fold_direct(const HostOperation& op, size_t offset, size_t length, std::byte* out) {
+  bool readable = true;
+  layout(op).for_each_part(offset, length, [&](size_t at, size_t bytes, uint32_t first) {
+    readable = readable && fold_direct_from(first, op, at, bytes, out + (at - offset));
+  });
+  return readable;
+}
+
+bool Folder::fold_direct_from(uint32_t first, const HostOperation& op, size_t offset, size_t length,
+                              std::byte* out) {
   const ReduceArgs& how = *op.post.reduce;
   const bool scatter = op.post.descriptor.kind == wire::Kind::kReduceScatter;
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
@@ -69,7 +95,7 @@ bool Folder::fold_direct(const HostOperation& op, size_t offset, size_t length, 
     const size_t bytes = std::min(kTile, length - at), count = bytes / element;
     std::byte* const sum = straight ? out + at : accumulator_.data();
     for (uint32_t i = 0; i < lane_.size(); i++) {
-      const auto m = static_cast<Member>(i);
+      const auto m = static_cast<Member>((first + i) % lane_.size());
       const std::byte* source = own.data() + offset + at;
       if (m != lane_.self()) {
         std::byte* const to = i == 0 && copies_first ? sum : tile_.data();

@@ -1,11 +1,12 @@
-// Folding what the ranks of one host contribute, in rank order: out of slots, or out of the memory
-// of the peers. 16-bit floats accumulate in float32 (base/reduce_kernels.h).
+// Folding what the ranks of one host contribute, in the order of the group: out of slots, or out of
+// the memory of the peers. 16-bit floats accumulate in float32 (base/reduce_kernels.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "base/counters.h"
+#include "base/fold_order.h"
 #include "host/lane_view.h"
 #include "host/operation.h"
 #include "host/port.h"
@@ -16,12 +17,13 @@ namespace mcast {
 class Folder {
  public:
   // `port` and `counters` outlive this.
-  Folder(const LaneView& lane, HostPort& port, Counters& counters)
-      : lane_(lane), port_(port), counters_(counters) {}
+  Folder(const LaneView& lane, FoldOrder order, HostPort& port, Counters& counters)
+      : lane_(lane), order_(order), port_(port), counters_(counters) {}
 
-  // Folds `length` bytes at `offset` of what every slot of `round` holds.
-  void fold_slots(const ReduceArgs& how, uint64_t round, size_t offset, size_t length,
-                  std::byte* out);
+  // Folds `length` bytes of everybody's input, which the slots of `round` hold from `in_slot` on.
+  // `offset`: in the input (reduce_scatter: in its block for this rank).
+  void fold_slots(const HostOperation& op, uint64_t round, size_t in_slot, size_t offset,
+                  size_t length, std::byte* out);
   // Notes where everybody's input is: the slots of the first round say it.
   void learn_sources(HostOperation& op) const;
   // Folds the part at `offset` of everybody's input; sources are known. False: unreadable().
@@ -35,9 +37,15 @@ class Folder {
   const std::optional<Unreadable>& unreadable() const { return unreadable_; }
 
  private:
+  FoldLayout layout(const HostOperation& op) const;
+  void fold_slots_from(uint32_t first, const ReduceArgs& how, uint64_t round, size_t in_slot,
+                       size_t length, std::byte* out);
+  bool fold_direct_from(uint32_t first, const HostOperation& op, size_t offset, size_t length,
+                        std::byte* out);
   bool fetch(Member from, uint64_t address, std::byte* to, size_t length);
 
   const LaneView lane_;
+  const FoldOrder order_;
   HostPort& port_;
   Counters& counters_;
   std::optional<Unreadable> unreadable_;

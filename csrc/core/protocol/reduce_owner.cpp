@@ -1,9 +1,11 @@
-// Segments in the window are folded independently and end in any order; the final part of the block
-// is the run of ended ones at its front, because only that lets contributors go on and consumers
-// read. Our own contribution is not taken: it is read in place when its turn comes.
+// Places in the window are folded independently and end in any order; contributors go on when those
+// at the front have ended, consumers read the run of final segments at the front of the block. Our
+// own contribution is not taken: it is read in place when its turn comes.
 #include "protocol/reduce_owner.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace mcast {
 
@@ -15,11 +17,18 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
       pool_(pool),
       rule_{shape.element, shape.reduction, shape.divisor != 0 ? shape.divisor : shape.members},
       run_{first_folded(shape.order, shape.self, shape.members), shape.members},
+      listed_(shape.list.has_value()),
       segments_(static_cast<uint32_t>((shape.bytes + shape.segment - 1) / shape.segment)),
       own_ready_(std::min<uint64_t>(shape.own_ready, shape.bytes)),
       arrived_(shape.members) {
   const bool overlap = out < own + shape.bytes && own < out + shape.bytes;
   direct_ = !overlap && accumulator_size(shape.element) == element_size(shape.element);
+  if (listed_) {
+    placing_.emplace(shape.members, pool);
+    list_ = *shape.list;
+    states_.assign(segments_, State::kElsewhere);
+    for (const uint32_t segment : list_) states_[segment] = State::kListed;
+  }
   const uint32_t live = shape.granted ? segments_ : std::min(segments_, shape.window);
   accumulations_.reserve(std::max(1u, live));
   while (accumulations_.size() < std::max(1u, live)) {
@@ -38,7 +47,8 @@ ReduceOwner::~ReduceOwner() {
 }
 
 uint64_t ReduceOwner::final_bytes() const {
-  return complete() ? shape_.bytes : static_cast<uint64_t>(folded_) * shape_.segment;
+  const uint32_t prefix = listed_ ? final_prefix_ : folded_;
+  return complete() ? shape_.bytes : static_cast<uint64_t>(prefix) * shape_.segment;
 }
 
 size_t ReduceOwner::length(uint32_t segment) const {
@@ -48,18 +58,19 @@ size_t ReduceOwner::length(uint32_t segment) const {
 
 void ReduceOwner::grant(uint32_t end) {
   const uint64_t most = static_cast<uint64_t>(folded_) + accumulations_.size();
-  const uint32_t now = static_cast<uint32_t>(std::min<uint64_t>({end, most, segments_}));
+  const uint32_t now = static_cast<uint32_t>(std::min<uint64_t>({end, most, listed()}));
   if (now <= granted_) return;
   const uint32_t from = granted_;
   granted_ = now;
   open(from);
-  for (uint32_t s = from; s < granted_; s++) fold_own(s);
+  for (uint32_t p = from; p < granted_; p++) fold_own(p);
   finish_ready();
 }
 
 void ReduceOwner::open(uint32_t first) {
-  for (uint32_t segment = first; segment < granted_; segment++) {
-    Accumulation& s = accumulation(segment);
+  for (uint32_t place = first; place < granted_; place++) {
+    const uint32_t segment = segment_at(place);
+    Accumulation& s = accumulation(place);
     std::byte* accumulator = out_ + static_cast<size_t>(segment) * shape_.segment;
     if (!direct_) {
       if (s.own.empty()) s.own = pool_.take(SegmentFold::accumulator_bytes(rule_, shape_.segment));
@@ -69,8 +80,9 @@ void ReduceOwner::open(uint32_t first) {
   }
 }
 
-void ReduceOwner::fold_own(uint32_t segment) {
-  SegmentFold& fold = accumulation(segment).fold;
+void ReduceOwner::fold_own(uint32_t place) {
+  SegmentFold& fold = accumulation(place).fold;
+  const uint32_t segment = segment_at(place);
   const size_t at = static_cast<size_t>(segment) * shape_.segment, bytes = length(segment);
   if (shape_.contributed || at + bytes > own_ready_ || !fold.in_turn(shape_.self)) return;
   fold.add(shape_.self, shape_.factor, {own_ + at, bytes});
@@ -78,17 +90,53 @@ void ReduceOwner::fold_own(uint32_t segment) {
 
 void ReduceOwner::finish_ready() {
   for (; folded_ < granted_ && accumulation(folded_).fold.complete(); folded_++) {
-    accumulation(folded_).fold.finish(out_ + static_cast<size_t>(folded_) * shape_.segment);
+    const uint32_t segment = segment_at(folded_);
+    accumulation(folded_).fold.finish(out_ + static_cast<size_t>(segment) * shape_.segment);
+    if (listed_) set_final(segment);
   }
 }
 
-bool ReduceOwner::accept(Member from, uint32_t segment, double factor, ConstBytes payload) {
-  if (from >= shape_.members || from == shape_.self || segment >= granted_ ||
-      segment != arrived_[from] || payload.size() != length(segment)) {
+void ReduceOwner::set_final(uint32_t segment) {
+  states_[segment] = State::kFinal;
+  final_count_++;
+  while (final_prefix_ < segments_ && states_[final_prefix_] == State::kFinal) final_prefix_++;
+}
+
+bool ReduceOwner::place_result(uint32_t segment, ConstBytes result) {
+  if (!awaits(segment) || result.size() != length(segment)) return false;
+  std::memcpy(out_ + static_cast<size_t>(segment) * shape_.segment, result.data(), result.size());
+  set_final(segment);
+  return true;
+}
+
+bool ReduceOwner::place_partial(uint32_t segment, ConstBytes partial, ConstBytes own) {
+  if (!awaits(segment) || own.size() != length(segment) ||
+      partial.size() != SegmentFold::accumulator_bytes(rule_, own.size())) {
+    return false;
+  }
+  std::vector<std::byte> sum = pool_.take(partial.size());
+  std::memcpy(sum.data(), partial.data(), partial.size());
+  const uint32_t next = (shape_.self + 1u) % shape_.members;
+  placing_->begin(rule_, {next, shape_.members}, own.size(), sum.data(), shape_.members - 1);
+  placing_->add(shape_.self, shape_.factor, own);
+  placing_->finish(out_ + static_cast<size_t>(segment) * shape_.segment);
+  pool_.give(std::move(sum));
+  set_final(segment);
+  return true;
+}
+
+void ReduceOwner::take_over(uint32_t segment) {
+  states_[segment] = State::kListed;
+  list_.push_back(segment);
+}
+
+bool ReduceOwner::accept(Member from, uint32_t place, double factor, ConstBytes payload) {
+  if (from >= shape_.members || from == shape_.self || place >= granted_ ||
+      place != arrived_[from] || payload.size() != length(segment_at(place))) {
     return false;
   }
   arrived_in_all_++;
-  take(from, segment, factor, payload);
+  take(from, place, factor, payload);
   return true;
 }
 
@@ -96,16 +144,16 @@ void ReduceOwner::contribute(ConstBytes payload) {
   take(shape_.self, contributed(), shape_.factor, payload);
 }
 
-void ReduceOwner::take(Member from, uint32_t segment, double factor, ConstBytes payload) {
+void ReduceOwner::take(Member from, uint32_t place, double factor, ConstBytes payload) {
   arrived_[from]++;
-  accumulation(segment).fold.add(from, factor, payload);
-  fold_own(segment);
+  accumulation(place).fold.add(from, factor, payload);
+  fold_own(place);
   finish_ready();
 }
 
 void ReduceOwner::own_ready(uint64_t bytes) {
   own_ready_ = bytes;
-  for (uint32_t s = folded_; s < granted_; s++) fold_own(s);
+  for (uint32_t p = folded_; p < granted_; p++) fold_own(p);
   finish_ready();
   // Alone: nobody asks for grants.
   while (shape_.members == 1 && folded_ == granted_ && granted_ < segments_) grant(granted_ + 1);

@@ -2,11 +2,16 @@
 // and folds them in an order that is given, so that the bits of the result do not depend on who was
 // faster (protocol/segment_fold.h). Says how far contributors may send. Pure: no time, no sockets.
 //
+// Contributions come in the order of the owner's list: all segments of the block, or those that are
+// not folded elsewhere. The results of the others are placed here as they come; a segment whose
+// result will not come is appended to the list. "Place": in the list.
+//
 // Memory: a member may have at most `window` segments here that are not folded. Whoever grants
 // bounds their sum over all members, which is the staging; accumulators take window x segment
 // (twice that for 16-bit floats, which accumulate in 32 bits).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/element.h"
@@ -30,6 +35,9 @@ struct ReduceShape {
   uint32_t window = 1;              // segments
   uint64_t own_ready = UINT64_MAX;  // how far our own contribution can be read, bytes
   bool granted = false;             // contributors send without being asked (small blocks)
+  // Segments that contributors bring here, in their order; the others are folded elsewhere.
+  // Nothing: all, ascending.
+  std::optional<std::vector<uint32_t>> list;
 };
 
 class ReduceOwner {
@@ -41,13 +49,17 @@ class ReduceOwner {
   ReduceOwner(const ReduceOwner&) = delete;
   ReduceOwner& operator=(const ReduceOwner&) = delete;
 
-  uint32_t segments() const { return segments_; }
-  // Segments whose result is final, from the start.
+  // Length of the list.
+  uint32_t listed() const { return listed_ ? static_cast<uint32_t>(list_.size()) : segments_; }
+  // The segment at a place, < listed().
+  uint32_t segment_at(uint32_t place) const { return listed_ ? list_[place] : place; }
+  // Places that are folded, from the start.
   uint32_t folded() const { return folded_; }
+  // Of the block, from its start.
   uint64_t final_bytes() const;
-  bool complete() const { return folded_ == segments_; }
+  bool complete() const { return final_count() == segments_; }
 
-  // Segments that contributors may send so far; grant() raises it, to at most folded() + window.
+  // Places that contributors may send so far; grant() raises it, to at most folded() + window.
   uint32_t granted() const { return granted_; }
   void grant(uint32_t end);
 
@@ -55,13 +67,26 @@ class ReduceOwner {
   uint64_t arrived() const { return arrived_in_all_; }
 
   // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
-  bool accept(Member from, uint32_t segment, double factor, ConstBytes payload);
-  // Our own contribution (shape.contributed) to the segment after the last contributed one, which
-  // is contributed(), with its factor. segment < granted().
+  bool accept(Member from, uint32_t place, double factor, ConstBytes payload);
+  // Our own contribution (shape.contributed) to the place after the last contributed one, which is
+  // contributed(), with its factor. contributed() < granted().
   void contribute(ConstBytes payload);
   uint32_t contributed() const { return arrived_[shape_.self]; }
   // Our own input can be read up to here, bytes.
   void own_ready(uint64_t bytes);
+
+  // Whether the segment is folded elsewhere and its result has not come.
+  bool awaits(uint32_t segment) const {
+    return listed_ && segment < segments_ && states_[segment] == State::kElsewhere;
+  }
+  // The result of an awaited segment. False, and nothing happens: it is none, or has another
+  // length.
+  bool place_result(uint32_t segment, ConstBytes result);
+  // The same, of all contributions but ours, in elements of the accumulator: ours is `own`, with
+  // our factor, and the last in the order of folding, or the order does not show.
+  bool place_partial(uint32_t segment, ConstBytes partial, ConstBytes own);
+  // An awaited segment is folded here: it becomes the last of the list.
+  void take_over(uint32_t segment);
 
  private:
   struct Accumulation {  // one segment in progress
@@ -69,16 +94,20 @@ class ReduceOwner {
     std::vector<std::byte> own;  // accumulator, unless the result's memory serves
   };
 
+  enum class State : uint8_t { kListed, kElsewhere, kFinal };  // of a segment
+
   size_t length(uint32_t segment) const;
-  Accumulation& accumulation(uint32_t segment) {
-    return accumulations_[segment % accumulations_.size()];
+  Accumulation& accumulation(uint32_t place) {
+    return accumulations_[place % accumulations_.size()];
   }
-  // Makes ready for contributions to granted segments from `first` on.
+  uint32_t final_count() const { return listed_ ? final_count_ : folded_; }
+  // Makes ready for contributions to granted places from `first` on.
   void open(uint32_t first);
-  void take(Member from, uint32_t segment, double factor, ConstBytes payload);
+  void take(Member from, uint32_t place, double factor, ConstBytes payload);
   // Folds our own contribution if that is its turn and it can be read.
-  void fold_own(uint32_t segment);
+  void fold_own(uint32_t place);
   void finish_ready();
+  void set_final(uint32_t segment);
 
   const ReduceShape shape_;
   const std::byte* own_;
@@ -86,12 +115,17 @@ class ReduceOwner {
   BufferPool& pool_;
   const FoldRule rule_;
   const FoldRun run_;
+  const bool listed_;  // some segments are folded elsewhere; else what these need is empty
+  std::vector<uint32_t> list_;
+  std::vector<State> states_;                    // by segment
+  uint32_t final_count_ = 0, final_prefix_ = 0;  // segments
   bool direct_;  // accumulate in `out`: same element size, not our own input's memory
   uint32_t segments_, folded_ = 0, granted_ = 0;
   uint64_t own_ready_;
-  std::vector<uint32_t> arrived_;  // by member: segments
+  std::vector<uint32_t> arrived_;  // by member: places
   uint64_t arrived_in_all_ = 0;
   std::vector<Accumulation> accumulations_;
+  std::optional<SegmentFold> placing_;  // of partial results
 };
 
 }  // namespace mcast

@@ -74,6 +74,7 @@ struct Divert {
   Member station = 0;
   std::vector<ChunkRange> segments;
 };
+inline constexpr size_t kDivertHead = 2;  // in front of the ranges, 8 bytes each
 void put_divert(Writer& out, Member station, std::span<const ChunkRange> segments);
 bool parse_divert(ConstBytes body, Divert& out);
 

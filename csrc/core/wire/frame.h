@@ -81,7 +81,7 @@ inline constexpr uint8_t kFrameTypeMax = 47;
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
          type == FrameType::kReduceResult || type == FrameType::kReduceOffer ||
-         type == FrameType::kReduceTaken;
+         type == FrameType::kReduceTaken || type == FrameType::kDivert;
 }
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;

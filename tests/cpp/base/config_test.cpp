@@ -248,11 +248,12 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
   // Ranks of different builds compare it.
   Config config;
   const std::string text = config.agreed_text();
-  ASSERT_EQ(text,
-            "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
-            "window=0 chains=0 subgroups=1 arity=32 "
-            "staging=4194304 reorder=0 incast=2097152 port_queue=2097152 liveness_limit=20000 "
-            "probe_timeout=2000");
+  ASSERT_EQ(
+      text,
+      "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
+      "window=0 chains=0 subgroups=1 arity=32 "
+      "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 liveness_limit=20000 "
+      "probe_timeout=2000");
 }
 
 // Which settings keep groups apart: a row that loses its mark would join sockets that differ.

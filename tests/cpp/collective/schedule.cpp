@@ -162,6 +162,7 @@ std::string Schedule::describe() const {
         << (p.try_multicast ? "" : " ring");
     out << " lane " << int{p.lane};
     if (p.first_sequence > 0) out << " from operation " << p.first_sequence;
+    if (p.agreed.fold == FoldOrder::kTurn) out << " fold in turn";
     if (!p.host_of.empty()) out << " hosts";
     for (const uint32_t host : p.host_of) out << " " << host;
     out << "; ops";
@@ -231,6 +232,7 @@ void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t
   s.groups.push_back(p);
   if (flavour.reduce) p.agreed.incast = pick<size_t>(rng, {1 << 20, 1 << 20, 4096, 65536});
   if (flavour.reduce) p.host_of = pick_hosts(s.seed, s.ranks);
+  if (flavour.reduce && mix64(s.seed ^ 0x666f6c64) % 2 == 1) p.agreed.fold = FoldOrder::kTurn;
   s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
   p.lane = static_cast<uint8_t>(mix64(s.seed + g) % 2);
   if (flavour.near_the_end) p.first_sequence = pick_first(s.seed + g, s.ops.back().size());

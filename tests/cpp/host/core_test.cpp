@@ -9,8 +9,9 @@ namespace {
 
 using wire::Kind;
 
-void expect_exact(HostWorld& world, uint64_t seed, uint32_t index) {
-  const auto expected = expected_outputs(seed, index, world.size());
+void expect_exact(HostWorld& world, uint64_t seed, uint32_t index,
+                  FoldOrder fold = FoldOrder::kRank) {
+  const auto expected = expected_outputs(seed, index, world.size(), fold);
   for (uint32_t r = 0; r < world.size(); r++) {
     const auto m = static_cast<Member>(r);
     const HostCall& call = *world.calls(m)[index];
@@ -32,7 +33,8 @@ TEST_P(HostSchedules, DeliverExactBytes) {
   constexpr uint32_t kCalls = 12;
   for (const uint64_t seed : seeds(40)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
-    HostWorld world(ranks, direct, seed);
+    const FoldOrder fold = seed % 2 == 0 ? FoldOrder::kRank : FoldOrder::kTurn;
+    HostWorld world(ranks, direct, seed, fold);
     Rng rng(seed + 77);
     std::vector<uint32_t> posted(ranks, 0);
     for (uint64_t left = uint64_t{ranks} * kCalls; left > 0;) {
@@ -45,7 +47,7 @@ TEST_P(HostSchedules, DeliverExactBytes) {
     }
     ASSERT_TRUE(world.run());
     for (uint32_t i = 0; i < kCalls; i++) {
-      expect_exact(world, seed, i);
+      expect_exact(world, seed, i, fold);
       if (HasFatalFailure()) return;
     }
   }

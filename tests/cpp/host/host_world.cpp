@@ -105,8 +105,29 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
   return call;
 }
 
-std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index,
-                                                     uint32_t ranks) {
+namespace {
+
+// Elements [from, to) of what `rank` gets of a reduction, folded from rank `first` on.
+void fold_elements(const std::vector<HostCall>& all, uint32_t rank, uint32_t first, size_t from,
+                   size_t to, std::byte* out) {
+  const auto ranks = static_cast<uint32_t>(all.size());
+  const Element element = all[0].element;
+  const size_t size = element_size(element);
+  const bool scatter = all[0].descriptor.kind == Kind::kReduceScatter;
+  std::vector<std::byte> sum((to - from) * accumulator_size(element));
+  for (uint32_t i = 0; i < ranks; i++) {
+    const uint32_t r = (first + i) % ranks;
+    const std::byte* source = all[r].inputs[scatter ? rank : 0].data() + from * size;
+    (i == 0 ? fold_first : fold_next)(element, all[0].reduction, 0.5 + r, source, sum.data(),
+                                      to - from);
+  }
+  fold_finish(element, all[0].reduction, ranks, sum.data(), out + from * size, to - from);
+}
+
+}  // namespace
+
+std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index, uint32_t ranks,
+                                                     FoldOrder fold) {
   std::vector<HostCall> all;
   for (uint32_t r = 0; r < ranks; r++) {
     all.push_back(make_call(seed, index, static_cast<Member>(r), ranks));
@@ -124,13 +145,13 @@ std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t ind
         std::memcpy(out.data() + r * d.bytes, all[r].inputs[0].data(), d.bytes);
       }
     } else if (d.bytes > 0 && !out.empty()) {
-      std::vector<std::byte> sum(count * accumulator_size(element));
-      for (uint32_t r = 0; r < ranks; r++) {
-        const auto& source = all[r].inputs[d.kind == Kind::kReduceScatter ? rank : 0];
-        (r == 0 ? fold_first : fold_next)(element, all[0].reduction, 0.5 + r, source.data(),
-                                          sum.data(), count);
+      const bool scatter = d.kind == Kind::kReduceScatter;
+      const size_t part = scatter ? count : (count + ranks - 1) / ranks;  // of an owner
+      for (size_t e = 0; e < count; e += part) {
+        const auto owner = scatter ? rank : static_cast<uint32_t>(e / part);
+        const uint32_t first = fold == FoldOrder::kTurn ? (owner + 1) % ranks : 0;
+        fold_elements(all, rank, first, e, std::min(count, e + part), out.data());
       }
-      fold_finish(element, all[0].reduction, ranks, sum.data(), out.data(), count);
     }
     outputs.push_back(std::move(out));
   }
@@ -210,7 +231,7 @@ struct HostWorld::Node final : HostPort {
   }
 };
 
-HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed)
+HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed, FoldOrder fold)
     : ranks_(ranks), rng_(seed), memory_(ranks) {
   for (uint32_t r = 0; r < ranks; r++) {
     const auto m = static_cast<Member>(r);
@@ -220,6 +241,7 @@ HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed)
     params.self = m;
     params.size = ranks;
     params.direct = direct;
+    params.fold = fold;
     nodes_[r]->core =
         std::make_unique<HostCore>(params, memory_.block(), *nodes_[r], nodes_[r]->counters);
   }

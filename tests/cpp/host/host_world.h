@@ -31,13 +31,14 @@ struct HostCall {
 
 // Call `index` of the program of `seed`, as rank `rank` makes it; the same kind and size on all.
 HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks);
-// The outputs that the ranks must have, computed in rank order.
-std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index, uint32_t ranks);
+// The outputs that the ranks must have, computed without the core.
+std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index, uint32_t ranks,
+                                                     FoldOrder fold = FoldOrder::kRank);
 Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks);
 
 class HostWorld {
  public:
-  HostWorld(uint32_t ranks, bool direct, uint64_t seed);
+  HostWorld(uint32_t ranks, bool direct, uint64_t seed, FoldOrder fold = FoldOrder::kRank);
   ~HostWorld();
 
   uint32_t size() const { return ranks_; }

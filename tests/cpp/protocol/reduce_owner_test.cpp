@@ -101,7 +101,7 @@ TEST(ReduceOwner, TakesOnlyWhatWasGrantedInOrderAndWhole) {
   BufferPool pool;
   Block out(1000);
   ReduceOwner owner(f.shape, f.inputs[1].data(), out.data(), pool);
-  EXPECT_EQ(owner.segments(), 4u);
+  EXPECT_EQ(owner.listed(), 4u);
   EXPECT_FALSE(owner.accept(0, 0, 1, f.part(0, 0))) << "not granted";
   owner.grant(100);
   EXPECT_EQ(owner.granted(), 2u) << "the window bounds a grant";

@@ -9,12 +9,22 @@
 namespace mcast::test {
 namespace {
 
+using List = ReduceSender::List;
+
+std::vector<List> whole(std::initializer_list<uint32_t> segments) {
+  std::vector<List> lists;
+  for (const uint32_t n : segments) lists.push_back(List::whole(n));
+  return lists;
+}
+
+bool any(uint32_t, const ReduceSender::Entry&) { return true; }
+
 TEST(ReduceSender, FeedsAllOwnersSegmentBySegment) {
-  ReduceSender sender(1, {3, 3, 3, 2}, true);
+  ReduceSender sender(1, whole({3, 0, 3, 2}), true);
   std::vector<std::pair<int, int>> order;
-  while (const auto next = sender.next([](Member, uint32_t) { return true; })) {
-    order.emplace_back(next->owner, next->segment);
-    sender.sent(next->owner);
+  while (const auto next = sender.next(any)) {
+    order.emplace_back(next->entry.owner, next->entry.segment);
+    sender.sent(next->list);
   }
   EXPECT_TRUE(sender.done());
   const std::vector<std::pair<int, int>> want = {{2, 0}, {3, 0}, {0, 0}, {2, 1},
@@ -23,8 +33,7 @@ TEST(ReduceSender, FeedsAllOwnersSegmentBySegment) {
 }
 
 TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
-  ReduceSender sender(0, {4, 4, 4}, false);
-  const auto any = [](Member, uint32_t) { return true; };
+  ReduceSender sender(0, whole({0, 4, 4}), false);
   EXPECT_FALSE(sender.next(any));
   EXPECT_TRUE(sender.on_grant(2, 4));
   EXPECT_TRUE(sender.on_grant(2, 1)) << "an older grant is no news";
@@ -34,15 +43,66 @@ TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
   for (uint32_t s = 0; s < 4; s++) {
     const auto next = sender.next(any);
     ASSERT_TRUE(next);
-    EXPECT_EQ(next->owner, 2);
-    EXPECT_EQ(next->segment, s);
+    EXPECT_EQ(next->entry.owner, 2);
+    EXPECT_EQ(next->entry.segment, s);
+    EXPECT_EQ(next->entry.number, s);
     sender.sent(2);
   }
   EXPECT_FALSE(sender.next(any));
   EXPECT_FALSE(sender.done());
   EXPECT_TRUE(sender.on_grant(1, 4));
-  EXPECT_FALSE(sender.next([](Member owner, uint32_t) { return owner != 1; }))
+  EXPECT_FALSE(sender.next([](uint32_t list, const ReduceSender::Entry&) { return list != 1; }))
       << "its queue is full";
+}
+
+// Two members beside us and a station, which has segment 1 of both; segment 1 of owner 2 is not
+// ours to contribute to.
+TEST(ReduceSender, ListsOfStationsAreServedLikeOwners) {
+  ReduceSender sender(0,
+                      {List{}, List{{{1, 0, 0}, {1, 2, 1}}, 2}, List{{{2, 0, 0}, {2, 2, 1}}, 2},
+                       List{{{1, 1, 1}}, 2}},
+                      false);
+  EXPECT_FALSE(sender.pending());
+  EXPECT_FALSE(sender.on_grant(3, 3)) << "more than the station has";
+  EXPECT_TRUE(sender.on_grant(1, 2));
+  EXPECT_TRUE(sender.on_grant(2, 2));
+  EXPECT_TRUE(sender.on_grant(3, 1)) << "the first is another's";
+  EXPECT_TRUE(sender.pending());
+  std::vector<std::pair<uint32_t, uint32_t>> order;
+  for (int i = 0; i < 3; i++) {
+    const auto next = sender.next(any);
+    ASSERT_TRUE(next);
+    order.emplace_back(next->list, next->entry.segment);
+    sender.sent(next->list);
+    if (i == 1) sender.on_grant(3, 2);
+  }
+  EXPECT_EQ(order, (std::vector<std::pair<uint32_t, uint32_t>>{{1, 0}, {2, 0}, {3, 1}}));
+}
+
+TEST(ReduceSender, AListGrowsAndAnotherIsDropped) {
+  ReduceSender sender(0, {List{}, List{{{1, 0, 0}}, 1}, List{{{1, 1, 0}, {1, 2, 1}}, 2}}, false);
+  EXPECT_TRUE(sender.on_grant(1, 1));
+  EXPECT_TRUE(sender.on_grant(2, 1));
+  sender.sent(1);
+  sender.sent(2);
+  sender.drop(2);
+  EXPECT_TRUE(sender.done()) << "what was left there is not to be sent";
+  EXPECT_TRUE(sender.on_grant(2, 2)) << "a late grant";
+  EXPECT_FALSE(sender.pending());
+  EXPECT_FALSE(sender.on_grant(1, 2));
+  sender.append(1, 1);
+  sender.append(1, 2);
+  EXPECT_FALSE(sender.done());
+  EXPECT_TRUE(sender.on_grant(1, 3));
+  for (const uint32_t segment : {1u, 2u}) {
+    const auto next = sender.next(any);
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->list, 1u);
+    EXPECT_EQ(next->entry.segment, segment);
+    EXPECT_EQ(next->entry.number, segment);
+    sender.sent(1);
+  }
+  EXPECT_TRUE(sender.done());
 }
 
 }  // namespace

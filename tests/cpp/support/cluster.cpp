@@ -63,11 +63,30 @@ size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes) {
 
 namespace {
 
+// The lowest rank of each host, in the order in which the hosts' contributions are folded.
+std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>& host_of,
+                                     std::optional<uint32_t> owner) {
+  std::vector<uint32_t> leads;
+  size_t after_owner = 0;
+  for (uint32_t r = 0; r < ranks; r++) {
+    const auto same = [&](uint32_t other) {
+      return host_of.empty() ? other == r : host_of[other] == host_of[r];
+    };
+    if (std::none_of(leads.begin(), leads.end(), same)) {
+      leads.push_back(r);
+      if (owner && same(*owner)) after_owner = leads.size();
+    }
+  }
+  std::rotate(leads.begin(), leads.begin() + static_cast<ptrdiff_t>(after_owner), leads.end());
+  return leads;
+}
+
 // Folds in two steps, with the rules written out: AVG of 16-bit floats is divided before the first
 // rounding, other averages at the end; factors are used within the hosts.
 std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
                                         Reduction reduction, size_t from, size_t bytes,
-                                        const std::vector<uint32_t>& host_of) {
+                                        const std::vector<uint32_t>& host_of,
+                                        const std::vector<uint32_t>& leads) {
   const size_t count = bytes / element_size(element);
   const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
   const bool average = reduction == Reduction::kAvg;
@@ -77,22 +96,18 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
                             : scaled         ? Reduction::kSum
                                              : reduction;
   std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
-  std::vector<bool> seen(ranks);
-  bool first_host = true;
-  for (uint32_t lead = 0; lead < ranks; lead++) {
-    if (seen[lead]) continue;
+  for (const uint32_t lead : leads) {
     std::vector<std::byte> sum(acc.size()), part(bytes);
     for (uint32_t r = lead; r < ranks; r++) {
       if (host_of[r] != host_of[lead]) continue;
-      seen[r] = true;
       std::vector<std::byte> all(from + bytes);
       fill_pattern(op, r, all);
       (r == lead ? fold_first : fold_next)(element, within, average ? 1.0 / ranks : factor_of(r),
                                            all.data() + from, sum.data(), count);
     }
     fold_finish(element, within, 1, sum.data(), part.data(), count);
-    (first_host ? fold_first : fold_next)(element, between, 1, part.data(), acc.data(), count);
-    first_host = false;
+    (lead == leads[0] ? fold_first : fold_next)(element, between, 1, part.data(), acc.data(),
+                                                count);
   }
   fold_finish(element, between, ranks, acc.data(), out.data(), count);
   return out;
@@ -101,17 +116,19 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
 }  // namespace
 
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of) {
+                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
+                               std::optional<uint32_t> owner) {
+  const std::vector<uint32_t> leads = leads_in_order(ranks, host_of, owner);
   if (!host_of.empty()) {
-    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of);
+    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, leads);
   }
   const size_t count = bytes / element_size(element);
   std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
-  for (uint32_t r = 0; r < ranks; r++) {
+  for (const uint32_t r : leads) {
     std::vector<std::byte> all(from + bytes);
     fill_pattern(op, r, all);
-    (r == 0 ? fold_first : fold_next)(element, reduction, factor_of(r), all.data() + from,
-                                      acc.data(), count);
+    (r == leads[0] ? fold_first : fold_next)(element, reduction, factor_of(r), all.data() + from,
+                                             acc.data(), count);
   }
   fold_finish(element, reduction, ranks, acc.data(), out.data(), count);
   return out;
@@ -146,13 +163,32 @@ void Guarded::give_back() {
   poison(bytes_);
 }
 
+std::vector<std::byte> OpRun::expected(uint32_t size) const {
+  if (kind == wire::Kind::kReduceScatter) {
+    return reduced(id, size, element, reduction, rank * block, block, host_of,
+                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt);
+  }
+  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of);
+  // Each owner's elements in its own turn.
+  const size_t each = element_size(element), elements = block / each;
+  const size_t part = (elements + size - 1) / size;
+  std::vector<std::byte> all;
+  for (uint32_t owner = 0; owner < size && owner * part < elements; owner++) {
+    const size_t count = std::min(part, elements - owner * part);
+    const auto own =
+        reduced(id, size, element, reduction, owner * part * each, count * each, host_of, owner);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
 std::string OpRun::compare(uint32_t size) const {
   if (!guards_intact) return "guard bytes overwritten";
   if (kind == wire::Kind::kBarrier) return "";
   if (wire::is_reduction(kind)) {
     if (kind == wire::Kind::kReduce && root != rank) return "";
     const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
-    const auto want = reduced(id, size, element, reduction, from, block, host_of);
+    const auto want = expected(size);
     // In place, a reduce_scatter's result is a part of the memory.
     const std::byte* have = memory->data() + (input ? 0 : from);
     for (size_t i = 0; i < block; i++) {
@@ -196,6 +232,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(option
 }
 
 Cluster::~Cluster() {
+  for (const auto& station : stations_) add_reach(station->counters());
   for (const auto& counters : counters_) add_reach(*counters);
   for (const auto& lane : lanes_) {
     add_reach(Counter::foreign, lane->foreign());
@@ -240,6 +277,33 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   return g;
 }
 
+size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
+                              Sequence from) {
+  const size_t first = stations_.size();
+  set_ = {version, from, {}};
+  set_at_.clear();
+  for (const uint32_t capacity : capacities) {
+    const auto number = static_cast<Member>(options_.ranks + first + set_.stations.size());
+    set_.stations.push_back({number, capacity, mix64(number), "", false});
+  }
+  for (uint16_t j = 0; j < capacities.size(); j++) {
+    stations_.push_back(std::make_unique<StationNode>(net_.attach(), group(0).core().params(),
+                                                      version, set_.stations, j, now_));
+    stopped_stations_.push_back(false);
+    set_at_.push_back(stations_.back()->address());
+  }
+  return first;
+}
+
+void Cluster::install(Member r) { group(r).core().use_stations(set_, set_at_); }
+
+size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t version,
+                             Sequence from) {
+  const size_t first = make_stations(capacities, version, from);
+  for (Member r = 0; r < options_.ranks; r++) install(r);
+  return first;
+}
+
 void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
                    std::function<void(const Status&)> ready) {
   std::vector<PeerId> peers;
@@ -273,6 +337,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->element = static_cast<Element>(descriptor.element);
     run->reduction = static_cast<Reduction>(descriptor.reduction);
     const bool scatter = run->kind == wire::Kind::kReduceScatter;
+    run->in_turn = core.params().agreed.fold == FoldOrder::kTurn;
     if (make_plan(descriptor, core.params().agreed, element_size(run->element)).way !=
         ReduceWay::kOneStep) {
       run->host_of = core.params().host_of;
@@ -358,6 +423,9 @@ Nanos Cluster::next_time() const {
     const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
     if (due != kNever) next = std::min(next, due - ahead_[r]);
   }
+  for (size_t j = 0; j < stations_.size(); j++) {
+    if (!stopped_stations_[j]) next = std::min(next, std::max(now_, stations_[j]->deadline()));
+  }
   return next;
 }
 
@@ -389,6 +457,11 @@ void Cluster::step(Nanos latest) {
     const bool overdue = !more && lanes_[r]->deadline(time) <= time;
     spins_[r] = overdue ? spins_[r] + 1 : 0;
     most_spins_ = std::max(most_spins_, spins_[r]);
+  }
+  for (size_t j = 0; j < stations_.size(); j++) {
+    if (stopped_stations_[j]) continue;
+    busy_ = stations_[j]->poll(now_) || busy_;
+    if (stations_[j]->spent() || stations_[j]->station().closed()) kill_station(j);
   }
 }
 

@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/lane.h"
+#include "support/station_node.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::test {
@@ -48,10 +50,11 @@ class Guarded {
 // The factor of a rank in PREMUL_SUM.
 inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 // What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
-// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded.
+// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded. `owner`,
+// if any: its (host's) contribution is the last, the one after it the first.
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes,
-                               const std::vector<uint32_t>& host_of = {});
+                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of = {},
+                               std::optional<uint32_t> owner = {});
 
 // One op at one rank: its memory and its result.
 struct OpRun {
@@ -65,6 +68,7 @@ struct OpRun {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   std::vector<uint32_t> host_of;  // as for reduced()
+  bool in_turn = false;           // setting fold=turn
   int calls = 0;
   Status status;
   Nanos done_at = 0;
@@ -76,6 +80,8 @@ struct OpRun {
   std::string check(uint32_t) const { return done() ? verdict : "not done"; }
   // "" or what is wrong with the bytes now, if it was to end well.
   std::string compare(uint32_t size) const;
+  // Of a reduction: the bytes that there must be.
+  std::vector<std::byte> expected(uint32_t size) const;
 };
 
 struct ClusterOptions {
@@ -114,6 +120,21 @@ class Cluster {
   // Another group over the same endpoints; returns its index. Waits until it is made, or `limit`
   // passes.
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
+
+  // Stations for group 0, in force from its operation `from` on; capacities in 1/65536 of a rank's
+  // link. Returns the number of the first. The group's lane must be 1.
+  size_t add_stations(const std::vector<uint32_t>& capacities, uint32_t version = 1,
+                      Sequence from = 0);
+  // As add_stations(), but some ranks learn of the set later: `install` then does it for one.
+  size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from);
+  void install(Member r);
+  StationNode& station(size_t j) { return *stations_[j]; }
+  size_t stations() const { return stations_.size(); }
+  void kill_station(size_t j) {
+    net_.kill(stations_[j]->endpoint());
+    stopped_stations_[j] = true;
+  }
+  void stop_station(size_t j, bool stopped) { stopped_stations_[j] = stopped; }
 
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                    Nanos timeout = kNever, size_t g = 0);
@@ -169,6 +190,10 @@ class Cluster {
   ClusterOptions options_;
   SimNetwork net_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<StationNode>> stations_;
+  std::vector<bool> stopped_stations_;
+  StationSet set_;  // the latest
+  std::vector<StreamAddress> set_at_;
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;

@@ -2,7 +2,7 @@
 // round, in which slots carry addresses only.
 //
 // 1. Every rank publishes where its input is (reduce_scatter: for each owner).
-// 2. Whoever has a result reads its part of every input and folds it, tile by tile, in rank order.
+// 2. Whoever has a result reads its part of every input and folds it, tile by tile, in order.
 // 3. The operation is complete at a rank when all have done that: until then its input is lent.
 //
 // Cost per rank: reduce: the root reads (P - 1) n and folds P n. reduce_scatter (n: a block): reads

@@ -57,11 +57,11 @@ Taken take_slot_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, 
     gather_parts(tools, op, span, index);
   } else {
     const size_t slice = op.plan.slice, own = tools.lane.self() * slice;
-    const size_t length =
-        clip(span * slice * tools.lane.size() + own, slice, op.post.descriptor.bytes);
+    const size_t at = span * slice * tools.lane.size() + own;
+    const size_t length = clip(at, slice, op.post.descriptor.bytes);
     op.part.resize(length);
     if (length > 0) {
-      tools.folder.fold_slots(*op.post.reduce, op.first + index, own, length, op.part.data());
+      tools.folder.fold_slots(op, op.first + index, own, at, length, op.part.data());
     }
     op.folded++;
   }

@@ -3,7 +3,8 @@
 //
 // 1. Every rank copies its input into its slot: for reduce and all_reduce 128 KiB a round, for
 //    reduce_scatter a part for each owner (128 KiB / P, whole cache lines).
-// 2. Whoever has a result folds it out of all slots, in rank order: the root of a reduce; in a
+// 2. Whoever has a result folds it out of all slots, in the group's order: the root of a reduce; in
+// a
 //    reduce_scatter each owner its part; in an all_reduce everybody everything (one step, up to
 //    256 KiB in all slots).
 //
@@ -39,7 +40,7 @@ Taken take_slot_reduce(HostTools& tools, HostOperation& op, uint32_t index, bool
   const size_t at = d.kind == wire::Kind::kReduceScatter ? tools.lane.self() * slice : 0;
   const size_t length = clip(offset, slice, d.bytes);
   if (length > 0) {
-    tools.folder.fold_slots(*op.post.reduce, op.first + index, at, length,
+    tools.folder.fold_slots(op, op.first + index, at, offset, length,
                             op.post.reduce->output.data() + offset);
   }
   op.last_byte = tools.port.now();

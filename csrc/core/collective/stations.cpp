@@ -1,0 +1,244 @@
+// Aggregation, the ranks' side. A reduction's segments are dealt to stations and owners when it is
+// posted, by the set of stations in force (station_deal.h): all ranks deal alike, so nobody is
+// told.
+//   1. A rank that has posted opens the operation at its stations. They grant and take
+//   contributions as owners do (reductions.cpp), and send each segment's fold to its owner.
+//   2. The owner places it, adds its own contribution last where it has kept that, and goes on as
+//   with what it has folded itself.
+//   3. The operation ends when it is complete everywhere: until then every rank's input is there,
+//   so that whatever a station was to fold can be contributed to the owner instead.
+// A station is lost when its stream ends, when it is silent, when it sends what it may not, or when
+// another rank says so: contributions of that rank would be missing, so its word is enough. The
+// news is flooded; every owner takes over what it still awaits from that station. One authority for
+// each segment, its owner, decides where it is folded: what comes later from elsewhere is stale.
+// Cost, besides a reduction's (reductions.cpp): protocol/placement.h.
+#include "collective/stations.h"
+
+#include <algorithm>
+
+#include "wire/aggregation.h"
+
+namespace mcast {
+
+std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
+  const Sequence sequence = op.post.sequence;
+  const StationSet* const set = g_.stations.of(sequence);
+  if (set == nullptr || set->stations.empty() || op.post.delegated) return nullptr;
+  StationDeal deal = deal_out(op.post.descriptor, g_.params.agreed, g_.params.tag, set->stations);
+  last_ = deal.placement;
+  if (!deal.deal) return nullptr;
+  g_.counters.add(Counter::agg_operations);
+  return std::make_unique<StationShare>(*set, std::move(deal));
+}
+
+void Stations::start(Operation& op) {
+  if (!op.reduce || !op.reduce->stations) return;
+  dealt_.push_back(op.post.sequence);
+  unopened_.push_back(op.post.sequence);
+  const StationSet& set = op.reduce->stations->set;
+  for (size_t j = 0; j < set.stations.size(); j++) {
+    if (set.stations[j].out) reductions_.drop_station(op, static_cast<uint16_t>(j));
+  }
+  open_ready();
+}
+
+// A partial result can be placed only once our own contribution to it can be read.
+bool Stations::openable(const Operation& op) const {
+  return !op.reduce->stations->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
+}
+
+// In order, since a station takes them in order.
+void Stations::open_ready() {
+  while (!dealt_.empty() && dealt_.front() < g_.ops.base()) dealt_.pop_front();
+  while (!unopened_.empty()) {
+    Operation* const op = g_.find(unopened_.front());
+    if (op != nullptr && !op->finished) {
+      const auto ahead = std::find(dealt_.begin(), dealt_.end(), op->post.sequence);
+      if (!openable(*op) || static_cast<size_t>(ahead - dealt_.begin()) >= kMostOpen) return;
+      open(*op);
+    }
+    unopened_.pop_front();
+  }
+}
+
+void Stations::open(Operation& op) {
+  StationShare& share = *op.reduce->stations;
+  share.opened = true;
+  wire::Writer body;
+  wire::put_agg_open(body, {share.set.version, op.post.descriptor});
+  for (size_t j = 0; j < share.set.stations.size(); j++) {
+    const Station& station = share.set.stations[j];
+    if (station.out || share.deal.length(static_cast<uint16_t>(j)) == 0) continue;
+    g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggOpen, op.post.sequence,
+                  op.plan.hash, body.bytes());
+  }
+}
+
+void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
+  const StationTable::Contact* const contact = g_.stations.contact(header.member);
+  if (contact == nullptr) return g_.counters.add(Counter::malformed);
+  if (!contact->down.ok()) return g_.counters.add(Counter::agg_stale);
+  g_.counters.add(Counter::frames_received);
+  g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
+  g_.stations.heard(header.member, now);
+  watch_.heard(header.member, now);
+  if (const Fault fault = on_station_frame(header, body)) {
+    g_.counters.add(Counter::agg_malformed);
+    give_up(header.member, std::string("it broke the protocol: ") + fault);
+  }
+}
+
+Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body) {
+  using T = wire::FrameType;
+  if (header.type == T::kPong || header.type == T::kAggStale) {
+    wire::AggWait wait;
+    if (body.empty() && header.type == T::kPong) return nullptr;
+    return wire::parse_agg_wait(body, wait) ? nullptr : "a report that does not parse";
+  }
+  if (header.type != T::kReduceGrant && header.type != T::kAggResult &&
+      header.type != T::kAggDecline) {
+    return "a frame that no station sends";
+  }
+  if (header.sequence >= g_.ops.next()) return "an operation that we have not posted";
+  Operation* const op = g_.find(header.sequence);
+  if (op == nullptr || op->finished) {
+    g_.counters.add(Counter::agg_stale);
+    return nullptr;
+  }
+  if (!op->reduce || !op->reduce->stations || !op->reduce->stations->opened) {
+    return "an operation that we have not opened there";
+  }
+  const std::vector<Station>& stations = op->reduce->stations->set.stations;
+  const auto at = std::find_if(stations.begin(), stations.end(),
+                               [&](const Station& s) { return s.member == header.member; });
+  if (at == stations.end()) return "an operation that it has no part in";
+  if (header.argument != op->plan.hash) return "another operation than we have called";
+  const auto station = static_cast<uint16_t>(at - stations.begin());
+  if (op->reduce->stations->off[station]) {
+    g_.counters.add(Counter::agg_stale);
+    return nullptr;
+  }
+  g_.ops.touch(*op);
+  if (header.type == T::kReduceGrant) return on_grant(*op, station, body);
+  if (header.type == T::kAggResult) return on_result(*op, station, body);
+  return on_decline(*op, station, body);
+}
+
+Stations::Fault Stations::on_grant(Operation& op, uint16_t station, ConstBytes body) {
+  wire::Reader in(body);
+  const auto end = in.get<uint32_t>();
+  return in.done() && op.reduce->sender->on_grant(g_.size + station, end)
+             ? nullptr
+             : "a grant beyond its list";
+}
+
+// Only what is dealt to the station and awaited from it is placed.
+Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes body) {
+  ReduceRun& run = *op.reduce;
+  const StationShare& share = *run.stations;
+  wire::AggResult result;
+  if (!wire::parse_agg_result(body, result)) return "a result that does not parse";
+  if (result.number >= share.deal.length(station)) return "a result beyond its list";
+  const Deal::Entry entry = share.deal.entry(station, result.number);
+  const bool partial = result.form == wire::ResultForm::kPartial;
+  const size_t contributors = run.contributors().size() - (share.kept ? 1 : 0);
+  if (entry.owner != g_.self) return "a result that is another rank's";
+  if (partial != share.kept || result.contributors != contributors) {
+    return "a result of other contributions";
+  }
+  if (!run.place(entry.segment, partial, result.payload)) {
+    return run.host && run.host->refused() ? nullptr : "a result twice, or of another length";
+  }
+  g_.counters.add(Counter::agg_results);
+  g_.counters.add(Counter::reduce_bytes_received, result.payload.size());
+  reductions_.contribution_progress(op);
+  return nullptr;
+}
+
+Stations::Fault Stations::on_decline(Operation& op, uint16_t station, ConstBytes body) {
+  wire::AggDecline decline;
+  if (!wire::parse_agg_decline(body, decline)) return "a refusal that does not parse";
+  g_.counters.add(Counter::agg_declined);
+  reductions_.drop_station(op, station);
+  return nullptr;
+}
+
+void Stations::on_gone(const Frame& header, ConstBytes body) {
+  wire::AggGone gone;
+  if (!wire::parse_agg_gone(body, gone) || !g_.is_station(gone.station)) {
+    return g_.counters.add(Counter::malformed);
+  }
+  lose(gone.roster, gone.station, gone.text, header.member);
+}
+
+void Stations::on_down(Member station, const Status& why) { give_up(station, why.message()); }
+
+void Stations::give_up(Member station, const std::string& why) {
+  g_.stations.down(station, Status(Code::kPeerLost, why));
+  for (const uint32_t version : g_.stations.versions_with(station)) {
+    lose(version, station, why, kNoMember);
+  }
+}
+
+void Stations::lose(uint32_t version, Member station, const std::string& why, Member told_by) {
+  if (!g_.stations.lose(version, station)) return;
+  g_.counters.add(Counter::agg_lost);
+  wire::Writer body;
+  wire::put_agg_gone(body, {version, station, why});
+  g_.flood(wire::FrameType::kAggGone, 0, 0, body.bytes(), told_by);
+  if (on_lost) on_lost(version, station, why);
+  for (const Sequence sequence : dealt_) {
+    Operation* const op = g_.find(sequence);
+    if (op == nullptr || op->finished) continue;
+    const StationSet& set = op->reduce->stations->set;
+    for (size_t j = 0; j < set.stations.size() && set.version == version; j++) {
+      if (set.stations[j].member != station) continue;
+      reductions_.drop_station(*op, static_cast<uint16_t>(j));
+      g_.ops.touch(*op);
+    }
+  }
+}
+
+void Stations::drive(Nanos now, bool drained) {
+  open_ready();
+  // One that was lost before its set was in force, or that we have never met.
+  if (const StationSet* const set = g_.stations.latest()) {
+    for (const Station& s : set->stations) {
+      const StationTable::Contact* const contact = g_.stations.contact(s.member);
+      if (s.out || (contact != nullptr && contact->down.ok())) continue;
+      give_up(s.member, contact != nullptr ? contact->down.message() : "its address is unknown");
+    }
+  }
+  watch(now);
+  std::vector<Member> ping;
+  watch_.due(now, ping);
+  for (const Member station : ping) {
+    g_.counters.add(Counter::pings_sent);
+    g_.send_frame(station, Channel::kControl, wire::FrameType::kPing, 0, 0);
+  }
+  const Member silent = drained ? watch_.silent(now) : kNoMember;
+  if (silent == kNoMember) return;
+  give_up(silent, "silent for " + seconds_text(watch_.silence(silent, now)));
+  watch(now);
+}
+
+// Silence counts while something is in flight that a station has a part in.
+void Stations::watch(Nanos now) {
+  std::vector<Member> used;
+  const StationSet* last = nullptr;
+  for (const Sequence sequence : dealt_) {
+    const Operation* const op = g_.find(sequence);
+    if (op == nullptr || op->finished || &op->reduce->stations->set == last) continue;
+    last = &op->reduce->stations->set;
+    for (const Station& s : last->stations) {
+      if (!s.out) used.push_back(s.member);
+    }
+  }
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  if (used != watch_.watched()) watch_ = Liveness(used, g_.params.aggregator_patience);
+  watch_.set_active(!used.empty(), now);
+  watch_.on_poll(now);
+}
+
+}  // namespace mcast

@@ -1,0 +1,74 @@
+// Stations: reductions whose segments stations of aggregators fold. Which of them, telling stations
+// what has been posted, their grants and results, and what becomes of it all when one is lost.
+// Nothing that a station does or fails to do fails the group: its segments go back to their owners.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "collective/group_context.h"
+#include "collective/reductions.h"
+#include "protocol/liveness.h"
+
+namespace mcast {
+
+class Stations {
+ public:
+  // Operations that may be open at a station: its room (aggregation::Job::kAhead).
+  static constexpr size_t kMostOpen = 64;
+
+  Stations(GroupContext& context, Reductions& reductions)
+      : g_(context), reductions_(reductions), watch_({}, context.params.aggregator_patience) {}
+
+  // What stations fold of an operation that is being posted, by the set in force; null: nothing.
+  std::unique_ptr<StationShare> share_of(const Operation& op);
+  // Its run has been made: it is opened at its stations, in its turn, and what those that are out
+  // were to fold is its owners'.
+  void start(Operation& op);
+  // Opens what can be opened by now.
+  void open_ready();
+
+  using Frame = wire::FrameHeader;
+  // From a station.
+  void on_frame(const Frame& header, ConstBytes body, Nanos now);
+  // From a rank: a station is lost.
+  void on_gone(const Frame& header, ConstBytes body);
+  void on_down(Member station, const Status& why);
+  // Runs when a station of a set is lost, once for each rank that learns of it.
+  std::function<void(uint32_t version, Member station, const std::string& why)> on_lost;
+
+  // With every turn; `drained`: the transport's receive side was seen empty.
+  void drive(Nanos now, bool drained);
+  Nanos deadline() const { return watch_.deadline(); }
+
+  // Why the last reduction was dealt as it was; for people.
+  const Placement& last_placement() const { return last_; }
+
+ private:
+  // What is wrong with a frame of a station; null: nothing.
+  using Fault = const char*;
+  Fault on_station_frame(const Frame& header, ConstBytes body);
+  Fault on_grant(Operation& op, uint16_t station, ConstBytes body);
+  Fault on_result(Operation& op, uint16_t station, ConstBytes body);
+  Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
+
+  bool openable(const Operation& op) const;
+  void open(Operation& op);
+  // We have found it lost: it is out of all sets, and everybody is told.
+  void give_up(Member station, const std::string& why);
+  void lose(uint32_t version, Member station, const std::string& why, Member told_by);
+  void watch(Nanos now);
+
+  GroupContext& g_;
+  Reductions& reductions_;
+  std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
+  std::deque<Sequence> unopened_;  // of these
+  Liveness watch_;                 // of stations that have a part in what is in flight
+  Placement last_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,376 @@
+// Stations fold parts of reductions: the same bits as without, whatever happens to stations.
+#include "support/program.h"
+#include "support/seeds.h"
+#include "wire/aggregation.h"
+
+namespace mcast::test {
+namespace {
+
+using wire::Kind;
+
+ClusterOptions with_stations(uint32_t ranks) {
+  ClusterOptions o;
+  o.ranks = ranks;
+  o.group.lane = 1;
+  o.group.agreed.incast = 64 << 10;
+  o.group.agreed.aggregate = AggregateMode::kBoth;
+  // Large datagrams: what is tested here goes by streams.
+  o.net.max_datagram = 8192 + wire::kDatagramHeader;
+  o.group.agreed.chunk = 8192;
+  return o;
+}
+
+wire::Descriptor sum(Kind kind, Element element, size_t bytes) {
+  wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, bytes, ""};
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  return d;
+}
+
+constexpr size_t kVector = 3 << 19;  // bytes: more than the least that stations fold
+
+Runs everybody(Cluster& c, const wire::Descriptor& d, uint64_t id) {
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id));
+  return runs;
+}
+
+TEST(Stations, FoldAPartOfAnAllReduce) {
+  for (const uint32_t stations : {1u, 2u, 7u}) {
+    for (const Element element : {Element::kFloat32, Element::kInt32, Element::kBFloat16}) {
+      SCOPED_TRACE(std::to_string(stations) + " stations, " + element_name(element));
+      Cluster c(with_stations(4));
+      c.add_stations(std::vector<uint32_t>(stations, 65536));
+      finish(c, everybody(c, sum(Kind::kAllreduce, element, kVector), 1));
+      EXPECT_EQ(c.total(Counter::agg_operations), 4u);
+      EXPECT_GT(c.total(Counter::agg_results), 0u);
+      EXPECT_GT(c.total(Counter::agg_bytes_sent), 0u);
+      EXPECT_EQ(c.total(Counter::agg_lost), 0u);
+      EXPECT_EQ(c.total(Counter::agg_diverted), 0u);
+    }
+  }
+}
+
+TEST(Stations, FoldAPartOfAReduceScatter) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 32768});
+  for (uint64_t id = 1; id < 5; id++) {
+    finish(c, everybody(c, sum(Kind::kReduceScatter, Element::kFloat32, kVector / 4), id));
+  }
+  EXPECT_EQ(c.total(Counter::agg_operations), 16u);
+  EXPECT_GT(c.total(Counter::agg_results), 0u);
+}
+
+TEST(Stations, SmallOnesAndOthersPassThemBy) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536});
+  finish(c, everybody(c, sum(Kind::kAllreduce, Element::kFloat32, 1 << 18), 1));
+  wire::Descriptor reduce = sum(Kind::kReduce, Element::kFloat32, kVector);
+  reduce.root = 2;
+  finish(c, everybody(c, reduce, 2));
+  finish(c, everybody(c, {Kind::kAllgather, 6, kNoMember, kVector, ""}, 3));
+  EXPECT_EQ(c.total(Counter::agg_operations), 0u);
+  EXPECT_EQ(c.station(0).sent(), 0u);
+}
+
+// A frame of the station to a rank, as the network sees it.
+bool is_frame(ConstBytes frame, wire::FrameType type) {
+  wire::FrameHeader h;
+  return wire::parse_frame(frame, h) && h.type == type;
+}
+
+std::vector<std::byte> frame_of(const Cluster& c, wire::FrameType type, Sequence sequence,
+                                uint32_t argument, ConstBytes body) {
+  std::vector<std::byte> frame(wire::kFrameHeader);
+  const wire::FrameHeader header{type, 1, 99, 1, sequence, argument};
+  const ConstBytes parts[] = {body};
+  wire::write_frame_header(frame.data(), header, parts);
+  frame.insert(frame.end(), body.begin(), body.end());
+  (void)c;
+  return frame;
+}
+
+// For a test that hangs: what ranks have counted, and why stations have ended.
+std::string state_of(Cluster& c) {
+  std::string text;
+  for (Member r = 0; r < c.size(); r++) {
+    const Counters& n = c.group(r).counters();
+    text += "\nrank " + std::to_string(r);
+    for (const Counter which :
+         {Counter::agg_operations, Counter::agg_results, Counter::agg_diverted, Counter::agg_lost,
+          Counter::agg_declined, Counter::agg_stale, Counter::agg_malformed, Counter::stale,
+          Counter::malformed, Counter::ops_completed}) {
+      text += std::string(" ") + counter_name(which) + " " + std::to_string(n.get(which));
+    }
+  }
+  for (size_t j = 0; j < c.stations(); j++) {
+    text += "\nstation " + std::to_string(j) + ": " +
+            c.station(j).station().closed().value_or("open") + ", frames sent " +
+            std::to_string(c.station(j).sent());
+  }
+  return text;
+}
+
+// Results flow: some have been placed, others have not.
+bool under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
+
+// The rest of what goes wrong: everybody gets the right bits, and the group lives.
+void expect_survived(Cluster& c, const Runs& runs) {
+  finish(c, runs, 10 * kSecond);
+  for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
+  if (testing::Test::HasFailure()) ADD_FAILURE() << state_of(c);
+  EXPECT_GT(c.total(Counter::agg_diverted), 0u);
+}
+
+TEST(Stations, LateResultAfterDivert) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  Runs runs = everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 1);
+  ASSERT_TRUE(c.run([&] { return under_way(c); }));
+  // What it says and what it hears is held up until everybody has given it up.
+  const size_t end = c.station(0).endpoint();
+  c.net().isolate(end);
+  ASSERT_TRUE(c.run([&] { return c.total(Counter::agg_lost) == 4; })) << "not missed";
+  c.net().heal(end);
+  expect_survived(c, runs);
+  c.run_for(kSecond);
+  EXPECT_GT(c.total(Counter::agg_stale), 0u);
+  finish(c, everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 2));
+}
+
+TEST(Stations, DivertBeforePost) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536});
+  const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.call(r, d, 1));
+  c.run_for(20 * kMilli);
+  c.kill_station(0);
+  c.run_for(20 * kMilli);
+  EXPECT_GT(c.total(Counter::agg_diverted), 0u);
+  runs.push_back(c.call(3, d, 1));
+  expect_survived(c, runs);
+}
+
+TEST(Stations, GoneBetweenRosters) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536});
+  const auto d = sum(Kind::kAllreduce, Element::kInt32, kVector);
+  finish(c, everybody(c, d, 1));
+  c.make_stations({65536, 65536}, 2, 1);
+  for (Member r = 0; r < 3; r++) c.install(r);
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.call(r, d, 2));
+  c.run_for(kMilli);
+  c.kill_station(1);
+  c.run_for(20 * kMilli);
+  c.install(3);
+  runs.push_back(c.call(3, d, 2));
+  expect_survived(c, runs);
+  // The one of the first set lives: nobody takes the news for its.
+  EXPECT_EQ(c.total(Counter::agg_lost), 4u);
+}
+
+TEST(Stations, OneRankSeesItDie) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  Runs runs = everybody(c, sum(Kind::kReduceScatter, Element::kFloat32, kVector / 4), 1);
+  ASSERT_TRUE(c.run([&] { return under_way(c); }));
+  c.net().reset(2, c.station(0).endpoint());
+  expect_survived(c, runs);
+  EXPECT_EQ(c.total(Counter::agg_lost), 4u);
+}
+
+TEST(Stations, TwoOwnersDisagree) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536});
+  // Owner 1 has results, owner 2 gets none: the station dies before the first.
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+    if (from != c.station(0).endpoint() || !is_frame(frame, wire::FrameType::kAggResult)) {
+      return true;
+    }
+    if (to == 2 && c.total(Counter::agg_results) > 2) c.kill_station(0);
+    return to != 2;
+  });
+  expect_survived(c, everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 2));
+}
+
+TEST(Stations, DeclineCrossesResult) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
+  Runs runs = everybody(c, d, 1);
+  ASSERT_TRUE(c.run([&] { return under_way(c); }));
+  wire::Writer body;
+  wire::put_agg_decline(body, {static_cast<uint8_t>(Code::kResourceExhausted), "no memory"});
+  for (Member r = 0; r < 4; r++) {
+    c.net().inject_frame(c.station(1).endpoint(), r, Channel::kControl,
+                         frame_of(c, wire::FrameType::kAggDecline, 0, d.hash(), body.bytes()));
+  }
+  expect_survived(c, runs);
+  EXPECT_EQ(c.total(Counter::agg_declined), 4u);
+  EXPECT_GT(c.total(Counter::agg_stale), 0u);
+  EXPECT_EQ(c.total(Counter::agg_lost), 0u);
+}
+
+TEST(Stations, DeclinedFromTheStart) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  c.station(0).declines = true;
+  const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
+  for (uint64_t id = 1; id < 4; id++) {
+    c.station(0).declines = id < 3;
+    expect_survived(c, everybody(c, d, id));
+  }
+  EXPECT_EQ(c.total(Counter::agg_declined), 8u);
+}
+
+TEST(Stations, StopAndGoOn) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  const auto d = sum(Kind::kReduceScatter, Element::kFloat64, kVector / 4);
+  Runs runs = everybody(c, d, 1);
+  ASSERT_TRUE(c.run([&] { return under_way(c); }));
+  c.stop_station(1, true);
+  const Nanos stopped = c.now();
+  expect_survived(c, runs);
+  EXPECT_GE(c.now() - stopped, kSecond);
+  EXPECT_LE(c.now() - stopped, 3 * kSecond);
+  c.run_for(5 * kSecond);
+  c.stop_station(1, false);
+  runs = everybody(c, d, 3);
+  finish(c, runs);
+  // It is out for good in this set; in the next another one takes its place.
+  c.add_stations({65536, 65536}, 2, 2);
+  finish(c, everybody(c, d, 4));
+  EXPECT_EQ(c.total(Counter::agg_lost), 4u);
+}
+
+TEST(Stations, LostAtEveryFrame) {
+  uint64_t frames = 0;
+  for (const uint64_t last : seeds(60)) {
+    Cluster c(with_stations(4));
+    c.add_stations({65536});
+    if (frames > 0) c.station(0).last = last % (frames + 1);
+    const Kind kind = last % 2 == 0 ? Kind::kAllreduce : Kind::kReduceScatter;
+    const size_t bytes = kind == Kind::kAllreduce ? kVector : kVector / 4;
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(last));
+    finish(c, everybody(c, sum(kind, Element::kFloat32, bytes), last));
+    frames = std::max(frames, c.station(0).sent());
+  }
+  EXPECT_GT(frames, 20u);
+}
+
+TEST(Stations, InPlaceEverywhere) {
+  for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+    for (const bool ring : {false, true}) {
+      SCOPED_TRACE(std::string(wire::kind_name(kind)) + (ring ? " by the ring" : ""));
+      ClusterOptions o = with_stations(4);
+      o.group.try_multicast = !ring;
+      Cluster c(o);
+      c.add_stations({65536, 65536, 65536});
+      const auto d = sum(kind, Element::kFloat32, kind == Kind::kAllreduce ? kVector : kVector / 4);
+      Runs runs;
+      for (uint64_t id = 2; id < 8; id += 2) {
+        for (const auto& r : everybody(c, d, id)) runs.push_back(r);
+      }
+      ASSERT_TRUE(c.run([&] { return under_way(c); }));
+      c.kill_station(0);
+      c.run_for(2 * kMilli);
+      c.net().reset(1, c.station(2).endpoint());
+      expect_survived(c, runs);
+    }
+  }
+}
+
+TEST(Stations, SeveralRanksOnAHost) {
+  for (const Reduction reduction : {Reduction::kAvg, Reduction::kPremulSum}) {
+    for (const Element element : {Element::kFloat32, Element::kBFloat16}) {
+      ClusterOptions o = with_stations(6);
+      o.group.host_of = {0, 1, 2, 0, 1, 2};
+      Cluster c(o);
+      c.add_stations({65536, 65536});
+      wire::Descriptor d = sum(Kind::kAllreduce, element, 2 * kVector);
+      d.reduction = static_cast<uint8_t>(reduction);
+      finish(c, everybody(c, d, 1));
+      EXPECT_GT(c.total(Counter::agg_results), 0u);
+      Runs runs = everybody(c, d, 2);
+      c.run_for(2 * kMilli);
+      c.kill_station(0);
+      expect_survived(c, runs);
+    }
+  }
+}
+
+// What no station may send ends that station, and nothing else.
+TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
+  using T = wire::FrameType;
+  const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
+  const auto u32 = [](uint32_t value) {
+    wire::Writer body;
+    body.put<uint32_t>(value);
+    return std::vector<std::byte>(body.bytes().begin(), body.bytes().end());
+  };
+  const auto result = [](uint32_t number, wire::ResultForm form, uint16_t contributors,
+                         size_t bytes) {
+    wire::Writer body;
+    wire::put_agg_result_head(body, number, form, contributors);
+    std::vector<std::byte> out(body.bytes().begin(), body.bytes().end());
+    out.resize(out.size() + bytes);
+    return out;
+  };
+  const size_t segment = contribution_segment(with_stations(4).group.agreed);
+  struct Case {
+    const char* what;
+    T type;
+    Sequence sequence;
+    uint32_t argument;
+    std::vector<std::byte> body;
+  };
+  const Case cases[] = {
+      {"a rank's frame", T::kComplete, 0, 0, {}},
+      {"an operation that is not posted", T::kReduceGrant, 7, d.hash(), u32(1)},
+      {"a grant beyond the list", T::kReduceGrant, 0, d.hash(), u32(1u << 30)},
+      {"a grant of no number", T::kReduceGrant, 0, d.hash(), {}},
+      {"another operation", T::kReduceGrant, 0, d.hash() + 1, u32(1)},
+      {"a result cut short", T::kAggResult, 0, d.hash(), u32(1)},
+      {"a result beyond the list", T::kAggResult, 0, d.hash(),
+       result(1u << 30, wire::ResultForm::kFinal, 4, segment)},
+      {"a result of too few", T::kAggResult, 0, d.hash(),
+       result(0, wire::ResultForm::kFinal, 3, segment)},
+      {"a partial one", T::kAggResult, 0, d.hash(),
+       result(0, wire::ResultForm::kPartial, 4, segment)},
+      {"a short one", T::kAggResult, 0, d.hash(), result(3, wire::ResultForm::kFinal, 4, 8)},
+      {"a refusal that does not parse", T::kAggDecline, 0, d.hash(), {}},
+      {"a report that does not parse", T::kPong, 0, 0, u32(1)},
+  };
+  for (const Case& wrong : cases) {
+    SCOPED_TRACE(wrong.what);
+    Cluster c(with_stations(4));
+    c.add_stations({65536, 65536});
+    Runs runs = everybody(c, d, 1);
+    c.net().inject_frame(c.station(0).endpoint(), 3, Channel::kReduce,
+                         frame_of(c, wrong.type, wrong.sequence, wrong.argument, wrong.body));
+    expect_survived(c, runs);
+    EXPECT_EQ(c.total(Counter::agg_malformed), 1u);
+    EXPECT_EQ(c.total(Counter::agg_lost), 4u);
+  }
+}
+
+TEST(Stations, ThatSendDamagedFramesAreThrownOut) {
+  for (const bool parses : {true, false}) {
+    Cluster c(with_stations(4));
+    c.add_stations({65536});
+    const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
+    Runs runs = everybody(c, d, 1);
+    std::vector<std::byte> frame = frame_of(c, wire::FrameType::kPong, 0, 0, {});
+    frame.resize(parses ? frame.size() : 3);
+    if (parses) frame[0] ^= std::byte{1};
+    c.net().inject_frame(c.station(0).endpoint(), 1, Channel::kControl, frame);
+    expect_survived(c, runs);
+    EXPECT_EQ(c.total(Counter::agg_lost), 4u);
+    EXPECT_FALSE(c.lane(1).poisoned());
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

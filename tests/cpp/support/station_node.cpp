@@ -1,0 +1,66 @@
+// What a thread of an aggregator does: brings frames to the station and takes its frames away.
+#include "support/station_node.h"
+
+#include <utility>
+
+namespace mcast::test {
+namespace {
+
+aggregation::JobParams job_params(const GroupParams& group, uint32_t version, Member self) {
+  aggregation::JobParams params;
+  params.tag = group.tag;
+  params.self = self;
+  params.roster = version;
+  params.hosts = group.host_of.empty() ? Hosts(group.agreed.members) : Hosts(group.host_of);
+  params.fold = group.agreed.fold;
+  params.segment = contribution_segment(group.agreed);
+  params.incast = group.agreed.incast;
+  params.deadline = 100 * kMilli;
+  return params;
+}
+
+}  // namespace
+
+StationNode::StationNode(std::unique_ptr<SimTransport> transport, const GroupParams& group,
+                         uint32_t version, std::vector<Station> stations, uint16_t index, Nanos now)
+    : transport_(std::move(transport)),
+      group_(group),
+      stations_(std::move(stations)),
+      index_(index),
+      now_(now),
+      station_(job_params(group, version, stations_[index].member), *this, *this, counters_, now) {}
+
+bool StationNode::poll(Nanos now) {
+  now_ = now;
+  const size_t events = transport_->stream().poll(*this, now);
+  station_.advance(now);
+  return events > 0;
+}
+
+void StationNode::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
+  if (spent()) return;
+  sent_++;
+  transport_->stream().send(to, channel, parts);
+}
+
+size_t StationNode::queued(Member to, Channel channel) const {
+  return transport_->stream().queued(to, channel);
+}
+
+Result<std::unique_ptr<const aggregation::WorkList>> StationNode::plan(
+    const wire::Descriptor& descriptor) const {
+  if (declines) return Status(Code::kResourceExhausted, "no memory for this one");
+  return make_station_list(descriptor, group_.agreed, group_.tag, stations_, index_);
+}
+
+void StationNode::on_frame(PeerId peer, Channel, ConstBytes frame) {
+  if (!station_.closed()) station_.on_frame(static_cast<Member>(peer), frame, now_);
+}
+
+void StationNode::on_peer_down(PeerId peer, const Status&, bool) {
+  // (The network tells everybody of every end.)
+  if (peer >= group_.agreed.members || station_.closed()) return;
+  station_.on_stream_end(static_cast<Member>(peer), now_);
+}
+
+}  // namespace mcast::test

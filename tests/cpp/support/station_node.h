@@ -1,0 +1,57 @@
+// A station of an aggregator as a node of the simulated network, for one group.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "aggregation/station.h"
+#include "collective/group_params.h"
+#include "collective/station_list.h"
+#include "transport/sim/sim_network.h"
+
+namespace mcast::test {
+
+class StationNode final : private aggregation::Outlet,
+                          private aggregation::Planner,
+                          private StreamSink {
+ public:
+  // `peers`: endpoints of the ranks, which are the first of the network. `stations`: of the set;
+  // this is the one with number `index`.
+  StationNode(std::unique_ptr<SimTransport> transport, const GroupParams& group, uint32_t version,
+              std::vector<Station> stations, uint16_t index, Nanos now);
+
+  StreamAddress address() { return transport_->stream().address(false); }
+  size_t endpoint() const { return transport_->index(); }
+  // False: it has nothing to do before deadline().
+  bool poll(Nanos now);
+  Nanos deadline() const { return station_.deadline(); }
+
+  aggregation::Station& station() { return station_; }
+  const Counters& counters() const { return counters_; }
+  // Frames that it has sent so far; it dies instead of sending frame `last` + 1.
+  uint64_t sent() const { return sent_; }
+  uint64_t last = UINT64_MAX;
+  bool spent() const { return sent_ >= last; }
+  // Operations that it declines, whatever they are.
+  bool declines = false;
+
+ private:
+  void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(Member to, Channel channel) const override;
+  uint32_t busy_jobs() const override { return 1; }
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(
+      const wire::Descriptor& descriptor) const override;
+  void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
+  void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+
+  std::unique_ptr<SimTransport> transport_;
+  const GroupParams group_;
+  const std::vector<Station> stations_;
+  const uint16_t index_;
+  Nanos now_;
+  uint64_t sent_ = 0;
+  Counters counters_;
+  aggregation::Station station_;
+};
+
+}  // namespace mcast::test
