@@ -137,13 +137,13 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
   }
   for (uint32_t row = 0; row < rows; row++) {
     for (uint32_t i = 0; i < members_; i++) {
-      const auto owner = static_cast<Member>((row + i) % members_);
-      const uint16_t station = deal.executor(owner, row);
+      const auto to = static_cast<Member>((row + i) % members_);
+      const uint16_t station = deal.executor(to, row);
       if (station == Deal::kOwner) continue;
       ReduceSender::List& list = lists[first + station];
       const uint32_t number = list.length++;
-      const bool ours = shared_.hosts.leader(here, owner) == self_;
-      if (ours && !(stations->kept && owner == self_)) list.entries.push_back({owner, row, number});
+      const bool ours = shared_.hosts.leader(here, to) == self_;
+      if (ours && !(stations->kept && to == self_)) list.entries.push_back({to, row, number});
     }
   }
 }

@@ -8,8 +8,8 @@
 
 #include "base/units.h"
 #include "base/version.h"
-#include "collective/plan.h"
 #include "engine/rendezvous.h"
+#include "service/deal_work.h"
 
 namespace mcast::service {
 namespace {
@@ -38,6 +38,9 @@ std::string impossible(const wire::Ask& ask) {
   if (ask.chunk < kLeastChunk || ask.chunk > kMostChunk) return "chunk: out of range";
   if (ask.incast < kLeastIncast || ask.incast > kMostIncast) return "incast: out of range";
   if (ask.fold != "rank" && ask.fold != "turn") return "fold: \"" + ask.fold + "\" is not known";
+  if (ask.aggregate != "careful" && ask.aggregate != "both") {
+    return "aggregate: \"" + ask.aggregate + "\" is not known, or none is to be asked";
+  }
   return "";
 }
 
@@ -48,14 +51,7 @@ aggregation::JobParams params_of(const wire::Ask& ask) {
   params.hosts = Hosts(ask.host_of);
   params.fold = fold_order(ask.fold);
   params.incast = ask.incast;
-  Agreed agreed;
-  agreed.members = params.hosts.members();
-  agreed.contributors = params.hosts.count();
-  agreed.chunk = ask.chunk;
-  agreed.incast = ask.incast;
-  wire::Descriptor any;
-  any.kind = wire::Kind::kReduceScatter;
-  params.segment = make_plan(any, agreed, 1).segment;
+  params.segment = contribution_segment(agreed_of(ask));
   return params;
 }
 

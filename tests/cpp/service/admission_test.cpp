@@ -65,6 +65,7 @@ TEST(Admission, ImpossibleAsksAreRefused) {
   EXPECT_THAT(text([](wire::Ask& a) { a.chunk = 63; }), HasSubstr("chunk"));
   EXPECT_THAT(text([](wire::Ask& a) { a.incast = uint64_t{1} << 40; }), HasSubstr("incast"));
   EXPECT_THAT(text([](wire::Ask& a) { a.fold = "upwards"; }), HasSubstr("upwards"));
+  EXPECT_THAT(text([](wire::Ask& a) { a.aggregate = "off"; }), HasSubstr("aggregate"));
 }
 
 TEST(Admission, JobsQuotaAndDescriptorsAreBounded) {

@@ -163,6 +163,16 @@ TEST_F(AggregatorTest, AnAskInPiecesIsRead) {
   EXPECT_TRUE(acceptance(a));
 }
 
+TEST_F(AggregatorTest, HalfAnAskIsWaitedForAFewSecondsOnly) {
+  start(test::loopback_options());
+  Asker half = asker();
+  const Nanos before = monotonic_now();
+  ASSERT_TRUE(half.send_raw(wire::framed(encode(some_ask(3))).substr(0, 100)));
+  EXPECT_TRUE(half.closed());
+  EXPECT_GE(monotonic_now() - before, Door::kAskPatience - 100 * kMilli);
+  EXPECT_EQ(refused(Refusal::malformed), 1u);
+}
+
 // Connections that say half a record or nothing are bounded in number and time, and do not keep
 // others out.
 TEST_F(AggregatorTest, SilentConnectionsGiveWay) {
