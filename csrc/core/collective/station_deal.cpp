@@ -67,7 +67,7 @@ StationDeal deal_out(const wire::Descriptor& descriptor, const Agreed& agreed, u
   out.placement = place(input);
   if (out.placement.part == 0) return out;
   out.kept = out.placement.kept;
-  out.deal.emplace(shape_of(out, agreed, tag, stations));
+  out.deal = std::make_unique<const Deal>(shape_of(out, agreed, tag, stations));
   return out;
 }
 

@@ -3,7 +3,7 @@
 // the planner finds worth it (protocol/placement.h). Any thread.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <span>
 
 #include "collective/plan.h"
@@ -14,8 +14,9 @@
 namespace mcast {
 
 struct StationDeal {
-  Placement placement;       // why nothing is dealt, if nothing is
-  std::optional<Deal> deal;  // stations are numbered as given; nothing: owners fold everything
+  Placement placement;  // why nothing is dealt, if nothing is
+  // Stations are numbered as given; null: owners fold everything.
+  std::unique_ptr<const Deal> deal;
   // The owner adds its own contribution to what stations fold, as the last; otherwise it sends it
   // to them as everybody.
   bool kept = false;

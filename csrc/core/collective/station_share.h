@@ -1,6 +1,8 @@
 // What stations fold of one reduction in flight, as one rank sees it.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "collective/station_deal.h"
@@ -10,10 +12,15 @@ namespace mcast {
 
 struct StationShare {
   StationShare(const StationSet& its, StationDeal dealt)
-      : set(its), deal(std::move(*dealt.deal)), kept(dealt.kept), off(its.stations.size()) {}
+      : set(its),
+        owned(std::move(dealt.deal)),
+        deal(*owned),
+        kept(dealt.kept),
+        off(its.stations.size()) {}
 
   const StationSet& set;  // outlives the operation
-  const Deal deal;
+  const std::unique_ptr<const Deal> owned;
+  const Deal& deal;
   const bool kept;
   bool opened = false;    // stations know that we have posted
   std::vector<bool> off;  // by station: it folds nothing of this operation any more

@@ -1,7 +1,10 @@
-// The table of station sets: which is in force, losses before and after the line, forgetting.
+// The table of station sets: which is in force, losses before and after the line, forgetting. What
+// is dealt to the stations of a set, and that stations find the same.
 #include "collective/station_table.h"
 
 #include <gtest/gtest.h>
+
+#include "collective/station_list.h"
 
 namespace mcast {
 namespace {
@@ -106,6 +109,95 @@ TEST(StationTable, Contacts) {
   EXPECT_EQ(t.contact(8)->down.message(), "reset");
   t.part(8);
   EXPECT_EQ(t.contact(8), nullptr);
+}
+
+wire::Descriptor sum_of(wire::Kind kind, Element element, uint64_t bytes) {
+  wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, bytes, ""};
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  return d;
+}
+
+Agreed four_ranks(FoldOrder fold) {
+  Agreed agreed;
+  agreed.members = 4;
+  agreed.incast = 64 << 10;
+  agreed.fold = fold;
+  return agreed;
+}
+
+TEST(StationDeals, EverySegmentHasOneExecutorThatKnowsIt) {
+  const StationSet set = set_of(1, 0, {4, 5, 6});
+  const Agreed agreed = four_ranks(FoldOrder::kRank);
+  for (const auto kind : {wire::Kind::kAllreduce, wire::Kind::kReduceScatter}) {
+    // The last block is shorter.
+    const wire::Descriptor d = sum_of(kind, Element::kFloat32, 3'000'004);
+    const StationDeal deal = deal_out(d, agreed, 77, set.stations);
+    ASSERT_TRUE(deal.deal) << placement_text(deal.placement.reason);
+    uint64_t bytes = 0, dealt = 0;
+    for (Member m = 0; m < 4; m++) {
+      for (uint32_t i = 0; i < deal.deal->segments(m); i++) bytes += deal.length(m, i);
+      EXPECT_EQ(deal.length(m, deal.deal->segments(m)), 0u);
+    }
+    EXPECT_EQ(bytes, kind == wire::Kind::kAllreduce ? 3'000'004u : 4 * 3'000'004u);
+    for (uint16_t j = 0; j < 3; j++) {
+      const auto list = make_station_list(d, agreed, 77, set.stations, j);
+      ASSERT_TRUE(list.ok());
+      ASSERT_EQ(list.value()->size(), deal.deal->length(j));
+      for (uint32_t q = 0; q < list.value()->size(); q++, dealt++) {
+        const aggregation::ListEntry entry = list.value()->at(q);
+        ASSERT_EQ(deal.deal->executor(entry.owner, entry.segment), j);
+        ASSERT_EQ(entry.bytes, deal.length(entry.owner, entry.segment));
+        ASSERT_FALSE(entry.own_kept);
+      }
+    }
+    EXPECT_GT(dealt, 0u);
+  }
+}
+
+TEST(StationDeals, TheOwnContributionIsKeptWhereItIsLastOrTheOrderDoesNotShow) {
+  const StationSet set = set_of(1, 0, {4, 5});
+  const auto kept = [&](Element element, FoldOrder fold) {
+    return deal_out(sum_of(wire::Kind::kAllreduce, element, 4 << 20), four_ranks(fold), 1,
+                    set.stations)
+        .kept;
+  };
+  EXPECT_FALSE(kept(Element::kFloat32, FoldOrder::kRank));
+  EXPECT_TRUE(kept(Element::kInt32, FoldOrder::kRank));
+  EXPECT_TRUE(kept(Element::kFloat32, FoldOrder::kTurn));
+}
+
+TEST(StationDeals, AStationThatIsOutStillHasItsPart) {
+  StationSet set = set_of(1, 0, {4, 5});
+  const auto d = sum_of(wire::Kind::kAllreduce, Element::kFloat32, 4 << 20);
+  const auto before = deal_out(d, four_ranks(FoldOrder::kRank), 1, set.stations);
+  set.stations[0].out = true;
+  const auto after = deal_out(d, four_ranks(FoldOrder::kRank), 1, set.stations);
+  EXPECT_GT(after.deal->length(0), 0u);
+  EXPECT_EQ(before.deal->length(0), after.deal->length(0));
+}
+
+TEST(StationDeals, WhyNothingIsDealt) {
+  const StationSet set = set_of(1, 0, {4, 5});
+  const auto reason = [&](const wire::Descriptor& d, Agreed agreed) {
+    const StationDeal deal = deal_out(d, agreed, 1, set.stations);
+    EXPECT_FALSE(deal.deal);
+    EXPECT_FALSE(make_station_list(d, agreed, 1, set.stations, 0).ok());
+    return deal.placement.reason;
+  };
+  const auto large = sum_of(wire::Kind::kAllreduce, Element::kFloat32, 4 << 20);
+  Agreed agreed = four_ranks(FoldOrder::kRank);
+  EXPECT_EQ(reason(sum_of(wire::Kind::kAllreduce, Element::kFloat32, 1 << 19), agreed),
+            PlacementReason::kSmall);
+  EXPECT_EQ(reason(sum_of(wire::Kind::kReduce, Element::kFloat32, 4 << 20), agreed),
+            PlacementReason::kNoStations);
+  EXPECT_EQ(reason(sum_of(wire::Kind::kAllreduce, Element::kFloat32, 0), agreed),
+            PlacementReason::kNoStations);
+  EXPECT_EQ(deal_out(large, agreed, 1, {}).placement.reason, PlacementReason::kNoStations);
+  agreed.contributors = 2;
+  EXPECT_EQ(reason(large, agreed), PlacementReason::kFewContributors);
+  agreed.contributors = 0;
+  agreed.aggregate = AggregateMode::kOff;
+  EXPECT_EQ(reason(large, agreed), PlacementReason::kOff);
 }
 
 }  // namespace

@@ -161,5 +161,75 @@ TEST(ReduceOwner, StagingIsBoundedByTheWindow) {
   EXPECT_EQ(owner.folded(), 0u);
 }
 
+// Some segments are folded elsewhere: their results are placed as they come, whole or without ours,
+// or never come and are taken over. The bits are the same.
+TEST(ReduceOwner, PlacesWhatIsFoldedElsewhereAndTakesOverWhatIsNot) {
+  for (const uint64_t seed : seeds(60)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    const auto members = static_cast<uint32_t>(3 + rng.below(4));
+    const auto self = static_cast<Member>(rng.below(members));
+    const bool kept = rng.chance(0.5);
+    Fold f(members, self, 4 * (200 + rng.below(3000)), 64 * (1 + rng.below(8)),
+           static_cast<uint32_t>(1 + rng.below(5)));
+    f.shape.element = Element::kInt32;  // the order does not show
+    const Block want = f.reference();
+    const auto segments =
+        static_cast<uint32_t>((f.shape.bytes + f.shape.segment - 1) / f.shape.segment);
+    std::vector<uint32_t> elsewhere, list;
+    for (uint32_t i = 0; i < segments; i++) (rng.chance(0.6) ? elsewhere : list).push_back(i);
+    f.shape.list = list;
+    BufferPool pool;
+    const Block own = f.inputs[self];
+    std::byte* const out = f.inputs[self].data();  // in place
+    ReduceOwner owner(f.shape, out, out, pool);
+    const auto partial = [&](uint32_t segment) {
+      Block sum;
+      for (Member m = 0; m < members; m++) {
+        if (m == self) continue;
+        const ConstBytes part = f.part(m, segment);
+        if (sum.empty()) {
+          sum.assign(part.begin(), part.end());
+        } else {
+          fold_next(f.shape.element, f.shape.reduction, 1, part.data(), sum.data(),
+                    part.size() / 4);
+        }
+      }
+      return sum;
+    };
+    std::vector<uint32_t> sent(members);
+    while (!owner.complete()) {
+      if (!elsewhere.empty() && rng.chance(0.3)) {
+        const size_t at = rng.below(elsewhere.size());
+        const uint32_t segment = elsewhere[at];
+        const size_t first = segment * f.shape.segment;
+        const size_t bytes = std::min(f.shape.segment, f.shape.bytes - first);
+        elsewhere.erase(elsewhere.begin() + static_cast<ptrdiff_t>(at));
+        ASSERT_TRUE(owner.awaits(segment));
+        if (rng.chance(0.3)) {
+          owner.take_over(segment);
+          ASSERT_FALSE(owner.place_result(segment, ConstBytes(want).subspan(first, bytes)));
+        } else if (kept) {
+          ASSERT_FALSE(owner.place_partial(segment, {}, ConstBytes(own).subspan(first, bytes)));
+          ASSERT_TRUE(owner.place_partial(segment, partial(segment),
+                                          ConstBytes(own).subspan(first, bytes)));
+        } else {
+          ASSERT_FALSE(owner.place_result(segment, {})) << "of another length";
+          ASSERT_TRUE(owner.place_result(segment, ConstBytes(want).subspan(first, bytes)));
+        }
+        ASSERT_FALSE(owner.awaits(segment));
+      }
+      if (rng.chance(0.3)) owner.grant(owner.folded() + f.shape.window);
+      const auto m = static_cast<Member>(rng.below(members));
+      if (m == self || sent[m] >= owner.granted()) continue;
+      const uint32_t place = sent[m]++;
+      ASSERT_TRUE(owner.accept(m, place, 1, f.part(m, owner.segment_at(place))));
+      ASSERT_EQ(std::memcmp(out, want.data(), owner.final_bytes()), 0);
+    }
+    EXPECT_EQ(owner.final_bytes(), f.shape.bytes);
+    EXPECT_EQ(f.inputs[self], want);
+  }
+}
+
 }  // namespace
 }  // namespace mcast::test
