@@ -101,7 +101,7 @@ test-python: build
 ASAN := $(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := $(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire protocol collective host
-THREADS := transport host engine
+THREADS := transport host engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
 SHORT := -HostEngine.Signals*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 
@@ -149,7 +149,7 @@ format: setup
 	clang-format-14 -i $(CPP)
 
 clean:
-	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py
+	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator
 	rm -rf .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 	rm -f $(VENV)/.stamp-build

@@ -1,4 +1,4 @@
-"""Builds torch_mcast._C with CMake against the torch of this interpreter:
+"""Builds torch_mcast._C with CMake against the torch of this interpreter, and the aggregator's program:
 
     pip install --no-build-isolation .        or        pip install --no-build-isolation -e .
 
@@ -51,18 +51,19 @@ class CMakeBuild(build_ext):
             ],
             check=True,
         )  # fmt: skip
-        subprocess.run(
-            [cmake, "--build", str(build), "--target", "mcast_torch", "-j", jobs], check=True
-        )
-        self._info = target / "_build_info.py"
+        targets = ["mcast_torch", "mcast_aggregator"]
+        subprocess.run([cmake, "--build", str(build), "--target", *targets, "-j", jobs], check=True)
+        self._beside = [target / "_build_info.py", target / "mcast-aggregator"]
 
     def copy_extensions_to_source(self) -> None:
         """With --inplace and for an editable install, which build elsewhere and bring back only the
         extension itself."""
         super().copy_extensions_to_source()
-        home = ROOT / "torch_mcast" / "_build_info.py"
-        if self._info.resolve() != home:
-            shutil.copyfile(self._info, home)
+        for file in self._beside:
+            home = ROOT / "torch_mcast" / file.name
+            if file.resolve() != home:
+                home.unlink(missing_ok=True)  # a program that runs cannot be written to
+                shutil.copy(file, home)
 
 
 setup(

@@ -43,5 +43,8 @@ target_link_libraries(mcast_torch PRIVATE mcast_core mcast_flags c10 torch_cpu t
 set_target_properties(mcast_torch PROPERTIES SKIP_BUILD_RPATH ON)
 target_link_options(mcast_torch PRIVATE -Wl,--exclude-libs,ALL)
 
+# The command line finds it beside the extension.
+set_target_properties(mcast_aggregator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${MCAST_EXTENSION_DIR})
+
 file(CONFIGURE OUTPUT ${MCAST_EXTENSION_DIR}/_build_info.py @ONLY CONTENT
 "# Written by the build.\nTORCH_VERSION = \"@MCAST_TORCH_VERSION@\"\nVERSION = \"@PROJECT_VERSION@\"\n")

@@ -28,7 +28,13 @@ HISTORY = {"CHANGELOG.md"}
 # The first column of its tables has texts of errors, which look like anything.
 TEXTS = "docs/troubleshooting.md"
 # Made by builds and runs.
-MADE = ("build", ".venv", "benchmarks/results", "torch_mcast/_build_info.py")
+MADE = (
+    "build",
+    ".venv",
+    "benchmarks/results",
+    "torch_mcast/_build_info.py",
+    "torch_mcast/mcast-aggregator",
+)
 # Names of users' files, and of what programs write for them.
 USERS = {"script.py", "trace.json", "t.json", "ctest.xml"}
 # Folders that a path may leave out at its start.

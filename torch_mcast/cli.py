@@ -13,6 +13,10 @@ COMMANDS = {
     "doctor": ("torch_mcast.doctor", "check this host: interfaces, multicast, buffers, torch"),
     "bench": ("torch_mcast.bench", "measure collectives against other backends"),
     "model": ("torch_mcast.model", "bytes and least times of reductions, with aggregators too"),
+    "aggregator": (
+        "torch_mcast.aggregator",
+        "fold reductions for groups on other hosts; its status",
+    ),
     "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
     "settings": ("torch_mcast.settings", "print the table of settings"),
 }
@@ -26,7 +30,7 @@ def _available() -> dict[str, tuple[str, str]]:
 
 def _usage() -> str:
     lines = ["usage: torch-mcast COMMAND [ARGUMENTS]", "", "commands:"]
-    lines += [f"  {name:<10}{text}" for name, (_, text) in _available().items()]
+    lines += [f"  {name:<12}{text}" for name, (_, text) in _available().items()]
     lines += ["", "torch-mcast COMMAND --help says more."]
     return "\n".join(lines)
 

@@ -47,7 +47,6 @@ class Attack : public Outlet, public Planner {
     params_.id = 1;
     params_.tag = kTag;
     params_.self = static_cast<Member>(ranks_);
-    params_.roster = 1;
     params_.hosts = Hosts(ranks_);
     if ((shape & 4u) != 0) {
       std::vector<uint32_t> host_of(ranks_, 1);
@@ -178,7 +177,9 @@ class Attack : public Outlet, public Planner {
     return channel == Channel::kReduce ? waiting_[to] : 0;
   }
   uint32_t busy_jobs() const override { return 1; }
-  Result<std::unique_ptr<const WorkList>> plan(const wire::Descriptor& d) const override {
+  Result<std::unique_ptr<const WorkList>> plan(uint32_t roster,
+                                               const wire::Descriptor& d) const override {
+    if (roster != 1) return Status(Code::kUnavailable, "no such roster");
     if (d.bytes % 7 == 3) return Status(Code::kResourceExhausted, "not this one");
     return std::unique_ptr<const WorkList>(std::make_unique<List>(
         d.bytes, element_size(static_cast<Element>(d.element)), ranks_, kept_));

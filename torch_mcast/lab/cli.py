@@ -24,7 +24,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
     add = parser.add_argument_group("the lab").add_argument
     add("--hosts", type=int, default=hosts, help="worker hosts")
     add("--ranks-per-host", type=int, default=1)
-    add("--aggregators", type=int, default=0, help="further hosts with that role")
+    add("--aggregators", type=int, default=0, help="further hosts that run an aggregator")
     add("--rate", default=None, help="link speed, both directions: 1gbit, 100mbit; default: none")
     add("--host-rate", action="append", default=[], metavar="HOST=RATE", help="an exception")
     add("--mtu", type=int, default=1500, help="bytes of IP packet")
@@ -104,7 +104,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time for the other ranks to end after the first failure",
     )
-    run.add_argument("--aggregator-command", help="command line for the aggregator hosts")
+    run.add_argument("--aggregator-command", help="what the aggregator hosts run instead")
     run.add_argument("--counters", action="store_true", help="print the links' counters at the end")
     run.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     _add_command(run)
@@ -149,6 +149,8 @@ def _attach(name: str | None) -> Lab:
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
     spec = spec_from(args)
+    if args.aggregator_command:
+        spec = dataclasses.replace(spec, aggregator_options=None)
     rootless.enter_if_needed(system.python_argv("cli", *argv))
     colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
     with Lab(spec) as lab:

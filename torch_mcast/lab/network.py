@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
+from torch_mcast.lab.aggregators import PORT, Aggregators
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.spec import Fault, LabSpec
 from torch_mcast.lab.system import LabError
@@ -39,6 +40,7 @@ class Lab:
         self.id = state.check_id(name) if name else state.new_id()
         self.persistent = persistent
         self._plan()
+        self.aggregation = Aggregators(self)
         self._cut: set[str] = set()
         self._silent: set[str] = set()
         self._faulty: set[tuple[str, str]] = set()
@@ -144,6 +146,8 @@ class Lab:
         if self.spec.multicast != "flood":
             self.set_multicast(self.spec.multicast)
         self._apply_faults()
+        if self.spec.aggregator_options is not None:
+            self.aggregation.start()
 
     # -- changes while it runs ------------------------------------------------------------------
 
@@ -201,7 +205,8 @@ class Lab:
         )
 
     def restore(self, spec: LabSpec) -> None:
-        """Back to a spec that differs from the present one in rates, faults and multicast only."""
+        """Back to a spec that differs from the present one in rates, faults and multicast only;
+        aggregators run again."""
         for name in sorted(self._cut | self._silent):
             self.heal(name)
         changed = [
@@ -215,6 +220,7 @@ class Lab:
             self._apply_faults()
         if was != mode:
             self.set_multicast(mode)
+        self.aggregation.restore()
         self._save()
 
     # -- reading ----------------------------------------------------------------------------------
@@ -257,7 +263,10 @@ class Lab:
     def env(self, which: str | int | Host) -> dict[str, str]:
         """Environment for a program in a host: interface names, roles, addresses."""
         host = self.host(which)
+        served = host.role == "worker" and self.spec.aggregator_options is not None
+        addresses = [f"{a.address}:{PORT}" for a in self.aggregators]
         return {
+            **({"MCAST_AGGREGATORS": ",".join(addresses)} if served and addresses else {}),
             "GLOO_SOCKET_IFNAME": NIC,
             "MCAST_SOCKET_IFNAME": NIC,
             "TP_SOCKET_IFNAME": NIC,

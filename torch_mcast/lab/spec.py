@@ -85,7 +85,9 @@ def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
 class LabSpec:
     """A lab.
 
-    hosts: worker hosts h1..hN; aggregators: further hosts a1..aM with that role.
+    hosts: worker hosts h1..hN; aggregators: further hosts a1..aM with that role, on each of which
+        `torch-mcast aggregator` runs with aggregator_options; None: nothing is started there. The
+        ranks are told of them (MCAST_AGGREGATORS).
     ranks_per_host: processes that `run` and the worker pool start on each worker host.
     rate: bits/s of each link, both directions ("1gbit"), None = no shaping. host_rates: exceptions.
     mtu: bytes of IP packet. burst: bytes that pass a shaper at full speed (small messages do not
@@ -102,6 +104,7 @@ class LabSpec:
     hosts: int = 2
     ranks_per_host: int = 1
     aggregators: int = 0
+    aggregator_options: tuple[str, ...] | None = ()
     rate: int | None = None
     mtu: int = 1500
     burst: int = 256 << 10
@@ -124,6 +127,8 @@ class LabSpec:
         put("host_rates", {name: parse_rate(rate) for name, rate in self.host_rates.items()})
         put("racks", tuple(self.racks))
         put("faults", tuple(self.faults))
+        if self.aggregator_options is not None:
+            put("aggregator_options", tuple(self.aggregator_options))
         _one_of("multicast", self.multicast, MULTICAST_MODES)
         if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:
             raise ValueError("a lab needs at least one host and one rank per host")

@@ -76,7 +76,8 @@ Operation* Job::find(Sequence sequence) {
   return nullptr;
 }
 
-Operation& Job::start(Sequence sequence, const wire::Descriptor& descriptor) {
+Operation& Job::start(Sequence sequence, const wire::AggOpen& open) {
+  const wire::Descriptor& descriptor = open.descriptor;
   Operation* const op = idle_.back();
   idle_.pop_back();
   const auto at = std::find_if(live_.begin(), live_.end(), [sequence](const Operation* other) {
@@ -86,7 +87,7 @@ Operation& Job::start(Sequence sequence, const wire::Descriptor& descriptor) {
   if (const char* const why = obstacle(descriptor); *why != 0) {
     op->begin(sequence, descriptor, Status(Code::kInvalidArgument, why));
   } else {
-    op->begin(sequence, descriptor, planner_.plan(descriptor));
+    op->begin(sequence, descriptor, planner_.plan(open.roster, descriptor));
   }
   if (op->is_declined()) counters_.add(Counter::agg_declined);
   return *op;
@@ -100,10 +101,6 @@ void Job::finish_if_done(Operation& op) {
 
 Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
                     Nanos now) {
-  if (open.roster != params_.roster) {
-    counters_.add(Counter::agg_stale);
-    return {};
-  }
   if (sequence < expects_[from]) {
     counters_.add(Counter::agg_repeated);
     return {};
@@ -115,7 +112,7 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
     return broke(from, sequence, "more than " + std::to_string(kAhead) + " operations ahead");
   }
   expects_[from] = uint64_t{sequence} + 1;
-  if (op == nullptr) op = &start(sequence, open.descriptor);
+  if (op == nullptr) op = &start(sequence, open);
   if (op->hash() != hash && !op->is_declined()) {
     decline(*op, Status(Code::kMismatch, "rank " + std::to_string(from) + " has called " +
                                              open.descriptor.to_string() + ", another rank " +

@@ -64,7 +64,7 @@ class Job {
 
  private:
   Operation* find(Sequence sequence);
-  Operation& start(Sequence sequence, const wire::Descriptor& descriptor);
+  Operation& start(Sequence sequence, const wire::AggOpen& open);
   void finish_if_done(Operation& op);
   // Why the contribution may not be; "": it may.
   const char* fault_of(const Operation& op, Member from, const wire::ReduceData& data) const;

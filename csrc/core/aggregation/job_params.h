@@ -11,11 +11,10 @@
 namespace mcast::aggregation {
 
 struct JobParams {
-  uint32_t id = 0;      // number of the job in its process
-  uint64_t tag = 0;     // of the group
-  Member self = 0;      // the station's member number: at least the number of ranks
-  uint32_t roster = 0;  // the version that the station is in
-  Hosts hosts{1};       // the ranks; one contribution comes from each host
+  uint32_t id = 0;   // number of the job in its process
+  uint64_t tag = 0;  // of the group
+  Member self = 0;   // the station's member number: at least the number of ranks
+  Hosts hosts{1};    // the ranks; one contribution comes from each host
   FoldOrder fold = FoldOrder::kRank;
   size_t segment = 0;  // the longest, bytes
   size_t incast = 0;   // setting, bytes

@@ -35,10 +35,10 @@ class Planner {
  public:
   virtual ~Planner() = default;
   // What of an operation, an all_reduce or reduce_scatter of elements that can be reduced, is this
-  // station's; a failure says why it cannot be folded here. A result, partial ones in accumulator
-  // elements, fits a frame of the reduce channel.
+  // station's, as version `roster` of the roster deals it; a failure says why it cannot be folded
+  // here. A result, partial ones in accumulator elements, fits a frame of the reduce channel.
   virtual Result<std::unique_ptr<const WorkList>> plan(
-      const wire::Descriptor& descriptor) const = 0;
+      uint32_t roster, const wire::Descriptor& descriptor) const = 0;
 };
 
 class Operation {

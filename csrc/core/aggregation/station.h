@@ -24,7 +24,7 @@ class Station {
   void on_stream(Member from);
   // A frame from it, not yet verified. Valid during the call.
   void on_frame(Member from, ConstBytes frame, Nanos now);
-  // Its stream has ended. It cannot come again: the roster that this station is in is over for it.
+  // Its stream has ended. It cannot come again: the group goes on without this station.
   void on_stream_end(Member from, Nanos now);
   // The group has ended.
   void on_bye();

@@ -11,9 +11,9 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/signals_blocked.h"
 #include "collective/closing.h"
 #include "engine/clock.h"
-#include "engine/signals_blocked.h"
 
 namespace mcast {
 namespace {

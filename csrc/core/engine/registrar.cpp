@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/signals_blocked.h"
 #include "engine/clock.h"
-#include "engine/signals_blocked.h"
 
 namespace mcast {
 namespace {

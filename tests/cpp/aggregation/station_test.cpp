@@ -180,7 +180,7 @@ TEST(Declines, CrossWhatIsUnderWay) {
   w.contribute(0, op, 0);
   w.contribute(1, op, 0);
   EXPECT_EQ(w.station().job()->blocks(), 1u);
-  wire::AggOpen other{w.params().roster, {}};
+  wire::AggOpen other{StationWorld::kRoster, {}};
   other.descriptor.kind = Kind::kReduceScatter;
   other.descriptor.element = static_cast<uint8_t>(Element::kInt8);
   other.descriptor.reduction = static_cast<uint8_t>(Reduction::kSum);
@@ -207,7 +207,7 @@ TEST(Declines, OfWhatNobodyCanFold) {
   StationWorld w({});
   const auto declined = [&w](Kind kind, unsigned element, unsigned reduction) {
     const Sequence op = some_call(w);
-    wire::AggOpen open{w.params().roster, {}};
+    wire::AggOpen open{StationWorld::kRoster, {}};
     open.descriptor.kind = kind;
     open.descriptor.element = static_cast<uint8_t>(element);
     open.descriptor.reduction = static_cast<uint8_t>(reduction);
@@ -228,15 +228,22 @@ TEST(Declines, OfWhatNobodyCanFold) {
   EXPECT_FALSE(w.station().closed());
 }
 
-TEST(Rosters, AnotherOneIsStale) {
+TEST(Rosters, OneThatThePlannerDoesNotKnowIsDeclined) {
   StationWorld w({});
   const Sequence op = some_call(w);
-  wire::AggOpen open{w.params().roster + 1, {}};
+  wire::AggOpen open{StationWorld::kRoster + 1, {}};
+  open.descriptor.kind = Kind::kReduceScatter;
+  open.descriptor.element = static_cast<uint8_t>(Element::kInt8);
+  open.descriptor.reduction = static_cast<uint8_t>(Reduction::kSum);
+  open.descriptor.bytes = 100;
+  wire::FrameHeader header = w.header(0, FrameType::kAggOpen, op);
+  header.argument = open.descriptor.hash();
   wire::Writer body;
   wire::put_agg_open(body, open);
-  w.send(0, w.header(0, FrameType::kAggOpen, op), body.bytes());
-  EXPECT_EQ(w.count(Counter::agg_stale), 1u);
-  EXPECT_EQ(w.station().job()->operations(), 0u);
+  w.send(0, header, body.bytes());
+  w.take_all();
+  EXPECT_EQ(w.count(Counter::agg_declined), 1u);
+  EXPECT_EQ(w.declined(op), 1u);
   EXPECT_FALSE(w.station().closed());
 }
 
@@ -281,7 +288,7 @@ TEST(Violations, EndTheJob) {
     wire::FrameHeader h = w.header(1, FrameType::kAggOpen, 1);
     h.argument ^= 1;
     wire::Writer body;
-    wire::put_agg_open(body, {w.params().roster, {}});
+    wire::put_agg_open(body, {StationWorld::kRoster, {}});
     w.send(1, h, body.bytes());
   });
   ends_with("a frame in another's name (reduce_data)", [](StationWorld& w) {

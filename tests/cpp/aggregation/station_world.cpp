@@ -21,7 +21,6 @@ aggregation::JobParams params_of(const StationOptions& o) {
   p.id = 9;
   p.tag = 0x1234567;
   p.self = static_cast<Member>(o.ranks + 1);
-  p.roster = 5;
   p.hosts = o.host_of.empty() ? Hosts(o.ranks) : Hosts(o.host_of);
   p.fold = o.fold;
   p.segment = o.segment;
@@ -151,7 +150,7 @@ wire::FrameHeader StationWorld::header(Member rank, wire::FrameType type, Sequen
 
 void StationWorld::open(Member rank, Sequence op) {
   wire::Writer body;
-  wire::put_agg_open(body, {params_.roster, calls_[op].descriptor});
+  wire::put_agg_open(body, {kRoster, calls_[op].descriptor});
   calls_[op].opened.insert(rank);
   send(rank, header(rank, wire::FrameType::kAggOpen, op), body.bytes());
 }
@@ -257,7 +256,8 @@ size_t StationWorld::queued(Member to, Channel channel) const {
 }
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationWorld::plan(
-    const wire::Descriptor& descriptor) const {
+    uint32_t roster, const wire::Descriptor& descriptor) const {
+  if (roster != kRoster) return Status(Code::kUnavailable, "no such roster");
   const Call& c = calls_[std::stoul(descriptor.name)];
   if (c.refused) return Status(Code::kResourceExhausted, "no list for it");
   return std::unique_ptr<const aggregation::WorkList>(std::make_unique<List>(c.list));

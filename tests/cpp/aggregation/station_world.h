@@ -30,6 +30,8 @@ struct StationOptions {
 
 class StationWorld : private aggregation::Outlet, private aggregation::Planner {
  public:
+  static constexpr uint32_t kRoster = 5;  // version by which operations are dealt
+
   explicit StationWorld(const StationOptions& options);
 
   // An operation that ranks may call: `bytes` per rank (reduce_scatter) or in all (all_reduce).
@@ -107,7 +109,7 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_jobs() const override { return busy; }
   Result<std::unique_ptr<const aggregation::WorkList>> plan(
-      const wire::Descriptor& descriptor) const override;
+      uint32_t roster, const wire::Descriptor& descriptor) const override;
 
   bool speaks(Member rank, const aggregation::ListEntry& entry) const;
   bool kept(const Call& call, Member owner) const;

@@ -14,13 +14,13 @@ namespace {
 
 // Written before the threads that send are there.
 Refusal rule;
-std::atomic<uint64_t> calls{0}, refused{0};
+std::atomic<uint64_t> calls{0}, refusals{0};
 
 bool refuse(bool datagram) {
   if (rule.error == 0 || datagram == rule.streams) return false;
   const uint64_t call = calls.fetch_add(1);
   if (call < rule.after || (call - rule.after) % rule.of >= rule.run) return false;
-  refused.fetch_add(1);
+  refusals.fetch_add(1);
   errno = rule.error;
   return true;
 }
@@ -28,7 +28,7 @@ bool refuse(bool datagram) {
 }  // namespace
 
 void refuse_sends(const Refusal& refusal) { rule = refusal; }
-uint64_t refused_sends() { return refused.load(); }
+uint64_t refused_sends() { return refusals.load(); }
 
 }  // namespace mcast::test
 

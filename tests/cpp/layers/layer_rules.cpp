@@ -20,8 +20,9 @@ constexpr size_t kMaxLines = 600;
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
 // Lowest first. A file includes its own folder and lower ones.
-constexpr std::array<std::string_view, 8> kOrder = {
-    "base", "wire", "transport", "protocol", "aggregation", "collective", "host", "engine"};
+constexpr std::array<std::string_view, 9> kOrder = {"base",     "wire",        "transport",
+                                                    "protocol", "aggregation", "collective",
+                                                    "host",     "engine",      "service"};
 
 // Folders of state machines: no sockets, threads or clocks; what they need of these they are given.
 constexpr std::string_view kStateMachines[] = {"wire", "protocol", "aggregation", "collective"};

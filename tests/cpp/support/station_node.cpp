@@ -6,11 +6,10 @@
 namespace mcast::test {
 namespace {
 
-aggregation::JobParams job_params(const GroupParams& group, uint32_t version, Member self) {
+aggregation::JobParams job_params(const GroupParams& group, Member self) {
   aggregation::JobParams params;
   params.tag = group.tag;
   params.self = self;
-  params.roster = version;
   params.hosts = group.host_of.empty() ? Hosts(group.agreed.members) : Hosts(group.host_of);
   params.fold = group.agreed.fold;
   params.segment = contribution_segment(group.agreed);
@@ -25,10 +24,11 @@ StationNode::StationNode(std::unique_ptr<SimTransport> transport, const GroupPar
                          uint32_t version, std::vector<Station> stations, uint16_t index, Nanos now)
     : transport_(std::move(transport)),
       group_(group),
+      version_(version),
       stations_(std::move(stations)),
       index_(index),
       now_(now),
-      station_(job_params(group, version, stations_[index].member), *this, *this, counters_, now) {}
+      station_(job_params(group, stations_[index].member), *this, *this, counters_, now) {}
 
 bool StationNode::poll(Nanos now) {
   now_ = now;
@@ -48,7 +48,8 @@ size_t StationNode::queued(Member to, Channel channel) const {
 }
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationNode::plan(
-    const wire::Descriptor& descriptor) const {
+    uint32_t roster, const wire::Descriptor& descriptor) const {
+  if (roster != version_) return Status(Code::kUnavailable, "another roster");
   if (declines) return Status(Code::kResourceExhausted, "no memory for this one");
   return make_station_list(descriptor, group_.agreed, group_.tag, stations_, index_);
 }

@@ -40,12 +40,13 @@ class StationNode final : private aggregation::Outlet,
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_jobs() const override { return 1; }
   Result<std::unique_ptr<const aggregation::WorkList>> plan(
-      const wire::Descriptor& descriptor) const override;
+      uint32_t roster, const wire::Descriptor& descriptor) const override;
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
 
   std::unique_ptr<SimTransport> transport_;
   const GroupParams group_;
+  const uint32_t version_;
   const std::vector<Station> stations_;
   const uint16_t index_;
   Nanos now_;

@@ -55,6 +55,9 @@ class EchoTransport final : public Transport, private Datagram, private Stream {
   }
   StreamAddress address(bool) const override { return {}; }
   PeerId add_peer(const StreamAddress&) override { return 0; }
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override {
+    return std::vector<PeerId>(uids.size());
+  }
   void send(PeerId, Channel, std::span<const ConstBytes> parts) override {
     Buffer frame;
     for (const auto& p : parts) frame.insert(frame.end(), p.begin(), p.end());

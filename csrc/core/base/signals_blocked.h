@@ -1,11 +1,13 @@
-// Threads of the engine take no signals, so that Ctrl-C reaches the threads that wait for results.
+// Signals are for the threads of whoever uses this library: none of ours takes one.
 #pragma once
 
+#include <pthread.h>
 #include <signal.h>
 
 namespace mcast {
 
-// Of the calling thread, and of those that it starts; also where one cannot be started.
+// While it lives no signal reaches the calling thread, nor ever one of those that it starts; as
+// before afterwards, also where a thread cannot be started.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

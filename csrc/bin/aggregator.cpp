@@ -1,0 +1,71 @@
+// The program behind `torch-mcast aggregator`: options, signals, exit codes; the rest is
+// service/aggregator.h. SIGTERM and SIGINT: groups are told and given ten seconds to go; a second
+// signal ends it at once. Exit codes: 0 ended in order, 1 cannot serve, 2 wrong options.
+#include <signal.h>
+
+#include <cstdio>
+#include <ctime>
+#include <exception>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "service/aggregator.h"
+#include "service/deal_work.h"
+
+namespace {
+
+using namespace mcast;
+
+constexpr Nanos kDrain = 10 * kSecond;
+
+int fail(int code, const char* message) {
+  std::fprintf(stderr, "torch-mcast aggregator: %s\n", message);
+  return code;
+}
+
+// Until all is over. `signals` are blocked in all threads.
+void serve(service::Aggregator& aggregator, const sigset_t& signals) {
+  int number = 0;
+  sigwait(&signals, &number);
+  aggregator.end(kDrain);
+  while (!aggregator.over()) {
+    const timespec pause{0, 50'000'000};
+    if (sigtimedwait(&signals, nullptr, &pause) > 0) aggregator.end(0);
+  }
+}
+
+int run(const service::Options& options) {
+  const auto level = parse_log_level(options.config.debug);
+  // What a service tells of itself is wanted in its log, unless somebody has said otherwise.
+  set_log_level(options.config.debug == Config().debug ? LogLevel::kInfo
+                                                       : level.value_or(LogLevel::kInfo));
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  auto aggregator = service::Aggregator::start(options, service::deal_work());
+  if (!aggregator.ok()) return fail(1, aggregator.status().message().c_str());
+  serve(**aggregator, signals);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto line = service::parse_command_line({argv + 1, argv + argc}, Config::read_environment());
+  if (!line.ok()) return fail(2, line.status().message().c_str());
+  if (line->action == service::CommandLine::Action::kHelp) {
+    std::fputs(service::help_text().c_str(), stdout);
+    return 0;
+  }
+  if (line->action == service::CommandLine::Action::kVersion) {
+    std::printf("torch-mcast aggregator %s\n", version());
+    return 0;
+  }
+  try {
+    return run(line->options);
+  } catch (const std::exception& error) {  // no thread, no memory
+    return fail(1, error.what());
+  }
+}

@@ -1,0 +1,169 @@
+// The service's thread: asks and goodbyes, ends of jobs, status. It moves no data; each station has
+// a thread of its own. Everything is nonblocking but one poll().
+#include "service/aggregator.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <future>
+
+#include "base/log.h"
+#include "base/signals_blocked.h"
+#include "engine/clock.h"
+#include "transport/udp/netif.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr Nanos kLongestWait = 10 * kSecond;
+
+// The stations' interface where nothing says otherwise: the one that has the address of --listen.
+// Empty: none has, or it listens at all.
+std::string interface_with(const in_addr& address) {
+  const auto interfaces = list_interfaces();
+  if (address.s_addr == INADDR_ANY || !interfaces.ok()) return "";
+  for (const Interface& i : *interfaces) {
+    const bool loopback = i.loopback && ntohl(address.s_addr) >> 24 == 127;
+    if (i.address.s_addr == address.s_addr || loopback) return "=" + i.name;
+  }
+  return "";
+}
+
+}  // namespace
+
+Aggregator::Aggregator(const Options& options, DealWork deal)
+    : options_(options), jobs_(options_, door_, std::move(deal), [this] { wake(); }) {}
+
+Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, DealWork deal) {
+  Options actual = options;
+  Door trial;
+  if (Status status = trial.open(options.host, options.port); !status.ok()) return status;
+  if (actual.config.interface.empty()) {
+    actual.config.interface = interface_with(trial.address().sin_addr);
+  }
+  std::unique_ptr<Aggregator> made(new Aggregator(actual, std::move(deal)));
+  made->door_ = std::move(trial);
+  if (Status status = made->open(); !status.ok()) return status;
+  return made;
+}
+
+Status Aggregator::open() {
+  started_ = monotonic_now();
+  wake_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake_.valid()) return Status::system(errno, "eventfd");
+  const std::string path = options_.status.empty() ? default_status_path() : options_.status;
+  const Status status = path.empty() ? Status() : status_.open(path);
+  if (!status.ok() && !options_.status.empty()) return status;
+  if (status_.path().empty()) {
+    log(LogLevel::kWarn, "nobody can ask for the status: %s; give --status PATH",
+        status.ok() ? "neither /run/torch-mcast nor $XDG_RUNTIME_DIR can be written"
+                    : status.message().c_str());
+  }
+  {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { loop(); });
+  }
+  log(LogLevel::kInfo, "aggregator: listens at %s", address().c_str());
+  return {};
+}
+
+Aggregator::~Aggregator() { stop(0); }
+
+std::string Aggregator::address() const { return to_text(door_.address()); }
+
+uint16_t Aggregator::port() const { return ntohs(door_.address().sin_port); }
+
+void Aggregator::wake() noexcept {
+  const uint64_t one = 1;
+  while (::write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void Aggregator::end(Nanos patience) {
+  const Nanos at = monotonic_now() + patience;
+  Nanos before = stop_at_.load();
+  while (at < before && !stop_at_.compare_exchange_weak(before, at)) {
+  }
+  wake();
+}
+
+void Aggregator::stop(Nanos patience) {
+  end(patience);
+  if (thread_.joinable()) thread_.join();
+}
+
+Report Aggregator::report() {
+  auto told = std::make_shared<std::promise<Report>>();
+  std::future<Report> report = told->get_future();
+  std::function<void()> command = [this, told] { told->set_value(describe(monotonic_now())); };
+  bool first = false;
+  if (!commands_.try_push(command, first)) return {};
+  wake();
+  return report.get();
+}
+
+Report Aggregator::describe(Nanos now) const {
+  Report report;
+  report.address = address();
+  report.now = now;
+  report.started = started_;
+  report.quota = options_.quota;
+  report.quota_per_job = options_.job_quota();
+  report.most_jobs = options_.jobs;
+  report.lanes = options_.lanes;
+  report.rate = options_.rate;
+  jobs_.describe(report);
+  return report;
+}
+
+void Aggregator::loop() {
+  pthread_setname_np(pthread_self(), "mcast-agg");
+  while (turn()) wait_and_serve();
+  status_.close();
+  commands_.close(batch_);
+  for (const auto& command : batch_) command();
+  batch_.clear();
+  over_.store(true);
+}
+
+bool Aggregator::turn() {
+  const Nanos now = monotonic_now();
+  commands_.drain(batch_);
+  for (const auto& command : batch_) command();
+  batch_.clear();
+  jobs_.advance(now);
+  const Nanos stop_at = stop_at_.load();
+  if (stop_at == kNever) return true;
+  door_.stop_listening();
+  jobs_.drain();
+  if (now >= stop_at) jobs_.end_all("the aggregator ends", now);
+  return !jobs_.empty();
+}
+
+void Aggregator::wait_and_serve() {
+  list_.clear();
+  list_.push_back({wake_.get(), POLLIN, 0});
+  door_.watch(list_);
+  const size_t status_from = list_.size();
+  status_.watch(list_);
+  const Nanos before = monotonic_now();
+  const Nanos stop_at = stop_at_.load();  // once it has passed, stations tell when they are done
+  const Nanos next = std::min({door_.deadline(), jobs_.deadline(), status_.deadline(),
+                               stop_at > before ? stop_at : kNever});
+  const Nanos wait =
+      next == kNever ? kLongestWait : std::clamp<Nanos>(next - before, 0, kLongestWait);
+  const auto milliseconds = static_cast<int>((wait + kMilli - 1) / kMilli);
+  if (::poll(list_.data(), list_.size(), milliseconds) < 0) return;
+  uint64_t count = 0;
+  while (::read(wake_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  }
+  const Nanos now = monotonic_now();
+  const std::span<const pollfd> all(list_);
+  door_.serve(all.subspan(1, status_from - 1), now, jobs_);
+  status_.serve(all.subspan(status_from), now, [this, now] { return json_text(describe(now)); });
+}
+
+}  // namespace mcast::service

@@ -1,0 +1,44 @@
+// The facts of the ask and of the roster, put as ranks have them (collective/station_deal.h): the
+// same numbers make the same deal.
+#include "service/deal_work.h"
+
+#include "collective/station_list.h"
+#include "wire/station_hash.h"
+
+namespace mcast::service {
+namespace {
+
+std::vector<Station> stations_of(const wire::StationRoster& roster) {
+  const std::vector<uint64_t> hashes = wire::station_hashes(roster);
+  std::vector<Station> stations(roster.stations.size());
+  for (size_t i = 0; i < stations.size(); i++) {
+    stations[i].capacity = roster.stations[i].capacity;
+    stations[i].hash = hashes[i];
+    stations[i].rack = roster.stations[i].rack;
+  }
+  return stations;
+}
+
+}  // namespace
+
+Agreed agreed_of(const wire::Ask& ask) {
+  const Hosts hosts(ask.host_of);
+  Agreed agreed;
+  agreed.members = hosts.members();
+  agreed.contributors = hosts.count();
+  agreed.chunk = ask.chunk;
+  agreed.incast = ask.incast;
+  agreed.fold = fold_order(ask.fold);
+  agreed.aggregate = aggregate_mode(ask.aggregate);
+  return agreed;
+}
+
+DealWork deal_work() {
+  return [](const wire::Ask& ask, const wire::StationRoster& roster, size_t index,
+            const wire::Descriptor& descriptor) {
+    return make_station_list(descriptor, agreed_of(ask), ask.tag, stations_of(roster),
+                             static_cast<uint16_t>(index));
+  };
+}
+
+}  // namespace mcast::service

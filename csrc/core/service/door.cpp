@@ -1,0 +1,205 @@
+// Closing is done in three steps, since a close() with unread input makes the kernel send RST,
+// which could destroy the refusal that is on its way: send, shut our side, read until the other
+// side has closed or its time is over.
+#include "service/door.h"
+
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/descriptors.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr size_t kReadBytes = 16 << 10;
+constexpr Nanos kFinishPatience = 2 * kSecond;
+constexpr Nanos kDescriptorPause = 100 * kMilli;
+
+Result<sockaddr_in> resolve(const std::string& host, uint16_t port) {
+  if (host.empty()) return ipv4_address({INADDR_ANY}, port);
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+    return Status(Code::kInvalidArgument, "no address of " + host + ": " + gai_strerror(error));
+  }
+  sockaddr_in address{};
+  std::memcpy(&address, found->ai_addr, sizeof address);
+  freeaddrinfo(found);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// So that an asker whose host has vanished is noticed within minutes.
+void keep_alive(int fd) {
+  (void)set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30, "TCP_KEEPIDLE");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10, "TCP_KEEPINTVL");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT");
+  (void)set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+}
+
+}  // namespace
+
+Status Door::open(const std::string& host, uint16_t port) {
+  Result<sockaddr_in> address = resolve(host, port);
+  if (!address.ok()) return address.status();
+  address_ = *address;
+  Result<Fd> fd = open_socket(SOCK_STREAM);
+  if (!fd.ok()) return fd.status();
+  auto* const at = reinterpret_cast<sockaddr*>(&address_);
+  socklen_t length = sizeof address_;
+  // So that a restart does not wait for connections of the last run.
+  Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+  if (!status.ok()) return status;
+  if (::bind(fd->get(), at, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
+      ::getsockname(fd->get(), at, &length) != 0) {
+    return Status::system(errno, "listen at " + to_text(*address));
+  }
+  listener_ = std::move(fd).value();
+  return {};
+}
+
+size_t Door::unserved() const {
+  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(), [](const auto& entry) {
+    return entry.second.state != State::kServed;
+  }));
+}
+
+void Door::watch(std::vector<pollfd>& list) {
+  watched_.clear();
+  listening_ = listener_.valid() && unserved() < kMostAsking && accept_from_ == 0;
+  if (listening_) list.push_back({listener_.get(), POLLIN, 0});
+  for (const auto& [id, link] : links_) {
+    const short out = link.out.empty() ? short{0} : short{POLLOUT};
+    list.push_back({link.fd.get(), static_cast<short>(POLLIN | out), 0});
+    watched_.push_back(id);
+  }
+}
+
+void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
+  size_t at = listening_ ? 1 : 0;
+  for (const LinkId id : watched_) {
+    const short events = ready[at++].revents;
+    Link& link = links_.at(id);
+    if ((events & POLLOUT) != 0) write(link);
+    if ((events & ~POLLOUT) != 0 && link.state != State::kEnded) read(id, link, now, visitor);
+  }
+  expire(now, visitor);
+  std::erase_if(links_, [](const auto& entry) { return entry.second.state == State::kEnded; });
+  if (listening_ && ready[0].revents != 0) accept_all(now);
+}
+
+void Door::accept_all(Nanos now) {
+  while (unserved() < kMostAsking) {
+    sockaddr_in from{};
+    socklen_t length = sizeof from;
+    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
+                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EMFILE && make_descriptor_room(kMostAsking)) continue;
+      if (warnings_.allow(now)) {
+        log(LogLevel::kWarn, "cannot accept a connection: %s; %s", std::strerror(errno),
+            descriptor_text().c_str());
+      }
+      accept_from_ = now + kDescriptorPause;
+      return;
+    }
+    keep_alive(fd.get());
+    Link& link = links_[next_++];
+    link.fd = std::move(fd);
+    link.host = ntohl(from.sin_addr.s_addr);
+    link.since = now;
+    link.until = now + kAskPatience;
+  }
+}
+
+void Door::read(LinkId id, Link& link, Nanos now, Visitor& visitor) {
+  char bytes[kReadBytes];
+  const ssize_t got = ::recv(link.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  const bool ours = link.state == State::kFinishing;
+  if (got <= 0) {
+    link.state = State::kEnded;
+    if (!ours) visitor.on_link_end(id, !link.in.between());
+    return;
+  }
+  if (ours) return;  // read so that the last words arrive, and forgotten
+  link.in.append({bytes, static_cast<size_t>(got)});
+  for (std::string record; link.state < State::kFinishing && link.in.next(record);) {
+    visitor.on_record(id, link.host, record, now);
+  }
+  if (link.in.broken() && link.state < State::kFinishing) {
+    link.state = State::kEnded;
+    visitor.on_link_end(id, true);
+  }
+}
+
+void Door::write(Link& link) {
+  while (!link.out.empty()) {
+    const ssize_t sent =
+        ::send(link.fd.get(), link.out.data(), link.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (sent < 0) link.out.clear();  // reading tells how it has ended
+    if (sent > 0) link.out.erase(0, static_cast<size_t>(sent));
+  }
+  if (link.state != State::kFinishing || link.said_all) return;
+  link.said_all = true;
+  (void)::shutdown(link.fd.get(), SHUT_WR);
+}
+
+void Door::expire(Nanos now, Visitor& visitor) {
+  if (now >= accept_from_) accept_from_ = 0;
+  const bool full = unserved() >= kMostAsking;
+  for (auto& [id, link] : links_) {
+    const bool silent = link.state == State::kAsking && full && now - link.since >= kEvictAge;
+    if (link.state == State::kEnded || (now < link.until && !silent)) continue;
+    const bool asking = link.state == State::kAsking;
+    link.state = State::kEnded;
+    if (asking) visitor.on_link_end(id, true);
+  }
+}
+
+Nanos Door::deadline() const {
+  Nanos next = accept_from_ == 0 ? kNever : accept_from_;
+  const bool full = unserved() >= kMostAsking;
+  for (const auto& [id, link] : links_) {
+    next = std::min(next, link.until);
+    if (full && link.state == State::kAsking) next = std::min(next, link.since + kEvictAge);
+  }
+  return next;
+}
+
+void Door::keep(LinkId id) {
+  const auto link = links_.find(id);
+  if (link == links_.end() || link->second.state != State::kAsking) return;
+  link->second.state = State::kServed;
+  link->second.until = kNever;
+}
+
+void Door::send(LinkId id, const wire::Admission& record) {
+  const auto link = links_.find(id);
+  if (link == links_.end() || link->second.state > State::kServed) return;
+  link->second.out += wire::framed(wire::encode(record));
+  write(link->second);
+}
+
+void Door::finish(LinkId id, Nanos now) {
+  const auto link = links_.find(id);
+  if (link == links_.end() || link->second.state > State::kServed) return;
+  link->second.state = State::kFinishing;
+  link->second.until = now + kFinishPatience;
+  write(link->second);
+}
+
+}  // namespace mcast::service

@@ -1,0 +1,95 @@
+// The connections by which groups ask to be served: TCP, records as in wire/record_stream.h. How
+// many there are without a grant, for how long and with how many bytes is bounded, so strangers
+// cost a fixed amount. What records mean is the visitor's business.
+//
+// Not thread-safe: one thread calls everything.
+#pragma once
+
+#include <poll.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "service/options.h"
+#include "transport/udp/socket.h"
+#include "wire/admission.h"
+#include "wire/record_stream.h"
+
+namespace mcast::service {
+
+using LinkId = uint64_t;  // of a connection; not used again
+
+class Door {
+ public:
+  class Visitor {
+   public:
+    virtual ~Visitor() = default;
+    // From `host` (host byte order). Calls the door back.
+    virtual void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) = 0;
+    // Ended or broken by the other side, which spoke no records if `nonsense`. Not for links that
+    // the door was told to finish.
+    virtual void on_link_end(LinkId link, bool nonsense) = 0;
+  };
+
+  // Connections without a grant, at most; further ones wait in the backlog.
+  static constexpr size_t kMostAsking = 64;
+  // Time to send an ask.
+  static constexpr Nanos kAskPatience = 5 * kSecond;
+  // A connection that has said nothing gives way to a waiting one.
+  static constexpr Nanos kEvictAge = kSecond;
+
+  // Listens at `host` (a name or IPv4 address; empty: all) and `port` (0: any).
+  Status open(const std::string& host, uint16_t port);
+  const sockaddr_in& address() const { return address_; }
+
+  // Adds what is to be waited for; serve() is given the same part of the list after the wait.
+  void watch(std::vector<pollfd>& list);
+  void serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor);
+  // When serve() has something to do that no event announces.
+  Nanos deadline() const;
+
+  // The link stays open without limit.
+  void keep(LinkId link);
+  // To a link that has ended: nothing happens.
+  void send(LinkId link, const wire::Admission& record);
+  // Sends what is queued, then closes.
+  void finish(LinkId link, Nanos now);
+
+  void stop_listening() { listener_.reset(); }
+  size_t links() const { return links_.size(); }
+
+ private:
+  enum class State : uint8_t { kAsking, kServed, kFinishing, kEnded };
+  struct Link {
+    Fd fd;
+    uint32_t host = 0;
+    State state = State::kAsking;
+    Nanos since = 0;
+    Nanos until = kNever;
+    bool said_all = false;  // our side is shut
+    std::string out;
+    wire::RecordReader in{wire::kMaxAdmission};
+  };
+
+  void accept_all(Nanos now);
+  void read(LinkId id, Link& link, Nanos now, Visitor& visitor);
+  void write(Link& link);
+  void expire(Nanos now, Visitor& visitor);
+  size_t unserved() const;
+
+  Fd listener_;
+  sockaddr_in address_{};
+  std::map<LinkId, Link> links_;
+  std::vector<LinkId> watched_;  // in the order of the last watch()
+  bool listening_ = false;       // in the last watch()
+  Nanos accept_from_ = 0;        // after a lack of descriptors
+  LinkId next_ = 1;
+  RateLimit warnings_{10 * kSecond};
+};
+
+}  // namespace mcast::service

@@ -1,0 +1,252 @@
+// Stations are made when a job is let in and are its own. One that has ended by itself says so by
+// `wake`; the job's other stations are then told to end too, and the job is forgotten, and its
+// quota free again, when all their threads have finished. Once a second the totals of the stations
+// are looked at: that gives rates, and tells whether a job without an asker is still in use.
+#include "service/jobs.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/descriptors.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "engine/fault_classifier.h"
+#include "transport/interceptor.h"
+#include "transport/registry.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr Nanos kLookEvery = kSecond;
+
+std::string host_text(uint32_t host) { return to_text(in_addr{htonl(host)}); }
+
+}  // namespace
+
+Jobs::Jobs(const Options& options, Door& door, DealWork deal, std::function<void()> wake)
+    : options_(options),
+      door_(door),
+      deal_(std::move(deal)),
+      wake_(std::move(wake)),
+      process_(secure_random64()) {}
+
+Jobs::Job* Jobs::job_of(LinkId link) {
+  const auto at =
+      std::find_if(jobs_.begin(), jobs_.end(), [link](const Job& j) { return j.link == link; });
+  return at == jobs_.end() ? nullptr : &*at;
+}
+
+InUse Jobs::used() const {
+  InUse used;
+  for (const Job& job : jobs_) {
+    used.jobs++;
+    used.quota += job.quota;
+    used.descriptors += job.descriptors;
+  }
+  return used;
+}
+
+void Jobs::on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) {
+  Job* const job = job_of(link);
+  if (job == nullptr) return ask(link, host, record, now);
+  wire::Admission decoded;
+  const bool bye =
+      wire::decode_admission(record, decoded).ok() && std::holds_alternative<wire::Bye>(decoded);
+  job->link = 0;
+  door_.finish(link, now);
+  end(*job, bye ? "the group has ended" : "its asker broke the protocol", now);
+}
+
+void Jobs::on_link_end(LinkId link, bool nonsense) {
+  if (Job* const job = job_of(link)) {
+    job->link = 0;
+  } else if (nonsense) {
+    refused_[static_cast<size_t>(Refusal::malformed)]++;
+  }
+}
+
+void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
+  if (!options_.allows(host)) {
+    return refuse(link, {Refusal::network, host_text(host) + " is not in --allow"}, host, now);
+  }
+  const auto read = read_ask(record);
+  if (const auto* const no = std::get_if<Rejection>(&read)) return refuse(link, *no, host, now);
+  const auto& asked = std::get<wire::Ask>(read);
+  if (draining_) {
+    return refuse(link, {Refusal::draining, "the aggregator is about to end"}, host, now);
+  }
+  auto let_in = admit(asked, options_, used(), descriptor_use().hard);
+  if (const auto* const no = std::get_if<Rejection>(&let_in)) return refuse(link, *no, host, now);
+  Grant& grant = std::get<Grant>(let_in);
+  grant.params.id = static_cast<uint32_t>(accepted_ + 1);
+  grant.params.deadline = options_.deadline;
+  auto started = start(asked, grant);
+  if (const auto* const no = std::get_if<Rejection>(&started)) return refuse(link, *no, host, now);
+
+  accepted_++;
+  Job& job = jobs_.emplace_back();
+  job.number = grant.params.id;
+  job.link = link;
+  job.name = asked.name;
+  job.ranks = grant.params.hosts.members();
+  job.hosts = grant.params.hosts.count();
+  job.quota = grant.quota;
+  job.descriptors = grant.descriptors;
+  job.since = job.heard = now;
+  job.stations = std::move(std::get<0>(started));
+  sample(job, now);
+  job.before = job.last;
+  door_.keep(link);
+  door_.send(link, acceptance(job, grant));
+  log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
+      job.number, job.name.c_str(), job.ranks, job.hosts, host_text(host).c_str(),
+      static_cast<unsigned long long>(job.quota));
+}
+
+Result<std::unique_ptr<Transport>> Jobs::make_transport(const wire::Ask& ask) const {
+  const Config& config = options_.config;
+  const TransportType* const type = find_transport(ask.transport);
+  if (type == nullptr || (config.transport != "auto" && config.transport != ask.transport)) {
+    return Status(Code::kUnavailable, "the group uses the transport " + ask.transport +
+                                          ", the aggregator MCAST_TRANSPORT=" + config.transport);
+  }
+  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce);
+  if (!made.ok()) return made;
+  return intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
+}
+
+std::variant<std::vector<std::unique_ptr<StationThread>>, Rejection> Jobs::start(
+    const wire::Ask& ask, const Grant& grant) {
+  (void)make_descriptor_room(grant.descriptors);
+  const auto busy = std::make_shared<BusyJobs::Job>(busy_);
+  std::vector<std::unique_ptr<StationThread>> stations;
+  for (uint32_t lane = 0; lane < options_.lanes; lane++) {
+    Result<std::unique_ptr<Transport>> transport = make_transport(ask);
+    if (!transport.ok()) return Rejection{Refusal::transport, transport.status().message()};
+    StationSpec spec;
+    spec.name = "mcast-agg" + std::to_string(grant.params.id) + "." + std::to_string(lane);
+    spec.ask = ask;
+    spec.params = grant.params;
+    spec.deal = deal_;
+    spec.busy = busy;
+    spec.on_end = wake_;
+    try {
+      stations.push_back(
+          std::make_unique<StationThread>(std::move(spec), std::move(transport).value()));
+    } catch (const std::exception& error) {  // no memory, no thread
+      return Rejection{Refusal::system, std::string("a station cannot start: ") + error.what()};
+    }
+  }
+  return stations;
+}
+
+wire::Accept Jobs::acceptance(const Job& job, const Grant& grant) const {
+  wire::Accept accept;
+  accept.process = process_;
+  accept.quota = job.quota;
+  accept.mtu = job.stations.front()->largest_datagram();
+  for (const auto& station : job.stations) {
+    accept.stations.push_back(station->where());
+    accept.stations.back().capacity = grant.capacity;
+  }
+  return accept;
+}
+
+void Jobs::refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now) {
+  refused_[static_cast<size_t>(rejection.why)]++;
+  door_.send(link, wire::Refuse{refusal_name(rejection.why), rejection.text});
+  door_.finish(link, now);
+  if (!refusal_log_.allow(now)) return;
+  log(LogLevel::kWarn, "refused %s (%s): %s", host_text(host).c_str(), refusal_name(rejection.why),
+      rejection.text.c_str());
+}
+
+void Jobs::end(Job& job, const std::string& why, Nanos now) {
+  if (job.ending) return;
+  job.ending = true;
+  for (const auto& station : job.stations) station->end(kGoodbye);
+  if (job.link != 0) door_.finish(job.link, now);
+  job.link = 0;
+  ended_.push_back({job.number, job.name, why, now});
+  if (ended_.size() > kMostEnded) ended_.pop_front();
+  log(LogLevel::kInfo, "job %u: ends: %s", job.number, why.c_str());
+}
+
+void Jobs::sample(Job& job, Nanos now) {
+  job.before = std::move(job.last);
+  job.last = {};
+  job.last.at = now;
+  for (const auto& station : job.stations) {
+    const StationReport report = station->report();
+    job.last.in += report.bytes_in;
+    job.last.out += report.bytes_out;
+    job.last.cpu.push_back(report.cpu);
+  }
+  if (job.link != 0 || job.last.in > job.before.in) job.heard = now;
+}
+
+void Jobs::look_at(Job& job, Nanos now) {
+  sample(job, now);
+  if (job.link == 0 && now - job.heard >= kLonely) {
+    end(job, "its asker is gone and nothing has come for " + seconds_text(kLonely), now);
+  }
+}
+
+void Jobs::advance(Nanos now) {
+  const bool look = now >= next_look_;
+  if (look) next_look_ = now + kLookEvery;
+  for (Job& job : jobs_) {
+    for (const auto& station : job.stations) {
+      if (const auto why = station->ended(); why && !job.ending) end(job, *why, now);
+    }
+    if (look && !job.ending) look_at(job, now);
+  }
+  std::erase_if(jobs_, [](const Job& job) {
+    return job.ending && std::all_of(job.stations.begin(), job.stations.end(),
+                                     [](const auto& station) { return station->finished(); });
+  });
+}
+
+Nanos Jobs::deadline() const { return jobs_.empty() ? kNever : next_look_; }
+
+void Jobs::drain() {
+  if (draining_) return;
+  draining_ = true;
+  for (const Job& job : jobs_) {
+    if (job.link != 0) door_.send(job.link, wire::Draining{});
+  }
+  log(LogLevel::kInfo, "draining: %zu jobs are asked to go", jobs_.size());
+}
+
+void Jobs::end_all(const std::string& why, Nanos now) {
+  for (Job& job : jobs_) end(job, why, now);
+}
+
+void Jobs::describe(Report& report) const {
+  report.draining = draining_;
+  report.quota_used = used().quota;
+  report.accepted = accepted_;
+  report.refused = refused_;
+  report.ended = {ended_.begin(), ended_.end()};
+  for (const Job& job : jobs_) {
+    JobReport& out = report.jobs.emplace_back();
+    out.number = job.number;
+    out.name = job.name;
+    out.ranks = job.ranks;
+    out.hosts = job.hosts;
+    out.quota = job.quota;
+    out.since = job.since;
+    out.asked_for = job.link != 0;
+    const double seconds =
+        static_cast<double>(std::max<Nanos>(1, job.last.at - job.before.at)) / kSecond;
+    out.rate_in = static_cast<double>(job.last.in - job.before.in) / seconds;
+    out.rate_out = static_cast<double>(job.last.out - job.before.out) / seconds;
+    for (size_t i = 0; i < job.stations.size(); i++) {
+      out.stations.push_back(job.stations[i]->report());
+      const Nanos before = i < job.before.cpu.size() ? job.before.cpu[i] : 0;
+      out.cpu_shares.push_back(static_cast<double>(job.last.cpu[i] - before) / kSecond / seconds);
+    }
+  }
+}
+
+}  // namespace mcast::service

@@ -1,0 +1,206 @@
+// One table of rows {option, what its value is called, default, help, how it is read}, from which
+// --help and the errors are made. "--name value" and "--name=value" are the same; of an option that
+// comes twice the last one counts, but --allow adds to what is allowed.
+#include "service/options.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+
+#include "base/units.h"
+#include "wire/aggregation.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr uint64_t kLeastQuota = 1u << 20;
+constexpr uint64_t kMostQuota = uint64_t{1} << 44;
+constexpr uint32_t kMostJobs = 1024;
+constexpr uint64_t kMostDeadline = 86'400'000;  // ms
+
+// A whole number, `least` to `most`.
+template <typename T>
+bool read_whole(std::string_view text, T& out, uint64_t least, uint64_t most) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  if (value < least || value > most) return false;
+  out = static_cast<T>(value);
+  return true;
+}
+
+bool read_quota(const std::string& text, uint64_t& out) {
+  uint64_t bytes = 0;
+  if (!parse_size(text, bytes) || bytes < kLeastQuota || bytes > kMostQuota) return false;
+  out = bytes;
+  return true;
+}
+
+// "HOST:PORT", "HOST", ":PORT".
+bool read_listen(const std::string& text, Options& options) {
+  const size_t colon = text.rfind(':');
+  const std::string host = text.substr(0, colon);
+  if (colon != std::string::npos && !read_whole(text.substr(colon + 1), options.port, 0, 65535)) {
+    return false;
+  }
+  options.host = host == "*" || host == "0.0.0.0" ? "" : host;
+  return host.find(':') == std::string::npos && host.find(' ') == std::string::npos;
+}
+
+bool read_allow(const std::string& text, std::vector<Network>& out) {
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    Network network;
+    if (!Network::parse(text.substr(at, end - at), network)) return false;
+    out.push_back(network);
+    at = end + 1;
+  }
+  return true;
+}
+
+struct Row {
+  OptionInfo info;
+  std::string allowed;
+  std::function<bool(const std::string&, Options&)> read;
+};
+
+const std::vector<Row>& rows() {
+  static const auto* const kRows = new std::vector<Row>{
+      {{"--listen", "HOST:PORT", ":7117",
+        "where groups ask to be served (TCP); port 0: any that is free. Stations take ports of "
+        "their "
+        "own"},
+       "HOST:PORT, a name or IPv4 address and a port from 0 to 65535",
+       read_listen},
+      {{"--lanes", "N", "1",
+        "stations per job: threads with sockets of their own, among which its segments are dealt. "
+        "One "
+        "carries some 20 Gbit/s"},
+       "a whole number from 1 to " + std::to_string(wire::kMostStations),
+       [](const std::string& v, Options& o) {
+         return read_whole(v, o.lanes, 1, wire::kMostStations);
+       }},
+      {{"--quota", "BYTES", "512M", "memory of all jobs together; suffix K, M or G (2^10, ...)"},
+       "1M to 16384G",
+       [](const std::string& v, Options& o) { return read_quota(v, o.quota); }},
+      {{"--quota-per-job", "BYTES", "a quarter of --quota", "memory that one job may have"},
+       "1M to 16384G",
+       [](const std::string& v, Options& o) { return read_quota(v, o.quota_per_job); }},
+      {{"--jobs", "N", "16", "process groups that are served at once"},
+       "a whole number from 1 to " + std::to_string(kMostJobs),
+       [](const std::string& v, Options& o) { return read_whole(v, o.jobs, 1, kMostJobs); }},
+      {{"--rate", "RATE", "as a rank's link",
+        "of this host's link: 100gbit, 300mbit. With the setting link_rate of the ranks it tells "
+        "how "
+        "much of a rank's link a station is worth"},
+       "a rate such as 100gbit, 2.5gbit, 300mbit or 1000 (bits per second)",
+       [](const std::string& v, Options& o) { return parse_rate(v, o.rate); }},
+      {{"--deadline", "MS", "1000",
+        "time without a contribution after which ranks are told whom a segment waits for"},
+       "milliseconds from 1 to " + std::to_string(kMostDeadline),
+       [](const std::string& v, Options& o) {
+         if (!read_whole(v, o.deadline, 1, kMostDeadline)) return false;
+         o.deadline *= kMilli;
+         return true;
+       }},
+      {{"--interface", "NAME", "by the address of --listen",
+        "network interface of the stations, as the setting MCAST_SOCKET_IFNAME"},
+       "",  // read by the settings
+       nullptr},
+      {{"--allow", "NET,...", "everybody",
+        "networks whose hosts may ask: 10.0.0.0/8,192.168.1.7; can be given several times"},
+       "IPv4 networks such as 10.0.0.0/8,192.168.1.7",
+       [](const std::string& v, Options& o) { return read_allow(v, o.allow); }},
+      {{"--status", "PATH", "/run/torch-mcast/aggregator.sock, or below $XDG_RUNTIME_DIR",
+        "socket at which `torch-mcast aggregator status` asks"},
+       "a path of at most 100 bytes",
+       [](const std::string& v, Options& o) {
+         o.status = v;
+         return !v.empty() && v.size() <= 100;
+       }},
+  };
+  return *kRows;
+}
+
+Status usage(const std::string& message) {
+  return Status(Code::kInvalidArgument, message + "; --help lists the options");
+}
+
+}  // namespace
+
+bool Network::parse(const std::string& text, Network& out) {
+  const size_t slash = text.find('/');
+  in_addr address{};
+  if (inet_pton(AF_INET, text.substr(0, slash).c_str(), &address) != 1) return false;
+  uint32_t bits = 32;
+  if (slash != std::string::npos && !read_whole(text.substr(slash + 1), bits, 0, 32)) return false;
+  out.address = ntohl(address.s_addr);
+  out.mask = bits == 0 ? 0 : ~uint32_t{0} << (32 - bits);
+  return (out.address & ~out.mask) == 0;
+}
+
+bool Options::allows(uint32_t who) const {
+  return allow.empty() || std::any_of(allow.begin(), allow.end(),
+                                      [who](const Network& n) { return n.contains(who); });
+}
+
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
+                                       const std::map<std::string, std::string>& environment) {
+  CommandLine line;
+  std::map<std::string, std::string> settings;
+  for (size_t i = 0; i < arguments.size(); i++) {
+    const std::string& word = arguments[i];
+    if (word == "-h" || word == "--help") line.action = CommandLine::Action::kHelp;
+    if (word == "--version") line.action = CommandLine::Action::kVersion;
+    if (line.action != CommandLine::Action::kServe) return line;
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const auto row = std::find_if(rows().begin(), rows().end(),
+                                  [&name](const Row& r) { return name == r.info.name; });
+    if (row == rows().end()) return usage("no option \"" + word + "\"");
+    if (equals == std::string::npos && i + 1 == arguments.size()) {
+      return usage("option " + name + " needs a value: " + row->info.argument);
+    }
+    const std::string value =
+        equals == std::string::npos ? arguments[++i] : word.substr(equals + 1);
+    if (row->read == nullptr) {
+      settings["interface"] = value;
+    } else if (!row->read(value, line.options)) {
+      return usage("option " + name + ": \"" + value + "\" is not valid; allowed: " + row->allowed);
+    }
+  }
+  if (line.options.job_quota() > line.options.quota) {
+    return usage("option --quota-per-job: more than --quota");
+  }
+  Result<Config> config = Config::resolve(settings, environment);
+  if (!config.ok()) return config.status();
+  line.options.config = std::move(config).value();
+  return line;
+}
+
+std::string help_text() {
+  std::string text =
+      "usage: torch-mcast aggregator [OPTIONS]\n"
+      "       torch-mcast aggregator status [--json]\n\n"
+      "Folds reductions of torch-mcast groups that name this host in MCAST_AGGREGATORS, until "
+      "SIGTERM.\n"
+      "Settings of the transports are taken from MCAST_* variables, as by ranks.\n\noptions:\n";
+  for (const Row& row : rows()) {
+    text += "  " + std::string(row.info.name) + " " + row.info.argument + "\n      " +
+            row.info.help + "\n      default: " + row.info.fallback + "\n";
+  }
+  return text + "  --version\n  -h, --help\n";
+}
+
+const std::vector<OptionInfo>& option_table() {
+  static const auto* const kTable = [] {
+    auto* table = new std::vector<OptionInfo>;
+    for (const Row& row : rows()) table->push_back(row.info);
+    return table;
+  }();
+  return *kTable;
+}
+
+}  // namespace mcast::service

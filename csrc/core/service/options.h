@@ -1,0 +1,62 @@
+// What an aggregator is told when it starts: its command line, which also makes its help.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast::service {
+
+// Addresses of IPv4: "10.0.0.0/8", "10.1.2.3".
+struct Network {
+  uint32_t address = 0, mask = 0;  // host byte order
+
+  // False: it is none, or has bits behind its prefix.
+  static bool parse(const std::string& text, Network& out);
+  bool contains(uint32_t host) const { return (host & mask) == address; }
+};
+
+struct Options {
+  std::string host;      // to listen at: a name or numeric IPv4 address; empty: all addresses
+  uint16_t port = 7117;  // 0: any that is free
+  uint32_t lanes = 1;
+  uint64_t quota = 512u << 20;  // bytes, of all jobs
+  uint64_t quota_per_job = 0;   // bytes; 0: a quarter of `quota`
+  uint32_t jobs = 16;
+  uint64_t rate = 0;  // bits per second of this host's link; 0: not told
+  Nanos deadline = kSecond;
+  std::vector<Network> allow;  // who may ask; empty: everybody
+  std::string status;          // path of the status socket; empty: the default one
+  Config config;               // of the stations' transports
+
+  uint64_t job_quota() const { return quota_per_job != 0 ? quota_per_job : quota / 4; }
+  // Whether this host (host byte order) may ask.
+  bool allows(uint32_t host) const;
+};
+
+struct CommandLine {
+  enum class Action { kServe, kHelp, kVersion } action = Action::kServe;
+  Options options;
+};
+
+// `arguments`: without the program's name. kInvalidArgument names the option, the value and what is
+// allowed. Settings of the transports come from `environment` (Config::read_environment()).
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
+                                       const std::map<std::string, std::string>& environment);
+// The text of --help.
+std::string help_text();
+
+// One row of the table of options, for docs.
+struct OptionInfo {
+  const char* name;      // "--quota"
+  const char* argument;  // "BYTES"
+  const char* fallback;  // for people: "512M"
+  const char* help;
+};
+const std::vector<OptionInfo>& option_table();
+
+}  // namespace mcast::service

@@ -1,0 +1,50 @@
+// Which segments of an operation are a station's own: known once the ranks have told it the roster
+// that the operation is dealt by. Versions come and go while the station stays. Pure.
+//
+// Not thread-safe: the station's thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "aggregation/operation.h"
+#include "wire/admission.h"
+#include "wire/aggregation.h"
+
+namespace mcast::service {
+
+// The list of station `index` of a roster for one operation, as the ranks deal it; or why there is
+// none.
+using DealWork = std::function<Result<std::unique_ptr<const aggregation::WorkList>>(
+    const wire::Ask& ask, const wire::StationRoster& roster, size_t index,
+    const wire::Descriptor& descriptor)>;
+
+class StationPlanner final : public aggregation::Planner {
+ public:
+  // Versions that are kept: operations of the last one are open while the next one begins.
+  static constexpr size_t kVersions = 4;
+
+  // `uid`: of the station's stream endpoint.
+  StationPlanner(const wire::Ask& ask, uint64_t uid, DealWork deal)
+      : ask_(ask), uid_(uid), deal_(std::move(deal)) {}
+
+  // A rank has told of a roster. The same again changes nothing. Not ok: it differs from what
+  // another rank has told of this version, or does not name the station.
+  Status learn(const wire::StationRoster& roster);
+
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(
+      uint32_t roster, const wire::Descriptor& descriptor) const override;
+
+ private:
+  struct Known {
+    wire::StationRoster roster;
+    size_t index = 0;  // the station's
+  };
+  const wire::Ask ask_;
+  const uint64_t uid_;
+  const DealWork deal_;
+  std::deque<Known> known_;  // by version, ascending
+};
+
+}  // namespace mcast::service

@@ -1,0 +1,212 @@
+// The loop: what has come from the ranks, then the station's turn, then sleep in the transport
+// until traffic, a wake-up or the next deadline. The stream has shown the uid of whoever speaks, so
+// a frame's sender is looked up by its peer; only the ranks of the ask get in at all.
+//
+// The report is copied out a few times a second, and whenever the thread goes to sleep, so that
+// readers never wait for the station nor it for them.
+#include "service/station_thread.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "base/signals_blocked.h"
+#include "engine/clock.h"
+#include "wire/frame.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr Nanos kLongestSleep = kSecond;
+constexpr Nanos kReportEvery = 100 * kMilli;
+constexpr Nanos kGoodbyeStep = 5 * kMilli;
+
+Nanos thread_cpu_time() {
+  timespec used{};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<Nanos>(used.tv_sec) * kSecond + used.tv_nsec;
+}
+
+// Of the hosts whose bits are set.
+std::vector<Member> ranks_of(const Hosts& hosts, const std::vector<uint64_t>& bits) {
+  std::vector<Member> ranks;
+  for (uint32_t h = 0; h < hosts.count() && h / 64 < bits.size(); h++) {
+    if ((bits[h / 64] >> (h % 64) & 1) == 0) continue;
+    ranks.insert(ranks.end(), hosts.members(h).begin(), hosts.members(h).end());
+  }
+  return ranks;
+}
+
+}  // namespace
+
+StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transport)
+    : spec_(std::move(spec)),
+      transport_(std::move(transport)),
+      address_(transport_->stream().address(false)),
+      largest_datagram_(static_cast<uint32_t>(transport_->datagram().max_datagram({1, 1, false}))),
+      planner_(spec_.ask, address_.uid, spec_.deal),
+      station_(spec_.params, planner_, *this, counters_, monotonic_now()),
+      peers_(transport_->stream().expect(spec_.ask.uids)),
+      connected_(spec_.ask.uids.size()) {
+  members_.assign(*std::max_element(peers_.begin(), peers_.end()) + 1, kNoMember);
+  for (size_t m = 0; m < peers_.size(); m++) members_[peers_[m]] = static_cast<Member>(m);
+  live_.address = address_.host + ":" + std::to_string(address_.port);
+  live_.memory = station_.job()->memory();
+  report_ = live_;
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { loop(); });
+}
+
+StationThread::~StationThread() {
+  end(0);
+  thread_.join();
+}
+
+wire::Accept::Station StationThread::where() const {
+  return {.uid = address_.uid, .host = address_.host, .port = address_.port, .capacity = 0};
+}
+
+void StationThread::end(Nanos patience) {
+  Nanos nobody = kNever;
+  if (end_at_.compare_exchange_strong(nobody, monotonic_now() + patience)) transport_->wake();
+}
+
+std::optional<std::string> StationThread::ended() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return ended_;
+}
+
+StationReport StationThread::report() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return report_;
+}
+
+void StationThread::loop() {
+  pthread_setname_np(pthread_self(), spec_.name.substr(0, 15).c_str());
+  while (end_at_.load() == kNever && !ended_) {
+    if (!turn()) sleep();
+  }
+  set_busy(false);
+  station_.on_bye();  // its memory is given back before the goodbye, which may take a while
+  if (ended_) spec_.on_end();
+  say_goodbye();
+  publish(monotonic_now());
+  finished_.store(true);
+  spec_.on_end();
+}
+
+bool StationThread::turn() {
+  now_ = monotonic_now();
+  const size_t events =
+      transport_->stream().poll(*this, now_) + transport_->datagram().receive(*this, kMaxBulkFrame);
+  station_.advance(now_);
+  if (station_.closed()) close(*station_.closed());
+  set_busy(station_.job() != nullptr && station_.job()->operations() > 0);
+  changed_ = changed_ || events > 0;
+  if (changed_ && now_ - published_ >= kReportEvery) publish(now_);
+  return events > 0;
+}
+
+void StationThread::sleep() {
+  Nanos until = std::min(station_.deadline(), now_ + kLongestSleep);
+  if (changed_) until = std::min(until, published_ + kReportEvery);
+  if (const Nanos now = monotonic_now(); until > now) transport_->wait(until - now);
+}
+
+void StationThread::say_goodbye() {
+  while (!transport_->stream().close_peers(monotonic_now()) && monotonic_now() < end_at_.load()) {
+    transport_->wait(kGoodbyeStep);
+  }
+}
+
+void StationThread::on_frame(PeerId peer, Channel, ConstBytes frame) {
+  const Member from = peer < members_.size() ? members_[peer] : kNoMember;
+  if (from == kNoMember) return;  // of nobody in the ask
+  connected_[from] = true;
+  wire::FrameHeader header;
+  if (wire::parse_frame(frame, header)) {
+    if (header.type == wire::FrameType::kRoster) return on_roster(from, frame);
+    note(header, frame.size() - wire::kFrameHeader);
+  }
+  station_.on_frame(from, frame, now_);
+}
+
+void StationThread::on_roster(Member from, ConstBytes frame) {
+  wire::FrameHeader header;
+  wire::StationRoster roster;
+  if (!wire::parse_frame(frame, header) || !wire::verify_frame(frame) || header.member != from ||
+      header.group_tag != spec_.params.tag ||
+      !wire::parse_roster(frame.subspan(wire::kFrameHeader), roster)) {
+    counters_.add(Counter::agg_malformed);
+    return close("rank " + std::to_string(from) + " sent a roster that does not parse");
+  }
+  if (const Status status = planner_.learn(roster); !status.ok()) {
+    counters_.add(Counter::agg_malformed);
+    close("rank " + std::to_string(from) + ": " + status.message());
+  }
+}
+
+void StationThread::note(const wire::FrameHeader& header, size_t bytes) {
+  if (header.type == wire::FrameType::kReduceData) live_.folded_bytes += bytes;
+  if (header.type != wire::FrameType::kAggOpen || header.sequence < next_operation_) return;
+  live_.operations++;
+  next_operation_ = uint64_t{header.sequence} + 1;
+}
+
+void StationThread::on_peer_down(PeerId peer, const Status&, bool) {
+  const Member from = peer < members_.size() ? members_[peer] : kNoMember;
+  if (from == kNoMember) return;
+  connected_[from] = false;
+  station_.on_stream_end(from, now_);
+}
+
+void StationThread::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
+  live_.frames_out++;
+  for (const ConstBytes& part : parts) live_.bytes_out += part.size();
+  transport_->stream().send(peers_[to], channel, parts);
+}
+
+size_t StationThread::queued(Member to, Channel channel) const {
+  return transport_->stream().queued(peers_[to], channel);
+}
+
+void StationThread::set_busy(bool busy) {
+  if (busy == busy_) return;
+  busy_ = busy;
+  busy ? spec_.busy->station_begins() : spec_.busy->station_ends();
+}
+
+void StationThread::close(const std::string& why) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (!ended_) ended_ = why;
+}
+
+void StationThread::publish(Nanos now) {
+  published_ = now;
+  changed_ = false;
+  live_.frames_in = counters_.get(Counter::frames_received);
+  live_.bytes_in = counters_.get(Counter::frame_bytes_received);
+  live_.declined = counters_.get(Counter::agg_declined);
+  live_.repeated = counters_.get(Counter::agg_repeated);
+  live_.stale = counters_.get(Counter::agg_stale);
+  live_.malformed = counters_.get(Counter::agg_malformed);
+  live_.connected = static_cast<uint32_t>(std::count(connected_.begin(), connected_.end(), true));
+  aggregation::Job* const job = station_.job();
+  live_.open_operations = job != nullptr ? job->operations() : 0;
+  live_.blocks = job != nullptr ? job->blocks() : 0;
+  live_.memory = job != nullptr ? job->memory() : 0;
+  live_.waits = false;
+  if (job != nullptr) {
+    if (const auto waiting = job->waiting(now)) {
+      live_.waits = true;
+      live_.oldest = waiting->sequence;
+      live_.oldest_since = now - waiting->wait.age_ms * kMilli;
+      live_.missing = ranks_of(spec_.params.hosts, waiting->wait.missing);
+    }
+  }
+  live_.cpu = thread_cpu_time();
+  const std::lock_guard<std::mutex> held(mutex_);
+  report_ = live_;
+}
+
+}  // namespace mcast::service

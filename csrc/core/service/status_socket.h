@@ -1,0 +1,62 @@
+// The unix socket at which `torch-mcast aggregator status` asks: whoever connects is sent one text
+// and the end. Not thread-safe: one thread calls everything.
+#pragma once
+
+#include <poll.h>
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "transport/udp/socket.h"
+
+namespace mcast::service {
+
+// Where it is unless somebody says otherwise: the first of these whose folder is there or can be
+// made: /run/torch-mcast, $XDG_RUNTIME_DIR/torch-mcast. Empty: none.
+std::string default_status_path();
+
+class StatusSocket {
+ public:
+  // Readers at once, at most; further ones wait.
+  static constexpr size_t kMostReaders = 16;
+  // Time to read the text.
+  static constexpr Nanos kPatience = 5 * kSecond;
+
+  StatusSocket() = default;
+  ~StatusSocket() { close(); }
+  StatusSocket(const StatusSocket&) = delete;
+  StatusSocket& operator=(const StatusSocket&) = delete;
+
+  // Takes the place of a socket that nobody listens at. kUnavailable: another process does.
+  Status open(const std::string& path);
+  // Also removes the file.
+  void close();
+  // Empty: not open.
+  const std::string& path() const { return path_; }
+
+  // As of Door.
+  void watch(std::vector<pollfd>& list);
+  void serve(std::span<const pollfd> ready, Nanos now, const std::function<std::string()>& text);
+  Nanos deadline() const;
+
+ private:
+  struct Reader {
+    Fd fd;
+    std::string text;
+    size_t sent = 0;
+    Nanos until = 0;
+  };
+  // False: it is done with.
+  static bool write(Reader& reader);
+
+  Fd listener_;
+  std::string path_;
+  std::vector<Reader> readers_;
+  bool listening_ = false;  // in the last watch()
+};
+
+}  // namespace mcast::service

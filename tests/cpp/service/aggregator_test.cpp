@@ -1,0 +1,399 @@
+// An aggregator over real loopback sockets: who gets in, what strangers cost, how jobs work beside
+// each other, and that everything they took is given back when they end.
+#include "service/aggregator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/descriptors.h"
+#include "engine/clock.h"
+#include "service/service_world.h"
+
+namespace mcast::service {
+namespace {
+
+using test::Asker;
+using test::eventually;
+using test::Ranks;
+using test::some_ask;
+using ::testing::HasSubstr;
+
+size_t threads() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+class AggregatorTest : public ::testing::Test {
+ protected:
+  void start(const Options& options) {
+    auto made = Aggregator::start(options, test::simple_deal());
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    aggregator_ = std::move(made).value();
+  }
+  Asker asker() { return Asker(aggregator_->port()); }
+  static wire::Refuse refusal(Asker& asker) {
+    const auto record = asker.receive();
+    if (!record) return {"none", "no answer"};
+    const auto* const no = std::get_if<wire::Refuse>(&*record);
+    return no != nullptr ? *no : wire::Refuse{"none", "another record"};
+  }
+  static std::optional<wire::Accept> acceptance(Asker& asker) {
+    const auto record = asker.receive();
+    if (!record || !std::holds_alternative<wire::Accept>(*record)) return std::nullopt;
+    return std::get<wire::Accept>(*record);
+  }
+  bool served(size_t jobs) {
+    return eventually([&] { return aggregator_->report().jobs.size() == jobs; });
+  }
+  std::string last_end() {
+    const Report report = aggregator_->report();
+    return report.ended.empty() ? "none" : report.ended.back().why;
+  }
+  uint64_t refused(Refusal why) { return aggregator_->report().refused[static_cast<size_t>(why)]; }
+
+  std::unique_ptr<Aggregator> aggregator_;
+};
+
+TEST_F(AggregatorTest, AnAskIsAcceptedWithItsStations) {
+  Options options = test::loopback_options();
+  options.lanes = 3;
+  start(options);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(some_ask(4)));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  EXPECT_NE(accept->process, 0u);
+  EXPECT_GT(accept->mtu, 1000u);
+  EXPECT_GT(accept->quota, 0u);
+  ASSERT_EQ(accept->stations.size(), 3u);
+  std::set<uint64_t> uids;
+  for (const auto& station : accept->stations) {
+    EXPECT_EQ(station.host, "127.0.0.1");
+    EXPECT_NE(station.port, 0);
+    EXPECT_EQ(station.capacity, 65536u / 3);
+    uids.insert(station.uid);
+  }
+  EXPECT_EQ(uids.size(), 3u);
+  const Report report = aggregator_->report();
+  ASSERT_EQ(report.jobs.size(), 1u);
+  EXPECT_EQ(report.jobs[0].quota, accept->quota);
+  EXPECT_EQ(report.quota_used, accept->quota);
+  EXPECT_EQ(report.jobs[0].stations.size(), 3u);
+}
+
+TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
+  Options options = test::loopback_options();
+  options.jobs = 1;
+  options.quota_per_job = 8 << 20;
+  start(options);
+  const auto refuses = [&](const wire::Ask& ask) {
+    Asker a = asker();
+    EXPECT_TRUE(a.send(ask));
+    const wire::Refuse no = refusal(a);
+    EXPECT_TRUE(a.closed());
+    return no.code + ": " + no.text;
+  };
+  wire::Ask other = some_ask(3);
+  other.version = "7.0.0";
+  EXPECT_THAT(refuses(other), HasSubstr("version: the aggregator has torch-mcast"));
+  wire::Ask large = some_ask(3);
+  large.memory = 9 << 20;
+  EXPECT_THAT(refuses(large), HasSubstr("quota: quota per job 8M"));
+  wire::Ask verbs = some_ask(3);
+  verbs.transport = "pigeons";
+  EXPECT_THAT(refuses(verbs), HasSubstr("transport: the group uses the transport pigeons"));
+  Asker served = asker();
+  ASSERT_TRUE(served.send(some_ask(3)));
+  ASSERT_TRUE(acceptance(served));
+  EXPECT_THAT(refuses(some_ask(3)), HasSubstr("jobs: 1 jobs of at most 1 are served"));
+  for (const Refusal why : {Refusal::version, Refusal::quota, Refusal::transport, Refusal::jobs}) {
+    EXPECT_EQ(refused(why), 1u) << refusal_name(why);
+  }
+  EXPECT_TRUE(served.send(wire::Bye{}));
+  EXPECT_TRUE(this->served(0));
+  Asker next = asker();
+  ASSERT_TRUE(next.send(some_ask(3)));
+  EXPECT_TRUE(acceptance(next)) << "the place is free again";
+}
+
+TEST_F(AggregatorTest, HostsThatAreNotAllowedAreRefused) {
+  Options options = test::loopback_options();
+  options.allow.resize(1);
+  ASSERT_TRUE(Network::parse("10.0.0.0/8", options.allow[0]));
+  start(options);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(some_ask(3)));
+  const wire::Refuse no = refusal(a);
+  EXPECT_EQ(no.code, "network");
+  EXPECT_THAT(no.text, HasSubstr("127.0.0.1"));
+}
+
+TEST_F(AggregatorTest, GarbageIsTurnedAwayAndTheNextAskIsServed) {
+  start(test::loopback_options());
+  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+                                   std::string(100, '\0'), std::string(100, '\xff')}) {
+    Asker a = asker();
+    ASSERT_TRUE(a.send_raw(bytes));
+    EXPECT_TRUE(a.closed());
+  }
+  {
+    Asker a = asker();
+    ASSERT_TRUE(a.send_raw(wire::framed("record=nonsense\n")));
+    EXPECT_EQ(refusal(a).code, "malformed");
+  }
+  EXPECT_EQ(refused(Refusal::malformed), 4u);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(some_ask(3)));
+  EXPECT_TRUE(acceptance(a));
+}
+
+TEST_F(AggregatorTest, AnAskInPiecesIsRead) {
+  start(test::loopback_options());
+  Asker a = asker();
+  const std::string bytes = wire::framed(encode(some_ask(3)));
+  for (size_t at = 0; at < bytes.size(); at += 50) {
+    ASSERT_TRUE(a.send_raw(std::string_view(bytes).substr(at, 50)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(acceptance(a));
+}
+
+TEST_F(AggregatorTest, HalfAnAskIsWaitedForAFewSecondsOnly) {
+  start(test::loopback_options());
+  Asker half = asker();
+  const Nanos before = monotonic_now();
+  ASSERT_TRUE(half.send_raw(wire::framed(encode(some_ask(3))).substr(0, 100)));
+  EXPECT_TRUE(half.closed());
+  EXPECT_GE(monotonic_now() - before, Door::kAskPatience - 100 * kMilli);
+  EXPECT_EQ(refused(Refusal::malformed), 1u);
+}
+
+// Connections that say half a record or nothing are bounded in number and time, and do not keep
+// others out.
+TEST_F(AggregatorTest, SilentConnectionsGiveWay) {
+  start(test::loopback_options());
+  const uint64_t before = descriptor_use().open;
+  std::vector<Asker> silent;
+  for (size_t i = 0; i < 2 * Door::kMostAsking; i++) {
+    silent.emplace_back(aggregator_->port());
+    if (i % 2 == 0) {
+      ASSERT_TRUE(silent.back().send_raw(wire::framed(encode(some_ask(3))).substr(0, 20)));
+    }
+  }
+  const uint64_t ours = silent.size();
+  EXPECT_LE(descriptor_use().open, before + ours + Door::kMostAsking + 8);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(some_ask(3)));
+  EXPECT_TRUE(acceptance(a));
+  EXPECT_TRUE(silent.front().closed());
+}
+
+TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
+  start(test::loopback_options());
+  Ranks ranks(3);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  ranks.meet(accept->stations[0]);
+  for (Member m = 0; m < 3; m++) EXPECT_TRUE(ranks.ping(m));
+  for (uint32_t op = 0; op < 20; op++) {
+    ASSERT_TRUE(ranks.reduce_scatter(op, 1 + op * 3, op)) << "operation " << op;
+  }
+  StationReport station;  // tells of what was a moment ago
+  EXPECT_TRUE(eventually([&] {
+    station = aggregator_->report().jobs[0].stations[0];
+    return station.operations == 20 && station.open_operations == 0;
+  }));
+  EXPECT_EQ(station.connected, 3u);
+  EXPECT_EQ(station.malformed, 0u);
+  EXPECT_GT(station.cpu, 0);
+  uint64_t segments = 0;
+  for (uint32_t op = 0; op < 20; op++) segments += 3 * (1 + op * 3);
+  EXPECT_GE(station.folded_bytes, 3 * segments * test::kSegment);
+  EXPECT_LT(station.folded_bytes, 3 * segments * (test::kSegment + 100));
+  EXPECT_GE(station.bytes_out, segments * test::kSegment);
+  EXPECT_LE(station.memory, accept->quota);
+}
+
+// Two groups whose tags are equal: frames belong to whoever the stream says.
+TEST_F(AggregatorTest, JobsWithEqualTagsDoNotMeet) {
+  start(test::loopback_options());
+  Ranks one(3, 5), two(2, 5);
+  Asker a = asker(), b = asker();
+  ASSERT_TRUE(a.send(one.ask()));
+  ASSERT_TRUE(b.send(two.ask()));
+  const auto first = acceptance(a), second = acceptance(b);
+  ASSERT_TRUE(first && second);
+  one.meet(first->stations[0]);
+  two.meet(second->stations[0]);
+  for (uint32_t op = 0; op < 5; op++) {
+    ASSERT_TRUE(one.reduce_scatter(op, 4, op));
+    ASSERT_TRUE(two.reduce_scatter(op, 6, 100 + op));
+  }
+  // One of them misbehaves: the other does not notice.
+  one.send(0, Channel::kReduce, {wire::FrameType::kAbort, 1, 0, 5, 0, 0}, {});
+  EXPECT_TRUE(one.lost(1));
+  EXPECT_TRUE(served(1));
+  EXPECT_THAT(last_end(), HasSubstr("rank 0 sent a frame that no station takes"));
+  ASSERT_TRUE(two.reduce_scatter(5, 6, 105));
+}
+
+TEST_F(AggregatorTest, AnEndpointThatIsNotInTheAskDoesNotGetIn) {
+  start(test::loopback_options());
+  Ranks ranks(2), strangers(2);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  strangers.meet(accept->stations[0]);
+  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(ranks.reduce_scatter(0, 3, 1));
+  EXPECT_TRUE(eventually([&] { return aggregator_->report().jobs[0].stations[0].connected == 2; }));
+  EXPECT_TRUE(strangers.lost(0));
+}
+
+TEST_F(AggregatorTest, ABadRosterEndsTheJobWithTheReason) {
+  start(test::loopback_options());
+  Ranks ranks(2);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  wire::Accept::Station other = accept->stations[0];
+  ranks.meet(other);
+  ASSERT_TRUE(ranks.reduce_scatter(0, 1, 1));
+  other.capacity++;
+  ranks.meet(other);
+  EXPECT_TRUE(served(0));
+  EXPECT_THAT(last_end(), HasSubstr("roster 1 is another one than a rank has told of"));
+}
+
+// Whatever ends a job: its threads, descriptors and quota are as before.
+TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
+  Options options = test::loopback_options();
+  options.lanes = 2;
+  start(options);
+  const auto lives = [&](const char* how, auto end) {
+    const size_t threads_before = threads();
+    const uint64_t open_before = descriptor_use().open;
+    {
+      Ranks ranks(3);
+      Asker a = asker();
+      ASSERT_TRUE(a.send(ranks.ask()));
+      const auto accept = acceptance(a);
+      ASSERT_TRUE(accept);
+      EXPECT_GE(threads(), threads_before + 2);
+      ranks.meet(accept->stations[0]);
+      ASSERT_TRUE(ranks.reduce_scatter(0, 4, 9));
+      end(a, ranks);
+      EXPECT_TRUE(served(0)) << how;
+    }
+    EXPECT_THAT(last_end(), HasSubstr(how));
+    EXPECT_EQ(aggregator_->report().quota_used, 0u) << how;
+    EXPECT_TRUE(eventually([&] {
+      return threads() == threads_before && descriptor_use().open == open_before;
+    })) << how;
+  };
+  lives("the group has ended", [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(wire::Bye{})); });
+  lives("all ranks have left", [](Asker&, Ranks& ranks) { ranks.leave(); });
+  lives("all ranks have left", [](Asker& a, Ranks& ranks) {
+    a.hang_up();  // the job goes on while there are ranks
+    EXPECT_TRUE(ranks.reduce_scatter(1, 2, 3));
+    for (Member m = 0; m < 3; m++) ranks.part(m);
+  });
+  lives("its asker broke the protocol", [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(some_ask(3))); });
+  lives("rank 1 sent", [](Asker&, Ranks& ranks) {
+    ranks.send(1, Channel::kReduce, {wire::FrameType::kCredit, 1, 1, ranks.tag(), 0, 0}, {});
+  });
+}
+
+TEST_F(AggregatorTest, WhomAJobWaitsForIsTold) {
+  start(test::loopback_options());
+  Ranks ranks(3);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  ranks.meet(accept->stations[0]);
+  for (const Member m : {Member{0}, Member{1}}) {
+    ranks.open(m, 0, 2);
+    ASSERT_TRUE(ranks.pump([&] { return ranks.granted(m) > 0; }));
+    ranks.contribute(m, 0, 1, 2, 1);
+  }
+  EXPECT_TRUE(ranks.pump([&] {
+    const StationReport s = aggregator_->report().jobs[0].stations[0];
+    return s.waits && s.missing == std::vector<Member>{2};
+  }));
+  EXPECT_THAT(json_text(aggregator_->report()), HasSubstr("\"waits_for_ranks\":[2]"));
+}
+
+TEST_F(AggregatorTest, DrainingTellsGroupsAndWaitsForThem) {
+  start(test::loopback_options());
+  Ranks ranks(2);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
+  aggregator_->end(60 * kSecond);
+  const auto told = a.receive();
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(std::holds_alternative<wire::Draining>(*told));
+  EXPECT_FALSE(aggregator_->over());
+  ASSERT_TRUE(ranks.reduce_scatter(1, 2, 2)) << "what is under way goes on";
+  ASSERT_TRUE(a.send(wire::Bye{}));
+  EXPECT_TRUE(eventually([&] { return aggregator_->over(); }));
+  EXPECT_TRUE(ranks.lost(0));
+}
+
+TEST_F(AggregatorTest, GroupsThatDoNotGoAreLeftWhenTheTimeIsOver) {
+  start(test::loopback_options());
+  Ranks ranks(2);
+  Asker a = asker();
+  ASSERT_TRUE(a.send(ranks.ask()));
+  const auto accept = acceptance(a);
+  ASSERT_TRUE(accept);
+  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
+  aggregator_->end(60 * kSecond);
+  aggregator_->end(100 * kMilli);
+  EXPECT_TRUE(ranks.lost(0));
+  aggregator_->stop(0);
+  EXPECT_TRUE(aggregator_->report().jobs.empty());
+}
+
+TEST_F(AggregatorTest, PortsAndPathsThatAreTakenAreNamed) {
+  Options options = test::loopback_options();
+  start(options);
+  Options same = test::loopback_options();
+  same.port = aggregator_->port();
+  EXPECT_THAT(Aggregator::start(same, test::simple_deal()).status().message(),
+              HasSubstr("listen at 127.0.0.1:" + std::to_string(same.port)));
+  Options path = test::loopback_options();
+  path.status = options.status;
+  EXPECT_THAT(Aggregator::start(path, test::simple_deal()).status().message(),
+              HasSubstr("another aggregator answers at " + options.status));
+  Options nowhere = test::loopback_options();
+  nowhere.host = "no.such.host.invalid";
+  EXPECT_THAT(Aggregator::start(nowhere, test::simple_deal()).status().message(),
+              HasSubstr("no address of no.such.host.invalid"));
+  aggregator_->stop(0);
+  EXPECT_NE(::access(options.status.c_str(), F_OK), 0) << "its socket is gone";
+}
+
+TEST(StatusText, NamesFromOtherHostsAreEscaped) {
+  Report report;
+  report.jobs.resize(1);
+  report.jobs[0].name = "a\"b\\c\n\x01\xff";
+  EXPECT_THAT(json_text(report), HasSubstr("\"name\":\"a\\\"b\\\\c???\""));
+}
+
+}  // namespace
+}  // namespace mcast::service

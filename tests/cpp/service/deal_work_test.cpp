@@ -1,0 +1,73 @@
+// The stations' deal is the ranks' deal: every segment that a station is dealt on one side is on
+// its list on the other, and all lists together are what the ranks do not fold themselves.
+#include "service/deal_work.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "collective/station_deal.h"
+#include "service/service_world.h"
+#include "wire/station_hash.h"
+
+namespace mcast::service {
+namespace {
+
+wire::StationRoster roster_of(uint32_t stations) {
+  wire::StationRoster roster;
+  roster.version = 1;
+  for (uint32_t i = 0; i < stations; i++) {
+    roster.stations.push_back({.process = 1,
+                               .uid = 50 + i,
+                               .capacity = 65536 / (1 + i % 2),
+                               .port = 1,
+                               .host = "10.0.0." + std::to_string(i / 2),
+                               .rack = ""});
+  }
+  return roster;
+}
+
+TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
+  for (const wire::Kind kind : {wire::Kind::kAllreduce, wire::Kind::kReduceScatter}) {
+    const wire::Ask ask = test::some_ask(8);
+    const wire::StationRoster roster = roster_of(3);
+    wire::Descriptor d;
+    d.kind = kind;
+    d.element = static_cast<uint8_t>(Element::kFloat32);
+    d.reduction = static_cast<uint8_t>(Reduction::kSum);
+    d.bytes = kind == wire::Kind::kAllreduce ? 16u << 20 : 2u << 20;
+
+    std::vector<Station> stations(roster.stations.size());
+    const auto hashes = wire::station_hashes(roster);
+    for (size_t i = 0; i < stations.size(); i++) {
+      stations[i].capacity = roster.stations[i].capacity;
+      stations[i].hash = hashes[i];
+    }
+    const StationDeal ranks = deal_out(d, agreed_of(ask), ask.tag, stations);
+    ASSERT_TRUE(ranks.deal);
+    for (uint16_t i = 0; i < stations.size(); i++) {
+      const auto list = deal_work()(ask, roster, i, d);
+      ASSERT_TRUE(list.ok()) << list.status().to_string();
+      ASSERT_EQ((*list)->size(), ranks.deal->length(i));
+      EXPECT_GT((*list)->size(), 0u);
+      for (uint32_t number = 0; number < (*list)->size(); number++) {
+        const aggregation::ListEntry entry = (*list)->at(number);
+        EXPECT_EQ(ranks.deal->executor(entry.owner, entry.segment), i);
+        EXPECT_EQ(entry.bytes, ranks.length(entry.owner, entry.segment));
+      }
+    }
+  }
+}
+
+TEST(DealWork, WhatIsTooSmallIsNotDealt) {
+  wire::Descriptor d;
+  d.kind = wire::Kind::kAllreduce;
+  d.element = static_cast<uint8_t>(Element::kFloat32);
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  d.bytes = 4096;
+  const auto list = deal_work()(test::some_ask(8), roster_of(3), 0, d);
+  ASSERT_FALSE(list.ok());
+  EXPECT_THAT(list.status().message(), ::testing::HasSubstr("stations fold nothing of it"));
+}
+
+}  // namespace
+}  // namespace mcast::service

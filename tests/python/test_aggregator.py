@@ -1,0 +1,230 @@
+"""`torch-mcast aggregator`: the program, its status, its end; the unit file; the page about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_mcast.aggregator import NoAggregator, find_program, read, socket_paths
+from torch_mcast.aggregator.cli import main
+from torch_mcast.aggregator.table import job_rows, show, station_rows, summary
+from torch_mcast.aggregator.units import amount, duration
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "aggregators.md"
+UNIT = ROOT / "tools" / "torch-mcast-aggregator.service"
+COMMAND = [sys.executable, "-m", "torch_mcast", "aggregator"]
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+    )
+
+
+@pytest.fixture
+def aggregator(tmp_path):
+    """One that listens on loopback, and where its status is."""
+    path = tmp_path / "a.sock"
+    process = subprocess.Popen(
+        [*COMMAND, "--listen", "127.0.0.1:0", "--status", str(path), "--quota", "64M"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            read(path)
+            break
+        except NoAggregator:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    yield process, path
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def ask(
+    address: str, while_open: Callable[[], None] = lambda: None, **fields: object
+) -> dict[str, str]:
+    """What the aggregator answers to an ask, as a map."""
+    record = {
+        "record": "ask", "version": "0.0.0", "protocol": 1, "transport": "udp", "tag": 1, "name": "g",
+        "uids": "1 2", "host_of": "0 1", "chunk": 1408, "incast": 1 << 20, "fold": "rank",
+        "aggregate": "careful", "roster": 1, "memory": 0, "link_rate": 0, "rack": "", **fields,
+    }  # fmt: skip
+    text = "".join(f"{key}={value}\n" for key, value in record.items()).encode()
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(len(text).to_bytes(4, "little") + text)
+        stream = connection.makefile("rb")
+        answer = stream.read(int.from_bytes(stream.read(4), "little")).decode()
+        while_open()
+    return dict(line.partition("=")[::2] for line in answer.splitlines())
+
+
+def test_help_and_version_come_from_the_program():
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert "usage: torch-mcast aggregator" in shown.stdout and "--quota-per-job" in shown.stdout
+    assert run("--version").stdout.startswith("torch-mcast aggregator ")
+    assert "torch_mcast.aggregator" not in shown.stderr
+
+
+def test_wrong_options_are_named_and_end_with_2():
+    wrong = run("--quota", "much")
+    assert wrong.returncode == 2
+    assert 'option --quota: "much" is not valid; allowed: 1M to 16384G' in wrong.stderr
+
+
+def test_an_address_that_is_not_ours_ends_with_1():
+    wrong = run("--listen", "192.0.2.1:7117")
+    assert wrong.returncode == 1
+    assert "listen at 192.0.2.1:7117" in wrong.stderr
+
+
+def test_status_as_json_and_as_tables(aggregator, capsys):
+    _, path = aggregator
+    asked = run("status", "--json", "--socket", str(path))
+    assert asked.returncode == 0, asked.stderr
+    status = json.loads(asked.stdout)
+    assert status["limits"]["quota"] == 64 << 20 and status["limits"]["quota_per_job"] == 16 << 20
+    assert status["jobs"] == [] and set(status["refused"].values()) == {0}
+    shown = run("status", "--socket", str(path))
+    assert shown.returncode == 0, shown.stderr
+    assert f"at {status['address']}" in shown.stdout and "0 of 16 jobs" in shown.stdout
+
+
+def test_a_refusal_is_counted_and_shown(aggregator):
+    _, path = aggregator
+    answer = ask(read(path)["address"])
+    assert answer["record"] == "refuse" and answer["code"] == "version"
+    assert "0.0.0" in answer["text"]
+    assert read(path)["refused"]["version"] == 1
+    assert "refused: 1 version" in summary(read(path))
+
+
+def test_a_job_is_shown_while_it_lives(aggregator, capsys):
+    _, path = aggregator
+    status = read(path)
+    seen = {}
+
+    answer = ask(
+        status["address"],
+        lambda: seen.update(read(path)),
+        version=status["version"],
+        protocol=status["protocol"],
+    )
+    assert answer["record"] == "accept" and answer["station0"].endswith("127.0.0.1")
+    (job,) = seen["jobs"]
+    assert (job["name"], job["ranks"], job["asker_connected"]) == ("g", 2, True)
+    assert 0 < job["quota_used"] <= job["quota"] == int(answer["quota"])
+    assert len(job_rows(seen)) == 1 and station_rows(seen)[0][2] == "0 of 2"
+    show(seen)
+    assert "g" in capsys.readouterr().out
+
+
+def test_sigterm_ends_it_in_order(aggregator):
+    process, path = aggregator
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert not path.exists()
+    log = process.stderr.read()
+    assert "listens at 127.0.0.1:" in log and "draining: 0 jobs" in log
+
+
+def test_a_second_one_says_that_the_path_is_in_use(aggregator):
+    _, path = aggregator
+    second = run("--listen", "127.0.0.1:0", "--status", str(path))
+    assert second.returncode == 1
+    assert f"another aggregator answers at {path}" in second.stderr
+
+
+def test_a_socket_that_was_left_behind_is_replaced(aggregator):
+    process, path = aggregator
+    process.kill()
+    process.wait()
+    assert path.exists()
+    again = subprocess.Popen([*COMMAND, "--listen", "127.0.0.1:0", "--status", str(path)])
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                read(path)
+                break
+            except NoAggregator:
+                assert again.poll() is None and time.monotonic() < deadline
+                time.sleep(0.02)
+    finally:
+        again.kill()
+        again.wait()
+
+
+def test_nobody_answers(tmp_path, monkeypatch, capsys):
+    assert main(["status", "--socket", str(tmp_path / "none")]) == 1
+    assert "no aggregator answers: " in capsys.readouterr().err
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert socket_paths()[-1] == tmp_path / "torch-mcast" / "aggregator.sock"
+
+
+def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("torch_mcast.aggregator.program.__file__", str(tmp_path / "a" / "b.py"))
+    assert main(["--help"]) == 1
+    assert "was built without it" in capsys.readouterr().err
+
+
+def test_amounts_and_times():
+    assert [amount(v) for v in (0, 1023, 1536, 4 << 20)] == ["0", "1023", "1.5K", "4.0M"]
+    assert amount(1.5e9, 1000) == "1.5G" and amount(2e15, 1000) == "2000.0T"
+    assert [duration(v) for v in (5, 600, 8000)] == ["5 s", "10 min", "2.2 h"]
+
+
+def options() -> list[tuple[str, str, str, str]]:
+    """name, argument, help, default: of --help."""
+    text = subprocess.run(
+        [find_program(), "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    return re.findall(r"^  (--[a-z-]+) (\S+)\n      (.+)\n      default: (.+)$", text, re.M)
+
+
+def test_the_page_has_the_table_of_options():
+    page = PAGE.read_text()
+    assert len(options()) >= 10
+    for name, argument, meaning, default in options():
+        assert f"| `{name}` | `{argument}` | {default} | {meaning} |" in page
+
+
+def test_the_page_has_every_refusal():
+    text = (ROOT / "csrc/core/service/admission.h").read_text()
+    codes = re.findall(r"^  X\((\w+), ", text, re.M)
+    assert len(codes) >= 9
+    for code in codes:
+        assert f"| `{code}` | " in PAGE.read_text()
+
+
+def test_the_unit_is_one_that_systemd_takes():
+    unit = UNIT.read_text()
+    for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "Restart=always", "MemoryMax="):
+        assert line in unit
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True
+        )
+        assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,43 @@
+"""Asking an aggregator of this host how it is: one JSON document from its unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 5.0
+
+
+class NoAggregator(Exception):
+    """Nobody answers; the text says where it was tried."""
+
+
+def socket_paths() -> list[Path]:
+    """Where an aggregator's socket may be, unless it was told otherwise (--status)."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    folders = [Path("/run"), *([Path(own)] if own else [])]
+    return [folder / "torch-mcast" / "aggregator.sock" for folder in folders]
+
+
+def _ask(path: Path) -> Any:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        connection.connect(str(path))
+        pieces = []
+        while piece := connection.recv(1 << 16):
+            pieces.append(piece)
+    return json.loads(b"".join(pieces))
+
+
+def read(path: str | Path | None = None) -> dict[str, Any]:
+    """The status of the aggregator at this socket, or of the first that answers at a usual place."""
+    tried = []
+    for place in [Path(path)] if path else socket_paths():
+        try:
+            return _ask(place)
+        except (OSError, ValueError) as error:
+            tried.append(f"{place}: {error}")
+    raise NoAggregator("no aggregator answers: " + "; ".join(tried))
