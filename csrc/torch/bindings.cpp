@@ -99,6 +99,20 @@ void apply_keywords(McastOptions& options, const py::kwargs& keywords) {
   }
 }
 
+py::list aggregator_rows(const GroupStats& stats) {
+  py::list rows;
+  for (const AggregatorStats& aggregator : stats.aggregators) {
+    py::dict row;
+    row["address"] = aggregator.address;
+    row["state"] = aggregator.state;
+    row["reason"] = aggregator.reason;
+    row["stations"] = aggregator.stations;
+    row["capacity"] = aggregator.capacity;
+    rows.append(row);
+  }
+  return rows;
+}
+
 py::dict stats_dict(const ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -113,16 +127,6 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
     row["received_bytes"] = stats.repair_from_to[peer].first;
     row["sent_bytes"] = stats.repair_from_to[peer].second;
     repairs[py::int_(peer)] = row;
-  }
-  py::list aggregators;
-  for (const AggregatorStats& aggregator : stats.aggregators) {
-    py::dict row;
-    row["address"] = aggregator.address;
-    row["state"] = aggregator.state;
-    row["reason"] = aggregator.reason;
-    row["stations"] = aggregator.stations;
-    row["capacity"] = aggregator.capacity;
-    aggregators.append(row);
   }
   py::dict calls;
   py::dict bytes;
@@ -146,13 +150,13 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["contributions"] = stats.contributions;
   result["fold"] = stats.fold;
   result["streams"] = stats.streams;
-  result["aggregators"] = aggregators;
+  result["aggregators"] = aggregator_rows(stats);
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;
   result["segment"] = stats.segment;
-  result["next_sequence"] = stats.next_sequence;
-  result["next_reduce_sequence"] = stats.next_reduce_sequence;
+  result["next_sequence"] = stats.next_sequence.multicast;
+  result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["failure"] = stats.failure;
   result["fallback"] = backend.fallback_names();
   result["calls"] = calls;

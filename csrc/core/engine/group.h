@@ -41,7 +41,8 @@ struct Reducing {
 
 // What all ranks must agree on besides kind, sizes and root: shown in mismatch errors.
 struct OpLabel {
-  uint8_t element = 0;    // the caller's code of the element type (c10::ScalarType)
+  // The caller's code of the element type (c10::ScalarType); a reduction's is its Element.
+  uint8_t element = 0;
   const char* name = "";  // static; name of the public op, for messages
 };
 
@@ -89,8 +90,9 @@ struct GroupStats {
   size_t window = 0;             // payload bytes in flight per root when the group is alone
   size_t eager = 0;              // bytes
   size_t segment = 0;            // bytes of a contribution frame of large reductions
-  uint64_t next_sequence = 0;    // of the multicast lane
-  uint64_t next_reduce_sequence = 0;                       // of the reduce lane
+  struct {
+    uint64_t multicast = 0, reduce = 0;  // lanes
+  } next_sequence;
   std::string failure;                                     // empty, or why the group is poisoned
   std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together
   std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them

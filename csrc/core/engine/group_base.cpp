@@ -115,8 +115,8 @@ GroupStats GroupBase::common_stats() const {
       s.path = state_->path;
       s.reason = state_->reason;
     }
-    s.next_sequence = state_->next.multicast;
-    s.next_reduce_sequence = state_->next.reduce;
+    s.next_sequence.multicast = state_->next.multicast;
+    s.next_sequence.reduce = state_->next.reduce;
     s.failure = state_->failure.message();
   }
   s.counters.reserve(kCounterCount);

@@ -249,7 +249,8 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
   advise_memory(args.inputs);
   if (args.inputs.empty() || !same(args.inputs[0], args.output)) advise_memory(args.output);
   Post p;
-  p.descriptor = {kind, options.label.element, root, bytes, name};
+  // Stations fold by what the descriptor says.
+  p.descriptor = {kind, static_cast<uint8_t>(args.element), root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
   return push(LaneId::kReduce, std::move(p), std::move(options),

@@ -50,9 +50,9 @@ StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transp
       connected_(spec_.ask.uids.size()) {
   members_.assign(*std::max_element(peers_.begin(), peers_.end()) + 1, kNoMember);
   for (size_t m = 0; m < peers_.size(); m++) members_[peers_[m]] = static_cast<Member>(m);
-  live_.address = address_.host + ":" + std::to_string(address_.port);
-  live_.memory = station_.job()->memory();
-  report_ = live_;
+  live_.report.address = address_.host + ":" + std::to_string(address_.port);
+  live_.report.memory = station_.job()->memory();
+  report_ = live_.report;
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { loop(); });
 }
@@ -102,14 +102,14 @@ bool StationThread::turn() {
   station_.advance(now_);
   if (station_.closed()) close(*station_.closed());
   set_busy(station_.job() != nullptr && station_.job()->operations() > 0);
-  changed_ = changed_ || events > 0;
-  if (changed_ && now_ - published_ >= kReportEvery) publish(now_);
+  live_.changed = live_.changed || events > 0;
+  if (live_.changed && now_ - live_.published >= kReportEvery) publish(now_);
   return events > 0;
 }
 
 void StationThread::sleep() {
   Nanos until = std::min(station_.deadline(), now_ + kLongestSleep);
-  if (changed_) until = std::min(until, published_ + kReportEvery);
+  if (live_.changed) until = std::min(until, live_.published + kReportEvery);
   if (const Nanos now = monotonic_now(); until > now) transport_->wait(until - now);
 }
 
@@ -147,9 +147,9 @@ void StationThread::on_roster(Member from, ConstBytes frame) {
 }
 
 void StationThread::note(const wire::FrameHeader& header, size_t bytes) {
-  if (header.type == wire::FrameType::kReduceData) live_.folded_bytes += bytes;
+  if (header.type == wire::FrameType::kReduceData) live_.report.folded_bytes += bytes;
   if (header.type != wire::FrameType::kAggOpen || header.sequence < next_operation_) return;
-  live_.operations++;
+  live_.report.operations++;
   next_operation_ = uint64_t{header.sequence} + 1;
 }
 
@@ -161,8 +161,8 @@ void StationThread::on_peer_down(PeerId peer, const Status&, bool) {
 }
 
 void StationThread::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
-  live_.frames_out++;
-  for (const ConstBytes& part : parts) live_.bytes_out += part.size();
+  live_.report.frames_out++;
+  for (const ConstBytes& part : parts) live_.report.bytes_out += part.size();
   transport_->stream().send(peers_[to], channel, parts);
 }
 
@@ -182,31 +182,32 @@ void StationThread::close(const std::string& why) {
 }
 
 void StationThread::publish(Nanos now) {
-  published_ = now;
-  changed_ = false;
-  live_.frames_in = counters_.get(Counter::frames_received);
-  live_.bytes_in = counters_.get(Counter::frame_bytes_received);
-  live_.declined = counters_.get(Counter::agg_declined);
-  live_.repeated = counters_.get(Counter::agg_repeated);
-  live_.stale = counters_.get(Counter::agg_stale);
-  live_.malformed = counters_.get(Counter::agg_malformed);
-  live_.connected = static_cast<uint32_t>(std::count(connected_.begin(), connected_.end(), true));
+  live_.published = now;
+  live_.changed = false;
+  live_.report.frames_in = counters_.get(Counter::frames_received);
+  live_.report.bytes_in = counters_.get(Counter::frame_bytes_received);
+  live_.report.declined = counters_.get(Counter::agg_declined);
+  live_.report.repeated = counters_.get(Counter::agg_repeated);
+  live_.report.stale = counters_.get(Counter::agg_stale);
+  live_.report.malformed = counters_.get(Counter::agg_malformed);
+  live_.report.connected =
+      static_cast<uint32_t>(std::count(connected_.begin(), connected_.end(), true));
   aggregation::Job* const job = station_.job();
-  live_.open_operations = job != nullptr ? job->operations() : 0;
-  live_.blocks = job != nullptr ? job->blocks() : 0;
-  live_.memory = job != nullptr ? job->memory() : 0;
-  live_.waits = false;
+  live_.report.open_operations = job != nullptr ? job->operations() : 0;
+  live_.report.blocks = job != nullptr ? job->blocks() : 0;
+  live_.report.memory = job != nullptr ? job->memory() : 0;
+  live_.report.waits = false;
   if (job != nullptr) {
     if (const auto waiting = job->waiting(now)) {
-      live_.waits = true;
-      live_.oldest = waiting->sequence;
-      live_.oldest_since = now - waiting->wait.age_ms * kMilli;
-      live_.missing = ranks_of(spec_.params.hosts, waiting->wait.missing);
+      live_.report.waits = true;
+      live_.report.oldest = waiting->sequence;
+      live_.report.oldest_since = now - waiting->wait.age_ms * kMilli;
+      live_.report.missing = ranks_of(spec_.params.hosts, waiting->wait.missing);
     }
   }
-  live_.cpu = thread_cpu_time();
+  live_.report.cpu = thread_cpu_time();
   const std::lock_guard<std::mutex> held(mutex_);
-  report_ = live_;
+  report_ = live_.report;
 }
 
 }  // namespace mcast::service

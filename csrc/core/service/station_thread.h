@@ -106,9 +106,12 @@ class StationThread final : private StreamSink, private DatagramSink, private ag
   std::vector<PeerId> peers_;    // by rank
   std::vector<Member> members_;  // by peer
   std::vector<bool> connected_;  // by rank
-  StationReport live_;
-  Nanos now_ = 0, published_ = 0;
-  bool changed_ = false;         // since it was published
+  struct {
+    StationReport report;
+    bool changed = false;  // since it was
+    Nanos published = 0;
+  } live_;
+  Nanos now_ = 0;
   uint64_t next_operation_ = 0;  // no rank has opened this one, nor a later one
   bool busy_ = false;
 

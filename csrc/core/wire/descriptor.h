@@ -42,7 +42,8 @@ constexpr const char* kind_name(Kind kind) noexcept { return row_of(kind).name; 
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;
-  uint8_t element = 0;      // the caller's code of the element type; 0xff: not known
+  // The caller's code of the element type, 0xff: not known; of a reduction: mcast::Element.
+  uint8_t element = 0;
   Member root = kNoMember;  // broadcast and reduce
   uint64_t bytes = 0;       // of one rank's block; all_reduce and reduce: of the whole tensor
   std::string name;         // name of the public op, for people; not part of the hash

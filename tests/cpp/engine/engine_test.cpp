@@ -63,7 +63,7 @@ TEST_P(EngineReductions, EqualTheSumBesideOtherTraffic) {
     }
     const GroupStats stats = group->stats();
     const unsigned each = c.ranks == 1 ? 4 : 5;  // a group of one has no lanes to join
-    EXPECT_EQ(stats.next_reduce_sequence, each * static_cast<unsigned>(c.rounds));
+    EXPECT_EQ(stats.next_sequence.reduce, each * static_cast<unsigned>(c.rounds));
     return group->close(5 * kSecond).ok();
   }));
 }

@@ -38,6 +38,7 @@ def without_aggregators(ctx, aggregate: str) -> dict:
         dist.barrier()
         return torch_mcast.stats()
     finally:
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which would keep the address
         listener.close()
 
 

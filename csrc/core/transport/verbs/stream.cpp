@@ -59,7 +59,7 @@ RcStream::~RcStream() {
   if (abandoned_) return;
   graveyard_.clear();
   connections_.clear();
-  if (listener_ != nullptr) cm_.destroy(listener_);
+  if (listener_.id != nullptr) cm_.destroy(listener_.id);
 }
 
 Status RcStream::open(const VerbsOptions& options) {
@@ -68,18 +68,18 @@ Status RcStream::open(const VerbsOptions& options) {
   exposures_.emplace(device_.api(), device_.pd(), device_.regions(), device_.mtu());
   auto id = cm_.make(this, RDMA_PS_TCP);
   if (!id.ok()) return id.status();
-  listener_ = *id;
+  listener_.id = *id;
   Api& api = device_.api();
   local_ = ipv4_address(device_.port().interface.address, 0);
-  if (const int e = api.bind_addr(listener_, reinterpret_cast<sockaddr*>(&local_)); e != 0) {
+  if (const int e = api.bind_addr(listener_.id, reinterpret_cast<sockaddr*>(&local_)); e != 0) {
     return Status::system(e, "rdma_bind_addr of the listener");
   }
-  if (const int e = api.listen(listener_, 256); e != 0) return Status::system(e, "rdma_listen");
+  if (const int e = api.listen(listener_.id, 256); e != 0) return Status::system(e, "rdma_listen");
   return queue_with_room().status();
 }
 
 StreamAddress RcStream::address(bool) const {
-  return {uid_, to_text(local_.sin_addr), device_.api().local_port(listener_)};
+  return {uid_, to_text(local_.sin_addr), device_.api().local_port(listener_.id)};
 }
 
 PeerId RcStream::add_peer(const StreamAddress& address) {
@@ -92,7 +92,7 @@ PeerId RcStream::add_peer(const StreamAddress& address) {
 std::vector<PeerId> RcStream::expect(std::span<const uint64_t> uids) {
   std::vector<PeerId> ids;
   for (const uint64_t uid : uids) ids.push_back(add_peer({.uid = uid, .host = "", .port = 0}));
-  strangers_ = false;
+  listener_.strangers = false;
   return ids;
 }
 

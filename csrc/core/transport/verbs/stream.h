@@ -137,7 +137,10 @@ class RcStream final : public Stream,
   std::optional<Exposures> exposures_;
   uint64_t uid_ = 0;
   sockaddr_in local_{};
-  rdma_cm_id* listener_ = nullptr;
+  struct {
+    rdma_cm_id* id = nullptr;
+    bool strangers = true;  // peers that nobody has added may connect
+  } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
@@ -147,7 +150,6 @@ class RcStream final : public Stream,
   std::vector<Report> reports_;
   uint32_t next_serial_ = 1;
   bool closing_ = false;
-  bool strangers_ = true;  // peers that nobody has added may connect
   bool abandoned_ = false;
   Nanos now_ = 0;
   TimerWatch timers_;

@@ -153,7 +153,7 @@ void RcStream::on_request(const CmEvent& event) {
     return;
   }
   const auto known = by_uid_.find(hello->source);
-  if (known == by_uid_.end() && !strangers_) {
+  if (known == by_uid_.end() && !listener_.strangers) {
     ++stats_.hello_refused;
     refuse(event.id, Refusal::kStranger);
     return;
@@ -248,7 +248,7 @@ void RcStream::advance(Connection& c, const CmEvent& event) {
     if (queue.ok()) status = c.prepare(*queue, options_.liveness_limit);
     if (status.ok()) {
       status = c.connect({kCredits, uid_, peers_[c.peer].address.uid, local_.sin_addr,
-                          device_.api().local_port(listener_)});
+                          device_.api().local_port(listener_.id)});
     }
   }
   if (!status.ok()) attempt_failed(c.peer, status, true);
