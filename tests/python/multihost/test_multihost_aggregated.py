@@ -1,0 +1,90 @@
+"""Reductions that aggregators fold a part of: exact bytes, and the loss of one costs only time."""
+
+import threading
+
+import programs
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+from torch_mcast.lab import Lab, LabSpec
+from torch_mcast.lab.pool import Pool
+
+pytestmark = pytest.mark.usefixtures("lab_rights")
+WORDS = 1 << 20
+
+
+def contribution(rank: int, salt: int) -> torch.Tensor:
+    return torch.arange(WORDS, dtype=torch.int32) * (rank + 1) + salt
+
+
+def check(salt: int) -> None:
+    """Sums that every rank can compute by itself, in place and not."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    want = sum(contribution(r, salt) for r in range(world))
+    mine = contribution(rank, salt)
+    dist.all_reduce(mine)
+    assert torch.equal(mine, want)
+    share = WORDS // world
+    output = torch.empty(share, dtype=torch.int32)
+    dist.reduce_scatter_tensor(output, contribution(rank, salt))
+    assert torch.equal(output, want[rank * share : (rank + 1) * share])
+
+
+def rounds(ctx, count: int) -> dict:
+    programs.join(ctx)
+    for salt in range(count):
+        check(salt)
+    stats = torch_mcast.stats()
+    dist.barrier()  # whoever leaves first ends the job at the aggregators
+    return stats
+
+
+def rounds_until_a_loss(ctx, most: int) -> dict:
+    """And some more; all ranks the same number."""
+    programs.join(ctx)
+    more = 3
+    for salt in range(most):
+        check(salt)
+        lost = torch.tensor([torch_mcast.stats()["counters"]["agg_lost"]])
+        dist.all_reduce(lost, dist.ReduceOp.MIN)
+        more -= int(lost.item() > 0)
+        if more == 0:
+            break
+    stats = torch_mcast.stats()
+    dist.barrier()
+    return stats
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with Lab(LabSpec(hosts=4, aggregators=2)) as it:
+        yield it
+
+
+@pytest.fixture
+def ranks(lab):
+    with Pool.in_lab(lab, programs.PRELOAD) as pool:
+        yield pool
+    lab.aggregation.restore()
+
+
+def test_aggregators_fold_their_part(ranks):
+    rows = ranks.run(rounds, 3)
+    assert [row["state"] for row in rows[0]["aggregators"]] == ["admitted", "admitted"]
+    for row in rows:
+        assert row["counters"]["agg_operations"] >= 3  # a reduce_scatter of so little gains nothing
+        assert row["counters"]["agg_bytes_sent"] > 0
+        assert row["counters"]["agg_diverted"] == row["counters"]["agg_lost"] == 0
+    assert sum(row["counters"]["agg_results"] for row in rows) > 0
+
+
+def test_one_that_is_killed_costs_no_bytes(lab, ranks):
+    killer = threading.Timer(2.0, lab.aggregation.kill, ["a1"])  # in the midst of it, as a rule
+    killer.start()
+    rows = ranks.run(rounds_until_a_loss, 2000)
+    killer.join()
+    for row in rows:
+        assert not row["failure"]
+        assert row["counters"]["agg_lost"] == 1
