@@ -16,6 +16,7 @@ import torch_mcast
 from torch_mcast import _load, cli, settings
 from torch_mcast._backend import engine_interface
 from torch_mcast._load import extension
+from torch_mcast._stats import backend_of
 
 
 def test_values_and_types():
@@ -87,7 +88,7 @@ def test_option_wins_over_environment(ranks):
 
 
 def group_options() -> None:
-    backend = torch_mcast._stats.backend_of()
+    backend = backend_of()
     assert backend.options.eager == 2048
     assert backend.options.group_name == dist.group.WORLD.group_name
     backend.set_timeout(timedelta(seconds=33))
