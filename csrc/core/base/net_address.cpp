@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+#include <string>
+
+#include "base/units.h"
 
 namespace mcast {
 namespace {
@@ -41,10 +43,7 @@ Result<NetAddress> parse_net_address(std::string_view text) {
                     });
   if (!good) return refuse("has no host: it must be host:port");
   NetAddress out{std::string(host), 0};
-  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), out.port);
-  if (error != std::errc() || rest != port.data() + port.size() || out.port == 0) {
-    return refuse("has no port from 1 to 65535");
-  }
+  if (!read_number(port, out.port) || out.port == 0) return refuse("has no port from 1 to 65535");
   return out;
 }
 

@@ -1,11 +1,20 @@
-// Sizes and rates as people write them. Locale-independent; any thread.
+// Numbers, sizes and rates as people write them. Locale-independent; any thread.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace mcast {
+
+// Exactly one decimal number, at most `most`.
+template <typename T>
+bool read_number(std::string_view text, T& out, uint64_t most = std::numeric_limits<T>::max()) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out <= most;
+}
 
 // "32768", "32K", "32 k": a whole number, suffix K, M or G (2^10, 2^20, 2^30). False: not of that
 // form, or too large for 64 bits.

@@ -25,7 +25,6 @@ std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
   const StationSet* const set = g_.stations.of(sequence);
   if (set == nullptr || set->stations.empty() || op.post.delegated) return nullptr;
   StationDeal deal = deal_out(op.post.descriptor, g_.params.agreed, g_.params.tag, set->stations);
-  last_ = deal.placement;
   if (!deal.deal) return nullptr;
   g_.counters.add(Counter::agg_operations);
   return std::make_unique<StationShare>(*set, std::move(deal));
@@ -200,6 +199,7 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
 }
 
 void Stations::drive(Nanos now, bool drained) {
+  if (g_.stations.latest() == nullptr) return;  // none has ever been in force
   open_ready();
   // One that was lost before its set was in force, or that we have never met.
   if (const StationSet* const set = g_.stations.latest()) {

@@ -48,9 +48,6 @@ class Stations {
   void drive(Nanos now, bool drained);
   Nanos deadline() const { return watch_.deadline(); }
 
-  // Why the last reduction was dealt as it was; for people.
-  const Placement& last_placement() const { return last_; }
-
  private:
   // What is wrong with a frame of a station; null: nothing.
   using Fault = const char*;
@@ -70,7 +67,6 @@ class Stations {
   std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
   std::deque<Sequence> unopened_;  // of these
   Liveness watch_;                 // of stations that have a part in what is in flight
-  Placement last_;
 };
 
 }  // namespace mcast

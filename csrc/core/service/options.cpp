@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 
 #include "base/units.h"
@@ -24,9 +23,7 @@ constexpr uint64_t kMostDeadline = 86'400'000;  // ms
 template <typename T>
 bool read_whole(std::string_view text, T& out, uint64_t least, uint64_t most) {
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return false;
-  if (value < least || value > most) return false;
+  if (!read_number(text, value, most) || value < least) return false;
   out = static_cast<T>(value);
   return true;
 }

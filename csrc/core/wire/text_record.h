@@ -2,12 +2,13 @@
 // over, of a key that comes twice the last one counts.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+
+#include "base/units.h"
 
 namespace mcast::wire {
 
@@ -17,13 +18,6 @@ Fields fields_of(std::string_view text);
 
 // Appends "key=value\n"; line feeds in the value become blanks.
 void put_field(std::string& out, std::string_view key, std::string_view value);
-
-// Exactly one decimal number, at most `most`.
-template <typename T>
-bool read_number(std::string_view text, T& out, uint64_t most = std::numeric_limits<T>::max()) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size() && out <= most;
-}
 
 // A field's value. False: there is none, or it is no such number.
 template <typename T>

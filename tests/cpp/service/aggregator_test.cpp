@@ -42,10 +42,14 @@ class AggregatorTest : public ::testing::Test {
     const auto* const no = std::get_if<wire::Refuse>(&*record);
     return no != nullptr ? *no : wire::Refuse{"none", "another record"};
   }
+  // Nothing: it was not accepted.
   static std::optional<wire::Accept> acceptance(Asker& asker) {
     const auto record = asker.receive();
     if (!record || !std::holds_alternative<wire::Accept>(*record)) return std::nullopt;
     return std::get<wire::Accept>(*record);
+  }
+  static std::optional<wire::Accept> acceptance(Asker& asker, const wire::Ask& ask) {
+    return asker.send(ask) ? acceptance(asker) : std::nullopt;
   }
   bool served(size_t jobs) {
     return eventually([&] { return aggregator_->report().jobs.size() == jobs; });
@@ -64,8 +68,7 @@ TEST_F(AggregatorTest, AnAskIsAcceptedWithItsStations) {
   options.lanes = 3;
   start(options);
   Asker a = asker();
-  ASSERT_TRUE(a.send(some_ask(4)));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, some_ask(4));
   ASSERT_TRUE(accept);
   EXPECT_NE(accept->process, 0u);
   EXPECT_GT(accept->mtu, 1000u);
@@ -108,8 +111,7 @@ TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
   verbs.transport = "pigeons";
   EXPECT_THAT(refuses(verbs), HasSubstr("transport: the group uses the transport pigeons"));
   Asker served = asker();
-  ASSERT_TRUE(served.send(some_ask(3)));
-  ASSERT_TRUE(acceptance(served));
+  ASSERT_TRUE(acceptance(served, some_ask(3)));
   EXPECT_THAT(refuses(some_ask(3)), HasSubstr("jobs: 1 jobs of at most 1 are served"));
   for (const Refusal why : {Refusal::version, Refusal::quota, Refusal::transport, Refusal::jobs}) {
     EXPECT_EQ(refused(why), 1u) << refusal_name(why);
@@ -117,8 +119,7 @@ TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
   EXPECT_TRUE(served.send(wire::Bye{}));
   EXPECT_TRUE(this->served(0));
   Asker next = asker();
-  ASSERT_TRUE(next.send(some_ask(3)));
-  EXPECT_TRUE(acceptance(next)) << "the place is free again";
+  EXPECT_TRUE(acceptance(next, some_ask(3))) << "the place is free again";
 }
 
 TEST_F(AggregatorTest, HostsThatAreNotAllowedAreRefused) {
@@ -148,8 +149,7 @@ TEST_F(AggregatorTest, GarbageIsTurnedAwayAndTheNextAskIsServed) {
   }
   EXPECT_EQ(refused(Refusal::malformed), 4u);
   Asker a = asker();
-  ASSERT_TRUE(a.send(some_ask(3)));
-  EXPECT_TRUE(acceptance(a));
+  EXPECT_TRUE(acceptance(a, some_ask(3)));
 }
 
 TEST_F(AggregatorTest, AnAskInPiecesIsRead) {
@@ -188,8 +188,7 @@ TEST_F(AggregatorTest, SilentConnectionsGiveWay) {
   const uint64_t ours = silent.size();
   EXPECT_LE(descriptor_use().open, before + ours + Door::kMostAsking + 8);
   Asker a = asker();
-  ASSERT_TRUE(a.send(some_ask(3)));
-  EXPECT_TRUE(acceptance(a));
+  EXPECT_TRUE(acceptance(a, some_ask(3)));
   EXPECT_TRUE(silent.front().closed());
 }
 
@@ -197,8 +196,7 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
   start(test::loopback_options());
   Ranks ranks(3);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   ranks.meet(accept->stations[0]);
   for (Member m = 0; m < 3; m++) EXPECT_TRUE(ranks.ping(m));
@@ -248,8 +246,7 @@ TEST_F(AggregatorTest, AnEndpointThatIsNotInTheAskDoesNotGetIn) {
   start(test::loopback_options());
   Ranks ranks(2), strangers(2);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   strangers.meet(accept->stations[0]);
   ranks.meet(accept->stations[0]);
@@ -262,8 +259,7 @@ TEST_F(AggregatorTest, ABadRosterEndsTheJobWithTheReason) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   wire::Accept::Station other = accept->stations[0];
   ranks.meet(other);
@@ -285,8 +281,7 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
     {
       Ranks ranks(3);
       Asker a = asker();
-      ASSERT_TRUE(a.send(ranks.ask()));
-      const auto accept = acceptance(a);
+      const auto accept = acceptance(a, ranks.ask());
       ASSERT_TRUE(accept);
       EXPECT_GE(threads(), threads_before + 2);
       ranks.meet(accept->stations[0]);
@@ -317,8 +312,7 @@ TEST_F(AggregatorTest, WhomAJobWaitsForIsTold) {
   start(test::loopback_options());
   Ranks ranks(3);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   ranks.meet(accept->stations[0]);
   for (const Member m : {Member{0}, Member{1}}) {
@@ -337,8 +331,7 @@ TEST_F(AggregatorTest, DrainingTellsGroupsAndWaitsForThem) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   ranks.meet(accept->stations[0]);
   ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
@@ -357,8 +350,7 @@ TEST_F(AggregatorTest, GroupsThatDoNotGoAreLeftWhenTheTimeIsOver) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  ASSERT_TRUE(a.send(ranks.ask()));
-  const auto accept = acceptance(a);
+  const auto accept = acceptance(a, ranks.ask());
   ASSERT_TRUE(accept);
   ranks.meet(accept->stations[0]);
   ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
