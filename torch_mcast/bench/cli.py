@@ -39,7 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--backends",
         default=None,
-        help="e.g. mcast,mcast:ring,gloo,nccl; default: mcast if it is built, and gloo",
+        help="e.g. mcast,mcast:ring,mcast:fold=turn:aggregators=2,gloo,nccl (aggregators=N: the first "
+        "N of MCAST_AGGREGATORS or of the lab); default: mcast if it is built, and gloo",
     )
     add("--peers", default="", help="external programs, used if installed: openmpi,uftp,blaster")
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch.distributed as dist
+
+from torch_mcast.bench.plan import variant_settings
 
 # PyTorch's backend whose operations end at once and move nothing.
 SILENT = "fake"
@@ -17,11 +20,10 @@ def _new_group(name: str, variant: str) -> Any:
 
     if not variant:
         return dist.new_group(backend=name)
-    if name != "mcast":
-        raise ValueError(f"{name}:{variant}: only mcast has variants")
     import torch_mcast
 
-    return dist.new_group(backend=name, pg_options=torch_mcast.Options(algorithm=variant))
+    settings = variant_settings(f"{name}:{variant}", os.environ.get("MCAST_AGGREGATORS", ""))
+    return dist.new_group(backend=name, pg_options=torch_mcast.Options(**settings))
 
 
 class Groups:

@@ -17,8 +17,8 @@ EXTERNAL = ("openmpi", "uftp", "blaster")
 class Plan:
     """ops x sizes (bytes) x backends.
 
-    backends: names of torch.distributed, "mcast:ring" = mcast with that algorithm, and external
-        programs (openmpi, uftp, blaster).
+    backends: names of torch.distributed, "mcast:..." = mcast with settings (variant_settings()),
+        and external programs (openmpi, uftp, blaster).
     repetitions: at most; fewer if one case would take longer than case_s seconds, but at least 3.
     inner: operations per timing; None = as many as take 50 ms, at most 1000.
     seed: of the order of backends in each repetition. check: compare results with the right ones.
@@ -43,6 +43,9 @@ class Plan:
             raise ValueError("at least one repetition and one warm-up")
         if len(set(self.backends)) != len(self.backends) or not self.backends:
             raise ValueError(f"backends {list(self.backends)}: name each once")
+        for name in self.torch_backends:
+            if ":" in name:
+                variant_settings(name)
 
     @property
     def cases(self) -> list[tuple[str, int]]:
@@ -58,6 +61,30 @@ class Plan:
         positions = list(range(len(self.backends)))
         random.Random(f"{self.seed} {op} {size} {repetition}").shuffle(positions)
         return positions
+
+
+def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str]:
+    """Settings that "mcast:ring" (an algorithm) or "mcast:fold=turn:aggregators=2" stand for.
+
+    aggregators=N stands for the first N of `aggregators`, a comma-separated list of addresses, so that
+    one run compares several N; None: that list is not known here.
+    """
+    name, _, variant = spec.partition(":")
+    if name != "mcast":
+        raise ValueError(f"{spec}: only mcast has variants")
+    settings = {}
+    for part in variant.split(":"):
+        key, equals, value = part.partition("=")
+        if not part or (equals and not (key and value)):
+            raise ValueError(f"{spec}: an algorithm or NAME=VALUE[:NAME=VALUE...] after mcast:")
+        settings.update({key: value} if equals else {"algorithm": part})
+    if settings.get("aggregators", "").isdecimal():
+        count = int(settings["aggregators"])
+        known = [] if aggregators is None else list(filter(None, aggregators.split(",")))
+        if aggregators is not None and count > len(known):
+            raise ValueError(f"{spec}: there are {len(known)} aggregators (lab: --aggregators)")
+        settings["aggregators"] = ",".join(known[:count])
+    return settings
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

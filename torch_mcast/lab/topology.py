@@ -130,11 +130,12 @@ def multicast_lines(mode: str, spec: LabSpec, ports: list[str]) -> tuple[list[st
     snoop = mode == "snooping"
     ip_lines = []
     for bridge in bridges(spec):
-        # A short response interval: a bridge trusts its querier only after one of them.
-        ip_lines.append(
-            f"link set {bridge} type bridge mcast_snooping {int(snoop)} mcast_querier "
-            f"{int(snoop)} mcast_query_response_interval 100 "
-            f"mcast_startup_query_interval 100"
-        )
+        # A short response interval, and before the querier: a bridge floods until one of those that
+        # held when its querier was switched on has passed (by default 10 s).
+        ip_lines += [
+            f"link set {bridge} type bridge mcast_query_response_interval 100 "
+            f"mcast_startup_query_interval 100",
+            f"link set {bridge} type bridge mcast_snooping {int(snoop)} mcast_querier {int(snoop)}",
+        ]
     flood = "off" if mode == "blocked" else "on"
     return ip_lines, [f"link set dev {port} mcast_flood {flood}" for port in ports]
