@@ -55,6 +55,9 @@ class Aggregators:
         if host.name not in self._folders:
             self._folders[host.name] = self._lab.scratch(f"aggregator-{host.name}")
         own = ["--listen", f"{host.address}:{PORT}", "--status", str(self._socket(host))]
+        rate = self._lab.spec.rate_of(host.name)
+        if rate is not None:
+            own += ["--rate", str(rate)]
         try:
             command = [
                 str(find_program()),

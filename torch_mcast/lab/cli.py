@@ -33,7 +33,12 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
     add("--racks", default=None, metavar="N,N,..", help="hosts per rack, each with its own switch")
     add("--uplink-rate", default=None, help="speed of the racks' uplinks")
     add("--tx-queues", type=int, default=1, help="transmit queues per NIC")
-    add("--multicast", choices=MULTICAST_MODES, default="flood", help="what the switch does")
+    add(
+        "--multicast",
+        choices=MULTICAST_MODES,
+        default="",
+        help="what the switch does; default: flood, with aggregators snooping",
+    )
     add("--loss", action="append", default=[], metavar="SPEC", help=_FAULT)
     add("--bit-errors", action="append", default=[], metavar="SPEC", help="as --loss")
 

@@ -267,6 +267,7 @@ class Lab:
         addresses = [f"{a.address}:{PORT}" for a in self.aggregators]
         return {
             **({"MCAST_AGGREGATORS": ",".join(addresses)} if served and addresses else {}),
+            **({"MCAST_LINK_RATE": str(self.spec.rate)} if self.spec.rate else {}),
             "GLOO_SOCKET_IFNAME": NIC,
             "MCAST_SOCKET_IFNAME": NIC,
             "TP_SOCKET_IFNAME": NIC,

@@ -98,7 +98,8 @@ class LabSpec:
         link's rate (the kernel has no shaper above several queues), so a host that uses k queues
         can send at k times the rate; the receiver's port still holds it.
     multicast: ``flood`` (a switch without snooping), ``snooping`` (with a querier: members only),
-        ``blocked`` (unknown multicast is not forwarded, as where memberships have aged out).
+        ``blocked`` (unknown multicast is not forwarded, as where memberships have aged out). Empty:
+        snooping where there are aggregators, which a flood would fill the links of, else flood.
     """
 
     hosts: int = 2
@@ -113,7 +114,7 @@ class LabSpec:
     racks: tuple[int, ...] = ()
     uplink_rate: int | None = None
     tx_queues: int = 1
-    multicast: str = "flood"
+    multicast: str = ""
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
@@ -129,6 +130,7 @@ class LabSpec:
         put("faults", tuple(self.faults))
         if self.aggregator_options is not None:
             put("aggregator_options", tuple(self.aggregator_options))
+        put("multicast", self.multicast or ("snooping" if self.aggregators else "flood"))
         _one_of("multicast", self.multicast, MULTICAST_MODES)
         if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:
             raise ValueError("a lab needs at least one host and one rank per host")

@@ -91,7 +91,7 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "block's owner around to the owner, which is last")                                           \
   U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                        \
     "bytes of all roots together that may wait at a switch port; what the path holds on its way " \
-    "comes on top, as it is measured")                                                            \
+    "comes on top, as it is measured; with link_rate at most what a link carries in 30 ms")       \
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                       \
     "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; " \
     "gather: all-gather first")                                                                   \
@@ -105,8 +105,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,              \
     "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")      \
   U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                  \
-    "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's; 0: an "      \
-    "aggregator counts as fast as a rank")                                                        \
+    "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's and to bound " \
+    "the queue at a switch port; 0: an aggregator counts as fast as a rank")                      \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                         \
     "operations kept for torch_mcast.trace(), per process")                                       \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                               \

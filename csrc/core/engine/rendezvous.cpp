@@ -170,6 +170,16 @@ MulticastAddress address_of(const std::set<std::string>& hosts, const std::strin
   return address;
 }
 
+// A queue that takes longer holds up whatever else goes to the same host, such as grants, until the
+// other direction of the link stands still; it spares the credit loop nothing.
+constexpr uint64_t kMostQueueMs = 30;
+
+size_t port_queue_of(const Config& config) {
+  if (config.link_rate == 0) return config.port_queue;
+  const uint64_t most = config.link_rate / 8 * kMostQueueMs / 1000;
+  return std::min(config.port_queue, std::max<uint64_t>(most, 64 << 10));
+}
+
 }  // namespace
 
 Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_index) {
@@ -243,7 +253,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.incast = config.incast;
   out.agreed.fold = fold_order(config.fold);
   out.agreed.aggregate = aggregate_mode(config.aggregate);
-  out.agreed.port_queue = config.port_queue;
+  out.agreed.port_queue = port_queue_of(config);
   out.agreed.reorder = static_cast<uint32_t>(config.reorder);
   out.agreed.share = link_sharers;
   out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
