@@ -1,6 +1,7 @@
-// The window is what `incast` allows, shared by the contributors, as an owner's is; at least eight
-// segments: grants, contributions and results wait behind multicast and behind contributions to
-// other stations, and a rank that is ahead has nothing to send while it waits for a slower one.
+// The window is twice what `incast` allows an owner, shared by the contributors: grants,
+// contributions and results wait behind multicast and behind contributions to other stations, and a
+// rank that is ahead has nothing to send while it waits for a slower one. At least two segments, so
+// that one can be folded while the next arrives.
 #include "aggregation/job_params.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace mcast::aggregation {
 
 uint32_t station_lookahead(const JobParams& params) {
   return static_cast<uint32_t>(
-      std::clamp<size_t>(params.incast / (params.hosts.count() * params.segment), 8, 16));
+      std::clamp<size_t>(2 * params.incast / (params.hosts.count() * params.segment), 2, 16));
 }
 
 size_t memory_bound(const JobParams& params) {

@@ -22,7 +22,7 @@ Sequence some_call(StationWorld& w) {
 }
 
 TEST(Grants, AreForHalfAWindowAtLeast) {
-  StationWorld w({.incast = 3 * 8 * 4096});
+  StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = some_call(w);
   w.open_all(op);
   EXPECT_EQ(w.granted(1, op), 8u);
@@ -40,7 +40,7 @@ TEST(Grants, AreForHalfAWindowAtLeast) {
 }
 
 TEST(Grants, BusyJobsShareTheWindow) {
-  StationWorld w({.incast = 3 * 8 * 4096});
+  StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = some_call(w);
   w.busy = 2;
   w.open_all(op);
@@ -52,7 +52,7 @@ TEST(Grants, BusyJobsShareTheWindow) {
 }
 
 TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
-  StationWorld w({.incast = 3 * 8 * 4096});
+  StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence first = some_call(w), second = some_call(w);
   w.open(0, first);
   w.open(0, second);
@@ -73,7 +73,7 @@ TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
 
 // Room that is too little for the next grant of an operation is not a later one's.
 TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
-  StationWorld w({.incast = 3 * 8 * 4096});
+  StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence first = some_call(w);
   const Sequence second =
       w.call(wire::Kind::kAllreduce, Element::kFloat32, Reduction::kSum, 3 * 4096);
@@ -94,7 +94,7 @@ TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
 }
 
 TEST(Results, WaitForTheirOwner) {
-  StationWorld w({.host_of = {0, 0, 1}, .incast = 2 * 8 * 4096});
+  StationWorld w({.host_of = {0, 0, 1}, .incast = 2 * 4 * 4096});
   const Sequence op = some_call(w);
   // Member 1 owns what its host's member 0 does not contribute to, and opens last.
   w.open(0, op);
@@ -109,7 +109,7 @@ TEST(Results, WaitForTheirOwner) {
 }
 
 TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
-  StationWorld w({.ranks = 3, .segment = 60 << 10, .incast = 8 << 20});
+  StationWorld w({.ranks = 3, .segment = 60 << 10, .incast = 4 << 20});
   const Sequence op =
       w.call(Kind::kReduceScatter, Element::kFloat32, Reduction::kSum, 40 * (60 << 10));
   for (const Member r : {0, 1, 2}) w.open(r, op);
@@ -131,7 +131,7 @@ TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
 // Forty owners on two hosts, each with nearly as much waiting for it as it may: together they would
 // have more than 4 MiB. The world compares with the bound.
 TEST(Results, OfAllOwnersAreBoundedTogether) {
-  test::StationOptions o{.ranks = 40, .segment = 60 << 10, .incast = 8 << 20, .share = 3};
+  test::StationOptions o{.ranks = 40, .segment = 60 << 10, .incast = 4 << 20, .share = 3};
   for (uint32_t r = 0; r < o.ranks; r++) o.host_of.push_back(r % 2);
   StationWorld w(o);
   const Sequence op =
@@ -172,7 +172,7 @@ TEST(Declines, AreToldToEveryRankThatOpens) {
 
 // Ranks that call different things: nobody's bytes are folded with the other's.
 TEST(Declines, CrossWhatIsUnderWay) {
-  StationWorld w({.incast = 3 * 8 * 4096});
+  StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = some_call(w), next = some_call(w);
   w.open(0, op);
   w.open(1, op);
@@ -252,7 +252,7 @@ TEST(Rosters, OneThatThePlannerDoesNotKnowIsDeclined) {
 // Opens an operation of two, does the bad thing, and expects the job to end with the text.
 template <typename Bad>
 void ends_with(const std::string& text, Bad bad) {
-  StationWorld w({.incast = 3 * 4 * 4096});
+  StationWorld w({.incast = 3 * 2 * 4096});
   const Sequence op = some_call(w);
   some_call(w);
   w.open_all(op);
@@ -308,7 +308,7 @@ TEST(Violations, EndTheJob) {
 }
 
 TEST(Violations, AnotherRanksContribution) {
-  StationWorld w({.ranks = 4, .host_of = {0, 0, 1, 1}, .incast = 64 << 10});
+  StationWorld w({.ranks = 4, .host_of = {0, 0, 1, 1}, .incast = 32 << 10});
   const Sequence op = some_call(w);
   w.open_all(op);
   for (const Member r : {0, 1}) w.contribute(r, op, 0);
@@ -336,7 +336,7 @@ TEST(Ends, WithTheGroup) {
 }
 
 TEST(Ends, WithTheLastStream) {
-  StationWorld w({.incast = 3 * 4 * 4096});
+  StationWorld w({.incast = 3 * 2 * 4096});
   const Sequence op = some_call(w);
   w.open_all(op);
   w.station().on_stream_end(1, w.now());
@@ -378,7 +378,7 @@ TEST(Ends, WhenNobodyComes) {
 // ---- who is waited for ----
 
 TEST(Idle, IsToldToMemberZero) {
-  StationWorld w({.incast = 3 * 4 * 4096, .deadline = 100 * kMilli});
+  StationWorld w({.incast = 3 * 2 * 4096, .deadline = 100 * kMilli});
   const Sequence op = some_call(w);
   w.open_all(op);
   for (const Member r : {0, 2}) w.contribute(r, op, 0);
@@ -400,7 +400,7 @@ TEST(Idle, IsToldToMemberZero) {
 }
 
 TEST(Idle, APingIsAnsweredWithWhatIsWaitedFor) {
-  StationWorld w({.incast = 3 * 4 * 4096});
+  StationWorld w({.incast = 3 * 2 * 4096});
   const Sequence op = some_call(w);
   const auto ping = [&w] {
     w.send(1, w.header(1, FrameType::kPing, 0), {});
@@ -435,7 +435,7 @@ TEST(Memory, OfAdmissionIsWithinTheBound) {
                 bound)
           << ranks << " " << incast;
       if (ranks == 8 && incast == 2u << 20) {
-        EXPECT_NEAR(static_cast<double>(bound) / (1 << 20), 4.3, 0.1);
+        EXPECT_NEAR(static_cast<double>(bound) / (1 << 20), 6.7, 0.1);
       }
     }
   }

@@ -28,7 +28,7 @@ class SwitchMl : public testing::Test {
     world_.turn();
   }
 
-  StationWorld world_{{.incast = 3 * 4 * 4096}};
+  StationWorld world_{{.incast = 3 * 2 * 4096}};
 };
 
 TEST_F(SwitchMl, BasicReduction) {
@@ -148,7 +148,7 @@ TEST_F(SwitchMl, ForeignTraffic) {
 
 // A worker's frames come by the streams of several ranks: hosts with two, and one with one.
 TEST(SwitchMlHosts, DifferentPorts) {
-  StationWorld world({.ranks = 5, .host_of = {0, 1, 0, 1, 2}, .incast = 3 * 4 * 4096});
+  StationWorld world({.ranks = 5, .host_of = {0, 1, 0, 1, 2}, .incast = 3 * 2 * 4096});
   for (const Reduction r : {Reduction::kAvg, Reduction::kPremulSum}) {
     for (const Element e : {Element::kFloat32, Element::kFloat16}) {
       world.open_all(world.call(Kind::kReduceScatter, e, r, 3 * 4096, 7));

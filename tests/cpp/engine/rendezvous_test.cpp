@@ -174,6 +174,20 @@ TEST(Agree, TheLeastBudgetAndDatagramCount) {
   EXPECT_EQ(agreed(records, 0, config)->agreed.chunk, (1000 - wire::kDatagramHeader) / 64 * 64);
 }
 
+TEST(Agree, AKnownLinkBoundsTheQueueAtItsPort) {
+  Config config;
+  EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, config.port_queue);
+  config.link_rate = 300'000'000;  // 30 ms
+  EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 1'125'000u);
+  config.port_queue = 500'000;
+  EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 500'000u);
+  config.link_rate = 1'000'000;  // never less than the setting's least value
+  EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 65'536u);
+  config = {};
+  config.link_rate = 100'000'000'000;
+  EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, config.port_queue);
+}
+
 TEST(Agree, OneHostTalksOverLoopback) {
   std::vector<RankRecord> records = {record(1, "a"), record(2, "a")};
   auto result = agreed(records, 0);

@@ -1,9 +1,11 @@
 """The benchmark's formulas, statistics and rows, against values worked out by hand. No torch."""
 
+import re
+
 import pytest
 
 from torch_mcast.bench import formulas, rows, statistics
-from torch_mcast.bench.plan import Plan, parse_sizes
+from torch_mcast.bench.plan import Plan, parse_sizes, variant_settings
 from torch_mcast.lab.counters import Counters, Port
 
 
@@ -170,6 +172,22 @@ def test_sizes():
     for bad in ("0:4", "4k:1M:1", "x"):
         with pytest.raises(ValueError):
             parse_sizes(bad)
+
+
+def test_variants_of_mcast_are_settings():
+    known = "10.0.0.9:7117,10.0.0.10:7117"
+    assert variant_settings("mcast:ring") == {"algorithm": "ring"}
+    assert variant_settings("mcast:fold=turn:ring") == {"fold": "turn", "algorithm": "ring"}
+    assert variant_settings("mcast:aggregators=0", known) == {"aggregators": ""}
+    assert variant_settings("mcast:aggregators=1", known) == {"aggregators": "10.0.0.9:7117"}
+    assert variant_settings("mcast:aggregators=2", known)["aggregators"] == known
+    for bad in ("gloo:ring", "mcast:", "mcast:fold=", "mcast:=turn", "mcast:ring::x"):
+        with pytest.raises(ValueError, match=re.escape(bad)):
+            variant_settings(bad)
+        with pytest.raises(ValueError):
+            Plan(("broadcast",), (4,), (bad,))
+    with pytest.raises(ValueError, match="there are 2 aggregators"):
+        variant_settings("mcast:aggregators=3", known)
 
 
 def test_every_rank_draws_the_same_order_and_it_varies():

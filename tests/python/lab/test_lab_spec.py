@@ -98,6 +98,12 @@ def test_impossible_labs_are_refused(fields, words):
         LabSpec(**fields)
 
 
+def test_switches_with_aggregators_prune_multicast_unless_told_otherwise():
+    assert LabSpec(hosts=2).multicast == "flood"
+    assert LabSpec(hosts=2, aggregators=1).multicast == "snooping"
+    assert LabSpec(hosts=2, aggregators=1, multicast="flood").multicast == "flood"
+
+
 def test_a_spec_survives_json():
     spec = LabSpec(
         hosts=3,
