@@ -43,12 +43,12 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
       counters_(counters),
       lookahead_(station_lookahead(params)),
       pool_(size_t{lookahead_} * params.hosts.count()),
+      tree_{BufferPool(size_t{lookahead_} * params.racks.count()), {}, {}},
       accumulators_(2 * lookahead_ * params.segment),
       result_(params.segment),
       table_(lookahead_, params.hosts.count()),
       ageing_(params.deadline),
-      expects_(params.hosts.members()),
-      tree_{BufferPool(size_t{lookahead_} * params.racks.count()), {}, {}} {
+      expects_(params.hosts.members()) {
   for (size_t i = 0; i < size_t{lookahead_} * params.hosts.count(); i++) {
     pool_.give(std::vector<std::byte>(params.segment));
   }

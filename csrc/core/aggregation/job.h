@@ -118,7 +118,12 @@ class Job {
   Counters& counters_;
   const uint32_t lookahead_;
 
-  BufferPool pool_;                      // of contributions that are early
+  BufferPool pool_;  // of contributions that are early
+  struct {
+    BufferPool sums;               // accumulators of racks but the first
+    std::vector<Member> stations;  // that sums have gone to
+    std::vector<Member> lost;
+  } tree_;
   std::vector<std::byte> accumulators_;  // by slot; 16-bit floats take twice a segment
   std::vector<std::byte> result_;        // of the segment that is being sent
   std::vector<RackFold> folds_;          // by slot
@@ -130,13 +135,8 @@ class Job {
   std::vector<Operation*> idle_;   // of these, nobody has told of
   std::vector<Operation*> live_;   // the others, by sequence
   std::vector<uint64_t> expects_;  // by rank, then by station of the tree
-  struct {
-    BufferPool sums;               // accumulators of racks but the first
-    std::vector<Member> stations;  // that sums have gone to
-    std::vector<Member> lost;
-  } tree_;
-  uint32_t outstanding_ = 0;  // segments, of all operations
-  size_t queued_ = 0;         // bytes of results at the transport, at least
+  uint32_t outstanding_ = 0;       // segments, of all operations
+  size_t queued_ = 0;              // bytes of results at the transport, at least
   bool stopped_ = false;
 };
 

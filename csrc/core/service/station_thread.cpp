@@ -149,8 +149,8 @@ void StationThread::on_roster(Member from, ConstBytes frame) {
   meet_partners(roster);
 }
 
-// A leaf goes to the stations at the top, which expect it: to whom it may come too early it goes
-// again (transport/transport.h).
+// A leaf connects to the stations at the top. One that has not heard of it yet refuses it, and the
+// transport tries again for a while.
 void StationThread::meet_partners(const wire::StationRoster& roster) {
   const Racks& racks = spec_.params.racks;
   const auto leaf = [&racks](const wire::StationEntry& s) {
