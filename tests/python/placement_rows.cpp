@@ -1,6 +1,7 @@
 // Reads inputs of the planner from standard input, one a line, and writes what it places, for
 // tests/python/test_model.py, which holds the Python model against it. One line:
-//   scatter bytes members contributors segment ratio own mode stations capacity...
+//   scatter bytes members contributors segment ratio own mode stations capacity... racks
+// and for each rack its contributors, leaves and capacity;
 // and of the answer: reason's text as the last field, before it the figures of Placement.
 #include <iostream>
 
@@ -16,6 +17,12 @@ int main() {
     input.mode = static_cast<mcast::AggregateMode>(mode);
     input.capacities.resize(stations);
     for (uint32_t& capacity : input.capacities) std::cin >> capacity;
+    size_t racks = 0;
+    std::cin >> racks;
+    input.racks.resize(racks);
+    for (mcast::PlacementRack& rack : input.racks) {
+      std::cin >> rack.contributors >> rack.leaves >> rack.capacity;
+    }
     const mcast::Placement placement = mcast::place(input);
     std::cout << placement.part << ' ' << placement.kept << ' ' << placement.planned << ' '
               << placement.workers << ' ' << placement.alone << ' ' << placement.served << ' '

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,25 @@ def test_a_tree_spares_the_uplinks():
     assert (up, down) == (1 + 0.5, 0.5 + 0.5)
     assert tree.uplink("all_reduce", 1, 0, leaves=False) == (4 + 0.5, 1)
     assert tree.uplink("reduce_scatter", 0, 0) == (2, 2)
+    assert Tree((4, 2), (1, 0), 1).loads("all_reduce", 1).top_in == 3  # a rack without leaves
     assert aggregation.grow_leaves((6, 2), 4) == (3, 1)
     with pytest.raises(ValueError, match="need a leaf each"):
         aggregation.grow_leaves((4, 4), 1)
 
 
-def drawn_case(rng: random.Random) -> tuple[Case, list[int]]:
+def drawn_tree(rng: random.Random, hosts: int, ratio: int, tops: float) -> tuple[Tree, list[int]]:
+    """The tree, and per rack its hosts, its leaves and the capacity of these together."""
+    ends = sorted(rng.sample(range(1, hosts), rng.randint(1, min(hosts - 1, 5))))
+    racks = [b - a for a, b in zip([0, *ends], [*ends, hosts], strict=True)]
+    rows = [(size, rng.randint(0, 3)) for size in racks]
+    if not any(leaves for _, leaves in rows):
+        rows[0] = (racks[0], 1)
+    full = [(size, n, sum(1 + rng.randrange(2 * WHOLE) for _ in range(n))) for size, n in rows]
+    links = tuple(capacity / WHOLE for _, _, capacity in full)
+    return Tree(tuple(racks), links, tops, ratio), [field for row in full for field in row]
+
+
+def drawn_case(rng: random.Random) -> tuple[Case, list[int], list[int]]:
     hosts = rng.randint(1, rng.choice((10, 200)))
     capacities = [
         rng.randrange(rng.choice((2, 8)) * WHOLE)
@@ -95,10 +109,14 @@ def drawn_case(rng: random.Random) -> tuple[Case, list[int]]:
         own=rng.choice(OWN),
         mode=rng.choice(("careful", "careful", "both", "off")),
     )
-    return case, capacities
+    if hosts < 3 or not links or rng.random() < 0.6:
+        return case, capacities, []
+    tree, racks = drawn_tree(rng, hosts, case.ratio, links)
+    case = replace(case, own="sent", tree=tree, leaves=sum(racks[1::3]))
+    return case, capacities, racks
 
 
-def line_of(case: Case, capacities: list[int]) -> str:
+def line_of(case: Case, capacities: list[int], racks: list[int]) -> str:
     fields = (
         int(case.scatter),
         case.size,
@@ -110,6 +128,8 @@ def line_of(case: Case, capacities: list[int]) -> str:
         MODES.index(case.mode),
         len(capacities),
         *capacities,
+        len(racks) // 3,
+        *racks,
     )
     return " ".join(map(str, fields))
 
@@ -123,18 +143,17 @@ def compare(case: Case, answer: str) -> None:
     assert workers == pytest.approx(plan.workers, abs=near)
     assert served == pytest.approx(plan.served, abs=near)
     if reason != plan.reason:  # on the edge: the gain is as large as the cost
-        cost = (
-            aggregation.STATION_SEGMENTS * case.segment * (case.servers.hosts + case.servers.count)
-        )
         best = case.choose(case.own != "sent")[0]
         if case.own == "either":
             best = min(best, case.choose(False)[0])
         assert {reason, plan.reason} == {"placed", "the gain is less than the cost"}
-        assert workers - best == pytest.approx(cost / case.size, abs=near)
+        assert workers - best == pytest.approx(case.cost / case.size, abs=near)
         return
     assert planned == pytest.approx(plan.planned, abs=near)
     if bool(kept) == plan.kept:  # else both take the same time
-        steep = 1 + (case.servers.hosts / case.servers.links if plan.part else 0)  # at the stations
+        steep = 1.0  # at the stations
+        if plan.part:
+            steep += case.loads("reduce_scatter", 1.0, plan.kept).time
         assert alone == pytest.approx(plan.alone, abs=near * steep)
         assert part == pytest.approx(plan.part, abs=near)
 
@@ -154,11 +173,11 @@ def test_the_planner_in_cpp_agrees_on_10000_points(tmp_path):
     run = subprocess.run([program], input=asked, text=True, capture_output=True, timeout=120)
     answers = run.stdout.splitlines()
     assert len(answers) == len(cases)
-    for (case, capacities), answer in zip(cases, answers, strict=True):
+    for (case, capacities, racks), answer in zip(cases, answers, strict=True):
         try:
             compare(case, answer)
         except AssertionError as error:
-            raise AssertionError(f"{case}, {capacities}: C++ says {answer}") from error
+            raise AssertionError(f"{case}, {capacities}, {racks}: C++ says {answer}") from error
 
 
 def run_model(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -31,6 +31,12 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
     add("--burst", default="256k", help="bytes that pass the shaper at full speed")
     add("--queue", default="4M", help="bytes that wait before the shaper drops")
     add("--racks", default=None, metavar="N,N,..", help="hosts per rack, each with its own switch")
+    add(
+        "--aggregator-racks",
+        default=None,
+        metavar="N,N,..",
+        help="rack of each aggregator, 0 at the spine: a tree; --racks then counts workers only",
+    )
     add("--uplink-rate", default=None, help="speed of the racks' uplinks")
     add("--tx-queues", type=int, default=1, help="transmit queues per NIC")
     add(
@@ -41,6 +47,10 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
     )
     add("--loss", action="append", default=[], metavar="SPEC", help=_FAULT)
     add("--bit-errors", action="append", default=[], metavar="SPEC", help="as --loss")
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
 
 
 def spec_from(args: argparse.Namespace) -> LabSpec:
@@ -54,7 +64,8 @@ def spec_from(args: argparse.Namespace) -> LabSpec:
         burst=parse_size(args.burst),
         queue=parse_size(args.queue),
         host_rates=dict(pair.partition("=")[::2] for pair in args.host_rate),
-        racks=tuple(map(int, args.racks.split(","))) if args.racks else (),
+        racks=_numbers(args.racks),
+        aggregator_racks=_numbers(args.aggregator_racks),
         uplink_rate=parse_rate(args.uplink_rate),
         tx_queues=args.tx_queues,
         multicast=args.multicast,

@@ -264,10 +264,14 @@ class Lab:
         """Environment for a program in a host: interface names, roles, addresses."""
         host = self.host(which)
         served = host.role == "worker" and self.spec.aggregator_options is not None
-        addresses = [f"{a.address}:{PORT}" for a in self.aggregators]
+        addresses = [
+            f"{a.rack}/{a.address}:{PORT}" if a.rack else f"{a.address}:{PORT}"
+            for a in self.aggregators
+        ]
         return {
             **({"MCAST_AGGREGATORS": ",".join(addresses)} if served and addresses else {}),
             **({"MCAST_LINK_RATE": str(self.spec.rate)} if self.spec.rate else {}),
+            **({"MCAST_RACK": host.rack} if host.rack else {}),
             "GLOO_SOCKET_IFNAME": NIC,
             "MCAST_SOCKET_IFNAME": NIC,
             "TP_SOCKET_IFNAME": NIC,

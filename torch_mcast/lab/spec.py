@@ -94,6 +94,9 @@ class LabSpec:
         see the rate). queue: bytes that wait before a shaper drops.
     racks: hosts per rack (aggregators count after the workers); each rack has a switch of its own
         with an uplink of uplink_rate to a spine. Empty: one switch.
+    aggregator_racks: for each aggregator the number of its rack, from 1 on, or 0: at the spine. Then
+        `racks` counts workers only, and ranks are told of racks (MCAST_RACK, MCAST_AGGREGATORS): the
+        aggregators in racks are the leaves of a tree, those at the spine its top.
     tx_queues: transmit queues per NIC. With more than one, each queue has its own shaper at the
         link's rate (the kernel has no shaper above several queues), so a host that uses k queues
         can send at k times the rate; the receiver's port still holds it.
@@ -112,6 +115,7 @@ class LabSpec:
     queue: int = 4 << 20
     host_rates: dict[str, int | None] = field(default_factory=dict)
     racks: tuple[int, ...] = ()
+    aggregator_racks: tuple[int, ...] = ()
     uplink_rate: int | None = None
     tx_queues: int = 1
     multicast: str = ""
@@ -127,6 +131,7 @@ class LabSpec:
         put("queue", parse_size(self.queue))
         put("host_rates", {name: parse_rate(rate) for name, rate in self.host_rates.items()})
         put("racks", tuple(self.racks))
+        put("aggregator_racks", tuple(self.aggregator_racks))
         put("faults", tuple(self.faults))
         if self.aggregator_options is not None:
             put("aggregator_options", tuple(self.aggregator_options))
@@ -140,14 +145,23 @@ class LabSpec:
             raise ValueError("tx_queues is 1..64")
         if not 576 <= self.mtu <= 65535:
             raise ValueError("mtu is 576..65535 bytes")
-        if self.racks and (min(self.racks) < 1 or sum(self.racks) != self.hosts + self.aggregators):
-            raise ValueError(
-                f"racks {list(self.racks)} do not add up to {self.hosts + self.aggregators} hosts"
-            )
+        inside = self.hosts + (0 if self.aggregator_racks else self.aggregators)
+        if self.racks and (min(self.racks) < 1 or sum(self.racks) != inside):
+            raise ValueError(f"racks {list(self.racks)} do not add up to {inside} hosts")
+        self._check_tree()
         named = set(self.host_rates).union(*(fault.hosts for fault in self.faults), ())
         unknown = named - set(self.host_names)
         if unknown:
             raise ValueError(f"unknown hosts {sorted(unknown)}; there are {self.host_names}")
+
+    def _check_tree(self) -> None:
+        where = self.aggregator_racks
+        if where and (
+            len(where) != self.aggregators or min(where) < 0 or max(where) > len(self.racks)
+        ):
+            raise ValueError(
+                f"aggregator_racks {list(where)}: {self.aggregators} numbers from 0 to {len(self.racks)}"
+            )
 
     @property
     def host_names(self) -> list[str]:

@@ -17,7 +17,8 @@ NIC = "eth0"
 
 @dataclass(frozen=True)
 class Host:
-    """A host. number: position from 0 (workers first); bridge/port: where it is plugged in."""
+    """A host. number: position from 0 (workers first); bridge/port: where it is plugged in; rack: what
+    ranks are told of that, "" without LabSpec.aggregator_racks."""
 
     name: str
     number: int
@@ -26,6 +27,7 @@ class Host:
     namespace: str
     bridge: str
     port: str
+    rack: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def switch_namespace(lab: str) -> str:
 def plan_hosts(lab: str, spec: LabSpec) -> list[Host]:
     """The lab's hosts in order of number."""
     rack_of = [r + 1 for r, size in enumerate(spec.racks) for _ in range(size)]
+    rack_of += spec.aggregator_racks
     return [
         Host(
             name=name,
@@ -58,6 +61,7 @@ def plan_hosts(lab: str, spec: LabSpec) -> list[Host]:
             namespace=prefix(lab) + name,
             bridge=f"br{rack_of[i]}" if rack_of else "br0",
             port=f"port-{name}",
+            rack=(f"rack{rack_of[i]}" if rack_of[i] else "top") if spec.aggregator_racks else "",
         )
         for i, name in enumerate(spec.host_names)
     ]

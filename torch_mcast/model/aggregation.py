@@ -158,7 +158,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """What the planner is asked. own: "sent", "kept" or "either"; mode: the setting `aggregate`."""
+    """What the planner is asked. own: "sent", "kept" or "either"; mode: the setting `aggregate`. With a
+    tree, `servers` are those at its top, `leaves` counts the others, and own is "sent"."""
 
     scatter: bool
     size: int
@@ -168,15 +169,28 @@ class Case:
     ratio: int = 1
     own: str = "sent"
     mode: str = "careful"
+    tree: Tree | None = None
+    leaves: int = 0
+
+    def loads(self, op: str, part: float, kept: bool) -> Loads:
+        """With `part` of it at the aggregators."""
+        if self.tree:
+            return self.tree.loads(op, part)
+        return self.servers.by_owner(op, part, kept, self.ratio)
+
+    @property
+    def cost(self) -> int:
+        """Bytes on the busiest link that the detour must spare."""
+        parties = self.servers.hosts + self.servers.count + self.leaves
+        return STATION_SEGMENTS * self.segment * parties
 
     def choose(self, kept: bool) -> tuple[float, float]:
         """The time with the best part, and that part."""
-        servers, ratio = self.servers, self.ratio
         most = 1.0
         if self.scatter and self.mode == "careful":
-            most = careful_most(lambda f: servers.by_owner("reduce_scatter", f, kept, ratio))
-        part = best_part(lambda f: servers.by_owner("ag_rs", f, kept, ratio), most)
-        return servers.by_owner("ag_rs", part, kept, ratio).time, part
+            most = careful_most(lambda f: self.loads("reduce_scatter", f, kept))
+        part = best_part(lambda f: self.loads("ag_rs", f, kept), most)
+        return self.loads("ag_rs", part, kept).time, part
 
     def obstacle(self) -> str:
         """Why aggregators fold nothing, before any arithmetic; or ""."""
@@ -203,18 +217,17 @@ def plan(case: Case) -> Plan:
     if reason:
         return Plan(reason, 0.0, False, workers, workers, alone, workers)
     served = workers
-    if not case.scatter:
+    if not case.scatter and not case.tree:
         served = servers.by_server(best_part(servers.by_server)).time
     kept = case.own != "sent"
     planned, part = case.choose(kept)
     if case.own == "either" and case.choose(False)[0] < planned:
         kept = False
         planned, part = case.choose(False)
-    cost = STATION_SEGMENTS * case.segment * (hosts + servers.count)
-    if not part or (workers - planned) * case.size < cost:
+    if not part or (workers - planned) * case.size < case.cost:
         reason = "the gain is less than the cost"
         return Plan(reason, 0.0, False, workers, workers, alone, served)
-    alone = servers.by_owner("reduce_scatter", part, kept, case.ratio).time
+    alone = case.loads("reduce_scatter", part, kept).time
     return Plan("placed", part, kept, planned, workers, alone, served)
 
 
@@ -228,24 +241,27 @@ def segment_bytes(hosts: int, incast: int = 2 << 20, chunk: int = 1408) -> int:
 class Tree:
     """A leaf level in each rack and a top level outside: the leaves of a rack fold its contributions, the
     top folds the racks' sums and sends results straight to the owners (leaves relay nothing down, unlike
-    Optcast's tree). racks: hosts of each; leaves: aggregators of each; partial sums are `ratio` times as
+    Optcast's tree). racks: hosts of each; leaves: aggregators of each, or their links together; tops:
+    likewise. A rack without leaves sends its contributions to the top. Partial sums are `ratio` times as
     long. The owner's own contribution is in its rack's sum."""
 
     racks: tuple[int, ...]
-    leaves: tuple[int, ...]
-    tops: int
+    leaves: tuple[float, ...]
+    tops: float
     ratio: int = 1
     speed: float = 1.0  # of an aggregator's link
 
     def loads(self, op: str, f: float) -> Loads:
         flat = Servers(sum(self.racks), 1, 1.0).by_owner(op, f, False, 1)
-        leaves = tuple(zip(self.racks, self.leaves, strict=True))
+        racks = tuple(zip(self.racks, self.leaves, strict=True))
+        leaves = tuple((hosts, count) for hosts, count in racks if count)
+        inputs = sum(self.ratio if count else hosts for hosts, count in racks)
         return Loads(
             flat.worker_in,
             flat.worker_out,
-            max(f * hosts / count for hosts, count in leaves),
-            max(f * self.ratio / count for _, count in leaves),
-            f * len(self.racks) * self.ratio / self.tops,
+            max((f * hosts / count for hosts, count in leaves), default=None),
+            max((f * self.ratio / count for _, count in leaves), default=None),
+            f * inputs / self.tops,
             f / self.tops,
             self.speed,
         )

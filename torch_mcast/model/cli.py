@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch_mcast.bench.formulas import payload_rate
@@ -103,7 +103,14 @@ class _Report:
             raise ValueError("--tops: a tree has one at least")
         leaves = aggregation.grow_leaves(self.racks, args.aggregators - args.tops)
         tree = Tree(self.racks, leaves, args.tops, self.case.ratio, args.speed)
-        part = aggregation.best_part(lambda f: tree.loads("ag_rs", f))
+        case = replace(
+            self.case,
+            servers=Servers(self.hosts, args.tops, args.tops * args.speed),
+            own="sent",
+            tree=tree,
+            leaves=sum(leaves),
+        )
+        part = aggregation.plan(case).part
         for row in self.rows:
             if row["way"] == "mixed, O":
                 row["uplinks"] = self._uplinks(tree, row["part"], False)

@@ -17,6 +17,8 @@ namespace {
 
 // Of one contribution in a SegmentFold.
 constexpr size_t kContributionState = 48;
+// Of one rack in a RackFold.
+constexpr size_t kRackState = 128;
 
 // Why no station can fold this; "": it can.
 const char* obstacle(const wire::Descriptor& d) {
@@ -41,6 +43,7 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
       counters_(counters),
       lookahead_(station_lookahead(params)),
       pool_(size_t{lookahead_} * params.hosts.count()),
+      tree_{BufferPool(size_t{lookahead_} * params.racks.count()), {}, {}},
       accumulators_(2 * lookahead_ * params.segment),
       result_(params.segment),
       table_(lookahead_, params.hosts.count()),
@@ -49,22 +52,27 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
   for (size_t i = 0; i < size_t{lookahead_} * params.hosts.count(); i++) {
     pool_.give(std::vector<std::byte>(params.segment));
   }
+  for (size_t i = 0; !params.racks.flat() && i < lookahead_ * (params.racks.count() - 1); i++) {
+    tree_.sums.give(std::vector<std::byte>(2 * params.segment));
+  }
   folds_.reserve(lookahead_);
   for (uint32_t slot = 0; slot < lookahead_; slot++) {
-    folds_.emplace_back(params.hosts.count(), pool_);
+    folds_.emplace_back(params.hosts.count(), params_.racks, pool_, tree_.sums);
     free_.push_back(slot);
   }
   operations_.reserve(kAhead);
   for (uint32_t i = 0; i < kAhead; i++) {
-    idle_.push_back(&operations_.emplace_back(params_.hosts, params_.fold));
+    idle_.push_back(&operations_.emplace_back(params_.hosts, params_.racks, params_.fold));
   }
   live_.reserve(kAhead);
 }
 
 size_t Job::memory() const {
   const size_t contributors = params_.hosts.count(), members = params_.hosts.members();
-  return lookahead_ * contributors * params_.segment + accumulators_.size() + result_.size() +
-         table_.memory() + lookahead_ * (sizeof(SegmentFold) + contributors * kContributionState) +
+  const size_t racks = std::max<size_t>(1, params_.racks.count());
+  return lookahead_ * (contributors + 2 * (racks - 1)) * params_.segment + accumulators_.size() +
+         result_.size() + table_.memory() +
+         lookahead_ * (sizeof(RackFold) + contributors * kContributionState + racks * kRackState) +
          kAhead * (sizeof(Operation) + members * (sizeof(uint32_t) + 1)) +
          members * sizeof(uint64_t);
 }
@@ -89,7 +97,11 @@ Operation& Job::start(Sequence sequence, const wire::AggOpen& open) {
   } else {
     op->begin(sequence, descriptor, planner_.plan(open.roster, descriptor));
   }
-  if (op->is_declined()) counters_.add(Counter::agg_declined);
+  if (op->is_declined()) {
+    counters_.add(Counter::agg_declined);
+  } else {
+    join(*op, open);
+  }
   return *op;
 }
 
@@ -101,24 +113,33 @@ void Job::finish_if_done(Operation& op) {
 
 Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
                     Nanos now) {
-  if (sequence < expects_[from]) {
+  if (sequence < expects(from)) {
     counters_.add(Counter::agg_repeated);
     return {};
   }
   if (open.descriptor.hash() != hash)
     return broke(from, sequence, "another operation than it says");
   Operation* op = find(sequence);
+  if (op == nullptr && !is_rank(from) && is_over(sequence)) {
+    expects(from) = uint64_t{sequence} + 1;
+    counters_.add(Counter::agg_stale);
+    return {};
+  }
   if (op == nullptr && idle_.empty()) {
     return broke(from, sequence, "more than " + std::to_string(kAhead) + " operations ahead");
   }
-  expects_[from] = uint64_t{sequence} + 1;
+  expects(from) = uint64_t{sequence} + 1;
   if (op == nullptr) op = &start(sequence, open);
   if (op->hash() != hash && !op->is_declined()) {
     decline(*op, Status(Code::kMismatch, "rank " + std::to_string(from) + " has called " +
                                              open.descriptor.to_string() + ", another rank " +
                                              op->descriptor().to_string()));
   }
-  op->open(from);
+  if (is_rank(from)) {
+    op->open(from);
+  } else if (Operation::Partner* const leaf = op->partner(from)) {
+    leaf->opened = true;
+  }
   if (op->is_declined()) {
     tell_declined(*op, from, hash);
   } else if (op->granted() > 0) {
@@ -142,7 +163,7 @@ const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceDa
 Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::ReduceData& data,
                     Nanos now) {
   Operation* const op = find(sequence);
-  if (sequence >= expects_[from] || (op != nullptr && !op->opened(from))) {
+  if (sequence >= expects(from) || (op != nullptr && !op->opened(from))) {
     return broke(from, sequence, "a contribution before it was opened");
   }
   if (op == nullptr || op->is_declined()) {
@@ -159,7 +180,7 @@ Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::R
     return {};
   }
   BlockRecord& block = *block_of(*op, op->at(data.segment), data.segment, now);
-  SegmentFold& fold = folds_[block.slot];
+  RackFold& fold = folds_[block.slot];
   const bool fresh =
       table_.add(block, contributor, now) && fold.add(contributor, data.factor, data.payload);
   assert(fresh);
@@ -180,7 +201,8 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
   assert(block != nullptr && !free_.empty());
   block->slot = free_.back();
   free_.pop_back();
-  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes, accumulator(block->slot));
+  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes, accumulator(block->slot),
+                            op.only());
   return block;
 }
 
@@ -205,16 +227,29 @@ void Job::tell_declined(const Operation& op, Member to, uint32_t hash) {
 }
 
 bool Job::emit(Operation& op, BlockRecord& block) {
-  const ListEntry entry = op.at(block.key.number);
-  const SegmentFold& fold = folds_[block.slot];
-  ConstBytes payload = fold.partial();
-  if (!entry.own_kept) payload = ConstBytes(result_).first(entry.bytes);
-  const size_t size = wire::kFrameHeader + wire::kAggResultHead + payload.size();
-  if (!op.opened(entry.owner) || out_.queued(entry.owner, Channel::kReduce) >= kMostQueued ||
-      queued_ + size > kMostQueuedToAll) {
+  if (!(op.is_leaf() ? send_sum(op, block) : send_result(op, block))) {
     if (!std::exchange(block.held, true)) counters_.add(Counter::agg_held);
     return false;
   }
+  free_.push_back(block.slot);
+  outstanding_--;
+  table_.erase(block);
+  op.emit();
+  finish_if_done(op);
+  return true;
+}
+
+bool Job::may_send(Member to, size_t bytes) const {
+  return out_.queued(to, Channel::kReduce) < kMostQueued && queued_ + bytes <= kMostQueuedToAll;
+}
+
+bool Job::send_result(Operation& op, const BlockRecord& block) {
+  const ListEntry entry = op.at(block.key.number);
+  const RackFold& fold = folds_[block.slot];
+  ConstBytes payload = fold.partial();
+  if (!entry.own_kept) payload = ConstBytes(result_).first(entry.bytes);
+  const size_t size = wire::kFrameHeader + wire::kAggResultHead + payload.size();
+  if (!op.opened(entry.owner) || !may_send(entry.owner, size)) return false;
   if (!entry.own_kept) fold.finish(result_.data());
   wire::Writer head;
   wire::put_agg_result_head(head, block.key.number,
@@ -224,22 +259,23 @@ bool Job::emit(Operation& op, BlockRecord& block) {
   send(entry.owner, Channel::kReduce, wire::FrameType::kAggResult, op, op.hash(), parts);
   counters_.add(Counter::reduce_bytes_sent, payload.size());
   queued_ += size;
-  free_.push_back(block.slot);
-  outstanding_--;
-  table_.erase(block);
-  op.emit();
-  finish_if_done(op);
   return true;
 }
 
+// At a leaf one that has left may have been what another waited for.
 // (A record that moves to the place of one that has gone is looked at too; one that moves from the
 // first places to the last has been.)
 void Job::emit_held() {
-  for (uint32_t i = 0; i < table_.capacity();) {
-    const BlockRecord* const there = table_.at(i);
-    const bool gone = there != nullptr && there->folded &&
-                      emit(*find(there->key.operation), *table_.find(there->key));
-    i += gone ? 0 : 1;
+  bool again = true;
+  while (std::exchange(again, false)) {
+    for (uint32_t i = 0; i < table_.capacity();) {
+      const BlockRecord* const there = table_.at(i);
+      Operation* const op = there != nullptr ? find(there->key.operation) : nullptr;
+      const bool leaf = op != nullptr && op->is_leaf();
+      const bool gone = op != nullptr && there->folded && emit(*op, *table_.find(there->key));
+      again = again || (gone && leaf);
+      i += gone ? 0 : 1;
+    }
   }
 }
 
@@ -253,12 +289,23 @@ void Job::grant() {
     if (more > 0) {
       op->grant(more);
       outstanding_ += more;
-      for (uint32_t m = 0; m < params_.hosts.members(); m++) {
-        if (op->opened(static_cast<Member>(m))) send_grant(*op, static_cast<Member>(m));
-      }
+      tell_granted(*op);
     }
     // A rank may wait for this one before it posts the next, which must not take its room.
     if (op->ungranted() > 0) return;
+  }
+}
+
+// In a tree, those that bring nothing have no use for it.
+void Job::tell_granted(Operation& op) {
+  for (uint32_t m = 0; m < params_.hosts.members(); m++) {
+    const auto rank = static_cast<Member>(m);
+    if (op.opened(rank) && (op.partners().empty() || op.next_of(rank) < op.size())) {
+      send_grant(op, rank);
+    }
+  }
+  for (const Operation::Partner& leaf : op.partners()) {
+    if (leaf.opened) send_grant(op, leaf.who.station);
   }
 }
 
@@ -281,6 +328,7 @@ void Job::measure_queues() {
   for (uint32_t m = 0; m < params_.hosts.members(); m++) {
     queued_ += out_.queued(static_cast<Member>(m), Channel::kReduce);
   }
+  for (const Member station : tree_.stations) queued_ += out_.queued(station, Channel::kReduce);
 }
 
 void Job::tell_idle(const BlockKey& key, Nanos now) {
@@ -295,13 +343,12 @@ void Job::tell_idle(const BlockKey& key, Nanos now) {
 }
 
 wire::AggWait Job::wait_of(const Operation& op, const BlockRecord& block, Nanos now) const {
-  const FoldRun run = op.run(op.at(block.key.number));
+  const ListEntry entry = op.at(block.key.number);
   const uint32_t contributors = params_.hosts.count();
   wire::AggWait wait{block.key.number, 0, std::vector<uint64_t>((contributors + 63) / 64)};
   wait.age_ms = static_cast<uint32_t>(std::min<Nanos>((now - block.touched) / kMilli, UINT32_MAX));
-  for (uint32_t i = 0; i < run.count; i++) {
-    const uint32_t c = (run.first + i) % contributors;
-    if (!table_.has(block, c)) wait.missing[c / 64] |= uint64_t{1} << c % 64;
+  for (uint32_t c = 0; c < contributors; c++) {
+    if (op.takes(c, entry) && !table_.has(block, c)) wait.missing[c / 64] |= uint64_t{1} << c % 64;
   }
   return wait;
 }
@@ -334,11 +381,11 @@ void Job::send(Member to, Channel channel, wire::FrameType type, const Operation
   }
 }
 
-Status Job::broke(Member rank, Sequence sequence, const std::string& what) {
+Status Job::broke(Member from, Sequence sequence, const std::string& what) {
   counters_.add(Counter::agg_malformed);
-  return Status(Code::kInternal, "rank " + std::to_string(rank) +
-                                     " broke the protocol of operation " +
-                                     std::to_string(sequence) + ": " + what);
+  const std::string who = is_rank(from) ? "rank " + std::to_string(from) : "another station";
+  return Status(Code::kInternal,
+                who + " broke the protocol of operation " + std::to_string(sequence) + ": " + what);
 }
 
 }  // namespace mcast::aggregation

@@ -3,6 +3,10 @@
 // sent to the segment's owner. Nothing is kept of a result that has left. Pure: frames and time in,
 // frames out.
 //
+// In a tree (operation.h) a leaf takes part in an operation of a station at the top as a rank does:
+// it opens it there, is granted entries, and sends its rack's sums as partial results. If one of
+// two such stations loses the other it declines what they have in common, and ranks tell the rest.
+//
 // Whoever breaks these rules ends the job (a failed Status, for the caller to act on); what comes
 // twice is counted and dropped.
 //
@@ -21,7 +25,7 @@
 #include "aggregation/outlet.h"
 #include "base/counters.h"
 #include "protocol/buffer_pool.h"
-#include "protocol/segment_fold.h"
+#include "protocol/rack_fold.h"
 #include "wire/aggregation.h"
 #include "wire/frame.h"
 
@@ -36,14 +40,23 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // A rank has posted an operation. `hash`: of its descriptor, as the frame has it.
+  // A rank, or a leaf, has posted an operation. `hash`: of its descriptor, as the frame has it.
   Status on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
                  Nanos now);
   // A contribution; data.segment is the number in the list.
   Status on_data(Member from, Sequence sequence, uint32_t hash, const wire::ReduceData& data,
                  Nanos now);
+  // A leaf's sum of its rack.
+  Status on_sum(Member from, Sequence sequence, uint32_t hash, const wire::AggResult& sum,
+                Nanos now);
+  // At a leaf: a station at the top takes entries of its list below `end`.
+  Status on_grant(Member from, Sequence sequence, uint32_t end);
+  // A rank, or another station, says that the operation is not folded by the tree.
+  void on_decline(Sequence sequence, const std::string& why);
   // A rank's contributions will be missing: nothing more is granted.
   void stop_granting() { stopped_ = true; }
+  // Another station of the tree cannot be reached any more.
+  void lose(Member station);
 
   // Sends what owners can take now, grants, tells of idle segments.
   void advance(Nanos now);
@@ -65,6 +78,10 @@ class Job {
  private:
   Operation* find(Sequence sequence);
   Operation& start(Sequence sequence, const wire::AggOpen& open);
+  // Where it is not live: whether a rank has opened it once.
+  bool is_over(Sequence sequence) const;
+  // The least sequence that `from` may open next.
+  uint64_t& expects(Member from);
   void finish_if_done(Operation& op);
   // Why the contribution may not be; "": it may.
   const char* fault_of(const Operation& op, Member from, const wire::ReduceData& data) const;
@@ -74,8 +91,15 @@ class Job {
   void tell_declined(const Operation& op, Member to, uint32_t hash);
   // False: not now.
   bool emit(Operation& op, BlockRecord& record);
+  bool is_rank(Member from) const { return from < params_.hosts.members(); }
+  bool may_send(Member to, size_t bytes) const;
+  bool send_result(Operation& op, const BlockRecord& record);
   void emit_held();
+  // job_tree.cpp
+  void join(Operation& op, const wire::AggOpen& open);
+  bool send_sum(Operation& op, const BlockRecord& record);
   void grant();
+  void tell_granted(Operation& op);
   void send_grant(const Operation& op, Member to);
   void tell_idle(const BlockKey& key, Nanos now);
   wire::AggWait wait_of(const Operation& op, const BlockRecord& record, Nanos now) const;
@@ -83,7 +107,7 @@ class Job {
   void measure_queues();
   void send(Member to, Channel channel, wire::FrameType type, const Operation& op, uint32_t hash,
             std::span<const ConstBytes> body);
-  Status broke(Member rank, Sequence sequence, const std::string& what);
+  Status broke(Member from, Sequence sequence, const std::string& what);
   std::byte* accumulator(uint32_t slot) {
     return accumulators_.data() + size_t{slot} * 2 * params_.segment;
   }
@@ -94,10 +118,15 @@ class Job {
   Counters& counters_;
   const uint32_t lookahead_;
 
-  BufferPool pool_;                      // of contributions that are early
+  BufferPool pool_;  // of contributions that are early
+  struct {
+    BufferPool sums;               // accumulators of racks but the first
+    std::vector<Member> stations;  // that sums have gone to
+    std::vector<Member> lost;
+  } tree_;
   std::vector<std::byte> accumulators_;  // by slot; 16-bit floats take twice a segment
   std::vector<std::byte> result_;        // of the segment that is being sent
-  std::vector<SegmentFold> folds_;       // by slot
+  std::vector<RackFold> folds_;          // by slot
   std::vector<uint32_t> free_;           // slots
   BlockTable table_;
   Ageing ageing_;
@@ -105,7 +134,7 @@ class Job {
   std::vector<Operation> operations_;
   std::vector<Operation*> idle_;   // of these, nobody has told of
   std::vector<Operation*> live_;   // the others, by sequence
-  std::vector<uint64_t> expects_;  // by rank: the least sequence that it may open next
+  std::vector<uint64_t> expects_;  // by rank, then by station of the tree
   uint32_t outstanding_ = 0;       // segments, of all operations
   size_t queued_ = 0;              // bytes of results at the transport, at least
   bool stopped_ = false;

@@ -15,7 +15,9 @@ uint32_t station_lookahead(const JobParams& params) {
 
 size_t memory_bound(const JobParams& params) {
   constexpr size_t kRecords = 512 << 10;
-  const size_t window = station_lookahead(params) * params.segment * (params.hosts.count() + 2);
+  const size_t accumulators = 2 * std::max<size_t>(1, params.racks.count());
+  const size_t window =
+      station_lookahead(params) * params.segment * (params.hosts.count() + accumulators);
   const size_t queues = params.hosts.members() * (kMostQueued + kMaxBulkFrame);
   return window + std::min(queues, kMostQueuedToAll) + kRecords;
 }

@@ -6,6 +6,7 @@
 #include "base/fold_order.h"
 #include "base/types.h"
 #include "protocol/hosts.h"
+#include "protocol/racks.h"
 #include "transport/transport.h"
 
 namespace mcast::aggregation {
@@ -15,6 +16,7 @@ struct JobParams {
   uint64_t tag = 0;  // of the group
   Member self = 0;   // the station's member number: at least the number of ranks
   Hosts hosts{1};    // the ranks; one contribution comes from each host
+  Racks racks;       // of the hosts
   FoldOrder fold = FoldOrder::kRank;
   size_t segment = 0;  // the longest, bytes
   size_t incast = 0;   // setting, bytes
@@ -29,7 +31,8 @@ inline constexpr size_t kMostQueuedToAll = 4 << 20;
 uint32_t station_lookahead(const JobParams& params);
 
 // Bytes that a job may take, whatever its ranks do: early contributions and accumulators (of two
-// segments, for 16-bit floats) of the window, results at the transport, records. This is what
+// segments, for 16-bit floats, and one for each rack) of the window, results at the transport,
+// records. This is what
 // admission reserves.
 size_t memory_bound(const JobParams& params);
 

@@ -1,6 +1,7 @@
 // A rank contributes to the entries that it speaks for, in ascending order, so one number per rank
 // says all about what has come from it. With several ranks on a host they share the entries by
-// owner, and a rank's next entry is found by walking over its neighbours'.
+// owner, and a rank's next entry is found by walking over its neighbours'. The other stations of a
+// tree are walked with in the same way.
 #include "aggregation/operation.h"
 
 #include <algorithm>
@@ -25,8 +26,12 @@ FoldRule rule_of(const wire::Descriptor& d, const Hosts& hosts) {
 
 }  // namespace
 
-Operation::Operation(const Hosts& hosts, FoldOrder order)
-    : hosts_(hosts), order_(order), opened_(hosts.members()), next_(hosts.members()) {
+Operation::Operation(const Hosts& hosts, const Racks& racks, FoldOrder order)
+    : hosts_(hosts),
+      racks_(racks),
+      order_(order),
+      opened_(hosts.members()),
+      next_(hosts.members()) {
   descriptor_.name.reserve(64);
 }
 
@@ -40,8 +45,13 @@ void Operation::begin(Sequence sequence, const wire::Descriptor& descriptor,
   list_ = planned.ok() ? std::move(planned).value() : nullptr;
   std::fill(opened_.begin(), opened_.end(), false);
   openers_ = granted_ = emitted_ = 0;
+  partners_.clear();
+  if (list_) {
+    for (const WorkList::Partner& who : list_->partners()) partners_.push_back({who});
+  }
+  for (Partner& partner : partners_) skip_to_shared(partner);
   for (uint32_t m = 0; m < hosts_.members(); m++) {
-    next_[m] = 0;
+    next_[m] = brings(hosts_.host_of(static_cast<Member>(m))) ? 0 : size();
     skip_to_own(static_cast<Member>(m));
   }
 }
@@ -54,13 +64,55 @@ void Operation::open(Member rank) {
 void Operation::decline(Status why) {
   declined_ = std::move(why);
   list_.reset();
+  partners_.clear();
   granted_ = emitted_ = 0;
+}
+
+// A leaf that has not posted it would begin it anew, here.
+bool Operation::finished() const {
+  const bool top = list_ && !is_leaf();
+  return opened_by_all() && emitted_ == size() &&
+         (!top || std::all_of(partners_.begin(), partners_.end(),
+                              [](const Partner& p) { return p.opened; }));
+}
+
+Operation::Partner* Operation::partner(Member station) {
+  const auto at = std::find_if(partners_.begin(), partners_.end(),
+                               [station](const Partner& p) { return p.who.station == station; });
+  return at == partners_.end() ? nullptr : &*at;
+}
+
+void Operation::passed(Partner& partner) {
+  partner.next++;
+  skip_to_shared(partner);
+}
+
+void Operation::skip_to_shared(Partner& partner) {
+  const auto shared = [&](uint32_t number) {
+    const Member other = is_leaf() ? list_->parent(number).station
+                                   : list_->leaf(partner.who.rack, list_->at(number));
+    return other == partner.who.station;
+  };
+  while (partner.next < size() && !shared(partner.next)) partner.next++;
+}
+
+bool Operation::takes(uint32_t host, const ListEntry& entry) const {
+  if (entry.own_kept && host == hosts_.host_of(entry.owner)) return false;
+  const std::optional<uint32_t> rack = only();
+  return !rack || racks_.rack_of(host) == *rack;
 }
 
 bool Operation::speaks(Member rank, const ListEntry& entry) const {
   const uint32_t host = hosts_.host_of(rank);
-  if (entry.own_kept && host == hosts_.host_of(entry.owner)) return false;
-  return hosts_.leader(host, entry.owner) == rank;
+  return takes(host, entry) && brings(host) && hosts_.leader(host, entry.owner) == rank;
+}
+
+bool Operation::brings(uint32_t host) const {
+  if (partners_.empty()) return true;
+  const uint32_t rack = racks_.rack_of(host);
+  if (is_leaf()) return rack == *only();
+  return std::none_of(partners_.begin(), partners_.end(),
+                      [rack](const Partner& p) { return p.who.rack == rack; });
 }
 
 void Operation::contributed(Member rank) {

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/fold_order.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "protocol/hosts.h"
+#include "protocol/racks.h"
 #include "protocol/segment_fold.h"
 #include "wire/descriptor.h"
 
@@ -29,6 +32,27 @@ class WorkList {
   virtual ~WorkList() = default;
   virtual uint32_t size() const = 0;
   virtual ListEntry at(uint32_t number) const = 0;  // number < size()
+
+  // In a tree of stations a leaf folds the contributions of one rack, and sends the sums to
+  // stations at the top, each of which folds the racks. Stations are numbered by whoever drives the
+  // job, from the number of ranks on.
+  struct Partner {
+    Member station = kNoMember;
+    uint32_t rack = 0;  // of a leaf
+  };
+  // At a leaf its rack.
+  virtual std::optional<uint32_t> rack() const { return std::nullopt; }
+  // At a leaf the stations at the top, at the top all leaves.
+  virtual std::vector<Partner> partners() const { return {}; }
+  // At a leaf: whose list has the entry too, and as which number.
+  struct Parent {
+    Member station = kNoMember;
+    uint32_t number = 0;
+  };
+  virtual Parent parent(uint32_t /*number*/) const { return {}; }
+  // At the top: who brings the rack's sum for an entry of the list. A rack without partners has
+  // none: its ranks bring their contributions.
+  virtual Member leaf(uint32_t /*rack*/, const ListEntry& /*entry*/) const { return kNoMember; }
 };
 
 class Planner {
@@ -43,8 +67,8 @@ class Planner {
 
 class Operation {
  public:
-  // `hosts` outlives this object.
-  Operation(const Hosts& hosts, FoldOrder order);
+  // `hosts` and `racks`, of the hosts, outlive this object.
+  Operation(const Hosts& hosts, const Racks& racks, FoldOrder order);
 
   // The next operation, of which nobody has told yet; what is left of the one before is forgotten.
   // Nothing is allocated. `planned`: its list, or why it is declined.
@@ -76,9 +100,28 @@ class Operation {
   void emit() { emitted_++; }
   // Granted, and their results have not left: so many places it takes.
   uint32_t outstanding() const { return granted_ - emitted_; }
-  // Nothing of it is to come from any rank, nor to be sent.
-  bool finished() const { return opened_by_all() && emitted_ == size(); }
+  // Nothing of it is to come from anybody, nor to be sent.
+  bool finished() const;
 
+  // The other stations of the tree that it goes through.
+  struct Partner {
+    WorkList::Partner who;
+    bool opened = false;   // it has posted it: a leaf, to which entries are granted
+    uint32_t granted = 0;  // by it: of its list, at the top
+    uint32_t next = 0;     // of our list: what comes from it next, or goes to it
+  };
+  std::vector<Partner>& partners() { return partners_; }
+  // Null: it is none.
+  Partner* partner(Member station);
+  // The next entry of our list has come from the partner, or gone to it.
+  void passed(Partner& partner);
+  bool is_leaf() const { return list_ && list_->rack().has_value(); }
+  // At a leaf its rack, which alone is folded.
+  std::optional<uint32_t> only() const { return list_ ? list_->rack() : std::nullopt; }
+  WorkList::Parent parent(uint32_t number) const { return list_->parent(number); }
+
+  // Whether the contribution of the host is folded into an entry, by whatever way it comes.
+  bool takes(uint32_t host, const ListEntry& entry) const;
   // Whether `rank` brings its host's contribution to an entry.
   bool speaks(Member rank, const ListEntry& entry) const;
   // The entry that `rank` contributes to next; size(): it has contributed to all of its.
@@ -88,9 +131,13 @@ class Operation {
   FoldRun run(const ListEntry& entry) const;
 
  private:
+  // Whether ranks of the host contribute here, to some entries.
+  bool brings(uint32_t host) const;
   void skip_to_own(Member rank);
+  void skip_to_shared(Partner& partner);
 
   const Hosts& hosts_;
+  const Racks& racks_;
   const FoldOrder order_;
   Sequence sequence_ = 0;
   wire::Descriptor descriptor_;
@@ -102,6 +149,7 @@ class Operation {
   uint32_t openers_ = 0;
   uint32_t granted_ = 0, emitted_ = 0;
   std::vector<uint32_t> next_;  // by rank
+  std::vector<Partner> partners_;
 };
 
 }  // namespace mcast::aggregation

@@ -21,12 +21,16 @@ Station::Station(const JobParams& params, const Planner& planner, Outlet& out, C
 }
 
 void Station::on_stream(Member from) {
-  if (streams_[from] != Stream::kNone) return;
+  if (from >= streams_.size() || streams_[from] != Stream::kNone) return;
   streams_[from] = Stream::kOpen;
   open_++;
 }
 
 void Station::on_stream_end(Member from, Nanos now) {
+  if (from >= streams_.size()) {
+    if (!closed_) job_->lose(from);
+    return;
+  }
   open_ -= streams_[from] == Stream::kOpen ? 1 : 0;
   streams_[from] = Stream::kEnded;
   if (closed_) return;
@@ -40,20 +44,24 @@ void Station::on_bye() {
 }
 
 void Station::on_frame(Member from, ConstBytes frame, Nanos now) {
-  if (closed_ || streams_[from] == Stream::kEnded) return;
+  const bool rank = from < streams_.size();
+  if (closed_ || (rank && streams_[from] == Stream::kEnded)) return;
   counters_.add(Counter::frames_received);
   counters_.add(Counter::frame_bytes_received, frame.size());
   wire::FrameHeader header;
   if (!wire::parse_frame(frame, header) || !wire::verify_frame(frame)) {
     counters_.add(Counter::corrupt);
-    return close("rank " + std::to_string(from) + " sent a frame that is corrupt");
+    return close((rank ? "rank " + std::to_string(from) : std::string("another station")) +
+                 " sent a frame that is corrupt");
   }
   if (header.group_tag != tag_) {
     counters_.add(Counter::foreign);
     return;
   }
   on_stream(from);
-  const Status status = dispatch(from, header, frame.subspan(wire::kFrameHeader), now);
+  const ConstBytes body = frame.subspan(wire::kFrameHeader);
+  const Status status =
+      rank ? dispatch(from, header, body, now) : dispatch_tree(from, header, body, now);
   if (!status.ok()) close(status.message());
 }
 
@@ -74,8 +82,48 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
     if (!wire::parse_reduce_data(body, data)) return broke("a frame that does not parse");
     return job_->on_data(from, header.sequence, header.argument, data, now);
   }
+  if (header.type == wire::FrameType::kAggDecline) {
+    wire::AggDecline decline;
+    if (!wire::parse_agg_decline(body, decline)) return broke("a frame that does not parse");
+    job_->on_decline(header.sequence, decline.text);
+    return {};
+  }
   if (header.type != wire::FrameType::kPing) return broke("a frame that no station takes");
   on_ping(from, now);
+  return {};
+}
+
+// From another station of a tree. Its stream says which one; in its frames it has any number.
+Status Station::dispatch_tree(Member from, const wire::FrameHeader& header, ConstBytes body,
+                              Nanos now) {
+  using wire::FrameType;
+  const auto broke = [&](const char* what) {
+    counters_.add(Counter::agg_malformed);
+    return Status(Code::kInternal, std::string("another station sent ") + what + " (" +
+                                       wire::frame_type_name(header.type) + ")");
+  };
+  if (header.lane != 1 || from >= streams_.size() + kMostPartners) return broke("what it may not");
+  if (header.type == FrameType::kAggOpen) {
+    wire::AggOpen open;
+    if (!wire::parse_agg_open(body, open)) return broke("a frame that does not parse");
+    return job_->on_open(from, header.sequence, header.argument, open, now);
+  }
+  if (header.type == FrameType::kAggResult) {
+    wire::AggResult sum;
+    if (!wire::parse_agg_result(body, sum)) return broke("a frame that does not parse");
+    return job_->on_sum(from, header.sequence, header.argument, sum, now);
+  }
+  if (header.type == FrameType::kReduceGrant) {
+    wire::Reader in(body);
+    const auto end = in.get<uint32_t>();
+    if (!in.done()) return broke("a frame that does not parse");
+    return job_->on_grant(from, header.sequence, end);
+  }
+  wire::AggDecline decline;
+  if (header.type != FrameType::kAggDecline || !wire::parse_agg_decline(body, decline)) {
+    return broke("a frame that no station takes");
+  }
+  job_->on_decline(header.sequence, decline.text);
   return {};
 }
 

@@ -1,6 +1,7 @@
-// A station: one job's frames from its ranks, and its end. A job ends with the group (bye), with
-// its last stream, with a rank that breaks the protocol, or when no rank comes for a minute; its
-// records and buffers are given back at once. Pure: frames and time in, frames out.
+// A station: one job's frames from its ranks, and from other stations of a tree, and its end. A job
+// ends with the group (bye), with its last stream, with a rank that breaks the protocol, or when no
+// rank comes for a minute; its records and buffers are given back at once. Pure: frames and time
+// in, frames out.
 #pragma once
 
 #include <optional>
@@ -20,7 +21,11 @@ class Station {
   Station(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters,
           Nanos now);
 
-  // A rank has connected. `from`: the rank whose uid the connection has shown.
+  // Other stations that a job may ever have to do with.
+  static constexpr uint32_t kMostPartners = 4096;
+
+  // A rank has connected. `from`: the rank whose uid the connection has shown; in the calls below
+  // also another station, by the number that the planner gives it.
   void on_stream(Member from);
   // A frame from it, not yet verified. Valid during the call.
   void on_frame(Member from, ConstBytes frame, Nanos now);
@@ -42,6 +47,7 @@ class Station {
   enum class Stream : uint8_t { kNone, kOpen, kEnded };
 
   Status dispatch(Member from, const wire::FrameHeader& header, ConstBytes body, Nanos now);
+  Status dispatch_tree(Member from, const wire::FrameHeader& header, ConstBytes body, Nanos now);
   void on_ping(Member from, Nanos now);
   void close(std::string why);
 

@@ -141,7 +141,10 @@ std::string allowed(const Row& row) {
     default: {
       if (row.info.name == std::string_view("aggregators")) {
         return "host:port, each once, separated by commas, at most " +
-               std::to_string(kMostAggregators);
+               std::to_string(kMostAggregators) + "; rack/host:port tells a rack";
+      }
+      if (row.info.name == std::string_view("rack")) {
+        return "at most " + std::to_string(kMostRackBytes) + " letters, digits, '.', '-' or '_'";
       }
       std::string list;
       for (size_t i = 0; i < row.choices.size(); ++i) {
@@ -185,6 +188,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
     return true;
   }
   const auto s = std::get<std::string Config::*>(row.field);
+  if (s == &Config::rack && !text.empty() && !is_rack_name(text)) return false;
   if (s == &Config::aggregators) return assign_aggregators(config, text);
   if (row.choices.empty()) {
     config.*s = std::string(text);

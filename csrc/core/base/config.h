@@ -97,7 +97,11 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "gather: all-gather first")                                                                   \
   S(aggregators, "MCAST_AGGREGATORS", "", true, false,                                            \
     "aggregators that fold reductions for groups of several hosts, \"host:port,host:port\"; "     \
-    "empty: none")                                                                                \
+    "empty: none. \"rack1/host:port\": in the rack of that name; where ranks are in it (rack), "  \
+    "it folds for those only, and hands that on to aggregators in no rack of ranks")              \
+  S(rack, "MCAST_RACK", "", false, false,                                                         \
+    "name of this host's rack: where ranks are in several, contributions are folded within each " \
+    "first; letters, digits, '.', '-', '_'")                                                      \
   S(aggregate, "MCAST_AGGREGATE", "careful", true, false,                                         \
     "how much of a reduce_scatter aggregators fold: careful: as much as does not make it slower " \
     "by more than an eighth when it runs alone; both: as much as is best beside an all_gather; "  \

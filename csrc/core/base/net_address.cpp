@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <string>
+#include <utility>
 
 #include "base/units.h"
 
@@ -24,7 +25,8 @@ std::string_view without_blanks(std::string_view text) {
 
 std::string NetAddress::text() const {
   const bool number = host.find(':') != std::string::npos;
-  return (number ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return (rack.empty() ? "" : rack + "/") + (number ? "[" + host + "]" : host) + ":" +
+         std::to_string(port);
 }
 
 Result<NetAddress> parse_net_address(std::string_view text) {
@@ -42,9 +44,14 @@ Result<NetAddress> parse_net_address(std::string_view text) {
                       return in_host(c) || (bracketed && c == ':');
                     });
   if (!good) return refuse("has no host: it must be host:port");
-  NetAddress out{std::string(host), 0};
+  NetAddress out{std::string(host), 0, ""};
   if (!read_number(port, out.port) || out.port == 0) return refuse("has no port from 1 to 65535");
   return out;
+}
+
+bool is_rack_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMostRackBytes &&
+         std::all_of(text.begin(), text.end(), in_host);
 }
 
 Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_t most) {
@@ -53,9 +60,22 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
   if (text.empty()) return all;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    Result<NetAddress> one = parse_net_address(without_blanks(text.substr(at, end - at)));
+    std::string_view word = without_blanks(text.substr(at, end - at));
+    std::string rack;
+    if (const size_t slash = word.find('/'); slash != std::string_view::npos) {
+      rack = word.substr(0, slash);
+      word.remove_prefix(slash + 1);
+      if (!is_rack_name(rack)) {
+        return Status(Code::kInvalidArgument, "\"" + rack + "\" is no name of a rack");
+      }
+    }
+    Result<NetAddress> one = parse_net_address(word);
     if (!one.ok()) return one.status();
-    if (std::find(all.begin(), all.end(), *one) != all.end()) {
+    one->rack = std::move(rack);
+    const auto same = [&one](const NetAddress& other) {
+      return other.host == one->host && other.port == one->port;
+    };
+    if (std::any_of(all.begin(), all.end(), same)) {
       return Status(Code::kInvalidArgument, one->text() + " is there twice");
     }
     if (all.size() == most) {

@@ -376,6 +376,13 @@ void fold_next(Element e, Reduction r, double factor, const std::byte* source, s
   HWY_DYNAMIC_DISPATCH(Fold)(e, r, factor, false, source, acc, count);
 }
 
+// Factors are in both, and nothing is divided yet.
+void fold_partial(Element e, Reduction r, const std::byte* sum, std::byte* acc, size_t count) {
+  const bool same = accumulator_size(e) == element_size(e);
+  const bool adds = r == Reduction::kAvg || r == Reduction::kPremulSum;
+  fold_next(same ? e : Element::kFloat32, adds ? Reduction::kSum : r, 1, sum, acc, count);
+}
+
 void fold_finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::byte* out,
                  size_t count) {
   if (count == 0) return;

@@ -25,6 +25,9 @@ void fold_first(Element e, Reduction r, double factor, const std::byte* source, 
 // acc[i] = acc[i] (op) source[i].
 void fold_next(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
                size_t count);
+// acc[i] = acc[i] (op) sum[i], both accumulators: of what is folded already, and of what has been
+// folded apart from it.
+void fold_partial(Element e, Reduction r, const std::byte* sum, std::byte* acc, size_t count);
 // Result: AVG divides by `ranks`, 16-bit floats are rounded. out may be acc when sizes are equal.
 void fold_finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::byte* out,
                  size_t count);

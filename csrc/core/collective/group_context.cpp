@@ -8,6 +8,20 @@
 #include "collective/report.h"
 
 namespace mcast {
+namespace {
+
+// The racks of hosts, as racks of the ranks on them.
+Racks racks_of_members(const GroupParams& params) {
+  if (params.agreed.racks.flat() || params.host_of.empty()) return params.agreed.racks;
+  const Hosts hosts(params.host_of);
+  std::vector<std::string> names;
+  for (uint32_t m = 0; m < hosts.members(); m++) {
+    names.push_back(std::to_string(params.agreed.racks.rack_of(hosts.host_of(m))));
+  }
+  return Racks(names);
+}
+
+}  // namespace
 
 GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
     : params(std::move(p)),
@@ -23,6 +37,8 @@ GroupContext::GroupContext(GroupParams p, Port& out, Counters& count)
                  counters,
                  params.tag,
                  params.agreed.fold,
+                 params.agreed.racks,
+                 racks_of_members(params),
                  {},
                  {}},
       ops(params.first_sequence) {

@@ -15,8 +15,8 @@
 
 namespace mcast {
 
-OneStep::OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout)
-    : args_(args), self_(self), layout_(layout), bytes_(args.inputs[0].length) {
+OneStep::OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout, const Racks& racks)
+    : args_(args), self_(self), layout_(layout), racks_(racks), bytes_(args.inputs[0].length) {
   const uint32_t members = layout.contributors;
   auto memory = std::make_shared<std::vector<std::byte>>(bytes_ * members);
   const auto all = std::make_shared<Region>(memory->data(), memory->size(), memory);
@@ -45,13 +45,34 @@ void OneStep::fold() const {
   std::vector<std::byte> acc(bytes_ / element_size(e) * accumulator_size(e));
   layout_.for_each_part(0, bytes_, [&](size_t at, size_t bytes, uint32_t first) {
     const size_t count = bytes / element_size(e);
-    fold_first(e, r, args_.factor, streams_[first].data() + at, acc.data(), count);
-    for (uint32_t i = 1; i < members; i++) {
-      const uint32_t m = (first + i) % members;
-      fold_next(e, r, args_.factor, streams_[m].data() + at, acc.data(), count);
+    if (racks_.flat()) {
+      fold_first(e, r, args_.factor, streams_[first].data() + at, acc.data(), count);
+      for (uint32_t i = 1; i < members; i++) {
+        const uint32_t m = (first + i) % members;
+        fold_next(e, r, args_.factor, streams_[m].data() + at, acc.data(), count);
+      }
+    } else {
+      fold_racks(at, count, first, acc);
     }
     fold_finish(e, r, members, acc.data(), args_.output.data() + at, count);
   });
+}
+
+// In brackets, as protocol/rack_fold.h.
+void OneStep::fold_racks(size_t at, size_t count, uint32_t first,
+                         std::vector<std::byte>& acc) const {
+  const Element e = args_.element;
+  const Reduction r = args_.reduction;
+  std::vector<std::byte> sum(acc.size());
+  for (uint32_t rack = 0; rack < racks_.count(); rack++) {
+    const std::vector<uint32_t>& all = racks_.members(rack);
+    std::byte* const into = rack == 0 ? acc.data() : sum.data();
+    for (size_t i = 0; i < all.size(); i++) {
+      const uint32_t m = all[(racks_.first_place(rack, first) + i) % all.size()];
+      (i == 0 ? fold_first : fold_next)(e, r, args_.factor, streams_[m].data() + at, into, count);
+    }
+    if (rack > 0) fold_partial(e, r, sum.data(), acc.data(), count);
+  }
 }
 
 }  // namespace mcast

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "base/element.h"
+#include "base/reduce_kernels.h"
 
 namespace mcast {
 namespace {
@@ -38,6 +39,11 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   }
   const size_t others = other_contributors(agreed);
   reduce.segment = contribution_segment(agreed);
+  // A rack's sum fits a frame too.
+  const auto type = static_cast<Element>(d.element);
+  if (!agreed.racks.flat() && accumulator_size(type) > element_size(type)) {
+    reduce.segment = std::min(reduce.segment, kMaxSegment / 2 / 64 * 64);
+  }
   reduce.lookahead = static_cast<uint32_t>(
       std::clamp<size_t>(agreed.incast / (others * reduce.segment), 2, kMostLookahead));
   reduce.unasked = reduce.share <= std::min(kUnaskedBlock, reduce.segment);

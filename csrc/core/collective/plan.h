@@ -8,6 +8,7 @@
 #include "base/fold_order.h"
 #include "base/types.h"
 #include "protocol/placement.h"
+#include "protocol/racks.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
@@ -29,6 +30,7 @@ struct Agreed {
   size_t incast = 1u << 20;  // setting: bytes of contributions that one owner may have asked for
   FoldOrder fold = FoldOrder::kRank;                  // setting
   AggregateMode aggregate = AggregateMode::kCareful;  // setting
+  Racks racks;                                        // of the contributors
 };
 
 // How a reduction is done.

@@ -43,7 +43,8 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   own_ = static_cast<Member>(hosts.host_of(self_));
   grants.granted = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.reduce.way == ReduceWay::kOneStep) {
-    one_step.emplace(args_, self_, FoldLayout{shared.fold, members_, 0, plan.reduce.share});
+    one_step.emplace(args_, self_, FoldLayout{shared.fold, members_, 0, plan.reduce.share},
+                     shared.member_racks);
     stream_outputs_ = one_step->streams();
     return;
   }
@@ -82,6 +83,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   shape.members = static_cast<uint32_t>(contributors_.size());
   shape.self = own_;
   shape.order = shared_.fold;
+  shape.racks = &shared_.racks;
   shape.contributed = host.has_value();
   shape.divisor = members_;
   shape.element = args_.element;
@@ -131,27 +133,31 @@ std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   return lists;
 }
 
-// What stations ask of us, behind those, in the order of Deal::entry().
+// What stations ask of us, behind those, in the order of Deal::entry(). In a tree an entry is in
+// the lists of a station at the top and of each rack's leaf; ours goes to our rack's leaf if there
+// is one.
 void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const {
-  const Deal& deal = stations->deal;
   const uint32_t here = shared_.hosts.host_of(self_);
   const size_t first = lists.size();
   lists.resize(first + stations->set.stations.size());
-  uint32_t rows = 0;
-  for (uint32_t m = 0; m < members_; m++) {
-    rows = std::max(rows, deal.segments(static_cast<Member>(m)));
-  }
-  for (uint32_t row = 0; row < rows; row++) {
-    for (uint32_t i = 0; i < members_; i++) {
-      const auto to = static_cast<Member>((row + i) % members_);
-      const uint16_t station = deal.executor(to, row);
-      if (station == Deal::kOwner) continue;
-      ReduceSender::List& list = lists[first + station];
-      const uint32_t number = list.length++;
-      const bool ours = shared_.hosts.leader(here, to) == self_;
-      if (ours && !(stations->kept && to == self_)) list.entries.push_back({to, row, number});
+  const uint32_t racks = stations->leaves.any() ? shared_.racks.count() : 0;
+  stations->deal.for_each([&](const Deal::Entry& entry, uint16_t top) {
+    const auto [to, row] = entry;
+    uint16_t station = top;
+    uint32_t number = lists[first + top].length++;
+    for (uint32_t rack = 0; rack < racks; rack++) {
+      const uint16_t leaf = stations->leaves.leaf(rack, to, row);
+      if (leaf == LeafDeal::kNone) continue;
+      const uint32_t there = lists[first + leaf].length++;
+      if (rack != shared_.racks.rack_of(here)) continue;
+      station = leaf;
+      number = there;
     }
-  }
+    const bool ours = shared_.hosts.leader(here, to) == self_;
+    if (ours && !(stations->kept && to == self_)) {
+      lists[first + station].entries.push_back({to, row, number});
+    }
+  });
 }
 
 bool ReduceRun::place(uint32_t segment, bool partial, ConstBytes payload_bytes) {

@@ -26,6 +26,8 @@ class ReduceRun {
     Counters& counters;
     uint64_t tag;  // of the group
     FoldOrder fold;
+    Racks racks;         // of hosts
+    Racks member_racks;  // the same, of members
     BufferPool pool;
     HostInputs::Scratch scratch;
   };

@@ -3,6 +3,7 @@
 #include "collective/station_deal.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/reduce_kernels.h"
 
@@ -10,16 +11,18 @@ namespace mcast {
 namespace {
 
 // The own shard is the last that is folded, or it does not matter, or it belongs in the middle.
-// That of 16-bit floats is sent: a partial result in their accumulators would be twice as long as
-// the segment, more than a frame holds, and more than what keeping it spares.
-OwnShard own_shard(Element element, FoldOrder order) {
+// In brackets it is in its rack's sum. That of 16-bit floats is sent: a partial result in their
+// accumulators would be twice as long as the segment, more than a frame holds, and more than what
+// keeping it spares.
+OwnShard own_shard(Element element, const Agreed& agreed) {
+  if (!agreed.racks.flat()) return OwnShard::kSent;
   if (!is_floating(element)) return OwnShard::kKept;
   const bool wider = accumulator_size(element) > element_size(element);
-  return order == FoldOrder::kTurn && !wider ? OwnShard::kEither : OwnShard::kSent;
+  return agreed.fold == FoldOrder::kTurn && !wider ? OwnShard::kEither : OwnShard::kSent;
 }
 
 DealShape shape_of(const StationDeal& out, const Agreed& agreed, uint64_t tag,
-                   std::span<const Station> stations) {
+                   std::span<const Station> stations, std::span<const uint16_t> tops) {
   DealShape shape;
   shape.tag = tag;
   for (uint32_t m = 0; m < agreed.members; m++) {
@@ -27,10 +30,48 @@ DealShape shape_of(const StationDeal& out, const Agreed& agreed, uint64_t tag,
     const uint64_t bytes = std::min<uint64_t>(out.share, out.total - at);
     shape.segments.push_back(static_cast<uint32_t>((bytes + out.segment - 1) / out.segment));
   }
-  for (size_t j = 0; j < stations.size(); j++) {
-    shape.stations.push_back({stations[j].hash, out.placement.stations[j]});
+  for (const Station& s : stations) shape.stations.push_back({s.hash, 0, true});
+  for (size_t i = 0; i < tops.size(); i++) {
+    shape.stations[tops[i]].weight = out.placement.stations[i];
+    shape.stations[tops[i]].leaf = false;
   }
   return shape;
+}
+
+// The stations that segments are dealt to: those in no rack of ranks, or all where each is in one.
+std::vector<uint16_t> tops_of(std::span<const Station> stations, const Racks& racks) {
+  std::vector<uint16_t> tops, all;
+  for (uint16_t j = 0; j < stations.size(); j++) {
+    all.push_back(j);
+    if (!racks.find(stations[j].rack)) tops.push_back(j);
+  }
+  return tops.empty() ? all : tops;
+}
+
+// The others, by rack.
+std::vector<std::vector<LeafDeal::Leaf>> leaves_of(std::span<const Station> stations,
+                                                   std::span<const uint16_t> tops,
+                                                   const Racks& racks) {
+  std::vector<std::vector<LeafDeal::Leaf>> leaves(racks.count());
+  for (uint16_t j = 0; j < stations.size(); j++) {
+    if (std::find(tops.begin(), tops.end(), j) != tops.end()) continue;
+    leaves[*racks.find(stations[j].rack)].push_back({j, stations[j].capacity});
+  }
+  return leaves;
+}
+
+std::vector<PlacementRack> placement_racks(const std::vector<std::vector<LeafDeal::Leaf>>& leaves,
+                                           const Racks& racks) {
+  std::vector<PlacementRack> out;
+  for (uint32_t r = 0; r < racks.count(); r++) {
+    PlacementRack& rack = out.emplace_back();
+    rack.contributors = static_cast<uint32_t>(racks.members(r).size());
+    for (const LeafDeal::Leaf& leaf : leaves[r]) {
+      rack.leaves += leaf.capacity > 0 ? 1 : 0;
+      rack.capacity += leaf.capacity;
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -64,13 +105,18 @@ StationDeal deal_out(const wire::Descriptor& descriptor, const Agreed& agreed, u
   input.contributors = agreed.contributors != 0 ? agreed.contributors : agreed.members;
   input.segment = plan.reduce.segment;
   input.ratio = static_cast<uint32_t>(accumulator_size(element) / bytes);
-  input.own = own_shard(element, agreed.fold);
+  input.own = own_shard(element, agreed);
   input.mode = agreed.aggregate;
-  for (const Station& s : stations) input.capacities.push_back(s.capacity);
+  const std::vector<uint16_t> tops = tops_of(stations, agreed.racks);
+  for (const uint16_t j : tops) input.capacities.push_back(stations[j].capacity);
+  const auto leaves = leaves_of(stations, tops, agreed.racks);
+  LeafDeal below(tag, leaves);
+  if (below.any()) input.racks = placement_racks(leaves, agreed.racks);
   out.placement = place(input);
   if (out.placement.part == 0) return out;
   out.kept = out.placement.kept;
-  out.deal = std::make_unique<const Deal>(shape_of(out, agreed, tag, stations));
+  out.leaves = std::move(below);
+  out.deal = std::make_unique<const Deal>(shape_of(out, agreed, tag, stations, tops));
   return out;
 }
 

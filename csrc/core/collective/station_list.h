@@ -10,8 +10,8 @@
 
 namespace mcast {
 
-// For station `index` of `stations`; the other arguments as in deal_out(). A failure says why it
-// folds nothing.
+// For station `index` of `stations`, which the list names by their member numbers; the other
+// arguments as in deal_out(). A failure says why it folds nothing.
 Result<std::unique_ptr<const aggregation::WorkList>> make_station_list(
     const wire::Descriptor& descriptor, const Agreed& agreed, uint64_t tag,
     std::span<const Station> stations, uint16_t index);

@@ -11,6 +11,8 @@
 // another rank says so: contributions of that rank would be missing, so its word is enough. The
 // news is flooded; every owner takes over what it still awaits from that station. One authority for
 // each segment, its owner, decides where it is folded: what comes later from elsewhere is stale.
+// Stations may be a tree (station_deal.h): a rack's leaves fold its contributions, and stations at
+// the top the racks' sums. It falls as a whole: with one station an operation loses all.
 // Cost, besides a reduction's (reductions.cpp): protocol/placement.h.
 #include "collective/stations.h"
 
@@ -36,7 +38,7 @@ void Stations::start(Operation& op) {
   unopened_.push_back(op.post.sequence);
   const StationSet& set = op.reduce->stations->set;
   for (size_t j = 0; j < set.stations.size(); j++) {
-    if (set.stations[j].out) reductions_.drop_station(op, static_cast<uint16_t>(j));
+    if (set.stations[j].out) drop(op, static_cast<uint16_t>(j), "a station of the tree is lost");
   }
   open_ready();
 }
@@ -67,8 +69,34 @@ void Stations::open(Operation& op) {
   wire::put_agg_open(body, {share.set.version, op.post.descriptor});
   for (size_t j = 0; j < share.set.stations.size(); j++) {
     const Station& station = share.set.stations[j];
-    if (station.out || share.deal.length(static_cast<uint16_t>(j)) == 0) continue;
+    const bool idle = !share.leaves.any() && share.deal.length(static_cast<uint16_t>(j)) == 0;
+    if (station.out || idle) continue;
     g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggOpen, op.post.sequence,
+                  op.plan.hash, body.bytes());
+  }
+  if (share.broken) tell_broken(op);
+}
+
+// A station of a tree would wait for the one that is missing, and take none of a later operation.
+void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
+  StationShare& share = *op.reduce->stations;
+  if (!share.leaves.any()) return reductions_.drop_station(op, j);
+  if (share.broken) return;
+  share.broken = why;
+  for (size_t i = 0; i < share.set.stations.size(); i++) {
+    reductions_.drop_station(op, static_cast<uint16_t>(i));
+  }
+  if (share.opened) tell_broken(op);
+}
+
+// Behind the opening: on its channel.
+void Stations::tell_broken(const Operation& op) {
+  const StationShare& share = *op.reduce->stations;
+  wire::Writer body;
+  wire::put_agg_decline(body, {static_cast<uint8_t>(Code::kUnavailable), *share.broken});
+  for (const Station& station : share.set.stations) {
+    if (station.out) continue;
+    g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggDecline, op.post.sequence,
                   op.plan.hash, body.bytes());
   }
 }
@@ -158,7 +186,7 @@ Stations::Fault Stations::on_decline(Operation& op, uint16_t station, ConstBytes
   wire::AggDecline decline;
   if (!wire::parse_agg_decline(body, decline)) return "a refusal that does not parse";
   g_.counters.add(Counter::agg_declined);
-  reductions_.drop_station(op, station);
+  drop(op, station, decline.text);
   return nullptr;
 }
 
@@ -192,7 +220,7 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
     const StationSet& set = op->reduce->stations->set;
     for (size_t j = 0; j < set.stations.size() && set.version == version; j++) {
       if (set.stations[j].member != station) continue;
-      reductions_.drop_station(*op, static_cast<uint16_t>(j));
+      drop(*op, static_cast<uint16_t>(j), "a station of the tree is lost");
       g_.ops.touch(*op);
     }
   }

@@ -58,6 +58,9 @@ class Stations {
 
   bool openable(const Operation& op) const;
   void open(Operation& op);
+  // Station `j` folds nothing of the operation any more; in a tree none does, and they are told.
+  void drop(Operation& op, uint16_t j, const std::string& why);
+  void tell_broken(const Operation& op);
   // We have found it lost: it is out of all sets, and everybody is told.
   void give_up(Member station, const std::string& why);
   void watch(Nanos now);

@@ -105,7 +105,7 @@ std::vector<wire::StationEntry> Admission::stations() const {
   std::vector<wire::StationEntry> entries;
   if (state_ != State::kAdmitted) return entries;
   for (const wire::Accept::Station& s : answer_.stations) {
-    entries.push_back({answer_.process, s.uid, s.capacity, s.port, s.host, ""});
+    entries.push_back({answer_.process, s.uid, s.capacity, s.port, s.host, address_.rack});
   }
   return entries;
 }

@@ -55,6 +55,7 @@ void Bootstrap::describe_self() {
   mine_.host = host_id();
   mine_.host_name = host_name();
   mine_.random = secure_random64();
+  mine_.rack = spec_.config.rack;
   mine_.agreed = spec_.config.agreed_text();
   if (attachment_.ok()) mine_.shared = attachment_->address().encode();
   mine_.network = network_reason();

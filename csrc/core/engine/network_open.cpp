@@ -56,6 +56,10 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
     p.read_host = parts_.read_host;
     p.agreed.contributors = agreement.hosts;
   }
+  if (!agreement.racks.empty()) {
+    p.agreed.racks = p.host_of.empty() ? Racks(agreement.racks)
+                                       : racks_of_hosts(Hosts(p.host_of), agreement.racks);
+  }
   return p;
 }
 

@@ -52,6 +52,11 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
   for (uint32_t m = 0; m < size_; m++) {
     ask.host_of.push_back(parts_.read_host ? agreement.host_of[m] : m);
   }
+  for (const std::string& rack : agreement.racks) {
+    const auto at = std::find(ask.racks.begin(), ask.racks.end(), rack);
+    ask.rack_of.push_back(rack.empty() ? 0 : static_cast<uint32_t>(at - ask.racks.begin()) + 1);
+    if (!rack.empty() && at == ask.racks.end()) ask.racks.push_back(rack);
+  }
   ask.chunk = static_cast<uint32_t>(agreement.agreed.chunk);
   ask.incast = config_.incast;
   ask.fold = config_.fold;

@@ -229,6 +229,7 @@ void Registrar::tidy(Entry& entry, Nanos now) {
 
 void Registrar::ask(Entry& entry, Row& row, Nanos now) {
   entry.job.ask.roster = entry.version + 1;
+  entry.job.ask.rack = row.admission.address().rack;
   const wire::Ask& ask = entry.job.ask;
   if (const size_t bytes = wire::encode(ask).size();
       bytes > wire::kMaxAdmission || ask.uids.size() > wire::kMaxAdmissionRanks) {

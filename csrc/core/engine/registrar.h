@@ -26,7 +26,7 @@ class Registrar {
  public:
   struct Job {
     std::vector<NetAddress> aggregators;  // one at least
-    wire::Ask ask;                        // its roster version is filled in
+    wire::Ask ask;                        // its roster version and rack are filled in
     // All stations that are admitted now, in the order of the aggregators: once those have
     // answered, or after kGather; then whenever they have changed. On the registrar's thread; must
     // not block, nor call the registrar.

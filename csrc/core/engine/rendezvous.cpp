@@ -28,9 +28,9 @@ uint64_t hash_text(const std::string& text, uint64_t seed) {
 // All but the first, which works everywhere.
 std::span<const char* const> optional_transports() { return std::span(kTransportNames).subspan(1); }
 
-std::string differ(const char* what, const std::string& a, Member self, const std::string& b,
+std::string differ(const std::string& what, const std::string& a, Member self, const std::string& b,
                    size_t other) {
-  return std::string("ranks differ in ") + what + ": rank " + std::to_string(self) + " has \"" + a +
+  return "ranks differ in " + what + ": rank " + std::to_string(self) + " has \"" + a +
          "\", rank " + std::to_string(other) + " has \"" + b + "\"";
 }
 
@@ -74,6 +74,7 @@ std::string RankRecord::encode() const {
   put("agreed", agreed);
   put("shared", shared);
   put("network", network);
+  put("rack", rack);
   return out;
 }
 
@@ -116,6 +117,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.agreed = fields["agreed"];
   r.shared = fields["shared"];
   r.network = fields["network"];
+  r.rack = fields["rack"];
   return r;
 }
 
@@ -152,6 +154,26 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
   if (r.agreed != mine.agreed) {
     return Status(Code::kMismatch, differ("settings", mine.agreed, kConcluder, r.agreed, rank) +
                                        "; give all ranks the same Options and MCAST_* variables");
+  }
+  return {};
+}
+
+// The ranks' racks, by name and by number; fails where ranks of one host are in two.
+Status note_racks(const std::vector<RankRecord>& records, Roster& out) {
+  std::map<uint32_t, size_t> lowest;  // rank, by host
+  for (size_t i = 0; i < records.size(); i++) {
+    const std::string& rack = records[i].rack;
+    const size_t other = lowest.emplace(out.ranks[i].host, i).first->second;
+    if (records[other].rack != rack) {
+      return Status(Code::kMismatch,
+                    differ("the rack of host " + records[i].host_name, records[other].rack,
+                           static_cast<Member>(other), rack, i) +
+                        "; give all ranks of a host the same MCAST_RACK");
+    }
+    if (rack.empty()) continue;
+    const auto at = std::find(out.racks.begin(), out.racks.end(), rack);
+    out.ranks[i].rack = static_cast<uint32_t>(at - out.racks.begin()) + 1;
+    if (at == out.racks.end()) out.racks.push_back(rack);
   }
   return {};
 }
@@ -205,6 +227,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
         numbers.emplace(r.host, static_cast<uint32_t>(numbers.size())).first->second;
     out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
+  if (Status status = note_racks(records, out); !status.ok()) return status;
   out.address = address_of(hosts, first.salt, part_index);
   const RankRecord* narrowest = nullptr;
   out.datagram = out.budget = SIZE_MAX;
@@ -238,6 +261,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
     here += near ? 1 : 0;
     out.hosts = std::max(out.hosts, r.host + 1);
     out.host_of.push_back(r.host);
+    if (!roster.racks.empty()) out.racks.push_back(r.rack == 0 ? "" : roster.racks[r.rack - 1]);
     out.peers.push_back(near ? r.loopback : r.external);
     out.reduce_peers.push_back(near ? r.reduce_loopback : r.reduce_external);
   }

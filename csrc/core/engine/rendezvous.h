@@ -33,6 +33,7 @@ struct RankRecord {
   std::string shared;   // HostAddress: where ranks of its host find its memory; empty: they cannot
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not
+  std::string rack;     // setting: of its host
 
   // Empty: this transport works here.
   std::string problem_of(const std::string& transport_name) const;
@@ -45,7 +46,7 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
@@ -62,8 +63,9 @@ struct Agreement {
   Echo echo = Echo::kOn;             // on both lanes: off where no other rank shares this host
   std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   std::vector<StreamAddress> reduce_peers;
-  uint32_t hosts = 1;             // distinct hosts
-  std::vector<uint32_t> host_of;  // by rank, numbered by their lowest rank
+  uint32_t hosts = 1;              // distinct hosts
+  std::vector<uint32_t> host_of;   // by rank, numbered by their lowest rank
+  std::vector<std::string> racks;  // by rank, ranks of one host in one; empty: no rank is in any
 };
 
 // Rank 0's conclusion from all records.
@@ -83,8 +85,10 @@ struct Roster {
   struct Rank {
     uint32_t host = 0;  // numbered by their lowest rank
     StreamAddress external, loopback, reduce_external, reduce_loopback;
+    uint32_t rack = 0;  // 1, 2, ... of `racks`; 0: none
   };
   std::vector<Rank> ranks;
+  std::vector<std::string> racks;  // that ranks are in
 
   std::string encode() const;
   static Result<Roster> decode(const std::string& text);

@@ -91,6 +91,8 @@ std::string Roster::encode() const {
   put_text(out, salt);
   out.put<uint32_t>(address.group);
   out.put<uint16_t>(address.port);
+  out.put<uint16_t>(static_cast<uint16_t>(racks.size()));
+  for (const std::string& rack : racks) put_text(out, rack);
   out.put<uint16_t>(static_cast<uint16_t>(again ? 0 : ranks.size()));
   for (const Rank& r : ranks) {
     if (again) break;
@@ -101,6 +103,7 @@ std::string Roster::encode() const {
     out.put<uint64_t>(r.reduce_external.uid);
     put_address(out, r.reduce_external, r.external.host);
     put_address(out, r.reduce_loopback, r.loopback.host);
+    if (!racks.empty()) out.put<uint16_t>(static_cast<uint16_t>(r.rack));
   }
   const ConstBytes bytes = out.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -124,6 +127,9 @@ Result<Roster> Roster::decode(const std::string& text) {
   out.salt = get_text(in, in.get<uint16_t>());
   out.address.group = in.get<uint32_t>();
   out.address.port = in.get<uint16_t>();
+  for (uint32_t i = in.get<uint16_t>(); i > 0 && in.ok(); i--) {
+    out.racks.push_back(get_text(in, in.get<uint16_t>()));
+  }
   const auto count = in.get<uint16_t>();
   for (uint32_t i = 0; i < count && in.ok(); i++) {
     Rank r;
@@ -134,9 +140,12 @@ Result<Roster> Roster::decode(const std::string& text) {
     const auto reduce_uid = in.get<uint64_t>();
     r.reduce_external = get_address(in, reduce_uid, r.external.host);
     r.reduce_loopback = get_address(in, reduce_uid, r.loopback.host);
+    if (!out.racks.empty()) r.rack = in.get<uint16_t>();
     out.ranks.push_back(std::move(r));
   }
-  const auto known = [count](const Rank& r) { return r.host < count; };
+  const auto known = [count, &out](const Rank& r) {
+    return r.host < count && r.rack <= out.racks.size();
+  };
   const bool sound = number < kTransports &&
                      (out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&
                                     std::all_of(out.ranks.begin(), out.ranks.end(), known)));

@@ -64,6 +64,7 @@ void Deal::deal_shard(const DealShape& shape, Member owner) {
   std::vector<uint16_t> order = ranking(shape.tag, owner, shape.stations);
   uint64_t all = 0, used = 0;
   for (const DealShape::Station& s : shape.stations) all += s.weight;
+  std::erase_if(order, [&shape](uint16_t j) { return shape.stations[j].leaf; });
   order.resize(std::min<size_t>(order.size(), segments / kLeastOfAStation));
   for (const uint16_t j : order) used += shape.stations[j].weight;
   if (used == 0) return;

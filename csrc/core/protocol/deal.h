@@ -23,6 +23,7 @@ struct DealShape {
   struct Station {
     uint64_t id = 0;      // of its address and thread
     uint32_t weight = 0;  // share of the vector, of kWhole
+    bool leaf = false;    // of a tree: it is dealt nothing here (leaf_deal.h)
   };
   static constexpr uint32_t kWhole = 65536;
 
@@ -58,6 +59,16 @@ class Deal {
   uint32_t length(uint16_t station) const { return lengths_[station]; }
   // `number` < length(station). O(log segments + kStride x owners), as number_of().
   Entry entry(uint16_t station, uint32_t number) const;
+  // Calls fn(entry, station) for all that stations fold, in the order of their lists.
+  template <typename Fn>
+  void for_each(Fn&& fn) const {
+    for (uint32_t row = 0; row < rows_; row++) {
+      for (uint32_t place = 0; place < owners(); place++) {
+        const Member owner = at(row, place);
+        if (const uint16_t j = executor(owner, row); j != kOwner) fn(Entry{owner, row}, j);
+      }
+    }
+  }
   // The entry's number in its station's list; nothing: its owner folds it, or there is none such.
   std::optional<uint32_t> number_of(const Entry& entry) const;
 

@@ -12,6 +12,9 @@
 //   all_reduce       both
 //   all_reduce with results multicast by the stations:
 //                    worker in f + 2 (1-f) c, out 1; stations in f K/s, out f/s
+//   in a tree        leaves of a rack of m in f m/s, out f z/s (z = `ratio`); at the top in the sum
+//                    over racks of f z/s, or f m/s where the rack has no leaves
+// Of a tree's stations the slowest count, which is the same one for every f.
 #include "protocol/placement.h"
 
 #include <algorithm>
@@ -26,6 +29,7 @@ struct PlacementLinks {
   uint64_t contributors;
   uint64_t capacity;  // of all stations, not 0
   uint64_t ratio;
+  uint64_t tree = 0;  // multiples of f that pass the tree's slowest stations, of `capacity`
 
   Wide denominator() const { return static_cast<Wide>(contributors) * capacity; }
 
@@ -36,7 +40,7 @@ struct PlacementLinks {
     const uint64_t direct = (kWhole - part) * others;
     const uint64_t in = part * result + direct + (gather ? kWhole * others : 0);
     const uint64_t out = part * sent + direct + (gather ? kWhole : 0);
-    return busiest(std::max(in, out), part * std::max(sent, result));
+    return busiest(std::max(in, out), part * (tree != 0 ? tree : std::max(sent, result)));
   }
   // The same of an all_reduce whose results the stations multicast.
   Wide served(uint32_t part) const {
@@ -86,6 +90,22 @@ uint32_t best_part(const PlacementLinks& links, bool kept, bool careful) {
   return std::min(best, beyond);
 }
 
+// `capacity`: of the stations at the top, not 0.
+PlacementLinks links_of(const PlacementInput& input, uint64_t capacity) {
+  PlacementLinks links{input.contributors, capacity, input.ratio};
+  for (const PlacementRack& rack : input.racks) {
+    links.tree += rack.leaves > 0 ? input.ratio : rack.contributors;
+  }
+  for (const PlacementRack& rack : input.racks) {
+    const uint64_t load = std::max(rack.contributors, input.ratio);
+    if (rack.leaves == 0 || Wide{load} * links.capacity <= Wide{links.tree} * rack.capacity)
+      continue;
+    links.tree = load;
+    links.capacity = rack.capacity;
+  }
+  return links;
+}
+
 PlacementReason obstacle(const PlacementInput& input, uint64_t capacity) {
   if (input.mode == AggregateMode::kOff) return PlacementReason::kOff;
   if (capacity == 0) return PlacementReason::kNoStations;
@@ -99,8 +119,10 @@ PlacementReason obstacle(const PlacementInput& input, uint64_t capacity) {
 // Whether the bytes that the busiest link is spared are more than what the detour adds: a few
 // segments of every party that are on their way when the operation begins and ends.
 bool pays(const PlacementInput& input, uint64_t saved) {
-  const Wide cost = static_cast<Wide>(kStationSegments) * input.segment *
-                    (input.contributors + input.capacities.size());
+  size_t stations = input.capacities.size();
+  for (const PlacementRack& rack : input.racks) stations += rack.leaves;
+  const Wide cost =
+      static_cast<Wide>(kStationSegments) * input.segment * (input.contributors + stations);
   return static_cast<Wide>(saved) * input.bytes >= cost * kWhole;
 }
 
@@ -142,7 +164,7 @@ const char* placement_text(PlacementReason reason) noexcept {
 Placement place(const PlacementInput& input) {
   const uint64_t capacity =
       std::accumulate(input.capacities.begin(), input.capacities.end(), uint64_t{0});
-  const PlacementLinks links{input.contributors, std::max<uint64_t>(capacity, 1), input.ratio};
+  const PlacementLinks links = links_of(input, std::max<uint64_t>(capacity, 1));
   Placement placement;
   placement.stations.resize(input.capacities.size());
   if (input.contributors > 1) {  // a host alone sends nothing
@@ -163,7 +185,7 @@ Placement place(const PlacementInput& input) {
       part = other;
     }
   }
-  if (!input.scatter)
+  if (!input.scatter && input.racks.empty())
     placement.served =
         links.time(links.served(least_part([&](uint32_t f) { return links.served(f); })));
   const uint64_t planned = links.time(links.reduced(part, kept, true));

@@ -36,6 +36,13 @@ enum class OwnShard : uint8_t {
   kEither,  // the order of the fold allows both with the same bits: the planner takes the faster
 };
 
+// In a tree: a rack, whose own stations (leaves) fold its contributions for the other stations.
+struct PlacementRack {
+  uint32_t contributors = 1;
+  uint32_t leaves = 0;    // stations; none: its contributions go to the others
+  uint64_t capacity = 0;  // of all leaves, in 1/65536 of a worker's link; not 0 if there are any
+};
+
 struct PlacementInput {
   bool scatter = false;       // reduce_scatter; otherwise all_reduce
   uint64_t bytes = 0;         // S: a rank's whole input, not its shard
@@ -45,7 +52,10 @@ struct PlacementInput {
   uint32_t ratio = 1;         // bytes of an accumulator / bytes of an element
   OwnShard own = OwnShard::kSent;
   AggregateMode mode = AggregateMode::kCareful;
-  std::vector<uint32_t> capacities;  // of the stations, in 1/65536 of a worker's link
+  // Of the stations, in a tree of those at its top, in 1/65536 of a worker's link.
+  std::vector<uint32_t> capacities;
+  // A tree: all contributors by rack; `own` is kSent. Empty: none.
+  std::vector<PlacementRack> racks;
 };
 
 enum class PlacementReason : uint8_t {
@@ -76,7 +86,8 @@ struct Placement {
   uint64_t workers = 0;            // time without
   uint64_t alone = 0;              // time of a reduce_scatter that nothing runs beside
   uint64_t served = 0;             // time of an all_reduce whose results the stations multicast
-                                   // themselves, with the best part for that; else `workers`
+                                   // themselves, with the best part for that; else, and in a
+                                   // tree, `workers`
 };
 
 Placement place(const PlacementInput& input);

@@ -29,10 +29,12 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
     states_.assign(segments_, State::kElsewhere);
     for (const uint32_t segment : list_) states_[segment] = State::kListed;
   }
+  static const Racks kOne;
+  const Racks& racks = shape.racks != nullptr ? *shape.racks : kOne;
   const uint32_t live = shape.granted ? segments_ : std::min(segments_, shape.window);
   accumulations_.reserve(std::max(1u, live));
   while (accumulations_.size() < std::max(1u, live)) {
-    accumulations_.push_back({SegmentFold(shape.members, pool), {}});
+    accumulations_.push_back({RackFold(shape.members, racks, pool, pool), {}});
   }
   if (shape.granted) {
     granted_ = segments_;
@@ -81,7 +83,7 @@ void ReduceOwner::open(uint32_t first) {
 }
 
 void ReduceOwner::fold_own(uint32_t place) {
-  SegmentFold& fold = accumulation(place).fold;
+  RackFold& fold = accumulation(place).fold;
   const uint32_t segment = segment_at(place);
   const size_t at = static_cast<size_t>(segment) * shape_.segment, bytes = length(segment);
   if (shape_.contributed || at + bytes > own_ready_ || !fold.in_turn(shape_.self)) return;

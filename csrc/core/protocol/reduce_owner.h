@@ -1,6 +1,6 @@
 // The owner of a block in a reduce-scatter: takes every member's contribution segment by segment
 // and folds them in an order that is given, so that the bits of the result do not depend on who was
-// faster (protocol/segment_fold.h). Says how far contributors may send. Pure: no time, no sockets.
+// faster (protocol/rack_fold.h). Says how far contributors may send. Pure: no time, no sockets.
 //
 // Contributions come in the order of the owner's list: all segments of the block, or those that are
 // not folded elsewhere. The results of the others are placed here as they come; a segment whose
@@ -8,7 +8,7 @@
 //
 // Memory: a member may have at most `window` segments here that are not folded. Whoever grants
 // bounds their sum over all members, which is the staging; accumulators take window x segment
-// (twice that for 16-bit floats, which accumulate in 32 bits).
+// (twice that for 16-bit floats, which accumulate in 32 bits), for each rack.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@
 #include "base/element.h"
 #include "base/fold_order.h"
 #include "base/types.h"
-#include "protocol/segment_fold.h"
+#include "protocol/rack_fold.h"
 
 namespace mcast {
 
@@ -25,8 +25,9 @@ struct ReduceShape {
   uint32_t members = 1;  // contributors; the owner is one of them
   Member self = 0;       // which
   FoldOrder order = FoldOrder::kRank;
-  bool contributed = false;  // our own contribution comes by contribute(), it is not read here
-  uint32_t divisor = 0;      // AVG: of the sum; 0: members
+  const Racks* racks = nullptr;  // of the contributors, outlive the owner; null: one
+  bool contributed = false;      // our own contribution comes by contribute(), it is not read here
+  uint32_t divisor = 0;          // AVG: of the sum; 0: members
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   double factor = 1;                // PREMUL_SUM: ours
@@ -90,7 +91,7 @@ class ReduceOwner {
 
  private:
   struct Accumulation {  // one segment in progress
-    SegmentFold fold;
+    RackFold fold;
     std::vector<std::byte> own;  // accumulator, unless the result's memory serves
   };
 

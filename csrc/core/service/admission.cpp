@@ -19,6 +19,8 @@ constexpr uint32_t kLeastChunk = 64, kMostChunk = 65408;
 constexpr uint64_t kLeastIncast = 64u << 10, kMostIncast = 1u << 30;
 // Of a station: per rank a connection for control and one for data; besides, its own sockets.
 constexpr uint64_t kDescriptorsPerRank = 2, kDescriptorsPerStation = 16;
+// To the other stations of a tree.
+constexpr uint64_t kDescriptorsOfTree = 2 * kMostAggregators;
 // That the process itself, its log and its askers take.
 constexpr uint64_t kDescriptorsOfProcess = 128;
 
@@ -51,7 +53,9 @@ aggregation::JobParams params_of(const wire::Ask& ask) {
   params.hosts = Hosts(ask.host_of);
   params.fold = fold_order(ask.fold);
   params.incast = ask.incast;
-  params.segment = contribution_segment(agreed_of(ask));
+  const Agreed agreed = agreed_of(ask);
+  params.racks = agreed.racks;
+  params.segment = contribution_segment(agreed);
   return params;
 }
 
@@ -116,7 +120,8 @@ std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& option
                                          std::to_string(grant.quota) + " asked for"};
   }
   grant.descriptors =
-      options.lanes * (kDescriptorsPerStation + kDescriptorsPerRank * ask.uids.size());
+      options.lanes * (kDescriptorsPerStation + kDescriptorsPerRank * ask.uids.size() +
+                       (ask.racks.empty() ? 0 : kDescriptorsOfTree));
   const uint64_t taken = used.descriptors + kDescriptorsOfProcess;
   if (taken + grant.descriptors > most_descriptors) {
     return Rejection{Refusal::descriptors,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "aggregation/station.h"
+
 namespace mcast::service {
 
 Status StationPlanner::learn(const wire::StationRoster& roster) {
@@ -19,7 +21,15 @@ Status StationPlanner::learn(const wire::StationRoster& roster) {
   if (self == roster.stations.end()) {
     return Status(Code::kMismatch, version + " does not name this station");
   }
-  known_.insert(at, {roster, static_cast<size_t>(self - roster.stations.begin())});
+  std::vector<Member> members;
+  for (const wire::StationEntry& station : roster.stations) {
+    const auto next = static_cast<Member>(ask_.uids.size() + members_.size());
+    members.push_back(members_.try_emplace(station.uid, next).first->second);
+  }
+  if (members_.size() > aggregation::Station::kMostPartners) {
+    return Status(Code::kResourceExhausted, version + " names too many stations that are new");
+  }
+  known_.insert(at, {roster, static_cast<size_t>(self - roster.stations.begin()), members});
   if (known_.size() > kVersions) known_.pop_front();
   return {};
 }
@@ -28,7 +38,7 @@ Result<std::unique_ptr<const aggregation::WorkList>> StationPlanner::plan(
     uint32_t roster, const wire::Descriptor& descriptor) const {
   for (const Known& known : known_) {
     if (known.roster.version == roster) {
-      return deal_(ask_, known.roster, known.index, descriptor);
+      return deal_(ask_, known.roster, known.members, known.index, descriptor);
     }
   }
   return Status(Code::kUnavailable,

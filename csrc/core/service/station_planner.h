@@ -6,7 +6,10 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "aggregation/operation.h"
 #include "wire/admission.h"
@@ -15,10 +18,10 @@
 namespace mcast::service {
 
 // The list of station `index` of a roster for one operation, as the ranks deal it; or why there is
-// none.
+// none. `members`: how the list names the roster's stations.
 using DealWork = std::function<Result<std::unique_ptr<const aggregation::WorkList>>(
-    const wire::Ask& ask, const wire::StationRoster& roster, size_t index,
-    const wire::Descriptor& descriptor)>;
+    const wire::Ask& ask, const wire::StationRoster& roster, std::span<const Member> members,
+    size_t index, const wire::Descriptor& descriptor)>;
 
 class StationPlanner final : public aggregation::Planner {
  public:
@@ -32,6 +35,8 @@ class StationPlanner final : public aggregation::Planner {
   // A rank has told of a roster. The same again changes nothing. Not ok: it differs from what
   // another rank has told of this version, or does not name the station.
   Status learn(const wire::StationRoster& roster);
+  // Stations of all rosters so far are numbered from the number of ranks on: this one.
+  Member member_of(const wire::StationEntry& station) const { return members_.at(station.uid); }
 
   Result<std::unique_ptr<const aggregation::WorkList>> plan(
       uint32_t roster, const wire::Descriptor& descriptor) const override;
@@ -39,12 +44,14 @@ class StationPlanner final : public aggregation::Planner {
  private:
   struct Known {
     wire::StationRoster roster;
-    size_t index = 0;  // the station's
+    size_t index = 0;             // the station's
+    std::vector<Member> members;  // of all
   };
   const wire::Ask ask_;
   const uint64_t uid_;
   const DealWork deal_;
-  std::deque<Known> known_;  // by version, ascending
+  std::deque<Known> known_;             // by version, ascending
+  std::map<uint64_t, Member> members_;  // by uid
 };
 
 }  // namespace mcast::service

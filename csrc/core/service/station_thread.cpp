@@ -122,10 +122,12 @@ void StationThread::say_goodbye() {
 void StationThread::on_frame(PeerId peer, Channel, ConstBytes frame) {
   const Member from = peer < members_.size() ? members_[peer] : kNoMember;
   if (from == kNoMember) return;  // of nobody in the ask
-  connected_[from] = true;
+  if (from < connected_.size()) connected_[from] = true;
   wire::FrameHeader header;
   if (wire::parse_frame(frame, header)) {
-    if (header.type == wire::FrameType::kRoster) return on_roster(from, frame);
+    if (header.type == wire::FrameType::kRoster && from < connected_.size()) {
+      return on_roster(from, frame);
+    }
     note(header, frame.size() - wire::kFrameHeader);
   }
   station_.on_frame(from, frame, now_);
@@ -142,12 +144,38 @@ void StationThread::on_roster(Member from, ConstBytes frame) {
   }
   if (const Status status = planner_.learn(roster); !status.ok()) {
     counters_.add(Counter::agg_malformed);
-    close("rank " + std::to_string(from) + ": " + status.message());
+    return close("rank " + std::to_string(from) + ": " + status.message());
+  }
+  meet_partners(roster);
+}
+
+// A leaf connects to the stations at the top. One that has not heard of it yet refuses it, and the
+// transport tries again for a while.
+void StationThread::meet_partners(const wire::StationRoster& roster) {
+  const Racks& racks = spec_.params.racks;
+  const auto leaf = [&racks](const wire::StationEntry& s) {
+    return racks.find(s.rack).has_value();
+  };
+  const auto self = std::find_if(roster.stations.begin(), roster.stations.end(),
+                                 [this](const auto& s) { return s.uid == address_.uid; });
+  for (const wire::StationEntry& station : roster.stations) {
+    if (leaf(station) == leaf(*self)) continue;
+    const Member member = planner_.member_of(station);
+    if (member < peers_.size() && peers_[member] != kNoPeer) continue;
+    Stream& stream = transport_->stream();
+    const PeerId peer = leaf(station) ? stream.expect(std::span(&station.uid, 1))[0]
+                                      : stream.add_peer({station.uid, station.host, station.port});
+    if (member >= peers_.size()) peers_.resize(member + 1u, kNoPeer);
+    if (peer >= members_.size()) members_.resize(peer + 1, kNoMember);
+    peers_[member] = peer;
+    members_[peer] = member;
   }
 }
 
 void StationThread::note(const wire::FrameHeader& header, size_t bytes) {
-  if (header.type == wire::FrameType::kReduceData) live_.report.folded_bytes += bytes;
+  if (header.type == wire::FrameType::kReduceData || header.type == wire::FrameType::kAggResult) {
+    live_.report.folded_bytes += bytes;
+  }
   if (header.type != wire::FrameType::kAggOpen || header.sequence < next_operation_) return;
   live_.report.operations++;
   next_operation_ = uint64_t{header.sequence} + 1;
@@ -156,7 +184,7 @@ void StationThread::note(const wire::FrameHeader& header, size_t bytes) {
 void StationThread::on_peer_down(PeerId peer, const Status&, bool) {
   const Member from = peer < members_.size() ? members_[peer] : kNoMember;
   if (from == kNoMember) return;
-  connected_[from] = false;
+  if (from < connected_.size()) connected_[from] = false;
   station_.on_stream_end(from, now_);
 }
 

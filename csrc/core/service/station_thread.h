@@ -90,6 +90,8 @@ class StationThread final : private StreamSink, private DatagramSink, private ag
   void sleep();
   void say_goodbye();
   void on_roster(Member from, ConstBytes frame);
+  // The stations of a tree that this one exchanges frames with.
+  void meet_partners(const wire::StationRoster& roster);
   void note(const wire::FrameHeader& header, size_t bytes);
   void set_busy(bool busy);
   void publish(Nanos now);
@@ -103,7 +105,7 @@ class StationThread final : private StreamSink, private DatagramSink, private ag
   // Of the thread, once it runs.
   StationPlanner planner_;
   aggregation::Station station_;
-  std::vector<PeerId> peers_;    // by rank
+  std::vector<PeerId> peers_;    // by rank, then by station of a tree; kNoPeer: not met
   std::vector<Member> members_;  // by peer
   std::vector<bool> connected_;  // by rank
   struct {

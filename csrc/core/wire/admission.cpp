@@ -83,6 +83,11 @@ void put(std::string& out, const Ask& ask) {
   put_field(out, "memory", std::to_string(ask.memory));
   put_field(out, "link_rate", std::to_string(ask.link_rate));
   put_field(out, "rack", ask.rack);
+  if (ask.racks.empty()) return;
+  std::string names;
+  for (const std::string& name : ask.racks) names += (names.empty() ? "" : " ") + name;
+  put_field(out, "racks", names);
+  put_field(out, "rack_of", list_text(ask.rack_of));
 }
 
 void put(std::string& out, const Accept& accept) {
@@ -124,6 +129,17 @@ void read_record(FieldReader& in, Ask& ask) {
   in.read("memory", ask.memory);
   in.read("link_rate", ask.link_rate);
   in.read("rack", ask.rack);
+  if (!in.has("racks")) return;
+  std::string names;
+  in.read("racks", names);
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find(' ', at), names.size());
+    ask.racks.push_back(names.substr(at, end - at));
+    if (ask.racks.back().empty()) in.wrong("racks");
+    at = end + 1;
+  }
+  in.read_list("rack_of", ask.rack_of, kMaxAdmissionRanks, ask.racks.size());
+  if (ask.rack_of.size() != ask.uids.size()) in.wrong("rack_of");
 }
 
 // "uid port capacity host".

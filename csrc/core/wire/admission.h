@@ -33,7 +33,11 @@ struct Ask {
   uint32_t roster = 0;            // version that the stations would be in
   uint64_t memory = 0;            // that the asker expects a station to need, bytes
   uint64_t link_rate = 0;         // setting, bits per second of a rank's link; 0: not told
-  std::string rack;               // setting; empty: none
+  std::string rack;               // where the asked one is by the setting; empty: not told
+  // Racks that ranks are in, by name; and by rank which: 1, 2, ..., or 0: in none of them. No rank
+  // is in any: both are empty.
+  std::vector<std::string> racks;
+  std::vector<uint32_t> rack_of;
   bool operator==(const Ask&) const = default;
 };
 

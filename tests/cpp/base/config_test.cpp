@@ -276,13 +276,22 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
 }
 
+TEST(Config, ARackIsAName) {
+  EXPECT_EQ(good({{"rack", " row-3.b "}}).rack, "row-3.b");
+  EXPECT_EQ(good({{"rack", ""}}, {{"MCAST_RACK", "a"}}).rack, "");
+  EXPECT_EQ(good({{"aggregators", "row3/a:1, b:2"}}).aggregators, "row3/a:1,b:2");
+  for (const char* wrong : {"a b", "a/b", "a,b"}) {
+    EXPECT_THAT(error({{"rack", wrong}}), HasSubstr("setting rack")) << wrong;
+  }
+}
+
 TEST(Config, AggregatorsAreAddresses) {
   const Config config = good({{"aggregators", " agg1:7117 , 10.0.0.9:7118,[fd00::9]:1 "}});
   EXPECT_EQ(config.aggregators, "agg1:7117,10.0.0.9:7118,[fd00::9]:1");
   EXPECT_EQ(good({{"aggregators", ""}}, {{"MCAST_AGGREGATORS", "a:1"}}).aggregators, "");
   EXPECT_EQ(good({}, {{"MCAST_AGGREGATORS", "a:1"}}).aggregators, "a:1");
   for (const char* wrong : {"a", "a:", ":1", "a:0", "a:65536", "a:1,", "a:1,,b:1", "a:1,a:1",
-                            "a b:1", "[::1:7117", "a:1;b:1", "a:-1", "rack/a:1"}) {
+                            "a b:1", "[::1:7117", "a:1;b:1", "a:-1", "/a:1", "r/s/a:1"}) {
     EXPECT_THAT(error({{"aggregators", wrong}}),
                 AllOf(HasSubstr("setting aggregators"), HasSubstr(wrong),
                       HasSubstr("host:port, each once, separated by commas, at most 64")))

@@ -43,5 +43,18 @@ TEST(NetAddress, ListsHaveNoneTwice) {
   EXPECT_FALSE(parse_net_addresses("a:1,", 2).ok());
 }
 
+TEST(NetAddress, ListsMayTellRacks) {
+  const auto all = parse_net_addresses("row-1/a:1, [::1]:2,top/b:3", 3);
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->at(0).rack, "row-1");
+  EXPECT_EQ(all->at(0).text(), "row-1/a:1");
+  EXPECT_EQ(all->at(1).rack, "");
+  EXPECT_EQ(all->at(2).host, "b");
+  for (const char* wrong : {"/a:1", "x y/a:1", "x/y/a:1", "x/a:1,y/a:1"}) {
+    EXPECT_FALSE(parse_net_addresses(wrong, 3).ok()) << wrong;
+  }
+  EXPECT_FALSE(is_rack_name(std::string(65, 'x')));
+}
+
 }  // namespace
 }  // namespace mcast

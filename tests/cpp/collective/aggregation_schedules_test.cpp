@@ -2,6 +2,7 @@
 // Laws: bits are those of the model's fold; nothing that happens to stations fails a group; every
 // operation ends and is released. A failing seed reproduces alone:
 //   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='AggregationSchedules*'
+#include <map>
 #include <sstream>
 
 #include "base/rng.h"
@@ -18,7 +19,10 @@ T one_of(Rng& rng, std::initializer_list<T> values) {
 
 class StationRunner {
  public:
-  explicit StationRunner(uint64_t seed) : rng_(seed ^ 0x7374617473ULL), o_(options(seed)) {}
+  explicit StationRunner(uint64_t seed, bool tree = false)
+      : rng_(seed ^ 0x7374617473ULL), o_(options(seed)) {
+    if (tree) pick_racks();
+  }
 
   struct Seen {
     uint64_t results = 0, diverted = 0, lost = 0, declined = 0;
@@ -26,14 +30,18 @@ class StationRunner {
   // "" or what was wrong; adds to `seen` what stations have done.
   std::string run(Seen& seen) {
     cluster_.emplace(o_);
-    const auto stations = one_of<size_t>(rng_, {1, 2, 2, 7});
+    size_t stations = one_of<size_t>(rng_, {1, 2, 2, 7});
+    std::vector<std::string> racks;
+    if (!o_.racks.empty()) racks = pick_tree(stations);
     std::vector<uint32_t> capacities;
     for (size_t j = 0; j < stations; j++) {
       capacities.push_back(one_of<uint32_t>(rng_, {65536, 65536, 20000, 200000}));
     }
-    cluster_->add_stations(capacities);
+    cluster_->add_stations(capacities, 1, 0, racks);
     text_ << o_.ranks << " ranks on " << (o_.group.host_of.empty() ? "as many" : "fewer")
           << " hosts, " << stations << " stations" << (o_.group.multicast.wanted ? "" : ", ring");
+    for (const std::string& rack : o_.racks) text_ << " " << (rack.empty() ? "-" : rack);
+    for (const std::string& rack : racks) text_ << " +" << rack;
     post();
     for (uint64_t n = rng_.below(4); n > 0; n--) trouble();
     const bool ended = cluster_->run([&] { return all_done(runs_) && quiet(); }, 100 * kSecond);
@@ -72,6 +80,29 @@ class StationRunner {
       o.clock = [seed](Member r) { return static_cast<Nanos>(mix64(seed + r) >> 8); };
     }
     return o;
+  }
+
+  // Of ranks, by host.
+  void pick_racks() {
+    const auto names = 2 + rng_.below(3);
+    static constexpr const char* kNames[] = {"A", "B", "C", ""};
+    std::map<uint32_t, std::string> of_host;
+    for (uint32_t r = 0; r < o_.ranks; r++) {
+      const uint32_t host = o_.group.host_of.empty() ? r : o_.group.host_of[r];
+      const char* const name = kNames[rng_.below(names)];
+      o_.racks.push_back(of_host.try_emplace(host, name).first->second);
+    }
+  }
+
+  // Of stations: some at the top, mostly; leaves here and there.
+  std::vector<std::string> pick_tree(size_t& stations) {
+    stations = 1 + rng_.below(7);
+    std::vector<std::string> racks;
+    for (size_t j = 0; j < stations; j++) {
+      racks.push_back(one_of<std::string>(rng_, {"A", "B", "C", "top", ""}));
+    }
+    if (rng_.chance(0.9)) racks[rng_.below(stations)] = "top";
+    return racks;
   }
 
   // Every rank calls the same operations, each at times of its own.
@@ -115,7 +146,7 @@ class StationRunner {
         static_cast<Nanos>(rng_.below(one_of<uint64_t>(rng_, {5 * kMilli, 100 * kMilli})));
     const auto length = static_cast<Nanos>(rng_.below(3 * kSecond));
     const size_t end = cluster_->station(j).endpoint();
-    switch (rng_.below(6)) {
+    switch (rng_.below(o_.racks.empty() ? 6 : 7)) {
       case 0:
         text_ << "; station " << j << " dies";
         cluster_->at(when, [this, j] { cluster_->kill_station(j); });
@@ -140,6 +171,13 @@ class StationRunner {
         text_ << "; station " << j << " declines";
         cluster_->at(when, [this, j] { cluster_->station(j).declines = true; });
         break;
+      case 6: {
+        const size_t other = cluster_->station(rng_.below(cluster_->stations())).endpoint();
+        text_ << "; stations " << j << " and " << other - o_.ranks << " part";
+        if (other == end) break;
+        cluster_->at(when, [this, end, other] { cluster_->net().reset(end, other); });
+        break;
+      }
       default:
         cluster_->station(j).last = rng_.below(200);
         text_ << "; station " << j << " dies after " << cluster_->station(j).last << " frames";
@@ -186,6 +224,20 @@ TEST_P(AggregationSchedules, KeepTheBitsWhateverHappensToStations) {
   EXPECT_GT(seen.declined, 0u);
 }
 INSTANTIATE_TEST_SUITE_P(Shard, AggregationSchedules, testing::Range(0, 2));
+
+class TreeSchedules : public testing::TestWithParam<int> {};
+
+TEST_P(TreeSchedules, KeepTheBitsWhateverHappensToStations) {
+  StationRunner::Seen seen;
+  const std::vector<uint64_t> all = seeds(60, static_cast<uint64_t>(GetParam()));
+  for_seeds(all, [&](uint64_t seed) { return StationRunner(seed, true).run(seen); });
+  if (all.size() < 60) return;  // fewer need not have all of it
+  EXPECT_GT(seen.results, seen.diverted);
+  EXPECT_GT(seen.diverted, 0u);
+  EXPECT_GT(seen.lost, 0u);
+  EXPECT_GT(seen.declined, 0u);
+}
+INSTANTIATE_TEST_SUITE_P(Shard, TreeSchedules, testing::Range(0, 2));
 
 }  // namespace
 }  // namespace mcast::test

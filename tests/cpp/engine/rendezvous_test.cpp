@@ -133,6 +133,18 @@ TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
                   "rank 1", "give all ranks the same Options and MCAST_* variables"});
 }
 
+TEST(Agree, RacksAreToldToAll) {
+  auto records = three();
+  EXPECT_TRUE(agreed(records, 1)->racks.empty());
+  records[2].rack = "row3";
+  EXPECT_EQ(agreed(records, 1)->racks, (std::vector<std::string>{"", "", "row3"}));
+  records[0].rack = "row2";
+  expect_refused(records, Code::kMismatch,
+                 {"the rack of host name of a", "\"row2\"", "\"\"", "the same MCAST_RACK"});
+  records[1].rack = "row2";
+  EXPECT_EQ(agreed(records, 2)->racks, (std::vector<std::string>{"row2", "row2", "row3"}));
+}
+
 TEST(Agree, OneProcessCannotBeTwoRanks) {
   auto records = three();
   records[2].external.uid = records[2].loopback.uid = 1;

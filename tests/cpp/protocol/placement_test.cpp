@@ -177,6 +177,18 @@ TEST(Placement, PlansTheTableOfTheDesign) {
               OwnShard::kKept, 2, false);
 }
 
+// 8 hosts in two racks with two leaves each, one station at the top.
+TEST(Placement, PlansATree) {
+  PlacementInput input = placed_input(8, 1, OwnShard::kSent);
+  input.racks = {{4, 2, 2 * kWhole}, {4, 2, 2 * kWhole}};
+  EXPECT_NEAR(whole(place(input).part), 0.636, kTolerance);
+  EXPECT_EQ(place(input).served, place(input).workers);
+  input.racks[1] = {4, 0, 0};  // its contributions go to the top: 1 + 4
+  EXPECT_NEAR(whole(place(input).planned), 5 * whole(place(input).part), kTolerance);
+  input.racks[1] = {4, 1, kWhole / 4};  // a slow leaf: 16
+  EXPECT_NEAR(whole(place(input).planned), 16 * whole(place(input).part), 16 * kTolerance);
+}
+
 TEST(Placement, IsCarefulWithAReduceScatter) {
   expect_rows(
       {{8, 1, 0.141, 1.645}, {8, 2, 0.281, 1.539}, {8, 4, 0.563, 1.328}, {8, 7, 0.984, 1.012}},

@@ -37,6 +37,7 @@ TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
     d.bytes = kind == wire::Kind::kAllreduce ? 16u << 20 : 2u << 20;
 
     std::vector<Station> stations(roster.stations.size());
+    const std::vector<Member> members = {8, 9, 10};
     const auto hashes = wire::station_hashes(roster);
     for (size_t i = 0; i < stations.size(); i++) {
       stations[i].capacity = roster.stations[i].capacity;
@@ -45,7 +46,7 @@ TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
     const StationDeal ranks = deal_out(d, agreed_of(ask), ask.tag, stations);
     ASSERT_TRUE(ranks.deal);
     for (uint16_t i = 0; i < stations.size(); i++) {
-      const auto list = deal_work()(ask, roster, i, d);
+      const auto list = deal_work()(ask, roster, members, i, d);
       ASSERT_TRUE(list.ok()) << list.status().to_string();
       ASSERT_EQ((*list)->size(), ranks.deal->length(i));
       EXPECT_GT((*list)->size(), 0u);
@@ -58,13 +59,57 @@ TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
   }
 }
 
+// Leaves and stations at the top: what a leaf sends is what the other waits for, in its numbers.
+TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
+  wire::Ask ask = test::some_ask(8);
+  ask.racks = {"A", "B"};
+  ask.rack_of = {1, 1, 2, 2, 1, 2, 0, 0};
+  wire::StationRoster roster = roster_of(5);
+  const char* racks[] = {"A", "top", "A", "B", ""};
+  for (size_t i = 0; i < 5; i++) roster.stations[i].rack = racks[i];
+  const std::vector<Member> members = {12, 8, 9, 10, 11};
+  wire::Descriptor d;
+  d.kind = wire::Kind::kAllreduce;
+  d.element = static_cast<uint8_t>(Element::kBFloat16);
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  d.bytes = 16u << 20;
+  std::vector<std::unique_ptr<const aggregation::WorkList>> lists;
+  for (uint16_t i = 0; i < 5; i++) {
+    auto list = deal_work()(ask, roster, members, i, d);
+    ASSERT_TRUE(list.ok()) << list.status().to_string();
+    lists.push_back(std::move(list).value());
+  }
+  EXPECT_FALSE(lists[1]->rack() || lists[4]->rack());
+  size_t sums = 0;
+  for (const size_t leaf : {0u, 2u, 3u}) {
+    ASSERT_EQ(lists[leaf]->rack(), leaf == 3 ? 1u : 0u);
+    ASSERT_EQ(lists[leaf]->partners().size(), 2u);
+    EXPECT_GT(lists[leaf]->size(), 0u);
+    sums += lists[leaf]->size();
+    for (uint32_t number = 0; number < lists[leaf]->size(); number++) {
+      const auto [station, there] = lists[leaf]->parent(number);
+      const size_t top = station == 8 ? 1 : 4;
+      ASSERT_EQ(members[top], station);
+      const aggregation::ListEntry ours = lists[leaf]->at(number), theirs = lists[top]->at(there);
+      ASSERT_EQ(ours.owner, theirs.owner);
+      ASSERT_EQ(ours.segment, theirs.segment);
+      ASSERT_EQ(ours.bytes, theirs.bytes);
+      ASSERT_LE(ours.bytes, 30u << 10) << "its sum fits a frame";
+      ASSERT_EQ(lists[top]->leaf(*lists[leaf]->rack(), theirs), members[leaf]);
+    }
+  }
+  EXPECT_EQ(sums, 2 * (lists[1]->size() + lists[4]->size()));
+  EXPECT_EQ(lists[1]->partners().size(), 3u);
+}
+
 TEST(DealWork, WhatIsTooSmallIsNotDealt) {
   wire::Descriptor d;
   d.kind = wire::Kind::kAllreduce;
   d.element = static_cast<uint8_t>(Element::kFloat32);
   d.reduction = static_cast<uint8_t>(Reduction::kSum);
   d.bytes = 4096;
-  const auto list = deal_work()(test::some_ask(8), roster_of(3), 0, d);
+  const auto list =
+      deal_work()(test::some_ask(8), roster_of(3), std::vector<Member>{8, 9, 10}, 0, d);
   ASSERT_FALSE(list.ok());
   EXPECT_THAT(list.status().message(), ::testing::HasSubstr("stations fold nothing of it"));
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 // What GCC defines; clang is asked.
 #ifdef __has_feature
@@ -81,12 +82,56 @@ std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>
   return leads;
 }
 
+// The leads of each rack, in this order; racks by their lowest rank.
+std::vector<std::vector<uint32_t>> leads_by_rack(const std::vector<uint32_t>& leads,
+                                                 const std::vector<std::string>& racks) {
+  if (racks.empty()) return {leads};
+  std::vector<std::string> order;
+  for (const std::string& rack : racks) {
+    if (std::find(order.begin(), order.end(), rack) == order.end()) order.push_back(rack);
+  }
+  std::vector<std::vector<uint32_t>> out;
+  for (const std::string& rack : order) {
+    std::vector<uint32_t>& some = out.emplace_back();
+    std::copy_if(leads.begin(), leads.end(), std::back_inserter(some),
+                 [&](uint32_t lead) { return racks[lead] == rack; });
+  }
+  return out;
+}
+
+// One bracket after the other, each of the contributions of its leads, which `part` gives.
+std::vector<std::byte> folded_in_brackets(
+    const std::vector<std::vector<uint32_t>>& racks, Element element, Reduction reduction,
+    size_t bytes, uint32_t ranks, const std::function<std::vector<std::byte>(uint32_t)>& part,
+    const std::function<double(uint32_t)>& factor) {
+  const size_t count = bytes / element_size(element);
+  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
+  const bool adds = reduction == Reduction::kAvg || reduction == Reduction::kPremulSum;
+  std::vector<std::byte> all, out(bytes);
+  for (const std::vector<uint32_t>& leads : racks) {
+    if (leads.empty()) continue;
+    std::vector<std::byte> sum(count * accumulator_size(element));
+    for (const uint32_t lead : leads) {
+      (lead == leads[0] ? fold_first : fold_next)(element, reduction, factor(lead),
+                                                  part(lead).data(), sum.data(), count);
+    }
+    if (all.empty()) {
+      all = sum;
+    } else {
+      fold_next(half ? Element::kFloat32 : element, adds ? Reduction::kSum : reduction, 1,
+                sum.data(), all.data(), count);
+    }
+  }
+  fold_finish(element, reduction, ranks, all.data(), out.data(), count);
+  return out;
+}
+
 // Folds in two steps, with the rules written out: AVG of 16-bit floats is divided before the first
 // rounding, other averages at the end; factors are used within the hosts.
 std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
                                         Reduction reduction, size_t from, size_t bytes,
                                         const std::vector<uint32_t>& host_of,
-                                        const std::vector<uint32_t>& leads) {
+                                        const std::vector<std::vector<uint32_t>>& racks) {
   const size_t count = bytes / element_size(element);
   const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
   const bool average = reduction == Reduction::kAvg;
@@ -95,9 +140,8 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
   const Reduction between = average && !half ? Reduction::kAvg
                             : scaled         ? Reduction::kSum
                                              : reduction;
-  std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
-  for (const uint32_t lead : leads) {
-    std::vector<std::byte> sum(acc.size()), part(bytes);
+  const auto of_host = [&](uint32_t lead) {
+    std::vector<std::byte> sum(count * accumulator_size(element)), part(bytes);
     for (uint32_t r = lead; r < ranks; r++) {
       if (host_of[r] != host_of[lead]) continue;
       std::vector<std::byte> all(from + bytes);
@@ -106,32 +150,29 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
                                            all.data() + from, sum.data(), count);
     }
     fold_finish(element, within, 1, sum.data(), part.data(), count);
-    (lead == leads[0] ? fold_first : fold_next)(element, between, 1, part.data(), acc.data(),
-                                                count);
-  }
-  fold_finish(element, between, ranks, acc.data(), out.data(), count);
-  return out;
+    return part;
+  };
+  return folded_in_brackets(racks, element, between, bytes, ranks, of_host,
+                            [](uint32_t) { return 1.0; });
 }
 
 }  // namespace
 
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
                                size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
-                               std::optional<uint32_t> owner) {
-  const std::vector<uint32_t> leads = leads_in_order(ranks, host_of, owner);
+                               std::optional<uint32_t> owner,
+                               const std::vector<std::string>& rack_of) {
+  const auto racks = leads_by_rack(leads_in_order(ranks, host_of, owner), rack_of);
   if (!host_of.empty()) {
-    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, leads);
+    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, racks);
   }
-  const size_t count = bytes / element_size(element);
-  std::vector<std::byte> acc(count * accumulator_size(element)), out(bytes);
-  for (const uint32_t r : leads) {
+  const auto part = [&](uint32_t r) {
     std::vector<std::byte> all(from + bytes);
     fill_pattern(op, r, all);
-    (r == leads[0] ? fold_first : fold_next)(element, reduction, factor_of(r), all.data() + from,
-                                             acc.data(), count);
-  }
-  fold_finish(element, reduction, ranks, acc.data(), out.data(), count);
-  return out;
+    all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(from));
+    return all;
+  };
+  return folded_in_brackets(racks, element, reduction, bytes, ranks, part, factor_of);
 }
 
 // Whether the element at `at` is a NaN: which one of several NaNs survives is not promised.
@@ -166,17 +207,17 @@ void Guarded::give_back() {
 std::vector<std::byte> OpRun::expected(uint32_t size) const {
   if (kind == wire::Kind::kReduceScatter) {
     return reduced(id, size, element, reduction, rank * block, block, host_of,
-                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt);
+                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt, racks);
   }
-  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of);
+  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of, {}, racks);
   // Each owner's elements in its own turn.
   const size_t each = element_size(element), elements = block / each;
   const size_t part = (elements + size - 1) / size;
   std::vector<std::byte> all;
   for (uint32_t owner = 0; owner < size && owner * part < elements; owner++) {
     const size_t count = std::min(part, elements - owner * part);
-    const auto own =
-        reduced(id, size, element, reduction, owner * part * each, count * each, host_of, owner);
+    const auto own = reduced(id, size, element, reduction, owner * part * each, count * each,
+                             host_of, owner, racks);
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -262,6 +303,11 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
         return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(length);
       };
     }
+    if (!options_.racks.empty()) {
+      params.agreed.racks = params.host_of.empty()
+                                ? Racks(options_.racks)
+                                : racks_of_hosts(Hosts(params.host_of), options_.racks);
+    }
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
     const auto enter = [=, this] {
       join(r, g, params, address, [ready](const Status&) { ++*ready; });
@@ -278,13 +324,15 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
 }
 
 size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
-                              Sequence from) {
+                              Sequence from, const std::vector<std::string>& racks) {
   const size_t first = stations_.size();
   set_ = {version, from, {}};
   set_at_.clear();
   for (const uint32_t capacity : capacities) {
     const auto number = static_cast<Member>(options_.ranks + first + set_.stations.size());
-    set_.stations.push_back({number, capacity, mix64(number), "", false});
+    const size_t j = set_.stations.size();
+    set_.stations.push_back(
+        {number, capacity, mix64(number), j < racks.size() ? racks[j] : "", false});
   }
   for (uint16_t j = 0; j < capacities.size(); j++) {
     stations_.push_back(std::make_unique<StationNode>(net_.attach(), group(0).core().params(),
@@ -298,8 +346,8 @@ size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t 
 void Cluster::install(Member r) { group(r).core().use_stations(set_, set_at_); }
 
 size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t version,
-                             Sequence from) {
-  const size_t first = make_stations(capacities, version, from);
+                             Sequence from, const std::vector<std::string>& racks) {
+  const size_t first = make_stations(capacities, version, from, racks);
   for (Member r = 0; r < options_.ranks; r++) install(r);
   return first;
 }
@@ -360,6 +408,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
 void Cluster::fill_reduction(const GroupCore& core, OpRun& run, Post& post) const {
   run.element = static_cast<Element>(post.descriptor.element);
   run.reduction = static_cast<Reduction>(post.descriptor.reduction);
+  run.racks = options_.racks;
   run.in_turn = core.params().agreed.fold == FoldOrder::kTurn;
   const bool scatter = run.kind == wire::Kind::kReduceScatter;
   if (make_plan(post.descriptor, core.params().agreed, element_size(run.element)).reduce.way !=

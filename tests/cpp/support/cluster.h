@@ -51,10 +51,12 @@ class Guarded {
 inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 // What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
 // `host_of`, if not empty: ranks of a host are folded first, and that result is rounded. `owner`,
-// if any: its (host's) contribution is the last, the one after it the first.
+// if any: its (host's) contribution is the last, the one after it the first. `rack_of`, if not
+// empty: contributions are folded in brackets of racks, whose names these are, by rank.
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
                                size_t from, size_t bytes, const std::vector<uint32_t>& host_of = {},
-                               std::optional<uint32_t> owner = {});
+                               std::optional<uint32_t> owner = {},
+                               const std::vector<std::string>& rack_of = {});
 
 // One op at one rank: its memory and its result.
 struct OpRun {
@@ -67,8 +69,9 @@ struct OpRun {
   std::shared_ptr<Guarded> input;  // of a reduction that is not in place
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
-  std::vector<uint32_t> host_of;  // as for reduced()
-  bool in_turn = false;           // setting fold=turn
+  std::vector<uint32_t> host_of;   // as for reduced()
+  std::vector<std::string> racks;  // likewise
+  bool in_turn = false;            // setting fold=turn
   int calls = 0;
   Status status;
   Nanos done_at = 0;
@@ -88,6 +91,7 @@ struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
   GroupParams group;                         // self, tag and agreed.members are filled in
+  std::vector<std::string> racks;            // by rank; the same for ranks of one host
   std::function<void(SimNetwork&)> prepare;  // before the first group is made
   // Another medium than the simulated network, which then stands idle.
   std::function<std::unique_ptr<Transport>()> transport;
@@ -122,11 +126,12 @@ class Cluster {
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
 
   // Stations for group 0, in force from its operation `from` on; capacities in 1/65536 of a rank's
-  // link. Returns the number of the first. The group's lane must be 1.
+  // link. Returns the number of the first. The group's lane must be 1. `racks`: of stations.
   size_t add_stations(const std::vector<uint32_t>& capacities, uint32_t version = 1,
-                      Sequence from = 0);
+                      Sequence from = 0, const std::vector<std::string>& racks = {});
   // As add_stations(), but some ranks learn of the set later: `install` then does it for one.
-  size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from);
+  size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from,
+                       const std::vector<std::string>& racks = {});
   void install(Member r);
   StationNode& station(size_t j) { return *stations_[j]; }
   size_t stations() const { return stations_.size(); }
@@ -134,6 +139,7 @@ class Cluster {
     net_.kill(stations_[j]->endpoint());
     stopped_stations_[j] = true;
   }
+  bool stopped(size_t j) const { return stopped_stations_[j]; }
   void stop_station(size_t j, bool stopped) { stopped_stations_[j] = stopped; }
 
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,

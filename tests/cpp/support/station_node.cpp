@@ -11,6 +11,7 @@ aggregation::JobParams job_params(const GroupParams& group, Member self) {
   params.tag = group.tag;
   params.self = self;
   params.hosts = group.host_of.empty() ? Hosts(group.agreed.members) : Hosts(group.host_of);
+  params.racks = group.agreed.racks;
   params.fold = group.agreed.fold;
   params.segment = contribution_segment(group.agreed);
   params.incast = group.agreed.incast;
@@ -59,8 +60,8 @@ void StationNode::on_frame(PeerId peer, Channel, ConstBytes frame) {
 }
 
 void StationNode::on_peer_down(PeerId peer, const Status&, bool) {
-  // (The network tells everybody of every end.)
-  if (peer >= group_.agreed.members || station_.closed()) return;
+  // (The network tells everybody of every end; other stations have their number as endpoint.)
+  if (station_.closed()) return;
   station_.on_stream_end(static_cast<Member>(peer), now_);
 }
 

@@ -16,7 +16,7 @@ class StationNode final : private aggregation::Outlet,
                           private StreamSink {
  public:
   // `peers`: endpoints of the ranks, which are the first of the network. `stations`: of the set;
-  // this is the one with number `index`.
+  // this is the one with number `index`. Members are numbered as endpoints are.
   StationNode(std::unique_ptr<SimTransport> transport, const GroupParams& group, uint32_t version,
               std::vector<Station> stations, uint16_t index, Nanos now);
 

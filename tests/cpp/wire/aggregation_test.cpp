@@ -234,10 +234,25 @@ Accept some_accept() {
   return accept;
 }
 
+TEST(AdmissionRecords, RacksOfAllRanksOrOfNone) {
+  for (const std::vector<uint32_t>& rack_of :
+       std::vector<std::vector<uint32_t>>{{1, 1}, {1, 2, 3}, {0, 0, 0, 0}}) {
+    Ask ask = some_ask();
+    ask.racks = {"a", "b"};
+    ask.rack_of = rack_of;
+    Admission back;
+    EXPECT_FALSE(decode_admission(encode(Admission(ask)), back).ok());
+  }
+}
+
 TEST(AdmissionRecords, RoundTrip) {
-  for (const Admission& record : {Admission(some_ask()), Admission(some_accept()),
-                                  Admission(Refuse{"quota", "quota 512M, 498M in use"}),
-                                  Admission(Bye()), Admission(Draining())}) {
+  Ask in_racks = some_ask();
+  in_racks.racks = {"rackA", "b"};
+  in_racks.rack_of = {1, 0, 2};
+  for (const Admission& record :
+       {Admission(some_ask()), Admission(in_racks), Admission(some_accept()),
+        Admission(Refuse{"quota", "quota 512M, 498M in use"}), Admission(Bye()),
+        Admission(Draining())}) {
     Admission back;
     const Status status = decode_admission(encode(record), back);
     ASSERT_TRUE(status.ok()) << status.to_string();

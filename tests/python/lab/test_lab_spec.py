@@ -7,6 +7,7 @@ import pytest
 from torch_mcast.lab import (
     BitErrors,
     Fault,
+    Lab,
     LabSpec,
     Loss,
     build,
@@ -87,6 +88,8 @@ def test_fault_grammar():
     [
         (dict(hosts=0), "at least one"),
         (dict(hosts=4, racks=[1, 2]), "add up"),
+        (dict(hosts=4, aggregators=2, racks=[2, 2], aggregator_racks=[1]), "2 numbers from 0 to 2"),
+        (dict(hosts=4, aggregators=1, racks=[2, 2], aggregator_racks=[3]), "1 numbers from 0 to 2"),
         (dict(host_rates={"h9": "1gbit"}), "h9"),
         (dict(faults=[Loss(0.1, hosts=["x"])]), "x"),
         (dict(multicast="maybe"), "maybe"),
@@ -125,6 +128,17 @@ def test_aggregators_come_after_workers_and_fill_the_last_rack():
         ("h3", "worker", "10.99.0.3", "br2"),
         ("a1", "aggregator", "10.99.0.4", "br2"),
     ]
+
+
+def test_aggregators_in_racks_and_at_the_spine_are_a_tree():
+    lab = Lab(LabSpec(hosts=4, aggregators=3, racks=[2, 2], aggregator_racks=[1, 2, 0]))
+    assert [host.bridge for host in lab.aggregators] == ["br1", "br2", "br0"]
+    assert lab.env("h3")["MCAST_RACK"] == "rack2"
+    assert lab.env("h3")["MCAST_AGGREGATORS"] == (
+        "rack1/10.99.0.5:7117,rack2/10.99.0.6:7117,top/10.99.0.7:7117"
+    )
+    flat = Lab(LabSpec(hosts=3, aggregators=1, racks=[2, 2]))
+    assert "MCAST_RACK" not in flat.env("h1")
 
 
 def test_bit_error_probability_is_shared_by_the_places():

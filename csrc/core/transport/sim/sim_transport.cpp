@@ -88,13 +88,16 @@ StreamAddress SimTransport::address(bool) const {
 }
 
 PeerId SimTransport::add_peer(const StreamAddress& address) {
-  return static_cast<PeerId>(address.uid - 1);
+  const auto id = static_cast<PeerId>(address.uid - 1);
+  if (expected_) expected_->insert(id);
+  return id;
 }
 
 std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
   std::vector<PeerId> ids;
   for (const uint64_t uid : uids) ids.push_back(static_cast<PeerId>(uid - 1));
-  expected_.emplace(ids.begin(), ids.end());
+  if (!expected_) expected_.emplace();
+  expected_->insert(ids.begin(), ids.end());
   return ids;
 }
 

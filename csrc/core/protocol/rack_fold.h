@@ -1,0 +1,72 @@
+// The fold of one segment in brackets: within each rack in the given order, then the racks' sums in
+// ascending order (protocol/racks.h). Without racks it is a SegmentFold. A rack's sum can come as
+// one partial result, from whoever has folded the rack: the bits are the same. Pure. Not
+// thread-safe.
+//
+// Memory: that of a SegmentFold; besides, for each rack but the first an accumulator from `sums`,
+// until it is in the sum of all.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "protocol/racks.h"
+#include "protocol/segment_fold.h"
+
+namespace mcast {
+
+// One at a time, again and again.
+class RackFold {
+ public:
+  // `contributors`: that there can be, all of `racks`. All but the number outlive this object;
+  // `pool` and `sums` may be the same.
+  RackFold(uint32_t contributors, const Racks& racks, BufferPool& pool, BufferPool& sums);
+  ~RackFold();
+  RackFold(RackFold&&) noexcept = default;
+  RackFold& operator=(RackFold&&) = delete;
+
+  // The next segment; as SegmentFold::begin(). With racks `run` is of all contributors: in each
+  // rack those follow each other as in the run. `only`: of that rack alone; partial() is its sum.
+  void begin(const FoldRule& rule, const FoldRun& run, size_t bytes, std::byte* accumulator,
+             std::optional<uint32_t> only = {});
+
+  // As of SegmentFold.
+  bool add(uint32_t contributor, double factor, ConstBytes contribution);
+  // The sum of a rack, in elements of the accumulator. False, and nothing happens: of another
+  // length, of no rack that is folded, or some of the rack is here already.
+  bool add_rack(uint32_t rack, ConstBytes sum);
+
+  bool in_turn(uint32_t contributor) const;
+  bool complete() const;
+  // When complete(): as of SegmentFold.
+  void finish(std::byte* out) const;
+  ConstBytes partial() const {
+    return {accumulator_, SegmentFold::accumulator_bytes(rule_, bytes_)};
+  }
+
+ private:
+  struct Rack {
+    SegmentFold fold;
+    std::vector<std::byte> sum;  // its accumulator, unless it is the first
+    bool given = false;          // its sum has come as one
+    bool begun = false;          // something of it has come
+  };
+
+  void begin_rack(uint32_t rack, const FoldRun& run, std::byte* accumulator);
+  bool ready(const Rack& rack) const { return rack.given || rack.fold.complete(); }
+  // Takes the sums that are ready and in turn.
+  void combine();
+  void fold_sum(const std::byte* sum);
+  void give_back(Rack& rack);
+
+  const Racks* racks_;
+  BufferPool* sums_;
+  FoldRule rule_;
+  size_t bytes_ = 0;
+  std::byte* accumulator_ = nullptr;
+  std::optional<uint32_t> only_;
+  uint32_t combined_ = 0;    // racks whose sums are in the accumulator
+  std::vector<Rack> folds_;  // by rack
+};
+
+}  // namespace mcast

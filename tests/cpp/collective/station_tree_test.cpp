@@ -1,0 +1,172 @@
+// Trees of stations: leaves fold racks, stations at the top fold the racks' sums. The same bits as
+// the ranks have by themselves in these racks, whatever happens to stations.
+#include "support/program.h"
+#include "support/seeds.h"
+
+namespace mcast::test {
+namespace {
+
+using wire::Kind;
+
+constexpr size_t kTreeVector = 3 << 19;
+
+// Two racks of three, and one rank in none.
+ClusterOptions in_racks() {
+  ClusterOptions o;
+  o.ranks = 7;
+  o.racks = {"A", "B", "A", "", "B", "A", "B"};
+  o.group.lane = 1;
+  o.group.agreed.incast = 64 << 10;
+  o.group.agreed.aggregate = AggregateMode::kBoth;
+  o.net.max_datagram = 8192 + wire::kDatagramHeader;
+  o.group.agreed.chunk = 8192;
+  return o;
+}
+
+Runs all_call(Cluster& c, Kind kind, Element element, uint64_t id,
+              Reduction reduction = Reduction::kSum) {
+  const size_t bytes = kind == Kind::kReduceScatter ? kTreeVector / 4 : kTreeVector;
+  wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, bytes, ""};
+  d.reduction = static_cast<uint8_t>(reduction);
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id));
+  return runs;
+}
+
+// The tree: two leaves for A, one for B, two at the top.
+void add_tree(Cluster& c) {
+  c.add_stations({65536, 32768, 65536, 65536, 65536}, 1, 0, {"A", "A", "B", "top", ""});
+}
+
+// Contributions and sums that have come to a station.
+uint64_t received(Cluster& c, size_t j) {
+  return c.station(j).counters().get(Counter::reduce_bytes_received);
+}
+
+TEST(StationTree, FoldsEveryTypeInBothOrders) {
+  for (const FoldOrder fold : {FoldOrder::kRank, FoldOrder::kTurn}) {
+    ClusterOptions o = in_racks();
+    o.group.agreed.fold = fold;
+    Cluster c(o);
+    add_tree(c);
+    uint64_t id = 0;
+    for (const Element element :
+         {Element::kFloat32, Element::kBFloat16, Element::kInt32, Element::kFloat64}) {
+      for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+        finish(c, all_call(c, kind, element, ++id));
+      }
+    }
+    finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, ++id, Reduction::kPremulSum));
+    finish(c, all_call(c, Kind::kAllreduce, Element::kFloat16, ++id, Reduction::kAvg));
+    EXPECT_GT(c.total(Counter::agg_results), 0u);
+    EXPECT_EQ(c.total(Counter::agg_diverted), 0u);
+    for (size_t j = 0; j < c.stations(); j++) {
+      EXPECT_GT(received(c, j), 0u) << j;
+      EXPECT_FALSE(c.station(j).station().closed());
+    }
+  }
+}
+
+TEST(StationTree, SendsOneSumPerRackToTheTop) {
+  Cluster c(in_racks());
+  c.add_stations({65536, 65536, 65536}, 1, 0, {"A", "B", "top"});
+  finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
+  // Three contributions each; the top has two sums, and what is from the rank in no rack.
+  EXPECT_EQ(received(c, 0), received(c, 2));
+  EXPECT_EQ(received(c, 1), received(c, 2));
+  EXPECT_EQ(c.station(0).counters().get(Counter::reduce_bytes_sent) * 3, received(c, 0));
+}
+
+TEST(StationTree, WithoutLeavesOrTopsStationsFoldAllInTheSameBrackets) {
+  for (const std::vector<std::string>& racks :
+       std::vector<std::vector<std::string>>{{"top", ""}, {"A", "B"}}) {
+    Cluster c(in_racks());
+    c.add_stations({65536, 65536}, 1, 0, racks);
+    finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
+    EXPECT_GT(c.total(Counter::agg_results), 0u);
+  }
+}
+
+TEST(StationTree, RanksFoldInBracketsWithoutStations) {
+  for (const FoldOrder fold : {FoldOrder::kRank, FoldOrder::kTurn}) {
+    ClusterOptions o = in_racks();
+    o.group.agreed.fold = fold;
+    Cluster c(o);
+    finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
+    finish(c, all_call(c, Kind::kReduceScatter, Element::kBFloat16, 2));
+    Runs small;
+    wire::Descriptor d{Kind::kAllreduce, static_cast<uint8_t>(Element::kFloat32), kNoMember, 2000,
+                       ""};
+    d.reduction = static_cast<uint8_t>(Reduction::kSum);
+    for (Member r = 0; r < c.size(); r++) small.push_back(c.call(r, d, 3));
+    finish(c, small);
+  }
+}
+
+// Results flow: some have been placed, others have not.
+bool tree_under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
+
+// What happens in the middle costs time only, and later operations go on.
+template <typename Happens>
+void survives(Happens happens) {
+  Cluster c(in_racks());
+  add_tree(c);
+  Runs runs = all_call(c, Kind::kAllreduce, Element::kFloat32, 1);
+  ASSERT_TRUE(c.run([&] { return tree_under_way(c); }));
+  happens(c);
+  finish(c, runs, 10 * kSecond);
+  finish(c, all_call(c, Kind::kAllreduce, Element::kBFloat16, 2), 10 * kSecond);
+  for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
+  EXPECT_GT(c.total(Counter::agg_diverted), 0u);
+  // Nothing of an operation is left anywhere that lives.
+  c.run_for(kSecond);
+  for (size_t j = 0; j < c.stations(); j++) {
+    aggregation::Job* const job = c.station(j).station().job();
+    if (c.stopped(j) || job == nullptr) continue;
+    EXPECT_EQ(job->operations(), 0u) << j;
+    EXPECT_EQ(job->blocks(), 0u) << j;
+  }
+}
+
+TEST(StationTree, ALeafIsKilled) {
+  survives([](Cluster& c) { c.kill_station(0); });
+}
+TEST(StationTree, TheTopIsKilled) {
+  survives([](Cluster& c) { c.kill_station(3); });
+}
+TEST(StationTree, ALeafStops) {
+  survives([](Cluster& c) { c.stop_station(2, true); });
+}
+TEST(StationTree, ALeafAndTheTopLoseEachOther) {
+  survives([](Cluster& c) { c.net().reset(c.station(2).endpoint(), c.station(4).endpoint()); });
+}
+TEST(StationTree, ALeafDeclines) {
+  Cluster c(in_racks());
+  add_tree(c);
+  c.station(1).declines = true;
+  for (uint64_t id = 1; id < 4; id++) {
+    finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, id), 10 * kSecond);
+  }
+  EXPECT_EQ(c.total(Counter::agg_lost), 0u);
+  EXPECT_GT(c.total(Counter::agg_declined), 0u);
+  c.station(1).declines = false;
+  const uint64_t before = c.total(Counter::agg_results);
+  finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 4));
+  EXPECT_GT(c.total(Counter::agg_results), before);
+}
+
+// Behind a loss, with the next set.
+TEST(StationTree, AnotherTreeFollows) {
+  Cluster c(in_racks());
+  add_tree(c);
+  finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
+  c.kill_station(0);
+  ASSERT_TRUE(c.run([&] { return c.total(Counter::agg_lost) == c.size(); }, 10 * kSecond));
+  c.add_stations({65536, 65536}, 2, c.group(0).core().next_sequence(), {"B", "top"});
+  const uint64_t before = c.total(Counter::agg_results);
+  finish(c, all_call(c, Kind::kReduceScatter, Element::kFloat32, 2), 10 * kSecond);
+  EXPECT_GT(c.total(Counter::agg_results), before);
+}
+
+}  // namespace
+}  // namespace mcast::test
