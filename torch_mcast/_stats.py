@@ -55,6 +55,14 @@ def stats(group: Any = None) -> dict[str, Any]:
     aggregators  on rank 0, of each address in MCAST_AGGREGATORS: {"address", "state": "asking",
                 "admitted", "refused", "unreachable", "lost" or "draining", "reason", "stations",
                 "capacity" in links of a rank}; elsewhere, and in groups of one host, empty
+    aggregation  what the planner has made of the last large "all_reduce" and "reduce_scatter" (in
+                groups of several hosts): {"sequence", "bytes" of a rank's whole input, "reason":
+                "placed", or why ranks fold all of it, "part" that aggregators fold, "own"
+                contribution of a segment's owner: "kept" or "sent", "stations": [{"address",
+                "capacity" in links of a rank, "part", "lost"}], "planned" and "workers": time with
+                aggregators and without, in bytes / rate of a link, "ratio" of these}
+    waiting     on rank 0, while aggregators miss contributions: {"sequence" of the operation,
+                "ranks", "ms" since the last contribution to that segment}; else None
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them

@@ -113,6 +113,53 @@ py::list aggregator_rows(const GroupStats& stats) {
   return rows;
 }
 
+// Of the planner's fractions and times.
+double whole(uint64_t value) { return static_cast<double>(value) / kWhole; }
+
+py::dict plan_row(const AggregationReport::Plan& plan) {
+  const Placement& placement = plan.placement;
+  py::list stations;
+  for (size_t j = 0; j < plan.stations.size(); ++j) {
+    const AggregationReport::Station& station = plan.stations[j];
+    py::dict row;
+    row["address"] = station.address;
+    row["capacity"] = whole(station.capacity);
+    row["part"] = whole(placement.stations[j]);
+    row["lost"] = station.lost;
+    stations.append(row);
+  }
+  py::dict row;
+  row["sequence"] = plan.sequence;
+  row["bytes"] = plan.bytes;
+  row["reason"] = placement_text(placement.reason);
+  row["part"] = whole(placement.part);
+  row["own"] = placement.part == 0 ? "" : placement.kept ? "kept" : "sent";
+  row["stations"] = stations;
+  row["planned"] = whole(placement.planned);
+  row["workers"] = whole(placement.workers);
+  row["ratio"] = placement.workers == 0 ? 1.0
+                                        : static_cast<double>(placement.planned) /
+                                              static_cast<double>(placement.workers);
+  return row;
+}
+
+py::dict aggregation_dict(const AggregationReport& report) {
+  py::dict plans;
+  for (const AggregationReport::Plan& plan : report.plans) {
+    plans[wire::kind_name(plan.kind)] = plan_row(plan);
+  }
+  return plans;
+}
+
+py::object waiting_row(const AggregationReport& report) {
+  if (!report.waiting) return py::none();
+  py::dict row;
+  row["sequence"] = report.waiting->sequence;
+  row["ranks"] = report.waiting->ranks;
+  row["ms"] = static_cast<double>(report.waiting->time) / kMilli;
+  return std::move(row);
+}
+
 py::dict stats_dict(const ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -151,6 +198,8 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["fold"] = stats.fold;
   result["streams"] = stats.streams;
   result["aggregators"] = aggregator_rows(stats);
+  result["aggregation"] = aggregation_dict(stats.aggregation);
+  result["waiting"] = waiting_row(stats.aggregation);
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;

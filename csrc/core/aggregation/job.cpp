@@ -299,6 +299,12 @@ wire::AggWait Job::wait_of(const Operation& op, const BlockRecord& block, Nanos 
   const uint32_t contributors = params_.hosts.count();
   wire::AggWait wait{block.key.number, 0, std::vector<uint64_t>((contributors + 63) / 64)};
   wait.age_ms = static_cast<uint32_t>(std::min<Nanos>((now - block.touched) / kMilli, UINT32_MAX));
+  if (block.folded) {
+    const Member owner = op.at(block.key.number).owner;
+    const uint32_t host = params_.hosts.host_of(owner);
+    if (!op.opened(owner)) wait.missing[host / 64] |= uint64_t{1} << host % 64;
+    return wait;
+  }
   for (uint32_t i = 0; i < run.count; i++) {
     const uint32_t c = (run.first + i) % contributors;
     if (!table_.has(block, c)) wait.missing[c / 64] |= uint64_t{1} << c % 64;

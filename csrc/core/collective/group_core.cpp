@@ -31,7 +31,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       reductions_(g_, small_),
       stations_(g_, reductions_),
       membership_(g_),
-      inquiry_(g_),
+      inquiry_(g_, stations_.stragglers()),
       probe_(g_, membership_),
       early_(g_.size),
       completion_(g_),

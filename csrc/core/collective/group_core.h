@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "collective/aggregation_report.h"
 #include "collective/completion_reports.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
@@ -108,6 +109,7 @@ class GroupCore {
   // far as all ranks reach them; all that are admitted now.
   void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
   const StationTable& stations() const { return g_.stations; }
+  AggregationReport aggregation_report(Nanos now) const;
   void set_roster_listener(RosterEvents events) { roster_.set_listener(std::move(events)); }
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }

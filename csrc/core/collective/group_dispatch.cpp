@@ -40,7 +40,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
     set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
     set({T::kQuery}, [](C& c, F& f, B, N) { c.inquiry_.on_query(f); });
-    set({T::kWhere}, [](C& c, F& f, B, N) { c.inquiry_.on_where(f); });
+    set({T::kWhere}, [](C& c, F& f, B, N n) { c.inquiry_.on_where(f, n); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
         [](C& c, F& f, B b, N n) {
           f.sequence == 0 ? c.probe_.on_frame(f, b, n) : c.path_.on_check_frame(f, b, n);

@@ -23,8 +23,15 @@ namespace mcast {
 std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
   const Sequence sequence = op.post.sequence;
   const StationSet* const set = g_.stations.of(sequence);
-  if (set == nullptr || set->stations.empty() || op.post.delegated) return nullptr;
-  StationDeal deal = deal_out(op.post.descriptor, g_.params.agreed, g_.params.tag, set->stations);
+  const wire::Descriptor& d = op.post.descriptor;
+  const bool shown = op.plan.large && op.plan.reduce.way != ReduceWay::kToRoot;
+  if (op.post.delegated || (!shown && set == nullptr)) return nullptr;
+  const std::vector<Station> stations = set == nullptr ? std::vector<Station>() : set->stations;
+  StationDeal deal = deal_out(d, g_.params.agreed, g_.params.tag, stations);
+  if (shown) {
+    const uint64_t all = d.kind == wire::Kind::kReduceScatter ? d.bytes * g_.size : d.bytes;
+    planned_[d.kind] = {sequence, all, deal.placement, stations};
+  }
   if (!deal.deal) return nullptr;
   g_.counters.add(Counter::agg_operations);
   return std::make_unique<StationShare>(*set, std::move(deal));
@@ -81,19 +88,28 @@ void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
   g_.stations.heard(header.member, now);
   watch_.heard(header.member, now);
-  if (const Fault fault = on_station_frame(header, body)) {
+  if (const Fault fault = on_station_frame(header, body, now)) {
     g_.counters.add(Counter::agg_malformed);
     give_up(header.member, std::string("it broke the protocol: ") + fault);
   }
 }
 
-Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body) {
-  using T = wire::FrameType;
-  if (header.type == T::kPong || header.type == T::kAggStale) {
-    wire::AggWait wait;
-    if (body.empty() && header.type == T::kPong) return nullptr;
-    return wire::parse_agg_wait(body, wait) ? nullptr : "a report that does not parse";
+// A pong says what the station's oldest segment waits for, which may be nothing out of the
+// ordinary; AggStale that contributions to one stay away.
+Stations::Fault Stations::on_wait(const Frame& header, ConstBytes body, Nanos now) {
+  const bool stale = header.type == wire::FrameType::kAggStale;
+  wire::AggWait wait;
+  if (body.empty() && !stale) return nullptr;
+  if (!wire::parse_agg_wait(body, wait)) return "a report that does not parse";
+  if (stale && g_.tree.is_top(g_.self)) {
+    stragglers_.on_report(header.member, header.sequence, wait, g_.reductions.hosts, now);
   }
+  return nullptr;
+}
+
+Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body, Nanos now) {
+  using T = wire::FrameType;
+  if (header.type == T::kPong || header.type == T::kAggStale) return on_wait(header, body, now);
   if (header.type != T::kReduceGrant && header.type != T::kAggResult &&
       header.type != T::kAggDecline) {
     return "a frame that no station sends";

@@ -7,11 +7,13 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "collective/group_context.h"
 #include "collective/reductions.h"
+#include "collective/straggler_reports.h"
 #include "protocol/liveness.h"
 
 namespace mcast {
@@ -48,10 +50,22 @@ class Stations {
   void drive(Nanos now, bool drained);
   Nanos deadline() const { return watch_.deadline(); }
 
+  // What the planner has made of the last large all_reduce and reduce_scatter.
+  struct Planned {
+    Sequence sequence = 0;
+    uint64_t bytes = 0;  // of a rank's whole input
+    Placement placement;
+    std::vector<Station> stations;
+  };
+  const std::map<wire::Kind, Planned>& planned() const { return planned_; }
+  // At the top: whom stations wait for.
+  const StragglerReports& stragglers() const { return stragglers_; }
+
  private:
   // What is wrong with a frame of a station; null: nothing.
   using Fault = const char*;
-  Fault on_station_frame(const Frame& header, ConstBytes body);
+  Fault on_station_frame(const Frame& header, ConstBytes body, Nanos now);
+  Fault on_wait(const Frame& header, ConstBytes body, Nanos now);
   Fault on_grant(Operation& op, uint16_t station, ConstBytes body);
   Fault on_result(Operation& op, uint16_t station, ConstBytes body);
   Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
@@ -67,6 +81,8 @@ class Stations {
   std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
   std::deque<Sequence> unopened_;  // of these
   Liveness watch_;                 // of stations that have a part in what is in flight
+  std::map<wire::Kind, Planned> planned_;
+  StragglerReports stragglers_;
 };
 
 }  // namespace mcast

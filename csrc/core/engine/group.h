@@ -16,6 +16,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "collective/aggregation_report.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
@@ -99,6 +100,7 @@ struct GroupStats {
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
   std::vector<AggregatorStats> aggregators;  // on rank 0, in the order of the setting
+  AggregationReport aggregation;             // empty in a group of one host or rank
 };
 
 class Group {

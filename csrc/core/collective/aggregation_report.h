@@ -1,0 +1,40 @@
+// What people are told of a group's reductions: what the planner has made of the last ones, and
+// whom stations wait for. Plain data.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "protocol/placement.h"
+#include "wire/descriptor.h"
+
+namespace mcast {
+
+struct AggregationReport {
+  struct Station {
+    std::string address;    // for people
+    uint32_t capacity = 0;  // 1/65536 of a rank's link
+    bool lost = false;      // before the operation: its part is folded by ranks
+  };
+  // Of the last large operation of a kind: all_reduce, reduce_scatter.
+  struct Plan {
+    wire::Kind kind = wire::Kind::kAllreduce;
+    Sequence sequence = 0;
+    uint64_t bytes = 0;  // of a rank's whole input
+    Placement placement;
+    std::vector<Station> stations;  // as in placement.stations
+  };
+  std::vector<Plan> plans;
+
+  // At the top only, and as long as stations tell of it: whom an operation waits for.
+  struct Waiting {
+    Sequence sequence = 0;
+    std::vector<Member> ranks;  // ascending
+    Nanos time = 0;             // since the last contribution to the oldest segment
+  };
+  std::optional<Waiting> waiting;
+};
+
+}  // namespace mcast
