@@ -63,6 +63,10 @@ def stats(group: Any = None) -> dict[str, Any]:
                 aggregators and without, in bytes / rate of a link, "ratio" of these}
     waiting     on rank 0, while aggregators miss contributions: {"sequence" of the operation,
                 "ranks", "ms" since the last contribution to that segment}; else None
+    partial     reductions that ended without late ranks: {"limit_ms" (setting `partial`),
+                "not_served": why none does, or "", "operations", "excused": of these without this
+                rank's input, "last": {"sequence", "ranks" whose inputs are missing,
+                "contributors"} or None}
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them
@@ -75,6 +79,12 @@ def stats(group: Any = None) -> dict[str, Any]:
 def config(group: Any = None) -> dict[str, str]:
     """The settings `group` was made with, as text (durations in ms)."""
     return backend_of(group)._config()
+
+
+def contributors(work: Any) -> int:
+    """How many ranks' inputs are in the result of a reduction that is complete: the group's size,
+    unless the setting `partial` has let it end without late ranks. AVG has divided by as many."""
+    return extension().contributors(work)
 
 
 def abort(group: Any = None) -> None:

@@ -160,6 +160,32 @@ py::object waiting_row(const AggregationReport& report) {
   return std::move(row);
 }
 
+py::dict partial_dict(const ProcessGroupMcast& backend, const GroupStats& stats) {
+  const AggregationReport::Partial& partial = stats.aggregation.partial;
+  py::dict result;
+  result["limit_ms"] = static_cast<double>(backend.config().partial) / kMilli;
+  result["not_served"] = stats.partial;
+  result["operations"] = partial.operations;
+  result["excused"] = partial.excused;
+  result["last"] = py::none();
+  if (partial.last) {
+    py::dict last;
+    last["sequence"] = partial.last->sequence;
+    last["ranks"] = partial.last->ranks;
+    last["contributors"] = partial.last->contributors;
+    result["last"] = last;
+  }
+  return result;
+}
+
+uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto* const ours = dynamic_cast<const McastWork*>(work.get());
+  if (ours == nullptr) {
+    throw py::value_error("torch_mcast: not a work of mcast: another backend has served the call");
+  }
+  return ours->contributors()->load();
+}
+
 py::dict stats_dict(const ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -200,6 +226,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["aggregators"] = aggregator_rows(stats);
   result["aggregation"] = aggregation_dict(stats.aggregation);
   result["waiting"] = waiting_row(stats.aggregation);
+  result["partial"] = partial_dict(backend, stats);
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;
@@ -398,6 +425,8 @@ PYBIND11_MODULE(_C, module) {
       },
       py::call_guard<py::gil_scoped_release>(),
       "Empty, or why the verbs transport does not work on this host.");
+  module.def("contributors", &contributors, py::arg("work"),
+             "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",

@@ -26,7 +26,11 @@ FoldRule rule_of(const wire::Descriptor& d, const Hosts& hosts) {
 }  // namespace
 
 Operation::Operation(const Hosts& hosts, FoldOrder order)
-    : hosts_(hosts), order_(order), opened_(hosts.members()), next_(hosts.members()) {
+    : hosts_(hosts),
+      order_(order),
+      opened_(hosts.members()),
+      told_(hosts.members()),
+      next_(hosts.members()) {
   descriptor_.name.reserve(64);
 }
 
@@ -39,6 +43,8 @@ void Operation::begin(Sequence sequence, const wire::Descriptor& descriptor,
   declined_ = planned.ok() ? Status() : planned.status();
   list_ = planned.ok() ? std::move(planned).value() : nullptr;
   std::fill(opened_.begin(), opened_.end(), false);
+  std::fill(told_.begin(), told_.end(), false);
+  partial_ = {};
   openers_ = granted_ = emitted_ = 0;
   for (uint32_t m = 0; m < hosts_.members(); m++) {
     next_[m] = 0;

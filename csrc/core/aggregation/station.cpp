@@ -74,6 +74,11 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
     if (!wire::parse_reduce_data(body, data)) return broke("a frame that does not parse");
     return job_->on_data(from, header.sequence, header.argument, data, now);
   }
+  if (header.type == wire::FrameType::kPartial) {
+    wire::PartialResult partial;
+    if (!wire::parse_partial(body, partial)) return broke("a frame that does not parse");
+    return job_->on_partial(from, header.sequence, header.argument, partial);
+  }
   if (header.type != wire::FrameType::kPing) return broke("a frame that no station takes");
   on_ping(from, now);
   return {};

@@ -18,6 +18,7 @@ AggregationReport GroupCore::aggregation_report(Nanos now) const {
     }
   }
   report.waiting = stations_.stragglers().oldest(g_.ops.base(), now);
+  report.partial = excuses_.report();
   return report;
 }
 

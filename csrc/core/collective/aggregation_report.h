@@ -1,5 +1,5 @@
-// What people are told of a group's reductions: what the planner has made of the last ones, and
-// whom stations wait for. Plain data.
+// What people are told of a group's reductions: what the planner has made of the last ones, whom
+// stations wait for, which have ended without late ranks. Plain data.
 #pragma once
 
 #include <optional>
@@ -35,6 +35,18 @@ struct AggregationReport {
     Nanos time = 0;             // since the last contribution to the oldest segment
   };
   std::optional<Waiting> waiting;
+
+  // Of results without late ranks (setting `partial`).
+  struct Partial {
+    uint64_t operations = 0;  // that ended without some ranks' inputs
+    uint64_t excused = 0;     // of these, without this rank's
+    struct Last {
+      Sequence sequence = 0;
+      std::vector<Member> ranks;  // whose inputs are missing, ascending
+      uint32_t contributors = 0;  // the others
+    };
+    std::optional<Last> last;
+  } partial;
 };
 
 }  // namespace mcast

@@ -17,6 +17,7 @@
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
+//   Excuses           reductions that end without late ranks                excuses.h
 //   PathProbe         creation: does multicast reach everybody              path_probe.h
 //   PathSwitch        the same later; to the ring and back                  path_switch.h
 //   RosterChange      which stations fold for the group, and from when on   roster_change.h
@@ -30,6 +31,7 @@
 
 #include "collective/aggregation_report.h"
 #include "collective/completion_reports.h"
+#include "collective/excuses.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
@@ -194,6 +196,7 @@ class GroupCore {
   Stations stations_;
   Membership membership_;
   LateInquiry inquiry_;
+  Excuses excuses_;
   PathProbe probe_;
   EarlyFrames early_;
   CompletionReports completion_;

@@ -48,8 +48,10 @@ void Stations::start(Operation& op) {
   open_ready();
 }
 
-// A partial result can be placed only once our own contribution to it can be read.
+// A partial result can be placed only once our own contribution to it can be read; where we are
+// excused, once we know who else is.
 bool Stations::openable(const Operation& op) const {
+  if (op.reduce->excused()) return op.reduce->partial.has_value();
   return !op.reduce->stations->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
 }
 
@@ -72,12 +74,27 @@ void Stations::open(Operation& op) {
   share.opened = true;
   wire::Writer body;
   wire::put_agg_open(body, {share.set.version, op.post.descriptor});
+  tell(op, wire::FrameType::kAggOpen, body.bytes());
+  if (op.reduce->partial) tell_partial(op);
+}
+
+// To all stations that fold for it.
+void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) {
+  const StationShare& share = *op.reduce->stations;
   for (size_t j = 0; j < share.set.stations.size(); j++) {
     const Station& station = share.set.stations[j];
     if (station.out || share.deal.length(static_cast<uint16_t>(j)) == 0) continue;
-    g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggOpen, op.post.sequence,
-                  op.plan.hash, body.bytes());
+    g_.send_frame(station.member, Channel::kReduce, type, op.post.sequence, op.plan.hash, body);
   }
+}
+
+// On the channel of AggOpen, so behind it. Until then no station folds a segment of ours without
+// them, so we always know what is in a result.
+void Stations::tell_partial(const Operation& op) {
+  if (!op.reduce->stations || !op.reduce->stations->opened) return;
+  wire::Writer body;
+  wire::put_partial(body, *op.reduce->partial);
+  tell(op, wire::FrameType::kPartial, body.bytes());
 }
 
 void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
@@ -142,6 +159,7 @@ Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body,
 Stations::Fault Stations::on_grant(Operation& op, uint16_t station, ConstBytes body) {
   wire::Reader in(body);
   const auto end = in.get<uint32_t>();
+  if (in.done() && op.reduce->excused()) return nullptr;
   return in.done() && op.reduce->sender->on_grant(g_.size + station, end)
              ? nullptr
              : "a grant beyond its list";
@@ -156,7 +174,9 @@ Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes 
   if (result.number >= share.deal.length(station)) return "a result beyond its list";
   const Deal::Entry entry = share.deal.entry(station, result.number);
   const bool partial = result.form == wire::ResultForm::kPartial;
-  const size_t contributors = run.contributors().size() - (share.kept ? 1 : 0);
+  size_t contributors = run.contributors().size();
+  if (run.partial) contributors = run.partial->contributors;
+  if (share.kept && !run.excused()) contributors--;
   if (entry.owner != g_.self) return "a result that is another rank's";
   if (partial != share.kept || result.contributors != contributors) {
     return "a result of other contributions";

@@ -34,6 +34,9 @@ class Stations {
   // Opens what can be opened by now.
   void open_ready();
 
+  // It ends without some ranks: those that fold for it are told.
+  void tell_partial(const Operation& op);
+
   using Frame = wire::FrameHeader;
   // From a station.
   void on_frame(const Frame& header, ConstBytes body, Nanos now);
@@ -72,6 +75,7 @@ class Stations {
 
   bool openable(const Operation& op) const;
   void open(Operation& op);
+  void tell(const Operation& op, wire::FrameType type, ConstBytes body);
   // We have found it lost: it is out of all sets, and everybody is told.
   void give_up(Member station, const std::string& why);
   void watch(Nanos now);

@@ -148,6 +148,9 @@ GroupStats NetworkGroup::stats() const {
   GroupStats s = common_stats();
   if (parts_.lanes.multicast == nullptr || !here()) return s;
   if (split_) split_->add_to(s);
+  if (config_.partial != 0) {
+    s.partial = parts_.read_host ? "ranks of a host contribute together" : "";
+  }
   if (parts_.registrar != nullptr) s.aggregators = parts_.registrar->stats(tag_);
   for (const LaneId lane : kBothLanes) {
     parts_.lanes[lane]->call([&](Lane& l, Nanos now) {

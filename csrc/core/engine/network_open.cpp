@@ -68,6 +68,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     ids.push_back(m == params.self ? kNoPeer : lane.transport().stream().add_peer(peers[m]));
   }
   GroupParams own = params;
+  if (reduces) own.partial = config_.partial;
   own.lane = static_cast<uint8_t>(id);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};

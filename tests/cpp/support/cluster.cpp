@@ -65,7 +65,8 @@ namespace {
 
 // The lowest rank of each host, in the order in which the hosts' contributions are folded.
 std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>& host_of,
-                                     std::optional<uint32_t> owner) {
+                                     std::optional<uint32_t> owner,
+                                     const std::vector<Member>& absent) {
   std::vector<uint32_t> leads;
   size_t after_owner = 0;
   for (uint32_t r = 0; r < ranks; r++) {
@@ -73,7 +74,7 @@ std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>
       return host_of.empty() ? other == r : host_of[other] == host_of[r];
     };
     if (std::none_of(leads.begin(), leads.end(), same)) {
-      leads.push_back(r);
+      if (std::find(absent.begin(), absent.end(), r) == absent.end()) leads.push_back(r);
       if (owner && same(*owner)) after_owner = leads.size();
     }
   }
@@ -117,8 +118,8 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
 
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
                                size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
-                               std::optional<uint32_t> owner) {
-  const std::vector<uint32_t> leads = leads_in_order(ranks, host_of, owner);
+                               std::optional<uint32_t> owner, const std::vector<Member>& absent) {
+  const std::vector<uint32_t> leads = leads_in_order(ranks, host_of, owner, absent);
   if (!host_of.empty()) {
     return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, leads);
   }
@@ -130,7 +131,8 @@ std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Red
     (r == leads[0] ? fold_first : fold_next)(element, reduction, factor_of(r), all.data() + from,
                                              acc.data(), count);
   }
-  fold_finish(element, reduction, ranks, acc.data(), out.data(), count);
+  const auto divisor = static_cast<uint32_t>(ranks - absent.size());
+  fold_finish(element, reduction, divisor, acc.data(), out.data(), count);
   return out;
 }
 
@@ -166,17 +168,17 @@ void Guarded::give_back() {
 std::vector<std::byte> OpRun::expected(uint32_t size) const {
   if (kind == wire::Kind::kReduceScatter) {
     return reduced(id, size, element, reduction, rank * block, block, host_of,
-                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt);
+                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt, absent);
   }
-  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of);
+  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of, {}, absent);
   // Each owner's elements in its own turn.
   const size_t each = element_size(element), elements = block / each;
   const size_t part = (elements + size - 1) / size;
   std::vector<std::byte> all;
   for (uint32_t owner = 0; owner < size && owner * part < elements; owner++) {
     const size_t count = std::min(part, elements - owner * part);
-    const auto own =
-        reduced(id, size, element, reduction, owner * part * each, count * each, host_of, owner);
+    const auto own = reduced(id, size, element, reduction, owner * part * each, count * each,
+                             host_of, owner, absent);
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -345,6 +347,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     // From now on the memory is the caller's, who changes it and gives it to others.
     run->guards_intact =
         (!run->memory || run->memory->intact()) && (!run->input || run->input->intact());
+    if (absent) run->absent = absent(run->sequence);
     run->verdict = run->compare(options_.ranks);
     if (at_done) at_done(*run);
     if (run->memory) run->memory->give_back();
@@ -352,6 +355,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     if (then) then();
   };
   if (adjust) adjust(rank, post);
+  run->sequence = post.sequence;
   core.post(std::move(post), clock(rank));
   core.deliver();  // as a lane does after its turn
   return run;
