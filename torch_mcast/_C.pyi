@@ -42,6 +42,7 @@ class Options(Backend.Options):
         aggregators: str | None = None,
         aggregate: str | None = None,
         aggregator_patience: _Milliseconds = None,
+        partial: _Milliseconds = None,
         link_rate: _Count = None,
         trace: _Count = None,
         segment: _Count = None,

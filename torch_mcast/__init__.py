@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "abort",
     "config",
+    "contributors",
     "export_chrome_trace",
     "register",
     "stats",
@@ -46,7 +47,7 @@ except Exception:
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options
-    from torch_mcast._stats import abort, config, stats
+    from torch_mcast._stats import abort, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
 
 _LAZY = {
@@ -54,6 +55,7 @@ _LAZY = {
     "stats": "_stats",
     "abort": "_stats",
     "config": "_stats",
+    "contributors": "_stats",
     "trace": "_trace",
     "export_chrome_trace": "_trace",
 }

@@ -55,6 +55,18 @@ def stats(group: Any = None) -> dict[str, Any]:
     aggregators  on rank 0, of each address in MCAST_AGGREGATORS: {"address", "state": "asking",
                 "admitted", "refused", "unreachable", "lost" or "draining", "reason", "stations",
                 "capacity" in links of a rank}; elsewhere, and in groups of one host, empty
+    aggregation  what the planner has made of the last large "all_reduce" and "reduce_scatter" (in
+                groups of several hosts): {"sequence", "bytes" of a rank's whole input, "reason":
+                "placed", or why ranks fold all of it, "part" that aggregators fold, "own"
+                contribution of a segment's owner: "kept" or "sent", "stations": [{"address",
+                "capacity" in links of a rank, "part", "lost"}], "planned" and "workers": time with
+                aggregators and without, in bytes / rate of a link, "ratio" of these}
+    waiting     on rank 0, while aggregators miss contributions: {"sequence" of the operation,
+                "ranks", "ms" since the last contribution to that segment}; else None
+    partial     reductions that ended without late ranks: {"limit_ms" (setting `partial`),
+                "not_served": why none does, or "", "operations", "excused": of these without this
+                rank's input, "last": {"sequence", "ranks" whose inputs are missing,
+                "contributors"} or None}
     calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them
@@ -67,6 +79,12 @@ def stats(group: Any = None) -> dict[str, Any]:
 def config(group: Any = None) -> dict[str, str]:
     """The settings `group` was made with, as text (durations in ms)."""
     return backend_of(group)._config()
+
+
+def contributors(work: Any) -> int:
+    """How many ranks' inputs are in the result of a reduction that is complete: the group's size,
+    unless the setting `partial` has let it end without late ranks. AVG has divided by as many."""
+    return extension().contributors(work)
 
 
 def abort(group: Any = None) -> None:

@@ -212,6 +212,7 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
                                                            std::shared_ptr<CopyBacks> back) {
   McastWork::Description description;
   description.rank = rank_;
+  description.size = size_;
   description.type = type;
   description.title = title;
   description.inputs = std::move(inputs);
@@ -247,6 +248,7 @@ PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work,
   options.timeout = limit(timeout);
   options.label = {static_cast<uint8_t>(dtype), op_name(op)};
   options.done = work.completion();
+  options.contributors = work.contributors();
   return options;
 }
 

@@ -113,6 +113,79 @@ py::list aggregator_rows(const GroupStats& stats) {
   return rows;
 }
 
+// Of the planner's fractions and times.
+double whole(uint64_t value) { return static_cast<double>(value) / kWhole; }
+
+py::dict plan_row(const AggregationReport::Plan& plan) {
+  const Placement& placement = plan.placement;
+  py::list stations;
+  for (size_t j = 0; j < plan.stations.size(); ++j) {
+    const AggregationReport::Station& station = plan.stations[j];
+    py::dict row;
+    row["address"] = station.address;
+    row["capacity"] = whole(station.capacity);
+    row["part"] = whole(placement.stations[j]);
+    row["lost"] = station.lost;
+    stations.append(row);
+  }
+  py::dict row;
+  row["sequence"] = plan.sequence;
+  row["bytes"] = plan.bytes;
+  row["reason"] = placement_text(placement.reason);
+  row["part"] = whole(placement.part);
+  row["own"] = placement.part == 0 ? "" : placement.kept ? "kept" : "sent";
+  row["stations"] = stations;
+  row["planned"] = whole(placement.planned);
+  row["workers"] = whole(placement.workers);
+  row["ratio"] = placement.workers == 0 ? 1.0
+                                        : static_cast<double>(placement.planned) /
+                                              static_cast<double>(placement.workers);
+  return row;
+}
+
+py::dict aggregation_dict(const AggregationReport& report) {
+  py::dict plans;
+  for (const AggregationReport::Plan& plan : report.plans) {
+    plans[wire::kind_name(plan.kind)] = plan_row(plan);
+  }
+  return plans;
+}
+
+py::object waiting_row(const AggregationReport& report) {
+  if (!report.waiting) return py::none();
+  py::dict row;
+  row["sequence"] = report.waiting->sequence;
+  row["ranks"] = report.waiting->ranks;
+  row["ms"] = static_cast<double>(report.waiting->time) / kMilli;
+  return row;
+}
+
+py::dict partial_dict(const ProcessGroupMcast& backend, const GroupStats& stats) {
+  const AggregationReport::Partial& partial = stats.aggregation.partial;
+  py::dict result;
+  result["limit_ms"] = static_cast<double>(backend.config().partial) / kMilli;
+  result["not_served"] = stats.partial;
+  result["operations"] = partial.operations;
+  result["excused"] = partial.excused;
+  result["last"] = py::none();
+  if (partial.last) {
+    py::dict last;
+    last["sequence"] = partial.last->sequence;
+    last["ranks"] = partial.last->ranks;
+    last["contributors"] = partial.last->contributors;
+    result["last"] = last;
+  }
+  return result;
+}
+
+uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto* const ours = dynamic_cast<const McastWork*>(work.get());
+  if (ours == nullptr) {
+    throw py::value_error("torch_mcast: not a work of mcast: another backend has served the call");
+  }
+  return ours->contributors()->load();
+}
+
 py::dict stats_dict(const ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -151,6 +224,9 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["fold"] = stats.fold;
   result["streams"] = stats.streams;
   result["aggregators"] = aggregator_rows(stats);
+  result["aggregation"] = aggregation_dict(stats.aggregation);
+  result["waiting"] = waiting_row(stats.aggregation);
+  result["partial"] = partial_dict(backend, stats);
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;
   result["eager"] = stats.eager;
@@ -349,6 +425,8 @@ PYBIND11_MODULE(_C, module) {
       },
       py::call_guard<py::gil_scoped_release>(),
       "Empty, or why the verbs transport does not work on this host.");
+  module.def("contributors", &contributors, py::arg("work"),
+             "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",

@@ -113,7 +113,9 @@ McastWork::McastWork(Description description)
       sequence_(description.sequence),
       context_(std::move(description.context)),
       nested_(Background::in_task()),
-      interrupted_(std::move(description.interrupted)) {}
+      interrupted_(std::move(description.interrupted)),
+      contributors_(
+          std::make_shared<std::atomic<uint32_t>>(static_cast<uint32_t>(description.size))) {}
 
 void McastWork::note_interrupt() {
   std::lock_guard lock(settle_mutex_);

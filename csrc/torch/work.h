@@ -32,6 +32,7 @@ class McastWork final : public c10d::Work {
  public:
   struct Description {
     int rank = -1;
+    int size = 1;  // of the group
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;                   // static; for the profiler
     std::vector<at::Tensor> inputs;                // shown by the profiler
@@ -68,6 +69,10 @@ class McastWork final : public c10d::Work {
   using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;
   void set_helper(Helper helper) { helper_ = std::move(helper); }
 
+  // How many ranks' inputs are in the result of a reduction, the least of its parts; final when it
+  // is complete. The engine lowers it.
+  const std::shared_ptr<std::atomic<uint32_t>>& contributors() const { return contributors_; }
+
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -90,6 +95,7 @@ class McastWork final : public c10d::Work {
   const std::string context_;
   const bool nested_;  // posted by a callback, which may wait for the future
   const std::shared_ptr<std::atomic<int>> interrupted_;
+  const std::shared_ptr<std::atomic<uint32_t>> contributors_;
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
   Helper helper_;

@@ -35,6 +35,11 @@ void check_operations(ConstBytes body) {
   }
   wire::AggWait wait;
   if (wire::parse_agg_wait(body, wait)) same(body, {}, [&](auto& o) { put_agg_wait(o, wait); });
+  wire::PartialResult partial;
+  if (wire::parse_partial(body, partial)) {
+    require(partial.ranks().size() <= 64 * partial.excused.size(), "ranks of its words");
+    same(body, {}, [&](auto& o) { put_partial(o, partial); });
+  }
 }
 
 void check_rosters(ConstBytes body) {

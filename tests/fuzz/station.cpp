@@ -87,8 +87,9 @@ class Attack : public Outlet, public Planner {
         return open(rank);
       case 2:
       case 3:
-      case 4:
         return contribute(rank, (what & 8u) != 0);
+      case 4:
+        return (what & 8u) != 0 ? contribute(rank, true) : leave_out(rank);
       case 5:
         queued_ -= std::exchange(waiting_[rank], 0);
         return;
@@ -137,6 +138,20 @@ class Attack : public Outlet, public Planner {
     wire::put_reduce_head(body, at, where);
     for (size_t i = 0; i < length; i++) body.put<uint8_t>(static_cast<uint8_t>(where + i));
     send(rank, {wire::FrameType::kReduceData, 1, rank, kTag, sequence, d.hash()}, body.bytes());
+  }
+
+  // Of the latest operations: some ranks do not contribute.
+  void leave_out(Member rank) {
+    const uint8_t which = in_.byte();
+    const uint32_t behind = which & 1u;
+    const auto sequence =
+        static_cast<Sequence>(opened_[rank] > behind ? opened_[rank] - 1 - behind : 0);
+    wire::PartialResult partial{static_cast<uint16_t>(ranks_), {which >> 1u & 7u}};
+    for (const Member m : partial.ranks()) partial.contributors -= m < ranks_ ? 1 : 0;
+    wire::Writer body;
+    wire::put_partial(body, partial);
+    send(rank, {wire::FrameType::kPartial, 1, rank, kTag, sequence, descriptors_[sequence].hash()},
+         body.bytes());
   }
 
   void noise(Member rank) {

@@ -157,6 +157,7 @@ const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceDa
   if (data.segment >= op.granted()) return "a contribution that was not asked for";
   if (data.segment > op.next_of(from)) return "a contribution out of order";
   if (data.payload.size() != entry.bytes) return "a contribution of another length";
+  if (op.partial().is_excused(from)) return "a contribution that it has withdrawn";
   return "";
 }
 
@@ -203,7 +204,59 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
   free_.pop_back();
   folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes, accumulator(block->slot),
                             op.only());
+  if (op.told(entry.owner)) excuse(op, folds_[block->slot]);
   return block;
+}
+
+Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
+                       const wire::PartialResult& partial) {
+  Operation* const op = find(sequence);
+  if (sequence >= expects_[from] || (op != nullptr && !op->opened(from))) {
+    return broke(from, sequence, "a partial result before it was opened");
+  }
+  if (op == nullptr || op->is_declined()) {
+    counters_.add(Counter::agg_stale);
+    return {};
+  }
+  if (op->hash() != hash || !params_.hosts.flat() || !params_.racks.flat() ||
+      !partial.fits(params_.hosts.members()) || (op->is_partial() && op->partial() != partial)) {
+    return broke(from, sequence, "a partial result that cannot be");
+  }
+  op->excuse(partial);
+  if (partial.contributors < 2) {
+    // There are segments to which nobody contributes here.
+    decline(*op, Status(Code::kUnavailable, "only one rank contributes"));
+    return {};
+  }
+  op->tell(from);
+  if (!excuse_blocks(*op, from)) {
+    return broke(from, sequence, "a rank is left out that has contributed");
+  }
+  emit_held();
+  grant();
+  return {};
+}
+
+bool Job::excuse(const Operation& op, RackFold& fold) const {
+  fold.divide_by(op.partial().contributors);
+  bool good = true;
+  for (const Member m : op.partial().ranks()) good = fold.excuse(m) && good;
+  return good;
+}
+
+// What has come already of the owner's segments.
+bool Job::excuse_blocks(const Operation& op, Member owner) {
+  for (uint32_t i = 0; i < table_.capacity(); i++) {
+    const BlockRecord* const there = table_.at(i);
+    if (there == nullptr || there->key.operation != op.sequence() || there->folded ||
+        op.at(there->key.number).owner != owner) {
+      continue;
+    }
+    RackFold& fold = folds_[there->slot];
+    if (!excuse(op, fold)) return false;
+    table_.find(there->key)->folded = fold.complete();
+  }
+  return true;
 }
 
 void Job::decline(Operation& op, Status why) {
@@ -347,8 +400,15 @@ wire::AggWait Job::wait_of(const Operation& op, const BlockRecord& block, Nanos 
   const uint32_t contributors = params_.hosts.count();
   wire::AggWait wait{block.key.number, 0, std::vector<uint64_t>((contributors + 63) / 64)};
   wait.age_ms = static_cast<uint32_t>(std::min<Nanos>((now - block.touched) / kMilli, UINT32_MAX));
+  if (block.folded) {
+    const uint32_t host = params_.hosts.host_of(entry.owner);
+    if (!op.opened(entry.owner)) wait.missing[host / 64] |= uint64_t{1} << host % 64;
+    return wait;
+  }
   for (uint32_t c = 0; c < contributors; c++) {
-    if (op.takes(c, entry) && !table_.has(block, c)) wait.missing[c / 64] |= uint64_t{1} << c % 64;
+    const bool excused = op.is_partial() && op.partial().is_excused(static_cast<Member>(c));
+    if (!op.takes(c, entry) || table_.has(block, c) || excused) continue;
+    wait.missing[c / 64] |= uint64_t{1} << c % 64;
   }
   return wait;
 }

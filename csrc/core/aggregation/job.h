@@ -53,6 +53,9 @@ class Job {
   Status on_grant(Member from, Sequence sequence, uint32_t end);
   // A rank, or another station, says that the operation is not folded by the tree.
   void on_decline(Sequence sequence, const std::string& why);
+  // A rank that has opened the operation says that it ends without some ranks.
+  Status on_partial(Member from, Sequence sequence, uint32_t hash,
+                    const wire::PartialResult& partial);
   // A rank's contributions will be missing: nothing more is granted.
   void stop_granting() { stopped_ = true; }
   // Another station of the tree cannot be reached any more.
@@ -86,6 +89,10 @@ class Job {
   // Why the contribution may not be; "": it may.
   const char* fault_of(const Operation& op, Member from, const wire::ReduceData& data) const;
   BlockRecord* block_of(const Operation& op, const ListEntry& entry, uint32_t number, Nanos now);
+
+  // False: one of those that are left out has contributed.
+  bool excuse(const Operation& op, RackFold& fold) const;
+  bool excuse_blocks(const Operation& op, Member owner);
 
   void decline(Operation& op, Status why);
   void tell_declined(const Operation& op, Member to, uint32_t hash);

@@ -31,6 +31,7 @@ Operation::Operation(const Hosts& hosts, const Racks& racks, FoldOrder order)
       racks_(racks),
       order_(order),
       opened_(hosts.members()),
+      told_(hosts.members()),
       next_(hosts.members()) {
   descriptor_.name.reserve(64);
 }
@@ -44,6 +45,8 @@ void Operation::begin(Sequence sequence, const wire::Descriptor& descriptor,
   declined_ = planned.ok() ? Status() : planned.status();
   list_ = planned.ok() ? std::move(planned).value() : nullptr;
   std::fill(opened_.begin(), opened_.end(), false);
+  std::fill(told_.begin(), told_.end(), false);
+  partial_ = {};
   openers_ = granted_ = emitted_ = 0;
   partners_.clear();
   if (list_) {

@@ -14,7 +14,7 @@
 #include "protocol/hosts.h"
 #include "protocol/racks.h"
 #include "protocol/segment_fold.h"
-#include "wire/descriptor.h"
+#include "wire/aggregation.h"
 
 namespace mcast::aggregation {
 
@@ -91,6 +91,15 @@ class Operation {
   bool is_declined() const { return !declined_.ok(); }
   const Status& declined() const { return declined_; }
 
+  // It ends without some contributors, whose inputs never come: `partial`, which fits the ranks and
+  // is the same for all owners. An owner's segments do from the moment that it has said so: until
+  // then it takes no result without them.
+  void excuse(const wire::PartialResult& partial) { partial_ = partial; }
+  bool is_partial() const { return partial_.contributors != 0; }
+  const wire::PartialResult& partial() const { return partial_; }
+  void tell(Member owner) { told_[owner] = true; }
+  bool told(Member owner) const { return told_[owner]; }
+
   // Numbers below this may be contributed.
   uint32_t granted() const { return granted_; }
   void grant(uint32_t more) { granted_ += more; }
@@ -147,6 +156,8 @@ class Operation {
   Status declined_;
   std::vector<bool> opened_;
   uint32_t openers_ = 0;
+  wire::PartialResult partial_;  // 0 contributors: all contribute
+  std::vector<bool> told_;       // by rank
   uint32_t granted_ = 0, emitted_ = 0;
   std::vector<uint32_t> next_;  // by rank
   std::vector<Partner> partners_;

@@ -88,6 +88,11 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
     job_->on_decline(header.sequence, decline.text);
     return {};
   }
+  if (header.type == wire::FrameType::kPartial) {
+    wire::PartialResult partial;
+    if (!wire::parse_partial(body, partial)) return broke("a frame that does not parse");
+    return job_->on_partial(from, header.sequence, header.argument, partial);
+  }
   if (header.type != wire::FrameType::kPing) return broke("a frame that no station takes");
   on_ping(from, now);
   return {};

@@ -108,6 +108,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "off: no group asks them")                                                                    \
   D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,              \
     "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")      \
+  D(partial, "MCAST_PARTIAL", 0, 0, 86400000, true, false,                                        \
+    "waiting after which a reduction ends without the inputs of ranks that have not called it, "  \
+    "ms; 0: never. Not for small all_reduces, nor where ranks of a host contribute together")     \
   U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                  \
     "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's and to bound " \
     "the queue at a switch port; 0: an aggregator counts as fast as a rank")                      \

@@ -78,6 +78,7 @@ namespace mcast {
   X(agg_bytes_sent, "payload bytes of contributions to stations")                       \
   X(agg_results, "segments of this rank's blocks that a station has folded")            \
   X(agg_diverted, "segments dealt to a station that this rank has folded itself")       \
+  X(partial_results, "reductions that ended without the inputs of late ranks")          \
   X(agg_lost, "stations that were given up")                                            \
   X(path_checks, "times the group asked again whether multicast reaches every rank")    \
   X(path_switches, "changes between multicast and the ring after the group's creation") \

@@ -12,9 +12,9 @@
 namespace mcast {
 
 struct NetAddress {
-  std::string host;   // a name or a number, without brackets
-  uint16_t port = 0;  // from 1 on
-  std::string rack;   // where it is; empty: not told
+  std::string host;    // a name or a number, without brackets
+  uint16_t port = 0;   // from 1 on
+  std::string rack{};  // where it is; empty: not told
   auto operator<=>(const NetAddress&) const = default;
 
   // As it is written.

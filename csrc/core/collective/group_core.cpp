@@ -31,7 +31,8 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       reductions_(g_, small_),
       stations_(g_, reductions_),
       membership_(g_),
-      inquiry_(g_),
+      inquiry_(g_, stations_.stragglers()),
+      excuses_(g_, reductions_, stations_),
       probe_(g_, membership_),
       early_(g_.size),
       completion_(g_),
@@ -68,7 +69,11 @@ void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddres
 }
 
 void GroupCore::post(Post post, Nanos now) {
-  if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
+  const bool stands_in = post.reduce && post.reduce->excused;
+  if (!stands_in && excuses_.holds(post.sequence)) {
+    excuses_.adopt(std::move(post));
+    excuses_.collect(ended_);
+  } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -248,6 +253,7 @@ void GroupCore::release(Sequence end, Nanos now) {
 bool GroupCore::deliver() {
   if (ended_.empty()) return false;
   for (const auto& [done, status] : std::exchange(ended_, {})) done(status);
+  excuses_.collect(ended_);
   return !ended_.empty();
 }
 

@@ -17,6 +17,7 @@
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
+//   Excuses           reductions that end without late ranks                excuses.h
 //   PathProbe         creation: does multicast reach everybody              path_probe.h
 //   PathSwitch        the same later; to the ring and back                  path_switch.h
 //   RosterChange      which stations fold for the group, and from when on   roster_change.h
@@ -28,7 +29,9 @@
 #include <utility>
 #include <vector>
 
+#include "collective/aggregation_report.h"
 #include "collective/completion_reports.h"
+#include "collective/excuses.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
@@ -108,6 +111,7 @@ class GroupCore {
   // far as all ranks reach them; all that are admitted now.
   void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
   const StationTable& stations() const { return g_.stations; }
+  AggregationReport aggregation_report(Nanos now) const;
   void set_roster_listener(RosterEvents events) { roster_.set_listener(std::move(events)); }
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
@@ -192,6 +196,7 @@ class GroupCore {
   Stations stations_;
   Membership membership_;
   LateInquiry inquiry_;
+  Excuses excuses_;
   PathProbe probe_;
   EarlyFrames early_;
   CompletionReports completion_;

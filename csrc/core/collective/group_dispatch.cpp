@@ -40,7 +40,12 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
     set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
     set({T::kQuery}, [](C& c, F& f, B, N) { c.inquiry_.on_query(f); });
-    set({T::kWhere}, [](C& c, F& f, B, N) { c.inquiry_.on_where(f); });
+    set({T::kWhere}, [](C& c, F& f, B, N n) { c.inquiry_.on_where(f, n); });
+    set({T::kExcuse}, [](C& c, F& f, B b, N n) {
+      if (auto stand_in = c.excuses_.on_excuse(f, b, n)) c.post(std::move(*stand_in), n);
+    });
+    set({T::kExcused}, [](C& c, F& f, B, N n) { c.excuses_.on_excused(f, n); });
+    set({T::kPartial}, [](C& c, F& f, B b, N n) { c.excuses_.on_partial(f, b, n); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
         [](C& c, F& f, B b, N n) {
           f.sequence == 0 ? c.probe_.on_frame(f, b, n) : c.path_.on_check_frame(f, b, n);

@@ -40,6 +40,7 @@ struct GroupParams {
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
   Nanos aggregator_patience = kSecond;  // silence of a station after which it is given up
+  Nanos partial = 0;  // waiting after which a reduction ends without late ranks; 0: never
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null

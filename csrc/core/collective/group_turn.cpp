@@ -54,11 +54,14 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool drained) { c.stations_.drive(now, drained); }},
       {[](const GroupCore& c) { return c.inquiry_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
+      {[](const GroupCore& c) { return c.excuses_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.excuses_.drive(now); }},
   };
   return kTimers;
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
+  excuses_.collect(ended_);
   if (g_.failed()) {
     g_.ops.clear();
     return false;

@@ -46,7 +46,7 @@ void LateInquiry::check(Nanos now) {
                         ? sequence_ < g_.ops.base()
                         : sequence_ < g_.ops.next() && (op == nullptr || op->finished);
   if (!over) {
-    if (now >= until_) name_late();
+    if (now >= until_) name_late(now);
     return;
   }
   asked_ = false;
@@ -67,20 +67,20 @@ void LateInquiry::ask_all(Sequence sequence, const std::string& what, Nanos now)
   where_.assign(g_.size, -1);
   where_[g_.self] = g_.next_sequence() > sequence ? 1 : 0;
   g_.flood(wire::FrameType::kQuery, sequence, 0, {}, kNoMember);
-  if (g_.size == 1) name_late();
+  if (g_.size == 1) name_late(now);
 }
 
-void LateInquiry::on_where(const Frame& header) {
+void LateInquiry::on_where(const Frame& header, Nanos now) {
   if (where_.empty() || header.sequence != sequence_) return;
   where_[header.member] = header.argument > sequence_ ? 1 : 0;
   const auto some = [this](int w) {
     return std::find(where_.begin(), where_.end(), w) != where_.end();
   };
   // With everybody in, the transfer gets the rest of the inquiry's time to end.
-  if (!some(-1) && some(0)) name_late();
+  if (!some(-1) && some(0)) name_late(now);
 }
 
-void LateInquiry::name_late() {
+void LateInquiry::name_late(Nanos now) {
   std::string late, unresponsive;
   Member culprit = kNoMember;
   const auto name = [&culprit](std::string& list, size_t m) {
@@ -101,6 +101,8 @@ void LateInquiry::name_late() {
                                  seconds_text(2 * kInquiry)
                            : "all ranks have called it, the transfer did not finish in time";
   }
+  const std::string awaited = stragglers_.text(g_.ops.base(), sequence_, now);
+  if (!awaited.empty()) text += "; aggregators are waiting for " + awaited;
   text += "; check that all ranks make the same calls, or raise the timeout";
   g_.fail(Status(Code::kTimeout, text), culprit);
 }

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "collective/group_context.h"
+#include "collective/straggler_reports.h"
 
 namespace mcast {
 
 class LateInquiry {
  public:
-  explicit LateInquiry(GroupContext& context) : g_(context) {}
+  LateInquiry(GroupContext& context, const StragglerReports& stragglers)
+      : g_(context), stragglers_(stragglers) {}
 
   // The operation has passed its limit here.
   void start(const Operation& op, Nanos now);
@@ -25,13 +27,14 @@ class LateInquiry {
   using Frame = wire::FrameHeader;
   void on_late(const Frame& header, ConstBytes body, Nanos now);
   void on_query(const Frame& header);
-  void on_where(const Frame& header);
+  void on_where(const Frame& header, Nanos now);
 
  private:
   void ask_all(Sequence sequence, const std::string& what, Nanos now);
-  void name_late();
+  void name_late(Nanos now);
 
   GroupContext& g_;
+  const StragglerReports& stragglers_;
   Sequence sequence_ = 0;
   Nanos until_ = kNever;
   bool asked_ = false;

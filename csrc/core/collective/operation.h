@@ -41,6 +41,11 @@ struct Post {
   // The data travels by other groups: this one only makes sure that all ranks call the same and
   // ends it for all. Complete here when true; then call GroupCore::arrived().
   std::shared_ptr<const std::atomic<bool>> delegated;
+  // How many ranks' inputs are in the result: lowered where it ends without some. May be null.
+  std::shared_ptr<std::atomic<uint32_t>> contributors;
+  void note_contributors(uint32_t count) const {
+    if (contributors && count < contributors->load()) contributors->store(count);
+  }
 };
 
 // Which operation, of which group, on which rank, how long it took and how long it might: the start

@@ -15,6 +15,8 @@ struct ReduceArgs {
   std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
   Slice output;               // reduce_scatter: the own block; all_reduce, reduce: the whole (empty
                               // away from the root)
+  // This rank takes part without its input (collective/excuses.h): nobody reads it.
+  bool excused = false;
 };
 
 }  // namespace mcast

@@ -62,6 +62,7 @@ void Reductions::on_offer(Operation& op, const Frame& header, ConstBytes body) {
 void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   wire::Reader in(body);
   const auto end = in.get<uint32_t>();
+  if (in.done() && op.reduce->excused()) return;
   if (!in.done() || !op.reduce->sender->on_grant(header.member, end)) {
     broke(header, "a grant beyond the block");
   }
@@ -74,6 +75,7 @@ void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) 
   if (!run.stations || !wire::parse_divert(body, divert)) {
     return broke(header, "segments taken over that no station has");
   }
+  if (run.excused()) return;
   const Deal& deal = run.stations->deal;
   const std::vector<Station>& stations = run.stations->set.stations;
   for (const ChunkRange range : divert.segments) {

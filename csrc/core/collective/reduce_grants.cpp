@@ -23,8 +23,10 @@ void Reductions::grant_segments(Operation& op) {
     const Operation* const o = g_.ops.find(s);
     if (!o->reduce || !o->reduce->owner || o->plan.reduce.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
-    outstanding += o->reduce->grants.asked - uint64_t{earlier.folded()} * others;
-    in_flight += o->reduce->grants.asked - earlier.arrived();
+    // (Where ranks are excused segments are folded, and arrive, before all have been asked.)
+    const uint64_t asked = o->reduce->grants.asked;
+    outstanding += asked - std::min(asked, uint64_t{earlier.folded()} * others);
+    in_flight += asked - std::min(asked, earlier.arrived());
     if (o == &op) break;
     // A rank may wait for this one before it posts ours: ours must not take its room.
     if (earlier.granted() < earlier.listed() || o->reduce->grants.granted < others) return;

@@ -37,7 +37,8 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
       args_(args),
       shared_(shared),
       members_(shared.hosts.members()),
-      self_(shared.self) {
+      self_(shared.self),
+      excused_(args.excused) {
   const Hosts& hosts = shared.hosts;
   for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self_));
   own_ = static_cast<Member>(hosts.host_of(self_));
@@ -104,7 +105,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   }
   const Slice own = contribution(self_);
   own_staged_ = !host && !readable(self_, own.length);
-  if (own_staged_) shape.own_ready = 0;
+  if (own_staged_ || excused_) shape.own_ready = 0;
   owner.emplace(shape, own.data(), result_.data(), shared_.pool);
 }
 
@@ -117,6 +118,7 @@ void ReduceRun::make_sender() {
 // What owners ask of us, by member.
 std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   std::vector<ReduceSender::List> lists(members_);
+  if (excused_) return lists;
   const uint32_t here = shared_.hosts.host_of(self_);
   for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
@@ -140,6 +142,7 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
   const uint32_t here = shared_.hosts.host_of(self_);
   const size_t first = lists.size();
   lists.resize(first + stations->set.stations.size());
+  if (excused_) return;
   const uint32_t racks = stations->leaves.any() ? shared_.racks.count() : 0;
   stations->deal.for_each([&](const Deal::Entry& entry, uint16_t top) {
     const auto [to, row] = entry;
@@ -160,9 +163,10 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
   });
 }
 
-bool ReduceRun::place(uint32_t segment, bool partial, ConstBytes payload_bytes) {
+bool ReduceRun::place(uint32_t segment, bool of_others, ConstBytes payload_bytes) {
   if (!owner->awaits(segment)) return false;
-  if (!partial) return owner->place_result(segment, payload_bytes);
+  if (!of_others) return owner->place_result(segment, payload_bytes);
+  if (excused_) return owner->place_partial(segment, payload_bytes, {});
   const size_t at = size_t{segment} * plan_.reduce.segment;
   const auto own = payload(self_, at, std::min(plan_.reduce.segment, length(self_) - at));
   return own && owner->place_partial(segment, payload_bytes, *own);

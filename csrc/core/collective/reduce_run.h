@@ -13,6 +13,7 @@
 #include "protocol/hosts.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
+#include "wire/aggregation.h"
 
 namespace mcast {
 
@@ -77,12 +78,18 @@ class ReduceRun {
   // reduce, at the root: where member `m`'s result goes.
   Slice destination(Member m) const { return part(args_.output, m); }
 
+  // We take part without our input.
+  bool excused() const { return excused_; }
+
   // A station's fold of a segment of our block; `partial`: all but our contribution, which is
   // readable(). False: it is not awaited, or has another length.
   bool place(uint32_t segment, bool partial, ConstBytes payload);
 
   // Everything is here: the last step, into the caller's memory.
   void conclude();
+  // The operation ends without these, of whom we may be one; set by Reductions::excuse().
+  std::optional<wire::PartialResult> partial;
+
   // The operation is over: lets go of the caller's memory and of the machines that point into it.
   void drop_memory();
 
@@ -127,6 +134,7 @@ class ReduceRun {
   Shared& shared_;
   const uint32_t members_;
   const Member self_;
+  const bool excused_;
   std::vector<Member> contributors_;
   Member own_ = 0;  // our place among them
   std::vector<Slice> stream_outputs_;

@@ -245,6 +245,14 @@ void Reductions::drop_station(Operation& op, uint16_t station) {
   }
 }
 
+void Reductions::excuse(Operation& op, const wire::PartialResult& partial) {
+  op.reduce->partial = partial;
+  op.reduce->owner->excuse(partial.ranks(), partial.contributors);
+  op.post.note_contributors(partial.contributors);
+  g_.ops.touch(op);
+  contribution_progress(op);
+}
+
 void Reductions::contribution_progress(Operation& op) {
   op.reduce->publish();
   if (op.post.on_completed) publish_result(op);

@@ -32,6 +32,8 @@ class Reductions {
 
   // A station folds nothing of the operation any more: what we still await from it is ours.
   void drop_station(Operation& op, uint16_t station);
+  // The operation ends without some ranks: its folds go on.
+  void excuse(Operation& op, const wire::PartialResult& partial);
   // Something of our block has become final.
   void contribution_progress(Operation& op);
 

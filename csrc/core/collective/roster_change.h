@@ -54,6 +54,9 @@ class RosterChange {
   // Stations has noted the loss, here or by another rank's word.
   void on_lost(uint32_t version, Member station, const std::string& why);
 
+  // For people.
+  std::string address_of(Member station) const;
+
   // For a station to answer, from the moment that a rank hears of it.
   static constexpr Nanos kPatience = 500 * kMilli;
 
@@ -78,7 +81,6 @@ class RosterChange {
   bool is_current(ConstBytes body);
 
   void lose_unreached();
-  std::string address_of(Member station) const;
   std::vector<uint64_t> uids_in_force() const;
   bool changes_something(const std::vector<wire::StationEntry>& stations) const;
   bool at_top() const { return g_.tree.is_top(g_.self); }

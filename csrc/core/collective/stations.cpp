@@ -25,8 +25,15 @@ namespace mcast {
 std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
   const Sequence sequence = op.post.sequence;
   const StationSet* const set = g_.stations.of(sequence);
-  if (set == nullptr || set->stations.empty() || op.post.delegated) return nullptr;
-  StationDeal deal = deal_out(op.post.descriptor, g_.params.agreed, g_.params.tag, set->stations);
+  const wire::Descriptor& d = op.post.descriptor;
+  const bool shown = op.plan.large && op.plan.reduce.way != ReduceWay::kToRoot;
+  if (op.post.delegated || (!shown && set == nullptr)) return nullptr;
+  const std::vector<Station> stations = set == nullptr ? std::vector<Station>() : set->stations;
+  StationDeal deal = deal_out(d, g_.params.agreed, g_.params.tag, stations);
+  if (shown) {
+    const uint64_t all = d.kind == wire::Kind::kReduceScatter ? d.bytes * g_.size : d.bytes;
+    planned_[d.kind] = {sequence, all, deal.placement, stations};
+  }
   if (!deal.deal) return nullptr;
   g_.counters.add(Counter::agg_operations);
   return std::make_unique<StationShare>(*set, std::move(deal));
@@ -43,8 +50,10 @@ void Stations::start(Operation& op) {
   open_ready();
 }
 
-// A partial result can be placed only once our own contribution to it can be read.
+// A partial result can be placed only once our own contribution to it can be read; where we are
+// excused, once we know who else is.
 bool Stations::openable(const Operation& op) const {
+  if (op.reduce->excused()) return op.reduce->partial.has_value();
   return !op.reduce->stations->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
 }
 
@@ -67,12 +76,18 @@ void Stations::open(Operation& op) {
   share.opened = true;
   wire::Writer body;
   wire::put_agg_open(body, {share.set.version, op.post.descriptor});
+  tell(op, wire::FrameType::kAggOpen, body.bytes());
+  if (op.reduce->partial) tell_partial(op);
+}
+
+// To all stations that fold for it.
+void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) {
+  const StationShare& share = *op.reduce->stations;
   for (size_t j = 0; j < share.set.stations.size(); j++) {
     const Station& station = share.set.stations[j];
     const bool idle = !share.leaves.any() && share.deal.length(static_cast<uint16_t>(j)) == 0;
     if (station.out || idle) continue;
-    g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggOpen, op.post.sequence,
-                  op.plan.hash, body.bytes());
+    g_.send_frame(station.member, Channel::kReduce, type, op.post.sequence, op.plan.hash, body);
   }
   if (share.broken) tell_broken(op);
 }
@@ -101,6 +116,15 @@ void Stations::tell_broken(const Operation& op) {
   }
 }
 
+// On the channel of AggOpen, so behind it. Until then no station folds a segment of ours without
+// them, so we always know what is in a result.
+void Stations::tell_partial(const Operation& op) {
+  if (!op.reduce->stations || !op.reduce->stations->opened) return;
+  wire::Writer body;
+  wire::put_partial(body, *op.reduce->partial);
+  tell(op, wire::FrameType::kPartial, body.bytes());
+}
+
 void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   const StationTable::Contact* const contact = g_.stations.contact(header.member);
   if (contact == nullptr) return g_.counters.add(Counter::malformed);
@@ -109,19 +133,28 @@ void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
   g_.stations.heard(header.member, now);
   watch_.heard(header.member, now);
-  if (const Fault fault = on_station_frame(header, body)) {
+  if (const Fault fault = on_station_frame(header, body, now)) {
     g_.counters.add(Counter::agg_malformed);
     give_up(header.member, std::string("it broke the protocol: ") + fault);
   }
 }
 
-Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body) {
-  using T = wire::FrameType;
-  if (header.type == T::kPong || header.type == T::kAggStale) {
-    wire::AggWait wait;
-    if (body.empty() && header.type == T::kPong) return nullptr;
-    return wire::parse_agg_wait(body, wait) ? nullptr : "a report that does not parse";
+// A pong says what the station's oldest segment waits for, which may be nothing out of the
+// ordinary; AggStale that contributions to one stay away.
+Stations::Fault Stations::on_wait(const Frame& header, ConstBytes body, Nanos now) {
+  const bool stale = header.type == wire::FrameType::kAggStale;
+  wire::AggWait wait;
+  if (body.empty() && !stale) return nullptr;
+  if (!wire::parse_agg_wait(body, wait)) return "a report that does not parse";
+  if (stale && g_.tree.is_top(g_.self)) {
+    stragglers_.on_report(header.member, header.sequence, wait, g_.reductions.hosts, now);
   }
+  return nullptr;
+}
+
+Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body, Nanos now) {
+  using T = wire::FrameType;
+  if (header.type == T::kPong || header.type == T::kAggStale) return on_wait(header, body, now);
   if (header.type != T::kReduceGrant && header.type != T::kAggResult &&
       header.type != T::kAggDecline) {
     return "a frame that no station sends";
@@ -154,6 +187,7 @@ Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body)
 Stations::Fault Stations::on_grant(Operation& op, uint16_t station, ConstBytes body) {
   wire::Reader in(body);
   const auto end = in.get<uint32_t>();
+  if (in.done() && op.reduce->excused()) return nullptr;
   return in.done() && op.reduce->sender->on_grant(g_.size + station, end)
              ? nullptr
              : "a grant beyond its list";
@@ -168,7 +202,9 @@ Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes 
   if (result.number >= share.deal.length(station)) return "a result beyond its list";
   const Deal::Entry entry = share.deal.entry(station, result.number);
   const bool partial = result.form == wire::ResultForm::kPartial;
-  const size_t contributors = run.contributors().size() - (share.kept ? 1 : 0);
+  size_t contributors = run.contributors().size();
+  if (run.partial) contributors = run.partial->contributors;
+  if (share.kept && !run.excused()) contributors--;
   if (entry.owner != g_.self) return "a result that is another rank's";
   if (partial != share.kept || result.contributors != contributors) {
     return "a result of other contributions";

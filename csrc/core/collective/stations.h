@@ -7,11 +7,13 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "collective/group_context.h"
 #include "collective/reductions.h"
+#include "collective/straggler_reports.h"
 #include "protocol/liveness.h"
 
 namespace mcast {
@@ -32,6 +34,9 @@ class Stations {
   // Opens what can be opened by now.
   void open_ready();
 
+  // It ends without some ranks: those that fold for it are told.
+  void tell_partial(const Operation& op);
+
   using Frame = wire::FrameHeader;
   // From a station.
   void on_frame(const Frame& header, ConstBytes body, Nanos now);
@@ -48,10 +53,22 @@ class Stations {
   void drive(Nanos now, bool drained);
   Nanos deadline() const { return watch_.deadline(); }
 
+  // What the planner has made of the last large all_reduce and reduce_scatter.
+  struct Planned {
+    Sequence sequence = 0;
+    uint64_t bytes = 0;  // of a rank's whole input
+    Placement placement;
+    std::vector<Station> stations;
+  };
+  const std::map<wire::Kind, Planned>& planned() const { return planned_; }
+  // At the top: whom stations wait for.
+  const StragglerReports& stragglers() const { return stragglers_; }
+
  private:
   // What is wrong with a frame of a station; null: nothing.
   using Fault = const char*;
-  Fault on_station_frame(const Frame& header, ConstBytes body);
+  Fault on_station_frame(const Frame& header, ConstBytes body, Nanos now);
+  Fault on_wait(const Frame& header, ConstBytes body, Nanos now);
   Fault on_grant(Operation& op, uint16_t station, ConstBytes body);
   Fault on_result(Operation& op, uint16_t station, ConstBytes body);
   Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
@@ -61,6 +78,7 @@ class Stations {
   // Station `j` folds nothing of the operation any more; in a tree none does, and they are told.
   void drop(Operation& op, uint16_t j, const std::string& why);
   void tell_broken(const Operation& op);
+  void tell(const Operation& op, wire::FrameType type, ConstBytes body);
   // We have found it lost: it is out of all sets, and everybody is told.
   void give_up(Member station, const std::string& why);
   void watch(Nanos now);
@@ -70,6 +88,8 @@ class Stations {
   std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
   std::deque<Sequence> unopened_;  // of these
   Liveness watch_;                 // of stations that have a part in what is in flight
+  std::map<wire::Kind, Planned> planned_;
+  StragglerReports stragglers_;
 };
 
 }  // namespace mcast

@@ -4,7 +4,9 @@
 // the network. No call throws across a thread; errors are Status.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "collective/aggregation_report.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
@@ -62,6 +65,9 @@ struct PostOptions {
   // block, nor call the group. Calls for different outputs may be concurrent, on threads of the
   // engine's or in the posting call.
   std::function<void(uint32_t output, uint64_t bytes)> on_completed;
+  // How many ranks' inputs are in the result of a reduction: lowered, before `done`, where it ends
+  // without some (setting `partial`). May be null.
+  std::shared_ptr<std::atomic<uint32_t>> contributors;
   size_t completed_step = 1u << 20;
 };
 
@@ -99,6 +105,8 @@ struct GroupStats {
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
   std::vector<AggregatorStats> aggregators;  // on rank 0, in the order of the setting
+  std::string partial;                       // why nothing ends without late ranks; empty: it may
+  AggregationReport aggregation;             // empty in a group of one host or rank
 };
 
 class Group {

@@ -148,6 +148,7 @@ Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions op
   post.timeout = options.timeout;
   post.done = std::move(options.done);
   post.on_completed = std::move(options.on_completed);
+  post.contributors = std::move(options.contributors);
   post.completed_step = options.completed_step;
   {
     auto lock = g_.enter(post.descriptor.name);

@@ -72,6 +72,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     ids.push_back(m == params.self ? kNoPeer : lane.transport().stream().add_peer(peers[m]));
   }
   GroupParams own = params;
+  if (reduces) own.partial = config_.partial;
   own.lane = static_cast<uint8_t>(id);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
@@ -180,6 +181,11 @@ void NetworkGroup::describe(const Agreed& agreed) {
   fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   max_block_ = max_block(agreed);
+  if (config_.partial != 0) {
+    fixed_.partial = parts_.read_host       ? "ranks of a host contribute together"
+                     : !agreed.racks.flat() ? "ranks are in several racks"
+                                            : "";
+  }
 }
 
 Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,

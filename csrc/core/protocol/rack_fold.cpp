@@ -3,6 +3,7 @@
 // side: what comes early in one does not wait for another.
 #include "protocol/rack_fold.h"
 
+#include <cassert>
 #include <cstring>
 
 #include "base/reduce_kernels.h"
@@ -63,6 +64,11 @@ bool RackFold::add(uint32_t contributor, double factor, ConstBytes contribution)
   rack.begun = true;
   if (!only_ && rack.fold.complete()) combine();
   return true;
+}
+
+bool RackFold::excuse(uint32_t contributor) {
+  assert(racks_->flat());
+  return folds_[0].fold.excuse(contributor);
 }
 
 bool RackFold::add_rack(uint32_t r, ConstBytes sum) {

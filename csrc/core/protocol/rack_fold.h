@@ -36,6 +36,10 @@ class RackFold {
   // length, of no rack that is folded, or some of the rack is here already.
   bool add_rack(uint32_t rack, ConstBytes sum);
 
+  // As of SegmentFold; excuse() without racks only: a rack may have nobody left.
+  bool excuse(uint32_t contributor);
+  void divide_by(uint32_t divisor) { rule_.divisor = divisor; }
+
   bool in_turn(uint32_t contributor) const;
   bool complete() const;
   // When complete(): as of SegmentFold.

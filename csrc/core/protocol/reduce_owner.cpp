@@ -79,7 +79,25 @@ void ReduceOwner::open(uint32_t first) {
       accumulator = s.own.data();
     }
     s.fold.begin(rule_, run_, length(segment), accumulator);
+    excuse_in(s.fold);
   }
+}
+
+void ReduceOwner::excuse_in(RackFold& fold) const {
+  for (const Member m : excused_) fold.excuse(m);
+}
+
+void ReduceOwner::excuse(std::span<const Member> gone, uint32_t divisor) {
+  excused_.assign(gone.begin(), gone.end());
+  for (const Member m : gone) others_excused_ += m == shape_.self ? 0 : 1;
+  rule_.divisor = divisor;
+  for (uint32_t p = folded_; p < granted_; p++) {
+    RackFold& fold = accumulation(p).fold;
+    fold.divide_by(divisor);
+    excuse_in(fold);
+    fold_own(p);
+  }
+  finish_ready();
 }
 
 void ReduceOwner::fold_own(uint32_t place) {
@@ -112,15 +130,18 @@ bool ReduceOwner::place_result(uint32_t segment, ConstBytes result) {
 }
 
 bool ReduceOwner::place_partial(uint32_t segment, ConstBytes partial, ConstBytes own) {
-  if (!awaits(segment) || own.size() != length(segment) ||
-      partial.size() != SegmentFold::accumulator_bytes(rule_, own.size())) {
+  if (!awaits(segment)) return false;
+  const size_t bytes = length(segment);
+  const bool excused = std::find(excused_.begin(), excused_.end(), shape_.self) != excused_.end();
+  if ((!excused && own.size() != bytes) ||
+      partial.size() != SegmentFold::accumulator_bytes(rule_, bytes)) {
     return false;
   }
   std::vector<std::byte> sum = pool_.take(partial.size());
   std::memcpy(sum.data(), partial.data(), partial.size());
   const uint32_t next = (shape_.self + 1u) % shape_.members;
-  placing_->begin(rule_, {next, shape_.members}, own.size(), sum.data(), shape_.members - 1);
-  placing_->add(shape_.self, shape_.factor, own);
+  placing_->begin(rule_, {next, shape_.members}, bytes, sum.data(), shape_.members - 1);
+  if (!excused) placing_->add(shape_.self, shape_.factor, own);
   placing_->finish(out_ + static_cast<size_t>(segment) * shape_.segment);
   pool_.give(std::move(sum));
   set_final(segment);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/element.h"
@@ -64,8 +65,12 @@ class ReduceOwner {
   uint32_t granted() const { return granted_; }
   void grant(uint32_t end);
 
-  // Contributions of others that have been accepted.
-  uint64_t arrived() const { return arrived_in_all_; }
+  // Contributions of others that have been accepted, or will not come.
+  uint64_t arrived() const { return arrived_in_all_ + uint64_t{granted_} * others_excused_; }
+
+  // These contributors have brought nothing and bring nothing: all is folded without them. Once;
+  // not all of them. AVG then divides by `divisor`.
+  void excuse(std::span<const Member> gone, uint32_t divisor);
 
   // A contribution. False, and nothing happens: not granted, out of order, or of the wrong size.
   bool accept(Member from, uint32_t place, double factor, ConstBytes payload);
@@ -84,7 +89,8 @@ class ReduceOwner {
   // length.
   bool place_result(uint32_t segment, ConstBytes result);
   // The same, of all contributions but ours, in elements of the accumulator: ours is `own`, with
-  // our factor, and the last in the order of folding, or the order does not show.
+  // our factor, and the last in the order of folding, or the order does not show. Where we are
+  // excused it does not count.
   bool place_partial(uint32_t segment, ConstBytes partial, ConstBytes own);
   // An awaited segment is folded here: it becomes the last of the list.
   void take_over(uint32_t segment);
@@ -104,6 +110,7 @@ class ReduceOwner {
   uint32_t final_count() const { return listed_ ? final_count_ : folded_; }
   // Makes ready for contributions to granted places from `first` on.
   void open(uint32_t first);
+  void excuse_in(RackFold& fold) const;
   void take(Member from, uint32_t place, double factor, ConstBytes payload);
   // Folds our own contribution if that is its turn and it can be read.
   void fold_own(uint32_t place);
@@ -114,7 +121,7 @@ class ReduceOwner {
   const std::byte* own_;
   std::byte* out_;
   BufferPool& pool_;
-  const FoldRule rule_;
+  FoldRule rule_;
   const FoldRun run_;
   const bool listed_;  // some segments are folded elsewhere; else what these need is empty
   std::vector<uint32_t> list_;
@@ -125,6 +132,8 @@ class ReduceOwner {
   uint64_t own_ready_;
   std::vector<uint32_t> arrived_;  // by member: places
   uint64_t arrived_in_all_ = 0;
+  std::vector<Member> excused_;
+  uint32_t others_excused_ = 0;
   std::vector<Accumulation> accumulations_;
   std::optional<SegmentFold> placing_;  // of partial results
 };

@@ -1,7 +1,8 @@
 // A contribution whose turn it is goes straight from the frame into the accumulator, followed by
 // those that have waited for it; one that is early is copied and waits. Where the order does not
 // show (integers, bool) every contribution is in turn when it comes. Since a run is folded from its
-// start, the number of contributions in the accumulator says whose turn it is.
+// start, the number of contributions that are in the accumulator or will not come says whose turn
+// it is.
 #include "protocol/segment_fold.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@ void SegmentFold::begin(const FoldRule& rule, const FoldRun& run, size_t bytes,
   bytes_ = bytes;
   accumulator_ = accumulator;
   folded_ = folded;
+  empty_ = folded == 0;
   for (uint32_t i = 0; i < folded; i++) contributions_[at(i)].state = State::kFolded;
 }
 
@@ -57,19 +59,41 @@ bool SegmentFold::add(uint32_t contributor, double factor, ConstBytes contributi
     return true;
   }
   fold(c, factor, contribution.data());
-  while (!complete()) {
-    Contribution& next = contributions_[at(folded_)];
-    if (next.state != State::kWaiting) break;
-    fold(next, next.factor, next.bytes.data());
-    give_back(next);
-  }
+  fold_waiting();
   return true;
+}
+
+bool SegmentFold::excuse(uint32_t contributor) {
+  if (contributor >= contributors() || place(contributor) >= run_.count) return true;
+  Contribution& c = contributions_[contributor];
+  if (c.state == State::kExcused) return true;
+  if (c.state != State::kMissing) return false;
+  c.state = State::kExcused;
+  if (exact(rule_)) folded_++;
+  fold_waiting();
+  return true;
+}
+
+// Goes on where the next in order has come, or will not.
+void SegmentFold::fold_waiting() {
+  while (!exact(rule_) && !complete()) {
+    Contribution& next = contributions_[at(folded_)];
+    if (next.state == State::kExcused) {
+      folded_++;
+    } else if (next.state == State::kWaiting) {
+      fold(next, next.factor, next.bytes.data());
+      give_back(next);
+    } else {
+      return;
+    }
+  }
 }
 
 void SegmentFold::fold(Contribution& c, double factor, const std::byte* source) {
   const size_t count = bytes_ / element_size(rule_.element);
-  (folded_ == 0 ? fold_first : fold_next)(rule_.element, rule_.reduction, factor, source,
-                                          accumulator_, count);
+  (empty_ ? fold_first : fold_next)(rule_.element, rule_.reduction, factor, source, accumulator_,
+                                    count);
+  empty_ = false;
   c.state = State::kFolded;
   folded_++;
 }

@@ -56,16 +56,23 @@ class SegmentFold {
   // run, or here already.
   bool add(uint32_t contributor, double factor, ConstBytes contribution);
 
+  // Will not come: the fold goes on without it. Nothing happens where it is not of the run. False:
+  // it has come.
+  bool excuse(uint32_t contributor);
+  // AVG: of the sum, from now on.
+  void divide_by(uint32_t divisor) { rule_.divisor = divisor; }
+
   // Whether add() would fold it without a copy.
   bool in_turn(uint32_t contributor) const;
-  // Whether its contribution has come, or was in the accumulator from the start.
+  // Whether its contribution has come, or was in the accumulator from the start, or is excused.
   bool has(uint32_t contributor) const;
-  // Contributions that are in the accumulator; all of them: complete().
+  // Contributions that are in the accumulator or excused; all of them: complete().
   uint32_t folded() const { return folded_; }
   bool complete() const { return folded_ == run_.count; }
 
-  // When complete(). The result: divided, rounded to the element. `out`: as many bytes as a
-  // contribution has; may be the accumulator where that has elements of the same size.
+  // When complete(), and not all are excused. The result: divided, rounded to the element. `out`:
+  // as many bytes as a contribution has; may be the accumulator where that has elements of the same
+  // size.
   void finish(std::byte* out) const;
   // The accumulator: a partial result, to be gone on with by begin(..., folded) elsewhere.
   ConstBytes partial() const { return {accumulator_, accumulator_bytes(rule_, bytes_)}; }
@@ -76,7 +83,7 @@ class SegmentFold {
   }
 
  private:
-  enum class State : uint8_t { kMissing, kWaiting, kFolded };
+  enum class State : uint8_t { kMissing, kWaiting, kFolded, kExcused };
   struct Contribution {
     State state = State::kMissing;
     double factor = 1;
@@ -94,6 +101,7 @@ class SegmentFold {
     return c < contributors() ? c : c - contributors();
   }
   void fold(Contribution& c, double factor, const std::byte* source);
+  void fold_waiting();
   void give_back(Contribution& c);
 
   BufferPool* pool_;
@@ -102,6 +110,7 @@ class SegmentFold {
   size_t bytes_ = 0;
   std::byte* accumulator_ = nullptr;
   uint32_t folded_ = 0;
+  bool empty_ = true;                        // nothing is in the accumulator
   std::vector<Contribution> contributions_;  // by contributor
 };
 

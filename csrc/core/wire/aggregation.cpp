@@ -4,6 +4,7 @@
 #include "wire/aggregation.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "wire/frame.h"
 
@@ -145,6 +146,37 @@ bool parse_divert(ConstBytes body, Divert& out) {
                             [](const ChunkRange& a, const ChunkRange& b) {
                               return a.end >= b.first;
                             }) == out.segments.end();
+}
+
+bool PartialResult::fits(uint32_t ranks) const noexcept {
+  if (excused.size() != (ranks + 63) / 64) return false;
+  uint32_t gone = 0;
+  for (const uint64_t word : excused) gone += static_cast<uint32_t>(std::popcount(word));
+  const uint32_t rest = ranks % 64;
+  if (rest != 0 && excused.back() >> rest != 0) return false;
+  return gone > 0 && contributors > 0 && gone + contributors == ranks;
+}
+
+std::vector<Member> PartialResult::ranks() const {
+  std::vector<Member> out;
+  for (size_t m = 0; m < excused.size() * 64; m++) {
+    if (is_excused(static_cast<Member>(m))) out.push_back(static_cast<Member>(m));
+  }
+  return out;
+}
+
+void put_partial(Writer& out, const PartialResult& partial) {
+  out.put<uint16_t>(partial.contributors);
+  for (const uint64_t word : partial.excused) out.put<uint64_t>(word);
+}
+
+bool parse_partial(ConstBytes body, PartialResult& out) {
+  Reader in(body);
+  out.contributors = in.get<uint16_t>();
+  out.excused.clear();
+  if (!in.ok() || in.remaining() == 0 || in.remaining() % 8 != 0) return false;
+  while (in.remaining() > 0) out.excused.push_back(in.get<uint64_t>());
+  return true;
 }
 
 void put_roster(Writer& out, const StationRoster& roster) {

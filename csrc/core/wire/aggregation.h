@@ -78,6 +78,22 @@ inline constexpr size_t kDivertHead = 2;  // in front of the ranges, 8 bytes eac
 void put_divert(Writer& out, Member station, std::span<const ChunkRange> segments);
 bool parse_divert(ConstBytes body, Divert& out);
 
+// An operation ends without the inputs of some ranks: their bits, by rank, and how many are left.
+struct PartialResult {
+  uint16_t contributors = 0;      // 1 at least
+  std::vector<uint64_t> excused;  // one word at least
+
+  bool is_excused(Member m) const {
+    return m / 64u < excused.size() && (excused[m / 64u] >> (m % 64u) & 1u) != 0;
+  }
+  // Whether it can be said of a group of so many ranks, each of which contributes by itself.
+  bool fits(uint32_t ranks) const noexcept;
+  std::vector<Member> ranks() const;  // those excused, ascending
+  bool operator==(const PartialResult&) const = default;
+};
+void put_partial(Writer& out, const PartialResult& partial);
+bool parse_partial(ConstBytes body, PartialResult& out);
+
 // Stations of a roster, at most so many.
 inline constexpr size_t kMostStations = 256;
 struct StationEntry {

@@ -20,7 +20,8 @@ const char* frame_type_name(FrameType type) noexcept {
       "reduce_offer", "reduce_taken", "sent",        "early_fetch",   "early_data",
       "probe_joined", "probe_start",  "agg_open",    "agg_result",    "agg_decline",
       "agg_stale",    "agg_gone",     "divert",      "roster",        "roster_reach",
-      "roster_line",  "roster_ready", "roster_at"};
+      "roster_line",  "roster_ready", "roster_at",   "excuse",        "excused",
+      "partial"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }

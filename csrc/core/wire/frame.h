@@ -75,8 +75,13 @@ enum class FrameType : uint8_t {
   kRosterLine = 45,   // down: start nothing more on this lane; body: version u32
   kRosterReady = 46,  // up: argument = most operations started in my subtree; body: version u32
   kRosterAt = 47,     // down: operations from `sequence` on use the roster; body: version u32
+  // Results without late ranks; Descriptor, none, PartialResult (wire/aggregation.h).
+  kExcuse = 48,   // to member 0: op `sequence` waits for too long; down: who has not called it?
+                  // argument descriptor
+  kExcused = 49,  // answer to member 0: argument 1 = it goes on without my input, 0 = not so
+  kPartial = 50,  // down, and from ranks to stations: argument descriptor; op goes on without these
 };
-inline constexpr uint8_t kFrameTypeMax = 47;
+inline constexpr uint8_t kFrameTypeMax = 50;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||

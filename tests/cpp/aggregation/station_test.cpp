@@ -423,6 +423,25 @@ TEST(Idle, APingIsAnsweredWithWhatIsWaitedFor) {
   EXPECT_EQ(wait.missing, std::vector<uint64_t>{1});
 }
 
+// An owner that has all contributions and has not posted is waited for, too.
+TEST(Idle, AnOwnerThatIsLateIsNamed) {
+  StationWorld w({.fold = FoldOrder::kTurn, .incast = 3 * 4 * 4096, .keep = true});
+  const Sequence op = some_call(w);
+  w.open(0, op);
+  w.open(1, op);
+  // Contributions to the late rank's own segment only.
+  uint32_t number = 0;
+  while (w.others().empty() && number < w.entries(op)) {
+    w.contribute(0, op, number);
+    w.contribute(1, op, number++);
+    w.send(1, w.header(1, FrameType::kPing, 0), {});
+    w.take_all();
+  }
+  wire::AggWait wait;
+  ASSERT_TRUE(wire::parse_agg_wait(w.others().back().body, wait));
+  EXPECT_EQ(wait.missing, std::vector<uint64_t>{4});
+}
+
 TEST(Memory, OfAdmissionIsWithinTheBound) {
   for (const uint32_t ranks : {2u, 3u, 8u, 64u, 200u}) {
     for (const size_t incast : {size_t{64} << 10, size_t{2} << 20, size_t{16} << 20}) {

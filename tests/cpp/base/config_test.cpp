@@ -252,7 +252,7 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
             "transport=auto shared_memory=auto algorithm=auto max_mtu=9000 chunk=0 eager=32768 "
             "window=0 chains=0 subgroups=1 arity=32 "
             "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 "
-            "aggregators= aggregate=careful aggregator_patience=1000 link_rate=0 "
+            "aggregators= aggregate=careful aggregator_patience=1000 partial=0 link_rate=0 "
             "liveness_limit=20000 probe_timeout=2000");
 }
 

@@ -85,11 +85,11 @@ class StationRunner {
   // Of ranks, by host.
   void pick_racks() {
     const auto names = 2 + rng_.below(3);
-    static constexpr const char* kNames[] = {"A", "B", "C", ""};
+    static constexpr const char* kRackNames[] = {"A", "B", "C", ""};
     std::map<uint32_t, std::string> of_host;
     for (uint32_t r = 0; r < o_.ranks; r++) {
       const uint32_t host = o_.group.host_of.empty() ? r : o_.group.host_of[r];
-      const char* const name = kNames[rng_.below(names)];
+      const char* const name = kRackNames[rng_.below(names)];
       o_.racks.push_back(of_host.try_emplace(host, name).first->second);
     }
   }

@@ -218,5 +218,56 @@ TEST(SegmentFold, BuffersGoRound) {
   EXPECT_EQ(pool.held(), 3u);
 }
 
+// Contributors that are excused at any moment before they have come: the fold of the others.
+TEST(SegmentFold, GoesOnWithoutThoseThatAreExcused) {
+  for (const uint64_t seed : seeds(300)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    const Element e = kElements[rng.below(std::size(kElements))];
+    Reduction r;
+    do {
+      r = kReductions[rng.below(std::size(kReductions))];
+    } while (!reducible(e, r));
+    Case all(e, r, static_cast<uint32_t>(2 + rng.below(7)), rng);
+    const FoldRun run{static_cast<uint32_t>(rng.below(all.contributors)),
+                      all.contributors - static_cast<uint32_t>(rng.below(2))};
+    // In the order of the run: who contributes.
+    std::vector<uint32_t> present, events;
+    for (uint32_t i = 0; i < run.count; i++) {
+      const uint32_t c = (run.first + i) % all.contributors;
+      events.push_back(c);
+      if (rng.chance(0.6) || (present.empty() && i + 1 == run.count)) present.push_back(c);
+    }
+    for (size_t i = events.size(); i > 1; i--) std::swap(events[i - 1], events[rng.below(i)]);
+    BufferPool pool;
+    SegmentFold fold(all.contributors, pool);
+    Block accumulator(all.accumulator()), out(all.bytes());
+    fold.begin(all.rule, run, all.bytes(), accumulator.data());
+    fold.divide_by(static_cast<uint32_t>(present.size()));
+    for (const uint32_t c : events) {
+      EXPECT_FALSE(fold.complete());
+      if (std::find(present.begin(), present.end(), c) != present.end()) {
+        EXPECT_TRUE(fold.add(c, all.factors[c], all.inputs[c]));
+        EXPECT_FALSE(fold.excuse(c)) << "it has come";
+      } else {
+        EXPECT_TRUE(fold.excuse(c));
+        EXPECT_TRUE(fold.excuse(c));
+        EXPECT_FALSE(fold.add(c, all.factors[c], all.inputs[c]));
+      }
+    }
+    ASSERT_TRUE(fold.complete());
+    EXPECT_TRUE(fold.excuse(all.contributors)) << "there is no such one";
+    fold.finish(out.data());
+    Case others = all;
+    others.contributors = static_cast<uint32_t>(present.size());
+    others.rule.divisor = others.contributors;
+    for (size_t i = 0; i < present.size(); i++) {
+      others.inputs[i] = all.inputs[present[i]];
+      others.factors[i] = all.factors[present[i]];
+    }
+    EXPECT_EQ(out, others.result({0, others.contributors}));
+  }
+}
+
 }  // namespace
 }  // namespace mcast::test

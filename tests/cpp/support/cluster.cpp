@@ -66,7 +66,8 @@ namespace {
 
 // The lowest rank of each host, in the order in which the hosts' contributions are folded.
 std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>& host_of,
-                                     std::optional<uint32_t> owner) {
+                                     std::optional<uint32_t> owner,
+                                     const std::vector<Member>& absent) {
   std::vector<uint32_t> leads;
   size_t after_owner = 0;
   for (uint32_t r = 0; r < ranks; r++) {
@@ -74,7 +75,7 @@ std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>
       return host_of.empty() ? other == r : host_of[other] == host_of[r];
     };
     if (std::none_of(leads.begin(), leads.end(), same)) {
-      leads.push_back(r);
+      if (std::find(absent.begin(), absent.end(), r) == absent.end()) leads.push_back(r);
       if (owner && same(*owner)) after_owner = leads.size();
     }
   }
@@ -161,8 +162,9 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
                                size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
                                std::optional<uint32_t> owner,
-                               const std::vector<std::string>& rack_of) {
-  const auto racks = leads_by_rack(leads_in_order(ranks, host_of, owner), rack_of);
+                               const std::vector<std::string>& rack_of,
+                               const std::vector<Member>& absent) {
+  const auto racks = leads_by_rack(leads_in_order(ranks, host_of, owner, absent), rack_of);
   if (!host_of.empty()) {
     return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, racks);
   }
@@ -172,7 +174,8 @@ std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Red
     all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(from));
     return all;
   };
-  return folded_in_brackets(racks, element, reduction, bytes, ranks, part, factor_of);
+  const auto divisor = static_cast<uint32_t>(ranks - absent.size());
+  return folded_in_brackets(racks, element, reduction, bytes, divisor, part, factor_of);
 }
 
 // Whether the element at `at` is a NaN: which one of several NaNs survives is not promised.
@@ -207,9 +210,9 @@ void Guarded::give_back() {
 std::vector<std::byte> OpRun::expected(uint32_t size) const {
   if (kind == wire::Kind::kReduceScatter) {
     return reduced(id, size, element, reduction, rank * block, block, host_of,
-                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt, racks);
+                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt, racks, absent);
   }
-  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of, {}, racks);
+  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of, {}, racks, absent);
   // Each owner's elements in its own turn.
   const size_t each = element_size(element), elements = block / each;
   const size_t part = (elements + size - 1) / size;
@@ -217,7 +220,7 @@ std::vector<std::byte> OpRun::expected(uint32_t size) const {
   for (uint32_t owner = 0; owner < size && owner * part < elements; owner++) {
     const size_t count = std::min(part, elements - owner * part);
     const auto own = reduced(id, size, element, reduction, owner * part * each, count * each,
-                             host_of, owner, racks);
+                             host_of, owner, racks, absent);
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -393,6 +396,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     // From now on the memory is the caller's, who changes it and gives it to others.
     run->guards_intact =
         (!run->memory || run->memory->intact()) && (!run->input || run->input->intact());
+    if (absent) run->absent = absent(run->sequence);
     run->verdict = run->compare(options_.ranks);
     if (at_done) at_done(*run);
     if (run->memory) run->memory->give_back();
@@ -400,6 +404,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     if (then) then();
   };
   if (adjust) adjust(rank, post);
+  run->sequence = post.sequence;
   core.post(std::move(post), clock(rank));
   core.deliver();  // as a lane does after its turn
   return run;

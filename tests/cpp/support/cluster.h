@@ -52,11 +52,13 @@ inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 // What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
 // `host_of`, if not empty: ranks of a host are folded first, and that result is rounded. `owner`,
 // if any: its (host's) contribution is the last, the one after it the first. `rack_of`, if not
-// empty: contributions are folded in brackets of racks, whose names these are, by rank.
+// empty: contributions are folded in brackets of racks, whose names these are, by rank. `absent`:
+// ranks whose inputs are missing; not with `host_of` or `rack_of`.
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
                                size_t from, size_t bytes, const std::vector<uint32_t>& host_of = {},
                                std::optional<uint32_t> owner = {},
-                               const std::vector<std::string>& rack_of = {});
+                               const std::vector<std::string>& rack_of = {},
+                               const std::vector<Member>& absent = {});
 
 // One op at one rank: its memory and its result.
 struct OpRun {
@@ -72,6 +74,8 @@ struct OpRun {
   std::vector<uint32_t> host_of;   // as for reduced()
   std::vector<std::string> racks;  // likewise
   bool in_turn = false;            // setting fold=turn
+  std::vector<Member> absent;      // as for reduced(), once it is done
+  Sequence sequence = 0;
   int calls = 0;
   Status status;
   Nanos done_at = 0;
@@ -158,6 +162,8 @@ class Cluster {
 
   // Runs when an operation is done, before its memory is given back.
   std::function<void(const OpRun& run)> at_done;
+  // Of an operation that is done: ranks whose inputs are missing in its result.
+  std::function<std::vector<Member>(Sequence)> absent;
   // Changes what the calls above post, just before.
   std::function<void(Member rank, Post& post)> adjust;
 

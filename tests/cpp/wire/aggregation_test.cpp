@@ -133,6 +133,26 @@ TEST(AggregationBodies, DivertWantsRangesThatAscend) {
   EXPECT_FALSE(parse({{5, 6}, {0, 4}}));
 }
 
+TEST(AggregationBodies, PartialResult) {
+  PartialResult partial{67, {uint64_t{1} << 63 | 1, 4}}, back;
+  Writer out;
+  put_partial(out, partial);
+  for (size_t cut = 0; cut < out.size(); cut++) {
+    EXPECT_EQ(parse_partial(out.bytes().first(cut), back), cut == 10) << cut;
+  }
+  ASSERT_TRUE(parse_partial(out.bytes(), back));
+  EXPECT_EQ(back, partial);
+  EXPECT_EQ(back.ranks(), (std::vector<Member>{0, 63, 66}));
+  EXPECT_TRUE(back.is_excused(66));
+  EXPECT_FALSE(back.is_excused(65));
+  EXPECT_FALSE(back.is_excused(kNoMember));
+  EXPECT_TRUE(back.fits(70));
+  for (const uint32_t ranks : {64u, 66u, 69u, 71u, 129u}) EXPECT_FALSE(back.fits(ranks));
+  EXPECT_FALSE((PartialResult{3, {8}}.fits(3))) << "a rank that there is not";
+  EXPECT_FALSE((PartialResult{3, {0}}.fits(3))) << "nobody is excused";
+  EXPECT_FALSE((PartialResult{0, {7}}.fits(3))) << "everybody is";
+}
+
 TEST(AggregationBodies, Roster) {
   const StationRoster roster{4, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
   Writer out;

@@ -1,0 +1,25 @@
+// The report is put together when it is asked for, of what the parts of the group have noted.
+#include "collective/aggregation_report.h"
+
+#include "collective/group_core.h"
+
+namespace mcast {
+
+AggregationReport GroupCore::aggregation_report(Nanos now) const {
+  AggregationReport report;
+  for (const auto& [kind, planned] : stations_.planned()) {
+    AggregationReport::Plan& plan = report.plans.emplace_back();
+    plan.kind = kind;
+    plan.sequence = planned.sequence;
+    plan.bytes = planned.bytes;
+    plan.placement = planned.placement;
+    for (const Station& s : planned.stations) {
+      plan.stations.push_back({roster_.address_of(s.member), s.capacity, s.out});
+    }
+  }
+  report.waiting = stations_.stragglers().oldest(g_.ops.base(), now);
+  report.partial = excuses_.report();
+  return report;
+}
+
+}  // namespace mcast

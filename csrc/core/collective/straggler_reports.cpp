@@ -1,0 +1,50 @@
+// A station looks at its segments once in a deadline and tells of the one that has been idle for
+// the longest, for a deadline at least. So the age in the first report bounds the time to the next
+// one, whatever the deadline is; twice that allows for its way.
+#include "collective/straggler_reports.h"
+
+#include <algorithm>
+
+namespace mcast {
+
+void StragglerReports::on_report(Member station, Sequence sequence, const wire::AggWait& wait,
+                                 const Hosts& hosts, Nanos now) {
+  const Nanos age = static_cast<Nanos>(wait.age_ms) * kMilli;
+  Report report{sequence, {}, now - age, now + 2 * std::max(age, kMilli)};
+  for (uint32_t m = 0; m < hosts.members(); m++) {
+    const uint32_t host = hosts.host_of(static_cast<Member>(m));
+    if (host / 64 < wait.missing.size() && (wait.missing[host / 64] >> host % 64 & 1u) != 0) {
+      report.ranks.push_back(static_cast<Member>(m));
+    }
+  }
+  if (report.ranks.empty()) {
+    reports_.erase(station);
+  } else {
+    reports_.insert_or_assign(station, std::move(report));
+  }
+}
+
+std::optional<AggregationReport::Waiting> StragglerReports::oldest(Sequence base, Nanos now) const {
+  std::optional<AggregationReport::Waiting> out;
+  for (const auto& [station, report] : reports_) {
+    if (report.sequence < base || now > report.until) continue;
+    if (out && report.sequence > out->sequence) continue;
+    if (!out || report.sequence < out->sequence) out = {report.sequence, {}, 0};
+    out->time = std::max(out->time, now - report.since);
+    out->ranks.insert(out->ranks.end(), report.ranks.begin(), report.ranks.end());
+  }
+  if (!out) return out;
+  std::sort(out->ranks.begin(), out->ranks.end());
+  out->ranks.erase(std::unique(out->ranks.begin(), out->ranks.end()), out->ranks.end());
+  return out;
+}
+
+std::string StragglerReports::text(Sequence base, Sequence sequence, Nanos now) const {
+  const auto waiting = oldest(base, now);
+  if (!waiting || waiting->sequence > sequence) return "";
+  std::string ranks;
+  for (const Member m : waiting->ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(m);
+  return "rank(s) " + ranks + ": " + std::to_string(waiting->time / kMilli) + " ms";
+}
+
+}  // namespace mcast
