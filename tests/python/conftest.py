@@ -23,6 +23,7 @@ TOGETHER = (
     "multihost/test_multihost_rails",
     "multihost/test_multihost_reduce",
     "multihost/test_multihost_ops",
+    "multihost/test_multihost_aggregated",
     "multihost/",
 )
 

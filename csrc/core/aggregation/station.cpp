@@ -36,6 +36,10 @@ void Station::on_stream_end(Member from, Nanos now) {
   if (closed_) return;
   job_->stop_granting();
   lonely_since_ = now;
+  if (until_ == kNever) {
+    until_ = now + kFarewell;
+    left_ = from;
+  }
   if (open_ == 0) close("all ranks have left");
 }
 
@@ -149,12 +153,13 @@ void Station::on_ping(Member from, Nanos now) {
 void Station::advance(Nanos now) {
   if (closed_) return;
   if (open_ == 0 && now - lonely_since_ >= kLease) return close("no rank has come");
+  if (now >= until_) return close("rank " + std::to_string(left_) + " has left");
   job_->advance(now);
 }
 
 Nanos Station::deadline() const {
   if (closed_) return kNever;
-  return open_ == 0 ? std::min(job_->deadline(), lonely_since_ + kLease) : job_->deadline();
+  return std::min({job_->deadline(), until_, open_ == 0 ? lonely_since_ + kLease : kNever});
 }
 
 void Station::close(std::string why) {

@@ -1,7 +1,7 @@
 // A station: one job's frames from its ranks, and from other stations of a tree, and its end. A job
-// ends with the group (bye), with its last stream, with a rank that breaks the protocol, or when no
-// rank comes for a minute; its records and buffers are given back at once. Pure: frames and time
-// in, frames out.
+// ends with the group (bye), with its last stream or soon after its first, with a rank that breaks
+// the protocol, or when no rank comes for a minute; its records and buffers are given back at once.
+// Pure: frames and time in, frames out.
 #pragma once
 
 #include <optional>
@@ -16,6 +16,9 @@ class Station {
  public:
   // Without any stream for so long, a job ends.
   static constexpr Nanos kLease = 60 * kSecond;
+  // From the first stream that ends to the end of the job, which serves nobody any more: a rank
+  // that has lost a station makes all others give it up, one that has died has failed the group.
+  static constexpr Nanos kFarewell = 2 * kSecond;
 
   // All but `params` outlive this object. `now`: of admission.
   Station(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters,
@@ -59,6 +62,8 @@ class Station {
   std::vector<Stream> streams_;  // by rank
   uint32_t open_ = 0;
   Nanos lonely_since_;  // while no stream is open
+  Nanos until_ = kNever;
+  Member left_ = kNoMember;  // the first whose stream has ended
   std::optional<std::string> closed_;
 };
 

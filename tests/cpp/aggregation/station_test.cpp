@@ -362,6 +362,20 @@ TEST(Ends, WithoutARankNothingIsGranted) {
   EXPECT_FALSE(w.station().closed());
 }
 
+// Though others stay: one whose group has failed has no reason to close its streams.
+TEST(Ends, SoonAfterTheFirstStream) {
+  StationWorld w({});
+  w.open_all(some_call(w));
+  w.turn(Station::kLease);
+  EXPECT_FALSE(w.station().closed());
+  w.station().on_stream_end(1, w.now());
+  EXPECT_LE(w.station().deadline(), w.now() + Station::kFarewell);
+  w.turn(Station::kFarewell - 1);
+  EXPECT_FALSE(w.station().closed());
+  w.turn(1);
+  EXPECT_EQ(*w.station().closed(), "rank 1 has left");
+}
+
 TEST(Ends, WhenNobodyComes) {
   StationWorld w({});
   w.turn(Station::kLease - 1);

@@ -47,3 +47,13 @@ def hosts(lab, monkeypatch):
 @pytest.fixture
 def four(hosts):
     return hosts(4)
+
+
+@pytest.fixture
+def served(hosts):
+    """served(n, aggregators, per_host=1, **fields of LabSpec): a lab with aggregators that run."""
+
+    def get(number, aggregators, per_host=1, **fields):
+        return hosts(number, per_host, aggregators=aggregators, multicast="snooping", **fields)
+
+    return get

@@ -3,15 +3,11 @@
 import threading
 
 import programs
-import pytest
 import torch
 import torch.distributed as dist
 
 import torch_mcast
-from torch_mcast.lab import Lab, LabSpec
-from torch_mcast.lab.pool import Pool
 
-pytestmark = pytest.mark.usefixtures("lab_rights")
 WORDS = 1 << 20
 
 
@@ -57,21 +53,8 @@ def rounds_until_a_loss(ctx, most: int) -> dict:
     return stats
 
 
-@pytest.fixture(scope="module")
-def lab():
-    with Lab(LabSpec(hosts=4, aggregators=2)) as it:
-        yield it
-
-
-@pytest.fixture
-def ranks(lab):
-    with Pool.in_lab(lab, programs.PRELOAD) as pool:
-        yield pool
-    lab.aggregation.restore()
-
-
-def test_aggregators_fold_their_part(ranks):
-    rows = ranks.run(rounds, 3)
+def test_aggregators_fold_their_part(served):
+    rows = served(4, 2).run(rounds, 3)
     assert [row["state"] for row in rows[0]["aggregators"]] == ["admitted", "admitted"]
     for row in rows:
         assert row["counters"]["agg_operations"] >= 3  # a reduce_scatter of so little gains nothing
@@ -80,10 +63,13 @@ def test_aggregators_fold_their_part(ranks):
     assert sum(row["counters"]["agg_results"] for row in rows) > 0
 
 
-def test_one_that_is_killed_costs_no_bytes(lab, ranks):
-    killer = threading.Timer(2.0, lab.aggregation.kill, ["a1"])  # in the midst of it, as a rule
+def test_one_that_is_killed_costs_no_bytes(served):
+    cluster = served(4, 2)
+    killer = threading.Timer(
+        2.0, cluster.lab.aggregation.kill, ["a1"]
+    )  # in the midst of it, as a rule
     killer.start()
-    rows = ranks.run(rounds_until_a_loss, 2000)
+    rows = cluster.run(rounds_until_a_loss, 2000)
     killer.join()
     for row in rows:
         assert not row["failure"]

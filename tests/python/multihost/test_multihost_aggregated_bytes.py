@@ -1,0 +1,157 @@
+"""What passes each NIC when aggregators fold, by the lab's counters of frames (`tc -s`), beside the
+model of torch_mcast.model.aggregation."""
+
+import itertools
+
+import aggregated
+import programs
+import pytest
+import torch
+import torch.distributed as dist
+from test_multihost_bytes import moved
+
+import torch_mcast
+from torch_mcast.model.aggregation import Case, Servers, plan
+
+SIZE = 16 << 20
+# Segments short enough that a shard can be dealt out within a few percent.
+INCAST = 128 << 10
+# Payload in frames of 1514 bytes: 1448 by TCP, 1408 by multicast.
+FRAMING = 1.05
+WITHIN = 0.06
+
+
+def one(op: str, salt: int) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    vector = torch.arange(SIZE // 4, dtype=torch.float32) + rank
+    expected = torch.arange(SIZE // 4, dtype=torch.float32) * world + sum(range(world))
+    if op == "all_reduce":
+        dist.all_reduce(vector)
+        torch.testing.assert_close(vector, expected)
+        return
+    own, shard = torch.zeros(SIZE // 4 // world), programs.pattern(SIZE // world, rank, salt)
+    gathered = torch.zeros(SIZE, dtype=torch.uint8)
+    works = [
+        dist.all_gather_into_tensor(gathered, shard, async_op=True),
+        dist.reduce_scatter_tensor(own, vector, async_op=True),
+    ]
+    for work in works:
+        work.wait()
+    torch.testing.assert_close(own, aggregated.own_block(expected))
+    assert torch.equal(gathered, torch.cat(programs.blocks(SIZE // world, salt)))
+
+
+def measured(ctx, op, order, incast=INCAST):
+    programs.join(ctx, fold=order, incast=incast, algorithm="multicast", aggregator_patience=10_000)
+    one(op, 1)  # connects
+    dist.barrier()
+    before = torch_mcast.stats()["counters"]
+    ctx.notify("ready")
+    ctx.wait("go")
+    one(op, 2)
+    dist.barrier()
+    ctx.notify("done")
+    ctx.wait("end")
+    stats = torch_mcast.stats()
+    dist.barrier()
+    assert not stats["failure"] and stats["counters"]["agg_diverted"] == 0
+    names = ("agg_operations", "agg_bytes_sent", "agg_results")
+    return {name: stats["counters"][name] - before[name] for name in names}
+
+
+def expected(op, order, hosts, aggregators, size=SIZE):
+    """The planner's part and the loads with it, in bytes."""
+    servers = Servers(hosts, aggregators, float(aggregators))
+    segment = INCAST // (2 * (hosts - 1)) // 64 * 64
+    own = "either" if order == "turn" else "sent"
+    found = plan(Case(op != "all_reduce", size, hosts, servers, segment, own=own))
+    assert found.reason == "placed"
+    loads = servers.by_owner(op, found.part, found.kept, 1)
+    return found, {
+        "worker in": loads.worker_in * size,
+        "worker out": loads.worker_out * size,
+        "aggregator in": loads.aggregator_in * size,
+        "aggregator out": loads.aggregator_out * size,
+    }
+
+
+def by_nic(cluster, crossed):
+    """Bytes as framed, the mean of each kind of host: shards and lists differ by a segment."""
+
+    def mean(read, hosts):
+        return sum(read(host.name) for host in hosts) / len(hosts)
+
+    workers, aggregators = cluster.lab.workers, cluster.lab.aggregators
+    return {
+        "worker in": mean(crossed.received, workers),
+        "worker out": mean(crossed.sent, workers),
+        "aggregator in": mean(crossed.received, aggregators),
+        "aggregator out": mean(crossed.sent, aggregators),
+    }
+
+
+def check_bytes(cluster, op, order, record_property):
+    aggregators, hosts = len(cluster.lab.aggregators), len(cluster.lab.workers)
+    _, model = expected(op, order, hosts, aggregators)
+    crossed, rows = moved(cluster, measured, op, order)
+    nics = by_nic(cluster, crossed)
+    ratios = {name: round(nics[name] / model[name] / FRAMING, 4) for name in model}
+    record_property(f"{op}, {order}, s = {aggregators}", ratios)
+    assert sum(row["agg_bytes_sent"] for row in rows) == pytest.approx(
+        model["aggregator in"] * aggregators, rel=0.03
+    )
+    assert all(row["agg_operations"] == 1 for row in rows)
+    for name, ratio in ratios.items():
+        assert abs(ratio - 1) <= WITHIN, (name, ratios)
+
+
+CASES = [(2, "all_reduce", "rank"), (7, "all_reduce", "turn"), (7, "ag_rs", "turn")]
+ALL_CASES = list(itertools.product((1, 2, 7), ("all_reduce", "ag_rs"), ("rank", "turn")))
+
+
+@pytest.mark.parametrize(
+    "aggregators, op, order",
+    [
+        pytest.param(*case, marks=() if case in CASES else pytest.mark.all_tier)
+        for case in ALL_CASES
+    ],
+)
+def test_bytes_are_those_of_the_model(served, aggregators, op, order, record_property):
+    check_bytes(served(8, aggregators, rate="300mbit"), op, order, record_property)
+
+
+def test_nobody_sends_more_than_its_share(served, record_property):
+    """With the segments of the default settings, which take few grants: each worker its vector once, the
+    aggregators the result, a seventh each but for the last segments of shards, which are shorter."""
+    cluster = served(8, 7, rate="300mbit")
+    found, _ = expected("all_reduce", "turn", 8, 7)
+    assert found.part == pytest.approx(1) and found.kept
+    crossed, _ = moved(cluster, measured, "all_reduce", "turn", 2 << 20)
+    sent = {host.name: crossed.sent(host.name) for host in cluster.lab.hosts}
+    record_property("sent", sent)
+    for host in cluster.lab.workers:
+        assert sent[host.name] <= 1.08 * SIZE, sent
+    assert by_nic(cluster, crossed)["aggregator out"] <= 1.08 * SIZE / 7, sent
+
+
+def test_a_host_of_several_ranks_sends_one_contribution(served, record_property):
+    """Bytes at the aggregators, and what they have folded, do not grow with the ranks of a host."""
+    into, folded = {}, {}
+    for per_host in (1, 2):
+        cluster = served(4, 2, per_host)
+        call = cluster.start(measured, "all_reduce", "rank")
+        call.wait("ready")
+        before = cluster.lab.counters()
+        call.signal("go")
+        call.wait("done")
+        crossed = cluster.lab.counters() - before
+        jobs = [cluster.lab.aggregation.status(host)["jobs"] for host in cluster.lab.aggregators]
+        call.signal("end")
+        call.results()
+        into[per_host] = sum(crossed.received(host.name) for host in cluster.lab.aggregators)
+        folded[per_host] = sum(job["stations"][0]["folded_bytes"] for (job,) in jobs)
+        assert {(job["ranks"], job["hosts"]) for (job,) in jobs} == {(4 * per_host, 4)}
+    record_property("into aggregators", into)
+    record_property("folded", folded)
+    assert into[2] == pytest.approx(into[1], rel=0.03)
+    assert folded[2] == pytest.approx(folded[1], rel=0.03)

@@ -1,0 +1,185 @@
+"""Jobs at aggregators: two at once, quotas, a rank that cannot reach one, ranks that are killed."""
+
+import contextlib
+import time
+
+import aggregated
+import programs
+import pytest
+from test_multihost_failures import LIMIT, others, raised_in_time
+
+from torch_mcast.lab import system
+from torch_mcast.lab.pool import Pool
+
+GONE_S = 10.0  # for a job to be gone, on a machine that does other things too
+
+
+def jobs_of(cluster, which):
+    return cluster.lab.aggregation.status(which)["jobs"]
+
+
+def becomes(condition, what, limit_s=GONE_S):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, what()
+        time.sleep(0.05)
+
+
+def check_undisturbed(rows):
+    for row in rows:
+        assert not row["failure"] and row["counters"]["ops_failed"] == 0
+        assert row["counters"]["agg_results"] > 0
+        assert row["counters"]["agg_lost"] == row["counters"]["agg_diverted"] == 0
+
+
+def no_jobs(cluster):
+    """Groups that have closed leave nothing at the aggregators."""
+    for host in cluster.lab.aggregators:
+        becomes(lambda h=host: not jobs_of(cluster, h), lambda h=host: jobs_of(cluster, h))
+
+
+@pytest.mark.parametrize("number", [0, 7], ids=["equal names", "different names"])
+def test_two_jobs_at_once(served, number):
+    """Processes of their own on the same hosts, served by the same aggregators."""
+    cluster = served(4, 2)
+    with Pool.in_lab(cluster.lab, programs.PRELOAD) as pool:
+        first = cluster.start(aggregated.until_told, 0)
+        second = pool.start(aggregated.until_told, number, env={"MASTER_PORT": "33333"})
+        for call in (first, second):
+            call.wait("running")
+        for host in cluster.lab.aggregators:
+            jobs = jobs_of(cluster, host)
+            assert [job["ranks"] for job in jobs] == [4, 4]
+            assert len({job["name"] for job in jobs}) == (1 if number == 0 else 2)
+            assert all(job["stations"][0]["folded_bytes"] > 0 for job in jobs)
+        for call in (first, second):
+            call.signal("stop", ranks=[0])
+        for call in (first, second):
+            check_undisturbed(call.results())
+    no_jobs(cluster)
+
+
+def test_one_of_two_jobs_that_is_killed_leaves_the_other_alone(served):
+    cluster = served(4, 2)
+    with Pool.in_lab(cluster.lab, programs.PRELOAD) as pool:
+        first = cluster.start(aggregated.until_told, 0)
+        second = pool.start(aggregated.until_told, 0, env={"MASTER_PORT": "33334"})
+        for call in (first, second):
+            call.wait("running")
+        for rank in range(4):
+            pool.kill(rank)
+        for host in cluster.lab.aggregators:
+            becomes(
+                lambda h=host: len(jobs_of(cluster, h)) == 1, lambda h=host: jobs_of(cluster, h)
+            )
+        first.signal("stop", ranks=[0])
+        check_undisturbed(first.results())
+        assert {outcome.state for outcome in second.outcomes(30)} == {"died"}
+    no_jobs(cluster)
+
+
+@pytest.mark.parametrize("victim", [2, pytest.param(0, id="the one that has asked")])
+def test_a_killed_rank_is_named_and_its_job_goes(served, victim):
+    cluster = served(4, 2)
+    call = cluster.start(aggregated.until_told, 0, 0, LIMIT)
+    call.wait("running")
+    since = time.monotonic()
+    cluster.pool.kill(victim)
+    raised_in_time(call, others(cluster, victim), since, victim)
+    no_jobs(cluster)  # though nobody has closed the group
+    call.signal("end")
+    outcomes = call.outcomes(60)
+    assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
+    check_undisturbed(cluster.run(aggregated.until_served, 2))
+
+
+@contextlib.contextmanager
+def started_with(cluster, which, *options):
+    cluster.lab.aggregation.restart(which, *options)
+    try:
+        yield
+    finally:
+        cluster.lab.aggregation.restart(which)
+
+
+def test_a_full_quota_refuses_and_the_group_goes_on_with_the_others(served):
+    cluster = served(4, 2)
+    with started_with(cluster, "a1", "--quota", "1M"):
+        rows = cluster.run(aggregated.until_served, 1)
+        check_undisturbed(rows)
+        refused, admitted = rows[0]["aggregators"]
+        assert admitted["state"] == "admitted" and refused["state"] == "refused"
+        assert "quota" in refused["reason"] and refused["stations"] == 0
+        assert cluster.lab.aggregation.status("a1")["refused"]["quota"] > 0
+
+
+def test_all_quotas_full_leave_the_ranks_alone(served):
+    cluster = served(4, 2)
+    with started_with(cluster, "a1", "--quota", "1M"), started_with(cluster, "a2", "--quota", "1M"):
+        call = cluster.start(aggregated.until_told)
+        call.wait("running")
+        call.signal("stop", ranks=[0])
+        rows = call.results()
+        assert {row["state"] for row in rows[0]["aggregators"]} == {"refused"}
+        for row in rows:
+            assert row["counters"]["agg_operations"] == 0 and not row["failure"]
+
+
+def test_a_place_that_is_given_back_serves_the_next(served):
+    """Room for one job: the second group is refused, and admitted when the first has closed."""
+    cluster = served(4, 2)
+    with contextlib.ExitStack() as stack:
+        for name in ("a1", "a2"):
+            stack.enter_context(started_with(cluster, name, "--jobs", "1"))
+        pool = stack.enter_context(Pool.in_lab(cluster.lab, programs.PRELOAD))
+        first = pool.start(aggregated.until_told, 0, env={"MASTER_PORT": "33335"})
+        first.wait("running")
+        second = cluster.start(aggregated.until_served, 2)
+        for name in ("a1", "a2"):
+            becomes(
+                lambda n=name: cluster.lab.aggregation.status(n)["refused"]["jobs"],
+                lambda n=name: cluster.lab.aggregation.status(n),
+            )
+        first.signal("stop", ranks=[0])
+        check_undisturbed(first.results())
+        check_undisturbed(second.results())
+
+
+@contextlib.contextmanager
+def apart(cluster, rank, aggregator):
+    """Nothing that the rank's host sends reaches the aggregator."""
+    lab = cluster.lab
+    namespace, address = lab.host(rank).namespace, lab.host(aggregator).address
+    system.ip_batch([f"route add blackhole {address}/32"], namespace)
+    try:
+        yield
+    finally:
+        system.ip_batch([f"route del blackhole {address}/32"], namespace)
+
+
+def rows_when(call, condition, limit_s=30.0):
+    """Rank 0's rows of aggregators, once they are so."""
+    until = time.monotonic() + limit_s
+    while True:
+        [rows] = call.wait("aggregators", [0], until - time.monotonic())
+        if condition(rows):
+            return rows
+
+
+def test_one_rank_cut_from_one_aggregator(served):
+    """It is out for all, with the rank's name, and the other serves, until the rank reaches it again."""
+    cluster = served(4, 2)
+    call = cluster.start(aggregated.until_told, 0, 2, {"aggregator_patience": 1000})
+    call.wait("running")
+    rows_when(call, lambda rows: [row["state"] for row in rows] == ["admitted"] * 2)
+    with apart(cluster, 1, "a1"):
+        lost = lambda rows: rows[0]["state"] == "lost"  # noqa: E731
+        first = rows_when(call, lost)
+        assert first[1]["state"] == "admitted" and "rank 1 " in first[0]["reason"], first
+        again = rows_when(call, lost)  # asked again, admitted, and still not reached
+        assert "rank 1 cannot reach the station" in again[0]["reason"], again
+        assert again[1]["state"] == "admitted"
+    call.signal("stop", ranks=[0])
+    for row in call.results():
+        assert not row["failure"] and row["counters"]["ops_failed"] == 0
+        assert row["counters"]["agg_lost"] >= 2 and row["counters"]["agg_malformed"] == 0
