@@ -236,14 +236,6 @@ DEALING = [
         "Deal*",
     ),
     Mutant(
-        "ranking-the-same-for-every-owner",
-        "protocol/deal.cpp",
-        "mix64(uint64_t{owner} << 16 ^ stations[j].id)",
-        "mix64(uint64_t{owner & 0u} << 16 ^ stations[j].id)",
-        "protocol",
-        "Deal*",
-    ),
-    Mutant(
         "careless-with-a-reduce-scatter",
         "protocol/placement.cpp",
         "const Wide most = 9 * links.reduced(0, kept, false);",
