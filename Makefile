@@ -34,7 +34,7 @@ CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python test-sanitized quick soak sanitize fuzz mutants \
+.PHONY: bench demo test test-all test-cpp test-python headers test-sanitized quick soak sanitize fuzz mutants \
   aarch64 format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it.
@@ -45,7 +45,7 @@ demo: build
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test sanitize fuzz mutants aarch64
+test-all: test headers sanitize fuzz mutants aarch64
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -97,9 +97,13 @@ test-python: build
 	  --durations 40 --junitxml build/pytest.xml
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 
+# Every header of the core compiles alone.
+headers: build-tests
+	cmake --build $(TREE) -j $(JOBS) -t mcast_headers
+
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
-ASAN := $(CMAKE) -B build/asan -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
-TSAN := $(CMAKE) -B build/tsan -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
+ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
+TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire protocol collective host
 THREADS := transport host engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
@@ -107,18 +111,18 @@ SHORT := -HostEngine.Signals*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedule
 
 sanitize:
 	@tools/setup.sh packages
-	$(ASAN)
+	$(CMAKE) -B build/asan $(ASAN)
 	cmake --build build/asan -j $(JOBS)
 	ctest --test-dir build/asan -j $(JOBS) --output-on-failure
-	$(TSAN)
+	$(CMAKE) -B build/tsan $(TSAN)
 	cmake --build build/tsan -j $(JOBS)
 	ctest --test-dir build/tsan -j $(JOBS) --output-on-failure
 
 test-sanitized: setup
-	$(ASAN)
-	cmake --build build/asan -j $(JOBS) -t $(MEMORY:%=mcast_test_%)
-	MCAST_TEST_SEEDS=10 ctest --test-dir build/asan -j $(JOBS) -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
-	$(TSAN)
+	$(CMAKE) -B build/asan-simulated $(ASAN) -DMCAST_SIMULATED=ON
+	cmake --build build/asan-simulated -j $(JOBS) -t $(MEMORY:%=mcast_test_%)
+	MCAST_TEST_SEEDS=10 ctest --test-dir build/asan-simulated -j $(JOBS) -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
+	$(CMAKE) -B build/tsan $(TSAN)
 	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
 	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(JOBS) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
 

@@ -30,8 +30,9 @@ endif()
 
 file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
 Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_SOURCES})
+# As one source: most of the time goes into torch's headers.
 set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LIBRARY_OUTPUT_DIRECTORY
-                      ${MCAST_EXTENSION_DIR})
+                      ${MCAST_EXTENSION_DIR} UNITY_BUILD_BATCH_SIZE 0)
 target_include_directories(mcast_torch PRIVATE ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
@@ -42,9 +43,6 @@ target_link_directories(mcast_torch PRIVATE ${MCAST_TORCH_ROOT}/lib)
 target_link_libraries(mcast_torch PRIVATE mcast_core mcast_flags c10 torch_cpu torch_python)
 set_target_properties(mcast_torch PROPERTIES SKIP_BUILD_RPATH ON)
 target_link_options(mcast_torch PRIVATE -Wl,--exclude-libs,ALL)
-
-# The command line finds it beside the extension.
-set_target_properties(mcast_aggregator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${MCAST_EXTENSION_DIR})
 
 file(CONFIGURE OUTPUT ${MCAST_EXTENSION_DIR}/_build_info.py @ONLY CONTENT
 "# Written by the build.\nTORCH_VERSION = \"@MCAST_TORCH_VERSION@\"\nVERSION = \"@PROJECT_VERSION@\"\n")

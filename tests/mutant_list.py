@@ -1,6 +1,7 @@
 """Faults that tools/mutants.py plants into the core, one after the other."""
 
 from mutant import Mutant
+from mutant_list_aggregation import AGGREGATION
 from mutant_list_repair import LOSS_AND_REPAIR
 
 MUTANTS = [
@@ -430,4 +431,5 @@ MUTANTS = [
         "collective",
         "*LastSchedules*",
     ),
+    *AGGREGATION,
 ]

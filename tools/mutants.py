@@ -30,14 +30,22 @@ REPORT = ROOT / "docs" / "mutants.md"
 # Seconds for the tests of one filter, of a program as a whole: what takes longer hangs.
 FILTER_LIMIT = 60
 PROGRAM_LIMIT = 400
-COPIED = ("csrc/core", "tests/cpp", "cmake", "CMakeLists.txt")
+COPIED = (
+    "csrc/core",
+    "csrc/bin",
+    "tests/cpp",
+    "tests/fuzz/*.cpp",
+    "tests/fuzz/*.h",
+    "cmake",
+    "CMakeLists.txt",
+)
 SETTINGS = (
     "-DMCAST_UNITY=ON",  # a change costs a batch of eight; what includes a header, little more
     "-DMCAST_BUILD_TESTS=ON",
     "-DCMAKE_BUILD_TYPE=Debug",
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
 )
-PROGRAMS = ("base", "wire", "protocol", "collective", "engine")
+PROGRAMS = ("base", "wire", "protocol", "aggregation", "collective", "engine", "service")
 # The same in every run, and few seeds: most faults show with any.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 

@@ -23,7 +23,7 @@ def launch(*args: str, ranks: int = 3, shared_memory: str = "auto") -> subproces
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shared_memory", ["auto", "off"])
+@pytest.mark.parametrize("shared_memory", [pytest.param("auto", marks=pytest.mark.all_tier), "off"])
 def test_every_rank_has_the_checkpoint(tmp_path, shared_memory):
     torch.manual_seed(1)
     state = {

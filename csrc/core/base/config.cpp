@@ -231,7 +231,12 @@ Status unknown_option(const std::string& name) {
   const Row* nearest = nullptr;
   size_t best = plain.size() / 3 + 2;  // farther is a guess, not a typing mistake
   for (const Row& row : rows()) {
-    const size_t distance = edit_distance(plain, row.info.name);
+    const std::string_view known = row.info.name;
+    // The distance is this at least, so none is computed for a long text.
+    const size_t least =
+        std::max(plain.size(), known.size()) - std::min(plain.size(), known.size());
+    if (least >= best) continue;
+    const size_t distance = edit_distance(plain, known);
     if (distance < best) {
       best = distance;
       nearest = &row;

@@ -198,6 +198,9 @@ TEST(Declines, CrossWhatIsUnderWay) {
   EXPECT_EQ(w.station().job()->operations(), 0u);
   w.open_all(next);
   EXPECT_EQ(w.granted(0, next), 8u) << "the whole window is free again";
+  while (w.contribute_next(0)) {
+  }
+  EXPECT_EQ(w.station().job()->blocks(), 8u) << "and every slot";
   w.contribute_all();
   EXPECT_EQ(w.results(next), w.entries(next));
   EXPECT_EQ(w.wrong(), "");

@@ -300,6 +300,35 @@ TEST(Stations, SeveralRanksOnAHost) {
   }
 }
 
+// A station takes some operations at a time, and throws out who brings more.
+TEST(Stations, AreOpenedAsFarAsTheyTake) {
+  Cluster c(with_stations(4));
+  c.add_stations({65536});
+  const auto d = sum(Kind::kAllreduce, Element::kInt32, kVector);
+  for (uint64_t id = 2; id <= 2 * 66; id += 2) c.call(0, d, id);  // in place
+  c.run_for(10 * kMilli);
+  ASSERT_FALSE(c.station(0).station().closed());
+  EXPECT_EQ(c.station(0).station().job()->operations(), 64u);
+  EXPECT_EQ(c.total(Counter::agg_lost), 0u);
+}
+
+// Numbers in the list of station 0 of two: of a result that is rank 3's, of one that is not.
+std::pair<uint32_t, uint32_t> results_of_a_station(const wire::Descriptor& d) {
+  uint32_t own = 0, anothers = 0;
+  Cluster c(with_stations(4));
+  c.add_stations({65536, 65536});
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+    wire::AggResult sent;
+    if (from == c.station(0).endpoint() && is_frame(frame, wire::FrameType::kAggResult) &&
+        wire::parse_agg_result(frame.subspan(wire::kFrameHeader), sent)) {
+      (to == 3 ? own : anothers) = sent.number;
+    }
+    return true;
+  });
+  finish(c, everybody(c, d, 1));
+  return {own, anothers};
+}
+
 // What no station may send ends that station, and nothing else.
 TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
   using T = wire::FrameType;
@@ -318,6 +347,7 @@ TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
     return out;
   };
   const size_t segment = contribution_segment(with_stations(4).group.agreed);
+  const auto [own, anothers] = results_of_a_station(d);
   struct WrongFrame {
     const char* what;
     T type;
@@ -335,10 +365,12 @@ TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
       {"a result beyond the list", T::kAggResult, 0, d.hash(),
        result(1u << 30, wire::ResultForm::kFinal, 4, segment)},
       {"a result of too few", T::kAggResult, 0, d.hash(),
-       result(0, wire::ResultForm::kFinal, 3, segment)},
+       result(own, wire::ResultForm::kFinal, 3, segment)},
       {"a partial one", T::kAggResult, 0, d.hash(),
-       result(0, wire::ResultForm::kPartial, 4, segment)},
-      {"a short one", T::kAggResult, 0, d.hash(), result(3, wire::ResultForm::kFinal, 4, 8)},
+       result(own, wire::ResultForm::kPartial, 4, segment)},
+      {"a short one", T::kAggResult, 0, d.hash(), result(own, wire::ResultForm::kFinal, 4, 8)},
+      {"another rank's", T::kAggResult, 0, d.hash(),
+       result(anothers, wire::ResultForm::kFinal, 4, segment)},
       {"a refusal that does not parse", T::kAggDecline, 0, d.hash(), {}},
       {"a report that does not parse", T::kPong, 0, 0, u32(1)},
   };
@@ -347,6 +379,7 @@ TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
     Cluster c(with_stations(4));
     c.add_stations({65536, 65536});
     Runs runs = everybody(c, d, 1);
+    ASSERT_TRUE(c.run([&] { return c.total(Counter::agg_operations) == 4; })) << "not posted";
     c.net().inject_frame(c.station(0).endpoint(), 3, Channel::kReduce,
                          frame_of(c, wrong.type, wrong.sequence, wrong.argument, wrong.body));
     expect_survived(c, runs);

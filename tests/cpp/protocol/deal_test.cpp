@@ -14,7 +14,7 @@
 namespace mcast::test {
 namespace {
 
-constexpr double kWhole = DealShape::kWhole;
+constexpr double kOne = DealShape::kWhole;
 
 // Stations of any weights, which fold all, a part or nothing.
 DealShape any_shape(Rng& rng) {
@@ -37,7 +37,7 @@ DealShape any_shape(Rng& rng) {
   }
   const double folded = rng.chance(0.3) ? 1 : rng.unit();
   for (const double part : parts) {
-    shape.stations.push_back({rng.next(), static_cast<uint32_t>(kWhole * folded * part / sum)});
+    shape.stations.push_back({rng.next(), static_cast<uint32_t>(kOne * folded * part / sum)});
   }
   return shape;
 }
@@ -55,7 +55,7 @@ void expect_shares(const DealShape& shape, const Deal& deal) {
     double used = 0;
     for (const uint16_t j : order) used += shape.stations[j].weight;
     std::map<uint16_t, double> weight, given;
-    weight[Deal::kOwner] = kWhole;
+    weight[Deal::kOwner] = kOne;
     for (const uint16_t j : order) {
       weight[j] = used > 0 ? std::floor(shape.stations[j].weight * all / used) : 0;
       weight[Deal::kOwner] -= weight[j];
@@ -65,7 +65,7 @@ void expect_shares(const DealShape& shape, const Deal& deal) {
       ASSERT_TRUE(weight.count(who)) << "station " << who << " is not of the first";
       given[who]++;
       for (const auto& [e, w] : weight) {
-        ASSERT_LT(std::abs(w * (i + 1) / kWhole - given[e]), 1) << "after segment " << i;
+        ASSERT_LT(std::abs(w * (i + 1) / kOne - given[e]), 1) << "after segment " << i;
       }
     }
   }

@@ -269,5 +269,14 @@ TEST(SegmentFold, GoesOnWithoutThoseThatAreExcused) {
   }
 }
 
+TEST(BufferPool, KeepsNoMoreThanItMay) {
+  BufferPool pool(2);
+  for (int i = 0; i < 3; i++) pool.give(std::vector<std::byte>(8));
+  EXPECT_EQ(pool.held(), 2u);
+  EXPECT_EQ(pool.take(20).size(), 20u);
+  EXPECT_EQ(pool.take(4).size(), 4u);
+  EXPECT_EQ(pool.held(), 0u);
+}
+
 }  // namespace
 }  // namespace mcast::test

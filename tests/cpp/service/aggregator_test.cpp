@@ -270,6 +270,22 @@ TEST_F(AggregatorTest, ABadRosterEndsTheJobWithTheReason) {
   EXPECT_THAT(last_end(), HasSubstr("roster 1 is another one than a rank has told of"));
 }
 
+TEST_F(AggregatorTest, ARosterInAnothersNameEndsTheJob) {
+  start(test::loopback_options());
+  Ranks ranks(2);
+  Asker a = asker();
+  const auto accept = acceptance(a, ranks.ask());
+  ASSERT_TRUE(accept);
+  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(ranks.reduce_scatter(0, 1, 1));
+  wire::Writer body;
+  wire::put_roster(body, test::roster_of(accept->stations[0]));
+  ranks.send(1, Channel::kReduce, {wire::FrameType::kRoster, 1, 0, ranks.tag(), 0, 0},
+             body.bytes());
+  EXPECT_TRUE(served(0));
+  EXPECT_THAT(last_end(), HasSubstr("rank 1 sent a roster"));
+}
+
 // Whatever ends a job: its threads, descriptors and quota are as before.
 TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   Options options = test::loopback_options();

@@ -1,10 +1,13 @@
-// Jobs without an asker, driven by a clock of the test: the door is closed, and records are handed
-// in as if they had come through it.
+// Jobs driven by a clock of the test. Mostly the door is closed, and records are handed in as if
+// they had come through it.
 #include "service/jobs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
 
+#include "base/descriptors.h"
 #include "engine/clock.h"
 #include "service/service_world.h"
 
@@ -72,6 +75,74 @@ TEST_F(JobsTest, NobodyIsLetInWhileItDrains) {
   jobs_.on_record(kLink + 1, kLocalhost, encode(ranks_.ask()), now_);
   EXPECT_EQ(report().jobs.size(), 1u);
   EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::draining)], 1u);
+}
+
+TEST(JobsAtADoor, OneWithoutAnAskerLivesWhileItsRanksAreHeard) {
+  Options options = test::loopback_options();
+  Door door;
+  ASSERT_TRUE(door.open("127.0.0.1", 0).ok());
+  Jobs jobs(options, door, test::simple_deal(), [] {});
+  Nanos now = monotonic_now();
+  const auto report = [&] {
+    Report told;
+    jobs.describe(told);
+    return told;
+  };
+  const auto serve_until = [&](const auto& done) {
+    return eventually([&] {
+      std::vector<pollfd> list;
+      door.watch(list);
+      EXPECT_GE(::poll(list.data(), list.size(), 0), 0);
+      door.serve(list, now, jobs);
+      return done();
+    });
+  };
+  Ranks ranks(2);
+  test::Asker asker(ntohs(door.address().sin_port));
+  ASSERT_TRUE(asker.send(ranks.ask()));
+  ASSERT_TRUE(serve_until([&] { return report().jobs.size() == 1; }));
+  const auto answer = asker.receive();
+  ASSERT_TRUE(answer && std::holds_alternative<wire::Accept>(*answer));
+  ranks.meet(std::get<wire::Accept>(*answer).stations[0]);
+  asker.hang_up();
+  ASSERT_TRUE(serve_until([&] { return !report().jobs[0].asked_for; }));
+  for (Sequence op = 0; op < 3; op++) {
+    const uint64_t before = report().jobs[0].stations[0].bytes_in;
+    ASSERT_TRUE(ranks.reduce_scatter(op, 2, op));
+    ASSERT_TRUE(eventually([&] { return report().jobs[0].stations[0].bytes_in > before; }));
+    jobs.advance(now += Jobs::kLonely - kSecond);
+    EXPECT_TRUE(report().ended.empty()) << "operation " << op;
+  }
+  jobs.advance(now += 2 * Jobs::kLonely);
+  jobs.advance(now += Jobs::kLonely);
+  EXPECT_EQ(report().ended.size(), 1u);
+  EXPECT_TRUE(eventually([&] {
+    jobs.advance(now);
+    return jobs.empty();
+  }));
+}
+
+// In a process of its own, which may have few: 1 if the second job is let in.
+TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
+  const auto second_is_let_in = [] {
+    const Options options = test::loopback_options();
+    const Ranks ranks(2);
+    const auto first = admit(ranks.ask(), options, {}, UINT64_MAX);
+    const uint64_t each = std::get<Grant>(first).descriptors;
+    const rlim_t most = 128 + each + each / 2;  // 128: of the process
+    const struct rlimit limit = {most, most};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+    Door door;
+    Jobs jobs(options, door, test::simple_deal(), [] {});
+    for (LinkId link = 1; link <= 2; link++) {
+      jobs.on_record(link, kLocalhost, encode(ranks.ask()), monotonic_now());
+    }
+    Report report;
+    jobs.describe(report);
+    const bool refused = report.refused[static_cast<size_t>(Refusal::descriptors)] == 1;
+    return report.jobs.size() == 1 && refused ? 0 : 1;
+  };
+  EXPECT_EXIT(std::_Exit(second_is_let_in()), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ wire::Ask Ranks::ask() const {
   return ask;
 }
 
-void Ranks::meet(const wire::Accept::Station& station) {
+wire::StationRoster roster_of(const wire::Accept::Station& station) {
   wire::StationRoster roster;
   roster.version = kRoster;
   roster.stations.push_back({.process = 1,
@@ -199,8 +199,12 @@ void Ranks::meet(const wire::Accept::Station& station) {
                              .port = station.port,
                              .host = station.host,
                              .rack = ""});
+  return roster;
+}
+
+void Ranks::meet(const wire::Accept::Station& station) {
   wire::Writer body;
-  wire::put_roster(body, roster);
+  wire::put_roster(body, roster_of(station));
   for (const auto& rank : ranks_) {
     rank->station = rank->transport->stream().add_peer({station.uid, station.host, station.port});
     send(rank->self, Channel::kReduce, {wire::FrameType::kRoster, 1, rank->self, tag_, 0, 0},

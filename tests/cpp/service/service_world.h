@@ -43,6 +43,9 @@ class Asker {
 // An ask that the aggregator takes.
 wire::Ask some_ask(uint32_t ranks, uint64_t tag = 77);
 
+// The roster that ranks tell a station, which is alone in it.
+wire::StationRoster roster_of(const wire::Accept::Station& station);
+
 // The ranks of one group, played by raw endpoints on loopback.
 class Ranks {
  public:

@@ -126,6 +126,7 @@ def test_a_lab_of_its_own_counts_the_bytes_of_a_ring(tmp_path, lab_rights):
     assert gather["bound_s"] == pytest.approx(half / 118.9e6, rel=1e-3)
 
 
+@pytest.mark.all_tier
 def test_under_a_launcher_rank_0_reports(tmp_path, lab_rights):
     launcher = [sys.executable, "-m", "torch_mcast.lab", "run", "--hosts", "2", "--"]
     done, document = bench(

@@ -15,9 +15,8 @@ from torch_mcast.lab.vm import VmCluster
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="session")
-def driver() -> str:
-    """The C++ driver: of `make test-cpp` where that was run, else built here."""
+def built(program: str) -> str:
+    """A program of tests/cpp/verbs_device, built here: with the objects of `make test-cpp` where that was run."""
     missing = vm_image.missing_tools()
     if missing:
         pytest.skip(f"the virtual machines need: apt install {' '.join(missing)}")
@@ -26,9 +25,18 @@ def driver() -> str:
         subprocess.run(
             ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DMCAST_BUILD_TESTS=ON"], check=True
         )
-    targets = ["mcast_verbs_driver", "mcast_verbs_contract"]
-    subprocess.run(["cmake", "--build", build, "-j", "2", "--target", *targets], check=True)
-    return str(build / "mcast_verbs_driver")
+    subprocess.run(["cmake", "--build", build, "-j", "2", "--target", program], check=True)
+    return str(build / program)
+
+
+@pytest.fixture(scope="session")
+def driver() -> str:
+    return built("mcast_verbs_driver")
+
+
+@pytest.fixture(scope="session")
+def contract() -> str:
+    return built("mcast_verbs_contract")
 
 
 @pytest.fixture(scope="session")
@@ -54,14 +62,20 @@ def machines() -> Callable[..., Nodes]:
 
 
 @pytest.fixture(scope="session")
-def two_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, Nodes]:
-    """The driver's checks in two machines, booted once: of every size, and with 5 % of the packets lost."""
+def three_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, Nodes, Nodes]:
+    """The driver's checks in two machines, booted once: of every size, with 5 % of the packets lost,
+    and with a device on the first machine only."""
     script = (
-        'driver=$1; "$driver" check || exit 1; echo LOSSY; '
+        'driver=$1; share=$MCAST_VM_SHARE; "$driver" check || exit 1; echo LOSSY; '
         "tc qdisc add dev eth0 root netem loss 5% || exit 98; "
-        "export MCAST_VM_SHARE=$MCAST_VM_SHARE/lossy; mkdir -p $MCAST_VM_SHARE; "
-        '"$driver" check 1000 1000003'
+        "export MCAST_VM_SHARE=$share/lossy; mkdir -p $MCAST_VM_SHARE; "
+        '"$driver" check 1000 1000003 || exit 1; echo ALONE; '
+        "tc qdisc del dev eth0 root || exit 98; "
+        'if [ "$NODE" = 2 ]; then rdma link delete rxe0 || exit 98; fi; '
+        "export MCAST_VM_SHARE=$share/alone MCAST_TRANSPORT=auto; mkdir -p $MCAST_VM_SHARE; "
+        '"$driver" check 70000'
     )
-    nodes = machines(2, ["sh", "-c", script, "sh", driver], 280, env={"MCAST_TRANSPORT": "verbs"})
+    nodes = machines(2, ["sh", "-c", script, "sh", driver], 340, env={"MCAST_TRANSPORT": "verbs"})
     assert nodes.result.code == 0, nodes.text()
-    return nodes.before("LOSSY"), nodes.after("LOSSY")
+    rest = nodes.after("LOSSY")
+    return nodes.before("LOSSY"), rest.before("ALONE"), rest.after("ALONE")
