@@ -62,11 +62,33 @@ TEST(OnFabric, HostsWithSeveralRanksShareTheirLinks) {
   finish(c, some_of_all(c, 300'000));
 }
 
+sim::TrafficClass class_of(ConstBytes datagram) {
+  wire::DatagramHeader h;
+  if (wire::parse_datagram(datagram, h) != wire::ParseError::kNone) {
+    return sim::TrafficClass::kBackground;
+  }
+  return h.type == wire::DatagramType::kData       ? sim::TrafficClass::kData
+         : h.type == wire::DatagramType::kPosition ? sim::TrafficClass::kPosition
+                                                   : sim::TrafficClass::kProbe;
+}
+
+// Trains are of one class, also where one cannot be sent when another begins.
 TEST(OnFabric, AFullInterfaceIsWaitedFor) {
-  ClusterOptions o = on_fabric(4, "star", kGigabitRate);
-  o.net.fabric->links.nic_limit = 20'000;
-  Cluster c(o);
-  finish(c, some_of_all(c, 300'000));
+  for (const bool classes : {false, true}) {
+    ClusterOptions o = on_fabric(4, "star", kGigabitRate);
+    o.net.fabric->links.nic_limit = 20'000;
+    if (classes) o.prepare = [](SimNetwork& net) { net.set_classifier(class_of); };
+    Cluster c(o);
+    finish(c, some_of_all(c, 300'000));
+    sim::LinkTraffic sum;
+    for (const auto& link : c.net().fabric().traffic()) {
+      for (size_t k = 0; k < sim::kTrafficClasses; k++) sum.of[k] += link.of[k];
+    }
+    EXPECT_GT(sum.of[static_cast<size_t>(sim::TrafficClass::kData)].packets, 0u);
+    EXPECT_GT(sum.of[static_cast<size_t>(sim::TrafficClass::kControl)].packets, 0u);
+    EXPECT_EQ(sum.of[static_cast<size_t>(sim::TrafficClass::kProbe)].packets > 0, classes);
+    EXPECT_EQ(sum.of[static_cast<size_t>(sim::TrafficClass::kBackground)].packets, 0u);
+  }
 }
 
 // A clean broadcast: each chunk crosses each edge of the tree once.

@@ -86,10 +86,10 @@ void SimTransport::commit(size_t size) {
         network_->classifier_(ConstBytes(making_->bytes).subspan(from, size));
     // A train is booked as what its first datagram is, so another kind begins another train.
     if (making_->count > 0 && making_->what != what) {
-      const std::vector<std::byte> apart(
-          making_->bytes.begin() + static_cast<ptrdiff_t>(from),
-          making_->bytes.begin() + static_cast<ptrdiff_t>(from + size));
-      if (send_train() && open_train(lent_to_, size)) making_->bytes = apart;
+      const auto begin = making_->bytes.begin() + static_cast<ptrdiff_t>(from);
+      const std::vector<std::byte> apart(begin, begin + static_cast<ptrdiff_t>(size));
+      if (send_train()) (void)open_train(lent_to_, size);
+      making_->bytes.insert(making_->bytes.end(), apart.begin(), apart.end());
     }
     if (making_->count == 0) making_->what = what;
   }
