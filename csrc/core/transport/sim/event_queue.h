@@ -6,6 +6,7 @@
 // Threads: one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

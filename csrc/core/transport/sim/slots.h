@@ -2,6 +2,7 @@
 // (its vectors' capacity) kept for the next one. Threads: one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <vector>
