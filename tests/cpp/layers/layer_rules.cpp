@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 9> kOrder = {"base",     "wire",        "
 // Folders of state machines: no sockets, threads or clocks; what they need of these they are given.
 constexpr std::string_view kStateMachines[] = {"wire", "protocol", "aggregation", "collective"};
 
+// Virtual time must come from nowhere else.
+constexpr std::string_view kSimulatedNetwork = "transport/sim/";
+
 // In host/ the state machine lies beside what drives it. These files may see processes, threads and
 // clocks; all others are a state machine and include none of these.
 constexpr std::string_view kHostDrivers[] = {"attachment", "futex",         "inbox",      "lane",
@@ -176,8 +179,9 @@ class Checker {
     if (starts_with(path_, kCore)) {
       const std::string_view inner = path_.substr(kCore.size());
       folder_ = inner.substr(0, inner.find('/'));
-      state_machine_ =
-          contains(kStateMachines, folder_) || (folder_ == "host" && !is_host_driver(inner));
+      state_machine_ = contains(kStateMachines, folder_) ||
+                       (folder_ == "host" && !is_host_driver(inner)) ||
+                       starts_with(inner, kSimulatedNetwork);
     }
   }
 

@@ -19,6 +19,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 struct Source {
   std::string path;
@@ -121,6 +122,15 @@ TEST(Checker, TheStateMachineOfHost) {
   EXPECT_THAT(host("core.h", "#include \"host/needs.h\""), IsEmpty());
   EXPECT_THAT(host("lane.h", "#include \"host/core.h\""), IsEmpty());
   EXPECT_THAT(host("lane.h", "#include \"engine/clock.h\""), ElementsAre(HasSubstr("higher")));
+}
+
+TEST(Checker, TheSimulatedNetworkHasNoClockButItsOwn) {
+  for (const char* line : {"#include <thread>", "#include <random>", "#include <chrono>",
+                           "#include <sys/socket.h>", "clock_gettime(CLOCK_MONOTONIC, &ts);"}) {
+    const std::string text = "#pragma once\n" + std::string(line) + "\n";
+    EXPECT_THAT(check_file("csrc/core/transport/sim/x.h", text), Not(IsEmpty())) << line;
+    EXPECT_THAT(check_file("csrc/core/transport/udp/x.h", text), IsEmpty()) << line;
+  }
 }
 
 TEST(Checker, EveryPairOfLayers) {

@@ -475,8 +475,7 @@ std::shared_ptr<OpRun> Cluster::barrier(Member rank, Nanos timeout, size_t g) {
 }
 
 Nanos Cluster::next_time() const {
-  Nanos next = net_.next_event();
-  if (!actions_.empty()) next = std::min(next, actions_.begin()->first);
+  Nanos next = actions_.empty() ? kNever : actions_.begin()->first;
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
     const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
@@ -491,7 +490,8 @@ Nanos Cluster::next_time() const {
 void Cluster::step(Nanos latest) {
   if (!busy_) {
     const Nanos longest = options_.sleepy ? kSecond : 10 * kMilli;
-    now_ = std::max(now_ + 1, std::min({next_time(), now_ + longest, latest}));
+    const Nanos until = std::max(now_ + 1, std::min({next_time(), now_ + longest, latest}));
+    now_ = std::max(now_ + 1, net_.advance_to_arrival(until));
   }
   // A busy lane's next turn comes a little later: polling takes time too.
   if (busy_) now_ += 2 * kMicro;

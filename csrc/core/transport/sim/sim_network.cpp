@@ -1,60 +1,187 @@
-// The network is a queue of timed deliveries. A multicast datagram is judged once per receiver
-// (hook, blocked path, burst loss, duplicate, corruption, delay) when it is sent; link rates are
-// modelled by the time at which each sender's and each receiver's port is free again, and a
-// receiver's queue drops what exceeds its budget, as a socket buffer does. Frames keep their order
-// per (from, to, channel); an isolated endpoint's frames are held, not lost, as TCP would
-// retransmit them.
+// Endpoints on a fabric. Datagrams leave as trains; a hook is asked about each receiver when one is
+// sent, and its verdicts travel with the train. When a train is at a host, each of the host's
+// endpoints that joined is given what random faults leave of it: loss, copies, bit errors, delays.
+// A receiver's queue drops what exceeds its budget, as a socket buffer does.
 #include "transport/sim/sim_network.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
+
+#include "transport/sim/flows.h"
+#include "transport/sim/ideal_streams.h"
 
 namespace mcast {
 
-SimNetwork::SimNetwork(const SimOptions& options) : options_(options), rng_(options.seed) {}
+namespace {
+
+using sim::EventKind;
+using sim::TrainRef;
+
+// The numbers of a star are those of its hosts' links: all of the latency is on the way down, so
+// that what is sent is with the switch at once if there is no rate.
+sim::FabricOptions links_of(const SimOptions& options) {
+  if (options.fabric) return options.fabric->links;
+  sim::FabricOptions links;
+  links.seed = options.seed;
+  links.host_up.rate = links.host_down.rate = options.rate;
+  links.host_down.delay = static_cast<double>(options.latency);
+  return links;
+}
+
+}  // namespace
+
+SimNetwork::SimNetwork(const SimOptions& options)
+    : options_(options), rng_(options.seed), fabric_(links_of(options), events_, *this) {
+  sim::StreamsOwner& owner = *this;
+  if (options.fabric) {
+    streams_ =
+        std::make_unique<sim::Flows>(options.fabric->flows, fabric_, events_, trains_, owner);
+  } else {
+    const sim::IdealStreamOptions ideal{options.stream_latency, options.jitter,
+                                        options.stream_rate};
+    streams_ = std::make_unique<sim::IdealStreams>(ideal, events_, rng_, owner);
+  }
+  at_host_.resize(fabric_.topology().hosts());
+}
+
 SimNetwork::~SimNetwork() = default;
 
 std::unique_ptr<SimTransport> SimNetwork::attach() {
-  const size_t index = endpoints_.size();
-  auto transport = std::make_unique<SimTransport>(this, index);
-  endpoints_.push_back(transport.get());
-  tx_free_.push_back(0);
-  rx_free_.push_back(0);
-  dead_.push_back(false);
-  isolated_.push_back(false);
-  in_burst_.push_back(false);
-  held_.emplace_back();
+  sim::Place place;
+  if (options_.fabric) {
+    place.host = static_cast<sim::HostId>(endpoints_.size() / options_.fabric->host_endpoints);
+  } else {
+    place.host = fabric_.grow();
+    at_host_.emplace_back();
+  }
+  return attach(place);
+}
+
+std::unique_ptr<SimTransport> SimNetwork::attach(const sim::Place& place) {
+  auto transport = std::make_unique<SimTransport>(this, endpoints_.size(), place);
+  at_host_.at(place.host).push_back(endpoints_.size());
+  Endpoint endpoint;
+  endpoint.transport = transport.get();
+  endpoint.place = place;
+  endpoints_.push_back(endpoint);
   return transport;
 }
 
-void SimNetwork::schedule(Nanos at, size_t to, std::function<void()> run) {
-  events_.push(Event{at, order_++, to, std::move(run)});
+void SimNetwork::schedule(Nanos at, std::function<void()> run) {
+  const uint32_t index = actions_.take();
+  actions_[index] = std::move(run);
+  events_.push(at, EventKind::kAction, index);
 }
 
 std::vector<ConstBytes> SimNetwork::unflushed() const {
   std::vector<ConstBytes> headers;
-  for (const SimTransport* endpoint : endpoints_) {
-    if (endpoint == nullptr) continue;
-    for (const auto& g : endpoint->gathered_) headers.emplace_back(g.header);
+  for (const Endpoint& endpoint : endpoints_) {
+    if (endpoint.transport == nullptr) continue;
+    for (const auto& g : endpoint.transport->gathered_) headers.emplace_back(g.header);
   }
   return headers;
 }
 
-Nanos SimNetwork::next_event() const { return events_.empty() ? kNever : events_.top().at; }
-
 bool SimNetwork::waiting(size_t endpoint) const {
-  const SimTransport* const e = endpoints_[endpoint];
+  const SimTransport* const e = endpoints_[endpoint].transport;
   return e != nullptr && !(e->inbox_.empty() && e->frames_.empty() && e->downs_.empty());
 }
 
 void SimNetwork::advance(Nanos now) {
-  while (!events_.empty() && events_.top().at <= now) {
-    now_ = std::max(now_, events_.top().at);
-    auto run = std::move(const_cast<Event&>(events_.top()).run);
-    events_.pop();
-    run();
+  while (events_.next() <= now && !events_.empty()) on_event(events_.pop());
+  events_.move_to(now);
+}
+
+Nanos SimNetwork::advance_to_arrival(Nanos limit) {
+  const uint64_t before = arrivals_;
+  while (arrivals_ == before) {
+    if (events_.empty() || events_.next() > limit) return limit;
+    on_event(events_.pop());
   }
-  now_ = std::max(now_, now);
+  return now();
+}
+
+void SimNetwork::on_event(const sim::Event& event) {
+  if (event.kind == EventKind::kFrame || event.kind == EventKind::kAction) arrivals_++;
+  switch (event.kind) {
+    case EventKind::kHop:
+      return fabric_.on_hop(event.index);
+    case EventKind::kNic:
+      return fabric_.on_nic(event.index);
+    case EventKind::kFlow:
+    case EventKind::kFrame:
+      return streams_->on_event(event.kind, event.index);
+    case EventKind::kDatagram: {
+      const Late late = std::move(late_[event.index]);
+      late_.give(event.index);
+      return hand_over(late.to, late.train, late.mask);
+    }
+    case EventKind::kAction: {
+      const auto run = std::move(actions_[event.index]);
+      actions_.give(event.index);
+      return run();
+    }
+  }
+}
+
+// ---- datagrams out ----
+
+unsigned SimNetwork::train_packets() const {
+  return datagram_hook_ || !options_.fabric ? 1
+                                            : std::min(options_.fabric->train, sim::Train::kMost);
+}
+
+bool SimNetwork::may_send(const SimTransport& from) const {
+  if (!options_.fabric && options_.rate <= 0) return true;
+  const sim::Port& port =
+      fabric_.port(fabric_.topology().host_link(from.place_.plane, from.place_.host));
+  const double waiting =
+      static_cast<double>(from.waiting_) + port.waiting(static_cast<double>(now()));
+  return waiting <= static_cast<double>(options_.send_queue);
+}
+
+bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
+  const Endpoint& endpoint = endpoints_[from.index_];
+  if (!endpoint.dead && !endpoint.isolated) {
+    train->from = static_cast<sim::EndpointId>(from.index_);
+    train->plane = from.place_.plane;
+    train->tree = fabric_.router().tree_for(train->plane, train->address, from.place_.host,
+                                            &train->root_level);
+    if (datagram_hook_ && train->verdicts.empty()) ask_hook(from.index_, *train);
+    from.waiting_ += train->wire;
+    if (!fabric_.send(from.place_.host, train, from.place_.queue)) {
+      from.waiting_ -= train->wire;
+      return false;
+    }
+  }
+  totals_.datagrams_sent += train->count;
+  return true;
+}
+
+// While a hook is set trains are single datagrams.
+void SimNetwork::ask_hook(size_t from, sim::Train& train) {
+  for (size_t to = 0; to < endpoints_.size(); to++) {
+    const SimTransport* const receiver = endpoints_[to].transport;
+    if (receiver == nullptr || receiver->joined_.count(train.address) == 0) continue;
+    const Verdict verdict = datagram_hook_(from, to, train.packet(0));
+    if (verdict != Verdict::kPass) {
+      train.verdicts.emplace_back(static_cast<sim::EndpointId>(to), static_cast<uint8_t>(verdict));
+    }
+  }
+}
+
+void SimNetwork::on_departure(const sim::Train& train) {
+  if (train.stream.flow != sim::kNone) return streams_->on_departure(train);
+  SimTransport* const from = endpoints_[train.from].transport;
+  if (from != nullptr) from->waiting_ -= train.wire;
+}
+
+// ---- datagrams in ----
+
+void SimNetwork::on_train(sim::HostId host, const TrainRef& train, uint64_t mask, bool echo) {
+  if (train->stream.flow != sim::kNone) return streams_->on_train(train, mask);
+  if (echo) host = endpoints_[train->from].place.host;
+  for (const size_t to : at_host_[host]) reach(to, train, mask);
 }
 
 bool SimNetwork::blocked(size_t from, size_t to) const {
@@ -71,163 +198,184 @@ bool SimNetwork::lose(size_t to) {
   // fits.
   const double leave = 1.0 / f.burst;
   const double enter = std::min(1.0, leave * f.drop / std::max(1e-9, 1.0 - f.drop));
-  in_burst_[to] = in_burst_[to] ? !rng_.chance(leave) : rng_.chance(enter);
-  return in_burst_[to];
+  bool& in_burst = endpoints_[to].in_burst;
+  in_burst = in_burst ? !rng_.chance(leave) : rng_.chance(enter);
+  return in_burst;
 }
 
-void SimNetwork::multicast(size_t from, const MulticastAddress& address, ConstBytes datagram) {
-  totals_.datagrams_sent++;
-  if (dead_[from] || isolated_[from]) return;
-  Nanos sent = now_;
-  if (options_.rate > 0) {
-    tx_free_[from] = std::max(tx_free_[from], now_) +
-                     static_cast<Nanos>(static_cast<double>(datagram.size()) * 1e9 / options_.rate);
-    sent = tx_free_[from];
+void SimNetwork::reach(size_t to, const TrainRef& train, uint64_t mask) {
+  const Endpoint& endpoint = endpoints_[to];
+  if (endpoint.transport == nullptr || endpoint.place.plane != train->plane ||
+      endpoint.transport->joined_.count(train->address) == 0) {
+    return;
   }
-  for (size_t to = 0; to < endpoints_.size(); to++) {
-    if (endpoints_[to] == nullptr || !endpoints_[to]->joined_.count(address)) continue;
-    deliver(from, to, address, datagram, sent);
+  if (endpoint.dead || endpoint.isolated ||
+      (!multicast_blocks_.empty() && blocked(train->from, to))) {
+    totals_.dropped += static_cast<uint64_t>(std::popcount(mask));
+    return;
   }
-}
-
-void SimNetwork::deliver(size_t from, size_t to, const MulticastAddress& address,
-                         ConstBytes datagram, Nanos sent) {
   const SimFaults& f = options_.faults;
-  bool clean = from == to;  // the local echo never touches the wire
-  if (datagram_hook_) {
-    const Verdict v = datagram_hook_(from, to, datagram);
-    if (v == Verdict::kDrop) {
+  const bool faultless = train->verdicts.empty() && options_.jitter == 0 && f.drop <= 0 &&
+                         f.duplicate <= 0 && f.reorder <= 0 && f.corrupt <= 0;
+  if (faultless) return hand_over(to, train, mask);
+  for (uint64_t left = mask; left != 0; left &= left - 1) {
+    judge(to, train, static_cast<unsigned>(std::countr_zero(left)));
+  }
+}
+
+void SimNetwork::judge(size_t to, const TrainRef& train, unsigned packet) {
+  const SimFaults& f = options_.faults;
+  bool clean = train->from == to;  // the local echo never touches the wire
+  for (const auto& [endpoint, verdict] : train->verdicts) {
+    if (endpoint != to) continue;
+    if (verdict == static_cast<uint8_t>(Verdict::kDrop)) {
       totals_.dropped++;
       return;
     }
-    clean = clean || v == Verdict::kDeliverClean;
+    clean = true;
   }
-  if (dead_[to] || isolated_[to] || blocked(from, to) || (!clean && lose(to))) {
+  if (!clean && lose(to)) {
     totals_.dropped++;
     return;
   }
   const int copies = !clean && rng_.chance(f.duplicate) ? 1 + f.copies : 1;
   for (int copy = 0; copy < copies; copy++) {
-    std::vector<std::byte> bytes(datagram.begin(), datagram.end());
-    if (!clean && rng_.chance(f.corrupt) && !bytes.empty()) {
+    TrainRef what = train;
+    uint64_t bit = uint64_t{1} << packet;
+    if (!clean && rng_.chance(f.corrupt) && train->length_of(packet) > 0) {
       totals_.corrupted++;
-      bytes[rng_.below(bytes.size())] ^= static_cast<std::byte>(1u << rng_.below(8));
+      what = corrupted(*train, packet);
+      bit = 1;
     }
-    Nanos at = sent + options_.latency + static_cast<Nanos>(rng_.below(options_.jitter + 1));
-    if (options_.rate > 0 && from != to) {
-      rx_free_[to] = std::max(rx_free_[to], at) +
-                     static_cast<Nanos>(static_cast<double>(bytes.size()) * 1e9 / options_.rate);
-      at = rx_free_[to];
-    }
+    auto delay = static_cast<Nanos>(rng_.below(static_cast<uint64_t>(options_.jitter) + 1));
     if (copy > 0) {
       totals_.duplicated++;
-      at += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.copy_delay) + 1));
+      delay += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.copy_delay) + 1));
     }
-    if (!clean && rng_.chance(f.reorder)) at += static_cast<Nanos>(rng_.below(f.reorder_delay + 1));
-    schedule(at, to, [this, to, address, data = std::move(bytes)]() mutable {
-      SimTransport* endpoint = endpoints_[to];
-      if (endpoint == nullptr || dead_[to] || !endpoint->joined_.count(address)) return;
-      if (endpoint->inbox_bytes_ + data.size() > options_.receive_budget * 8 / 5) {
-        totals_.overflowed++;
-        return;
-      }
-      totals_.delivered++;
-      endpoint->inbox_bytes_ += data.size();
-      endpoint->inbox_.push_back(std::move(data));
-    });
+    if (!clean && rng_.chance(f.reorder)) {
+      delay += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.reorder_delay) + 1));
+    }
+    if (delay == 0) {
+      hand_over(to, what, bit);
+      continue;
+    }
+    const uint32_t index = late_.take();
+    late_[index] = {std::move(what), bit, to};
+    events_.push(now() + delay, EventKind::kDatagram, index);
   }
+}
+
+TrainRef SimNetwork::corrupted(const sim::Train& train, unsigned packet) {
+  const ConstBytes bytes = train.packet(packet);
+  TrainRef copy = trains_.make();
+  copy->from = train.from;
+  copy->address = train.address;
+  copy->plane = train.plane;
+  copy->bytes.assign(bytes.begin(), bytes.end());
+  copy->bytes[rng_.below(bytes.size())] ^= static_cast<std::byte>(1u << rng_.below(8));
+  copy->add(bytes.size());
+  return copy;
+}
+
+void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
+  arrivals_++;
+  const Endpoint& endpoint = endpoints_[to];
+  SimTransport* const transport = endpoint.transport;
+  if (transport == nullptr || endpoint.dead || transport->joined_.count(train->address) == 0) {
+    return;
+  }
+  const size_t room = options_.receive_budget * 8 / 5;
+  uint64_t taken = 0;
+  for (uint64_t left = mask; left != 0; left &= left - 1) {
+    const size_t length = train->length_of(static_cast<unsigned>(std::countr_zero(left)));
+    if (transport->inbox_bytes_ + length > room) {
+      totals_.overflowed++;
+      continue;
+    }
+    totals_.delivered++;
+    transport->inbox_bytes_ += length;
+    taken |= left & -left;
+  }
+  if (taken != 0) transport->inbox_.push({train, taken});
 }
 
 void SimNetwork::inject(size_t to, ConstBytes datagram) {
-  endpoints_[to]->inbox_bytes_ += datagram.size();
-  endpoints_[to]->inbox_.emplace_back(datagram.begin(), datagram.end());
+  TrainRef train = trains_.make();
+  train->bytes.assign(datagram.begin(), datagram.end());
+  train->add(datagram.size());
+  endpoints_[to].transport->inbox_bytes_ += datagram.size();
+  endpoints_[to].transport->inbox_.push({std::move(train), 1});
 }
+
+// ---- streams ----
 
 void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {
-  endpoints_[to]->frames_.push_back({from, channel, {frame.begin(), frame.end()}});
+  endpoints_[to].transport->frames_.push_back({from, channel, {frame.begin(), frame.end()}});
 }
 
-void SimNetwork::send_frame(size_t from, size_t to, Channel channel, std::vector<std::byte> frame) {
+void SimNetwork::send_frame(size_t from, size_t to, Channel channel, sim::Frame frame) {
   totals_.frames++;
-  if (dead_[from] || broken_.count({from, to}) > 0) return;
+  if (endpoints_[from].dead) return;
   if (frame_hook_ && !frame_hook_(from, to, channel, frame)) return;
-  if (to >= endpoints_.size() || dead_[to] || endpoints_[to] == nullptr) {
-    schedule(now_ + options_.stream_latency, from,
-             [this, from, to] { report_down(from, to, false); });
-    return;
+  if (to >= endpoints_.size() || endpoints_[to].dead || endpoints_[to].transport == nullptr) {
+    return schedule(now() + options_.stream_latency,
+                    [this, from, to] { report_down(from, to, false); });
   }
-  Nanos at = now_ + options_.stream_latency + static_cast<Nanos>(rng_.below(options_.jitter + 1));
-  Nanos& free = stream_free_[{from, to, channel}];
-  if (options_.stream_rate > 0 && channel != Channel::kControl) {
-    const auto takes =
-        static_cast<Nanos>(static_cast<double>(frame.size()) * 1e9 / options_.stream_rate);
-    at = std::max(at, free) + takes;
-    stream_queued_[{from, to, channel}] += frame.size();
-    schedule(at - options_.stream_latency, from, [this, from, to, channel, size = frame.size()] {
-      stream_queued_[{from, to, channel}] -= size;
-    });
-  }
-  at = std::max(at, free + 1);
-  free = at;
-  auto run = [this, from, to, channel, data = std::move(frame)]() mutable {
-    auto arrive = [this, from, to, channel, data = std::move(data)]() mutable {
-      if (endpoints_[to] != nullptr && !dead_[to] && broken_.count({from, to}) == 0) {
-        endpoints_[to]->frames_.push_back({from, channel, std::move(data)});
-      }
-    };
-    if (isolated_[to]) {
-      held_[to].push_back(std::move(arrive));
-    } else if (isolated_[from]) {
-      held_[from].push_back(std::move(arrive));
-    } else {
-      arrive();
-    }
-  };
-  schedule(at, to, std::move(run));
+  streams_->send(static_cast<sim::EndpointId>(from), static_cast<sim::EndpointId>(to), channel,
+                 std::move(frame));
+}
+
+void SimNetwork::on_stream_frame(sim::EndpointId from, sim::EndpointId to, Channel channel,
+                                 sim::Frame frame) {
+  arrivals_++;
+  if (endpoints_[to].transport == nullptr) return;
+  endpoints_[to].transport->frames_.push_back({from, channel, std::move(frame)});
+}
+
+void SimNetwork::on_stream_closed(sim::EndpointId from, sim::EndpointId to) {
+  report_down(to, from, true);
 }
 
 void SimNetwork::kill(size_t endpoint) {
-  if (dead_[endpoint]) return;
-  dead_[endpoint] = true;
+  if (endpoints_[endpoint].dead) return;
+  endpoints_[endpoint].dead = true;
+  streams_->drop(static_cast<sim::EndpointId>(endpoint));
   for (size_t to = 0; to < endpoints_.size(); to++) {
     if (to == endpoint) continue;
-    schedule(now_ + options_.stream_latency, to,
+    schedule(now() + options_.stream_latency,
              [this, to, endpoint] { report_down(to, endpoint, false); });
   }
 }
 
 void SimNetwork::reset(size_t a, size_t b) {
+  streams_->cut(static_cast<sim::EndpointId>(a), static_cast<sim::EndpointId>(b));
   for (const auto& [to, about] : {std::pair(a, b), std::pair(b, a)}) {
-    broken_.insert({to, about});
-    schedule(now_ + options_.stream_latency, to,
+    schedule(now() + options_.stream_latency,
              [this, to = to, about = about] { report_down(to, about, false); });
   }
 }
 
 void SimNetwork::report_down(size_t to, size_t about, bool graceful) {
-  if (endpoints_[to] == nullptr || dead_[to] || !told_.insert({to, about}).second) return;
-  endpoints_[to]->downs_.push_back({about, graceful});
+  if (endpoints_[to].transport == nullptr || endpoints_[to].dead) return;
+  if (!told_.insert({to, about}).second) return;
+  endpoints_[to].transport->downs_.push_back({about, graceful});
 }
 
 void SimNetwork::goodbye(size_t endpoint) {
   for (size_t to = 0; to < endpoints_.size(); to++) {
     if (to == endpoint) continue;
-    Nanos last = now_ + options_.stream_latency;
-    for (size_t c = 0; c < kChannels; c++) {
-      const auto it = stream_free_.find({endpoint, to, static_cast<Channel>(c)});
-      if (it != stream_free_.end()) last = std::max(last, it->second);
-    }
-    schedule(last + 1, to, [this, to, endpoint] { report_down(to, endpoint, true); });
+    streams_->close(static_cast<sim::EndpointId>(endpoint), static_cast<sim::EndpointId>(to));
   }
 }
 
-void SimNetwork::isolate(size_t endpoint) { isolated_[endpoint] = true; }
+void SimNetwork::isolate(size_t endpoint) {
+  endpoints_[endpoint].isolated = true;
+  streams_->hold(static_cast<sim::EndpointId>(endpoint), true);
+}
 
 void SimNetwork::heal(size_t endpoint) {
-  isolated_[endpoint] = false;
-  auto held = std::move(held_[endpoint]);
-  held_[endpoint].clear();
-  for (auto& run : held) run();
+  endpoints_[endpoint].isolated = false;
+  streams_->hold(static_cast<sim::EndpointId>(endpoint), false);
 }
 
 void SimNetwork::block_multicast(size_t from, size_t to, bool block) {

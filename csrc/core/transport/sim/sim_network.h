@@ -1,77 +1,58 @@
 // A simulated network in virtual time: many transports in one thread, every loss, delay and reorder
 // drawn from one seed, so that a failing schedule can be run again alone. It models what the
-// protocol must survive: lossy multicast with bounded receive queues and optional link rates,
-// reliable streams that may break, processes that stop or die.
+// protocol must survive: lossy multicast with bounded receive queues, links with rates and queues,
+// streams that may break, processes that stop or die. Endpoints and their faults are here; what is
+// between them is a sim::Fabric.
 //
 // Threads: one. Time moves only by advance().
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <queue>
 #include <set>
 #include <vector>
 
 #include "base/rng.h"
+#include "transport/sim/sim_options.h"
+#include "transport/sim/sim_transport.h"
 #include "transport/transport.h"
 
 namespace mcast {
 
-struct SimFaults {
-  double drop = 0;       // per receiver and datagram
-  double burst = 1;      // mean length of a loss burst, datagrams
-  double duplicate = 0;  // `copies` more, each up to copy_delay later
-  double reorder = 0;    // held back by up to reorder_delay
-  double corrupt = 0;    // one bit flipped
-  Nanos reorder_delay = kMilli;
-  int copies = 1;
-  Nanos copy_delay = kMilli;
-};
-
-struct SimOptions {
-  uint64_t seed = 1;
-  size_t max_datagram = 1472;
-  size_t receive_budget = 256 * 1024;  // payload bytes one endpoint queues
-  Nanos latency = 20 * kMicro;         // datagrams
-  Nanos jitter = 5 * kMicro;
-  Nanos stream_latency = 50 * kMicro;
-  double rate = 0;                // link speed, bytes per second each way; 0: unlimited
-  double stream_rate = 0;         // bytes per second of each bulk stream; 0: unlimited
-  size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
-  size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
-  SimFaults faults;
-};
-
-class SimTransport;
-
-class SimNetwork {
+class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
  public:
   explicit SimNetwork(const SimOptions& options);
-  ~SimNetwork();
+  ~SimNetwork() override;
 
-  // A new endpoint; its index is the order of creation. The network must outlive it.
+  // A new endpoint on the next host that has room; its index is the order of creation. The network
+  // must outlive it.
   std::unique_ptr<SimTransport> attach();
+  // With a fabric: at a place of the caller's choice.
+  std::unique_ptr<SimTransport> attach(const sim::Place& place);
 
   // Delivers everything due at or before `now`; `now` never goes back.
   void advance(Nanos now);
-  // Time of the next delivery, kNever if nothing is under way.
-  Nanos next_event() const;
-  Nanos now() const { return now_; }
+  // The same, but no further than to the first time at which something is there for an endpoint;
+  // returns that time, or `limit`.
+  Nanos advance_to_arrival(Nanos limit);
+  Nanos now() const { return events_.now(); }
   // Whether something is there that this endpoint has not taken yet.
   bool waiting(size_t endpoint) const;
 
-  // Decides about one datagram to one receiver before the random faults do. Empty: deliver
-  // normally.
-  enum class Verdict { kPass, kDrop, kDeliverClean };
+  // Decides about one datagram to one receiver when it is sent, before the random faults do; the
+  // sender is among the receivers. Empty: deliver normally. While it is set no datagrams are joined
+  // to trains.
+  enum class Verdict : uint8_t { kPass, kDrop, kDeliverClean };
   using DatagramHook = std::function<Verdict(size_t from, size_t to, ConstBytes datagram)>;
   void set_datagram_hook(DatagramHook hook) { datagram_hook_ = std::move(hook); }
   // The same for frames: false drops the frame (a lossless stream with a hole: only for requests
   // whose answer has a timer).
   using FrameHook = std::function<bool(size_t from, size_t to, Channel, ConstBytes frame)>;
   void set_frame_hook(FrameHook hook) { frame_hook_ = std::move(hook); }
+  // What a datagram carries, for the accounts; without it all are data. The layer that knows the
+  // formats sets it.
+  using Classifier = sim::TrafficClass (*)(ConstBytes datagram);
+  void set_classifier(Classifier classifier) { classifier_ = classifier; }
   // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets).
   void inject(size_t to, ConstBytes datagram);
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
@@ -93,124 +74,72 @@ class SimNetwork {
   struct Totals {
     uint64_t datagrams_sent = 0, delivered = 0, dropped = 0, overflowed = 0, duplicated = 0,
              corrupted = 0, frames = 0;
-    uint64_t data_dropped_chunks = 0;
   };
   const Totals& totals() const { return totals_; }
+  uint64_t events() const { return events_.handled(); }
+  sim::Fabric& fabric() { return fabric_; }
+  const sim::Streams& streams() const { return *streams_; }
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;
 
  private:
   friend class SimTransport;
-  struct Event {
-    Nanos at;
-    uint64_t order;
-    size_t to;
-    std::function<void()> run;
+  struct Endpoint {
+    SimTransport* transport = nullptr;  // null: gone
+    sim::Place place;
+    bool dead = false, isolated = false, in_burst = false;
   };
-  struct Later {
-    bool operator()(const Event& a, const Event& b) const {
-      return a.at != b.at ? a.at > b.at : a.order > b.order;
-    }
+  // One datagram that comes later than the rest of its train.
+  struct Late {
+    sim::TrainRef train;
+    uint64_t mask = 0;
+    size_t to = 0;
   };
 
-  void schedule(Nanos at, size_t to, std::function<void()> run);
-  void multicast(size_t from, const MulticastAddress& address, ConstBytes datagram);
-  void deliver(size_t from, size_t to, const MulticastAddress& address, ConstBytes datagram,
-               Nanos sent);
-  void send_frame(size_t from, size_t to, Channel channel, std::vector<std::byte> frame);
+  void schedule(Nanos at, std::function<void()> run);
+  void on_event(const sim::Event& event);
+
+  // Of endpoints. False: the interface's queue is full.
+  bool multicast(SimTransport& from, const sim::TrainRef& train);
+  void ask_hook(size_t from, sim::Train& train);
+  bool may_send(const SimTransport& from) const;
+  unsigned train_packets() const;
+  void send_frame(size_t from, size_t to, Channel channel, sim::Frame frame);
+
+  // Of arrivals.
+  void on_train(sim::HostId host, const sim::TrainRef& train, uint64_t mask, bool echo) override;
+  void on_departure(const sim::Train& train) override;
+  void on_stream_frame(sim::EndpointId from, sim::EndpointId to, Channel channel,
+                       sim::Frame frame) override;
+  void on_stream_closed(sim::EndpointId from, sim::EndpointId to) override;
+  sim::Place place_of(sim::EndpointId endpoint) const override {
+    return endpoints_[endpoint].place;
+  }
+  void reach(size_t to, const sim::TrainRef& train, uint64_t mask);
+  void judge(size_t to, const sim::TrainRef& train, unsigned packet);
+  void hand_over(size_t to, const sim::TrainRef& train, uint64_t mask);
+  sim::TrainRef corrupted(const sim::Train& train, unsigned packet);
   bool blocked(size_t from, size_t to) const;
   bool lose(size_t to);
   void report_down(size_t to, size_t about, bool graceful);
 
   SimOptions options_;
   Rng rng_;
-  Nanos now_ = 0;
-  uint64_t order_ = 0;
-  std::priority_queue<Event, std::vector<Event>, Later> events_;
-  std::vector<SimTransport*> endpoints_;
-  std::vector<Nanos> tx_free_, rx_free_;
-  std::vector<bool> dead_, isolated_, in_burst_;
-  std::vector<std::vector<std::function<void()>>> held_;  // frames for isolated endpoints
+  sim::EventQueue events_;
+  sim::TrainPool trains_;
+  sim::Fabric fabric_;
+  std::unique_ptr<sim::Streams> streams_;
+  std::vector<Endpoint> endpoints_;
+  std::vector<std::vector<size_t>> at_host_;  // endpoints, by host
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
-  std::set<std::pair<size_t, size_t>> told_;              // (endpoint, peer) whose end it was told
-  std::set<std::pair<size_t, size_t>> broken_;            // both ways
-  using StreamKey = std::tuple<size_t, size_t, Channel>;  // from, to
-  std::map<StreamKey, Nanos> stream_free_;
-  std::map<StreamKey, size_t> stream_queued_;  // bytes that have not left
+  std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end it was told
   DatagramHook datagram_hook_;
   FrameHook frame_hook_;
+  Classifier classifier_ = nullptr;
+  sim::Slots<Late> late_;
+  sim::Slots<std::function<void()>> actions_;
   Totals totals_;
-};
-
-class SimTransport final : public Transport, private Datagram, private Stream {
- public:
-  SimTransport(SimNetwork* network, size_t index);
-  ~SimTransport() override;
-
-  size_t index() const { return index_; }
-
-  const char* name() const override { return "sim"; }
-  Datagram& datagram() override { return *this; }
-  Stream& stream() override { return *this; }
-  void wait(Nanos) override {}
-  void wake() noexcept override {}
-  void abandon_after_fork() noexcept override {}
-  std::string describe() const override;
-
- private:
-  friend class SimNetwork;
-
-  size_t max_datagram(const MulticastAddress&) const override;
-  size_t receive_budget() const override;
-  Status join(const MulticastAddress& address) override;
-  void leave(const MulticastAddress& address) override;
-  using Datagram::lend;
-  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
-  void commit(size_t size) override;
-  size_t gather_from() const override { return network_->options_.gather_from; }
-  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
-  bool flush() override;
-  size_t receive(DatagramSink& sink, size_t max_bytes) override;
-
-  StreamAddress address(bool loopback) const override;
-  PeerId add_peer(const StreamAddress& address) override;
-  std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
-  void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
-  size_t queued(PeerId peer, Channel channel) const override {
-    const auto it = network_->stream_queued_.find({index_, peer, channel});
-    return it == network_->stream_queued_.end() ? 0 : it->second;
-  }
-  size_t poll(StreamSink& sink, Nanos now) override;
-  bool close_peers(Nanos now) override;
-
-  struct InFrame {
-    size_t from;
-    Channel channel;
-    std::vector<std::byte> bytes;
-  };
-  struct Down {
-    size_t peer;
-    bool graceful;
-  };
-
-  SimNetwork* network_;
-  size_t index_;
-  std::map<MulticastAddress, int> joined_;
-  std::vector<std::byte> lent_;
-  MulticastAddress lent_to_;
-  struct Gathered {  // committed, not read yet
-    MulticastAddress to;
-    std::vector<std::byte> header;
-    ConstBytes payload;
-    std::shared_ptr<void> memory;
-  };
-  std::vector<Gathered> gathered_;
-  std::deque<std::vector<std::byte>> inbox_;
-  size_t inbox_bytes_ = 0;
-  std::deque<InFrame> frames_;
-  std::deque<Down> downs_;
-  bool said_goodbye_ = false;
-  std::optional<std::set<PeerId>> expected_;  // nobody else is heard
+  uint64_t arrivals_ = 0;  // of anything that an endpoint might want to know
 };
 
 }  // namespace mcast

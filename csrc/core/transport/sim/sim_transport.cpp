@@ -1,14 +1,23 @@
-// One endpoint of the simulated network: queues on the receiving side, straight calls into the
-// network on the sending side. lend() refuses while the sender's own link queue is full, which
-// exercises the same back-pressure path as a full socket buffer.
+// One endpoint of the simulated network: queues on the receiving side, trains on the sending side.
+// Datagrams to one address join a train until it is full or flushed. lend() refuses while the
+// sender's own link queue is full, which exercises the same back-pressure path as a full socket
+// buffer; flush() fails while the interface takes no train, which is ENOBUFS.
+#include "transport/sim/sim_transport.h"
+
+#include <bit>
+
 #include "transport/sim/sim_network.h"
 
 namespace mcast {
 
-SimTransport::SimTransport(SimNetwork* network, size_t index) : network_(network), index_(index) {}
+SimTransport::SimTransport(SimNetwork* network, size_t index, const sim::Place& place)
+    : network_(network), index_(index), place_(place) {}
 
 SimTransport::~SimTransport() {
-  network_->endpoints_[index_] = nullptr;
+  network_->endpoints_[index_].transport = nullptr;
+  for (const auto& [address, times] : joined_) {
+    network_->fabric_.router().leave(place_.plane, address, place_.host);
+  }
   if (!said_goodbye_) network_->kill(index_);
 }
 
@@ -25,56 +34,110 @@ size_t SimTransport::receive_budget() const { return network_->options_.receive_
 
 Status SimTransport::join(const MulticastAddress& address) {
   if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
-  joined_[address]++;
+  if (joined_[address]++ == 0) {
+    network_->fabric_.router().join(place_.plane, address, place_.host);
+  }
   return {};
 }
 
 void SimTransport::leave(const MulticastAddress& address) {
   const auto it = joined_.find(address);
-  if (it != joined_.end() && --it->second == 0) joined_.erase(it);
+  if (it == joined_.end() || --it->second > 0) return;
+  joined_.erase(it);
+  network_->fabric_.router().leave(place_.plane, address, place_.host);
+}
+
+bool SimTransport::open_train(const MulticastAddress& address, size_t size) {
+  if (making_ && making_->count > 0) {
+    const size_t bytes = making_->begin_of(making_->count);
+    const bool fits = making_->address == address && making_->count < network_->train_packets() &&
+                      bytes + size <= network_->fabric_.train_limit();
+    if (!fits && !send_train()) return false;
+  }
+  if (!making_) {
+    making_ = network_->trains_.make();
+    making_->overhead = network_->options_.fabric ? network_->options_.fabric->overhead : 0;
+  }
+  making_->address = address;
+  return true;
+}
+
+bool SimTransport::send_train() {
+  if (!making_ || making_->count == 0) return true;
+  making_->bytes.resize(making_->begin_of(making_->count));  // a lend that was not committed
+  if (!network_->multicast(*this, making_)) return false;
+  making_ = {};
+  return true;
 }
 
 Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
-  if (size > network_->options_.max_datagram) return {};
-  if (network_->options_.rate > 0) {
-    const Nanos backlog = network_->tx_free_[index_] - network_->now_;
-    if (static_cast<double>(backlog) * network_->options_.rate / 1e9 >
-        static_cast<double>(network_->options_.send_queue)) {
-      return {};
-    }
-  }
-  lent_.resize(size);
+  if (size > network_->options_.max_datagram || !network_->may_send(*this)) return {};
+  if (!open_train(address, size)) return {};
   lent_to_ = address;
-  return lent_;
+  const size_t from = making_->begin_of(making_->count);
+  making_->bytes.resize(from + size);
+  return Bytes(making_->bytes).subspan(from);
 }
 
 void SimTransport::commit(size_t size) {
-  network_->multicast(index_, lent_to_, ConstBytes(lent_.data(), size));
+  if (network_->classifier_ != nullptr) {
+    const size_t from = making_->begin_of(making_->count);
+    const sim::TrafficClass what =
+        network_->classifier_(ConstBytes(making_->bytes).subspan(from, size));
+    // A train is booked as what its first datagram is, so another kind begins another train.
+    if (making_->count > 0 && making_->what != what) {
+      const auto begin = making_->bytes.begin() + static_cast<ptrdiff_t>(from);
+      const std::vector<std::byte> apart(begin, begin + static_cast<ptrdiff_t>(size));
+      if (send_train()) (void)open_train(lent_to_, size);
+      making_->bytes.insert(making_->bytes.end(), apart.begin(), apart.end());
+    }
+    if (making_->count == 0) making_->what = what;
+  }
+  making_->bytes.resize(making_->begin_of(making_->count) + size);
+  making_->add(size);
+  if (making_->count >= network_->train_packets()) send_train();
 }
+
+size_t SimTransport::gather_from() const { return network_->options_.gather_from; }
 
 // Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
 bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (network_->options_.gather_from == SIZE_MAX) return false;
-  lent_.resize(header);
-  gathered_.push_back(
-      {lent_to_, lent_, block.bytes().subspan(offset, length), block.region->keepalive()});
+  const size_t from = making_->begin_of(making_->count);
+  const auto* const at = making_->bytes.data() + from;
+  gathered_.push_back({lent_to_,
+                       {at, at + header},
+                       block.bytes().subspan(offset, length),
+                       block.region->keepalive()});
   return true;
 }
 
-bool SimTransport::flush() {
-  for (Gathered& g : gathered_) {
-    g.header.insert(g.header.end(), g.payload.begin(), g.payload.end());
-    network_->multicast(index_, g.to, g.header);
+bool SimTransport::send_gathered() {
+  while (!gathered_.empty()) {
+    const Gathered& g = gathered_.front();
+    const size_t size = g.header.size() + g.payload.size();
+    if (!open_train(g.to, size)) return false;
+    lent_to_ = g.to;
+    making_->bytes.resize(making_->begin_of(making_->count));
+    making_->bytes.insert(making_->bytes.end(), g.header.begin(), g.header.end());
+    making_->bytes.insert(making_->bytes.end(), g.payload.begin(), g.payload.end());
+    gathered_.erase(gathered_.begin());
+    commit(size);
   }
-  gathered_.clear();
   return true;
 }
+
+bool SimTransport::flush() { return send_gathered() && send_train(); }
 
 size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
   size_t count = 0, bytes = 0;
   while (!inbox_.empty() && bytes < max_bytes) {
-    const auto datagram = std::move(inbox_.front());
-    inbox_.pop_front();
+    Arrived& next = inbox_.front();
+    const auto packet = static_cast<unsigned>(std::countr_zero(next.mask));
+    const sim::TrainRef train = next.train;  // the sink may cause more to arrive
+    next.mask &= next.mask - 1;
+    if (next.mask == 0) inbox_.pop();
+    const ConstBytes datagram = train->packet(packet);
     inbox_bytes_ -= datagram.size();
     bytes += datagram.size();
     count++;
@@ -102,9 +165,16 @@ std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
 }
 
 void SimTransport::send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) {
-  std::vector<std::byte> frame;
+  sim::Frame frame;
+  size_t size = 0;
+  for (const ConstBytes part : parts) size += part.size();
+  frame.reserve(size);
   for (const ConstBytes part : parts) frame.insert(frame.end(), part.begin(), part.end());
   network_->send_frame(index_, peer, channel, std::move(frame));
+}
+
+size_t SimTransport::queued(PeerId peer, Channel channel) const {
+  return network_->streams_->queued(static_cast<sim::EndpointId>(index_), peer, channel);
 }
 
 size_t SimTransport::poll(StreamSink& sink, Nanos) {
@@ -113,6 +183,9 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
   for (size_t n = frames_.size(); n > 0; n--, events++) {
     const InFrame frame = std::move(frames_.front());
     frames_.pop_front();
+    network_->streams_->on_taken(static_cast<sim::EndpointId>(frame.from),
+                                 static_cast<sim::EndpointId>(index_), frame.channel,
+                                 frame.bytes.size());
     if (expected_ && expected_->count(static_cast<PeerId>(frame.from)) == 0) continue;
     sink.on_frame(static_cast<PeerId>(frame.from), frame.channel, frame.bytes);
   }

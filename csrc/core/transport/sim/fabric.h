@@ -1,0 +1,124 @@
+// The network between hosts: network interfaces with transmit queues, links, switches. It moves
+// trains and knows nothing of what is in them. A switch forwards a train when its first packet is
+// whole there (cut through by packet), a host has it when its last one is.
+//
+// One event moves a train through a switch: the times at all of its ports are computed together and
+// kept in one record, sorted.
+//
+// Not modelled: shared buffers and priorities of switches, cyclic deadlock of lossless fabrics
+// (routes only go up and then down), the time that joining and leaving a tree takes.
+// Threads: one.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "transport/sim/event_queue.h"
+#include "transport/sim/fifo.h"
+#include "transport/sim/loss.h"
+#include "transport/sim/port.h"
+#include "transport/sim/routing.h"
+#include "transport/sim/slots.h"
+#include "transport/sim/topology.h"
+#include "transport/sim/trace_hash.h"
+#include "transport/sim/traffic.h"
+
+namespace mcast::sim {
+
+struct FabricOptions {
+  TopologySpec topology;
+  uint64_t seed = 1;
+  PortSpec host_up, host_down;  // between a host and its leaf
+  PortSpec inner;               // between switches, each way
+  bool trees_by_source = false;
+  uint32_t nic_queues = 1;  // of each host and plane
+  size_t nic_limit = 0;     // wire bytes that one queue takes; 0: no limit
+};
+
+class FabricSink {
+ public:
+  virtual ~FabricSink() = default;
+  // The packets in `mask` of a train are whole at a host, or at the sender's own: `echo`.
+  virtual void on_train(HostId host, const TrainRef& train, uint64_t mask, bool echo) = 0;
+  // The interface has begun to send this train: its queue has room again.
+  virtual void on_departure(const Train& train) = 0;
+};
+
+class Fabric {
+ public:
+  Fabric(const FabricOptions& options, EventQueue& events, FabricSink& sink);
+
+  const FabricOptions& options() const { return options_; }
+  const Topology& topology() const { return topology_; }
+  Router& router() { return router_; }
+  // Most bytes of a train: 20 us of the slowest link, so that nobody waits longer for another's.
+  size_t train_limit() const { return train_limit_; }
+  // One more host of a star.
+  HostId grow();
+
+  // Hands a train to the host's interface on the train's plane; its tree or its route must be set.
+  // False: the queue is full (ENOBUFS), nothing happened.
+  bool send(HostId from, const TrainRef& train, unsigned queue = 0);
+  void on_hop(uint32_t index);  // EventKind::kHop
+  void on_nic(uint32_t index);  // EventKind::kNic
+
+  // Faults of one direction of a link.
+  void set_loss(LinkId link, double rate, double burst);
+  Port& port(LinkId link) { return ports_[link]; }
+  const Port& port(LinkId link) const { return ports_[link]; }
+
+  const std::vector<LinkTraffic>& traffic() const { return traffic_; }
+  void reset_traffic() { traffic_.assign(traffic_.size(), {}); }
+  TraceHash& trace() { return trace_; }
+  // Nothing is queued or under way.
+  bool idle() const { return hops_.used() == 0 && queued_ == 0; }
+
+ private:
+  // One of the ports that a switch sends a train to, or an interface's only one.
+  struct Branch {
+    LinkId link = 0;
+    uint64_t mask = 0;
+    Passage there;  // at the link's other end
+    Nanos due = 0;
+  };
+  struct Hop {
+    TrainRef train;
+    std::vector<Branch> branches;  // by due, then by port
+    size_t next = 0;
+  };
+  struct Nic {
+    std::vector<Fifo<TrainRef>> queues;
+    std::vector<double> bytes;  // by queue
+    uint32_t turn = 0;
+    bool scheduled = false;
+  };
+
+  uint32_t nic_of(HostId host, unsigned plane) const;
+  void add_links();
+  // `busy`: it has been sending until now.
+  void serve(uint32_t nic, bool busy);
+  void depart(HostId host, const TrainRef& train, double now);
+  // Puts what the link takes of a train into `hop`; `from`: the link it came by, which a lossless
+  // port holds up.
+  void cross(Hop& hop, LinkId link, uint64_t mask, const Passage& here, LinkId from);
+  void at_switch(const TrainRef& train, const Branch& in);
+  void start(uint32_t hop);
+  void arrive(const TrainRef& train, const Branch& branch);
+
+  FabricOptions options_;
+  EventQueue& events_;
+  FabricSink& sink_;
+  Topology topology_;
+  Router router_;
+  std::vector<Port> ports_;
+  std::vector<LinkTraffic> traffic_;
+  std::vector<uint32_t> loss_of_;  // by link, index or kNone
+  std::vector<Loss> losses_;
+  std::vector<Nic> nics_;  // by plane and host; of a star that grows by host
+  Slots<Hop> hops_;
+  size_t train_limit_ = 64 * 1024;
+  size_t queued_ = 0;  // trains at interfaces
+  TraceHash trace_;
+};
+
+}  // namespace mcast::sim

@@ -1,0 +1,25 @@
+// What streams over a fabric are like: TCP, as far as it decides how fast and in what pieces bytes
+// arrive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace mcast::sim {
+
+struct FlowOptions {
+  size_t segment = 1448;          // payload of a packet, bytes
+  uint16_t overhead = 90;         // wire bytes of a packet beside it: IPv4, TCP, Ethernet, gap
+  uint16_t ack = 90;              // wire bytes of an acknowledgement; one per two packets
+  size_t window = 4 << 20;        // most bytes under way, as the receiver's buffer allows
+  size_t first_window = 10;       // segments
+  size_t low_water = 64 * 1024;   // bytes that the medium takes beyond the window (NOTSENT_LOWAT)
+  size_t interface = 128 * 1024;  // bytes of one stream that wait at the interface
+  unsigned train = 64;            // most packets that move together
+  Nanos timeout = 200 * kMilli;   // until all is sent again; doubled each time
+  Nanos loopback = 10 * kMicro;   // between endpoints of one host
+};
+
+}  // namespace mcast::sim

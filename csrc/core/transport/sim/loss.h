@@ -1,0 +1,31 @@
+// Random loss of packets, drawn by the lengths of gaps between losses: the cost is per loss, not
+// per packet. Runs of losses have a geometric length of mean `burst` (Gilbert), so `rate` is the
+// share that is lost either way. Each source of loss has its own numbers: taking one away does not
+// move the others. Threads: one.
+#pragma once
+
+#include <cstdint>
+
+#include "base/rng.h"
+
+namespace mcast::sim {
+
+class Loss {
+ public:
+  Loss() : Loss(0, 1, 0) {}
+  Loss(double rate, double burst, uint64_t seed);
+
+  // `mask` without what is lost of it; the lowest bit goes first.
+  uint64_t survivors(uint64_t mask);
+
+ private:
+  uint64_t run_length(double probability);  // of packets until the state changes, at least 1
+  void turn();
+
+  double enter_, leave_;  // probability that a packet ends a run without or with loss
+  bool never_, losing_ = false;
+  uint64_t left_ = 0;  // packets of the present run
+  Rng rng_;
+};
+
+}  // namespace mcast::sim

@@ -1,0 +1,38 @@
+// The equations of a port, for a train whose packets come in between `first` and `last`. It starts
+// when its first packet is here and the port is free. It ends when all bytes are sent, or one
+// packet after its last one came in, whichever is later: a train is sent packet by packet, not
+// stored. Of a full queue the train's tail is lost: each packet adds what comes in faster than it
+// leaves.
+#include "transport/sim/port.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mcast::sim {
+
+unsigned Port::room_for(const Passage& here, unsigned packets, double wire) const {
+  if (spec_.queue <= 0 || per_byte_ <= 0) return packets;
+  const double room = spec_.queue - waiting(here.first);
+  const double drained = (here.last - here.first) / per_byte_;
+  const double each = std::max(0.0, wire - drained) / packets;
+  if (each <= 0) return room >= 0 ? packets : 0;
+  // A thousandth of a byte: sums of fractions must not refuse what fits exactly.
+  const double fit = std::floor((room + 1e-3) / each);
+  return fit <= 0 ? 0 : static_cast<unsigned>(std::min<double>(packets, fit));
+}
+
+Passage Port::pass(const Passage& here, unsigned packets, double wire) {
+  if (per_byte_ <= 0) return {here.first + spec_.delay, here.last + spec_.delay};
+  const double one = wire / packets * per_byte_;
+  if (spec_.burst > 0) {  // a bucket: what it holds leaves at once
+    const double start = std::max(free_, here.first - spec_.burst * per_byte_);
+    free_ = start + wire * per_byte_;
+    return {std::max(here.first, start + one) + spec_.delay,
+            std::max(here.last, free_) + spec_.delay};
+  }
+  const double start = std::max(here.first, free_);
+  free_ = std::max(start + wire * per_byte_, here.last + one);
+  return {start + one + spec_.delay, free_ + spec_.delay};
+}
+
+}  // namespace mcast::sim

@@ -1,0 +1,51 @@
+// What a simulated network is like. Two ways: the numbers below alone make a star on which every
+// endpoint is a host and streams are ideal; `fabric` gives links, switches and queues, and streams
+// that share them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/types.h"
+#include "transport/sim/fabric.h"
+#include "transport/sim/flow_options.h"
+
+namespace mcast {
+
+struct SimFaults {
+  double drop = 0;       // per receiver and datagram
+  double burst = 1;      // mean length of a loss burst, datagrams
+  double duplicate = 0;  // `copies` more, each up to copy_delay later
+  double reorder = 0;    // held back by up to reorder_delay
+  double corrupt = 0;    // one bit flipped
+  Nanos reorder_delay = kMilli;
+  int copies = 1;
+  Nanos copy_delay = kMilli;
+};
+
+struct SimFabric {
+  sim::FabricOptions links;
+  sim::FlowOptions flows;
+  uint32_t host_endpoints = 1;  // endpoints of one host share its interfaces
+  unsigned train = 64;          // most datagrams that move together; 1: each alone
+  uint16_t overhead = 66;       // wire bytes of a datagram beside it: IPv4, UDP, Ethernet, gap
+};
+
+struct SimOptions {
+  uint64_t seed = 1;
+  size_t max_datagram = 1472;
+  size_t receive_budget = 256 * 1024;  // payload bytes one endpoint queues
+  Nanos latency = 20 * kMicro;         // datagrams
+  Nanos jitter = 5 * kMicro;
+  Nanos stream_latency = 50 * kMicro;
+  double rate = 0;                // link speed, bytes per second each way; 0: unlimited
+  double stream_rate = 0;         // bytes per second of each bulk stream; 0: unlimited
+  size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
+  size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
+  SimFaults faults;
+  // Instead of latency, rate and stream_rate. `jitter` is then best 0: with it every datagram is
+  // handed over alone.
+  std::optional<SimFabric> fabric;
+};
+
+}  // namespace mcast

@@ -1,0 +1,103 @@
+// One endpoint of a SimNetwork. It must not outlive the network; destroying it without a goodbye is
+// a death (SimNetwork::kill). Threads: one.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "transport/sim/fifo.h"
+#include "transport/sim/streams.h"
+#include "transport/sim/train.h"
+#include "transport/transport.h"
+
+namespace mcast {
+
+class SimNetwork;
+
+class SimTransport final : public Transport, private Datagram, private Stream {
+ public:
+  SimTransport(SimNetwork* network, size_t index, const sim::Place& place);
+  ~SimTransport() override;
+
+  size_t index() const { return index_; }
+
+  const char* name() const override { return "sim"; }
+  Datagram& datagram() override { return *this; }
+  Stream& stream() override { return *this; }
+  void wait(Nanos) override {}
+  void wake() noexcept override {}
+  void abandon_after_fork() noexcept override {}
+  std::string describe() const override;
+
+ private:
+  friend class SimNetwork;
+
+  size_t max_datagram(const MulticastAddress&) const override;
+  size_t receive_budget() const override;
+  Status join(const MulticastAddress& address) override;
+  void leave(const MulticastAddress& address) override;
+  using Datagram::lend;
+  Bytes lend(const MulticastAddress& address, size_t size, Echo echo) override;
+  void commit(size_t size) override;
+  size_t gather_from() const override;
+  bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
+  bool flush() override;
+  size_t receive(DatagramSink& sink, size_t max_bytes) override;
+
+  StreamAddress address(bool loopback) const override;
+  PeerId add_peer(const StreamAddress& address) override;
+  std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
+  void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(PeerId peer, Channel channel) const override;
+  size_t poll(StreamSink& sink, Nanos now) override;
+  bool close_peers(Nanos now) override;
+
+  // The train that is being made, begun for `address` if there is none that `size` bytes fit in.
+  // False: an earlier one cannot be sent now.
+  bool open_train(const MulticastAddress& address, size_t size);
+  bool send_train();
+  bool send_gathered();
+
+  // What has arrived and was not taken: some packets of a train.
+  struct Arrived {
+    sim::TrainRef train;
+    uint64_t mask = 0;
+  };
+  struct InFrame {
+    size_t from = 0;
+    Channel channel = Channel::kControl;
+    sim::Frame bytes;
+  };
+  struct Down {
+    size_t peer;
+    bool graceful;
+  };
+  struct Gathered {  // committed, not read yet
+    MulticastAddress to;
+    std::vector<std::byte> header;
+    ConstBytes payload;
+    std::shared_ptr<void> memory;
+  };
+
+  SimNetwork* network_;
+  size_t index_;
+  sim::Place place_;
+  std::map<MulticastAddress, int> joined_;
+  sim::TrainRef making_;
+  std::vector<std::byte> lent_for_gather_;
+  MulticastAddress lent_to_;
+  std::vector<Gathered> gathered_;
+  size_t waiting_ = 0;  // wire bytes of trains at the interface
+  sim::Fifo<Arrived> inbox_;
+  size_t inbox_bytes_ = 0;
+  std::deque<InFrame> frames_;
+  std::deque<Down> downs_;
+  bool said_goodbye_ = false;
+  std::optional<std::set<PeerId>> expected_;  // nobody else is heard
+};
+
+}  // namespace mcast

@@ -1,0 +1,56 @@
+// What carries frames from one endpoint to another, in order for each (from, to, channel). Two
+// kinds: IdealStreams, which have a latency and perhaps a rate of their own, and Flows, which are
+// packets with windows, acknowledgements and losses on the same links as everything else.
+//
+// Ownership: the owner outlives it and is told of what arrives. Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "transport/sim/event_queue.h"
+#include "transport/sim/train.h"
+#include "transport/transport.h"
+
+namespace mcast::sim {
+
+using Frame = std::vector<std::byte>;
+
+class StreamsOwner {
+ public:
+  virtual ~StreamsOwner() = default;
+  virtual void on_stream_frame(EndpointId from, EndpointId to, Channel channel, Frame frame) = 0;
+  // All that `from` had sent before close() has arrived at `to`.
+  virtual void on_stream_closed(EndpointId from, EndpointId to) = 0;
+  virtual Place place_of(EndpointId endpoint) const = 0;
+};
+
+class Streams {
+ public:
+  virtual ~Streams() = default;
+  virtual void send(EndpointId from, EndpointId to, Channel channel, Frame frame) = 0;
+  // As Stream::queued().
+  virtual size_t queued(EndpointId from, EndpointId to, Channel channel) const = 0;
+  // The receiver took so many bytes of frames that had arrived.
+  virtual void on_taken(EndpointId from, EndpointId to, Channel channel, size_t bytes) = 0;
+  // What is on its way between these two is lost, and so is all that is sent later.
+  virtual void cut(EndpointId a, EndpointId b) = 0;
+  // `from` sends nothing more to `to`.
+  virtual void close(EndpointId from, EndpointId to) = 0;
+  // Nothing reaches or leaves this endpoint until it is let go on; nothing is lost either.
+  virtual void hold(EndpointId endpoint, bool held) = 0;
+  // An endpoint died: it neither sends nor receives.
+  virtual void drop(EndpointId endpoint) = 0;
+
+  virtual void on_event(EventKind kind, uint32_t index) = 0;
+  // Of the fabric; for trains with a flow.
+  virtual void on_train(const TrainRef& train, uint64_t mask) = 0;
+  virtual void on_departure(const Train& train) = 0;
+};
+
+// One number for a stream: endpoints are below 2^31.
+inline uint64_t stream_key(EndpointId from, EndpointId to, Channel channel) {
+  return uint64_t{from} << 33 | uint64_t{to} << 2 | static_cast<uint64_t>(channel);
+}
+
+}  // namespace mcast::sim

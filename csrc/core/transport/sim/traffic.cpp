@@ -1,0 +1,36 @@
+// Sums over links for reports: one pass, by class of link, the fullest link of each kept.
+#include "transport/sim/traffic.h"
+
+#include <algorithm>
+
+namespace mcast::sim {
+
+const char* traffic_class_name(TrafficClass what) noexcept {
+  static constexpr const char* kNames[kTrafficClasses] = {
+      "data",   "again",  "position", "probe", "control",
+      "repair", "reduce", "ring",     "ack",   "background"};
+  return kNames[static_cast<size_t>(what)];
+}
+
+std::vector<ClassTraffic> sum_by_class(const Topology& topology,
+                                       const std::vector<LinkTraffic>& links) {
+  std::vector<ClassTraffic> classes(2 * topology.levels());
+  for (LinkId id = 0; id < links.size(); id++) {
+    const LinkTraffic& link = links[id];
+    ClassTraffic& into = classes[Topology::link_class(topology.link(id))];
+    into.links++;
+    for (size_t c = 0; c < kTrafficClasses; c++) into.sum.of[c] += link.of[c];
+    into.sum.lost_full += link.lost_full;
+    into.sum.lost_fault += link.lost_fault;
+    into.sum.marked += link.marked;
+    into.sum.peak_waiting = std::max(into.sum.peak_waiting, link.peak_waiting);
+    const uint64_t bytes = link.all().bytes;
+    if (into.hottest == kNone || bytes > into.most_bytes) {
+      into.hottest = id;
+      into.most_bytes = bytes;
+    }
+  }
+  return classes;
+}
+
+}  // namespace mcast::sim

@@ -1,0 +1,47 @@
+// What went over each direction of each link, by class, and what was lost there. Wire bytes:
+// headers, preamble and gap included. A packet that a full queue refused never was on the link; one
+// that a random fault took had its time on it. Threads: one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "transport/sim/topology.h"
+
+namespace mcast::sim {
+
+struct Amount {
+  uint64_t bytes = 0, packets = 0;
+  Amount& operator+=(const Amount& other) {
+    bytes += other.bytes;
+    packets += other.packets;
+    return *this;
+  }
+};
+
+struct LinkTraffic {
+  std::array<Amount, kTrafficClasses> of;
+  uint64_t lost_full = 0, lost_fault = 0;  // packets
+  uint64_t marked = 0;
+  double peak_waiting = 0;  // bytes
+
+  Amount all() const {
+    Amount sum;
+    for (const Amount& amount : of) sum += amount;
+    return sum;
+  }
+};
+
+// Sums over links of one kind, for tables.
+struct ClassTraffic {
+  LinkTraffic sum;  // its peak is the highest
+  uint64_t links = 0, most_bytes = 0;
+  LinkId hottest = kNone;
+};
+
+// By Topology::link_class().
+std::vector<ClassTraffic> sum_by_class(const Topology& topology,
+                                       const std::vector<LinkTraffic>& links);
+
+}  // namespace mcast::sim

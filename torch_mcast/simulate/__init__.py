@@ -1,0 +1,1 @@
+"""What a network does with collectives, computed and (docs/simulator.md) simulated."""
