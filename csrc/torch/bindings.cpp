@@ -101,7 +101,7 @@ void apply_keywords(McastOptions& options, const py::kwargs& keywords) {
 
 py::list aggregator_rows(const GroupStats& stats) {
   py::list rows;
-  for (const AggregatorStats& aggregator : stats.aggregators) {
+  for (const AggregatorStats& aggregator : stats.aggregation.aggregators) {
     py::dict row;
     row["address"] = aggregator.address;
     row["state"] = aggregator.state;
@@ -161,10 +161,10 @@ py::object waiting_row(const AggregationReport& report) {
 }
 
 py::dict partial_dict(const ProcessGroupMcast& backend, const GroupStats& stats) {
-  const AggregationReport::Partial& partial = stats.aggregation.partial;
+  const AggregationReport::Partial& partial = stats.aggregation.report.partial;
   py::dict result;
   result["limit_ms"] = static_cast<double>(backend.config().partial) / kMilli;
-  result["not_served"] = stats.partial;
+  result["not_served"] = stats.aggregation.no_partial;
   result["operations"] = partial.operations;
   result["excused"] = partial.excused;
   result["last"] = py::none();
@@ -224,8 +224,8 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["fold"] = stats.fold;
   result["streams"] = stats.streams;
   result["aggregators"] = aggregator_rows(stats);
-  result["aggregation"] = aggregation_dict(stats.aggregation);
-  result["waiting"] = waiting_row(stats.aggregation);
+  result["aggregation"] = aggregation_dict(stats.aggregation.report);
+  result["waiting"] = waiting_row(stats.aggregation.report);
   result["partial"] = partial_dict(backend, stats);
   result["chunk"] = stats.chunk;
   result["window"] = stats.window;

@@ -120,7 +120,7 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
   if (open.descriptor.hash() != hash)
     return broke(from, sequence, "another operation than it says");
   Operation* op = find(sequence);
-  if (op == nullptr && !is_rank(from) && is_over(sequence)) {
+  if (op == nullptr && !params_.is_rank(from) && is_over(sequence)) {
     expects(from) = uint64_t{sequence} + 1;
     counters_.add(Counter::agg_stale);
     return {};
@@ -135,7 +135,7 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
                                              open.descriptor.to_string() + ", another rank " +
                                              op->descriptor().to_string()));
   }
-  if (is_rank(from)) {
+  if (params_.is_rank(from)) {
     op->open(from);
   } else if (Operation::Partner* const leaf = op->partner(from)) {
     leaf->opened = true;
@@ -202,8 +202,8 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
   assert(block != nullptr && !free_.empty());
   block->slot = free_.back();
   free_.pop_back();
-  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes, accumulator(block->slot),
-                            op.only());
+  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes,
+                            &accumulators_[size_t{block->slot} * 2 * params_.segment], op.only());
   if (op.told(entry.owner)) excuse(op, folds_[block->slot]);
   return block;
 }
@@ -335,7 +335,7 @@ void Job::emit_held() {
 void Job::grant() {
   if (stopped_) return;
   const uint32_t most = std::max(2u, lookahead_ / std::max(1u, out_.busy_jobs()));
-  const uint32_t step = std::max(1u, most / 2);
+  const uint32_t step = (most + 1) / 2;
   for (Operation* const op : live_) {
     const uint32_t left = op->ungranted(), room = most - std::min(most, outstanding_);
     const uint32_t more = left <= room ? left : room / step * step;
@@ -443,7 +443,8 @@ void Job::send(Member to, Channel channel, wire::FrameType type, const Operation
 
 Status Job::broke(Member from, Sequence sequence, const std::string& what) {
   counters_.add(Counter::agg_malformed);
-  const std::string who = is_rank(from) ? "rank " + std::to_string(from) : "another station";
+  const std::string who =
+      params_.is_rank(from) ? "rank " + std::to_string(from) : "another station";
   return Status(Code::kInternal,
                 who + " broke the protocol of operation " + std::to_string(sequence) + ": " + what);
 }

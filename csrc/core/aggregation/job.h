@@ -98,7 +98,6 @@ class Job {
   void tell_declined(const Operation& op, Member to, uint32_t hash);
   // False: not now.
   bool emit(Operation& op, BlockRecord& record);
-  bool is_rank(Member from) const { return from < params_.hosts.members(); }
   bool may_send(Member to, size_t bytes) const;
   bool send_result(Operation& op, const BlockRecord& record);
   void emit_held();
@@ -115,9 +114,6 @@ class Job {
   void send(Member to, Channel channel, wire::FrameType type, const Operation& op, uint32_t hash,
             std::span<const ConstBytes> body);
   Status broke(Member from, Sequence sequence, const std::string& what);
-  std::byte* accumulator(uint32_t slot) {
-    return accumulators_.data() + size_t{slot} * 2 * params_.segment;
-  }
 
   const JobParams params_;
   const Planner& planner_;

@@ -21,6 +21,9 @@ struct JobParams {
   size_t segment = 0;  // the longest, bytes
   size_t incast = 0;   // setting, bytes
   Nanos deadline = 0;  // silence after which a segment's missing contributors are told
+
+  // Else another station of a tree.
+  bool is_rank(Member from) const { return from < hosts.members(); }
 };
 
 // Nothing is sent to an owner while so much waits for it, nor to any while so much waits for all.

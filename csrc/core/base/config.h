@@ -30,110 +30,110 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
 // kind, name, env, default, min, max, agreed, lane, help.
 // Kinds: U unsigned (bytes and counts; suffixes K, M, G = 2^10, 2^20, 2^30; link_rate: as tc has
 // rates, "300mbit"), D duration in milliseconds (may be fractional), S string.
-#define MCAST_SETTINGS(U, D, S)                                                                   \
-  S(transport, "MCAST_TRANSPORT", "auto", true, false,                                            \
-    "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "   \
-    "verbs: RDMA, or an error that says which rank cannot and why")                               \
-  S(ib_hca, "MCAST_IB_HCA", "", false, true,                                                      \
-    "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact " \
-    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives " \
-    "the multicast lane the first, the reduce lane the second")                                   \
-  S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true, false,                                    \
-    "between ranks of one host: auto: shared memory and reads of each other's memory; slots: "    \
-    "shared memory only; off: the network path, as between hosts. Where a group has several "     \
-    "hosts, auto also lets the ranks of a host act as one towards the others")                    \
-  S(algorithm, "MCAST_ALGORITHM", "auto", true, false,                                            \
-    "auto: multicast where the probe reaches every host, else ring; multicast: fail if it does "  \
-    "not;"                                                                                        \
-    " ring: always the unicast ring")                                                             \
-  S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                            \
-    "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "          \
-    "\"^docker\";"                                                                                \
-    " empty: the interface of the default route, else one with multicast, else loopback. An "     \
-    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "  \
-    "\"=eth0+eth1\" stripes a lane over several")                                                 \
-  S(faults, "MCAST_FAULTS", "", false, true,                                                      \
-    "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")  \
-  U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true, true,                                       \
-    "upper bound of the path MTU used, bytes of IP packet")                                       \
-  U(chunk, "MCAST_CHUNK", 0, 0, 65408, true, false,                                               \
-    "payload bytes of one datagram, a multiple of 64; 0: what the path MTU allows")               \
-  U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true, false,                                         \
-    "bytes a root may send before receivers are ready, at most; also the limit of small "         \
-    "operations")                                                                                 \
-  U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true, false,                                          \
-    "bytes in flight per active root; 0: from the receive buffers of the group")                  \
-  U(chains, "MCAST_CHAINS", 0, 0, 65535, true, false,                                             \
-    "roots of a large allgather that send at once; 0: chosen from the window and the budget")     \
-  U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true, false,                                          \
-    "parts that large broadcasts and all-gathers between hosts are cut into, each with a thread " \
-    "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "    \
-    "have one for each rank in any case")                                                         \
-  U(arity, "MCAST_ARITY", 32, 2, 1024, true, false, "children per node of the control tree")      \
-  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true, false,                                  \
-    "bytes for data that arrives before its operation is posted, per group: small operations "    \
-    "are sent so far ahead of a rank that is late")                                               \
-  U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false, false,                       \
-    "bytes for copies of small operations until all ranks have them, per group")                  \
-  U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false, true,                                \
-    "socket receive buffer asked for; the kernel may grant less (net.core.rmem_max)")             \
-  U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false, true,                                 \
-    "datagram send buffer; below the queue limit of the link it paces the sender")                \
-  U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                         \
-    "chunks that may overtake before a gap counts as loss; 0: one send batch")                    \
-  U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                     \
-    "IP TTL of multicast datagrams (hops between subnets)")                                       \
-  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                \
-    "bytes of contributions that the owner of a reduction's block asks for at once: its memory "  \
-    "and the burst at its switch port")                                                           \
-  S(fold, "MCAST_FOLD", "rank", true, false,                                                      \
-    "order in which contributions are folded: rank: 0, 1, ...; turn: from the rank after the "    \
-    "block's owner around to the owner, which is last")                                           \
-  U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                        \
-    "bytes of all roots together that may wait at a switch port; what the path holds on its way " \
-    "comes on top, as it is measured; with link_rate at most what a link carries in 30 ms")       \
-  S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                       \
-    "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; " \
-    "gather: all-gather first")                                                                   \
-  S(aggregators, "MCAST_AGGREGATORS", "", true, false,                                            \
-    "aggregators that fold reductions for groups of several hosts, \"host:port,host:port\"; "     \
-    "empty: none. \"rack1/host:port\": in the rack of that name; where ranks are in it (rack), "  \
-    "it folds for those only, and hands that on to aggregators in no rack of ranks")              \
-  S(rack, "MCAST_RACK", "", false, false,                                                         \
-    "name of this host's rack: where ranks are in several, contributions are folded within each " \
-    "first; letters, digits, '.', '-', '_'")                                                      \
-  S(aggregate, "MCAST_AGGREGATE", "careful", true, false,                                         \
-    "how much of a reduce_scatter aggregators fold: careful: as much as does not make it slower " \
-    "by more than an eighth when it runs alone; both: as much as is best beside an all_gather; "  \
-    "off: no group asks them")                                                                    \
-  D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,              \
-    "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")      \
-  D(partial, "MCAST_PARTIAL", 0, 0, 86400000, true, false,                                        \
-    "waiting after which a reduction ends without the inputs of ranks that have not called it, "  \
-    "ms; 0: never. Not for small all_reduces, nor where ranks of a host contribute together")     \
-  U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                  \
+#define MCAST_SETTINGS(U, D, S)                                                                    \
+  S(transport, "MCAST_TRANSPORT", "auto", true, false,                                             \
+    "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "    \
+    "verbs: RDMA, or an error that says which rank cannot and why")                                \
+  S(ib_hca, "MCAST_IB_HCA", "", false, true,                                                       \
+    "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact "  \
+    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives "  \
+    "the multicast lane the first, the reduce lane the second")                                    \
+  S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true, false,                                     \
+    "between ranks of one host: auto: shared memory and reads of each other's memory; slots: "     \
+    "shared memory only; off: the network path, as between hosts. Where a group has several "      \
+    "hosts, auto also lets the ranks of a host act as one towards the others")                     \
+  S(algorithm, "MCAST_ALGORITHM", "auto", true, false,                                             \
+    "auto: multicast where the probe reaches every host, else ring; multicast: fail if it does "   \
+    "not;"                                                                                         \
+    " ring: always the unicast ring")                                                              \
+  S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                             \
+    "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "           \
+    "\"^docker\";"                                                                                 \
+    " empty: the interface of the default route, else one with multicast, else loopback. An "      \
+    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "   \
+    "\"=eth0+eth1\" stripes a lane over several")                                                  \
+  S(faults, "MCAST_FAULTS", "", false, true,                                                       \
+    "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")   \
+  U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true, true,                                        \
+    "upper bound of the path MTU used, bytes of IP packet")                                        \
+  U(chunk, "MCAST_CHUNK", 0, 0, 65408, true, false,                                                \
+    "payload bytes of one datagram, a multiple of 64; 0: what the path MTU allows")                \
+  U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true, false,                                          \
+    "bytes a root may send before receivers are ready, at most; also the limit of small "          \
+    "operations")                                                                                  \
+  U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true, false,                                           \
+    "bytes in flight per active root; 0: from the receive buffers of the group")                   \
+  U(chains, "MCAST_CHAINS", 0, 0, 65535, true, false,                                              \
+    "roots of a large allgather that send at once; 0: chosen from the window and the budget")      \
+  U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true, false,                                           \
+    "parts that large broadcasts and all-gathers between hosts are cut into, each with a thread "  \
+    "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "     \
+    "have one for each rank in any case")                                                          \
+  U(arity, "MCAST_ARITY", 32, 2, 1024, true, false, "children per node of the control tree")       \
+  U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true, false,                                   \
+    "bytes for data that arrives before its operation is posted, per group: small operations "     \
+    "are sent so far ahead of a rank that is late")                                                \
+  U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false, false,                        \
+    "bytes for copies of small operations until all ranks have them, per group")                   \
+  U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false, true,                                 \
+    "socket receive buffer asked for; the kernel may grant less (net.core.rmem_max)")              \
+  U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false, true,                                  \
+    "datagram send buffer; below the queue limit of the link it paces the sender")                 \
+  U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                          \
+    "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
+  U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                      \
+    "IP TTL of multicast datagrams (hops between subnets)")                                        \
+  U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                 \
+    "bytes of contributions that the owner of a reduction's block asks for at once: its memory "   \
+    "and the burst at its switch port")                                                            \
+  S(fold, "MCAST_FOLD", "rank", true, false,                                                       \
+    "order in which contributions are folded: rank: 0, 1, ...; turn: from the rank after the "     \
+    "block's owner around to the owner, which is last")                                            \
+  U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                         \
+    "bytes of all roots together that may wait at a switch port; what the path holds on its way "  \
+    "comes on top, as it is measured; with link_rate at most what a link carries in 30 ms")        \
+  S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                        \
+    "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; "  \
+    "gather: all-gather first")                                                                    \
+  S(aggregators, "MCAST_AGGREGATORS", "", true, false,                                             \
+    "aggregators that fold reductions for groups of several hosts, \"host:port,host:port\"; "      \
+    "empty: none. \"rack1/host:port\": in the rack of that name; where ranks are in it (rack), "   \
+    "it folds for those only, and hands that on to aggregators in no rack of ranks")               \
+  S(rack, "MCAST_RACK", "", false, false,                                                          \
+    "name of this host's rack: where ranks are in several, contributions are folded within each "  \
+    "first; letters, digits, '.', '-', '_'")                                                       \
+  S(aggregate, "MCAST_AGGREGATE", "careful", true, false,                                          \
+    "how much of a reduce_scatter aggregators fold: careful: as much as does not make it slower "  \
+    "by more than an eighth when it runs alone; both: as much as is best beside an all_gather; "   \
+    "off: no group asks them")                                                                     \
+  D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,               \
+    "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")       \
+  D(partial, "MCAST_PARTIAL", 0, 0, 86400000, true, false,                                         \
+    "waiting after which a reduction ends without the inputs of ranks that have not called it, "   \
+    "ms; 0: never. Not for small all_reduces, nor where ranks of a host contribute together")      \
+  U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                   \
     "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's and to bound " \
-    "the queue at a switch port; 0: an aggregator counts as fast as a rank")                      \
-  U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                         \
-    "operations kept for torch_mcast.trace(), per process")                                       \
-  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                               \
-    "bytes of a device tensor per copy to or from the host, at least")                            \
-  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                     \
-    "wait() on device tensors blocks the stream where the device can do that, or the host "       \
-    "thread: stream or host")                                                                     \
-  U(pin, "MCAST_PIN", 0, 0, 1, false, true,                                                       \
-    "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")       \
-  U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false, false,                                        \
-    "1: ask for huge pages behind tensors of 4 MiB and more that are sent or received")           \
-  D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true, true,                     \
-    "silence after which a rank counts as dead while an operation is in flight, ms")              \
-  D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                           \
-    "time to see multicast reach all hosts before the group uses the ring, ms")                   \
-  D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                         \
-    "alpha of the cutoff timer: time that announced chunks may be missing before they are "       \
-    "fetched, ms")                                                                                \
-  D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                      \
-    "time that close and exit wait for small operations to be confirmed, ms")                     \
+    "the queue at a switch port; 0: an aggregator counts as fast as a rank")                       \
+  U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
+    "operations kept for torch_mcast.trace(), per process")                                        \
+  U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \
+    "bytes of a device tensor per copy to or from the host, at least")                             \
+  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                      \
+    "wait() on device tensors blocks the stream where the device can do that, or the host "        \
+    "thread: stream or host")                                                                      \
+  U(pin, "MCAST_PIN", 0, 0, 1, false, true,                                                        \
+    "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")        \
+  U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false, false,                                         \
+    "1: ask for huge pages behind tensors of 4 MiB and more that are sent or received")            \
+  D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true, true,                      \
+    "silence after which a rank counts as dead while an operation is in flight, ms")               \
+  D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                            \
+    "time to see multicast reach all hosts before the group uses the ring, ms")                    \
+  D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                          \
+    "alpha of the cutoff timer: time that announced chunks may be missing before they are "        \
+    "fetched, ms")                                                                                 \
+  D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                       \
+    "time that close and exit wait for small operations to be confirmed, ms")                      \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
 
 // Addresses in the setting `aggregators`, at most.

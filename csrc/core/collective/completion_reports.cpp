@@ -71,4 +71,9 @@ void CompletionReports::on_released(Sequence end) {
   if (tracker_.on_released(end)) g_.send_to_children(wire::FrameType::kReleased, end, 0);
 }
 
+void CompletionReports::on_released_frame(const Frame& header) {
+  if (g_.from_parent(header.member)) return on_released(header.sequence);
+  g_.counters.add(Counter::malformed);
+}
+
 }  // namespace mcast

@@ -28,6 +28,7 @@ class CompletionReports {
   using Frame = wire::FrameHeader;
   void on_complete(const Frame& header, ConstBytes body, Nanos now);
   void on_released(Sequence end);
+  void on_released_frame(const Frame& header);
 
  private:
   GroupContext& g_;

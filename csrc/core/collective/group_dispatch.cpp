@@ -29,10 +29,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kEarlyFetch}, [](C& c, F& f, B b, N) { c.repair_.on_early_fetch(f, b); });
     set({T::kEarlyData}, [](C& c, F& f, B b, N n) { c.repair_.on_early_data(f, b, n); });
     set({T::kComplete}, [](C& c, F& f, B b, N n) { c.completion_.on_complete(f, b, n); });
-    set({T::kReleased}, [](C& c, F& f, B, N) {
-      if (c.g_.from_parent(f.member)) return c.completion_.on_released(f.sequence);
-      c.g_.counters.add(Counter::malformed);
-    });
+    set({T::kReleased}, [](C& c, F& f, B, N) { c.completion_.on_released_frame(f); });
     set({T::kDescribe}, [](C& c, F& f, B b, N) { c.on_describe(f, b); });
     set({T::kAbort}, [](C& c, F& f, B b, N n) { c.on_abort(b, f.sequence, n); });
     set({T::kPing}, [](C& c, F& f, B b, N) { c.membership_.on_ping(f, b); });

@@ -37,11 +37,11 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
       args_(args),
       shared_(shared),
       members_(shared.hosts.members()),
-      self_(shared.self),
-      excused_(args.excused) {
+      self_(shared.self) {
   const Hosts& hosts = shared.hosts;
   for (uint32_t h = 0; h < hosts.count(); h++) contributors_.push_back(hosts.leader(h, self_));
-  own_ = static_cast<Member>(hosts.host_of(self_));
+  own_.place = static_cast<Member>(hosts.host_of(self_));
+  own_.excused = args.excused;
   grants.granted = static_cast<uint32_t>(contributors_.size()) - 1;
   if (plan.reduce.way == ReduceWay::kOneStep) {
     one_step.emplace(args_, self_, FoldLayout{shared.fold, members_, 0, plan.reduce.share},
@@ -82,7 +82,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   }
   ReduceShape shape;
   shape.members = static_cast<uint32_t>(contributors_.size());
-  shape.self = own_;
+  shape.self = own_.place;
   shape.order = shared_.fold;
   shape.racks = &shared_.racks;
   shape.contributed = host.has_value();
@@ -104,8 +104,8 @@ void ReduceRun::make_owner(Sequence sequence) {
     stations->direct = stations->announced = static_cast<uint32_t>(shape.list->size());
   }
   const Slice own = contribution(self_);
-  own_staged_ = !host && !readable(self_, own.length);
-  if (own_staged_ || excused_) shape.own_ready = 0;
+  own_.staged = !host && !readable(self_, own.length);
+  if (own_.staged || own_.excused) shape.own_ready = 0;
   owner.emplace(shape, own.data(), result_.data(), shared_.pool);
 }
 
@@ -118,7 +118,7 @@ void ReduceRun::make_sender() {
 // What owners ask of us, by member.
 std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   std::vector<ReduceSender::List> lists(members_);
-  if (excused_) return lists;
+  if (own_.excused) return lists;
   const uint32_t here = shared_.hosts.host_of(self_);
   for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
@@ -142,7 +142,7 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
   const uint32_t here = shared_.hosts.host_of(self_);
   const size_t first = lists.size();
   lists.resize(first + stations->set.stations.size());
-  if (excused_) return;
+  if (own_.excused) return;
   const uint32_t racks = stations->leaves.any() ? shared_.racks.count() : 0;
   stations->deal.for_each([&](const Deal::Entry& entry, uint16_t top) {
     const auto [to, row] = entry;
@@ -166,7 +166,7 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
 bool ReduceRun::place(uint32_t segment, bool of_others, ConstBytes payload_bytes) {
   if (!owner->awaits(segment)) return false;
   if (!of_others) return owner->place_result(segment, payload_bytes);
-  if (excused_) return owner->place_partial(segment, payload_bytes, {});
+  if (own_.excused) return owner->place_partial(segment, payload_bytes, {});
   const size_t at = size_t{segment} * plan_.reduce.segment;
   const auto own = payload(self_, at, std::min(plan_.reduce.segment, length(self_) - at));
   return own && owner->place_partial(segment, payload_bytes, *own);
@@ -218,10 +218,10 @@ bool ReduceRun::readable(Member m, uint64_t bytes) const {
 
 bool ReduceRun::refresh_own() {
   if (one_step) return one_step->take_input();
-  if (!own_staged_) return false;
+  if (!own_.staged) return false;
   const Slice own = contribution(self_);
   const uint64_t ready = own.region->readable();
-  own_staged_ = ready < own.offset + own.length;
+  own_.staged = ready < own.offset + own.length;
   owner->own_ready(ready <= own.offset ? 0 : std::min<uint64_t>(ready - own.offset, own.length));
   return true;
 }

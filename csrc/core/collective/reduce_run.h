@@ -73,13 +73,13 @@ class ReduceRun {
   // The `i`-th of the others to be asked: beginning with the next, so that owners do not all ask
   // the same one first.
   Member next_asked(uint32_t i) const {
-    return contributors_[(own_ + 1 + i) % contributors_.size()];
+    return contributors_[(own_.place + 1 + i) % contributors_.size()];
   }
   // reduce, at the root: where member `m`'s result goes.
   Slice destination(Member m) const { return part(args_.output, m); }
 
   // We take part without our input.
-  bool excused() const { return excused_; }
+  bool excused() const { return own_.excused; }
 
   // A station's fold of a segment of our block; `partial`: all but our contribution, which is
   // readable(). False: it is not awaited, or has another length.
@@ -134,12 +134,14 @@ class ReduceRun {
   Shared& shared_;
   const uint32_t members_;
   const Member self_;
-  const bool excused_;
   std::vector<Member> contributors_;
-  Member own_ = 0;  // our place among them
+  struct {
+    Member place = 0;     // among them
+    bool staged = false;  // our contribution was not all readable when last looked at
+    bool excused = false;
+  } own_;
   std::vector<Slice> stream_outputs_;
   Slice result_;
-  bool own_staged_ = false;  // our contribution was not all readable when last looked at
 };
 
 }  // namespace mcast

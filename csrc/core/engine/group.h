@@ -104,9 +104,11 @@ struct GroupStats {
   std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them
   // Per peer (index = rank): repair bytes received from it, repair bytes sent to it.
   std::vector<std::pair<uint64_t, uint64_t>> repair_from_to;
-  std::vector<AggregatorStats> aggregators;  // on rank 0, in the order of the setting
-  std::string partial;                       // why nothing ends without late ranks; empty: it may
-  AggregationReport aggregation;             // empty in a group of one host or rank
+  struct {
+    std::vector<AggregatorStats> aggregators;  // on rank 0, in the order of the setting
+    AggregationReport report;                  // empty in a group of one host or rank
+    std::string no_partial;                    // why nothing ends without late ranks; empty: it may
+  } aggregation;
 };
 
 class Group {

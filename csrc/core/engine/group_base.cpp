@@ -109,7 +109,7 @@ Status GroupBase::close(Nanos limit, bool force) {
 
 GroupStats GroupBase::common_stats() const {
   GroupStats s = fixed_;
-  s.partial = config_.partial == 0 ? "off" : "all ranks are on one host";
+  s.aggregation.no_partial = config_.partial == 0 ? "off" : "all ranks are on one host";
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (!state_->path.empty()) {

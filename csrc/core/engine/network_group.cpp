@@ -148,12 +148,12 @@ GroupStats NetworkGroup::stats() const {
   GroupStats s = common_stats();
   if (parts_.lanes.multicast == nullptr || !here()) return s;
   if (split_) split_->add_to(s);
-  if (config_.partial != 0) s.partial = fixed_.partial;
-  if (parts_.registrar != nullptr) s.aggregators = parts_.registrar->stats(tag_);
+  if (config_.partial != 0) s.aggregation.no_partial = fixed_.aggregation.no_partial;
+  if (parts_.registrar != nullptr) s.aggregation.aggregators = parts_.registrar->stats(tag_);
   for (const LaneId lane : kBothLanes) {
     parts_.lanes[lane]->call([&](Lane& l, Nanos now) {
       if (LaneGroup* group = l.find_group(tag_)) {
-        if (lane == LaneId::kReduce) s.aggregation = group->core().aggregation_report(now);
+        if (lane == LaneId::kReduce) s.aggregation.report = group->core().aggregation_report(now);
         const auto& repairs = group->core().repairs();
         for (size_t m = 0; m < repairs.size(); m++) {
           s.repair_from_to[m].first += repairs[m].first;

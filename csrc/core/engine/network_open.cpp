@@ -182,9 +182,9 @@ void NetworkGroup::describe(const Agreed& agreed) {
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   max_block_ = max_block(agreed);
   if (config_.partial != 0) {
-    fixed_.partial = parts_.read_host       ? "ranks of a host contribute together"
-                     : !agreed.racks.flat() ? "ranks are in several racks"
-                                            : "";
+    fixed_.aggregation.no_partial = parts_.read_host       ? "ranks of a host contribute together"
+                                    : !agreed.racks.flat() ? "ranks are in several racks"
+                                                           : "";
   }
 }
 

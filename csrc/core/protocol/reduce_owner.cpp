@@ -19,8 +19,8 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
       run_{first_folded(shape.order, shape.self, shape.members), shape.members},
       listed_(shape.list.has_value()),
       segments_(static_cast<uint32_t>((shape.bytes + shape.segment - 1) / shape.segment)),
-      own_ready_(std::min<uint64_t>(shape.own_ready, shape.bytes)),
-      arrived_(shape.members) {
+      own_ready_(std::min<uint64_t>(shape.own_ready, shape.bytes)) {
+  arrived_.of.resize(shape.members);
   const bool overlap = out < own + shape.bytes && own < out + shape.bytes;
   direct_ = !overlap && accumulator_size(shape.element) == element_size(shape.element);
   if (listed_) {
@@ -84,12 +84,12 @@ void ReduceOwner::open(uint32_t first) {
 }
 
 void ReduceOwner::excuse_in(RackFold& fold) const {
-  for (const Member m : excused_) fold.excuse(m);
+  for (const Member m : excused_.members) fold.excuse(m);
 }
 
 void ReduceOwner::excuse(std::span<const Member> gone, uint32_t divisor) {
-  excused_.assign(gone.begin(), gone.end());
-  for (const Member m : gone) others_excused_ += m == shape_.self ? 0 : 1;
+  excused_.members.assign(gone.begin(), gone.end());
+  for (const Member m : gone) excused_.others += m == shape_.self ? 0 : 1;
   rule_.divisor = divisor;
   for (uint32_t p = folded_; p < granted_; p++) {
     RackFold& fold = accumulation(p).fold;
@@ -132,7 +132,8 @@ bool ReduceOwner::place_result(uint32_t segment, ConstBytes result) {
 bool ReduceOwner::place_partial(uint32_t segment, ConstBytes partial, ConstBytes own) {
   if (!awaits(segment)) return false;
   const size_t bytes = length(segment);
-  const bool excused = std::find(excused_.begin(), excused_.end(), shape_.self) != excused_.end();
+  const bool excused = std::find(excused_.members.begin(), excused_.members.end(), shape_.self) !=
+                       excused_.members.end();
   if ((!excused && own.size() != bytes) ||
       partial.size() != SegmentFold::accumulator_bytes(rule_, bytes)) {
     return false;
@@ -155,10 +156,10 @@ void ReduceOwner::take_over(uint32_t segment) {
 
 bool ReduceOwner::accept(Member from, uint32_t place, double factor, ConstBytes payload) {
   if (from >= shape_.members || from == shape_.self || place >= granted_ ||
-      place != arrived_[from] || payload.size() != length(segment_at(place))) {
+      place != arrived_.of[from] || payload.size() != length(segment_at(place))) {
     return false;
   }
-  arrived_in_all_++;
+  arrived_.in_all++;
   take(from, place, factor, payload);
   return true;
 }
@@ -168,7 +169,7 @@ void ReduceOwner::contribute(ConstBytes payload) {
 }
 
 void ReduceOwner::take(Member from, uint32_t place, double factor, ConstBytes payload) {
-  arrived_[from]++;
+  arrived_.of[from]++;
   accumulation(place).fold.add(from, factor, payload);
   fold_own(place);
   finish_ready();

@@ -66,7 +66,7 @@ class ReduceOwner {
   void grant(uint32_t end);
 
   // Contributions of others that have been accepted, or will not come.
-  uint64_t arrived() const { return arrived_in_all_ + uint64_t{granted_} * others_excused_; }
+  uint64_t arrived() const { return arrived_.in_all + uint64_t{granted_} * excused_.others; }
 
   // These contributors have brought nothing and bring nothing: all is folded without them. Once;
   // not all of them. AVG then divides by `divisor`.
@@ -77,7 +77,7 @@ class ReduceOwner {
   // Our own contribution (shape.contributed) to the place after the last contributed one, which is
   // contributed(), with its factor. contributed() < granted().
   void contribute(ConstBytes payload);
-  uint32_t contributed() const { return arrived_[shape_.self]; }
+  uint32_t contributed() const { return arrived_.of[shape_.self]; }
   // Our own input can be read up to here, bytes.
   void own_ready(uint64_t bytes);
 
@@ -130,10 +130,14 @@ class ReduceOwner {
   bool direct_;  // accumulate in `out`: same element size, not our own input's memory
   uint32_t segments_, folded_ = 0, granted_ = 0;
   uint64_t own_ready_;
-  std::vector<uint32_t> arrived_;  // by member: places
-  uint64_t arrived_in_all_ = 0;
-  std::vector<Member> excused_;
-  uint32_t others_excused_ = 0;
+  struct {
+    std::vector<uint32_t> of;  // by member: places
+    uint64_t in_all = 0;
+  } arrived_;
+  struct {
+    std::vector<Member> members;
+    uint32_t others = 0;  // of these
+  } excused_;
   std::vector<Accumulation> accumulations_;
   std::optional<SegmentFold> placing_;  // of partial results
 };

@@ -19,6 +19,9 @@ INCAST = 128 << 10
 # Payload in frames of 1514 bytes: 1448 by TCP, 1408 by multicast.
 FRAMING = 1.05
 WITHIN = 0.06
+# An aggregator acknowledges much more than it sends: up to one frame of 66 bytes for two that have
+# come, fewer where the kernel joins these.
+ACKNOWLEDGED = 66 / (2 * 1514)
 
 
 def one(op: str, salt: int) -> None:
@@ -101,8 +104,10 @@ def check_bytes(cluster, op, order, record_property):
         model["aggregator in"] * aggregators, rel=0.03
     )
     assert all(row["agg_operations"] == 1 for row in rows)
+    acks = nics["aggregator in"] * ACKNOWLEDGED / model["aggregator out"] / FRAMING
     for name, ratio in ratios.items():
-        assert abs(ratio - 1) <= WITHIN, (name, ratios)
+        most = WITHIN + (acks if name == "aggregator out" else 0)
+        assert -WITHIN <= ratio - 1 <= most, (name, ratios, acks)
 
 
 CASES = [(2, "all_reduce", "rank"), (7, "all_reduce", "turn"), (7, "ag_rs", "turn")]

@@ -12,7 +12,7 @@ from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
-ELEMENTS = 1 << 20
+ELEMENTS = 1 << 22  # less is not worth one aggregator
 LATE = 2
 
 

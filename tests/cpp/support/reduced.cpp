@@ -1,0 +1,126 @@
+// What reductions must give, by folding the patterns of all ranks one after the other: ranks of a
+// host first, then hosts in their order, in brackets of racks.
+#include <algorithm>
+#include <functional>
+
+#include "base/reduce_kernels.h"
+#include "support/cluster.h"
+
+namespace mcast::test {
+namespace {
+
+// The lowest rank of each host, in the order in which the hosts' contributions are folded.
+std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>& host_of,
+                                     std::optional<uint32_t> owner,
+                                     const std::vector<Member>& absent) {
+  std::vector<uint32_t> leads;
+  size_t after_owner = 0;
+  for (uint32_t r = 0; r < ranks; r++) {
+    const auto same = [&](uint32_t other) {
+      return host_of.empty() ? other == r : host_of[other] == host_of[r];
+    };
+    if (std::none_of(leads.begin(), leads.end(), same)) {
+      if (std::find(absent.begin(), absent.end(), r) == absent.end()) leads.push_back(r);
+      if (owner && same(*owner)) after_owner = leads.size();
+    }
+  }
+  std::rotate(leads.begin(), leads.begin() + static_cast<ptrdiff_t>(after_owner), leads.end());
+  return leads;
+}
+
+// The leads of each rack, in this order; racks by their lowest rank.
+std::vector<std::vector<uint32_t>> leads_by_rack(const std::vector<uint32_t>& leads,
+                                                 const std::vector<std::string>& racks) {
+  if (racks.empty()) return {leads};
+  std::vector<std::string> order;
+  for (const std::string& rack : racks) {
+    if (std::find(order.begin(), order.end(), rack) == order.end()) order.push_back(rack);
+  }
+  std::vector<std::vector<uint32_t>> out;
+  for (const std::string& rack : order) {
+    std::vector<uint32_t>& some = out.emplace_back();
+    std::copy_if(leads.begin(), leads.end(), std::back_inserter(some),
+                 [&](uint32_t lead) { return racks[lead] == rack; });
+  }
+  return out;
+}
+
+// One bracket after the other, each of the contributions of its leads, which `part` gives.
+std::vector<std::byte> folded_in_brackets(
+    const std::vector<std::vector<uint32_t>>& racks, Element element, Reduction reduction,
+    size_t bytes, uint32_t ranks, const std::function<std::vector<std::byte>(uint32_t)>& part,
+    const std::function<double(uint32_t)>& factor) {
+  const size_t count = bytes / element_size(element);
+  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
+  const bool adds = reduction == Reduction::kAvg || reduction == Reduction::kPremulSum;
+  std::vector<std::byte> all, out(bytes);
+  for (const std::vector<uint32_t>& leads : racks) {
+    if (leads.empty()) continue;
+    std::vector<std::byte> sum(count * accumulator_size(element));
+    for (const uint32_t lead : leads) {
+      (lead == leads[0] ? fold_first : fold_next)(element, reduction, factor(lead),
+                                                  part(lead).data(), sum.data(), count);
+    }
+    if (all.empty()) {
+      all = sum;
+    } else {
+      fold_next(half ? Element::kFloat32 : element, adds ? Reduction::kSum : reduction, 1,
+                sum.data(), all.data(), count);
+    }
+  }
+  fold_finish(element, reduction, ranks, all.data(), out.data(), count);
+  return out;
+}
+
+// Folds in two steps, with the rules written out: AVG of 16-bit floats is divided before the first
+// rounding, other averages at the end; factors are used within the hosts.
+std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
+                                        Reduction reduction, size_t from, size_t bytes,
+                                        const std::vector<uint32_t>& host_of,
+                                        const std::vector<std::vector<uint32_t>>& racks) {
+  const size_t count = bytes / element_size(element);
+  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
+  const bool average = reduction == Reduction::kAvg;
+  const bool scaled = reduction == Reduction::kPremulSum || (average && half);
+  const Reduction within = scaled ? Reduction::kPremulSum : average ? Reduction::kSum : reduction;
+  const Reduction between = average && !half ? Reduction::kAvg
+                            : scaled         ? Reduction::kSum
+                                             : reduction;
+  const auto of_host = [&](uint32_t lead) {
+    std::vector<std::byte> sum(count * accumulator_size(element)), part(bytes);
+    for (uint32_t r = lead; r < ranks; r++) {
+      if (host_of[r] != host_of[lead]) continue;
+      std::vector<std::byte> all(from + bytes);
+      fill_pattern(op, r, all);
+      (r == lead ? fold_first : fold_next)(element, within, average ? 1.0 / ranks : factor_of(r),
+                                           all.data() + from, sum.data(), count);
+    }
+    fold_finish(element, within, 1, sum.data(), part.data(), count);
+    return part;
+  };
+  return folded_in_brackets(racks, element, between, bytes, ranks, of_host,
+                            [](uint32_t) { return 1.0; });
+}
+
+}  // namespace
+
+std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
+                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
+                               std::optional<uint32_t> owner,
+                               const std::vector<std::string>& rack_of,
+                               const std::vector<Member>& absent) {
+  const auto racks = leads_by_rack(leads_in_order(ranks, host_of, owner, absent), rack_of);
+  if (!host_of.empty()) {
+    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, racks);
+  }
+  const auto part = [&](uint32_t r) {
+    std::vector<std::byte> all(from + bytes);
+    fill_pattern(op, r, all);
+    all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(from));
+    return all;
+  };
+  const auto divisor = static_cast<uint32_t>(ranks - absent.size());
+  return folded_in_brackets(racks, element, reduction, bytes, divisor, part, factor_of);
+}
+
+}  // namespace mcast::test
