@@ -146,6 +146,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	clang-format-14 --dry-run --Werror $(CPP)
 	$(PYTHON) tools/measures.py
+	$(PYTHON) tools/mutants.py --list > /dev/null
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "contribution-folded-twice",
         "protocol/reduce_owner.cpp",
-        "place != arrived_[from] ||",
-        "place > arrived_[from] ||",
+        "place != arrived_.of[from] ||",
+        "place > arrived_.of[from] ||",
         "protocol",
         "ReduceOwner*",
     ),

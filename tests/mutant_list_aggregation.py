@@ -15,7 +15,7 @@ RANKS = [
     Mutant(
         "owners-wait-for-a-lost-station",
         "collective/stations.cpp",
-        """      reductions_.drop_station(*op, static_cast<uint16_t>(j));
+        """      drop(*op, static_cast<uint16_t>(j), "a station of the tree is lost");
       g_.ops.touch(*op);
 """,
         "",
@@ -25,8 +25,8 @@ RANKS = [
     Mutant(
         "operations-posted-after-a-loss-wait-for-it",
         "collective/stations.cpp",
-        "if (set.stations[j].out) reductions_.drop_station(",
-        "if (set.stations[j].member == kNoMember) reductions_.drop_station(",
+        "if (set.stations[j].out) drop(",
+        "if (set.stations[j].member == kNoMember) drop(",
         "collective",
         "Stations*",
     ),
