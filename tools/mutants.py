@@ -189,7 +189,9 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", metavar="NAME", action="append", help="this fault, not all")
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
-    options.add_argument("--list", action="store_true", help="names the faults; an error where the code has changed")
+    options.add_argument(
+        "--list", action="store_true", help="names the faults; an error where the code has changed"
+    )
     options.add_argument("--whole", action="store_true", help="survivors meet all tests")
     given = options.parse_args()
     mutants = [m for m in MUTANTS if not given.only or m.name in given.only]
