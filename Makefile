@@ -7,6 +7,7 @@
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
 # make aarch64    core tests, cross-built, in qemu's user mode
+# make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
@@ -27,15 +28,18 @@ BIN := $(VENV)/bin
 # The folder where setup.py builds the extension: the C++ tests are built there too, with one core for
 # both. build/cpp leads to it.
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
-CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' \
+CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/cpp/*.c' \
          'tests/fuzz/*.cpp' 'tests/fuzz/*.h' 'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
 CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
+
+# C++ tests side by side: one more than there are cores, since those of processes and of services wait.
+AT_ONCE := $(shell expr $(JOBS) + 1)
 
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
 .PHONY: bench demo test test-all test-cpp test-python headers test-sanitized quick soak sanitize fuzz mutants \
-  aarch64 format lint setup build build-tests clean
+  aarch64 dpa-count format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it.
 demo: build
@@ -45,7 +49,7 @@ demo: build
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test headers sanitize fuzz mutants aarch64
+test-all: test headers sanitize fuzz mutants aarch64 dpa-count
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -78,12 +82,12 @@ test-cpp: build-tests
 	rm -rf build/reach
 	mkdir build/reach
 	MCAST_TEST_REACH="$(CURDIR)/build/reach" \
-	  ctest --test-dir build/cpp -j $(JOBS) --output-on-failure --output-junit ctest.xml
+	  ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure --output-junit ctest.xml
 	$(PYTHON) tools/reach.py build/reach
 
 # After an edit of the core: unit tests, simulated seeds and two real ranks.
 quick: build-tests
-	MCAST_TEST_SEEDS=20 ctest --test-dir build/cpp -j $(JOBS) --output-on-failure
+	MCAST_TEST_SEEDS=20 ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure
 	$(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots"
 
 # Fresh seeds for as long as told; what failed is left in build/soak.
@@ -104,10 +108,10 @@ headers: build-tests
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
 ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-MEMORY := base wire protocol collective host
+MEMORY := base wire ipc protocol aggregation collective host dpa
 THREADS := transport host engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
-SHORT := -HostEngine.Signals*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
+SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 
 sanitize:
 	@tools/setup.sh packages
@@ -121,10 +125,10 @@ sanitize:
 test-sanitized: setup
 	$(CMAKE) -B build/asan-simulated $(ASAN) -DMCAST_SIMULATED=ON
 	cmake --build build/asan-simulated -j $(JOBS) -t $(MEMORY:%=mcast_test_%)
-	MCAST_TEST_SEEDS=10 ctest --test-dir build/asan-simulated -j $(JOBS) -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
+	MCAST_TEST_SEEDS=10 ctest --test-dir build/asan-simulated -j $(AT_ONCE) -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
 	$(CMAKE) -B build/tsan $(TSAN)
 	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
-	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(JOBS) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
+	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(AT_ONCE) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
 
 fuzz:
 	@tools/setup.sh packages fuzzer
@@ -136,6 +140,11 @@ fuzz:
 # The core and its tests for another machine, in qemu's user mode: in build/aarch64 only.
 aarch64:
 	@JOBS=$(JOBS) tools/aarch64.sh
+
+# The kernel of csrc/dpa against benchmarks/dpa-counts.json.
+dpa-count:
+	@tools/setup.sh dpa
+	$(PYTHON) tools/dpa_count.py
 
 mutants:
 	@tools/setup.sh packages
@@ -154,7 +163,7 @@ format: setup
 	clang-format-14 -i $(CPP)
 
 clean:
-	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator
+	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator torch_mcast/mcast-simulate torch_mcast/mcast-engine
 	rm -rf .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 	rm -f $(VENV)/.stamp-build

@@ -1,4 +1,5 @@
-"""Builds torch_mcast._C with CMake against the torch of this interpreter, and the aggregator's program:
+"""Builds torch_mcast._C with CMake against the torch of this interpreter, and the programs of the
+aggregator and of the simulator:
 
     pip install --no-build-isolation .        or        pip install --no-build-isolation -e .
 
@@ -51,9 +52,10 @@ class CMakeBuild(build_ext):
             ],
             check=True,
         )  # fmt: skip
-        targets = ["mcast_torch", "mcast_aggregator"]
+        targets = ["mcast_torch", "mcast_aggregator", "mcast_engine", "mcast_simulate"]
         subprocess.run([cmake, "--build", str(build), "--target", *targets, "-j", jobs], check=True)
-        self._beside = [target / "_build_info.py", target / "mcast-aggregator"]
+        names = ["_build_info.py", "mcast-aggregator", "mcast-engine", "mcast-simulate"]
+        self._beside = [target / name for name in names]
 
     def copy_extensions_to_source(self) -> None:
         """With --inplace and for an editable install, which build elsewhere and bring back only the

@@ -29,10 +29,11 @@ if(MCAST_TORCH_VERSION VERSION_LESS 2.11)
 endif()
 
 file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
-Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_SOURCES})
 # As one source: most of the time goes into torch's headers.
+mcast_join(MCAST_TORCH_SOURCES mcast_torch 0 ${MCAST_TORCH_SOURCES})
+Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_SOURCES})
 set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LIBRARY_OUTPUT_DIRECTORY
-                      ${MCAST_EXTENSION_DIR} UNITY_BUILD_BATCH_SIZE 0)
+                      ${MCAST_EXTENSION_DIR})
 target_include_directories(mcast_torch PRIVATE ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)

@@ -2,6 +2,7 @@
 
 from mutant import Mutant
 from mutant_list_aggregation import AGGREGATION
+from mutant_list_dpa import DPA
 from mutant_list_repair import LOSS_AND_REPAIR
 
 MUTANTS = [
@@ -168,7 +169,7 @@ MUTANTS = [
         "if (op.own.sender && op.plan.small && !op.own.started) return;",
         "",
         "collective",
-        "*Marks*:RetransmitMemory*",
+        "*ReadableEnds*:RetransmitMemory*",
     ),
     Mutant(
         "complete-before-all-is-here",
@@ -262,11 +263,7 @@ MUTANTS = [
     Mutant(
         "ring-without-back-pressure",
         "collective/ring.cpp",
-        """    if (g_.port.queued(successor(), Channel::kRepair) >= kRingQueue) {
-      full = true;
-      break;
-    }
-""",
+        "    if (full) break;\n",
         "",
         "collective",
         "Ring.*",
@@ -432,4 +429,5 @@ MUTANTS = [
         "*LastSchedules*",
     ),
     *AGGREGATION,
+    *DPA,
 ]

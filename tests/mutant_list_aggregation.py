@@ -55,6 +55,46 @@ RANKS = [
         "Stations*",
     ),
     Mutant(
+        "result-of-anothers-shard-placed",
+        "collective/stations.cpp",
+        """  if (entry.owner != g_.self) return "a result that is another rank's";\n""",
+        "",
+        "collective",
+        "Stations.ThatBreak*",
+    ),
+    Mutant(
+        "result-of-any-contributions-placed",
+        "collective/stations.cpp",
+        "result.contributors != contributors) {",
+        "(result.contributors != contributors && contributors == 0)) {",
+        "collective",
+        "Stations.ThatBreak*",
+    ),
+    Mutant(
+        "reach-of-children-ignored",
+        "collective/roster_change.cpp",
+        "if (!reach.connected[i]) connected_[i] = false;",
+        "if (!reach.connected[i] && children_.empty()) connected_[i] = false;",
+        "collective",
+        "Roster*",
+    ),
+    Mutant(
+        "results-that-wait-for-calls-without-bound",
+        "collective/excuses.cpp",
+        "memory_ + descriptor.bytes <= g_.params.partial_memory;",
+        "memory_ + g_.params.partial_memory != 0;",
+        "collective",
+        "Partial.*",
+    ),
+    Mutant(
+        "memory-of-results-that-wait-not-given-back",
+        "collective/excuses.cpp",
+        "    memory_ -= standing.descriptor.bytes;\n",
+        "",
+        "collective",
+        "Partial.*",
+    ),
+    Mutant(
         "roster-in-force-where-each-rank-stands",
         "collective/roster_change.cpp",
         "StationSet set{roster_.version, from, {}};",
@@ -107,7 +147,7 @@ RANKS = [
 SERVICE = [
     Mutant(
         "hung-aggregator-waited-for",
-        "engine/registrar.cpp",
+        "engine/registrar_core.cpp",
         "if (row.admission.answer_is_late(now)) {",
         "if (row.admission.answer_is_late(now) && now == 0) {",
         "engine",
@@ -115,7 +155,7 @@ SERVICE = [
     ),
     Mutant(
         "equal-rosters-offered-again",
-        "engine/registrar.cpp",
+        "engine/registrar_core.cpp",
         "  if (entry.offered && uids == entry.last_offer) return;\n",
         "",
         "engine",
@@ -123,7 +163,7 @@ SERVICE = [
     ),
     Mutant(
         "group-leaves-without-a-word",
-        "engine/registrar.cpp",
+        "engine/registrar_core.cpp",
         """      for (Row& row : entry.rows) {
         if (row.link) row.link->send(wire::Bye{});
       }
@@ -134,9 +174,9 @@ SERVICE = [
     ),
     Mutant(
         "lost-aggregator-not-asked-again",
-        "engine/registrar.cpp",
-        "    row.admission.lost(why, monotonic_now());\n",
-        "    if (why.empty()) row.admission.lost(why, monotonic_now());\n",
+        "engine/registrar_core.cpp",
+        "    row.admission.lost(why, now);\n",
+        "    if (why.empty()) row.admission.lost(why, now);\n",
         "engine",
         "RegistrarTest.OneThatIsLost*",
     ),
@@ -198,7 +238,7 @@ SERVICE = [
     ),
     Mutant(
         "roster-of-anybodys-name-taken",
-        "service/station_thread.cpp",
+        "service/station_loop.cpp",
         "!wire::verify_frame(frame) || header.member != from ||",
         "!wire::verify_frame(frame) ||",
         "service",

@@ -34,6 +34,7 @@ MADE = (
     "benchmarks/results",
     "torch_mcast/_build_info.py",
     "torch_mcast/mcast-aggregator",
+    "torch_mcast/mcast-simulate",
 )
 # Names of users' files, and of what programs write for them.
 USERS = {"script.py", "trace.json", "t.json", "ctest.xml"}

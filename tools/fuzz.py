@@ -21,15 +21,16 @@ from pathlib import Path
 
 PREFIX = "mcast_fuzz_"
 ROOT = Path(__file__).resolve().parent.parent
-# Scripts, of which a short one says as much; what is long there is slow.
+# Scripts, of which a short one says as much; what is long there is slow. An input of theirs is many
+# messages: those are counted too.
 LENGTHS = {"group": 400, "member": 512, "station": 512}
 # What an input allocates is used again while it is in the cache, and has short traces.
 ASAN = "malloc_context_size=4:quarantine_size_mb=4:max_malloc_fill_size=64"
 HANG_SECONDS = 30
 
 
-def run(program: Path, amount: str) -> tuple[bool, int]:
-    """Whether nothing failed, and how many inputs were run."""
+def run(program: Path, amount: str) -> tuple[bool, str]:
+    """Whether nothing failed, and how many inputs were run, and messages if these are scripts."""
     build, target = program.parent, program.name.removeprefix(PREFIX)
     found = build / "corpus" / target
     failures = build / "failures"
@@ -58,8 +59,10 @@ def run(program: Path, amount: str) -> tuple[bool, int]:
     if status != 0:
         print("\n".join(text.splitlines()[-60:]))
         print(f"{target}: failed (exit status {status}), see {log} and {failures}")
-    counted = re.findall(r"stat::number_of_executed_units: (\d+)", text)
-    return status == 0, int(counted[-1]) if counted else 0
+    inputs = re.findall(r"stat::number_of_executed_units: (\d+)", text)
+    messages = re.findall(r"^messages: (\d+)", text, re.MULTILINE)
+    said = f"{inputs[-1] if inputs else 0:>10} inputs"
+    return status == 0, said + (f", {messages[-1]} messages" if messages else "")
 
 
 def main() -> int:
@@ -76,7 +79,7 @@ def main() -> int:
     for program in programs:
         results[program.name] = run(program, amount)
         good, count = results[program.name]
-        print(f"{program.name:24} {count:10} inputs  {'ok' if good else 'FAILED'}", flush=True)
+        print(f"{program.name:24} {count}  {'ok' if good else 'FAILED'}", flush=True)
     return 0 if all(good for good, _ in results.values()) else 1
 
 

@@ -259,7 +259,7 @@ def measure(path: Path) -> list[Measure]:
     text = path.read_text()
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
     of_file = Measure("lines of a file", text.count("\n"), name, 1, "")
-    if path.suffix in (".h", ".cpp"):
+    if path.suffix in (".h", ".cpp", ".c"):
         return [of_file, *Source(name, text).read()]
     return [of_file, *measure_python(name, text)]
 
@@ -267,7 +267,10 @@ def measure(path: Path) -> list[Measure]:
 def sources(places: list[Path]) -> Iterator[Path]:
     for place in places:
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if path.suffix in (".h", ".cpp", ".py", ".pyi") and "__pycache__" not in path.parts:
+            if (
+                path.suffix in (".h", ".cpp", ".c", ".py", ".pyi")
+                and "__pycache__" not in path.parts
+            ):
                 yield path
 
 

@@ -33,11 +33,13 @@ PROGRAM_LIMIT = 400
 COPIED = (
     "csrc/core",
     "csrc/bin",
+    "csrc/dpa",
     "tests/cpp",
     "tests/fuzz/*.cpp",
     "tests/fuzz/*.h",
     "cmake",
     "CMakeLists.txt",
+    "benchmarks/dpa-counts.json",
 )
 SETTINGS = (
     "-DMCAST_UNITY=ON",  # a change costs a batch of eight; what includes a header, little more
@@ -45,7 +47,7 @@ SETTINGS = (
     "-DCMAKE_BUILD_TYPE=Debug",
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
 )
-PROGRAMS = ("base", "wire", "protocol", "aggregation", "collective", "engine", "service")
+PROGRAMS = ("base", "wire", "protocol", "aggregation", "collective", "engine", "service", "dpa")
 # The same in every run, and few seeds: most faults show with any.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 

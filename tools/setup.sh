@@ -5,6 +5,7 @@
 #   tools/setup.sh packages   Debian packages: installs them as root, else names the missing and stops
 #   tools/setup.sh fuzzer     likewise clang, for make fuzz
 #   tools/setup.sh aarch64    likewise a cross compiler and qemu, for make aarch64
+#   tools/setup.sh dpa        likewise a bare-metal RISC-V compiler and qemu, for make dpa-count
 #   tools/setup.sh venv       .venv with torch and the development tools
 #   tools/setup.sh build      pip install -e . into .venv
 set -eu
@@ -53,6 +54,11 @@ aarch64() (
     packages
 )
 
+dpa() (
+    PACKAGES="gcc-riscv64-unknown-elf qemu-system-misc"
+    packages
+)
+
 cpu_index() {
     # PyPI's torch for x86-64 brings gigabytes of CUDA; the CPU wheel has an index of its own. A
     # mirror that serves CPU wheels already, or a machine without that index, keeps its default.
@@ -85,9 +91,9 @@ build() {
 
 for step in "$@"; do
     case $step in
-    packages | fuzzer | aarch64 | venv | build) "$step" ;;
+    packages | fuzzer | aarch64 | dpa | venv | build) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [packages] [fuzzer] [aarch64] [venv] [build]" >&2
+        echo "usage: tools/setup.sh [packages] [fuzzer] [aarch64] [dpa] [venv] [build]" >&2
         exit 2
         ;;
     esac

@@ -1,7 +1,8 @@
 """Simulations with fresh seeds for as long as told: `make soak MINUTES=60`.
 
-Runs the seeded C++ tests again and again, each time from another base. A run that fails leaves its output
-in build/soak and the seeds in it are printed, with the command that repeats one alone.
+Runs the seeded C++ tests again and again, each time from another base. A run that fails, by whatever end,
+leaves its output in build/soak; the seeds in it, or else the one that was under way, are printed with the
+command that repeats one alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,28 +24,37 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = [
     ("collective", "*Schedules*"),
     ("collective", "*Failures*"),
-    ("collective", "Hosts*:LateRank*"),
+    ("collective", "Hosts*:LateRank*:Clocks*:*PathFlaps*:Stations.LostAtEveryFrame"),
     ("host", "*HostSchedules*:HostFailures*:HostRounds*:HostThreads*"),
     ("wire", "Attack*:ForgedAnswer*"),
+    ("aggregation", "*Schedules*:BlockTable*"),
     ("protocol", "*"),
 ]
 LIMIT_S = 1800  # of one run: a hang
+SEED = "MCAST_TEST_SEED="
 
 
-def run(folder: Path, program: str, tests: str, base: int) -> tuple[str, str, int, str]:
+def run(folder: Path, program: str, tests: str, base: int, limit_s: float) -> tuple:
     """Program, tests, base, and "" or the output of a run that failed."""
-    binary = folder / f"mcast_test_{program}"
-    environment = {**os.environ, "MCAST_TEST_BASE": str(base)}
-    environment.pop("MCAST_TEST_SEED", None)
-    try:
-        done = subprocess.run(
-            [str(binary), f"--gtest_filter={tests}", "--gtest_brief=1"],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as late:
-        return program, tests, base, f"{late.output!r}\nno end after {LIMIT_S} s"
-    return program, tests, base, "" if done.returncode == 0 else done.stdout
+    with tempfile.TemporaryDirectory(prefix="mcast-soak-") as place:
+        note = Path(place) / "note"
+        environment = {**os.environ, "MCAST_TEST_BASE": str(base), "MCAST_TEST_NOTE": str(note)}
+        environment.pop("MCAST_TEST_SEED", None)
+        try:
+            done = subprocess.run(
+                [str(folder / f"mcast_test_{program}"), f"--gtest_filter={tests}", "--gtest_brief=1"],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+            if done.returncode == 0:
+                return program, tests, base, ""
+            end, output = f"exit status {done.returncode}", done.stdout
+        except subprocess.TimeoutExpired as late:
+            end, output = f"no end after {limit_s:g} s", late.output
+        said = f"{(output or b'').decode(errors='replace')}\n{end}\n"
+        if SEED not in said and note.exists():  # it had no time to say which one it was
+            said += f"under way: {note.read_text() or 'no seed'}"
+        return program, tests, base, said
 
 
 def report(folder: Path, program: str, tests: str, base: int, output: str) -> None:
@@ -53,8 +64,8 @@ def report(folder: Path, program: str, tests: str, base: int, output: str) -> No
         f"MCAST_TEST_BASE={base} mcast_test_{program} --gtest_filter='{tests}'\n{output}"
     )
     print(f"FAILED: {program} {tests} from base {base}: {file}", flush=True)
-    for seed in sorted(set(re.findall(r"MCAST_TEST_SEED=(\d+)", output))):
-        print(f"  MCAST_TEST_SEED={seed} mcast_test_{program} --gtest_filter='{tests}'", flush=True)
+    for seed in sorted(set(re.findall(rf"{SEED}(\d+)", output))):
+        print(f"  {SEED}{seed} mcast_test_{program} --gtest_filter='{tests}'", flush=True)
 
 
 def main() -> int:
@@ -63,6 +74,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "cpp")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of a run that hangs")
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     work = itertools.cycle(SUITES)
@@ -73,7 +85,7 @@ def main() -> int:
             while len(pending) < args.jobs and time.monotonic() < end:
                 program, tests = next(work)
                 base = random.SystemRandom().randrange(10**9, 10**13)
-                pending.add(pool.submit(run, args.build, program, tests, base))
+                pending.add(pool.submit(run, args.build, program, tests, base, args.limit))
             over, pending = concurrent.futures.wait(
                 pending, return_when=concurrent.futures.FIRST_COMPLETED
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import warnings
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
     )
     gloo = None
     if dist.is_gloo_available():
-        gloo = _make_gloo(store, group, interface)
+        gloo = _make_gloo_if_possible(backend, store, group, interface)
+    if gloo is not None:
         backend._set_fallback(gloo, "cpu")
     if not torch.cuda.is_available():
         return
@@ -52,6 +54,23 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
         backend._set_fallback(_make_nccl(store, group), "cuda")
     elif gloo is not None:
         backend._set_fallback(gloo, "cuda")
+
+
+def _make_gloo_if_possible(backend: Any, store: Any, group: Any, interface: str) -> Any:
+    """Gloo, or None: a rank whose network is in the engine of its host may have none of its own."""
+    if not backend._stats()["transport_reason"].startswith("engine of this host"):
+        return _make_gloo(store, group, interface)
+    # The engine's interface need not be there for this process.
+    try:
+        return _make_gloo(store, group, os.environ.get("GLOO_SOCKET_IFNAME", ""))
+    except RuntimeError as error:
+        warnings.warn(
+            f"torch_mcast: group {group.group_id} has no fallback, since this process has no network "
+            f"that Gloo can use ({str(error).splitlines()[0]}); calls that need it will fail. "
+            'Options(fallback="none") says that this is meant',
+            stacklevel=2,
+        )
+        return None
 
 
 def engine_interface(transport: str) -> str:

@@ -13,9 +13,17 @@ COMMANDS = {
     "doctor": ("torch_mcast.doctor", "check this host: interfaces, multicast, buffers, torch"),
     "bench": ("torch_mcast.bench", "measure collectives against other backends"),
     "model": ("torch_mcast.model", "bytes and least times of reductions, with aggregators too"),
+    "simulate": (
+        "torch_mcast.simulate",
+        "collectives on networks of up to thousands of hosts, in virtual time",
+    ),
     "aggregator": (
         "torch_mcast.aggregator",
         "fold reductions for groups on other hosts; its status",
+    ),
+    "engine": (
+        "torch_mcast.engine",
+        "run the network of this host's training processes; its status",
     ),
     "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
     "settings": ("torch_mcast.settings", "print the table of settings"),

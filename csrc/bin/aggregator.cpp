@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <map>
+#include <string>
 
 #include "base/log.h"
 #include "base/version.h"
@@ -35,10 +37,7 @@ void serve(service::Aggregator& aggregator, const sigset_t& signals) {
 }
 
 int run(const service::Options& options) {
-  const auto level = parse_log_level(options.config.debug);
-  // What a service tells of itself is wanted in its log, unless somebody has said otherwise.
-  set_log_level(options.config.debug == Config().debug ? LogLevel::kInfo
-                                                       : level.value_or(LogLevel::kInfo));
+  set_log_level(parse_log_level(options.config.debug).value_or(LogLevel::kInfo));
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -53,13 +52,16 @@ int run(const service::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  auto line = service::parse_command_line({argv + 1, argv + argc}, Config::read_environment());
+  std::map<std::string, std::string> environment = Config::read_environment();
+  // What a service tells of itself is wanted in its log, unless somebody has said otherwise.
+  if (std::string& level = environment["MCAST_DEBUG"]; level.empty()) level = "info";
+  auto line = service::parse_command_line({argv + 1, argv + argc}, environment);
   if (!line.ok()) return fail(2, line.status().message().c_str());
-  if (line->action == service::CommandLine::Action::kHelp) {
+  if (line->action == service::Action::kHelp) {
     std::fputs(service::help_text().c_str(), stdout);
     return 0;
   }
-  if (line->action == service::CommandLine::Action::kVersion) {
+  if (line->action == service::Action::kVersion) {
     std::printf("torch-mcast aggregator %s\n", version());
     return 0;
   }

@@ -1,6 +1,7 @@
-// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers and barrier go to the engine;
-// everything else to a fallback backend behind the same object. Overrides the virtual names that
-// every torch from 2.11 on has; newer names forward to them.
+// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions and barrier go
+// to the engine; everything else, and reductions of devices whose fallback reduces there, to a
+// fallback backend behind the same object. Overrides the virtual names that every torch from 2.11
+// on has; newer names forward to them.
 //
 // Threads: as c10d requires: calls in the same order on all ranks; abort() from any thread at any
 // time. Nothing that waits holds Python's lock. Errors: ValueError/TypeError for bad arguments,
@@ -113,7 +114,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
                        std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                        std::chrono::milliseconds timeout);
-  // Device tensors (device.cpp). `back` as in plan_gather().
+  // Device tensors (device/post.cpp). `back` as in plan_gather().
   WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);

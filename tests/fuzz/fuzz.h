@@ -1,7 +1,9 @@
 // What the targets share: what a target demands, and an input that is used up from its start.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 #include "base/types.h"
@@ -13,6 +15,17 @@ inline void require(bool good, const char* what) {
   if (good) return;
   std::fprintf(stderr, "required: %s\n", what);
   __builtin_trap();
+}
+
+// For targets whose input is a script: counts what the code under attack was handed, and tells at
+// the end.
+inline void handed() {
+  static uint64_t count = 0;
+  static const bool told =
+      std::atexit([] {
+        std::fprintf(stderr, "messages: %llu\n", static_cast<unsigned long long>(count));
+      }) == 0;
+  if (told) count++;
 }
 
 // Past its end there are zeros.

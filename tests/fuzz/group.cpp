@@ -101,6 +101,7 @@ class Attack {
   bool act(size_t from, size_t to, const Channel* channel, ConstBytes message) {
     if (left_ == SIZE_MAX || left_-- > 0) return false;
     harmless_ = false;
+    handed();
     const uint8_t what = in_.byte();
     std::vector<std::byte> m(message.begin(), message.end());
     forge(in_, what & 7u, channel != nullptr, static_cast<Member>(from), m);

@@ -170,6 +170,7 @@ class Alone {
     if (h.type == wire::DatagramType::kAbort) payload = rest(length % 32);
     std::vector<std::byte> out(wire::kDatagramHeader + payload.size());
     wire::write_datagram(out, h, payload);
+    handed();
     core_.on_datagram(h, out, now_);
   }
 
@@ -188,6 +189,7 @@ class Alone {
     }
     const std::vector<std::byte> more = rest(in_.byte() % 80u);
     body.insert(body.end(), more.begin(), more.end());
+    handed();
     core_.on_frame(h, body, now_);
   }
 

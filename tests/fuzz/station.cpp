@@ -171,6 +171,7 @@ class Attack : public Outlet, public Planner {
     const ConstBytes parts[] = {body};
     wire::write_frame_header(frame.data(), header, parts);
     std::copy(body.begin(), body.end(), frame.begin() + wire::kFrameHeader);
+    fuzz::handed();
     station_->on_frame(rank, frame, now_);
   }
 
@@ -192,8 +193,9 @@ class Attack : public Outlet, public Planner {
     return channel == Channel::kReduce ? waiting_[to] : 0;
   }
   uint32_t busy_jobs() const override { return 1; }
-  Result<std::unique_ptr<const WorkList>> plan(uint32_t roster,
-                                               const wire::Descriptor& d) const override {
+  Result<std::unique_ptr<const WorkList>> plan(uint32_t roster, const wire::Descriptor& d,
+                                               size_t room) const override {
+    require(room <= kMostLists, "no more room than was admitted");
     if (roster != 1) return Status(Code::kUnavailable, "no such roster");
     if (d.bytes % 7 == 3) return Status(Code::kResourceExhausted, "not this one");
     return std::unique_ptr<const WorkList>(std::make_unique<List>(

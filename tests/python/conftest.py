@@ -68,11 +68,17 @@ BOTH_PATHS = {"test_ops", "test_reduce", "test_training", "test_work"}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "ranks" in metafunc.fixturenames and metafunc.module.__name__ in BOTH_PATHS:
-        paths = ["network"] if metafunc.definition.get_closest_marker("network") else PATHS
+        paths = ["network"]
+        if not metafunc.definition.get_closest_marker("network"):
+            every_run = metafunc.module.__name__ in THROUGH_SLOTS
+            slots = pytest.param("host-slots", marks=[] if every_run else pytest.mark.all_tier)
+            paths = ["network", "host", slots]
         metafunc.parametrize("ranks", paths, indirect=True)
 
 
-PATHS = ["network", "host", "host-slots"]
+# Whose bytes go through slots in every run: they test what is carried. The others test what is around it,
+# which is the same code where the ranks read each other's memory.
+THROUGH_SLOTS = {"test_ops", "test_reduce"}
 
 
 @pytest.fixture

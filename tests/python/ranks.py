@@ -126,10 +126,15 @@ def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
             connection.send_bytes(payload)
 
 
-def _context(env: dict[str, str]) -> Any:
-    """How workers start. An environment of their own may be read by imports: no fork then."""
-    if env:
-        return multiprocessing.get_context("spawn")
+def free_port() -> int:
+    """On loopback, of TCP, a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def forking() -> Any:
+    """For processes that are forked from one that has imported torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", "torch_mcast"])
     # What imports read.
@@ -140,7 +145,8 @@ def _context(env: dict[str, str]) -> Any:
 
 class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
-        context = _context(env)
+        # An environment of its own may be read by imports: no fork then.
+        context = multiprocessing.get_context("spawn") if env else forking()
         self.stacks = folder / f"stacks{number}"
         self.connection, theirs = context.Pipe()
         self.process = context.Process(
@@ -184,9 +190,7 @@ class Pool:
         if store == "none":
             return ""
         if store == "tcp":
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                return f"tcp:{probe.getsockname()[1]}"
+            return f"tcp:{free_port()}"
         return f"file:{self._folder / f'store{next(self._numbers)}'}"
 
     def run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -11,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,25 +23,21 @@ from torch_mcast.aggregator.units import amount, duration
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "aggregators.md"
 UNIT = ROOT / "tools" / "torch-mcast-aggregator.service"
+# It imports torch, then becomes the program.
 COMMAND = [sys.executable, "-m", "torch_mcast", "aggregator"]
 
 
-def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Of the program itself, unless by `command`."""
     return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **env},
+        [*(command or [find_program()]), *arguments], capture_output=True, text=True, timeout=60
     )
 
 
-@pytest.fixture
-def aggregator(tmp_path):
-    """One that listens on loopback, and where its status is."""
-    path = tmp_path / "a.sock"
+def start(path: Path) -> subprocess.Popen[str]:
+    """One that listens on loopback and tells its status there."""
     process = subprocess.Popen(
-        [*COMMAND, "--listen", "127.0.0.1:0", "--status", str(path), "--quota", "64M"],
+        [find_program(), "--listen", "127.0.0.1:0", "--status", str(path), "--quota", "64M"],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -50,15 +45,27 @@ def aggregator(tmp_path):
     while True:
         try:
             read(path)
-            break
+            return process
         except NoAggregator:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    yield process, path
+
+
+def end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
+    process.stderr.close()
+
+
+@pytest.fixture
+def aggregator(tmp_path):
+    """One that runs, and where its status is."""
+    path = tmp_path / "a.sock"
+    process = start(path)
+    yield process, path
+    end(process)
 
 
 def ask(
@@ -81,7 +88,7 @@ def ask(
 
 
 def test_help_and_version_come_from_the_program():
-    shown = run("--help")
+    shown = run("--help", command=COMMAND)
     assert shown.returncode == 0
     assert "usage: torch-mcast aggregator" in shown.stdout and "--quota-per-job" in shown.stdout
     assert run("--version").stdout.startswith("torch-mcast aggregator ")
@@ -100,16 +107,36 @@ def test_an_address_that_is_not_ours_ends_with_1():
     assert "listen at 192.0.2.1:7117" in wrong.stderr
 
 
+def test_an_interface_that_is_not_there_ends_with_1():
+    """Not with the first group that asks."""
+    wrong = run("--listen", "127.0.0.1:0", "--interface", "=nosuch0")
+    assert wrong.returncode == 1
+    assert "nosuch0" in wrong.stderr
+
+
+@pytest.mark.parametrize("level, told", [(None, True), ("", True), ("warn", False)])
+def test_its_log_is_as_loud_as_it_was_told(tmp_path, monkeypatch, level, told):
+    """What a service tells of itself is in its log unless somebody wants less."""
+    monkeypatch.delenv("MCAST_DEBUG", raising=False)
+    if level is not None:
+        monkeypatch.setenv("MCAST_DEBUG", level)
+    process = start(tmp_path / "a.sock")
+    process.terminate()
+    assert process.wait(20) == 0
+    assert ("listens at" in process.stderr.read()) == told
+    end(process)
+
+
 def test_status_as_json_and_as_tables(aggregator, capsys):
     _, path = aggregator
-    asked = run("status", "--json", "--socket", str(path))
+    asked = run("status", "--json", "--socket", str(path), command=COMMAND)
     assert asked.returncode == 0, asked.stderr
     status = json.loads(asked.stdout)
     assert status["limits"]["quota"] == 64 << 20 and status["limits"]["quota_per_job"] == 16 << 20
     assert status["jobs"] == [] and set(status["refused"].values()) == {0}
-    shown = run("status", "--socket", str(path))
-    assert shown.returncode == 0, shown.stderr
-    assert f"at {status['address']}" in shown.stdout and "0 of 16 jobs" in shown.stdout
+    assert main(["status", "--socket", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"at {status['address']}" in shown and "0 of 16 jobs" in shown
 
 
 def test_a_refusal_is_counted_and_shown(aggregator):
@@ -162,19 +189,7 @@ def test_a_socket_that_was_left_behind_is_replaced(aggregator):
     process.kill()
     process.wait()
     assert path.exists()
-    again = subprocess.Popen([*COMMAND, "--listen", "127.0.0.1:0", "--status", str(path)])
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                read(path)
-                break
-            except NoAggregator:
-                assert again.poll() is None and time.monotonic() < deadline
-                time.sleep(0.02)
-    finally:
-        again.kill()
-        again.wait()
+    end(start(path))
 
 
 def test_nobody_answers(tmp_path, monkeypatch, capsys):
@@ -185,7 +200,7 @@ def test_nobody_answers(tmp_path, monkeypatch, capsys):
 
 
 def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("torch_mcast.aggregator.program.__file__", str(tmp_path / "a" / "b.py"))
+    monkeypatch.setattr("torch_mcast._program.__file__", str(tmp_path / "b.py"))
     assert main(["--help"]) == 1
     assert "was built without it" in capsys.readouterr().err
 
@@ -223,6 +238,8 @@ def test_the_unit_is_one_that_systemd_takes():
     unit = UNIT.read_text()
     for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "Restart=always", "MemoryMax="):
         assert line in unit
+    # Else systemd gives up after five starts in ten seconds: Restart=always says otherwise.
+    assert "\nStartLimitIntervalSec=0\n" in unit.partition("[Service]")[0]
     if shutil.which("systemd-analyze"):
         checked = subprocess.run(
             ["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True

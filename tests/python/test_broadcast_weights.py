@@ -9,18 +9,32 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
+from ranks import free_port
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "broadcast_weights.py"
 
 
-def launch(*args: str, ranks: int = 3, shared_memory: str = "auto") -> subprocess.CompletedProcess:
+ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+def launch(*args: str, shared_memory: str) -> subprocess.CompletedProcess:
+    """By torchrun, three ranks."""
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
          str(SCRIPT), *args],
         capture_output=True, text=True, timeout=150, check=False,
-        env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-             "MCAST_SHARED_MEMORY": shared_memory, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **ENV, "MCAST_SHARED_MEMORY": shared_memory,
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
+
+
+def two_ranks(*args: str) -> tuple[list[int | None], str]:
+    """Exit codes, and what both have written."""
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [Forked([str(SCRIPT), *args], {**os.environ, **ENV, **job, "RANK": r}) for r in "01"]
+    text = "".join(part for rank in ranks for part in rank.communicate(150))
+    return [rank.returncode for rank in ranks], text
 
 
 @pytest.mark.parametrize("shared_memory", [pytest.param("auto", marks=pytest.mark.all_tier), "off"])
@@ -52,12 +66,12 @@ def test_every_rank_has_the_checkpoint(tmp_path, shared_memory):
 
 def test_what_is_no_state_dict_is_said(tmp_path):
     torch.save({"weight": torch.ones(3), "epoch": 7}, tmp_path / "model.pt")
-    done = launch("--checkpoint", str(tmp_path / "model.pt"), "--timeout", "20", ranks=2)
-    assert done.returncode != 0
-    assert "'epoch' is no tensor; save model.state_dict()" in done.stdout + done.stderr
+    codes, text = two_ranks("--checkpoint", str(tmp_path / "model.pt"), "--timeout", "20")
+    assert codes == [1, 1]
+    assert "'epoch' is no tensor; save model.state_dict()" in text
 
 
 def test_made_up_weights_have_the_size_that_was_asked_for():
-    done = launch("--synthetic", "3M", "--verify", ranks=2)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "verified" in done.stdout and "to 1 ranks" in done.stdout
+    codes, text = two_ranks("--synthetic", "3M", "--verify")
+    assert codes == [0, 0], text
+    assert "verified" in text and "to 1 ranks" in text

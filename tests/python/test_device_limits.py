@@ -30,41 +30,39 @@ def until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.001)
 
 
+def apart(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """Views of it of these sizes, with gaps: no two of them can share a copy."""
+    views, at = [], 0
+    for size in sizes:
+        views.append(flat[at : at + size])
+        at += size + 1
+    return views
+
+
 def many(count: int, layout: str) -> tuple[int, int]:
     """One coalesced call over `count` tensors: waits for gates and copies in that it took."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [3 + i % 5 for i in range(count)]
-    flat = torch.zeros(sum(sizes)).to("fake")
-    inputs, at = [], 0
-    for i, size in enumerate(sizes):
-        mine = flat[at : at + size]
-        mine.copy_(content(rank, size, torch.float32, i))
-        inputs.append(mine)
-        at += size
+    parts = [blocks(size, torch.float32, i) for i, size in enumerate(sizes)]
+    mine = torch.cat([part[rank] for part in parts]).to("fake")
+    inputs = list(mine.split(sizes))
+    # Outputs, and what must be in them.
+    if layout == "lists":
+        shape, wanted = sizes * world, [part[r] for r in range(world) for part in parts]
+    else:
+        shape, wanted = [world * size for size in sizes], [torch.cat(part) for part in parts]
+    memory = torch.zeros(sum(shape) + len(shape)).to("fake")
+    outputs = apart(memory, shape)
     before = ops().gates(), ops().copies(TO_DEVICE)
     if layout == "lists":
-        lists = [[torch.zeros(size).to("fake") for size in sizes] for _ in range(world)]
-        before = ops().gates(), ops().copies(TO_DEVICE)
+        lists = [outputs[r * count : (r + 1) * count] for r in range(world)]
         dist.group.WORLD.allgather_coalesced(lists, inputs).wait()
-        got = [torch.cat([lists[r][i].cpu() for r in range(world)]) for i in range(count)]
-    elif layout == "flat":
-        outputs = [torch.zeros(world * size).to("fake") for size in sizes]
-        before = ops().gates(), ops().copies(TO_DEVICE)
-        dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs).wait()
-        got = [output.cpu() for output in outputs]
     else:
-        wide = [torch.zeros(world * size).to("fake") for size in sizes]
-        for i, size in enumerate(sizes):
-            wide[i].copy_(torch.cat(blocks(size, torch.float32, i)))
-        outputs = [torch.zeros(size).to("fake") for size in sizes]
-        before = ops().gates(), ops().copies(TO_DEVICE)
-        dist.group.WORLD.reduce_scatter_tensor_coalesced(outputs, wide).wait()
-        got = [output.cpu() for output in outputs]
-    for i, size in enumerate(sizes):
-        parts = blocks(size, torch.float32, i)
-        wanted = parts[rank] * world if layout == "scatter" else torch.cat(parts)
-        torch.testing.assert_close(got[i], wanted, equal_nan=True)
-    return ops().gates() - before[0], ops().copies(TO_DEVICE) - before[1]
+        dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs).wait()
+    got = apart(memory.cpu(), shape)
+    took = ops().gates() - before[0], ops().copies(TO_DEVICE) - before[1]
+    torch.testing.assert_close(torch.cat(got), torch.cat(wanted), equal_nan=True)
+    return took
 
 
 @pytest.mark.parametrize("layout", ["lists", "flat"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,37 @@ def page(tmp_path):
 
 def test_all_that_the_documents_name_is_there():
     assert check_docs.check([ROOT], names=True) == []
+
+
+def numbered(path: str, pattern: str) -> dict[int, str]:
+    return {
+        int(number): name for name, number in re.findall(pattern, (ROOT / path).read_text(), re.S)
+    }
+
+
+def test_the_protocol_page_has_the_numbers_of_the_sources():
+    """A second implementation has the page only."""
+    page = (ROOT / "docs/protocol.md").read_text()
+    version = re.search(
+        r"kProtocolVersion = (\d+)", (ROOT / "csrc/core/engine/rendezvous.h").read_text()
+    )
+    assert page.splitlines()[2].startswith(f"Version {version[1]} (")
+    assert f"| `protocol` | {version[1]}: must be equal |" in page
+    assert f"### Protocol {version[1]} (" in (ROOT / "CHANGELOG.md").read_text()
+
+    frames = numbered("csrc/core/wire/frame.h", r"\bk(\w+)\s*=\s*(\d+),")
+    told = {int(n): name for n, name in re.findall(r"^\| (\d+) (\w+) \| ", page, re.M)}
+    assert len(frames) >= 50 and told == frames
+
+    kinds = re.findall(
+        r"X\(\w+, (\d+), \"(\w+)\"", (ROOT / "csrc/core/wire/descriptor.h").read_text()
+    )
+    text = re.search(r"kind \(([^)]*)\)", page)[1].replace("-", "_")
+    assert text.split(", ") == [f"{number} {name}" for number, name in kinds]
+
+    elements = (ROOT / "csrc/core/base/element.h").read_text().split("enum class Reduction")[0]
+    for name, number in re.findall(r"k(\w+) = (\d+),", elements):
+        assert f"{number} {name.lower()}" in page
 
 
 def test_many_pages_are_read():

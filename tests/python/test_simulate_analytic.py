@@ -4,16 +4,8 @@ numbers of edges are those of the simulator's topologies (tests/cpp/simulation/t
 import pytest
 
 from torch_mcast.simulate import analytic
+from torch_mcast.simulate.figures import PUBLISHED
 
-PUBLISHED = {
-    16: (1.875, 1.875),
-    32: (1.881, 2.294),
-    64: (1.886, 2.901),
-    128: (1.942, 3.277),
-    256: (1.971, 3.466),
-    512: (1.985, 3.561),
-    1024: (1.993, 3.609),
-}
 # Ring; recursive doubling in pods of 32 and of 256.
 EXACT = {
     16: (1.875, 1.875, 1.875),

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
+from typing import Any
 
+from torch_mcast._status_socket import status_command
 from torch_mcast.aggregator.program import find_program
-from torch_mcast.aggregator.status import NoAggregator, read
+from torch_mcast.aggregator.status import read
 
 
-def _status(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="torch-mcast aggregator status",
-        description="What the aggregator of this host does. Exit code 1: none answers.",
-    )
-    parser.add_argument("--json", action="store_true", help="a JSON document instead of tables")
-    parser.add_argument("--socket", metavar="PATH", help="as given to it with --status")
-    parsed = parser.parse_args(arguments)
-    try:
-        status = read(parsed.socket)
-    except NoAggregator as error:
-        print(f"torch-mcast aggregator status: {error}", file=sys.stderr)
-        return 1
-    if parsed.json:
-        print(json.dumps(status, indent=1))
-        return 0
+def _show(status: dict[str, Any]) -> None:
     from torch_mcast.aggregator.table import show
 
     show(status)
-    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs `torch-mcast aggregator ARGUMENTS`; does not return where that is the program itself."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["status"]:
-        return _status(arguments[1:])
+        return status_command(
+            "aggregator", arguments[1:], {"help": "as given to it with --status"}, read, _show
+        )
     try:
         path = find_program()
     except FileNotFoundError as error:

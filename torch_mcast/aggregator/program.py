@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch_mcast import _program
+
 
 def find_program() -> Path:
     """The program, which the build puts beside the extension; FileNotFoundError without one."""
-    path = Path(__file__).parents[1] / "mcast-aggregator"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path} is missing: this installation of torch-mcast was built without it"
-        )
-    return path
+    return _program.find_program("mcast-aggregator")

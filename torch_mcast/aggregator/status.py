@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
-_TIMEOUT_S = 5.0
+from torch_mcast._status_socket import NoAnswer, ask
 
 
-class NoAggregator(Exception):
+class NoAggregator(NoAnswer):
     """Nobody answers; the text says where it was tried."""
 
 
@@ -22,22 +20,12 @@ def socket_paths() -> list[Path]:
     return [folder / "torch-mcast" / "aggregator.sock" for folder in folders]
 
 
-def _ask(path: Path) -> Any:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_TIMEOUT_S)
-        connection.connect(str(path))
-        pieces = []
-        while piece := connection.recv(1 << 16):
-            pieces.append(piece)
-    return json.loads(b"".join(pieces))
-
-
 def read(path: str | Path | None = None) -> dict[str, Any]:
     """The status of the aggregator at this socket, or of the first that answers at a usual place."""
     tried = []
     for place in [Path(path)] if path else socket_paths():
         try:
-            return _ask(place)
+            return ask(place)
         except (OSError, ValueError) as error:
             tried.append(f"{place}: {error}")
     raise NoAggregator("no aggregator answers: " + "; ".join(tried))

@@ -44,6 +44,7 @@ def station_rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{station['connected']} of {job['ranks']}",
             f"{100 * station['cpu_share']:.0f} %",
             f"{amount(station['folded_bytes'])}B",
+            f"{100 * station['staged_share']:.0f} %",
             str(station["blocks"]),
             str(station["declined"]),
             str(station["repeated"] + station["stale"] + station["malformed"]),
@@ -53,7 +54,10 @@ def station_rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-STATION_HEADER = ("job", "station", "ranks", "CPU", "folded", "blocks", "declined", "odd frames")
+STATION_HEADER = (
+    *("job", "station", "ranks", "CPU", "folded", "staged"),
+    *("blocks", "declined", "odd frames"),
+)
 
 
 def summary(status: dict[str, Any]) -> list[str]:

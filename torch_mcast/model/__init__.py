@@ -1,1 +1,2 @@
-"""What in-network aggregation can gain, by arithmetic: `torch-mcast model`. Imports no torch."""
+"""What in-network aggregation can gain and what a SmartNIC needs, by arithmetic: `torch-mcast model`.
+Imports no torch."""

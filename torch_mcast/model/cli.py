@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_mcast.bench.formulas import payload_rate
 from torch_mcast.lab.units import format_rate, format_size, parse_rate, parse_size
-from torch_mcast.model import aggregation
+from torch_mcast.model import aggregation, offload
 from torch_mcast.model.aggregation import Case, Loads, Servers, Tree
 
 # Bytes of an accumulator / bytes of an element; whether the order of the fold changes the result.
@@ -27,7 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast model",
         description=__doc__,
-        epilog="Times are bounds of links: CPUs, and the first and last segment, come on top.",
+        epilog="Times are bounds of links: CPUs, and the first and last segment, come on top. "
+        "`torch-mcast model offload`: hardware threads of a SmartNIC that receive for a host.",
     )
     add = parser.add_argument
     add("--hosts", type=int, default=8, metavar="P", help="workers; one contribution each")
@@ -181,7 +182,10 @@ def _show(report: _Report, title: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `torch-mcast model ARGV`; the exit code (2: the question makes no sense)."""
-    args = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["offload"]:
+        return offload.main(argv[1:])
+    args = _parser().parse_args(argv)
     try:
         report = _Report(args)
     except ValueError as error:

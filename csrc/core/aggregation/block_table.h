@@ -28,7 +28,7 @@ struct alignas(64) BlockRecord {
   uint16_t contributors = 0;  // that have contributed
   bool used = false;
   bool folded = false;      // all have; the result has not left
-  uint32_t slot = 0;        // the job's: where it is folded
+  uint32_t place = 0;       // the job's: where it is folded
   bool held = false;        // folded, and its result could not leave at once
   Nanos touched = 0;        // when its last contribution came
   uint64_t* far = nullptr;  // more than kNearBits contributors: their bits; the table's memory

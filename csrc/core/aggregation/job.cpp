@@ -1,7 +1,7 @@
 // The window is the number of segments that are granted and whose results have not left, over all
-// operations: each takes a slot (an accumulator and room for early contributions) at most, so what
+// operations: each takes a place (an accumulator and room for early contributions) at most, so what
 // is reserved suffices whatever ranks do, and a slow owner delays the others only when its results
-// have taken all slots. Grants are for half a window at least. They go to ranks that have opened
+// have taken all places. Grants are for half a window at least. They go to ranks that have opened
 // the operation; who opens it later is told what the others know.
 #include "aggregation/job.h"
 
@@ -22,16 +22,10 @@ constexpr size_t kRackState = 128;
 
 // Why no station can fold this; "": it can.
 const char* obstacle(const wire::Descriptor& d) {
-  const auto element = static_cast<Element>(d.element);
   if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) {
     return "stations fold all_reduce and reduce_scatter only";
   }
-  if (element_size(element) == 0 || d.reduction < static_cast<uint8_t>(Reduction::kSum) ||
-      d.reduction > static_cast<uint8_t>(Reduction::kPremulSum) ||
-      !reducible(element, static_cast<Reduction>(d.reduction))) {
-    return "no such element type or operator";
-  }
-  return "";
+  return reducible(d.element, d.reduction) ? "" : "no such element type or operator";
 }
 
 }  // namespace
@@ -56,9 +50,9 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
     tree_.sums.give(std::vector<std::byte>(2 * params.segment));
   }
   folds_.reserve(lookahead_);
-  for (uint32_t slot = 0; slot < lookahead_; slot++) {
+  for (uint32_t place = 0; place < lookahead_; place++) {
     folds_.emplace_back(params.hosts.count(), params_.racks, pool_, tree_.sums);
-    free_.push_back(slot);
+    free_.push_back(place);
   }
   operations_.reserve(kAhead);
   for (uint32_t i = 0; i < kAhead; i++) {
@@ -84,8 +78,15 @@ Operation* Job::find(Sequence sequence) {
   return nullptr;
 }
 
+size_t Job::list_room() const {
+  size_t taken = 0;
+  for (const Operation* const op : live_) taken += op->list_memory();
+  return kMostLists - std::min(kMostLists, taken);
+}
+
 Operation& Job::start(Sequence sequence, const wire::AggOpen& open) {
   const wire::Descriptor& descriptor = open.descriptor;
+  const size_t room = list_room();
   Operation* const op = idle_.back();
   idle_.pop_back();
   const auto at = std::find_if(live_.begin(), live_.end(), [sequence](const Operation* other) {
@@ -95,7 +96,7 @@ Operation& Job::start(Sequence sequence, const wire::AggOpen& open) {
   if (const char* const why = obstacle(descriptor); *why != 0) {
     op->begin(sequence, descriptor, Status(Code::kInvalidArgument, why));
   } else {
-    op->begin(sequence, descriptor, planner_.plan(open.roster, descriptor));
+    op->begin(sequence, descriptor, planner_.plan(open.roster, descriptor, room));
   }
   if (op->is_declined()) {
     counters_.add(Counter::agg_declined);
@@ -109,6 +110,7 @@ void Job::finish_if_done(Operation& op) {
   if (!op.finished()) return;
   live_.erase(std::find(live_.begin(), live_.end(), &op));
   idle_.push_back(&op);
+  op.end();
 }
 
 Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::AggOpen& open,
@@ -153,7 +155,7 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
 const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceData& data) const {
   if (data.segment >= op.size()) return "a contribution beyond the list";
   const ListEntry entry = op.at(data.segment);
-  if (!op.speaks(from, entry)) return "a contribution that another rank brings";
+  if (!op.leads(from, entry)) return "a contribution that another rank brings";
   if (data.segment >= op.granted()) return "a contribution that was not asked for";
   if (data.segment > op.next_of(from)) return "a contribution out of order";
   if (data.payload.size() != entry.bytes) return "a contribution of another length";
@@ -181,13 +183,15 @@ Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::R
     return {};
   }
   BlockRecord& block = *block_of(*op, op->at(data.segment), data.segment, now);
-  RackFold& fold = folds_[block.slot];
+  RackFold& fold = folds_[block.place];
+  const bool early = !fold.in_turn(contributor);
   const bool fresh =
       table_.add(block, contributor, now) && fold.add(contributor, data.factor, data.payload);
   assert(fresh);
   if (!fresh) return broke(from, sequence, "a contribution that is there");
   op->contributed(from);
   counters_.add(Counter::reduce_bytes_received, data.payload.size());
+  if (early) counters_.add(Counter::agg_staged_bytes, data.payload.size());
   if (!fold.complete()) return {};
   block.folded = true;
   if (emit(*op, block)) grant();
@@ -200,18 +204,18 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
   if (BlockRecord* const there = table_.find(key)) return there;
   BlockRecord* const block = table_.insert(key, now);
   assert(block != nullptr && !free_.empty());
-  block->slot = free_.back();
+  block->place = free_.back();
   free_.pop_back();
-  folds_[block->slot].begin(op.rule(), op.run(entry), entry.bytes,
-                            &accumulators_[size_t{block->slot} * 2 * params_.segment], op.only());
-  if (op.told(entry.owner)) excuse(op, folds_[block->slot]);
+  folds_[block->place].begin(op.rule(), op.run(entry), entry.bytes,
+                             &accumulators_[size_t{block->place} * 2 * params_.segment], op.only());
+  if (op.told(entry.owner)) excuse(op, folds_[block->place]);
   return block;
 }
 
 Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
                        const wire::PartialResult& partial) {
   Operation* const op = find(sequence);
-  if (sequence >= expects_[from] || (op != nullptr && !op->opened(from))) {
+  if (sequence >= expects(from) || (op != nullptr && !op->opened(from))) {
     return broke(from, sequence, "a partial result before it was opened");
   }
   if (op == nullptr || op->is_declined()) {
@@ -226,6 +230,8 @@ Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
   if (partial.contributors < 2) {
     // There are segments to which nobody contributes here.
     decline(*op, Status(Code::kUnavailable, "only one rank contributes"));
+    finish_if_done(*op);
+    grant();
     return {};
   }
   op->tell(from);
@@ -252,7 +258,7 @@ bool Job::excuse_blocks(const Operation& op, Member owner) {
         op.at(there->key.number).owner != owner) {
       continue;
     }
-    RackFold& fold = folds_[there->slot];
+    RackFold& fold = folds_[there->place];
     if (!excuse(op, fold)) return false;
     table_.find(there->key)->folded = fold.complete();
   }
@@ -261,7 +267,7 @@ bool Job::excuse_blocks(const Operation& op, Member owner) {
 
 void Job::decline(Operation& op, Status why) {
   table_.erase_operation(params_.id, op.sequence(),
-                         [this](const BlockRecord& block) { free_.push_back(block.slot); });
+                         [this](const BlockRecord& block) { free_.push_back(block.place); });
   outstanding_ -= op.outstanding();
   op.decline(std::move(why));
   counters_.add(Counter::agg_declined);
@@ -284,7 +290,7 @@ bool Job::emit(Operation& op, BlockRecord& block) {
     if (!std::exchange(block.held, true)) counters_.add(Counter::agg_held);
     return false;
   }
-  free_.push_back(block.slot);
+  free_.push_back(block.place);
   outstanding_--;
   table_.erase(block);
   op.emit();
@@ -298,7 +304,7 @@ bool Job::may_send(Member to, size_t bytes) const {
 
 bool Job::send_result(Operation& op, const BlockRecord& block) {
   const ListEntry entry = op.at(block.key.number);
-  const RackFold& fold = folds_[block.slot];
+  const RackFold& fold = folds_[block.place];
   ConstBytes payload = fold.partial();
   if (!entry.own_kept) payload = ConstBytes(result_).first(entry.bytes);
   const size_t size = wire::kFrameHeader + wire::kAggResultHead + payload.size();
@@ -323,9 +329,10 @@ void Job::emit_held() {
   while (std::exchange(again, false)) {
     for (uint32_t i = 0; i < table_.capacity();) {
       const BlockRecord* const there = table_.at(i);
-      Operation* const op = there != nullptr ? find(there->key.operation) : nullptr;
+      Operation* const op =
+          there != nullptr && there->folded ? find(there->key.operation) : nullptr;
       const bool leaf = op != nullptr && op->is_leaf();
-      const bool gone = op != nullptr && there->folded && emit(*op, *table_.find(there->key));
+      const bool gone = op != nullptr && emit(*op, *table_.find(there->key));
       again = again || (gone && leaf);
       i += gone ? 0 : 1;
     }

@@ -10,9 +10,9 @@
 // Whoever breaks these rules ends the job (a failed Status, for the caller to act on); what comes
 // twice is counted and dropped.
 //
-// Memory: everything is allocated by the constructor, memory() bytes, but for the work lists of at
-// most kAhead operations, which the planner makes. With what the transport holds of results:
-// memory_bound().
+// Memory: everything is allocated by the constructor, memory() bytes, but for the work lists of
+// open operations, which the planner makes: kMostLists bytes at most. With these and what the
+// transport holds of results: memory_bound().
 #pragma once
 
 #include <optional>
@@ -68,6 +68,8 @@ class Job {
 
   // Bytes allocated by the constructor.
   size_t memory() const;
+  // Bytes that lists may still take, of kMostLists.
+  size_t list_room() const;
   // What the oldest operation waits for; nothing: there is none.
   struct Waiting {
     Sequence sequence;
@@ -101,9 +103,6 @@ class Job {
   bool may_send(Member to, size_t bytes) const;
   bool send_result(Operation& op, const BlockRecord& record);
   void emit_held();
-  // job_tree.cpp
-  void join(Operation& op, const wire::AggOpen& open);
-  bool send_sum(Operation& op, const BlockRecord& record);
   void grant();
   void tell_granted(Operation& op);
   void send_grant(const Operation& op, Member to);
@@ -114,6 +113,10 @@ class Job {
   void send(Member to, Channel channel, wire::FrameType type, const Operation& op, uint32_t hash,
             std::span<const ConstBytes> body);
   Status broke(Member from, Sequence sequence, const std::string& what);
+
+  // job_tree.cpp: stations at the top, and leaves
+  void join(Operation& op, const wire::AggOpen& open);
+  bool send_sum(Operation& op, const BlockRecord& record);
 
   const JobParams params_;
   const Planner& planner_;
@@ -127,10 +130,10 @@ class Job {
     std::vector<Member> stations;  // that sums have gone to
     std::vector<Member> lost;
   } tree_;
-  std::vector<std::byte> accumulators_;  // by slot; 16-bit floats take twice a segment
+  std::vector<std::byte> accumulators_;  // by place; 16-bit floats take twice a segment
   std::vector<std::byte> result_;        // of the segment that is being sent
-  std::vector<RackFold> folds_;          // by slot
-  std::vector<uint32_t> free_;           // slots
+  std::vector<RackFold> folds_;          // by place
+  std::vector<uint32_t> free_;           // places
   BlockTable table_;
   Ageing ageing_;
 

@@ -14,12 +14,16 @@ uint32_t station_lookahead(const JobParams& params) {
 }
 
 size_t memory_bound(const JobParams& params) {
-  constexpr size_t kRecords = 512 << 10;
+  constexpr size_t kRecords = 512 << 10, kRecordsOfARank = 512;
   const size_t accumulators = 2 * std::max<size_t>(1, params.racks.count());
   const size_t window =
       station_lookahead(params) * params.segment * (params.hosts.count() + accumulators);
-  const size_t queues = params.hosts.members() * (kMostQueued + kMaxBulkFrame);
-  return window + std::min(queues, kMostQueuedToAll) + kRecords;
+  const size_t ranks = params.hosts.members();
+  // What leaves of a tree send goes to other stations, however few ranks there are.
+  const size_t receivers = params.racks.flat() ? ranks : kMostQueuedToAll / kMostQueued;
+  const size_t queues = receivers * (kMostQueued + kMaxBulkFrame);
+  return window + std::min(queues, kMostQueuedToAll) + kMostLists + kRecords +
+         ranks * kRecordsOfARank;
 }
 
 }  // namespace mcast::aggregation

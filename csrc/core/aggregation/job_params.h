@@ -29,14 +29,16 @@ struct JobParams {
 // Nothing is sent to an owner while so much waits for it, nor to any while so much waits for all.
 inline constexpr size_t kMostQueued = 128 << 10;
 inline constexpr size_t kMostQueuedToAll = 4 << 20;
+// Work lists of open operations; one that finds no room is declined. 2 bytes for each segment of
+// the vector, in a tree up to 26: enough for 60 GiB in flight on 8 hosts, 4 GiB in a tree.
+inline constexpr size_t kMostLists = 2 << 20;
 
 // Segments of the list that may be granted and not sent as results.
 uint32_t station_lookahead(const JobParams& params);
 
 // Bytes that a job may take, whatever its ranks do: early contributions and accumulators (of two
-// segments, for 16-bit floats, and one for each rack) of the window, results at the transport,
-// records. This is what
-// admission reserves.
+// segments, for 16-bit floats, and one for each rack) of the window, results at the transport, work
+// lists, records. This is what admission reserves.
 size_t memory_bound(const JobParams& params);
 
 }  // namespace mcast::aggregation

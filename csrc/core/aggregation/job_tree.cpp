@@ -62,7 +62,7 @@ void Job::join(Operation& op, const wire::AggOpen& open) {
 bool Job::send_sum(Operation& op, const BlockRecord& block) {
   const WorkList::Parent parent = op.parent(block.key.number);
   Operation::Partner& top = *op.partner(parent.station);
-  const ConstBytes sum = folds_[block.slot].partial();
+  const ConstBytes sum = folds_[block.place].partial();
   const size_t size = wire::kFrameHeader + wire::kAggResultHead + sum.size();
   if (block.key.number != top.next || parent.number >= top.granted ||
       !may_send(parent.station, size)) {
@@ -110,7 +110,7 @@ Status Job::on_sum(Member from, Sequence sequence, uint32_t hash, const wire::Ag
     return {};
   }
   BlockRecord& block = *block_of(*op, op->at(sum.number), sum.number, now);
-  RackFold& fold = folds_[block.slot];
+  RackFold& fold = folds_[block.place];
   if (!fold.add_rack(leaf->who.rack, sum.payload)) {
     return broke(from, sequence, "a sum that is there");
   }

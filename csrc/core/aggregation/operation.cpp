@@ -1,4 +1,4 @@
-// A rank contributes to the entries that it speaks for, in ascending order, so one number per rank
+// A rank contributes to the entries that it leads for, in ascending order, so one number per rank
 // says all about what has come from it. With several ranks on a host they share the entries by
 // owner, and a rank's next entry is found by walking over its neighbours'. The other stations of a
 // tree are walked with in the same way.
@@ -59,6 +59,11 @@ void Operation::begin(Sequence sequence, const wire::Descriptor& descriptor,
   }
 }
 
+void Operation::end() {
+  list_.reset();
+  partners_.clear();
+}
+
 void Operation::open(Member rank) {
   openers_ += opened_[rank] ? 0 : 1;
   opened_[rank] = true;
@@ -105,7 +110,7 @@ bool Operation::takes(uint32_t host, const ListEntry& entry) const {
   return !rack || racks_.rack_of(host) == *rack;
 }
 
-bool Operation::speaks(Member rank, const ListEntry& entry) const {
+bool Operation::leads(Member rank, const ListEntry& entry) const {
   const uint32_t host = hosts_.host_of(rank);
   return takes(host, entry) && brings(host) && hosts_.leader(host, entry.owner) == rank;
 }
@@ -124,7 +129,7 @@ void Operation::contributed(Member rank) {
 }
 
 void Operation::skip_to_own(Member rank) {
-  while (next_[rank] < size() && !speaks(rank, at(next_[rank]))) next_[rank]++;
+  while (next_[rank] < size() && !leads(rank, at(next_[rank]))) next_[rank]++;
 }
 
 FoldRun Operation::run(const ListEntry& entry) const {

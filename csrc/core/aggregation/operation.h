@@ -32,6 +32,8 @@ class WorkList {
   virtual ~WorkList() = default;
   virtual uint32_t size() const = 0;
   virtual ListEntry at(uint32_t number) const = 0;  // number < size()
+  // Bytes that it takes, at most.
+  virtual size_t memory() const { return 0; }
 
   // In a tree of stations a leaf folds the contributions of one rack, and sends the sums to
   // stations at the top, each of which folds the racks. Stations are numbered by whoever drives the
@@ -60,9 +62,11 @@ class Planner {
   virtual ~Planner() = default;
   // What of an operation, an all_reduce or reduce_scatter of elements that can be reduced, is this
   // station's, as version `roster` of the roster deals it; a failure says why it cannot be folded
-  // here. A result, partial ones in accumulator elements, fits a frame of the reduce channel.
-  virtual Result<std::unique_ptr<const WorkList>> plan(
-      uint32_t roster, const wire::Descriptor& descriptor) const = 0;
+  // here. A result, partial ones in accumulator elements, fits a frame of the reduce channel. A
+  // rank says how long the operation is, so the list takes `room` bytes at most, or there is none.
+  virtual Result<std::unique_ptr<const WorkList>> plan(uint32_t roster,
+                                                       const wire::Descriptor& descriptor,
+                                                       size_t room) const = 0;
 };
 
 class Operation {
@@ -71,9 +75,12 @@ class Operation {
   Operation(const Hosts& hosts, const Racks& racks, FoldOrder order);
 
   // The next operation, of which nobody has told yet; what is left of the one before is forgotten.
-  // Nothing is allocated. `planned`: its list, or why it is declined.
+  // Nothing is allocated, but for the stations of a tree. `planned`: its list, or why it is
+  // declined.
   void begin(Sequence sequence, const wire::Descriptor& descriptor,
              Result<std::unique_ptr<const WorkList>> planned);
+  // It is over: gives its list back.
+  void end();
 
   Sequence sequence() const { return sequence_; }
   uint32_t hash() const { return hash_; }
@@ -81,6 +88,7 @@ class Operation {
   const FoldRule& rule() const { return rule_; }
   uint32_t size() const { return list_ ? list_->size() : 0; }
   ListEntry at(uint32_t number) const { return list_->at(number); }
+  size_t list_memory() const { return list_ ? list_->memory() : 0; }
 
   void open(Member rank);
   bool opened(Member rank) const { return opened_[rank]; }
@@ -132,7 +140,7 @@ class Operation {
   // Whether the contribution of the host is folded into an entry, by whatever way it comes.
   bool takes(uint32_t host, const ListEntry& entry) const;
   // Whether `rank` brings its host's contribution to an entry.
-  bool speaks(Member rank, const ListEntry& entry) const;
+  bool leads(Member rank, const ListEntry& entry) const;
   // The entry that `rank` contributes to next; size(): it has contributed to all of its.
   uint32_t next_of(Member rank) const { return next_[rank]; }
   void contributed(Member rank);

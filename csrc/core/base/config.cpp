@@ -167,6 +167,22 @@ bool assign_aggregators(Config& config, std::string_view text) {
   return true;
 }
 
+}  // namespace
+
+bool EngineChoice::parse(std::string_view text, EngineChoice& out) {
+  const size_t colon = text.find(':');
+  const std::string_view word = text.substr(0, colon);
+  const bool path = colon != std::string_view::npos;
+  if (path) out.path = text.substr(colon + 1);
+  if (word == "inproc") out.where = Where::kInProcess;
+  if (word == "host") out.where = Where::kHost;
+  if (word == "auto") out.where = Where::kAuto;
+  if (path && (out.path.empty() || out.path[0] != '/' || word == "inproc")) return false;
+  return word == "inproc" || word == "host" || word == "auto";
+}
+
+namespace {
+
 // False: `text` is not allowed, `config` is as before.
 bool assign(Config& config, const Row& row, std::string_view text) {
   text = trim(text);
@@ -190,6 +206,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   const auto s = std::get<std::string Config::*>(row.field);
   if (s == &Config::rack && !text.empty() && !is_rack_name(text)) return false;
   if (s == &Config::aggregators) return assign_aggregators(config, text);
+  if (EngineChoice choice; s == &Config::engine && !EngineChoice::parse(text, choice)) return false;
   if (row.choices.empty()) {
     config.*s = std::string(text);
     return true;
@@ -201,10 +218,17 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   return true;
 }
 
+// Which part of a list is wrong, and why; "": it is no list.
+std::string reason_of(const Row& row, const std::string& text) {
+  if (row.info.name != std::string_view("aggregators")) return "";
+  const Status status = parse_net_addresses(trim(text), kMostAggregators).status();
+  return status.ok() ? "" : " (" + status.message() + ")";
+}
+
 Status refused(const Row& row, const std::string& text, const std::string& source) {
   return Status(Code::kInvalidArgument, std::string("setting ") + row.info.name + ": \"" + text +
-                                            "\" from " + source +
-                                            " is not valid; allowed: " + allowed(row));
+                                            "\" from " + source + " is not valid" +
+                                            reason_of(row, text) + "; allowed: " + allowed(row));
 }
 
 // Levenshtein distance: insertions, deletions and substitutions that make b of a.

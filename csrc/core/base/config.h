@@ -114,6 +114,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                   \
     "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's and to bound " \
     "the queue at a switch port; 0: an aggregator counts as fast as a rank")                       \
+  S(engine, "MCAST_ENGINE", "inproc", false, false,                                                \
+    "who runs the network: inproc: this process; host: the engine of this host, \"host:PATH\" "    \
+    "at that socket, or an error; auto, \"auto:PATH\": the engine where one answers and the "      \
+    "group may have several hosts, else this process. Experimental")                               \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \
@@ -135,6 +139,18 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                       \
     "time that close and exit wait for small operations to be confirmed, ms")                      \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
+
+// Where an engine of the host listens, unless somebody says otherwise.
+inline constexpr const char* kDefaultEnginePath = "/run/torch-mcast/engine.sock";
+
+// The setting `engine`.
+struct EngineChoice {
+  enum class Where : uint8_t { kInProcess, kHost, kAuto } where = Where::kInProcess;
+  std::string path = kDefaultEnginePath;
+
+  // False: it is none.
+  static bool parse(std::string_view text, EngineChoice& out);
+};
 
 // Addresses in the setting `aggregators`, at most.
 inline constexpr size_t kMostAggregators = 64;

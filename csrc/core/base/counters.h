@@ -88,6 +88,7 @@ namespace mcast {
   X(agg_malformed, "frames of aggregation that broke the protocol")                     \
   X(agg_declined, "operations that a station did not fold")                             \
   X(agg_held, "results that a station could not send at once")                          \
+  X(agg_staged_bytes, "bytes that a station copied, since their turn had not come")     \
   X(agg_idle, "times a station told that contributions to a segment stay away")
 
 enum class Counter : uint16_t {

@@ -76,5 +76,12 @@ constexpr bool reducible(Element e, Reduction r) noexcept {
       return true;
   }
 }
+// The same of codes from elsewhere, which may be no element and no reduction.
+constexpr bool reducible(uint8_t element, uint8_t reduction) noexcept {
+  return element_size(static_cast<Element>(element)) != 0 &&
+         reduction >= static_cast<uint8_t>(Reduction::kSum) &&
+         reduction <= static_cast<uint8_t>(Reduction::kPremulSum) &&
+         reducible(static_cast<Element>(element), static_cast<Reduction>(reduction));
+}
 
 }  // namespace mcast

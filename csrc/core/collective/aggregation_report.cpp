@@ -14,7 +14,7 @@ AggregationReport GroupCore::aggregation_report(Nanos now) const {
     plan.bytes = planned.bytes;
     plan.placement = planned.placement;
     for (const Station& s : planned.stations) {
-      plan.stations.push_back({roster_.address_of(s.member), s.capacity, s.out});
+      plan.stations.push_back({stations_.roster().address_of(s.member), s.capacity, s.out});
     }
   }
   report.waiting = stations_.stragglers().oldest(g_.ops.base(), now);

@@ -21,22 +21,10 @@
 namespace mcast {
 namespace {
 
-std::string ranks_text(const std::vector<Member>& ranks) {
-  std::string text;
-  for (const Member m : ranks) text += (text.empty() ? "" : ", ") + std::to_string(m);
-  return text;
-}
-
 // Of memory that is not initialized: whoever stands in writes all of it before anybody reads it.
 Slice scratch_of(size_t bytes) {
   const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
   return {std::make_shared<Region>(memory.get(), bytes, memory), 0, bytes};
-}
-
-bool all_readable(const ReduceArgs& args) {
-  return std::all_of(args.inputs.begin(), args.inputs.end(), [](const Slice& s) {
-    return !s.region || s.offset + s.length <= s.region->readable();
-  });
 }
 
 }  // namespace
@@ -46,14 +34,9 @@ bool Excuses::served(const wire::Descriptor& d) const {
   if (g_.params.partial == 0 || !g_.reductions.hosts.flat() || d.bytes == 0) return false;
   if (!g_.params.agreed.racks.flat()) return false;
   if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) return false;
-  const auto element = static_cast<Element>(d.element);
-  const auto reduction = static_cast<Reduction>(d.reduction);
-  const size_t each = element_size(element);
-  if (each == 0 || reduction < Reduction::kSum || reduction > Reduction::kPremulSum ||
-      !reducible(element, reduction) || d.bytes % each != 0 ||
-      d.bytes > max_block(g_.params.agreed)) {
-    return false;
-  }
+  if (!reducible(d.element, d.reduction)) return false;
+  const size_t each = element_size(static_cast<Element>(d.element));
+  if (d.bytes % each != 0 || d.bytes > max_block(g_.params.agreed)) return false;
   const ReduceWay way = make_plan(d, g_.params.agreed, each).reduce.way;
   return way == ReduceWay::kScatter || way == ReduceWay::kGather;
 }
@@ -130,7 +113,8 @@ std::optional<Post> Excuses::begin(Sequence sequence, const wire::Descriptor& de
 // Yes is for good: the stand-in is the rank's part in the operation.
 std::optional<Post> Excuses::answer(Sequence sequence, const wire::Descriptor& descriptor,
                                     Nanos now) {
-  const bool excused = sequence == g_.next_sequence() && memory_ + descriptor.bytes <= kMostMemory;
+  const bool excused =
+      sequence == g_.next_sequence() && memory_ + descriptor.bytes <= g_.params.partial_memory;
   if (g_.tree.is_top(g_.self)) {
     on_answer(g_.self, excused, now);
   } else {
@@ -237,17 +221,18 @@ void Excuses::adopt(Post call) {
 
 // A call ends when its input is not written any more either: it may still be on its way from a
 // device.
-void Excuses::collect(std::vector<Ended>& out) {
+void Excuses::collect() {
   for (auto at = stand_ins_.begin(); at != stand_ins_.end();) {
     StandIn& standing = at->second;
     const bool failed = standing.over && (!standing.over->ok() || g_.failed());
-    if (!standing.call || !standing.over || (!failed && !all_readable(*standing.call->reduce))) {
+    if (!standing.call || !standing.over ||
+        (!failed && !standing.call->reduce->inputs_readable())) {
       at++;
       continue;
     }
     Status status = failed && standing.over->ok() ? g_.failure() : *standing.over;
     if (!failed) hand_over(standing);
-    out.emplace_back(std::move(standing.call->done), std::move(status));
+    g_.ended.emplace_back(std::move(standing.call->done), std::move(status));
     memory_ -= standing.descriptor.bytes;
     at = stand_ins_.erase(at);
   }

@@ -27,9 +27,6 @@ namespace mcast {
 
 class Excuses {
  public:
-  // Results that wait for their calls here, bytes: more is not excused.
-  static constexpr size_t kMostMemory = 256u << 20;
-
   Excuses(GroupContext& context, Reductions& reductions, Stations& stations)
       : g_(context), reductions_(reductions), stations_(stations) {}
 
@@ -46,9 +43,8 @@ class Excuses {
   // A call that a stand-in has taken the place of.
   bool holds(Sequence sequence) const { return stand_ins_.count(sequence) > 0; }
   void adopt(Post call);
-  // What has ended of these, for the caller to deliver. With every turn, and after deliveries.
-  using Ended = std::pair<std::function<void(const Status&)>, Status>;
-  void collect(std::vector<Ended>& out);
+  // What has ended of these is queued for its callback. With every turn, and after deliveries.
+  void collect();
 
   const AggregationReport::Partial& report() const { return report_; }
 

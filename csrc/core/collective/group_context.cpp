@@ -164,9 +164,9 @@ void GroupContext::drive_suspicion(Nanos now) {
 }
 
 const std::vector<Sequence>& GroupContext::take_maybe_complete() {
-  taken_.clear();
-  taken_.swap(maybe_complete_);
-  return taken_;
+  maybe_complete_.taken.clear();
+  maybe_complete_.taken.swap(maybe_complete_.noted);
+  return maybe_complete_.taken;
 }
 
 void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,

@@ -59,6 +59,8 @@ class GroupContext {
   std::deque<Post> deferred;  // posts that wait for a line or for room
   uint32_t unfinished = 0;    // operations whose result is not there
   uint32_t large_in_flight = 0;
+  // Results on their way to their callbacks, which GroupCore::deliver() runs.
+  std::vector<std::pair<std::function<void(const Status&)>, Status>> ended;
 
   Operation* find(Sequence sequence) { return ops.find(sequence); }
   // Of the next post.
@@ -81,7 +83,7 @@ class GroupContext {
   bool take_news_of_failure() { return std::exchange(failure_.is_news, false); }
 
   // GroupCore looks whether it is, at the end of this event.
-  void may_be_complete(const Operation& op) { maybe_complete_.push_back(op.post.sequence); }
+  void may_be_complete(const Operation& op) { maybe_complete_.noted.push_back(op.post.sequence); }
   // Those, in the order in which they were noted. Valid until the next call.
   const std::vector<Sequence>& take_maybe_complete();
 
@@ -126,7 +128,9 @@ class GroupContext {
     Status why;
     Nanos until = kNever;
   } suspicion_;
-  std::vector<Sequence> maybe_complete_, taken_;
+  struct {
+    std::vector<Sequence> noted, taken;
+  } maybe_complete_;
 };
 
 }  // namespace mcast

@@ -23,27 +23,21 @@ constexpr Sequence kMostUnreleased = 1u << 18;
 GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
     : g_(std::move(params), port, counters),
       small_(g_),
-      path_(g_),
+      membership_(g_),
+      path_(g_, membership_),
       reception_(g_, small_, path_),
       repair_(g_, reception_, small_),
       multicast_(g_, small_, reception_),
       ring_(g_),
       reductions_(g_, small_),
       stations_(g_, reductions_),
-      membership_(g_),
       inquiry_(g_, stations_.stragglers()),
       excuses_(g_, reductions_, stations_),
-      probe_(g_, membership_),
       early_(g_.size),
-      completion_(g_),
-      roster_(g_, stations_) {
-  stations_.on_lost = [this](uint32_t version, Member station, const std::string& why) {
-    roster_.on_lost(version, station, why);
-  };
-}
+      completion_(g_) {}
 
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
-  probe_.start(now, std::move(ready));
+  path_.creation().start(now, std::move(ready));
   settle(now);
 }
 
@@ -72,7 +66,7 @@ void GroupCore::post(Post post, Nanos now) {
   const bool stands_in = post.reduce && post.reduce->excused;
   if (!stands_in && excuses_.holds(post.sequence)) {
     excuses_.adopt(std::move(post));
-    excuses_.collect(ended_);
+    excuses_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     g_.deferred.push_back(std::move(post));
   } else {
@@ -107,7 +101,7 @@ void GroupCore::admit(Post post, Nanos now) {
   op.deadline =
       op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
   g_.ops.push(std::move(owned));
-  small_.on_post(op, g_.path.by_ring(sequence) ? 0 : std::min(op.plan.eager, op.plan.chunks));
+  small_.on_post(op, g_.path.by_ring(sequence) ? 0 : op.plan.ahead());
   g_.unfinished++;
   if (g_.failed()) {
     finish(op, g_.failure().with_context(op_text(op.post, now)), now);
@@ -160,6 +154,7 @@ void GroupCore::start_blocks(Operation& op, Nanos now) {
   const Plan& plan = op.plan;
   op.own.stream = op.stream_of(g_.self);
   op.receivers.reserve(plan.roots);
+  op.flow.active = ActiveStreams(plan.roots);
   for (uint32_t stream = 0; stream < plan.roots; stream++) {
     op.receivers.emplace_back(plan.chunks, ReceiverParams{plan.tolerance, g_.params.alpha});
     if (op.own.stream == stream) op.receivers.back().set_all();
@@ -232,7 +227,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   op.post.sequence = post.sequence;
   op.post.descriptor = post.descriptor;
   op.post.posted = post.posted;
-  if (post.done) ended_.emplace_back(std::move(post.done), status);
+  if (post.done) g_.ended.emplace_back(std::move(post.done), status);
 }
 
 void GroupCore::release(Sequence end, Nanos now) {
@@ -251,14 +246,14 @@ void GroupCore::release(Sequence end, Nanos now) {
 }
 
 bool GroupCore::deliver() {
-  if (ended_.empty()) return false;
-  for (const auto& [done, status] : std::exchange(ended_, {})) done(status);
-  excuses_.collect(ended_);
-  return !ended_.empty();
+  if (g_.ended.empty()) return false;
+  for (const auto& [done, status] : std::exchange(g_.ended, {})) done(status);
+  excuses_.collect();
+  return !g_.ended.empty();
 }
 
 void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos now) {
-  roster_.propose(std::move(stations));
+  stations_.roster().propose(std::move(stations));
   settle(now);
 }
 
@@ -282,7 +277,7 @@ void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
 }
 
 bool GroupCore::quiet() const {
-  return g_.failed() || (g_.ops.empty() && !probe_.under_way() && g_.deferred.empty());
+  return g_.failed() || (g_.ops.empty() && !path_.creation().under_way() && g_.deferred.empty());
 }
 
 bool GroupCore::confirmed_so_far() const {

@@ -13,14 +13,14 @@
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
-//   Stations          segments that stations of aggregators fold            stations.h
+//   Stations          segments that stations of aggregators fold; which     stations.h
+//                     stations, from which operation on                     roster_change.h
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
 //   Membership        who lives, left, is gone                              membership.h
 //   LateInquiry       who has not made the call                             late_inquiry.h
 //   Excuses           reductions that end without late ranks                excuses.h
-//   PathProbe         creation: does multicast reach everybody              path_probe.h
-//   PathSwitch        the same later; to the ring and back                  path_switch.h
-//   RosterChange      which stations fold for the group, and from when on   roster_change.h
+//   PathSwitch        does multicast reach everybody: at the creation,      path_probe.h
+//                     and later; to the ring and back                       path_switch.h
 #pragma once
 
 #include <functional>
@@ -36,13 +36,11 @@
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
 #include "collective/multicast.h"
-#include "collective/path_probe.h"
 #include "collective/path_switch.h"
 #include "collective/reception.h"
 #include "collective/reductions.h"
 #include "collective/repair.h"
 #include "collective/ring.h"
-#include "collective/roster_change.h"
 #include "collective/small_operations.h"
 #include "collective/stations.h"
 #include "protocol/early_frames.h"
@@ -62,7 +60,7 @@ class GroupCore {
   Path path() const { return g_.path.first; }
   const std::string& path_reason() const { return g_.path.reason; }
   // Before the path is decided: who keeps it open, as far as this member can tell.
-  std::string probe_text() const { return probe_.text(); }
+  std::string probe_text() const { return path_.creation().text(); }
 
   // Stations without a roster: the same at all members, before the first operation of the set.
   // at[i]: where set.stations[i] is.
@@ -112,7 +110,9 @@ class GroupCore {
   void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
   const StationTable& stations() const { return g_.stations; }
   AggregationReport aggregation_report(Nanos now) const;
-  void set_roster_listener(RosterEvents events) { roster_.set_listener(std::move(events)); }
+  void set_roster_listener(RosterEvents events) {
+    stations_.roster().set_listener(std::move(events));
+  }
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
 
@@ -131,6 +131,8 @@ class GroupCore {
   // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
   // unless much more than that is still to come.
   size_t headroom() const { return reception_.headroom(); }
+  // Bytes that are kept of operations that are not posted here; at most params().staging.
+  size_t staged_bytes() const { return reception_.staged_bytes(); }
   uint32_t unfinished() const { return g_.unfinished; }
   // Those, and the ones that wait for a line.
   size_t waiting() const { return g_.unfinished + g_.deferred.size(); }
@@ -187,6 +189,7 @@ class GroupCore {
 
   GroupContext g_;
   SmallOperations small_;
+  Membership membership_;
   PathSwitch path_;
   Reception reception_;
   Repair repair_;
@@ -194,14 +197,10 @@ class GroupCore {
   Ring ring_;
   Reductions reductions_;
   Stations stations_;
-  Membership membership_;
   LateInquiry inquiry_;
   Excuses excuses_;
-  PathProbe probe_;
   EarlyFrames early_;
   CompletionReports completion_;
-  RosterChange roster_;
-  std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_;
 };
 
 }  // namespace mcast

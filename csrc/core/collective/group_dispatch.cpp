@@ -44,13 +44,11 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kExcused}, [](C& c, F& f, B, N n) { c.excuses_.on_excused(f, n); });
     set({T::kPartial}, [](C& c, F& f, B b, N n) { c.excuses_.on_partial(f, b, n); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
-        [](C& c, F& f, B b, N n) {
-          f.sequence == 0 ? c.probe_.on_frame(f, b, n) : c.path_.on_check_frame(f, b, n);
-        });
+        [](C& c, F& f, B b, N n) { c.path_.on_probe_frame(f, b, n); });
     set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
     set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt},
-        [](C& c, F& f, B b, N n) { c.roster_.on_frame(f, b, n); });
+        [](C& c, F& f, B b, N n) { c.stations_.roster().on_frame(f, b, n); });
     set({T::kRingReady}, [](C& c, F& f, B b, N) {
       if (f.member != c.ring_.successor()) return c.g_.counters.add(Counter::malformed);
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
@@ -174,8 +172,6 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
     on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence, now);
-  } else if (header.sequence == 0) {  // a probe of the creation
-    probe_.on_probe(header.member);
   } else {
     path_.on_probe(header.member, header.sequence);
   }

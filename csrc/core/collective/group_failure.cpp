@@ -50,9 +50,9 @@ void GroupCore::tell_failure(Nanos now) {
     if (op != nullptr && !op->finished) finish(*op, why.with_context(op_text(op->post, now)), now);
   }
   for (Post& p : std::exchange(g_.deferred, {})) {
-    if (p.done) ended_.emplace_back(std::move(p.done), why.with_context(op_text(p, now)));
+    if (p.done) g_.ended.emplace_back(std::move(p.done), why.with_context(op_text(p, now)));
   }
-  probe_.give_up(why);
+  path_.creation().give_up(why);
 }
 
 void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {

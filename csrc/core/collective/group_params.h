@@ -41,6 +41,7 @@ struct GroupParams {
   Nanos probe_timeout = 2 * kSecond;
   Nanos aggregator_patience = kSecond;  // silence of a station after which it is given up
   Nanos partial = 0;  // waiting after which a reduction ends without late ranks; 0: never
+  size_t partial_memory = 256u << 20;  // of results that wait for their calls: more is not excused
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null

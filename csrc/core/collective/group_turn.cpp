@@ -13,26 +13,25 @@ constexpr int kRounds = 4;  // of visits in one turn
 }  // namespace
 
 // Something is under way that a dead member would hold up.
-bool GroupCore::active() const {
-  return !g_.ops.empty() || probe_.under_way() || path_.checking() || g_.switching();
-}
+bool GroupCore::active() const { return !g_.ops.empty() || path_.probing() || g_.switching(); }
 
 // One row for each timer: when it is due, and what happens then. The acts look for themselves
 // whether they are due, since some of them are also moved by what arrives.
 std::span<const GroupCore::Timer> GroupCore::timers() {
   static constexpr Timer kTimers[] = {
-      {[](const GroupCore& c) { return c.probe_.deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.probe_.drive(now); }},
+      {[](const GroupCore& c) { return c.path_.creation().deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.path_.creation().drive(now); }},
       {[](const GroupCore& c) { return c.path_.deadline(); },
        [](GroupCore& c, Nanos now, bool) {
          if (c.path_.checking() || !c.g_.ops.empty()) c.path_.drive(now);
        }},
-      {[](const GroupCore& c) { return c.roster_.deadline(); },
+      {[](const GroupCore& c) { return c.stations_.roster().deadline(); },
        [](GroupCore& c, Nanos now, bool) {
-         c.roster_.drive(now);
-         if (c.roster_.wants_line() && !c.path_.checking() &&
+         RosterChange& roster = c.stations_.roster();
+         roster.drive(now);
+         if (roster.wants_line() && !c.path_.checking() &&
              !c.membership_.misses(c.g_.next_sequence())) {
-           c.roster_.draw(now);
+           roster.draw(now);
          }
        }},
       {[](const GroupCore& c) { return c.small_.deadline(); },
@@ -61,7 +60,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
-  excuses_.collect(ended_);
+  excuses_.collect();
   if (g_.failed()) {
     g_.ops.clear();
     return false;
@@ -91,7 +90,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
 }
 
 Nanos GroupCore::deadline(Nanos now) const {
-  if (!ended_.empty()) return now;
+  if (!g_.ended.empty()) return now;
   if (g_.failed()) return g_.ops.empty() ? kNever : now;
   if (g_.ops.touched()) return now;
   Nanos next = g_.ops.deadline();
@@ -173,7 +172,9 @@ Nanos GroupCore::op_deadline(const Operation& op) const {
   if (op.reduce) next = std::min(next, op.reduce->inputs.refused_until);
   if (op.receiving == 0 || !op.fetch) return next;
   next = std::min(next, op.fetch->deadline());
-  for (const BlockReceiver& r : op.receivers) next = std::min(next, r.deadline());
+  for (const uint32_t stream : op.flow.active.list()) {
+    next = std::min(next, op.receivers[stream].deadline());
+  }
   return next;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "collective/report.h"
+
 namespace mcast {
 namespace {
 
@@ -81,20 +83,17 @@ void LateInquiry::on_where(const Frame& header, Nanos now) {
 }
 
 void LateInquiry::name_late(Nanos now) {
-  std::string late, unresponsive;
+  std::vector<Member> late, unresponsive;
   Member culprit = kNoMember;
-  const auto name = [&culprit](std::string& list, size_t m) {
-    if (culprit == kNoMember) culprit = static_cast<Member>(m);
-    list += (list.empty() ? "" : ", ") + std::to_string(m);
-  };
   for (size_t m = 0; m < where_.size(); m++) {
-    if (where_[m] == 0) name(late, m);
-    if (where_[m] < 0) name(unresponsive, m);
+    if (where_[m] > 0) continue;
+    if (culprit == kNoMember) culprit = static_cast<Member>(m);
+    (where_[m] == 0 ? late : unresponsive).push_back(static_cast<Member>(m));
   }
   std::string text = "operation " + std::to_string(sequence_) + what_ + ": ";
-  if (!late.empty()) text += "rank(s) " + late + " have not called it";
+  if (!late.empty()) text += "rank(s) " + ranks_text(late) + " have not called it";
   if (!unresponsive.empty())
-    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + unresponsive +
+    text += std::string(late.empty() ? "" : "; ") + "rank(s) " + ranks_text(unresponsive) +
             " have not answered for " + seconds_text(kInquiry);
   if (late.empty() && unresponsive.empty()) {
     text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +

@@ -1,7 +1,7 @@
 // Line: all members agree on the operation from which something holds, in the middle of a group's
-// life: another path (path_switch.h), other stations (roster.h). They stop starting operations, the
-// top hears how far anybody has started, and draws the line behind that. One line is drawn at a
-// time; who draws at the top sees to that (GroupContext::switching()).
+// life: another path (path_switch.h), other stations (roster_change.h). They stop starting
+// operations, the top hears how far anybody has started, and draws the line behind that. One line
+// is drawn at a time; who draws at the top sees to that (GroupContext::switching()).
 //
 // Threads: the lane's.
 #pragma once

@@ -2,8 +2,8 @@
 //   1. Every member tells the top of the control tree that it is there and how much it can take
 //      (multicast_credit.cpp).
 //   2. Each root sends its block once, within its window and its turn: a large all-gather takes
-//   turns
-//      in chains, otherwise roots that send at once are kept in step (protocol/skew_limiter.h).
+//      turns in chains, otherwise roots that send at once are kept in step
+//      (protocol/skew_limiter.h).
 //   3. Losses are repaired (repair.h), the completion tree says that everybody has everything.
 // Cost, n bytes in all, P members: a root's link carries its own block out, n / P (broadcast: n),
 // and every link n - n / P in (broadcast: n); the switch makes the copies. Memory traffic per byte:

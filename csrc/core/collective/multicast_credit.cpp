@@ -27,20 +27,27 @@ void Multicast::report_credit(Operation& op, bool first) {
   const uint32_t groups = std::max(1u, g_.port.busy_groups());
   const Chunk share = groups == 1 ? plan.widest : std::max<Chunk>(least, plan.window / groups);
   if (first && share == least && least < plan.window) g_.counters.add(Counter::budget_overcommits);
-  for (uint32_t stream = 0; stream < plan.roots; stream++) {
-    if (op.own.stream == stream) {
-      if (first) op.flow.credit->set_own(stream, CreditTree::unbounded());
-      continue;
-    }
+  const auto report = [&](uint32_t stream) {
     const BlockReceiver& r = op.receivers[stream];
-    const Chunk high_water = r.high_water();
-    const bool ended = high_water == plan.chunks && op.flow.reported[stream] != high_water;
-    if (!first && !ended && high_water - op.flow.reported[stream] < plan.quantum) continue;
-    op.flow.reported[stream] = high_water;
+    op.flow.reported[stream] = r.high_water();
     const uint64_t limit =
-        std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(high_water) + share);
-    op.flow.credit->set_own(stream, {high_water, static_cast<Chunk>(limit), r.lost()});
+        std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(r.high_water()) + share);
+    op.flow.credit->set_own(stream, {r.high_water(), static_cast<Chunk>(limit), r.lost()});
+  };
+  if (first) {
+    for (uint32_t stream = 0; stream < plan.roots; stream++) {
+      if (op.own.stream != stream) report(stream);
+    }
+    if (op.own.stream) op.flow.credit->set_own(*op.own.stream, CreditTree::unbounded());
+    return;
   }
+  op.flow.active.visit([&](uint32_t stream) {
+    const BlockReceiver& r = op.receivers[stream];
+    const Chunk news = r.high_water() - op.flow.reported[stream];
+    const bool ended = r.high_water() == plan.chunks;
+    if (news >= plan.quantum || (ended && news > 0)) report(stream);
+    return !(ended && r.complete());
+  });
 }
 
 void Multicast::drive_credit(Operation& op, Nanos now) {

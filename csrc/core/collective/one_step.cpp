@@ -1,9 +1,8 @@
 // Small all_reduce: everybody multicasts its input, and everybody folds all of them.
 //   1. A member copies its input, once it can be read, and multicasts the copy like the block of a
 //      small all-gather. The others' inputs arrive in memory beside it.
-//   2. When all are here it folds each element in the order of the owner that it has in two steps,
-//   so
-//      results are the same bits on all ranks and by either way.
+//   2. When all are here it folds each element in the order of the owner that it has in two
+//      steps, so results are the same bits on all ranks and by either way.
 // Cost, n bytes of input, P members: one step; every link carries n out and n (P - 1) in. Memory of
 // n P bytes at every member, so make_plan() chooses it for small n P only.
 #include "collective/one_step.h"

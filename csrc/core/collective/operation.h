@@ -2,16 +2,19 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/landing.h"
 #include "base/region.h"
 #include "base/status.h"
 #include "collective/plan.h"
 #include "collective/reduce_run.h"
+#include "protocol/active_streams.h"
 #include "protocol/block_receiver.h"
 #include "protocol/block_sender.h"
 #include "protocol/chain.h"
@@ -35,6 +38,9 @@ struct Post {
   // Completed ends of the outputs, if asked for: (stream, bytes final from its start).
   std::function<void(uint32_t, uint64_t)> on_completed;
   size_t completed_step = 1;
+  // If there is one, bytes of outputs that come over the network go there and not to the outputs,
+  // where they can be read nevertheless.
+  std::shared_ptr<Landing> landing;
   // Calls on_completed, which must be there, if what is final of an output of `end` bytes has
   // passed a multiple of completed_step on its way from `before` to `after`, or is all of it.
   void raise_completed(uint32_t stream, uint64_t before, uint64_t after, uint64_t end) const;
@@ -56,6 +62,7 @@ std::string describe_failed(const Post& post, const std::string& group, Member s
 struct RingBlock {
   uint64_t available = 0;  // bytes here, in order
   uint64_t forwarded = 0;  // bytes handed to the successor
+  bool listed = false;     // in Ring::turns
 };
 
 struct Operation {
@@ -90,8 +97,9 @@ struct Operation {
   std::vector<Chunk> final_to;  // by stream: no hole below; only if completed ends are asked for
   std::optional<FetchClient> fetch;
 
-  // What paces large blocks.
+  // What is on its way, and what paces large blocks.
   struct Flow {
+    ActiveStreams active;  // that were heard, and are not complete or not reported to be
     std::optional<CreditTree> credit;
     std::vector<Chunk> reported;  // by stream: high-water mark at the last own credit report
     std::optional<Chains> chains;
@@ -102,7 +110,7 @@ struct Operation {
   struct Ring {
     std::vector<RingBlock> blocks;  // by stream
     bool open = false;              // the successor has posted the operation
-    uint32_t next = 0;              // stream to serve next, for fairness
+    std::deque<uint32_t> turns;     // streams of which there may be something to pass on
   } ring;
 
   std::unique_ptr<ReduceRun> reduce;          // reductions

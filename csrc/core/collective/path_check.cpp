@@ -7,7 +7,6 @@
 // something to do.
 #include <algorithm>
 
-#include "collective/path_probe.h"
 #include "collective/path_switch.h"
 
 namespace mcast {
@@ -84,7 +83,8 @@ void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
   begin(true, suspicion_ + " (" + why + ")", now);
 }
 
-void PathSwitch::on_check_frame(const Frame& header, ConstBytes body, Nanos now) {
+void PathSwitch::on_probe_frame(const Frame& header, ConstBytes body, Nanos now) {
+  if (header.sequence == 0) return creation_.on_frame(header, body, now);
   using wire::FrameType;
   const bool up = header.type == FrameType::kProbeStatus;
   const bool known = up ? g_.tree.is_child(header.member, g_.self) : g_.from_parent(header.member);

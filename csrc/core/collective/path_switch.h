@@ -1,4 +1,5 @@
-// PathSwitch: from multicast to the ring in the middle of a group's life, and back.
+// PathSwitch: whether a group's streams go by multicast or by the ring. Decided when the group is
+// made (path_probe.h), changed in the middle of its life: from multicast to the ring, and back.
 //
 // Threads: the lane's.
 #pragma once
@@ -10,6 +11,8 @@
 
 #include "collective/group_context.h"
 #include "collective/line.h"
+#include "collective/membership.h"
+#include "collective/path_probe.h"
 #include "protocol/probe.h"
 #include "protocol/reachability_monitor.h"
 
@@ -17,8 +20,9 @@ namespace mcast {
 
 class PathSwitch {
  public:
-  explicit PathSwitch(GroupContext& context)
+  PathSwitch(GroupContext& context, Membership& membership)
       : g_(context),
+        creation_(context, membership),
         reachability_(context.size),
         line_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
                         wire::FrameType::kSwitchAt}) {}
@@ -27,6 +31,12 @@ class PathSwitch {
   void set_listener(std::function<void(const std::string& path, const std::string& why)> listener) {
     on_change_ = std::move(listener);
   }
+
+  // When the group is made.
+  PathProbe& creation() { return creation_; }
+  const PathProbe& creation() const { return creation_; }
+  // Now or later: it is being found out whether multicast reaches everybody.
+  bool probing() const { return creation_.under_way() || checking(); }
 
   // Something of `from` has come by multicast.
   void on_heard(Member from, Sequence sequence) { reachability_.on_heard(from, sequence); }
@@ -37,12 +47,16 @@ class PathSwitch {
   bool checking() const { return check_.has_value(); }
   void drive(Nanos now);
   Nanos deadline() const { return check_ ? check_->deadline() : kNever; }
+  // Probes and their frames; round 0 is the creation's.
   void on_probe(Member from, uint32_t round) {
+    if (round == 0) return creation_.on_probe(from);
     if (check_ && round == round_) check_->on_probe(from);
   }
 
   using Frame = wire::FrameHeader;
-  void on_check_frame(const Frame& header, ConstBytes body, Nanos now);
+  void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
+
+  // path_switch.cpp: what has been agreed, or is being
   void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
 
  private:
@@ -59,6 +73,7 @@ class PathSwitch {
   void end_round(bool heard, const std::string& why, Nanos now);
 
   GroupContext& g_;
+  PathProbe creation_;
   ReachabilityMonitor reachability_;
   std::optional<ReachProbe> check_;  // a round of asking
   uint32_t round_ = 0;

@@ -79,6 +79,9 @@ struct Plan {
            static_cast<size_t>(r.first) * chunk;
   }
   bool trivial() const { return chunks == 0; }
+  // Chunks of each stream that leave before credit, so that a member that is late must keep them.
+  // A small stream does so whole, also where it is shorter than a chunk of which `eager` has none.
+  Chunk ahead() const { return small ? chunks : std::min(eager, chunks); }
   // The only stream is the root's.
   bool one_root() const {
     return !wire::is_reduction(descriptor.kind) && wire::is_rooted(descriptor.kind);

@@ -94,6 +94,7 @@ void Reception::on_position(Sequence sequence, Member root, uint32_t descriptor,
   const auto stream = op->stream_of(root);
   if (!stream || stream == op->own.stream) return;
   op->receivers[*stream].on_position(sent, now);
+  op->flow.active.add(*stream);
   g_.ops.touch(*op);
 }
 
@@ -104,9 +105,15 @@ bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes pa
     g_.counters.add(Counter::duplicates);
     return false;
   }
-  std::byte* const to = op.destination(stream) + static_cast<size_t>(chunk) * op.plan.chunk;
-  copy_result(to, payload.data(), payload.size(), op.plan.block * op.receivers.size());
+  const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
+  if (op.post.landing) {
+    op.post.landing->place(stream, offset, payload);
+  } else {
+    copy_result(op.destination(stream) + offset, payload.data(), payload.size(),
+                op.plan.block * op.receivers.size());
+  }
   receiver.accept(chunk, live, now);
+  op.flow.active.add(stream);
   if (op.first_byte == kNever) op.first_byte = now;
   op.last_byte = now;
   g_.counters.add(Counter::chunks_placed);
@@ -160,9 +167,14 @@ size_t Reception::headroom() const {
     const Operation* const op = g_.ops.find(s);
     if (!op->plan.large || op->receiving == 0 || !op->ring.blocks.empty()) continue;
     uint64_t coming = 0;
-    for (const BlockReceiver& r : op->receivers) {
-      if (!r.complete()) coming += r.chunks() - r.high_water();
+    uint32_t unheard = op->receiving;
+    for (const uint32_t stream : op->flow.active.list()) {
+      const BlockReceiver& r = op->receivers[stream];
+      if (r.complete()) continue;
+      coming += r.chunks() - r.high_water();
+      unheard--;
     }
+    coming += uint64_t{unheard} * op->plan.chunks;
     const uint64_t window = uint64_t{op->plan.window} * op->plan.chains;
     return coming < window ? 0 : window / kParts * op->plan.chunk;
   }

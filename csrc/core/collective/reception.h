@@ -31,6 +31,8 @@ class Reception {
   // The operation has been posted: what came before takes its place.
   void replay_staged(Operation& op, Nanos now);
 
+  // Bytes of memory for what came before its operation was posted.
+  size_t staged_bytes() const { return staging_.bytes(); }
   // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
   // unless much more than that is still to come.
   size_t headroom() const;

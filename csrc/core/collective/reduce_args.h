@@ -1,6 +1,7 @@
 // What the poster of a reduction hands over.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "base/element.h"
@@ -17,6 +18,13 @@ struct ReduceArgs {
                               // away from the root)
   // This rank takes part without its input (collective/excuses.h): nobody reads it.
   bool excused = false;
+
+  // All of the inputs can be read: none is on its way from a device.
+  bool inputs_readable() const {
+    return std::all_of(inputs.begin(), inputs.end(), [](const Slice& s) {
+      return !s.region || s.offset + s.length <= s.region->readable();
+    });
+  }
 };
 
 }  // namespace mcast

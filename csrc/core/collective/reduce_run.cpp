@@ -204,12 +204,6 @@ std::optional<ConstBytes> ReduceRun::payload(Member m, size_t offset, size_t byt
   return contribution(m).bytes().subspan(offset, bytes);
 }
 
-bool ReduceRun::all_readable() const {
-  return std::all_of(args_.inputs.begin(), args_.inputs.end(), [](const Slice& s) {
-    return !s.region || s.offset + s.length <= s.region->readable();
-  });
-}
-
 bool ReduceRun::readable(Member m, uint64_t bytes) const {
   if (host) return inputs.offered && host->all_offered() && !host->refused();
   const Slice c = contribution(m);

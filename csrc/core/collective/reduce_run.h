@@ -60,7 +60,7 @@ class ReduceRun {
   // Whether `bytes` of our contribution to member `m`, from its start, can be read.
   bool readable(Member m, uint64_t bytes) const;
   // Our input can be read whole.
-  bool all_readable() const;
+  bool all_readable() const { return args_.inputs_readable(); }
   // Our contribution to member `m`, folded with those of the other ranks of this host where that is
   // done; only what is readable(). Valid until the next call. Nothing: host->refused().
   std::optional<ConstBytes> payload(Member m, size_t offset, size_t bytes);
@@ -81,9 +81,9 @@ class ReduceRun {
   // We take part without our input.
   bool excused() const { return own_.excused; }
 
-  // A station's fold of a segment of our block; `partial`: all but our contribution, which is
-  // readable(). False: it is not awaited, or has another length.
-  bool place(uint32_t segment, bool partial, ConstBytes payload);
+  // A station's fold of a segment of our block; `of_others`: of all but our contribution, which
+  // is readable(). False: it is not awaited, or has another length.
+  bool place(uint32_t segment, bool of_others, ConstBytes payload);
 
   // Everything is here: the last step, into the caller's memory.
   void conclude();

@@ -1,9 +1,8 @@
 // Reductions by contributions to owners.
 //   1. Every member owns one block. It grants the others a few segments at a time
-//   (reduce_grants.cpp),
-//      and each sends it theirs. Small blocks are sent unasked, within an allowance per owner that
-//      operations give back when they are complete everywhere, so what an owner must keep before
-//      its own call is bounded.
+//      (reduce_grants.cpp), and each sends it theirs. Small blocks are sent unasked, within an
+//      allowance per owner that operations give back when they are complete everywhere, so what an
+//      owner must keep before its own call is bounded.
 //   2. The owner folds what comes in the order of the setting `fold`, so results are the same bits
 //      on all ranks and in all runs.
 //   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final

@@ -12,9 +12,9 @@ constexpr size_t kMostAsked = 256u << 10;  // bytes of one request
 }  // namespace
 
 void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
-  for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
+  op.flow.active.visit([&](uint32_t stream) {
     BlockReceiver& receiver = op.receivers[stream];
-    if (receiver.complete()) continue;
+    if (receiver.complete()) return op.flow.credit.has_value();  // which reports its end
     ranges_.clear();
     bool cutoff = false;
     receiver.detect(now, drained, ranges_, cutoff);
@@ -23,7 +23,8 @@ void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
       g_.counters.add(Counter::gaps, r.size());
       op.fetch->want(op.member_of(stream), r);
     }
-  }
+    return true;
+  });
 }
 
 void Repair::start(Operation& op) {

@@ -11,4 +11,10 @@ Status differs(Sequence sequence, Member self, const std::string& ours, Member o
                                      " called " + theirs);
 }
 
+std::string ranks_text(const std::vector<Member>& ranks) {
+  std::string text;
+  for (const Member m : ranks) text += (text.empty() ? "" : ", ") + std::to_string(m);
+  return text;
+}
+
 }  // namespace mcast

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/trace.h"
@@ -13,6 +14,9 @@ namespace mcast {
 // kMismatch: `self` and `other` called different things as operation `sequence`.
 Status differs(Sequence sequence, Member self, const std::string& ours, Member other,
                const std::string& theirs);
+
+// "1, 5, 7".
+std::string ranks_text(const std::vector<Member>& ranks);
 
 // `operation`: post, first_byte, last_byte; `params`: name, self, lane.
 template <typename Operation, typename Params>

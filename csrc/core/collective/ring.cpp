@@ -2,8 +2,7 @@
 // baseline of the benchmark.
 //   1. Each member tells its predecessor that it has posted the operation; nothing is sent to it
 //      before, so arriving data always has its place.
-//   2. Every block travels from its root around the ring in pieces: a member passes on what it
-//   has
+//   2. Every block travels from its root around the ring in pieces: a member passes on what it has
 //      received in order, unless its successor is the block's root; all blocks in turn. The
 //      transport's queue bounds what is in flight.
 // Cost, n bytes in all, P members: every link carries n - n / P out and in (broadcast: n, all but
@@ -24,9 +23,20 @@ constexpr size_t kRingQueue = 256u << 10;
 
 void Ring::start(Operation& op) {
   op.ring.blocks.resize(op.plan.roots);
-  if (op.own.stream) op.ring.blocks[*op.own.stream].available = op.plan.block;
+  if (op.own.stream) {
+    op.ring.blocks[*op.own.stream].available = op.plan.block;
+    list(op, *op.own.stream);
+  }
   g_.send_frame(predecessor(), Channel::kControl, wire::FrameType::kRingReady, op.post.sequence,
                 op.plan.hash);
+}
+
+// Of this block there is something to pass on, unless the successor is its root.
+void Ring::list(Operation& op, uint32_t stream) const {
+  RingBlock& block = op.ring.blocks[stream];
+  if (block.listed || op.member_of(stream) == successor()) return;
+  block.listed = true;
+  op.ring.turns.push_back(stream);
 }
 
 bool Ring::forwarded(const Operation& op) const {
@@ -37,6 +47,17 @@ bool Ring::forwarded(const Operation& op) const {
   return true;
 }
 
+void Ring::pass_on(Operation& op, uint32_t stream, uint64_t end) {
+  RingBlock& block = op.ring.blocks[stream];
+  const size_t length = std::min<uint64_t>(kRingPiece, end - block.forwarded);
+  wire::Writer head;
+  wire::put_ring_head(head, op.member_of(stream), block.forwarded);
+  g_.send_frame(successor(), Channel::kRepair, wire::FrameType::kRingData, op.post.sequence,
+                op.plan.hash, head.bytes(), op.source(stream).subspan(block.forwarded, length));
+  g_.counters.add(Counter::ring_bytes_sent, length);
+  block.forwarded += length;
+}
+
 void Ring::on_ready(Operation& op) {
   op.ring.open = true;
   g_.ops.touch(op);
@@ -44,31 +65,24 @@ void Ring::on_ready(Operation& op) {
 
 bool Ring::pump(Operation& op) {
   if (!op.ring.open || op.local_complete) return false;
-  const auto streams = static_cast<uint32_t>(op.ring.blocks.size());
-  uint32_t idle = 0;
   bool full = false;
-  while (idle < streams) {
-    if (g_.port.queued(successor(), Channel::kRepair) >= kRingQueue) {
-      full = true;
-      break;
-    }
-    const uint32_t stream = op.ring.next;
-    op.ring.next = (op.ring.next + 1) % streams;
+  for (size_t idle = 0; idle < op.ring.turns.size();) {
+    full = g_.port.queued(successor(), Channel::kRepair) >= kRingQueue;
+    if (full) break;
+    const uint32_t stream = op.ring.turns.front();
+    op.ring.turns.pop_front();
     RingBlock& block = op.ring.blocks[stream];
+    block.listed = false;
     uint64_t end = block.available;
     if (op.own.stream == stream) end = std::min(end, op.readable());
-    if (op.member_of(stream) == successor() || block.forwarded >= end) {
+    if (block.forwarded < end) {
+      pass_on(op, stream, end);
+      idle = 0;
+    } else {
       idle++;
-      continue;
     }
-    idle = 0;
-    const size_t length = std::min<uint64_t>(kRingPiece, end - block.forwarded);
-    wire::Writer head;
-    wire::put_ring_head(head, op.member_of(stream), block.forwarded);
-    g_.send_frame(successor(), Channel::kRepair, wire::FrameType::kRingData, op.post.sequence,
-                  op.plan.hash, head.bytes(), op.source(stream).subspan(block.forwarded, length));
-    g_.counters.add(Counter::ring_bytes_sent, length);
-    block.forwarded += length;
+    // What comes lists it again; nothing tells us that a staged source has become readable.
+    if (block.forwarded < (op.own.stream == stream ? op.plan.block : end)) list(op, stream);
   }
   g_.may_be_complete(op);
   // A full queue drains without us being told at once; look again soon.
@@ -92,10 +106,15 @@ void Ring::on_data(const Frame& header, ConstBytes body, Nanos now) {
             header.member);
     return;
   }
-  std::memcpy(op->destination(*stream) + data.offset, data.payload.data(), data.payload.size());
+  if (op->post.landing) {
+    op->post.landing->place(*stream, data.offset, data.payload);
+  } else {
+    std::memcpy(op->destination(*stream) + data.offset, data.payload.data(), data.payload.size());
+  }
   op->first_byte = std::min(op->first_byte, now);
   op->last_byte = now;
   op->ring.blocks[*stream].available += data.payload.size();
+  list(*op, *stream);
   g_.ops.touch(*op);
   if (!op->final_to.empty()) {
     op->raise_completed(*stream, data.offset, op->ring.blocks[*stream].available);

@@ -26,6 +26,10 @@ class Ring {
   bool forwarded(const Operation& op) const;
 
  private:
+  void list(Operation& op, uint32_t stream) const;
+  // Sends one piece of the block, whose first `end` bytes are here.
+  void pass_on(Operation& op, uint32_t stream, uint64_t end);
+
   GroupContext& g_;
 };
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/stations.h"
 #include "wire/station_hash.h"
 
 namespace mcast {

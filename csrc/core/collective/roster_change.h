@@ -14,7 +14,6 @@
 
 #include "collective/group_context.h"
 #include "collective/line.h"
-#include "collective/stations.h"
 #include "wire/aggregation.h"
 
 namespace mcast {
@@ -29,6 +28,8 @@ struct RosterEvents {
   // No operation uses it any more and no rank speaks to it.
   std::function<void(uint64_t uid)> parted;
 };
+
+class Stations;
 
 class RosterChange {
  public:
@@ -51,7 +52,8 @@ class RosterChange {
 
   // Roster, RosterReach, RosterLine, RosterReady, RosterAt of a rank.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
-  // Stations has noted the loss, here or by another rank's word.
+  // Stations has noted the loss, here or by another rank's word. Once for each rank that learns of
+  // it.
   void on_lost(uint32_t version, Member station, const std::string& why);
 
   // For people.

@@ -108,6 +108,7 @@ void SmallOperations::note_sent(Member root, Sequence end, Nanos now) {
     const auto stream = op->stream_of(root);
     if (!stream || op->receivers[*stream].complete()) continue;
     op->receivers[*stream].on_position(op->plan.chunks, now);
+    op->flow.active.add(*stream);
     g_.ops.touch(*op);
   }
 }
@@ -121,6 +122,7 @@ void SmallOperations::learn_sent(Operation& op, Nanos now) {
     // What has been asked for already gets its time to come.
     const bool asked = sent_.asked(root, op.post.sequence);
     op.receivers[stream].on_position(op.plan.chunks, asked ? now : sent_.since(root));
+    op.flow.active.add(stream);
   }
 }
 

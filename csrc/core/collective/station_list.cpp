@@ -2,16 +2,21 @@
 // leaf's has entries of several stations at the top, each with its number there.
 #include "collective/station_list.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "base/reduce_kernels.h"
 
 namespace mcast {
 namespace {
 
 class DealtList final : public aggregation::WorkList {
  public:
-  DealtList(StationDeal deal, uint16_t index) : deal_(std::move(deal)), index_(index) {}
+  DealtList(StationDeal deal, uint16_t index, size_t memory)
+      : deal_(std::move(deal)), index_(index), memory_(memory) {}
 
+  size_t memory() const override { return memory_; }
   uint32_t size() const override { return deal_.deal->length(index_); }
   aggregation::ListEntry at(uint32_t number) const override {
     const Deal::Entry entry = deal_.deal->entry(index_, number);
@@ -22,12 +27,16 @@ class DealtList final : public aggregation::WorkList {
  private:
   const StationDeal deal_;
   const uint16_t index_;
+  const size_t memory_;
 };
 
 class TreeList final : public aggregation::WorkList {
  public:
+  static constexpr size_t kEntryBytes = sizeof(aggregation::ListEntry) + sizeof(Parent);
+
   TreeList(const StationDeal& deal, const Racks& racks, std::span<const Station> stations,
-           uint16_t index) {
+           uint16_t index, size_t memory)
+      : memory_(memory) {
     std::vector<bool> top(stations.size(), true);
     for (uint16_t j = 0; j < stations.size(); j++) {
       top[j] = !deal.leaves.has(j);
@@ -38,6 +47,10 @@ class TreeList final : public aggregation::WorkList {
       if (top[j] == top[index]) continue;
       partners_.push_back({stations[j].member, top[j] ? 0 : *racks.find(stations[j].rack)});
     }
+    size_t most = deal.deal->length(index);
+    for (uint16_t j = 0; rack_ && j < stations.size(); j++) most += deal.deal->length(j);
+    entries_.reserve(most);
+    if (rack_) parents_.reserve(most);
     std::vector<uint32_t> numbers(stations.size());
     deal.deal->for_each([&](const Deal::Entry& entry, uint16_t station) {
       const uint32_t number = numbers[station]++;
@@ -51,6 +64,7 @@ class TreeList final : public aggregation::WorkList {
     leaves_ = deal.leaves;
   }
 
+  size_t memory() const override { return memory_; }
   uint32_t size() const override { return static_cast<uint32_t>(entries_.size()); }
   aggregation::ListEntry at(uint32_t number) const override { return entries_[number]; }
   std::optional<uint32_t> rack() const override { return rack_; }
@@ -68,13 +82,38 @@ class TreeList final : public aggregation::WorkList {
   std::vector<aggregation::ListEntry> entries_;
   std::vector<Parent> parents_;  // at a leaf
   LeafDeal leaves_;
+  const size_t memory_;
 };
+
+// At most, by what the descriptor says alone: of a deal (protocol/deal.h) 2 bytes for each segment,
+// and in a tree its entries besides, all of which may be the station's. SIZE_MAX: more than that.
+size_t list_bytes(const wire::Descriptor& descriptor, const Agreed& agreed, size_t stations) {
+  constexpr uint64_t kNoted = sizeof(uint32_t);  // of each station, in every 16th row and more
+  const bool scatter = descriptor.kind == wire::Kind::kReduceScatter;
+  const uint64_t share = scatter ? descriptor.bytes : descriptor.bytes / agreed.members;
+  uint64_t segment = contribution_segment(agreed), entry = sizeof(uint16_t);
+  if (!agreed.racks.flat()) {
+    const auto element = static_cast<Element>(descriptor.element);
+    const bool wider = accumulator_size(element) > element_size(element);
+    if (wider) segment = std::min<uint64_t>(segment, kMaxSegment / 2 / 64 * 64);
+    entry += TreeList::kEntryBytes;
+  }
+  const uint64_t rows = share / segment + 2;
+  const uint64_t row = agreed.members * entry + stations * kNoted / 16 + 1;
+  const uint64_t first = stations * kNoted * 4 + agreed.members * 64;
+  return rows > (SIZE_MAX - first) / row ? SIZE_MAX : rows * row + first;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<const aggregation::WorkList>> make_station_list(
     const wire::Descriptor& descriptor, const Agreed& agreed, uint64_t tag,
-    std::span<const Station> stations, uint16_t index) {
+    std::span<const Station> stations, uint16_t index, size_t room) {
+  const size_t memory = list_bytes(descriptor, agreed, stations.size());
+  if (memory > room) {
+    return Status(Code::kResourceExhausted,
+                  "the list of " + descriptor.to_string() + " finds no room at the station");
+  }
   StationDeal deal = deal_out(descriptor, agreed, tag, stations);
   if (!deal.deal) {
     return Status(Code::kInvalidArgument, std::string("stations fold nothing of it: ") +
@@ -82,10 +121,10 @@ Result<std::unique_ptr<const aggregation::WorkList>> make_station_list(
   }
   if (deal.leaves.any()) {
     return std::unique_ptr<const aggregation::WorkList>(
-        std::make_unique<TreeList>(deal, agreed.racks, stations, index));
+        std::make_unique<TreeList>(deal, agreed.racks, stations, index, memory));
   }
   return std::unique_ptr<const aggregation::WorkList>(
-      std::make_unique<DealtList>(std::move(deal), index));
+      std::make_unique<DealtList>(std::move(deal), index, memory));
 }
 
 }  // namespace mcast

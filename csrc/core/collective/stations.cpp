@@ -249,7 +249,7 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
   wire::Writer body;
   wire::put_agg_gone(body, {version, station, why});
   g_.flood(wire::FrameType::kAggGone, 0, 0, body.bytes(), told_by);
-  if (on_lost) on_lost(version, station, why);
+  roster_.on_lost(version, station, why);
   for (const Sequence sequence : dealt_) {
     Operation* const op = g_.find(sequence);
     if (op == nullptr || op->finished) continue;
@@ -263,15 +263,14 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
 }
 
 void Stations::drive(Nanos now, bool drained) {
-  if (g_.stations.latest() == nullptr) return;  // none has ever been in force
+  const StationSet* const set = g_.stations.latest();
+  if (set == nullptr) return;  // none has ever been in force
   open_ready();
   // One that was lost before its set was in force, or that we have never met.
-  if (const StationSet* const set = g_.stations.latest()) {
-    for (const Station& s : set->stations) {
-      const StationTable::Contact* const contact = g_.stations.contact(s.member);
-      if (s.out || (contact != nullptr && contact->down.ok())) continue;
-      give_up(s.member, contact != nullptr ? contact->down.message() : "its address is unknown");
-    }
+  for (const Station& s : set->stations) {
+    const StationTable::Contact* const contact = g_.stations.contact(s.member);
+    if (s.out || (contact != nullptr && contact->down.ok())) continue;
+    give_up(s.member, contact != nullptr ? contact->down.message() : "its address is unknown");
   }
   watch(now);
   std::vector<Member> ping;

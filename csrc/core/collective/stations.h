@@ -6,13 +6,13 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "collective/group_context.h"
 #include "collective/reductions.h"
+#include "collective/roster_change.h"
 #include "collective/straggler_reports.h"
 #include "protocol/liveness.h"
 
@@ -24,7 +24,10 @@ class Stations {
   static constexpr size_t kMostOpen = 64;
 
   Stations(GroupContext& context, Reductions& reductions)
-      : g_(context), reductions_(reductions), watch_({}, context.params.aggregator_patience) {}
+      : g_(context),
+        reductions_(reductions),
+        roster_(context, *this),
+        watch_({}, context.params.aggregator_patience) {}
 
   // What stations fold of an operation that is being posted, by the set in force; null: nothing.
   std::unique_ptr<StationShare> share_of(const Operation& op);
@@ -46,8 +49,9 @@ class Stations {
   // A station of a set, which need not be in force yet, is lost; the others are told, but
   // `told_by`.
   void lose(uint32_t version, Member station, const std::string& why, Member told_by = kNoMember);
-  // Runs when a station of a set is lost, once for each rank that learns of it.
-  std::function<void(uint32_t version, Member station, const std::string& why)> on_lost;
+  // Which stations there are, and from which operation on.
+  RosterChange& roster() { return roster_; }
+  const RosterChange& roster() const { return roster_; }
 
   // With every turn; `drained`: the transport's receive side was seen empty.
   void drive(Nanos now, bool drained);
@@ -85,6 +89,7 @@ class Stations {
 
   GroupContext& g_;
   Reductions& reductions_;
+  RosterChange roster_;
   std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
   std::deque<Sequence> unopened_;  // of these
   Liveness watch_;                 // of stations that have a part in what is in flight

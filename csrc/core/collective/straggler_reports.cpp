@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "collective/report.h"
+
 namespace mcast {
 
 void StragglerReports::on_report(Member station, Sequence sequence, const wire::AggWait& wait,
@@ -42,9 +44,8 @@ std::optional<AggregationReport::Waiting> StragglerReports::oldest(Sequence base
 std::string StragglerReports::text(Sequence base, Sequence sequence, Nanos now) const {
   const auto waiting = oldest(base, now);
   if (!waiting || waiting->sequence > sequence) return "";
-  std::string ranks;
-  for (const Member m : waiting->ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(m);
-  return "rank(s) " + ranks + ": " + std::to_string(waiting->time / kMilli) + " ms";
+  return "rank(s) " + ranks_text(waiting->ranks) + ": " + std::to_string(waiting->time / kMilli) +
+         " ms";
 }
 
 }  // namespace mcast

@@ -12,6 +12,16 @@ namespace {
 constexpr size_t kMostReason = 300;           // bytes of a text that came from outside
 constexpr uint32_t kMostCapacity = 1u << 30;  // links of 16384 ranks
 
+// A text that came from outside, fit for logs, terminals and Python's str.
+std::string plain(const std::string& text) {
+  std::string out = text.substr(0, kMostReason);
+  for (char& c : out) c = c >= ' ' && c <= '~' ? c : '?';
+  return out;
+}
+
+// Whether it can be a host's address or name. (Blanks are no part of it: wire/admission.h.)
+bool can_be_host(const std::string& text) { return text == plain(text); }
+
 }  // namespace
 
 void Admission::absent(const std::string& state, const std::string& why, Nanos wait, Nanos now) {
@@ -21,7 +31,7 @@ void Admission::absent(const std::string& state, const std::string& why, Nanos w
   wait_ = wait;
   next_ = now + wait;
   word_ = state;
-  reason_ = why.substr(0, kMostReason);
+  reason_ = plain(why);
   answer_ = {};
   spoken_to_.clear();
 }
@@ -34,7 +44,8 @@ void Admission::asking(Nanos now) {
 bool Admission::accepted(wire::Accept answer, const std::vector<uint64_t>& taken, Nanos now) {
   std::vector<uint64_t> seen = taken;
   for (wire::Accept::Station& s : answer.stations) {
-    if (s.uid == 0 || s.port == 0 || std::find(seen.begin(), seen.end(), s.uid) != seen.end()) {
+    if (s.uid == 0 || s.port == 0 || !can_be_host(s.host) ||
+        std::find(seen.begin(), seen.end(), s.uid) != seen.end()) {
       failed("it admits with a station that cannot be", now);
       return false;
     }
@@ -52,7 +63,7 @@ bool Admission::accepted(wire::Accept answer, const std::vector<uint64_t>& taken
 }
 
 void Admission::refused(const wire::Refuse& answer, Nanos now) {
-  absent("refused", answer.text.empty() ? answer.code : answer.text,
+  absent("refused", answer.code + (answer.text.empty() ? "" : ": ") + answer.text,
          std::clamp(2 * wait_, kFirstWait, kLastWait), now);
 }
 

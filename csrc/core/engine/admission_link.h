@@ -12,6 +12,7 @@
 
 #include "base/net_address.h"
 #include "base/status.h"
+#include "engine/record_link.h"
 #include "wire/admission.h"
 #include "wire/record_stream.h"
 
@@ -24,23 +25,22 @@ struct SocketAddress {
 // Where a host may be reached, best first. May ask a name server, which takes its time.
 Result<std::vector<SocketAddress>> resolve(const NetAddress& address);
 
-class AdmissionLink {
+class AdmissionLink final : public RecordLink {
  public:
   // Connects to the first of these that answers; one at least.
   explicit AdmissionLink(std::vector<SocketAddress> addresses);
-  ~AdmissionLink();
+  ~AdmissionLink() override;
   AdmissionLink(const AdmissionLink&) = delete;
   AdmissionLink& operator=(const AdmissionLink&) = delete;
 
   int descriptor() const { return fd_; }
   // For poll().
   short events() const;
-  // Queues a record; it leaves when it can.
-  void send(const wire::Admission& record);
+  void send(const wire::Admission& record) override;
   // Moves bytes after poll(), `ready`: what it returned. Not ok: the connection is over, and why.
   Status serve(short ready);
-  // The next record that has come whole. Not ok: what has come is none.
-  Result<bool> next(wire::Admission& record);
+  Result<bool> next(wire::Admission& record) override;
+  Status begun() const override { return failure_; }
 
  private:
   Status connect_next();

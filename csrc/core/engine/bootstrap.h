@@ -67,8 +67,7 @@ class Bootstrap {
   Lanes lanes_;
   Roster roster_;
   Agreement agreement_;
-  HostReader
-      reader_;  // of the memory of this host's ranks, in a group of several hosts; may be none
+  HostReader reader_;  // of this host's ranks' memory, in a group of several hosts; may be none
 };
 
 }  // namespace mcast

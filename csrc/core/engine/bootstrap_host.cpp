@@ -18,6 +18,7 @@ constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a si
 std::string Bootstrap::network_reason() const {
   const Config& c = spec_.config;
   if (c.shared_memory == "off") return "shared_memory is off";
+  if (!spec_.apart.empty()) return spec_.apart;
   if (c.transport != "auto") return "the transport " + c.transport + " was asked for";
   if (c.algorithm != "auto") return "the algorithm " + c.algorithm + " was asked for";
   if (!c.faults.empty()) return "faults are injected into the network path";
@@ -27,6 +28,10 @@ std::string Bootstrap::network_reason() const {
 
 void Bootstrap::offer_memory() {
   if (spec_.config.shared_memory == "off") return;
+  if (!spec_.apart.empty()) {
+    attachment_ = Status(Code::kUnavailable, spec_.apart);
+    return;
+  }
   const Result<PeerRegistry*> registry = resources_.registry();
   if (!registry.ok()) {
     attachment_ = registry.status();

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "engine/group.h"
-#include "engine/lane_thread.h"
+#include "engine/lane.h"
+#include "engine/lane_driver.h"
 #include "engine/rendezvous.h"
 
 namespace mcast {

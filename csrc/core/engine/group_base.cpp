@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/clock.h"
-
 namespace mcast {
 
 GroupBase::GroupBase(const GroupSpec& spec)
-    : name_(spec.name), rank_(spec.rank), size_(spec.size), config_(spec.config), pid_(getpid()) {
+    : name_(spec.name),
+      rank_(spec.rank),
+      size_(spec.size),
+      config_(spec.config),
+      clock_(spec.clock),
+      pid_(getpid()) {
   fixed_.name = name_;
   fixed_.rank = rank_;
   fixed_.size = static_cast<Member>(size_);
@@ -58,42 +61,47 @@ void GroupBase::fail_part(const Status& why) {
 }
 
 std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
+  auto result = std::make_shared<std::promise<Status>>();
+  std::future<Status> future = result->get_future();
+  begin_close(limit, force, [result](const Status& status) { result->set_value(status); });
+  return future;
+}
+
+void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
   struct Both {
     std::mutex mutex;
     size_t left = kLanes;
     Status first;
-    std::promise<Status> result;
+    Completion then;
   };
   auto both = std::make_shared<Both>();
-  std::future<Status> future = both->result.get_future();
+  both->then = std::move(then);
   bool closed = true, intact = false;
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     closed = std::exchange(state_->closed, true);
     intact = state_->failure.ok();
   }
-  if (closed || !has_lanes()) {
-    both->result.set_value({});
-    return future;
-  }
-  const Nanos now = monotonic_now();
-  const Nanos deadline = limit > kNever - now ? kNever : now + limit;
+  if (closed || !has_lanes()) return both->then({});
+  const Nanos start = now();
+  const Nanos deadline = limit > kNever - start ? kNever : start + limit;
   for (const LaneId lane : kBothLanes) {
     close_lane(lane, deadline, force,
                [both, look = force && intact, state = state_](const Status& status) {
-                 std::lock_guard<std::mutex> lock(both->mutex);
-                 if (both->first.ok()) both->first = status;
-                 if (--both->left > 0) return;
+                 {
+                   std::lock_guard<std::mutex> lock(both->mutex);
+                   if (both->first.ok()) both->first = status;
+                   if (--both->left > 0) return;
+                 }
                  if (both->first.ok() && look) {
                    // What was in flight may have failed by another rank's word before a lane looked
                    // at it.
                    std::lock_guard<std::mutex> state_lock(state->mutex);
                    both->first = state->failure;
                  }
-                 both->result.set_value(both->first);
+                 both->then(both->first);
                });
   }
-  return future;
 }
 
 Status GroupBase::close(Nanos limit, bool force) {

@@ -13,6 +13,7 @@
 #include "base/lane_id.h"
 #include "base/trace.h"
 #include "collective/operation.h"
+#include "engine/clock.h"
 #include "engine/group.h"
 
 namespace mcast {
@@ -33,13 +34,19 @@ class GroupBase : public Group {
   // An operation of the multicast lane as a part of another group's. Not ok: post.done is not
   // called.
   Status post_part(Post post);
+  // On both lanes together.
+  uint64_t count(Counter c) const { return counters_.multicast->get(c) + counters_.reduce->get(c); }
   // As abort(), for a reason that has been found elsewhere.
   void fail_part(const Status& why);
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
   std::future<Status> start_close(Nanos limit, bool force);
+  // The same for who does not wait: `closed` runs once, maybe in this call.
+  void begin_close(Nanos limit, bool force, Completion closed);
   Nanos linger() const { return config_.linger; }
+  // Bytes of a block, at most.
+  uint64_t longest_block() const { return max_block_; }
 
   // False in the child of a fork, where every call fails and no lock of the group may be taken:
   // another thread of the parent may have held it.
@@ -67,11 +74,13 @@ class GroupBase : public Group {
   Result<std::unique_lock<std::mutex>> enter(const std::string& op) const;
   // Counters and state, both lanes together.
   GroupStats common_stats() const;
+  Nanos now() const { return clock_ ? clock_() : monotonic_now(); }
 
   const std::string name_;
   const Member rank_;
   const uint32_t size_;
   const Config config_;
+  const std::function<Nanos()> clock_;
   const pid_t pid_;
   uint64_t max_block_ = UINT64_MAX;  // bytes; from the creation on
   GroupStats fixed_;                 // what does not change after the creation

@@ -8,7 +8,6 @@
 #include "base/huge_pages.h"
 #include "base/reduce_kernels.h"
 #include "base/streaming_copy.h"
-#include "engine/clock.h"
 #include "engine/group_base.h"
 
 namespace mcast {
@@ -144,12 +143,13 @@ Status GroupBase::Posting::check_block(const std::string& op, uint64_t bytes) co
 
 Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions options,
                                           const Local& local) {
-  post.posted = monotonic_now();
+  post.posted = g_.now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
   post.on_completed = std::move(options.on_completed);
   post.contributors = std::move(options.contributors);
   post.completed_step = options.completed_step;
+  post.landing = std::move(options.landing);
   {
     auto lock = g_.enter(post.descriptor.name);
     if (!lock.ok()) return lock.status();
@@ -322,7 +322,7 @@ Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
   Post p;
   p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
   if (g_.size_ == 1) return push(LaneId::kMulticast, std::move(p), std::move(options));
-  p.posted = monotonic_now();
+  p.posted = g_.now();
   p.timeout = options.timeout;
   auto lock = g_.enter(name);
   if (!lock.ok()) return lock.status();

@@ -9,7 +9,8 @@
 #include <string>
 
 #include "engine/group_base.h"
-#include "engine/lane_thread.h"
+#include "engine/lane.h"
+#include "engine/lane_driver.h"
 #include "engine/registrar.h"
 #include "engine/rendezvous.h"
 #include "engine/split.h"
@@ -38,6 +39,14 @@ class NetworkGroup final : public GroupBase {
   // Adds the group to its lanes, probes, waits until the path is decided; `interrupted` as
   // GroupSpec's. Once; not in a group of one rank.
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
+  // Its two halves, for who does not wait. begin_open() adds the group to its lanes and probes;
+  // `probed` runs once, where the multicast lane runs; false: a lane has ended. settle(), once that
+  // went well: the group can be used.
+  bool begin_open(const Agreement& agreement, Completion probed);
+  void settle(const Agreement& agreement);
+  // Where there is a registrar, after settle(): rank 0 has aggregators asked; `first` runs once,
+  // when the first stations are in force (at once if they are), where the reduce lane runs or here.
+  void ask_for_stations(const Agreement& agreement, std::function<void()> first);
 
   // Large broadcasts and all-gathers go by parts from now on; before the first operation.
   void split(std::unique_ptr<Split> how);
@@ -48,17 +57,16 @@ class NetworkGroup final : public GroupBase {
  private:
   // Made from the parts and the agreement; the creation of a group.
   GroupParams make_params(const Agreement& agreement);
-  bool enter_lanes(GroupParams params, const Agreement& agreement,
-                   const std::shared_ptr<std::promise<Status>>& probed);
   void add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement, Lane& lane,
                    Nanos now);
   Status wait_for_probe(std::future<Status> probed, Nanos deadline,
                         const std::function<bool()>& interrupted);
   void settle_path();
-  void describe(const Agreed& agreed);
+  void describe(const Agreement& agreement);
   void listen_to_rosters(GroupCore& core);
   void ask_aggregators(const Agreement& agreement);
-  void wait_for_stations(Nanos deadline, const std::function<bool()>& interrupted);
+  static void wait_for_stations(std::future<void> first, Nanos deadline,
+                                const std::function<bool()>& interrupted);
   Status creation_timeout(Nanos deadline) const;
   void warn_of_ring() const;
 
@@ -78,8 +86,13 @@ class NetworkGroup final : public GroupBase {
     std::mutex mutex;
     Split* split = nullptr;
   };
-  // Set by the reduce lane, once.
-  const std::shared_ptr<std::promise<void>> first_roster_ = std::make_shared<std::promise<void>>();
+  // The reduce lane tells of it.
+  struct FirstRoster {
+    std::mutex mutex;
+    bool there = false;
+    std::function<void()> told;
+  };
+  const std::shared_ptr<FirstRoster> first_roster_ = std::make_shared<FirstRoster>();
   std::shared_ptr<SplitHolder> holder_ = std::make_shared<SplitHolder>();
   std::unique_ptr<Split> split_;
 };

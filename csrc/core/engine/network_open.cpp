@@ -111,9 +111,13 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
       });
 }
 
-// The reduce lane first: once the probe is over, every rank's is there. False: a lane is stopped.
-bool NetworkGroup::enter_lanes(GroupParams params, const Agreement& agreement,
-                               const std::shared_ptr<std::promise<Status>>& probed) {
+// The reduce lane first: once the probe is over, every rank's is there.
+bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed) {
+  tag_ = agreement.tag;
+  fixed_.streams = "every rank";
+  fixed_.contributions =
+      parts_.read_host ? "one per host (" + std::to_string(agreement.hosts) + ")" : "one per rank";
+  GroupParams params = make_params(agreement);
   const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
     add_to_lane(LaneId::kReduce, params, agreement, lane, now);
     params.multicast.problem = lane.find_group(tag_)->core().params().multicast.problem;
@@ -127,7 +131,7 @@ bool NetworkGroup::enter_lanes(GroupParams params, const Agreement& agreement,
       state->path = path;
       state->reason = why;
     });
-    core.start_probe(now, [probed](const Status& status) { probed->set_value(status); });
+    core.start_probe(now, probed);
   });
 }
 
@@ -173,7 +177,8 @@ void NetworkGroup::settle_path() {
 }
 
 // What stats() shows of the agreement.
-void NetworkGroup::describe(const Agreed& agreed) {
+void NetworkGroup::describe(const Agreement& agreement) {
+  const Agreed& agreed = agreement.agreed;
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
   fixed_.chunk = agreed.chunk;
   fixed_.segment =
@@ -182,38 +187,40 @@ void NetworkGroup::describe(const Agreed& agreed) {
   fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
   max_block_ = max_block(agreed);
   if (config_.partial != 0) {
-    fixed_.aggregation.no_partial = parts_.read_host       ? "ranks of a host contribute together"
-                                    : !agreed.racks.flat() ? "ranks are in several racks"
-                                                           : "";
+    const bool flat = agreement.racks.empty() || Racks(agreement.racks).flat();
+    fixed_.aggregation.no_partial = parts_.read_host ? "ranks of a host contribute together"
+                                    : !flat          ? "ranks are in several racks"
+                                                     : "";
   }
 }
 
 Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
                           const std::function<bool()>& interrupted) {
-  tag_ = agreement.tag;
-  fixed_.streams = "every rank";
-  fixed_.contributions =
-      parts_.read_host ? "one per host (" + std::to_string(agreement.hosts) + ")" : "one per rank";
-  const GroupParams params = make_params(agreement);
   auto probed = std::make_shared<std::promise<Status>>();
   std::future<Status> future = probed->get_future();
-  if (!enter_lanes(params, agreement, probed)) {
+  if (!begin_open(agreement, [probed](const Status& s) { probed->set_value(s); })) {
     return Status(Code::kClosed, "group '" + name_ + "': the engine is shut down");
   }
   Status status = wait_for_probe(std::move(future), deadline, interrupted);
   if (!status.ok()) return status;
-  settle_path();
+  settle(agreement);
   if (parts_.registrar != nullptr) {
-    if (rank_ == kConcluder) ask_aggregators(agreement);
-    wait_for_stations(deadline, interrupted);
+    auto first = std::make_shared<std::promise<void>>();
+    std::future<void> in_force = first->get_future();
+    ask_for_stations(agreement, [first] { first->set_value(); });
+    wait_for_stations(std::move(in_force), deadline, interrupted);
   }
-  describe(params.agreed);
+  return {};
+}
+
+void NetworkGroup::settle(const Agreement& agreement) {
+  settle_path();
+  describe(agreement);
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s%s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
       fixed_.reason.c_str(), fixed_.chunk, fixed_.transport.c_str(),
       parts_.not_shared.empty() ? "" : "; no shared memory: ", parts_.not_shared.c_str());
   if (fixed_.path == "ring" && config_.algorithm == "auto" && rank_ == 0) warn_of_ring();
-  return {};
 }
 
 Status NetworkGroup::creation_timeout(Nanos deadline) const {

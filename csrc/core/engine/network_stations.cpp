@@ -24,16 +24,31 @@ constexpr size_t kMostNameBytes = 256;       // of a group, as aggregators take 
 void NetworkGroup::listen_to_rosters(GroupCore& core) {
   RosterEvents events;
   Registrar* const registrar = parts_.registrar;
-  events.settled = [registrar, tag = tag_, first = first_roster_,
-                    said = false](const std::vector<uint64_t>& uids) mutable {
+  events.settled = [registrar, tag = tag_,
+                    first = first_roster_](const std::vector<uint64_t>& uids) {
     registrar->settled(tag, uids);
-    if (!std::exchange(said, true)) first->set_value();
+    std::function<void()> told;
+    {
+      const std::lock_guard<std::mutex> lock(first->mutex);
+      first->there = true;
+      told = std::exchange(first->told, nullptr);
+    }
+    if (told) told();
   };
   events.lost = [registrar, tag = tag_](uint64_t uid, const std::string& why) {
     registrar->lost(tag, uid, why);
   };
   events.parted = [registrar, tag = tag_](uint64_t uid) { registrar->parted(tag, uid); };
   core.set_roster_listener(std::move(events));
+}
+
+void NetworkGroup::ask_for_stations(const Agreement& agreement, std::function<void()> first) {
+  {
+    const std::lock_guard<std::mutex> lock(first_roster_->mutex);
+    if (!first_roster_->there) first_roster_->told = std::exchange(first, nullptr);
+  }
+  if (first) first();
+  if (rank_ == kConcluder) ask_aggregators(agreement);
 }
 
 void NetworkGroup::ask_aggregators(const Agreement& agreement) {
@@ -76,12 +91,12 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
   }
 }
 
-void NetworkGroup::wait_for_stations(Nanos deadline, const std::function<bool()>& interrupted) {
-  const std::future<void> settled = first_roster_->get_future();
+void NetworkGroup::wait_for_stations(std::future<void> first, Nanos deadline,
+                                     const std::function<bool()>& interrupted) {
   const Nanos until = std::min(deadline, monotonic_now() + kFirstRoster);
   for (Nanos left = until - monotonic_now(); left > 0; left = until - monotonic_now()) {
     const std::chrono::nanoseconds slice(std::min(left, kLook));
-    if (settled.wait_for(slice) == std::future_status::ready) return;
+    if (first.wait_for(slice) == std::future_status::ready) return;
     if (interrupted && interrupted()) return;
   }
 }

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "collective/report.h"
+
 namespace mcast {
 namespace {
 
@@ -67,13 +69,12 @@ std::string Rails::streams_text() const {
 }
 
 std::string Rails::names() const {
-  std::string on_rail, on_host;
+  std::string on_rail;
   for (uint32_t h = 0; h < hosts_.count(); h++) {
     on_rail += (h == 0 ? "" : ", ") + std::to_string(rank_on_rail(h));
   }
-  for (const Member m : local_) on_host += (on_host.empty() ? "" : ", ") + std::to_string(m);
   return "ranks of '" + rail().stats().name + "': " + on_rail + "; of '" + host().stats().name +
-         "': " + on_host;
+         "': " + mcast::ranks_text(local_);
 }
 
 void Rails::add_to(GroupStats& stats) const {

@@ -11,7 +11,7 @@
 #include "base/trace.h"
 #include "engine/group_base.h"
 #include "engine/lane_pool.h"
-#include "engine/registrar.h"
+#include "engine/registrar_thread.h"
 #include "engine/rendezvous.h"
 #include "host/peer_registry.h"
 
@@ -21,7 +21,7 @@ namespace mcast {
 class Resources {
  public:
   LanePool& lanes() { return lanes_; }
-  Registrar& registrar() { return registrar_; }
+  RegistrarThread& registrar() { return registrar_; }
 
   // Made at the first call; lives as long as this. Not ok: no memory can be shared.
   Result<PeerRegistry*> registry();
@@ -53,7 +53,7 @@ class Resources {
 
  private:
   LanePool lanes_;
-  Registrar registrar_;
+  RegistrarThread registrar_;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerRegistry> registry_;  // from the first group on that may use shared memory
   JobSalt salt_{secure_random64()};

@@ -134,7 +134,7 @@ void HostLane::unlock_armed(bool left_over) {
   }
 }
 
-void HostLane::run() {
+void HostLane::run() noexcept {
   if (!try_lock()) {
     ring_driver();
     return;
@@ -145,7 +145,7 @@ void HostLane::run() {
   unlock_armed(left_over);
 }
 
-bool HostLane::help(const std::function<bool()>& done, Nanos until) {
+bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
   if (!try_lock()) return false;
   auto& bell = shared_->block.state(params_.lane, params_.self).doorbell;
   core_.disarm();

@@ -26,15 +26,17 @@ class HostLane : private HostPort {
   ~HostLane() override;
 
   // Any thread. enqueue() keeps the order of its calls; run() then does at once what needs no wait
-  // and leaves the rest to whoever waits, or to the host thread.
+  // and leaves the rest to whoever waits, or to the host thread. Memory that ends while the lane is
+  // driven ends the process, whichever thread drives: the lane's state would be unknown, and ranks
+  // that wait for it would find its process alive.
   void enqueue(Post post);
-  void run();
+  void run() noexcept;
   // What an operation in flight waits for may have come (Region::set_readable). Any thread.
   void look_again();
 
   // The calling thread drives until `done()`, or until `until`. False: another thread drives, or
   // nothing is in flight here: the caller should sleep on its own.
-  bool help(const std::function<bool()>& done, Nanos until);
+  bool help(const std::function<bool()>& done, Nanos until) noexcept;
 
   // Host thread: a turn, if nobody else drives. Returns when the next is due (kNever: nothing is in
   // flight).

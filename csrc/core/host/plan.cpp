@@ -26,27 +26,17 @@ uint32_t rounds_of(size_t bytes, size_t slice) {
 }
 
 HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct) {
-  using wire::Kind;
-  switch (d.kind) {
-    case Kind::kBarrier:
-      break;
-    case Kind::kBroadcast:
-    case Kind::kAllgather:
-      return plan_blocks(d, members);
-    case Kind::kReduce:
-      return direct && d.bytes > kHostSlot ? plan_direct_reduce()
-                                           : plan_slot_reduce(d.bytes, kHostSlot);
-    case Kind::kReduceScatter:
-      return direct && d.bytes > slot_part(members) ? plan_direct_reduce()
-                                                    : plan_slot_reduce(d.bytes, slot_part(members));
-    case Kind::kAllreduce:
-      if (d.bytes <= kHostSlot && d.bytes * members <= kOneStep) {
-        return plan_slot_reduce(d.bytes, kHostSlot);
-      }
-      return direct ? plan_direct_all_reduce(d.bytes, members)
-                    : plan_slot_all_reduce(d.bytes, members);
+  if (d.kind == wire::Kind::kBarrier) return {};
+  if (!wire::is_reduction(d.kind)) return plan_blocks(d, members);
+  if (d.kind == wire::Kind::kAllreduce) {
+    if (d.bytes <= kHostSlot && d.bytes * members <= kOneStep) {
+      return plan_slot_reduce(d.bytes, kHostSlot);
+    }
+    return direct ? plan_direct_all_reduce(d.bytes, members)
+                  : plan_slot_all_reduce(d.bytes, members);
   }
-  return {};
+  const size_t slice = d.kind == wire::Kind::kReduceScatter ? slot_part(members) : kHostSlot;
+  return direct && d.bytes > slice ? plan_direct_reduce() : plan_slot_reduce(d.bytes, slice);
 }
 
 }  // namespace mcast

@@ -21,6 +21,8 @@ namespace mcast {
 PeerProcess::PeerProcess(pid_t pid)
     : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
 
+PeerProcess PeerProcess::own() { return PeerProcess(::getpid()); }
+
 PeerProcess::~PeerProcess() { abandon(); }
 
 void PeerProcess::abandon() noexcept {

@@ -16,6 +16,8 @@ class PeerProcess {
   PeerProcess() = default;
   explicit PeerProcess(pid_t pid);
   ~PeerProcess();
+  // This process, as another would see it: simulated ranks read each other's memory so.
+  static PeerProcess own();
   PeerProcess(PeerProcess&& other) noexcept;
   PeerProcess& operator=(PeerProcess&& other) noexcept;
 

@@ -75,13 +75,18 @@ Result<Segment> Segment::attach(pid_t pid, int fd, size_t bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (mine < 0) return Status::system(errno, "cannot open " + path);
+  return adopt(mine, bytes, path);
+}
+
+Result<Segment> Segment::adopt(int fd, size_t bytes, const std::string& name) {
   struct stat info {};
-  if ((::fcntl(mine, F_GET_SEALS) & kSeals) != kSeals || ::fstat(mine, &info) != 0 ||
+  const int seals = ::fcntl(fd, F_GET_SEALS);  // -1: no such file, all bits
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &info) != 0 ||
       info.st_size != static_cast<off_t>(bytes)) {
-    ::close(mine);
-    return Status(Code::kUnavailable, path + " is not the shared memory that was announced");
+    ::close(fd);
+    return Status(Code::kUnavailable, name + " is not the shared memory that was announced");
   }
-  Result<Segment> mapped = map(mine, bytes);
+  Result<Segment> mapped = map(fd, bytes);
   if (mapped.ok()) mapped->close_fd();
   return mapped;
 }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <string>
 
 #include "base/status.h"
 #include "base/types.h"
@@ -24,6 +25,8 @@ class Segment {
   static Result<Segment> create(const char* label, size_t bytes);
   // Maps what process `pid` holds as descriptor `fd`: it must be a sealed memfd of `bytes`.
   static Result<Segment> attach(pid_t pid, int fd, size_t bytes);
+  // Maps what was handed over as descriptor `fd`, which it closes; `name` is for the error.
+  static Result<Segment> adopt(int fd, size_t bytes, const std::string& name);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }

@@ -1,6 +1,7 @@
 // The minimum per root is recomputed only for streams that a report touched, over the children of
-// one tree node: O(arity) per entry, so the cost at a member does not grow with the group. Reports
-// are monotone at their source, hence so is every minimum.
+// one tree node: O(arity) per entry, so the cost at a member does not grow with the group. Most
+// reports leave it as it was, and are not passed on. Reports are monotone at their source, hence so
+// is every minimum.
 #include "protocol/credit_tree.h"
 
 #include <algorithm>
@@ -29,8 +30,10 @@ void CreditTree::set(uint32_t source, uint32_t stream, const Least& value) {
 void CreditTree::collect(std::vector<std::pair<uint32_t, Least>>& changed) {
   changed.clear();
   if (!all_posted()) return;
-  if (!announced_) {
+  const bool first = !announced_;
+  if (first) {
     announced_ = true;
+    given_.resize(roots_);
     dirty_list_.clear();
     for (uint32_t stream = 0; stream < roots_; stream++) dirty_list_.push_back(stream);
   }
@@ -43,6 +46,8 @@ void CreditTree::collect(std::vector<std::pair<uint32_t, Least>>& changed) {
       least.limit = std::min(least.limit, v.limit);
       least.lost = std::max(least.lost, v.lost);
     }
+    if (!first && least == given_[stream]) continue;
+    given_[stream] = least;
     changed.emplace_back(stream, least);
   }
   dirty_list_.clear();

@@ -40,8 +40,8 @@ class CreditTree {
     return values_[static_cast<size_t>(child + 1) * roots_ + stream];
   }
 
-  // Streams whose minimum changed since the last call, with their value; empty until all_posted().
-  // The first call after that gives every stream.
+  // Streams whose minimum has changed since it was last given here, with their value; empty until
+  // all_posted(). The first call after that gives every stream.
   void collect(std::vector<std::pair<uint32_t, Least>>& changed);
 
  private:
@@ -49,6 +49,7 @@ class CreditTree {
 
   uint32_t roots_, sources_;
   std::vector<Least> values_;  // [source][stream]
+  std::vector<Least> given_;   // [stream], from the first collect() on
   std::vector<bool> posted_;   // [source]
   std::vector<bool> dirty_;    // [stream]
   std::vector<uint32_t> dirty_list_;

@@ -1,6 +1,6 @@
-// Which members share a host, and which of them speaks for it: where the ranks of a host fold their
-// inputs before anything goes over the network, an owner gets one contribution per host. Agreed
-// when the group is made. Hosts are numbered by their lowest rank.
+// Which members share a host, and which of them leads for which owner: where the ranks of a host
+// fold their inputs before anything goes over the network, an owner gets one contribution per host.
+// Agreed when the group is made. Hosts are numbered by their lowest rank.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ class Hosts {
   uint32_t host_of(Member m) const { return host_of_[m]; }
   // Ascending.
   const std::vector<Member>& members(uint32_t host) const { return members_[host]; }
-  // Who brings the contribution of `host` to `owner`: the owner itself on its own host; elsewhere
+  // Who sends the contribution of `host` to `owner`: the owner itself on its own host; elsewhere
   // the members take the owners in turn.
   Member leader(uint32_t host, Member owner) const;
 

@@ -68,7 +68,7 @@ class ReduceOwner {
   // Contributions of others that have been accepted, or will not come.
   uint64_t arrived() const { return arrived_.in_all + uint64_t{granted_} * excused_.others; }
 
-  // These contributors have brought nothing and bring nothing: all is folded without them. Once;
+  // These contributors have contributed nothing and will not: all is folded without them. Once;
   // not all of them. AVG then divides by `divisor`.
   void excuse(std::span<const Member> gone, uint32_t divisor);
 

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/signals_blocked.h"
 #include "engine/clock.h"
+#include "transport/registry.h"
 #include "transport/udp/netif.h"
 
 namespace mcast::service {
@@ -32,10 +33,18 @@ std::string interface_with(const in_addr& address) {
   return "";
 }
 
+// Told here, where somebody looks, and not to the first group that asks. Which transport a group
+// has is not known yet: where none is asked for, the one that works on every host tells.
+Status transport_problem(const Config& config) {
+  const TransportType* const asked = find_transport(config.transport);
+  return (asked != nullptr ? *asked : fallback_transport()).make(config, LaneId::kReduce).status();
+}
+
 }  // namespace
 
 Aggregator::Aggregator(const Options& options, DealWork deal)
-    : options_(options), jobs_(options_, door_, std::move(deal), [this] { wake(); }) {}
+    : options_(options),
+      jobs_(options_, door_, on_threads(options_, std::move(deal), [this] { wake(); })) {}
 
 Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, DealWork deal) {
   Options actual = options;
@@ -44,6 +53,7 @@ Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, De
   if (actual.config.interface.empty()) {
     actual.config.interface = interface_with(trial.address().sin_addr);
   }
+  if (Status status = transport_problem(actual.config); !status.ok()) return status;
   std::unique_ptr<Aggregator> made(new Aggregator(actual, std::move(deal)));
   made->door_ = std::move(trial);
   if (Status status = made->open(); !status.ok()) return status;

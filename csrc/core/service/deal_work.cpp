@@ -41,11 +41,12 @@ Agreed agreed_of(const wire::Ask& ask) {
 }
 
 DealWork deal_work() {
-  return [](const wire::Ask& ask, const wire::StationRoster& roster,
-            std::span<const Member> members, size_t index, const wire::Descriptor& descriptor) {
-    return make_station_list(descriptor, agreed_of(ask), ask.tag, stations_of(roster, members),
-                             static_cast<uint16_t>(index));
-  };
+  return
+      [](const wire::Ask& ask, const wire::StationRoster& roster, std::span<const Member> members,
+         size_t index, const wire::Descriptor& descriptor, size_t room) {
+        return make_station_list(descriptor, agreed_of(ask), ask.tag, stations_of(roster, members),
+                                 static_cast<uint16_t>(index), room);
+      };
 }
 
 }  // namespace mcast::service

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "service/links.h"
 #include "service/options.h"
 #include "transport/udp/socket.h"
 #include "wire/admission.h"
@@ -22,20 +23,8 @@
 
 namespace mcast::service {
 
-using LinkId = uint64_t;  // of a connection; not used again
-
-class Door {
+class Door final : public Links {
  public:
-  class Visitor {
-   public:
-    virtual ~Visitor() = default;
-    // From `host` (host byte order). Calls the door back.
-    virtual void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) = 0;
-    // Ended or broken by the other side, which spoke no records if `nonsense`. Not for links that
-    // the door was told to finish.
-    virtual void on_link_end(LinkId link, bool nonsense) = 0;
-  };
-
   // Connections without a grant, at most; further ones wait in the backlog.
   static constexpr size_t kMostAsking = 64;
   // Time to send an ask.
@@ -53,12 +42,9 @@ class Door {
   // When serve() has something to do that no event announces.
   Nanos deadline() const;
 
-  // The link stays open without limit.
-  void keep(LinkId link);
-  // To a link that has ended: nothing happens.
-  void send(LinkId link, const wire::Admission& record);
-  // Sends what is queued, then closes.
-  void finish(LinkId link, Nanos now);
+  void keep(LinkId link) override;
+  void send(LinkId link, const wire::Admission& record) override;
+  void finish(LinkId link, Nanos now) override;
 
   void stop_listening() { listener_.reset(); }
   size_t links() const { return links_.size(); }

@@ -7,12 +7,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "base/descriptors.h"
 #include "base/log.h"
-#include "base/random.h"
-#include "engine/fault_classifier.h"
-#include "transport/interceptor.h"
-#include "transport/registry.h"
 
 namespace mcast::service {
 namespace {
@@ -23,12 +18,8 @@ std::string host_text(uint32_t host) { return to_text(in_addr{htonl(host)}); }
 
 }  // namespace
 
-Jobs::Jobs(const Options& options, Door& door, DealWork deal, std::function<void()> wake)
-    : options_(options),
-      door_(door),
-      deal_(std::move(deal)),
-      wake_(std::move(wake)),
-      process_(secure_random64()) {}
+Jobs::Jobs(const Options& options, Links& links, JobSurroundings here)
+    : options_(options), links_(links), here_(std::move(here)) {}
 
 Jobs::Job* Jobs::job_of(LinkId link) {
   const auto at =
@@ -53,7 +44,7 @@ void Jobs::on_record(LinkId link, uint32_t host, std::string_view record, Nanos 
   const bool bye =
       wire::decode_admission(record, decoded).ok() && std::holds_alternative<wire::Bye>(decoded);
   job->link = 0;
-  door_.finish(link, now);
+  links_.finish(link, now);
   end(*job, bye ? "the group has ended" : "its asker broke the protocol", now);
 }
 
@@ -75,7 +66,7 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   if (draining_) {
     return refuse(link, {Refusal::draining, "the aggregator is about to end"}, host, now);
   }
-  auto let_in = admit(asked, options_, used(), descriptor_use().hard);
+  auto let_in = admit(asked, options_, used(), here_.most_descriptors());
   if (const auto* const no = std::get_if<Rejection>(&let_in)) return refuse(link, *no, host, now);
   Grant& grant = std::get<Grant>(let_in);
   grant.params.id = static_cast<uint32_t>(accepted_ + 1);
@@ -96,43 +87,30 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   job.stations = std::move(std::get<0>(started));
   sample(job, now);
   job.before = job.last;
-  door_.keep(link);
-  door_.send(link, acceptance(job, grant));
+  links_.keep(link);
+  links_.send(link, acceptance(job, grant));
   log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
       job.number, job.name.c_str(), job.ranks, job.hosts, host_text(host).c_str(),
       static_cast<unsigned long long>(job.quota));
 }
 
-Result<std::unique_ptr<Transport>> Jobs::make_transport(const wire::Ask& ask) const {
-  const Config& config = options_.config;
-  const TransportType* const type = find_transport(ask.transport);
-  if (type == nullptr || (config.transport != "auto" && config.transport != ask.transport)) {
-    return Status(Code::kUnavailable, "the group uses the transport " + ask.transport +
-                                          ", the aggregator MCAST_TRANSPORT=" + config.transport);
-  }
-  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce);
-  if (!made.ok()) return made;
-  return intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
-}
-
-std::variant<std::vector<std::unique_ptr<StationThread>>, Rejection> Jobs::start(
+std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> Jobs::start(
     const wire::Ask& ask, const Grant& grant) {
-  (void)make_descriptor_room(grant.descriptors);
+  here_.make_room(grant.descriptors);
   const auto busy = std::make_shared<BusyJobs::Job>(busy_);
-  std::vector<std::unique_ptr<StationThread>> stations;
+  std::vector<std::unique_ptr<StationRunner>> stations;
   for (uint32_t lane = 0; lane < options_.lanes; lane++) {
-    Result<std::unique_ptr<Transport>> transport = make_transport(ask);
-    if (!transport.ok()) return Rejection{Refusal::transport, transport.status().message()};
     StationSpec spec;
     spec.name = "mcast-agg" + std::to_string(grant.params.id) + "." + std::to_string(lane);
     spec.ask = ask;
     spec.params = grant.params;
-    spec.deal = deal_;
+    spec.deal = here_.deal;
     spec.busy = busy;
-    spec.on_end = wake_;
+    spec.on_end = here_.wake;
     try {
-      stations.push_back(
-          std::make_unique<StationThread>(std::move(spec), std::move(transport).value()));
+      Result<std::unique_ptr<StationRunner>> station = here_.run(std::move(spec));
+      if (!station.ok()) return Rejection{Refusal::transport, station.status().message()};
+      stations.push_back(std::move(station).value());
     } catch (const std::exception& error) {  // no memory, no thread
       return Rejection{Refusal::system, std::string("a station cannot start: ") + error.what()};
     }
@@ -142,7 +120,7 @@ std::variant<std::vector<std::unique_ptr<StationThread>>, Rejection> Jobs::start
 
 wire::Accept Jobs::acceptance(const Job& job, const Grant& grant) const {
   wire::Accept accept;
-  accept.process = process_;
+  accept.process = here_.process;
   accept.quota = job.quota;
   accept.mtu = job.stations.front()->largest_datagram();
   for (const auto& station : job.stations) {
@@ -154,8 +132,8 @@ wire::Accept Jobs::acceptance(const Job& job, const Grant& grant) const {
 
 void Jobs::refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now) {
   refused_[static_cast<size_t>(rejection.why)]++;
-  door_.send(link, wire::Refuse{refusal_name(rejection.why), rejection.text});
-  door_.finish(link, now);
+  links_.send(link, wire::Refuse{refusal_name(rejection.why), rejection.text});
+  links_.finish(link, now);
   if (!refusal_log_.allow(now)) return;
   log(LogLevel::kWarn, "refused %s (%s): %s", host_text(host).c_str(), refusal_name(rejection.why),
       rejection.text.c_str());
@@ -165,7 +143,7 @@ void Jobs::end(Job& job, const std::string& why, Nanos now) {
   if (job.ending) return;
   job.ending = true;
   for (const auto& station : job.stations) station->end(kGoodbye);
-  if (job.link != 0) door_.finish(job.link, now);
+  if (job.link != 0) links_.finish(job.link, now);
   job.link = 0;
   ended_.push_back({job.number, job.name, why, now});
   if (ended_.size() > kMostEnded) ended_.pop_front();
@@ -213,7 +191,7 @@ void Jobs::drain() {
   if (draining_) return;
   draining_ = true;
   for (const Job& job : jobs_) {
-    if (job.link != 0) door_.send(job.link, wire::Draining{});
+    if (job.link != 0) links_.send(job.link, wire::Draining{});
   }
   log(LogLevel::kInfo, "draining: %zu jobs are asked to go", jobs_.size());
 }

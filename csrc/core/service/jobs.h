@@ -12,14 +12,16 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "service/admission.h"
-#include "service/door.h"
+#include "service/job_surroundings.h"
+#include "service/links.h"
 #include "service/report.h"
-#include "service/station_thread.h"
+#include "service/station_runner.h"
 
 namespace mcast::service {
 
-class Jobs final : public Door::Visitor {
+class Jobs final : public Visitor {
  public:
   // A job whose asker's connection is gone may live without traffic for so long.
   static constexpr Nanos kLonely = 60 * kSecond;
@@ -28,9 +30,8 @@ class Jobs final : public Door::Visitor {
   // Jobs that have ended and are told of.
   static constexpr size_t kMostEnded = 16;
 
-  // `options` and `door` outlive this object. `wake`: any thread calls it when advance() has
-  // something to do.
-  Jobs(const Options& options, Door& door, DealWork deal, std::function<void()> wake);
+  // `options` and `links` outlive this object.
+  Jobs(const Options& options, Links& links, JobSurroundings here);
 
   void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) override;
   void on_link_end(LinkId link, bool nonsense) override;
@@ -58,7 +59,7 @@ class Jobs final : public Door::Visitor {
     uint64_t quota = 0, descriptors = 0;
     Nanos since = 0;
     bool ending = false;
-    std::vector<std::unique_ptr<StationThread>> stations;
+    std::vector<std::unique_ptr<StationRunner>> stations;
     // Sums over stations at the last two looks, a second apart.
     struct Sample {
       Nanos at = 0;
@@ -71,9 +72,8 @@ class Jobs final : public Door::Visitor {
 
   void ask(LinkId link, uint32_t host, std::string_view record, Nanos now);
   // The job's stations, or why there are none.
-  std::variant<std::vector<std::unique_ptr<StationThread>>, Rejection> start(const wire::Ask& ask,
+  std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> start(const wire::Ask& ask,
                                                                              const Grant& grant);
-  Result<std::unique_ptr<Transport>> make_transport(const wire::Ask& ask) const;
   wire::Accept acceptance(const Job& job, const Grant& grant) const;
   void refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now);
   Job* job_of(LinkId link);
@@ -83,10 +83,8 @@ class Jobs final : public Door::Visitor {
   static void sample(Job& job, Nanos now);
 
   const Options& options_;
-  Door& door_;
-  const DealWork deal_;
-  const std::function<void()> wake_;
-  const uint64_t process_;  // uid of this process
+  Links& links_;
+  const JobSurroundings here_;
   BusyJobs busy_;
   std::deque<Job> jobs_;
   std::deque<EndedJob> ended_;

@@ -1,12 +1,10 @@
-// One table of rows {option, what its value is called, default, help, how it is read}, from which
-// --help and the errors are made. "--name value" and "--name=value" are the same; of an option that
-// comes twice the last one counts, but --allow adds to what is allowed.
+// The table of options. Of one that comes twice the last one counts, but --allow adds to what is
+// allowed. Settings of the transports come from the environment; --interface is one of them.
 #include "service/options.h"
 
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/units.h"
 #include "wire/aggregation.h"
@@ -19,20 +17,8 @@ constexpr uint64_t kMostQuota = uint64_t{1} << 44;
 constexpr uint32_t kMostJobs = 1024;
 constexpr uint64_t kMostDeadline = 86'400'000;  // ms
 
-// A whole number, `least` to `most`.
-template <typename T>
-bool read_whole(std::string_view text, T& out, uint64_t least, uint64_t most) {
-  uint64_t value = 0;
-  if (!read_number(text, value, most) || value < least) return false;
-  out = static_cast<T>(value);
-  return true;
-}
-
 bool read_quota(const std::string& text, uint64_t& out) {
-  uint64_t bytes = 0;
-  if (!parse_size(text, bytes) || bytes < kLeastQuota || bytes > kMostQuota) return false;
-  out = bytes;
-  return true;
+  return read_bytes(text, out, kLeastQuota, kMostQuota);
 }
 
 // "HOST:PORT", "HOST", ":PORT".
@@ -57,11 +43,7 @@ bool read_allow(const std::string& text, std::vector<Network>& out) {
   return true;
 }
 
-struct Row {
-  OptionInfo info;
-  std::string allowed;
-  std::function<bool(const std::string&, Options&)> read;
-};
+using Row = OptionRow<Options>;
 
 const std::vector<Row>& rows() {
   static const auto* const kRows = new std::vector<Row>{
@@ -104,8 +86,11 @@ const std::vector<Row>& rows() {
        }},
       {{"--interface", "NAME", "by the address of --listen",
         "network interface of the stations, as the setting MCAST_SOCKET_IFNAME"},
-       "",  // read by the settings
-       nullptr},
+       "",  // by the settings
+       [](const std::string& v, Options& o) {
+         o.interface = v;
+         return true;
+       }},
       {{"--allow", "NET,...", "everybody",
         "networks whose hosts may ask: 10.0.0.0/8,192.168.1.7; can be given several times"},
        "IPv4 networks such as 10.0.0.0/8,192.168.1.7",
@@ -119,10 +104,6 @@ const std::vector<Row>& rows() {
        }},
   };
   return *kRows;
-}
-
-Status usage(const std::string& message) {
-  return Status(Code::kInvalidArgument, message + "; --help lists the options");
 }
 
 }  // namespace
@@ -146,31 +127,15 @@ bool Options::allows(uint32_t who) const {
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
                                        const std::map<std::string, std::string>& environment) {
   CommandLine line;
-  std::map<std::string, std::string> settings;
-  for (size_t i = 0; i < arguments.size(); i++) {
-    const std::string& word = arguments[i];
-    if (word == "-h" || word == "--help") line.action = CommandLine::Action::kHelp;
-    if (word == "--version") line.action = CommandLine::Action::kVersion;
-    if (line.action != CommandLine::Action::kServe) return line;
-    const size_t equals = word.find('=');
-    const std::string name = word.substr(0, equals);
-    const auto row = std::find_if(rows().begin(), rows().end(),
-                                  [&name](const Row& r) { return name == r.info.name; });
-    if (row == rows().end()) return usage("no option \"" + word + "\"");
-    if (equals == std::string::npos && i + 1 == arguments.size()) {
-      return usage("option " + name + " needs a value: " + row->info.argument);
-    }
-    const std::string value =
-        equals == std::string::npos ? arguments[++i] : word.substr(equals + 1);
-    if (row->read == nullptr) {
-      settings["interface"] = value;
-    } else if (!row->read(value, line.options)) {
-      return usage("option " + name + ": \"" + value + "\" is not valid; allowed: " + row->allowed);
-    }
-  }
+  const Result<Action> action = parse_options(rows(), arguments, line.options);
+  if (!action.ok()) return action.status();
+  line.action = *action;
+  if (line.action != Action::kServe) return line;
   if (line.options.job_quota() > line.options.quota) {
-    return usage("option --quota-per-job: more than --quota");
+    return usage_error("option --quota-per-job: more than --quota");
   }
+  std::map<std::string, std::string> settings;
+  if (!line.options.interface.empty()) settings["interface"] = line.options.interface;
   Result<Config> config = Config::resolve(settings, environment);
   if (!config.ok()) return config.status();
   line.options.config = std::move(config).value();
@@ -178,17 +143,12 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
 }
 
 std::string help_text() {
-  std::string text =
-      "usage: torch-mcast aggregator [OPTIONS]\n"
-      "       torch-mcast aggregator status [--json]\n\n"
-      "Folds reductions of torch-mcast groups that name this host in MCAST_AGGREGATORS, until "
-      "SIGTERM.\n"
-      "Settings of the transports are taken from MCAST_* variables, as by ranks.\n\noptions:\n";
-  for (const Row& row : rows()) {
-    text += "  " + std::string(row.info.name) + " " + row.info.argument + "\n      " +
-            row.info.help + "\n      default: " + row.info.fallback + "\n";
-  }
-  return text + "  --version\n  -h, --help\n";
+  return "usage: torch-mcast aggregator [OPTIONS]\n"
+         "       torch-mcast aggregator status [--json]\n\n"
+         "Folds reductions of torch-mcast groups that name this host in MCAST_AGGREGATORS, until "
+         "SIGTERM.\n"
+         "Settings of the transports are taken from MCAST_* variables, as by ranks.\n\n" +
+         options_help(rows());
 }
 
 const std::vector<OptionInfo>& option_table() {

@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "service/option_table.h"
 
 namespace mcast::service {
 
@@ -30,6 +31,7 @@ struct Options {
   uint64_t rate = 0;  // bits per second of this host's link; 0: not told
   Nanos deadline = kSecond;
   std::vector<Network> allow;  // who may ask; empty: everybody
+  std::string interface;       // setting of the stations' transports; empty: by `host`
   std::string status;          // path of the status socket; empty: the default one
   Config config;               // of the stations' transports
 
@@ -39,7 +41,7 @@ struct Options {
 };
 
 struct CommandLine {
-  enum class Action { kServe, kHelp, kVersion } action = Action::kServe;
+  Action action = Action::kServe;
   Options options;
 };
 
@@ -50,13 +52,6 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
 // The text of --help.
 std::string help_text();
 
-// One row of the table of options, for docs.
-struct OptionInfo {
-  const char* name;      // "--quota"
-  const char* argument;  // "BYTES"
-  const char* fallback;  // for people: "512M"
-  const char* help;
-};
 const std::vector<OptionInfo>& option_table();
 
 }  // namespace mcast::service

@@ -1,85 +1,15 @@
-// JSON is written as it is built: objects and lists open, values follow, they close. Names come
-// from other hosts, so whatever bytes they hold are escaped; bytes that are no ASCII become "?".
+// One object for each station, job and end, written as it is built. Names come from other hosts:
+// Json escapes whatever bytes they hold.
 #include "service/report.h"
 
-#include <cmath>
-#include <cstdio>
+#include <algorithm>
 
+#include "base/json.h"
 #include "base/version.h"
 #include "engine/rendezvous.h"
 
 namespace mcast::service {
 namespace {
-
-class Json {
- public:
-  Json& open(char bracket) {
-    separate();
-    text_ += bracket;
-    first_ = true;
-    return *this;
-  }
-  Json& close(char bracket) {
-    text_ += bracket;
-    first_ = false;
-    return *this;
-  }
-  Json& key(const char* name) {
-    value(std::string_view(name));
-    text_ += ':';
-    first_ = true;  // no comma before the value
-    return *this;
-  }
-  void value(std::string_view text) {
-    separate();
-    text_ += '"';
-    for (const char c : text) put(c);
-    text_ += '"';
-  }
-  void value(bool flag) { raw(flag ? "true" : "false"); }
-  void value(uint64_t number) { raw(std::to_string(number)); }
-  // Three decimals.
-  void value(double number) {
-    char digits[64];
-    std::snprintf(digits, sizeof digits, "%.3f", std::isfinite(number) ? number : 0.0);
-    for (char& c : digits) c = c == ',' ? '.' : c;  // of a locale
-    raw(digits);
-  }
-  template <typename T>
-  Json& field(const char* name, const T& what) {
-    key(name);
-    if constexpr (std::is_same_v<T, bool> || std::is_floating_point_v<T>) {
-      value(what);
-    } else if constexpr (std::is_integral_v<T>) {
-      value(static_cast<uint64_t>(what));
-    } else {
-      value(std::string_view(what));
-    }
-    return *this;
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  void separate() {
-    if (!first_) text_ += ',';
-    first_ = false;
-  }
-  void raw(std::string_view token) {
-    separate();
-    text_ += token;
-  }
-  void put(char c) {
-    if (c == '"' || c == '\\') {
-      text_ += '\\';
-      text_ += c;
-    } else {
-      text_ += c >= 0x20 && c < 0x7f ? c : '?';
-    }
-  }
-
-  std::string text_;
-  bool first_ = true;
-};
 
 double seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(kSecond); }
 
@@ -88,14 +18,16 @@ void put_station(Json& json, const StationReport& s, double cpu_share, Nanos now
   json.field("cpu_share", cpu_share).field("cpu_s", seconds(s.cpu));
   json.field("bytes_in", s.bytes_in).field("bytes_out", s.bytes_out);
   json.field("frames_in", s.frames_in).field("frames_out", s.frames_out);
+  const uint64_t folded = std::max<uint64_t>(1, s.folded_bytes);
   json.field("folded_bytes", s.folded_bytes).field("memory", s.memory);
+  json.field("staged_share", static_cast<double>(s.staged_bytes) / static_cast<double>(folded));
   json.field("operations", s.operations).field("open_operations", s.open_operations);
   json.field("declined", s.declined).field("repeated", s.repeated);
   json.field("stale", s.stale).field("malformed", s.malformed).field("blocks", s.blocks);
-  if (s.waits) {
-    json.key("oldest").open('{').field("operation", s.oldest);
-    json.field("ms", 1e3 * seconds(now - s.oldest_since)).key("waits_for_ranks").open('[');
-    for (const Member rank : s.missing) json.value(uint64_t{rank});
+  if (s.oldest) {
+    json.key("oldest").open('{').field("operation", s.oldest->operation);
+    json.field("ms", 1e3 * seconds(now - s.oldest->since)).key("waits_for_ranks").open('[');
+    for (const Member rank : s.oldest->missing) json.value(uint64_t{rank});
     json.close(']').close('}');
   }
   json.close('}');

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,17 +19,20 @@ struct StationReport {
   uint64_t operations = 0;                          // that ranks have opened
   uint64_t declined = 0;                            // of these
   uint64_t repeated = 0, stale = 0, malformed = 0;  // frames
-  uint64_t folded_bytes = 0;                        // of contributions
+  uint64_t folded_bytes = 0;                        // of contributions, and of racks' sums
+  uint64_t staged_bytes = 0;                        // of these, copied: their turn had not come
   uint32_t open_operations = 0;
   uint32_t blocks = 0;     // segments that are being folded
   uint64_t memory = 0;     // bytes that are reserved
   uint32_t connected = 0;  // ranks
   Nanos cpu = 0;           // that its thread has used
   // What the oldest operation waits for, if there is one.
-  bool waits = false;
-  Sequence oldest = 0;
-  Nanos oldest_since = 0;       // when the last contribution to its oldest segment came
-  std::vector<Member> missing;  // ranks
+  struct Wait {
+    Sequence operation = 0;
+    Nanos since = 0;              // when the last contribution to its oldest segment came
+    std::vector<Member> missing;  // ranks
+  };
+  std::optional<Wait> oldest;
 };
 
 struct JobReport {

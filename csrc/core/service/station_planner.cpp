@@ -35,10 +35,10 @@ Status StationPlanner::learn(const wire::StationRoster& roster) {
 }
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationPlanner::plan(
-    uint32_t roster, const wire::Descriptor& descriptor) const {
+    uint32_t roster, const wire::Descriptor& descriptor, size_t room) const {
   for (const Known& known : known_) {
     if (known.roster.version == roster) {
-      return deal_(ask_, known.roster, known.members, known.index, descriptor);
+      return deal_(ask_, known.roster, known.members, known.index, descriptor, room);
     }
   }
   return Status(Code::kUnavailable,

@@ -18,10 +18,10 @@
 namespace mcast::service {
 
 // The list of station `index` of a roster for one operation, as the ranks deal it; or why there is
-// none. `members`: how the list names the roster's stations.
+// none. `members`: how the list names the roster's stations; `room`: bytes that it may take.
 using DealWork = std::function<Result<std::unique_ptr<const aggregation::WorkList>>(
     const wire::Ask& ask, const wire::StationRoster& roster, std::span<const Member> members,
-    size_t index, const wire::Descriptor& descriptor)>;
+    size_t index, const wire::Descriptor& descriptor, size_t room)>;
 
 class StationPlanner final : public aggregation::Planner {
  public:
@@ -38,8 +38,9 @@ class StationPlanner final : public aggregation::Planner {
   // Stations of all rosters so far are numbered from the number of ranks on: this one.
   Member member_of(const wire::StationEntry& station) const { return members_.at(station.uid); }
 
-  Result<std::unique_ptr<const aggregation::WorkList>> plan(
-      uint32_t roster, const wire::Descriptor& descriptor) const override;
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(uint32_t roster,
+                                                            const wire::Descriptor& descriptor,
+                                                            size_t room) const override;
 
  private:
   struct Known {

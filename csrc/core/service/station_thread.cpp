@@ -1,6 +1,5 @@
-// The loop: what has come from the ranks, then the station's turn, then sleep in the transport
-// until traffic, a wake-up or the next deadline. The stream has shown the uid of whoever speaks, so
-// a frame's sender is looked up by its peer; only the ranks of the ask get in at all.
+// The loop: the station's turn, then sleep in the transport until traffic, a wake-up or the next
+// deadline.
 //
 // The report is copied out a few times a second, and whenever the thread goes to sleep, so that
 // readers never wait for the station nor it for them.
@@ -9,10 +8,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/signals_blocked.h"
 #include "engine/clock.h"
-#include "wire/frame.h"
 
 namespace mcast::service {
 namespace {
@@ -27,32 +26,14 @@ Nanos thread_cpu_time() {
   return static_cast<Nanos>(used.tv_sec) * kSecond + used.tv_nsec;
 }
 
-// Of the hosts whose bits are set.
-std::vector<Member> ranks_of(const Hosts& hosts, const std::vector<uint64_t>& bits) {
-  std::vector<Member> ranks;
-  for (uint32_t h = 0; h < hosts.count() && h / 64 < bits.size(); h++) {
-    if ((bits[h / 64] >> (h % 64) & 1) == 0) continue;
-    ranks.insert(ranks.end(), hosts.members(h).begin(), hosts.members(h).end());
-  }
-  return ranks;
-}
-
 }  // namespace
 
 StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transport)
     : spec_(std::move(spec)),
-      transport_(std::move(transport)),
-      address_(transport_->stream().address(false)),
-      largest_datagram_(static_cast<uint32_t>(transport_->datagram().max_datagram({1, 1, false}))),
-      planner_(spec_.ask, address_.uid, spec_.deal),
-      station_(spec_.params, planner_, *this, counters_, monotonic_now()),
-      peers_(transport_->stream().expect(spec_.ask.uids)),
-      connected_(spec_.ask.uids.size()) {
-  members_.assign(*std::max_element(peers_.begin(), peers_.end()) + 1, kNoMember);
-  for (size_t m = 0; m < peers_.size(); m++) members_[peers_[m]] = static_cast<Member>(m);
-  live_.report.address = address_.host + ":" + std::to_string(address_.port);
-  live_.report.memory = station_.job()->memory();
-  report_ = live_.report;
+      station_(spec_, std::move(transport), monotonic_now()),
+      where_(station_.where()),
+      largest_datagram_(station_.largest_datagram()),
+      report_(station_.report(monotonic_now())) {
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { loop(); });
 }
@@ -62,13 +43,11 @@ StationThread::~StationThread() {
   thread_.join();
 }
 
-wire::Accept::Station StationThread::where() const {
-  return {.uid = address_.uid, .host = address_.host, .port = address_.port, .capacity = 0};
-}
-
 void StationThread::end(Nanos patience) {
   Nanos nobody = kNever;
-  if (end_at_.compare_exchange_strong(nobody, monotonic_now() + patience)) transport_->wake();
+  if (end_at_.compare_exchange_strong(nobody, monotonic_now() + patience)) {
+    station_.transport().wake();
+  }
 }
 
 std::optional<std::string> StationThread::ended() const {
@@ -83,12 +62,21 @@ StationReport StationThread::report() const {
 
 void StationThread::loop() {
   pthread_setname_np(pthread_self(), spec_.name.substr(0, 15).c_str());
-  while (end_at_.load() == kNever && !ended_) {
-    if (!turn()) sleep();
+  try {
+    while (end_at_.load() == kNever && !station_.ended()) {
+      if (!turn()) sleep();
+    }
+  } catch (const std::exception& error) {  // no memory: of this job only
+    station_.fail(std::string("its station has failed: ") + error.what());
   }
-  set_busy(false);
-  station_.on_bye();  // its memory is given back before the goodbye, which may take a while
-  if (ended_) spec_.on_end();
+  station_.leave();  // its memory is given back before the goodbye, which may take a while
+  if (station_.ended()) {
+    {
+      const std::lock_guard<std::mutex> held(mutex_);
+      ended_ = station_.ended();
+    }
+    spec_.on_end();
+  }
   say_goodbye();
   publish(monotonic_now());
   finished_.store(true);
@@ -97,145 +85,29 @@ void StationThread::loop() {
 
 bool StationThread::turn() {
   now_ = monotonic_now();
-  const size_t events =
-      transport_->stream().poll(*this, now_) + transport_->datagram().receive(*this, kMaxBulkFrame);
-  station_.advance(now_);
-  if (station_.closed()) close(*station_.closed());
-  set_busy(station_.job() != nullptr && station_.job()->operations() > 0);
-  live_.changed = live_.changed || events > 0;
-  if (live_.changed && now_ - live_.published >= kReportEvery) publish(now_);
-  return events > 0;
+  const bool events = station_.turn(now_);
+  if (station_.changed() && now_ - published_ >= kReportEvery) publish(now_);
+  return events;
 }
 
 void StationThread::sleep() {
   Nanos until = std::min(station_.deadline(), now_ + kLongestSleep);
-  if (live_.changed) until = std::min(until, live_.published + kReportEvery);
-  if (const Nanos now = monotonic_now(); until > now) transport_->wait(until - now);
+  if (station_.changed()) until = std::min(until, published_ + kReportEvery);
+  if (const Nanos now = monotonic_now(); until > now) station_.transport().wait(until - now);
 }
 
 void StationThread::say_goodbye() {
-  while (!transport_->stream().close_peers(monotonic_now()) && monotonic_now() < end_at_.load()) {
-    transport_->wait(kGoodbyeStep);
+  while (!station_.say_goodbye(monotonic_now()) && monotonic_now() < end_at_.load()) {
+    station_.transport().wait(kGoodbyeStep);
   }
-}
-
-void StationThread::on_frame(PeerId peer, Channel, ConstBytes frame) {
-  const Member from = peer < members_.size() ? members_[peer] : kNoMember;
-  if (from == kNoMember) return;  // of nobody in the ask
-  if (from < connected_.size()) connected_[from] = true;
-  wire::FrameHeader header;
-  if (wire::parse_frame(frame, header)) {
-    if (header.type == wire::FrameType::kRoster && from < connected_.size()) {
-      return on_roster(from, frame);
-    }
-    note(header, frame.size() - wire::kFrameHeader);
-  }
-  station_.on_frame(from, frame, now_);
-}
-
-void StationThread::on_roster(Member from, ConstBytes frame) {
-  wire::FrameHeader header;
-  wire::StationRoster roster;
-  if (!wire::parse_frame(frame, header) || !wire::verify_frame(frame) || header.member != from ||
-      header.group_tag != spec_.params.tag ||
-      !wire::parse_roster(frame.subspan(wire::kFrameHeader), roster)) {
-    counters_.add(Counter::agg_malformed);
-    return close("rank " + std::to_string(from) + " sent a roster that does not parse");
-  }
-  if (const Status status = planner_.learn(roster); !status.ok()) {
-    counters_.add(Counter::agg_malformed);
-    return close("rank " + std::to_string(from) + ": " + status.message());
-  }
-  meet_partners(roster);
-}
-
-// A leaf connects to the stations at the top. One that has not heard of it yet refuses it, and the
-// transport tries again for a while.
-void StationThread::meet_partners(const wire::StationRoster& roster) {
-  const Racks& racks = spec_.params.racks;
-  const auto leaf = [&racks](const wire::StationEntry& s) {
-    return racks.find(s.rack).has_value();
-  };
-  const auto self = std::find_if(roster.stations.begin(), roster.stations.end(),
-                                 [this](const auto& s) { return s.uid == address_.uid; });
-  for (const wire::StationEntry& station : roster.stations) {
-    if (leaf(station) == leaf(*self)) continue;
-    const Member member = planner_.member_of(station);
-    if (member < peers_.size() && peers_[member] != kNoPeer) continue;
-    Stream& stream = transport_->stream();
-    const PeerId peer = leaf(station) ? stream.expect(std::span(&station.uid, 1))[0]
-                                      : stream.add_peer({station.uid, station.host, station.port});
-    if (member >= peers_.size()) peers_.resize(member + 1u, kNoPeer);
-    if (peer >= members_.size()) members_.resize(peer + 1, kNoMember);
-    peers_[member] = peer;
-    members_[peer] = member;
-  }
-}
-
-void StationThread::note(const wire::FrameHeader& header, size_t bytes) {
-  if (header.type == wire::FrameType::kReduceData || header.type == wire::FrameType::kAggResult) {
-    live_.report.folded_bytes += bytes;
-  }
-  if (header.type != wire::FrameType::kAggOpen || header.sequence < next_operation_) return;
-  live_.report.operations++;
-  next_operation_ = uint64_t{header.sequence} + 1;
-}
-
-void StationThread::on_peer_down(PeerId peer, const Status&, bool) {
-  const Member from = peer < members_.size() ? members_[peer] : kNoMember;
-  if (from == kNoMember) return;
-  if (from < connected_.size()) connected_[from] = false;
-  station_.on_stream_end(from, now_);
-}
-
-void StationThread::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
-  live_.report.frames_out++;
-  for (const ConstBytes& part : parts) live_.report.bytes_out += part.size();
-  transport_->stream().send(peers_[to], channel, parts);
-}
-
-size_t StationThread::queued(Member to, Channel channel) const {
-  return transport_->stream().queued(peers_[to], channel);
-}
-
-void StationThread::set_busy(bool busy) {
-  if (busy == busy_) return;
-  busy_ = busy;
-  busy ? spec_.busy->station_begins() : spec_.busy->station_ends();
-}
-
-void StationThread::close(const std::string& why) {
-  const std::lock_guard<std::mutex> held(mutex_);
-  if (!ended_) ended_ = why;
 }
 
 void StationThread::publish(Nanos now) {
-  live_.published = now;
-  live_.changed = false;
-  live_.report.frames_in = counters_.get(Counter::frames_received);
-  live_.report.bytes_in = counters_.get(Counter::frame_bytes_received);
-  live_.report.declined = counters_.get(Counter::agg_declined);
-  live_.report.repeated = counters_.get(Counter::agg_repeated);
-  live_.report.stale = counters_.get(Counter::agg_stale);
-  live_.report.malformed = counters_.get(Counter::agg_malformed);
-  live_.report.connected =
-      static_cast<uint32_t>(std::count(connected_.begin(), connected_.end(), true));
-  aggregation::Job* const job = station_.job();
-  live_.report.open_operations = job != nullptr ? job->operations() : 0;
-  live_.report.blocks = job != nullptr ? job->blocks() : 0;
-  live_.report.memory = job != nullptr ? job->memory() : 0;
-  live_.report.waits = false;
-  if (job != nullptr) {
-    if (const auto waiting = job->waiting(now)) {
-      live_.report.waits = true;
-      live_.report.oldest = waiting->sequence;
-      live_.report.oldest_since = now - waiting->wait.age_ms * kMilli;
-      live_.report.missing = ranks_of(spec_.params.hosts, waiting->wait.missing);
-    }
-  }
-  live_.report.cpu = thread_cpu_time();
+  published_ = now;
+  StationReport report = station_.report(now);
+  report.cpu = thread_cpu_time();
   const std::lock_guard<std::mutex> held(mutex_);
-  report_ = live_.report;
+  report_ = std::move(report);
 }
 
 }  // namespace mcast::service

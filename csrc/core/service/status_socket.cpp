@@ -1,37 +1,21 @@
-// A process that was killed leaves its socket's file behind. Whether somebody still listens there
-// is told by connecting to it.
+// The text is taken when somebody connects and written as far as the socket takes it; who reads
+// slowly is written to again when there is room, until its time is over.
 #include "service/status_socket.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
+
+#include "host/local_socket.h"
 
 namespace mcast::service {
 namespace {
 
 constexpr const char* kName = "aggregator.sock";
-
-bool address_of(const std::string& path, sockaddr_un& out) {
-  out = {};
-  out.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof out.sun_path) return false;
-  std::memcpy(out.sun_path, path.data(), path.size());
-  return true;
-}
-
-Fd unix_socket() { return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
-
-bool somebody_listens(const sockaddr_un& address) {
-  const Fd fd = unix_socket();
-  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
-  return ::connect(fd.get(), to, sizeof address) == 0 || errno == EAGAIN;
-}
 
 }  // namespace
 
@@ -46,35 +30,20 @@ std::string default_status_path() {
   return "";
 }
 
-Status StatusSocket::open(const std::string& path) {
-  sockaddr_un address;
-  if (!address_of(path, address)) {
-    return Status(Code::kInvalidArgument, "a path of a socket has 1 to 107 bytes: " + path);
-  }
-  if (somebody_listens(address)) {
-    return Status(Code::kUnavailable, "another aggregator answers at " + path);
-  }
-  struct stat there {};
-  if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) (void)::unlink(path.c_str());
-  Fd fd = unix_socket();
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return Status::system(errno, "status socket " + path);
-  }
+Status StatusSocket::open(const std::string& path, const char* who) {
   // Users of the host may ask; what is told opens nothing.
-  (void)::chmod(path.c_str(), 0666);
-  if (::listen(fd.get(), static_cast<int>(kMostReaders)) != 0) {
-    return Status::system(errno, "status socket " + path);
-  }
-  listener_ = std::move(fd);
+  constexpr int kBacklog = kMostReaders;
+  Result<Fd> fd = listen_at(path, SOCK_STREAM, kBacklog, 0666, who);
+  if (!fd.ok()) return fd.status();
+  listener_ = std::move(fd).value();
   path_ = path;
   return {};
 }
 
 void StatusSocket::close() {
   if (!listener_.valid()) return;
-  listener_.reset();
+  stop_listening(listener_, path_);
   readers_.clear();
-  (void)::unlink(path_.c_str());
   path_.clear();
 }
 

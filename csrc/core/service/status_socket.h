@@ -32,7 +32,8 @@ class StatusSocket {
   StatusSocket& operator=(const StatusSocket&) = delete;
 
   // Takes the place of a socket that nobody listens at. kUnavailable: another process does.
-  Status open(const std::string& path);
+  // `who` listens, for the error.
+  Status open(const std::string& path, const char* who = "aggregator");
   // Also removes the file.
   void close();
   // Empty: not open.

@@ -49,7 +49,7 @@ enum class FrameType : uint8_t {
   kDeaf = 22,         // to member 0: the sender lost nearly all multicast of late; body: text
   kSwitch = 23,       // down: start no operation until kSwitchAt; body: text
   kSwitchReady = 24,  // up: argument = most operations that any member of my subtree has started
-  kSwitchAt = 25,     // down: operations from `sequence` on use the ring
+  kSwitchAt = 25,     // down: operations from `sequence` on use the other path
   kReduceGrant = 26,  // to a contributor: argument descriptor; body u32: segments it may send now
   kReduceData = 27,   // to an owner: argument descriptor; ReduceData
   kReduceResult = 28,  // to the root of a reduce: argument descriptor; offset (u64) in the sender's

@@ -2,10 +2,10 @@
 // engine sees them: the own block of a gather in its place among the others, all_reduce and reduce
 // in place, the blocks of a reduce_scatter's input and behind them its output. Word 0 counts the
 // pieces copied out, word 1 says that the device has finished. Then come the words that copies in
-// wait for: one per target of more than a segment, which counts its final pieces, and one per run
-// of smaller targets (of one or several transfers, of about a segment together), which counts the
+// wait for: one per target of more than a piece, which counts its final pieces, and one per run
+// of smaller targets (of one or several transfers, of about a piece together), which counts the
 // final targets. So the gates of a post, and the signals of its copies out, are bounded by its
-// bytes over the segment, however many tensors and ranks there are.
+// bytes over the piece, however many tensors and ranks there are.
 #include "device/copy_plan.h"
 
 #include <algorithm>
@@ -40,11 +40,11 @@ bool follows(const DeviceBytes& a, size_t a_to, const DeviceBytes& b, size_t b_f
 
 }  // namespace
 
-CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit)
+CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit)
     : transfers_(std::move(transfers)), rank_(rank) {
   size_t bytes = 0;
   for (const Transfer& transfer : transfers_) bytes += host_bytes(transfer);
-  segment_ = std::max(segment, rounded(bytes / kMostPieces, unit));
+  piece_ = std::max(piece, rounded(bytes / kMostPieces, unit));
   plan_out();
   plan_in();
   bytes_ = aligned(words_ * sizeof(uint32_t));
@@ -83,13 +83,13 @@ void CopyPlan::plan_out() {
   for (size_t t = 0; t < transfers_.size(); ++t) {
     const Transfer& transfer = transfers_[t];
     const size_t count = transfer.sources.size();
-    for (size_t at = 0; at < transfer.block; at += segment_) {
+    for (size_t at = 0; at < transfer.block; at += piece_) {
       for (size_t i = 0; i < count; ++i) {
         const size_t source = count > 1 ? (static_cast<size_t>(rank_) + 1 + i) % count : i;
-        const size_t length = std::min(segment_, transfer.block - at);
+        const size_t length = std::min(piece_, transfer.block - at);
         unsignalled += length;
-        outs_.push_back({t, source, at, length, unsignalled >= segment_});
-        if (unsignalled >= segment_) unsignalled = 0;
+        outs_.push_back({t, source, at, length, unsignalled >= piece_});
+        if (unsignalled >= piece_) unsignalled = 0;
       }
     }
   }
@@ -115,12 +115,12 @@ void CopyPlan::plan_in() {
         continue;
       }
       if (length == 0) continue;
-      if (length > segment_) {
+      if (length > piece_) {
         end_run();
         targets_[t][i] = {words_, length, kNoFlag};
         uint32_t needed = 0;
-        for (size_t at = 0; at < length; at += segment_) {
-          ins_.push_back({t, i, at, std::min(segment_, length - at), words_, ++needed});
+        for (size_t at = 0; at < length; at += piece_) {
+          ins_.push_back({t, i, at, std::min(piece_, length - at), words_, ++needed});
         }
         first = ins_.size();
         ++words_;
@@ -130,7 +130,7 @@ void CopyPlan::plan_in() {
       targets_[t][i] = {words_ - 1, length, flags_++};
       ins_.push_back({t, i, 0, length, words_ - 1, 1});
       bytes += length;
-      if (bytes >= segment_) end_run();
+      if (bytes >= piece_) end_run();
     }
   }
   end_run();

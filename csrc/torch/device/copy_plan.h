@@ -46,14 +46,14 @@ class CopyPlan {
   static constexpr size_t kFinishedWord = 1;
   static constexpr size_t kFirstTargetWord = 2;
 
-  // `rank` is the own one. Pieces have `segment` bytes, or a larger multiple of `unit`.
-  CopyPlan(std::vector<Transfer> transfers, int rank, size_t segment, size_t unit);
+  // `rank` is the own one. Pieces have `piece` bytes, or a larger multiple of `unit`.
+  CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit);
 
   const std::vector<Transfer>& transfers() const { return transfers_; }
-  // Gives up the device memory. Afterwards words(), segment() and target_words() may be asked.
+  // Gives up the device memory. Afterwards words(), piece() and target_words() may be asked.
   std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
 
-  size_t segment() const { return segment_; }
+  size_t piece() const { return piece_; }
   size_t words() const { return words_; }  // at the head of the pinned memory
   size_t flags() const { return flags_; }  // targets that share a word
   size_t bytes() const { return bytes_; }  // of pinned memory, the words included
@@ -77,7 +77,7 @@ class CopyPlan {
 
   std::vector<Transfer> transfers_;
   const int rank_;
-  size_t segment_;
+  size_t piece_;
   size_t words_ = kFirstTargetWord;
   size_t flags_ = 0;
   size_t bytes_ = 0;

@@ -73,16 +73,16 @@ std::pair<c10::Stream, c10::Stream> streams_of(c10::Device device, bool reduces)
 
 }  // namespace
 
-SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size_t segment,
+SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size_t piece,
                               size_t chunk) {
   const size_t unit = chunk == 0 ? kAlign : chunk;
   const auto [out, in] = streams_of(device, reduces);
-  return {out, in, reduces, gated ? gate_of(device) : nullptr, rounded(segment, unit), unit};
+  return {out, in, reduces, gated ? gate_of(device) : nullptr, rounded(piece, unit), unit};
 }
 
 DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
                            int rank, const SideStreams& streams)
-    : plan_(std::move(transfers), rank, streams.segment, streams.unit),
+    : plan_(std::move(transfers), rank, streams.piece, streams.unit),
       streams_(streams),
       backs_(std::move(backs)),
       counted_(plan_.flags()),
@@ -149,7 +149,7 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
 
 void DeviceCopies::hook(size_t i, PostOptions& options) {
   if (transfers()[i].block == 0) return;
-  options.completed_step = plan_.segment();
+  options.completed_step = plan_.piece();
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
     self->completed(self->plan_.target_words(i)[target], bytes);
     if (self->streams_.gate == nullptr) CompletionPoller::instance().notify();
@@ -167,9 +167,9 @@ void DeviceCopies::completed(const Plan::TargetWord& target, uint64_t bytes) {
   if (target.length == 0) return;
   const bool whole = bytes == target.length;
   if (target.flag == Plan::kNoFlag) {
-    const uint64_t segment = plan_.segment();
+    const uint64_t piece = plan_.piece();
     raise(word(target.word),
-          static_cast<uint32_t>(whole ? (bytes + segment - 1) / segment : bytes / segment));
+          static_cast<uint32_t>(whole ? (bytes + piece - 1) / piece : bytes / piece));
   } else if (whole && !counted_[target.flag].exchange(true, std::memory_order_relaxed)) {
     add_one(word(target.word));
   }

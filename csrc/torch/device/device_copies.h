@@ -38,13 +38,12 @@ struct SideStreams {
   c10::Stream in;
   bool reduces;      // the lane
   const Gate* gate;  // null: none
-  size_t segment;    // bytes of a piece, at least; a multiple of `unit`
+  size_t piece;      // bytes of a piece, at least; a multiple of `unit`
   size_t unit;
 
   // `gated` false: no gate even if there is one. `chunk`: of the network, bytes; a piece that ends
   // with one need not wait for the next piece to leave. 0: any.
-  static SideStreams make(c10::Device device, bool reduces, bool gated, size_t segment,
-                          size_t chunk);
+  static SideStreams make(c10::Device device, bool reduces, bool gated, size_t piece, size_t chunk);
 };
 
 // A failure of the device that others than the poller have found, for the poller: the first counts.

@@ -59,9 +59,26 @@ TEST(PartialResults, OfOneContributorAreDeclined) {
   say_partial(w, 2, op, {1, {5}});
   w.take_all();
   EXPECT_EQ(w.declined(op), 3u);
+  EXPECT_EQ(w.station().job()->operations(), 0u) << "all have opened it: it is over";
   say_partial(w, 0, op, {1, {5}});
   EXPECT_EQ(w.count(Counter::agg_stale), 1u);
   EXPECT_FALSE(w.station().closed());
+}
+
+// Each takes a place of the operations that may be open until it is over.
+TEST(PartialResults, ThatAreDeclinedKeepNoPlace) {
+  StationWorld w({.incast = 3 * 4 * 4096});
+  for (uint32_t i = 0; i <= aggregation::Job::kAhead; i++) {
+    const Sequence op = partial_call(w);
+    w.open_all(op);
+    say_partial(w, 2, op, {1, {5}});
+    ASSERT_FALSE(w.station().closed()) << i << ": " << *w.station().closed();
+  }
+  const Sequence op = partial_call(w);
+  w.open_all(op);
+  w.take_all();
+  EXPECT_EQ(w.declined(op), 0u);
+  EXPECT_EQ(w.station().job()->operations(), 1u);
 }
 
 TEST(PartialResults, ThatCannotBeEndTheJob) {

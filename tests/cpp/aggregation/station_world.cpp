@@ -48,12 +48,14 @@ std::vector<std::byte> some_elements(Element e, size_t bytes, Rng& rng) {
 // The list of an operation of the world, which outlives it.
 class List final : public aggregation::WorkList {
  public:
-  explicit List(const std::vector<ListEntry>& entries) : entries_(entries) {}
+  List(const std::vector<ListEntry>& entries, size_t bytes) : entries_(entries), bytes_(bytes) {}
+  size_t memory() const override { return bytes_; }
   uint32_t size() const override { return static_cast<uint32_t>(entries_.size()); }
   ListEntry at(uint32_t number) const override { return entries_[number]; }
 
  private:
   const std::vector<ListEntry>& entries_;
+  const size_t bytes_;
 };
 
 bool any(const std::vector<uint64_t>& mask) {
@@ -256,11 +258,13 @@ size_t StationWorld::queued(Member to, Channel channel) const {
 }
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationWorld::plan(
-    uint32_t roster, const wire::Descriptor& descriptor) const {
+    uint32_t roster, const wire::Descriptor& descriptor, size_t room) const {
   if (roster != kRoster) return Status(Code::kUnavailable, "no such roster");
   const Call& c = calls_[std::stoul(descriptor.name)];
-  if (c.refused) return Status(Code::kResourceExhausted, "no list for it");
-  return std::unique_ptr<const aggregation::WorkList>(std::make_unique<List>(c.list));
+  if (c.refused || options_.list_bytes > room)
+    return Status(Code::kResourceExhausted, "no list for it");
+  return std::unique_ptr<const aggregation::WorkList>(
+      std::make_unique<List>(c.list, options_.list_bytes));
 }
 
 // ---- ranks ----

@@ -23,9 +23,10 @@ struct StationOptions {
   size_t segment = 4096;
   size_t incast = 64 << 10;
   Nanos deadline = 100 * kMilli;
-  bool keep = false;   // owners keep their own where the order allows it
-  uint32_t share = 2;  // of three segments so many are dealt to the station
-  bool dealt = false;  // by Deal, which deals nothing of shards of less than four segments
+  bool keep = false;      // owners keep their own where the order allows it
+  uint32_t share = 2;     // of three segments so many are dealt to the station
+  bool dealt = false;     // by Deal, which deals nothing of shards of less than four segments
+  size_t list_bytes = 0;  // that a list takes
 };
 
 class StationWorld : private aggregation::Outlet, private aggregation::Planner {
@@ -108,8 +109,9 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_jobs() const override { return busy; }
-  Result<std::unique_ptr<const aggregation::WorkList>> plan(
-      uint32_t roster, const wire::Descriptor& descriptor) const override;
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(uint32_t roster,
+                                                            const wire::Descriptor& descriptor,
+                                                            size_t room) const override;
 
   bool speaks(Member rank, const aggregation::ListEntry& entry) const;
   bool kept(const Call& call, Member owner) const;

@@ -297,6 +297,10 @@ TEST(Config, AggregatorsAreAddresses) {
                       HasSubstr("host:port, each once, separated by commas, at most 64")))
         << wrong;
   }
+  EXPECT_THAT(error({{"aggregators", "a:1,b,c:2"}}),
+              HasSubstr("is not valid (\"b\" has no port: it must be host:port); allowed: "));
+  EXPECT_THAT(error({{"aggregators", "a:1,a:1"}}), HasSubstr("(a:1 is there twice)"));
+  EXPECT_THAT(error({{"aggregators", "r 1/a:1"}}), HasSubstr("(\"r 1\" is no name of a rack)"));
   std::string many = "a:1";
   for (int i = 2; i <= 65; i++) many += ",a:" + std::to_string(i);
   EXPECT_THAT(error({{"aggregators", many}}), HasSubstr("at most 64"));

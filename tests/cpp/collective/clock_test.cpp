@@ -126,7 +126,7 @@ TEST(Clocks, OneThatJumpsAheadCostsNothing) {
 
 TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
   uint64_t lost = 0;
-  const std::vector<uint64_t> all = seeds(200);
+  const Seeds all = seeds(200);
   for_seeds(all, [&](uint64_t seed) -> std::string {
     ClockRun one(seed);
     const Nanos aways[] = {kLiveness / 4, 2 * kLiveness, kMinute, 5 * kMinute};

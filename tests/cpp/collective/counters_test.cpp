@@ -128,9 +128,10 @@ TEST(Counters, WindowsAreCutByLossOnly) {
     if (drop == 0) {
       EXPECT_EQ(cuts, 0u);
     } else {
-      // 64, 52, 42, ... to the least window: quantum + batch.
+      // 64, 52, 42, ... to the least window, quantum + batch, and again after a window without
+      // loss; windows are a hundred and more.
       EXPECT_GE(cuts, 1u);
-      EXPECT_LE(cuts, 10u);
+      EXPECT_LE(cuts, 20u);
     }
   }
 }

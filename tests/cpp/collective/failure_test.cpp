@@ -298,7 +298,7 @@ TEST(FailureTexts, WhoCannotConnectBlamesItselfAndSaysWhy) {
 }
 
 TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
-  const std::vector<uint64_t> all = seeds(1000);
+  const Seeds all = seeds(1000);
   uint64_t telling = 0;
   for_seeds(all, [&](uint64_t seed) -> std::string {
     FailureRun one(seed, GetParam());

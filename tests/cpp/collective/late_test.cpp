@@ -112,6 +112,27 @@ TEST(LateRank, SeveralRootsTogetherSendNoMoreThanItKeeps) {
   EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
 }
 
+// Of a small budget a root's share is less than a chunk: its blocks are sent unasked all the same,
+// and so they are charged.
+TEST(LateRank, BlocksShorterThanAChunkCountWhole) {
+  for (const size_t size : {100u, 1000u}) {  // the share is 1024 bytes of 1408
+    ClusterOptions o = options(8);
+    o.net.receive_budget = 32 << 10;
+    o.group.staging = 20'000;
+    Cluster c(o);
+    Runs runs;
+    for (uint64_t id = 1; id <= 40; id++) {
+      for (Member r = 0; r < 7; r++) runs.push_back(c.allgather(r, size, id));
+    }
+    c.run_for(kSecond);
+    EXPECT_GT(c.total(Counter::eager_stalls), 0u);
+    for (uint64_t id = 1; id <= 40; id++) runs.push_back(c.allgather(7, size, id));
+    finish(c, runs);
+    EXPECT_EQ(c.total(Counter::staging_drops), 0u);
+    EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
+  }
+}
+
 // All of it lost: it is asked for in a few requests before it is posted.
 TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
   // A part of a chunk each; whole chunks.

@@ -155,6 +155,32 @@ TEST(Partial, ARankThatIsFarBehindTakesAllResults) {
   EXPECT_EQ(w.c.group(0).core().aggregation_report(w.c.clock(0)).partial.excused, 0u);
 }
 
+// What waits for its calls is bounded: beyond that a rank is waited for, until it has caught up.
+TEST(Partial, ARankWithoutRoomForMoreResultsIsWaitedFor) {
+  for (const Member late : {0, 2}) {
+    ClusterOptions o = partial_options(4);
+    const auto d = PartialCall{}.of(4);
+    o.group.partial_memory = 2 * d.bytes;
+    PartialWorld w(o);
+    std::vector<Runs> ops;
+    for (uint64_t id = 1; id <= 3; id++) ops.push_back(call_all_but(w, d, id, {late}));
+    w.c.run_for(kSecond);
+    EXPECT_TRUE(all_done(ops[0]) && all_done(ops[1]));
+    EXPECT_FALSE(all_done(ops[2])) << "excused without room";
+    for (uint64_t id = 1; id <= 3; id++) ops[2].push_back(w.c.call(late, d, id));
+    finish(w.c, ops[2]);
+    EXPECT_THAT(w.missing(1), ElementsAre(late));
+    EXPECT_TRUE(w.missing(2).empty());
+    // There is room for two again.
+    for (uint64_t id = 4; id <= 5; id++) ops[id - 4] = call_all_but(w, d, id, {late});
+    ASSERT_TRUE(w.c.run([&] { return all_done(ops[0]) && all_done(ops[1]); }, kSecond));
+    for (uint64_t id = 4; id <= 5; id++) ops[1].push_back(w.c.call(late, d, id));
+    finish(w.c, ops[1]);
+    EXPECT_EQ(w.check_counts(), "");
+    EXPECT_EQ(w.c.total(Counter::partial_results), 4u * 4);
+  }
+}
+
 // Its input may still be on its way from a device.
 TEST(Partial, ACallEndsWhenItsInputIsNotWrittenAnyMore) {
   PartialWorld w(partial_options(4));
@@ -255,7 +281,7 @@ class PartialRunner {
       if (run->calls != 1) return where + "completed " + std::to_string(run->calls) + " times";
       if (!run->status.ok()) return where + run->status.to_string();
       if (const std::string wrong = run->check(c.size()); !wrong.empty()) return where + wrong;
-      (run->absent.empty() ? whole : partial)++;
+      (run->folding.absent.empty() ? whole : partial)++;
     }
     if (!ended) return "not released";
     if (c.total(Counter::malformed) > 0) return "malformed frames";
@@ -332,7 +358,7 @@ class PartialSchedules : public testing::TestWithParam<int> {};
 
 TEST_P(PartialSchedules, GiveAllRanksOneResult) {
   uint64_t partial = 0, whole = 0;
-  const std::vector<uint64_t> all = seeds(60, static_cast<uint64_t>(GetParam()));
+  const Seeds all = seeds(60, static_cast<uint64_t>(GetParam()));
   for_seeds(all, [&](uint64_t seed) { return PartialRunner(seed).run(partial, whole); });
   if (all.size() < 60) return;  // fewer need not have all of it
   EXPECT_GT(partial, 50u);

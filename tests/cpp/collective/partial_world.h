@@ -11,14 +11,8 @@ namespace mcast::test {
 constexpr Nanos kPartialLimit = 50 * kMilli;
 
 inline ClusterOptions partial_options(uint32_t ranks) {
-  ClusterOptions o;
-  o.ranks = ranks;
-  o.group.lane = 1;
-  o.group.agreed.incast = 64 << 10;
-  o.group.agreed.aggregate = AggregateMode::kBoth;
-  o.group.agreed.chunk = 8192;
+  ClusterOptions o = with_stations(ranks);
   o.group.partial = kPartialLimit;
-  o.net.max_datagram = 8192 + wire::kDatagramHeader;
   return o;
 }
 

@@ -122,7 +122,7 @@ class PathFlaps : public testing::TestWithParam<bool> {};
 
 TEST_P(PathFlaps, EveryOperationIsExact) {
   uint64_t switches = 0;
-  const std::vector<uint64_t> all = seeds(12);
+  const Seeds all = seeds(12);
   for_seeds(all, [&](uint64_t seed) {
     FlapRun one(seed, GetParam());
     const std::string wrong = one.run();

@@ -101,6 +101,26 @@ TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
   }
 }
 
+// A rank's answer says what its whole subtree reaches, whether or not the word of a loss has come.
+TEST(Roster, WhatASubtreeReachesIsInItsAnswer) {
+  for (const Member deaf : {1, 4}) {
+    RosterWorld w(ranks(5));
+    FakeStation &a = w.add(), &b = w.add();
+    w.c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
+      wire::FrameHeader h;
+      if (wire::parse_frame(frame, h) && h.type == wire::FrameType::kAggGone) return false;
+      return from != b.index() || to != deaf;
+    });
+    w.propose({&a, &b});
+    ASSERT_TRUE(w.changes(1));
+    EXPECT_EQ(w.in_force, std::vector{a.entry().uid});
+    for (Member r = 0; r < 5; r++) {
+      ASSERT_EQ(w.set(r, 0)->stations.size(), 1u) << "rank " << r;
+      EXPECT_EQ(w.set(r, 0)->version, 2u);
+    }
+  }
+}
+
 TEST(Roster, WithoutStationsNothingIsDrawn) {
   RosterWorld w(ranks(4));
   w.propose({});

@@ -140,7 +140,7 @@ TEST(StationDeals, EverySegmentHasOneExecutorThatKnowsIt) {
     }
     EXPECT_EQ(bytes, kind == wire::Kind::kAllreduce ? 3'000'004u : 4 * 3'000'004u);
     for (uint16_t j = 0; j < 3; j++) {
-      const auto list = make_station_list(d, agreed, 77, set.stations, j);
+      const auto list = make_station_list(d, agreed, 77, set.stations, j, 2 << 20);
       ASSERT_TRUE(list.ok());
       ASSERT_EQ(list.value()->size(), deal.deal->length(j));
       for (uint32_t q = 0; q < list.value()->size(); q++, dealt++) {
@@ -181,7 +181,7 @@ TEST(StationDeals, WhyNothingIsDealt) {
   const auto reason = [&](const wire::Descriptor& d, Agreed agreed) {
     const StationDeal deal = deal_out(d, agreed, 1, set.stations);
     EXPECT_FALSE(deal.deal);
-    EXPECT_FALSE(make_station_list(d, agreed, 1, set.stations, 0).ok());
+    EXPECT_FALSE(make_station_list(d, agreed, 1, set.stations, 0, 2 << 20).ok());
     return deal.placement.reason;
   };
   const auto large = sum_of(wire::Kind::kAllreduce, Element::kFloat32, 4 << 20);

@@ -2,6 +2,7 @@
 // the ranks have by themselves in these racks, whatever happens to stations.
 #include "support/program.h"
 #include "support/seeds.h"
+#include "wire/aggregation.h"
 
 namespace mcast::test {
 namespace {
@@ -12,14 +13,8 @@ constexpr size_t kTreeVector = 3 << 19;
 
 // Two racks of three, and one rank in none.
 ClusterOptions in_racks() {
-  ClusterOptions o;
-  o.ranks = 7;
+  ClusterOptions o = with_stations(7);
   o.racks = {"A", "B", "A", "", "B", "A", "B"};
-  o.group.lane = 1;
-  o.group.agreed.incast = 64 << 10;
-  o.group.agreed.aggregate = AggregateMode::kBoth;
-  o.net.max_datagram = 8192 + wire::kDatagramHeader;
-  o.group.agreed.chunk = 8192;
   return o;
 }
 
@@ -153,6 +148,52 @@ TEST(StationTree, ALeafDeclines) {
   const uint64_t before = c.total(Counter::agg_results);
   finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 4));
   EXPECT_GT(c.total(Counter::agg_results), before);
+}
+
+// What a leaf may not send ends the station at the top that gets it: the first sum, changed on its
+// way.
+template <typename Change>
+void sum_is_refused(const std::string& reason, Change change) {
+  SCOPED_TRACE(reason);
+  Cluster c(in_racks());
+  add_tree(c);
+  std::optional<size_t> top;
+  c.net().set_frame_hook([&](size_t from, size_t to, Channel channel, ConstBytes frame) {
+    wire::FrameHeader header;
+    wire::AggResult sum;
+    if (top || to < c.size() || !wire::parse_frame(frame, header) ||
+        header.type != wire::FrameType::kAggResult ||
+        !wire::parse_agg_result(frame.subspan(wire::kFrameHeader), sum)) {
+      return true;
+    }
+    change(sum);
+    wire::Writer head;
+    wire::put_agg_result_head(head, sum.number, sum.form, sum.contributors);
+    const ConstBytes parts[] = {head.bytes(), sum.payload};
+    std::vector<std::byte> changed(wire::kFrameHeader);
+    wire::write_frame_header(changed.data(), header, parts);
+    for (const ConstBytes part : parts) changed.insert(changed.end(), part.begin(), part.end());
+    c.net().inject_frame(from, to, channel, changed);
+    top = to - c.size();
+    return false;
+  });
+  finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1), 10 * kSecond);
+  ASSERT_TRUE(top);
+  EXPECT_EQ(c.station(*top).station().closed().value_or("open"),
+            "another station broke the protocol of operation 0: " + reason);
+  EXPECT_EQ(c.station(*top).counters().get(Counter::agg_malformed), 1u);
+}
+
+TEST(StationTree, TheTopTakesNoSumThatCannotBe) {
+  using wire::AggResult;
+  sum_is_refused("a sum of other contributions", [](AggResult& sum) { sum.contributors++; });
+  sum_is_refused("a sum of other contributions",
+                 [](AggResult& sum) { sum.form = wire::ResultForm::kFinal; });
+  sum_is_refused("a sum that was not asked for", [](AggResult& sum) { sum.number += 1000; });
+  sum_is_refused("a sum out of order", [](AggResult& sum) { sum.number++; });
+  sum_is_refused("a sum of another length", [](AggResult& sum) {
+    sum.payload = sum.payload.first(sum.payload.size() - sizeof(float));
+  });
 }
 
 // Behind a loss, with the next set.

@@ -1,4 +1,5 @@
 // Stations fold parts of reductions: the same bits as without, whatever happens to stations.
+#include "collective/station_deal.h"
 #include "support/program.h"
 #include "support/seeds.h"
 #include "wire/aggregation.h"
@@ -7,18 +8,6 @@ namespace mcast::test {
 namespace {
 
 using wire::Kind;
-
-ClusterOptions with_stations(uint32_t ranks) {
-  ClusterOptions o;
-  o.ranks = ranks;
-  o.group.lane = 1;
-  o.group.agreed.incast = 64 << 10;
-  o.group.agreed.aggregate = AggregateMode::kBoth;
-  // Large datagrams: what is tested here goes by streams.
-  o.net.max_datagram = 8192 + wire::kDatagramHeader;
-  o.group.agreed.chunk = 8192;
-  return o;
-}
 
 wire::Descriptor sum(Kind kind, Element element, size_t bytes) {
   wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, bytes, ""};
@@ -312,77 +301,97 @@ TEST(Stations, AreOpenedAsFarAsTheyTake) {
   EXPECT_EQ(c.total(Counter::agg_lost), 0u);
 }
 
-// Numbers in the list of station 0 of two: of a result that is rank 3's, of one that is not.
-std::pair<uint32_t, uint32_t> results_of_a_station(const wire::Descriptor& d) {
-  uint32_t own = 0, anothers = 0;
-  Cluster c(with_stations(4));
-  c.add_stations({65536, 65536});
-  c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
-    wire::AggResult sent;
-    if (from == c.station(0).endpoint() && is_frame(frame, wire::FrameType::kAggResult) &&
-        wire::parse_agg_result(frame.subspan(wire::kFrameHeader), sent)) {
-      (to == 3 ? own : anothers) = sent.number;
+// What station 0 may be given to send to rank 3, who awaits a whole segment: `own`, the number of
+// such a one in the station's list; `anothers`, of one that lies in the same place of another
+// rank's shard as one that rank 3 awaits from a station too.
+struct Forged {
+  uint32_t own = UINT32_MAX, anothers = UINT32_MAX;
+  size_t segment = 0;
+};
+
+Forged forged_results(Cluster& c, const wire::Descriptor& d) {
+  const GroupCore& rank = c.group(3).core();
+  const StationDeal dealt =
+      deal_out(d, rank.params().agreed, rank.params().tag, rank.stations().of(0)->stations);
+  Forged out;
+  out.segment = dealt.segment;
+  for (uint32_t n = 0; n < dealt.deal->length(0); n++) {
+    const Deal::Entry e = dealt.deal->entry(0, n);
+    if (dealt.length(e.owner, e.segment) != out.segment ||
+        dealt.deal->executor(3, e.segment) == Deal::kOwner) {
+      continue;
     }
-    return true;
-  });
-  finish(c, everybody(c, d, 1));
-  return {own, anothers};
+    (e.owner == 3 ? out.own : out.anothers) = n;
+  }
+  return out;
+}
+
+std::vector<std::byte> number_body(uint32_t value) {
+  wire::Writer body;
+  body.put<uint32_t>(value);
+  return {body.bytes().begin(), body.bytes().end()};
+}
+
+std::vector<std::byte> result_body(uint32_t number, wire::ResultForm form, uint16_t contributors,
+                                   size_t bytes) {
+  wire::Writer body;
+  wire::put_agg_result_head(body, number, form, contributors);
+  std::vector<std::byte> out(body.bytes().begin(), body.bytes().end());
+  out.resize(out.size() + bytes);
+  return out;
+}
+
+struct WrongFrame {
+  const char* reason;  // for which the station is thrown out
+  wire::FrameType type;
+  Sequence sequence;
+  uint32_t argument;
+  std::vector<std::byte> body;
+};
+
+std::vector<WrongFrame> wrong_frames(const Forged& forged, uint32_t hash) {
+  using T = wire::FrameType;
+  const auto result = [&](const char* reason, uint32_t number, wire::ResultForm form,
+                          uint16_t contributors, size_t bytes) {
+    return WrongFrame{reason, T::kAggResult, 0, hash,
+                      result_body(number, form, contributors, bytes)};
+  };
+  constexpr auto kWhole = wire::ResultForm::kFinal, kPart = wire::ResultForm::kPartial;
+  const size_t segment = forged.segment;
+  return {
+      {"a frame that no station sends", T::kComplete, 0, 0, {}},
+      {"an operation that we have not posted", T::kReduceGrant, 7, hash, number_body(1)},
+      {"a grant beyond its list", T::kReduceGrant, 0, hash, number_body(1u << 30)},
+      {"a grant beyond its list", T::kReduceGrant, 0, hash, {}},
+      {"another operation than we have called", T::kReduceGrant, 0, hash + 1, number_body(1)},
+      {"a result that does not parse", T::kAggResult, 0, hash, number_body(1)},
+      result("a result beyond its list", 1u << 30, kWhole, 4, segment),
+      result("a result of other contributions", forged.own, kWhole, 3, segment),
+      result("a result of other contributions", forged.own, kPart, 4, segment),
+      result("a result twice, or of another length", forged.own, kWhole, 4, 8),
+      result("a result that is another rank's", forged.anothers, kWhole, 4, segment),
+      {"a refusal that does not parse", T::kAggDecline, 0, hash, {}},
+      {"a report that does not parse", T::kPong, 0, 0, number_body(1)},
+  };
 }
 
 // What no station may send ends that station, and nothing else.
 TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
-  using T = wire::FrameType;
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
-  const auto u32 = [](uint32_t value) {
-    wire::Writer body;
-    body.put<uint32_t>(value);
-    return std::vector<std::byte>(body.bytes().begin(), body.bytes().end());
-  };
-  const auto result = [](uint32_t number, wire::ResultForm form, uint16_t contributors,
-                         size_t bytes) {
-    wire::Writer body;
-    wire::put_agg_result_head(body, number, form, contributors);
-    std::vector<std::byte> out(body.bytes().begin(), body.bytes().end());
-    out.resize(out.size() + bytes);
-    return out;
-  };
-  const size_t segment = contribution_segment(with_stations(4).group.agreed);
-  const auto [own, anothers] = results_of_a_station(d);
-  struct WrongFrame {
-    const char* what;
-    T type;
-    Sequence sequence;
-    uint32_t argument;
-    std::vector<std::byte> body;
-  };
-  const WrongFrame frames[] = {
-      {"a rank's frame", T::kComplete, 0, 0, {}},
-      {"an operation that is not posted", T::kReduceGrant, 7, d.hash(), u32(1)},
-      {"a grant beyond the list", T::kReduceGrant, 0, d.hash(), u32(1u << 30)},
-      {"a grant of no number", T::kReduceGrant, 0, d.hash(), {}},
-      {"another operation", T::kReduceGrant, 0, d.hash() + 1, u32(1)},
-      {"a result cut short", T::kAggResult, 0, d.hash(), u32(1)},
-      {"a result beyond the list", T::kAggResult, 0, d.hash(),
-       result(1u << 30, wire::ResultForm::kFinal, 4, segment)},
-      {"a result of too few", T::kAggResult, 0, d.hash(),
-       result(own, wire::ResultForm::kFinal, 3, segment)},
-      {"a partial one", T::kAggResult, 0, d.hash(),
-       result(own, wire::ResultForm::kPartial, 4, segment)},
-      {"a short one", T::kAggResult, 0, d.hash(), result(own, wire::ResultForm::kFinal, 4, 8)},
-      {"another rank's", T::kAggResult, 0, d.hash(),
-       result(anothers, wire::ResultForm::kFinal, 4, segment)},
-      {"a refusal that does not parse", T::kAggDecline, 0, d.hash(), {}},
-      {"a report that does not parse", T::kPong, 0, 0, u32(1)},
-  };
-  for (const WrongFrame& wrong : frames) {
-    SCOPED_TRACE(wrong.what);
+  for (size_t i = 0; i < wrong_frames({}, 0).size(); i++) {
     Cluster c(with_stations(4));
     c.add_stations({65536, 65536});
+    const Forged forged = forged_results(c, d);
+    ASSERT_TRUE(forged.own != UINT32_MAX && forged.anothers != UINT32_MAX);
+    const WrongFrame wrong = wrong_frames(forged, d.hash())[i];
+    SCOPED_TRACE(wrong.reason);
     Runs runs = everybody(c, d, 1);
     ASSERT_TRUE(c.run([&] { return c.total(Counter::agg_operations) == 4; })) << "not posted";
     c.net().inject_frame(c.station(0).endpoint(), 3, Channel::kReduce,
                          frame_of(c, wrong.type, wrong.sequence, wrong.argument, wrong.body));
     expect_survived(c, runs);
+    EXPECT_EQ(c.group(3).core().stations().contact(4)->down.message(),
+              std::string("it broke the protocol: ") + wrong.reason);
     EXPECT_EQ(c.total(Counter::agg_malformed), 1u);
     EXPECT_EQ(c.total(Counter::agg_lost), 4u);
   }

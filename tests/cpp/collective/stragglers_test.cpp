@@ -16,17 +16,6 @@ using wire::Kind;
 
 constexpr size_t kLarge = 3 << 19;  // bytes: more than the least that stations fold
 
-ClusterOptions straggling(uint32_t ranks) {
-  ClusterOptions o;
-  o.ranks = ranks;
-  o.group.lane = 1;
-  o.group.agreed.incast = 64 << 10;
-  o.group.agreed.aggregate = AggregateMode::kBoth;
-  o.group.agreed.chunk = 8192;
-  o.net.max_datagram = 8192 + wire::kDatagramHeader;
-  return o;
-}
-
 wire::Descriptor large_sum(Kind kind, size_t bytes) {
   wire::Descriptor d{kind, static_cast<uint8_t>(Element::kFloat32), kNoMember, bytes, ""};
   d.reduction = static_cast<uint8_t>(Reduction::kSum);
@@ -46,7 +35,7 @@ AggregationReport report_of(Cluster& c, Member r) {
 }
 
 TEST(Stragglers, AreToldOfAsLongAsTheyAre) {
-  Cluster c(straggling(4));
+  Cluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = large_sum(Kind::kAllreduce, kLarge);
   Runs runs = call_but(c, d, 2, kNever);
@@ -66,7 +55,7 @@ TEST(Stragglers, AreToldOfAsLongAsTheyAre) {
 TEST(Stragglers, AreNamedWhereTheOperationTimesOut) {
   for (const bool stopped : {false, true}) {
     SCOPED_TRACE(stopped ? "stopped" : "late");
-    Cluster c(straggling(4));
+    Cluster c(with_stations(4));
     c.add_stations({65536});
     if (stopped) c.pause(2, true);
     const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, 2 * kSecond);
@@ -81,7 +70,7 @@ TEST(Stragglers, AreNamedWhereTheOperationTimesOut) {
 }
 
 TEST(Stragglers, AreNamedWithoutStationsToo) {
-  Cluster c(straggling(4));
+  Cluster c(with_stations(4));
   const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, kSecond);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
   for (const auto& run : runs) {
@@ -92,7 +81,7 @@ TEST(Stragglers, AreNamedWithoutStationsToo) {
 
 // A rank that has died is missed as one, whatever stations say.
 TEST(Stragglers, ThatHaveDiedAreLost) {
-  Cluster c(straggling(4));
+  Cluster c(with_stations(4));
   c.add_stations({65536});
   const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, 10 * kSecond);
   c.run_for(300 * kMilli);
@@ -125,7 +114,7 @@ TEST(StragglerReports, LastAsLongAsTheyAreRepeated) {
 }
 
 TEST(PlannedReductions, AreTheLastLargeOnesWithTheReason) {
-  Cluster c(straggling(4));
+  Cluster c(with_stations(4));
   Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), kNoMember, kNever);
   finish(c, runs);
   AggregationReport report = report_of(c, 3);

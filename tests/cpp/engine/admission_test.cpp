@@ -48,12 +48,31 @@ TEST(Admission, WaitsBeginAnewOnceItsStationsHaveBeenInForce) {
   EXPECT_TRUE(a.stations().empty());
 }
 
-TEST(Admission, TextsFromOutsideAreShort) {
+// The code is what docs/aggregators.md has a table of.
+TEST(Admission, ARefusalBeginsWithItsCode) {
+  Admission a({"agg", 7117});
+  a.refused({"quota", "512M are in use"}, 0);
+  EXPECT_EQ(a.stats().reason, "quota: 512M are in use");
+  a.refused({"jobs", ""}, 0);
+  EXPECT_EQ(a.stats().reason, "jobs");
+}
+
+// They reach logs, and Python's str, which takes no other bytes than UTF-8.
+TEST(Admission, TextsFromOutsideAreShortAndPlain) {
   Admission a({"agg", 7117});
   a.asking(0);
   a.refused({"quota", std::string(5000, 'x')}, 0);
   EXPECT_LE(a.stats().reason.size(), 300u);
   EXPECT_EQ(a.stats().address, "agg:7117");
+  a.refused({"\x1b[2J", "\xff\xfe is \xc3\xa9\ttoo much\x7f"}, 0);
+  EXPECT_EQ(a.stats().reason, "?[2J: ?? is ???too much?");
+  for (const char* host : {"10.0.0.\xff", "a\x07", "\xc3\xa9"}) {
+    wire::Accept answer = one_station(5);
+    answer.stations[0].host = host;
+    a.asking(0);
+    EXPECT_FALSE(a.accepted(answer, {}, 0));
+    EXPECT_EQ(a.stats().state, "unreachable");
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -98,6 +99,7 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
   spec.timeout = 30 * kSecond;
   auto all = settings;
   all.emplace("shared_memory", "off");
+  if (const char* engine = std::getenv("MCAST_TEST_ENGINE")) all.emplace("engine", engine);
   auto config = Config::resolve(all, {});
   if (!config.ok()) {
     ADD_FAILURE() << config.status().to_string();

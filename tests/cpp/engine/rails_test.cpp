@@ -43,7 +43,7 @@ struct World {
     inputs.resize(hosts.members());
   }
 
-  void post(Member m, const wire::Descriptor& d, uint64_t salt, bool marks) {
+  void post(Member m, const wire::Descriptor& d, uint64_t salt, bool ends) {
     const bool all = d.kind == wire::Kind::kAllgather;
     const size_t blocks = all ? hosts.members() : 1;
     outputs[m].assign(blocks * d.bytes, std::byte{});
@@ -57,7 +57,7 @@ struct World {
       inputs[m] = region;
     }
     marked[m].assign(blocks, 0);
-    if (marks) {
+    if (ends) {
       p.completed_step = 100'000;
       p.on_completed = [this, m, d, salt, all](uint32_t b, uint64_t bytes) {
         EXPECT_GT(bytes, marked[m][b]);
@@ -110,7 +110,7 @@ TEST(Rails, CarryWhatIsLarge) {
 TEST(Rails, DeliverExactBytesInAnyOrder) {
   const std::vector<std::vector<uint32_t>> mappings = {
       {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 2, 2, 1, 0}, {0, 1, 1, 0, 2, 3, 3, 2}};
-  const std::vector<uint64_t> all_seeds = seeds(40);
+  const Seeds all_seeds = seeds(40);
   int in_turns = 0;
   for (const uint64_t seed : all_seeds) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -122,13 +122,13 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
     Agreed on_rail = agreed;
     on_rail.members = world.hosts.count();
     on_rail.share = members / world.hosts.count();
-    const bool all = rng.chance(0.5), marks = rng.chance(0.7);
+    const bool all = rng.chance(0.5), ends = rng.chance(0.7);
     const auto root = static_cast<Member>(all ? kNoMember : rng.below(members));
     const size_t bytes = (all ? (4u << 20) / members : 4u << 20) + rng.below(700'000);
     const wire::Descriptor d =
         call(all ? wire::Kind::kAllgather : wire::Kind::kBroadcast, root, bytes);
     in_turns += all && make_plan(d, on_rail).chains < world.hosts.count() ? 1 : 0;
-    for (Member m = 0; m < members; m++) world.post(m, d, seed, marks);
+    for (Member m = 0; m < members; m++) world.post(m, d, seed, ends);
     world.run();
     for (Member m = 0; m < members; m++) {
       ASSERT_EQ(world.ended[m], 1);
@@ -139,7 +139,7 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
           ASSERT_EQ(world.outputs[m][b * bytes + i], pattern(from, i, seed))
               << "byte " << i << " of block " << b << " at rank " << m;
         }
-        if (marks && from != m) {
+        if (ends && from != m) {
           EXPECT_EQ(world.marked[m][b], bytes);
         }
       }

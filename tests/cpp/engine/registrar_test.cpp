@@ -1,6 +1,6 @@
 // The registrar against aggregators that answer, refuse, hang, talk nonsense, go and come back:
 // what it offers to the group, what it tells of each, and what it leaves behind.
-#include "engine/registrar.h"
+#include "engine/registrar_thread.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -88,7 +88,7 @@ class RegistrarTest : public testing::Test {
   // After the offers and the aggregators, whose connections it closes.
   Offers offers;
   AggregatorStub a, b;
-  Registrar registrar;
+  RegistrarThread registrar;
 };
 
 TEST_F(RegistrarTest, AsksOffersAndSaysGoodbye) {
@@ -125,7 +125,7 @@ TEST_F(RegistrarTest, OneThatRefusesIsNamedAndAskedAgain) {
   at_a->send(wire::Refuse{"quota", "quota 512M, 498M in use"});
   EXPECT_EQ(offers.next(), Uids{});
   EXPECT_EQ(state(registrar), "refused");
-  EXPECT_EQ(reason(registrar), "quota 512M, 498M in use");
+  EXPECT_EQ(reason(registrar), "quota: quota 512M, 498M in use");
   const Nanos refused = monotonic_now();
   at_a = a.take();
   ASSERT_TRUE(at_a && at_a->read());
@@ -151,6 +151,93 @@ TEST_F(RegistrarTest, OneThatHangsHoldsUpNobody) {
   EXPECT_EQ(offers.next(), (Uids{10, 20}));
 }
 
+// Where the hosts "late..." are is known when the test says so; meanwhile the others are served.
+class LateNames {
+ public:
+  NameLookup::Resolve resolver() {
+    return [this](const NetAddress& address) {
+      NetAddress real = address;
+      if (address.host.rfind("late", 0) == 0) {
+        std::unique_lock<std::mutex> held(mutex_);
+        asked_++;
+        told_.wait(held, [this] { return answers_ > 0; });
+        answers_--;
+        real.host = "127.0.0.1";
+      }
+      return resolve(real);
+    };
+  }
+  // So that a registrar made before it can end, whatever has failed.
+  struct AnswersInTheEnd {
+    LateNames& names;
+    ~AnswersInTheEnd() { names.answer(100); }
+  };
+  void answer(int times = 1) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    answers_ += times;
+    told_.notify_all();
+  }
+  int asked() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    return asked_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable told_;
+  int answers_ = 0, asked_ = 0;
+};
+
+TEST_F(RegistrarTest, ANameServerThatHangsHoldsUpNobody) {
+  LateNames names;
+  RegistrarThread one(names.resolver());
+  const LateNames::AnswersInTheEnd in_the_end{names};
+  const NetAddress late{"late.example", a.address().port}, later{"late.too", a.address().port};
+  ASSERT_TRUE(one.enter(kGroup, offers.job({late, later, b.address()})).ok());
+  auto at_b = b.take();
+  ASSERT_TRUE(at_b && at_b->read());
+  at_b->send(admits({20}));
+  EXPECT_EQ(offers.next(), Uids{20});
+  EXPECT_EQ(state(one, 0), "asking");
+  // What is lost meanwhile is asked again.
+  one.lost(kGroup, 20, "rank 1 has lost it");
+  EXPECT_EQ(offers.next(), Uids{});
+  EXPECT_TRUE(at_b->says_goodbye());
+  at_b = b.take();
+  ASSERT_TRUE(at_b && at_b->read());
+  at_b->send(admits({21}));
+  EXPECT_EQ(offers.next(), Uids{21});
+  EXPECT_EQ(names.asked(), 1) << "one at a time";
+  names.answer(2);
+  const auto first = a.take(), second = a.take();
+  ASSERT_TRUE(first && second);
+  first->send(admits({10}));
+  second->send(admits({11}));
+  std::optional<Uids> offer = offers.next();
+  if (offer && offer->size() < 3) offer = offers.next();
+  ASSERT_TRUE(offer);
+  EXPECT_EQ(offer->size(), 3u);
+  EXPECT_EQ(offer->back(), 21u);
+  EXPECT_EQ(names.asked(), 2);
+}
+
+TEST_F(RegistrarTest, AGroupThatLeavesWhileItsNamesAreLookedUp) {
+  LateNames names;
+  RegistrarThread one(names.resolver());
+  const LateNames::AnswersInTheEnd in_the_end{names};
+  const NetAddress late{"late.example", a.address().port};
+  ASSERT_TRUE(one.enter(kGroup, offers.job({late})).ok());
+  ASSERT_TRUE(soon([&] { return names.asked() == 1; }));
+  one.leave(kGroup);
+  ASSERT_TRUE(soon([&] { return one.stats(kGroup).empty(); }));
+  names.answer();
+  ASSERT_TRUE(one.enter(kGroup, offers.job({late})).ok());
+  const auto at_a = a.take();
+  ASSERT_TRUE(at_a);
+  at_a->send(admits({10}));
+  EXPECT_EQ(offers.next(), Uids{10});
+}
+
 TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
   const std::pair<std::string, const char*> said[] = {
       {"HTTP/1.1 400 Bad Request\r\n\r\n", "is no record of an aggregator"},
@@ -162,7 +249,7 @@ TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
       {"", "has closed the connection"},
   };
   for (const auto& [bytes, why] : said) {
-    Registrar one;
+    RegistrarThread one;
     ASSERT_TRUE(one.enter(kGroup, offers.job({a.address()})).ok());
     {
       const auto at_a = a.take();
@@ -255,7 +342,7 @@ TEST_F(RegistrarTest, OneThatDrainsIsLeftWhenNoRankSpeaksToIt) {
 TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
   const uint64_t before = descriptor_use().open;
   for (int round = 0; round < 20; round++) {
-    Registrar one;
+    RegistrarThread one;
     Offers others;
     ASSERT_TRUE(one.enter(kGroup, offers.job({a.address()})).ok());
     ASSERT_TRUE(one.enter(kGroup + 1, others.job({a.address()})).ok());
@@ -271,7 +358,7 @@ TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
     if (round % 2 == 0) one.stop();
   }
   ASSERT_TRUE(soon([&] { return descriptor_use().open == before; }));
-  Registrar unused;
+  RegistrarThread unused;
   unused.stop();
 }
 

@@ -19,7 +19,7 @@ TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
         call.output.resize(count * 4);
         auto* values = reinterpret_cast<int32_t*>(call.output.data());
         for (size_t i = 0; i < count; i++) values[i] = static_cast<int32_t>(i * 7 + m);
-        call.marks = {0};
+        call.completed = {0};
         world.post_in_place(m, std::move(call));
       }
       ASSERT_TRUE(world.run());
@@ -48,7 +48,7 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
       const size_t inputs = kind == Kind::kReduceScatter ? 4 : 1;
       for (size_t i = 0; i < inputs; i++) call.inputs.emplace_back(call.descriptor.bytes);
       call.output.resize(kind == Kind::kReduceScatter ? kBlock : 4 * kBlock);
-      call.marks.assign(4, 0);
+      call.completed.assign(4, 0);
       if (kind != Kind::kAllgather) call.descriptor.reduction = 1;
       world.post(m, std::move(call));
     }
@@ -106,7 +106,7 @@ TEST(HostAlgorithms, CostWhatTheySay) {
       if (cost.kind != Kind::kReduce || root) {
         call.output.resize(cost.bytes * (cost.kind == Kind::kAllgather ? kRanks : 1));
       }
-      call.marks.assign(kRanks, 0);
+      call.completed.assign(kRanks, 0);
       world.post(static_cast<Member>(r), std::move(call));
     }
     ASSERT_TRUE(world.run());

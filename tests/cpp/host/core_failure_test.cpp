@@ -88,7 +88,7 @@ TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
       call.inputs.assign(kind == Kind::kReduceScatter ? 2 : 1,
                          std::vector<std::byte>(kBytes, std::byte{1}));
       call.output.resize(kBytes);
-      call.marks = {0};
+      call.completed = {0};
       calls.push_back(&world.post(m, std::move(call)));
     }
     bool gave_up = false;
@@ -146,7 +146,7 @@ TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
     call.descriptor = {Kind::kAllgather, element, kNoMember, 100, "all_gather"};
     call.inputs = {std::vector<std::byte>(100, static_cast<std::byte>(m))};
     call.output.assign(300, static_cast<std::byte>(m));
-    call.marks = {0, 0, 0};
+    call.completed = {0, 0, 0};
     return call;
   };
   world.post(1, gather(0, 1));

@@ -85,7 +85,7 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
     call.descriptor = {Kind::kBroadcast, 0xff, 0, 100, "broadcast"};
     if (root) call.inputs = {std::vector<std::byte>(100, std::byte{5})};
     call.output.assign(100, root ? std::byte{5} : std::byte{});
-    call.marks = {0};
+    call.completed = {0};
     return call;
   };
   for (int i = 0; i < 20; i++) world.post(0, small(true));
@@ -113,7 +113,7 @@ TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
       call.descriptor = {Kind::kBroadcast, 0xff, 0, kBytes, "broadcast"};
       call.output.assign(kBytes, m == 0 ? std::byte{7} : std::byte{});
       if (m == 0) call.inputs = {call.output};
-      call.marks = {0};
+      call.completed = {0};
       world.post(m, std::move(call));
     }
     if (m == 0) world.turn(0);

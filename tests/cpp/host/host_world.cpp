@@ -101,7 +101,7 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
     call.output.resize(d.bytes);
   }
   if (d.kind == Kind::kBroadcast && d.root == rank) call.output = call.inputs[0];
-  call.marks.assign(blocks_of(d.kind, ranks), 0);
+  call.completed.assign(blocks_of(d.kind, ranks), 0);
   return call;
 }
 
@@ -158,7 +158,7 @@ std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t ind
   return outputs;
 }
 
-Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks) {
+Post make_post(HostCall& call, Sequence sequence, Nanos now, bool ends) {
   const wire::Descriptor& d = call.descriptor;
   const auto lend = [](std::vector<std::byte>& data) {
     return std::make_shared<Region>(data.data(), data.size(), nullptr);
@@ -171,10 +171,10 @@ Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks) {
     call.ended++;
     call.status = status;
   };
-  if (marks) {
-    p.on_completed = [&call](uint32_t slot, uint64_t bytes) {
-      EXPECT_GT(bytes, call.marks[slot]);
-      call.marks[slot] = bytes;
+  if (ends) {
+    p.on_completed = [&call](uint32_t output, uint64_t bytes) {
+      EXPECT_GT(bytes, call.completed[output]);
+      call.completed[output] = bytes;
     };
     p.completed_step = 10'000;
   }
@@ -192,7 +192,7 @@ Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks) {
   }
   if (!call.inputs.empty()) p.input = whole(lend(call.inputs[0]));
   const auto region = lend(call.output);
-  const size_t outputs = d.bytes > 0 ? call.output.size() / d.bytes : call.marks.size();
+  const size_t outputs = d.bytes > 0 ? call.output.size() / d.bytes : call.completed.size();
   for (size_t i = 0; d.kind != Kind::kBarrier && i < outputs; i++) {
     p.outputs.push_back({region, i * d.bytes, d.bytes});
   }

@@ -26,7 +26,7 @@ struct HostCall {
   std::vector<std::byte> output;               // all blocks of it, in order
   int ended = 0;
   Status status;
-  std::vector<uint64_t> marks;  // by block: the last mark
+  std::vector<uint64_t> completed;  // by block: the last completed end
 };
 
 // Call `index` of the program of `seed`, as rank `rank` makes it; the same kind and size on all.
@@ -34,7 +34,7 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks);
 // The outputs that the ranks must have, computed without the core.
 std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index, uint32_t ranks,
                                                      FoldOrder fold = FoldOrder::kRank);
-Post make_post(HostCall& call, Sequence sequence, Nanos now, bool marks);
+Post make_post(HostCall& call, Sequence sequence, Nanos now, bool ends);
 
 class HostWorld {
  public:

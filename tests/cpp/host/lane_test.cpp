@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "host/host_world.h"
 
 namespace mcast::test {
@@ -143,6 +145,15 @@ TEST_F(HostLaneTest, AFailureBeforeTheDriverHasLetGoIsNotLost) {
   lane_->turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), Code::kAborted) << status_.to_string();
+}
+
+// Else the lane would stay locked in a process that lives, for which its peers wait.
+TEST_F(HostLaneTest, MemoryThatEndsInATurnEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked child has no control block
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->before_letting_go = [] { throw std::bad_alloc(); };
+  EXPECT_DEATH(lane_->run(), "std::bad_alloc");
+  EXPECT_DEATH(lane_->help([] { return true; }, kNever), "std::bad_alloc");
 }
 
 // Callbacks run outside of the core: they may post and close, and find the group refusing posts.

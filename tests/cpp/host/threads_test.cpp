@@ -112,7 +112,7 @@ TEST(HostThreads, AFailureReachesThoseWhoSleep) {
         }
         HostCall call;
         call.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, "barrier"};
-        call.marks = {0};
+        call.completed = {0};
         rank.core->post(make_post(call, 0, 0, false));
         rank.finish(call);
         EXPECT_EQ(call.status.code(), Code::kAborted);

@@ -1,6 +1,7 @@
 // The rules of the house that a program can check from the text of one file, and the checker.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,12 @@ std::string code_only(std::string_view text);
 
 // Whether a file of csrc/core/engine has a row in the order of that folder; others need none.
 bool has_place_in_engine(std::string_view path);
+
+// Files that the rules name, without their endings: what is not there any more has no rule.
+std::vector<std::string> files_with_a_place();
+
+// The folders of csrc/core, lowest first.
+std::span<const std::string_view> folders();
 
 size_t count_lines(std::string_view text);
 

@@ -25,7 +25,7 @@ TEST(CreditTree, NothingBeforeAllHavePostedThenEverySlotOnce) {
   for (uint32_t s = 0; s < 3; s++) t.set_child(0, s, {0, 7 - 2 * s, 0});
   t.collect(changed);
   ASSERT_EQ(changed.size(), 3u);
-  for (const auto& [slot, least] : changed) EXPECT_EQ(least.limit, slot == 2 ? 3u : 5u);
+  for (const auto& [stream, least] : changed) EXPECT_EQ(least.limit, stream == 2 ? 3u : 5u);
   t.collect(changed);
   EXPECT_TRUE(changed.empty());
 }
@@ -47,7 +47,7 @@ TEST(CreditTree, LeastMarkLeastLimitMostLost) {
   EXPECT_EQ(changed[0].second, (CreditTree::Least{9, 11, 7}));
 }
 
-TEST(CreditTree, OnlyTouchedSlotsAreReported) {
+TEST(CreditTree, OnlyTouchedStreamsAreReported) {
   CreditTree t(100, 0);
   Changed changed;
   t.post_own();

@@ -165,5 +165,14 @@ TEST(Deal, EqualStationsTakeTurns) {
   }
 }
 
+// Shards that only one station can have a part of: which one differs from owner to owner, so that
+// all stations have about as many.
+TEST(Deal, ShortShardsAreSpreadOverAllStations) {
+  DealShape shape{99, std::vector<uint32_t>(256, Deal::kLeastOfAStation), {}};
+  for (uint64_t j = 0; j < 8; j++) shape.stations.push_back({j, DealShape::kWhole / 8});
+  const Deal deal(shape);
+  for (uint16_t j = 0; j < 8; j++) EXPECT_NEAR(deal.length(j), 128, 64) << j;
+}
+
 }  // namespace
 }  // namespace mcast::test

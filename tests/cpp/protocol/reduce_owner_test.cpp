@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "base/reduce_kernels.h"
-#include "base/rng.h"
+#include "protocol/fold_values.h"
 #include "protocol/reduce_owner.h"
 #include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
-
-using Block = std::vector<std::byte>;
 
 Block noise(size_t bytes, uint64_t seed) {
   Block block(bytes);

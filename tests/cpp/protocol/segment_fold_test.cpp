@@ -2,21 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "base/fold_order.h"
-#include "base/rng.h"
+#include "protocol/fold_values.h"
 #include "protocol/segment_fold.h"
 #include "support/seeds.h"
 
 namespace mcast::test {
 namespace {
-
-using Block = std::vector<std::byte>;
 
 constexpr Element kElements[] = {
     Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
@@ -24,34 +18,6 @@ constexpr Element kElements[] = {
 constexpr Reduction kReductions[] = {Reduction::kSum,   Reduction::kAvg,    Reduction::kProduct,
                                      Reduction::kMin,   Reduction::kMax,    Reduction::kBitAnd,
                                      Reduction::kBitOr, Reduction::kBitXor, Reduction::kPremulSum};
-
-// Values whose order of addition shows.
-Block values(Element e, size_t count, Rng& rng) {
-  Block block(count * element_size(e));
-  for (size_t i = 0; i < count; i++) {
-    std::byte* const to = block.data() + i * element_size(e);
-    const double value = (rng.unit() - 0.5) * std::exp2(static_cast<double>(rng.below(12)));
-    if (e == Element::kFloat64) {
-      std::memcpy(to, &value, 8);
-    } else if (e == Element::kFloat32) {
-      const auto v = static_cast<float>(value);
-      std::memcpy(to, &v, 4);
-    } else if (e == Element::kBFloat16) {
-      const auto bits =
-          static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
-      std::memcpy(to, &bits, 2);
-    } else if (e == Element::kFloat16) {
-      // Sign, exponent 10 to 20 of 31, mantissa.
-      const auto bits =
-          static_cast<uint16_t>(rng.below(2) << 15 | (10 + rng.below(11)) << 10 | rng.below(1024));
-      std::memcpy(to, &bits, 2);
-    } else {
-      const uint64_t bits = e == Element::kBool ? rng.below(2) : rng.next();
-      std::memcpy(to, &bits, element_size(e));
-    }
-  }
-  return block;
-}
 
 struct Case {
   FoldRule rule;
@@ -65,7 +31,7 @@ struct Case {
         contributors(k),
         count(1 + rng.below(70)) {
     for (uint32_t c = 0; c < k; c++) {
-      inputs.push_back(values(e, count, rng));
+      inputs.push_back(fold_values(e, count, rng));
       factors.push_back(r == Reduction::kPremulSum ? 0.25 + rng.unit() : 1);
     }
   }
@@ -88,13 +54,6 @@ struct Case {
     return out;
   }
 };
-
-std::vector<uint32_t> shuffled(uint32_t n, Rng& rng) {
-  std::vector<uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0u);
-  for (uint32_t i = n; i > 1; i--) std::swap(order[i - 1], order[rng.below(i)]);
-  return order;
-}
 
 // Feeds everybody's contribution in any order; those that are no part of the run are refused.
 void feed(SegmentFold& fold, const Case& c, const FoldRun& run, uint32_t folded, Rng& rng) {
@@ -267,15 +226,6 @@ TEST(SegmentFold, GoesOnWithoutThoseThatAreExcused) {
     }
     EXPECT_EQ(out, others.result({0, others.contributors}));
   }
-}
-
-TEST(BufferPool, KeepsNoMoreThanItMay) {
-  BufferPool pool(2);
-  for (int i = 0; i < 3; i++) pool.give(std::vector<std::byte>(8));
-  EXPECT_EQ(pool.held(), 2u);
-  EXPECT_EQ(pool.take(20).size(), 20u);
-  EXPECT_EQ(pool.take(4).size(), 4u);
-  EXPECT_EQ(pool.held(), 0u);
 }
 
 }  // namespace

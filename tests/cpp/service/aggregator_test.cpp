@@ -12,6 +12,7 @@
 
 #include "base/descriptors.h"
 #include "engine/clock.h"
+#include "service/deal_work.h"
 #include "service/service_world.h"
 
 namespace mcast::service {
@@ -50,6 +51,12 @@ class AggregatorTest : public ::testing::Test {
   }
   static std::optional<wire::Accept> acceptance(Asker& asker, const wire::Ask& ask) {
     return asker.send(ask) ? acceptance(asker) : std::nullopt;
+  }
+  // The group is served, and its ranks know the first station. Nothing: it was not accepted.
+  static std::optional<wire::Accept> serve(Asker& asker, Ranks& ranks) {
+    const auto accept = acceptance(asker, ranks.ask());
+    if (accept) ranks.meet(accept->stations[0]);
+    return accept;
   }
   bool served(size_t jobs) {
     return eventually([&] { return aggregator_->report().jobs.size() == jobs; });
@@ -196,9 +203,8 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
   start(test::loopback_options());
   Ranks ranks(3);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
+  const auto accept = serve(a, ranks);
   ASSERT_TRUE(accept);
-  ranks.meet(accept->stations[0]);
   for (Member m = 0; m < 3; m++) EXPECT_TRUE(ranks.ping(m));
   for (uint32_t op = 0; op < 20; op++) {
     ASSERT_TRUE(ranks.reduce_scatter(op, 1 + op * 3, op)) << "operation " << op;
@@ -213,10 +219,40 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
   EXPECT_GT(station.cpu, 0);
   uint64_t segments = 0;
   for (uint32_t op = 0; op < 20; op++) segments += 3 * (1 + op * 3);
-  EXPECT_GE(station.folded_bytes, 3 * segments * test::kSegment);
-  EXPECT_LT(station.folded_bytes, 3 * segments * (test::kSegment + 100));
+  EXPECT_EQ(station.folded_bytes, 3 * segments * test::kSegment);
+  EXPECT_EQ(station.staged_bytes, 0u) << "integers are folded as they come";
+  EXPECT_THAT(json_text(aggregator_->report()), HasSubstr("\"staged_share\":0.000"));
   EXPECT_GE(station.bytes_out, segments * test::kSegment);
   EXPECT_LE(station.memory, accept->quota);
+}
+
+// Nothing is allocated for what a rank says: with 2 bytes for each segment this one would need a
+// petabyte.
+TEST_F(AggregatorTest, AnOperationBeyondAllBoundsIsDeclinedAndTheJobGoesOn) {
+  auto made = Aggregator::start(test::loopback_options(), deal_work());
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  aggregator_ = std::move(made).value();
+  Ranks ranks(3);
+  Asker a = asker();
+  ASSERT_TRUE(serve(a, ranks));
+  wire::AggOpen open;
+  open.roster = 1;
+  wire::Descriptor& d = open.descriptor;
+  d.kind = wire::Kind::kReduceScatter;
+  d.element = static_cast<uint8_t>(Element::kInt32);
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  Sequence sequence = 0;
+  for (const uint64_t bytes : {uint64_t{1} << 40, uint64_t{1} << 60, UINT64_MAX - 3}) {
+    d.bytes = bytes;
+    wire::Writer body;
+    wire::put_agg_open(body, open);
+    ranks.send(0, Channel::kReduce,
+               {wire::FrameType::kAggOpen, 1, 0, ranks.tag(), sequence++, d.hash()}, body.bytes());
+  }
+  for (Member m = 0; m < 3; m++) EXPECT_TRUE(ranks.ping(m));
+  EXPECT_TRUE(
+      eventually([&] { return aggregator_->report().jobs[0].stations[0].declined == sequence; }));
+  EXPECT_TRUE(served(1));
 }
 
 // Two groups whose tags are equal: frames belong to whoever the stream says.
@@ -259,10 +295,9 @@ TEST_F(AggregatorTest, ABadRosterEndsTheJobWithTheReason) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
+  const auto accept = serve(a, ranks);
   ASSERT_TRUE(accept);
   wire::Accept::Station other = accept->stations[0];
-  ranks.meet(other);
   ASSERT_TRUE(ranks.reduce_scatter(0, 1, 1));
   other.capacity++;
   ranks.meet(other);
@@ -274,9 +309,8 @@ TEST_F(AggregatorTest, ARosterInAnothersNameEndsTheJob) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
+  const auto accept = serve(a, ranks);
   ASSERT_TRUE(accept);
-  ranks.meet(accept->stations[0]);
   ASSERT_TRUE(ranks.reduce_scatter(0, 1, 1));
   wire::Writer body;
   wire::put_roster(body, test::roster_of(accept->stations[0]));
@@ -297,10 +331,8 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
     {
       Ranks ranks(3);
       Asker a = asker();
-      const auto accept = acceptance(a, ranks.ask());
-      ASSERT_TRUE(accept);
+      ASSERT_TRUE(serve(a, ranks));
       EXPECT_GE(threads(), threads_before + 2);
-      ranks.meet(accept->stations[0]);
       ASSERT_TRUE(ranks.reduce_scatter(0, 4, 9));
       end(a, ranks);
       EXPECT_TRUE(served(0)) << how;
@@ -328,9 +360,7 @@ TEST_F(AggregatorTest, WhomAJobWaitsForIsTold) {
   start(test::loopback_options());
   Ranks ranks(3);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
-  ASSERT_TRUE(accept);
-  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(serve(a, ranks));
   for (const Member m : {Member{0}, Member{1}}) {
     ranks.open(m, 0, 2);
     ASSERT_TRUE(ranks.pump([&] { return ranks.granted(m) > 0; }));
@@ -338,7 +368,7 @@ TEST_F(AggregatorTest, WhomAJobWaitsForIsTold) {
   }
   EXPECT_TRUE(ranks.pump([&] {
     const StationReport s = aggregator_->report().jobs[0].stations[0];
-    return s.waits && s.missing == std::vector<Member>{2};
+    return s.oldest && s.oldest->missing == std::vector<Member>{2};
   }));
   EXPECT_THAT(json_text(aggregator_->report()), HasSubstr("\"waits_for_ranks\":[2]"));
 }
@@ -347,9 +377,7 @@ TEST_F(AggregatorTest, DrainingTellsGroupsAndWaitsForThem) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
-  ASSERT_TRUE(accept);
-  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(serve(a, ranks));
   ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
   aggregator_->end(60 * kSecond);
   const auto told = a.receive();
@@ -366,9 +394,7 @@ TEST_F(AggregatorTest, GroupsThatDoNotGoAreLeftWhenTheTimeIsOver) {
   start(test::loopback_options());
   Ranks ranks(2);
   Asker a = asker();
-  const auto accept = acceptance(a, ranks.ask());
-  ASSERT_TRUE(accept);
-  ranks.meet(accept->stations[0]);
+  ASSERT_TRUE(serve(a, ranks));
   ASSERT_TRUE(ranks.reduce_scatter(0, 2, 1));
   aggregator_->end(60 * kSecond);
   aggregator_->end(100 * kMilli);
@@ -392,8 +418,22 @@ TEST_F(AggregatorTest, PortsAndPathsThatAreTakenAreNamed) {
   nowhere.host = "no.such.host.invalid";
   EXPECT_THAT(Aggregator::start(nowhere, test::simple_deal()).status().message(),
               HasSubstr("no address of no.such.host.invalid"));
+  Options unplugged = test::loopback_options();
+  unplugged.config.interface = "=nosuch0";
+  EXPECT_THAT(Aggregator::start(unplugged, test::simple_deal()).status().message(),
+              HasSubstr("nosuch0"));
   aggregator_->stop(0);
   EXPECT_NE(::access(options.status.c_str(), F_OK), 0) << "its socket is gone";
+}
+
+TEST(StatusText, WhatIsCopiedIsAShareOfWhatIsFolded) {
+  Report report;
+  report.jobs.resize(1);
+  report.jobs[0].stations.resize(1);
+  EXPECT_THAT(json_text(report), HasSubstr("\"staged_share\":0.000"));
+  report.jobs[0].stations[0].folded_bytes = 400;
+  report.jobs[0].stations[0].staged_bytes = 100;
+  EXPECT_THAT(json_text(report), HasSubstr("\"staged_share\":0.250"));
 }
 
 TEST(StatusText, NamesFromOtherHostsAreEscaped) {

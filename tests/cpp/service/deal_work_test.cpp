@@ -5,12 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "aggregation/job_params.h"
 #include "collective/station_deal.h"
 #include "service/service_world.h"
 #include "wire/station_hash.h"
 
 namespace mcast::service {
 namespace {
+
+constexpr size_t kRoom = aggregation::kMostLists;
 
 wire::StationRoster roster_of(uint32_t stations) {
   wire::StationRoster roster;
@@ -46,7 +49,7 @@ TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
     const StationDeal ranks = deal_out(d, agreed_of(ask), ask.tag, stations);
     ASSERT_TRUE(ranks.deal);
     for (uint16_t i = 0; i < stations.size(); i++) {
-      const auto list = deal_work()(ask, roster, members, i, d);
+      const auto list = deal_work()(ask, roster, members, i, d, kRoom);
       ASSERT_TRUE(list.ok()) << list.status().to_string();
       ASSERT_EQ((*list)->size(), ranks.deal->length(i));
       EXPECT_GT((*list)->size(), 0u);
@@ -75,7 +78,7 @@ TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
   d.bytes = 16u << 20;
   std::vector<std::unique_ptr<const aggregation::WorkList>> lists;
   for (uint16_t i = 0; i < 5; i++) {
-    auto list = deal_work()(ask, roster, members, i, d);
+    auto list = deal_work()(ask, roster, members, i, d, kRoom);
     ASSERT_TRUE(list.ok()) << list.status().to_string();
     lists.push_back(std::move(list).value());
   }
@@ -102,6 +105,43 @@ TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
   EXPECT_EQ(lists[1]->partners().size(), 3u);
 }
 
+// A rank says how long an operation is: a list is made only where there is room for it.
+TEST(DealWork, AListThatFindsNoRoomIsNotMade) {
+  wire::Ask flat = test::some_ask(8), tree = test::some_ask(8);
+  tree.racks = {"A", "B"};
+  tree.rack_of = {1, 1, 2, 2, 1, 2, 0, 0};
+  wire::StationRoster roster = roster_of(3), in_racks = roster;
+  in_racks.stations[0].rack = "A";
+  const std::vector<Member> members = {8, 9, 10};
+  wire::Descriptor d;
+  d.element = static_cast<uint8_t>(Element::kFloat32);
+  d.reduction = static_cast<uint8_t>(Reduction::kSum);
+  for (const bool racks : {false, true}) {
+    for (d.kind = wire::Kind::kAllreduce;; d.kind = wire::Kind::kReduceScatter) {
+      uint32_t made = 0, refused = 0;
+      for (uint32_t bits = 24; bits <= 64; bits++) {
+        d.bytes = bits == 64 ? UINT64_MAX : uint64_t{1} << bits;
+        const auto list =
+            deal_work()(racks ? tree : flat, racks ? in_racks : roster, members, 0, d, kRoom);
+        if (list.ok()) {
+          made++;
+          EXPECT_EQ(refused, 0u) << d.bytes;
+          const size_t entries = sizeof(aggregation::ListEntry) * (*list)->size();
+          EXPECT_GE((*list)->memory(), racks ? entries : 2 * (*list)->size());
+          EXPECT_LE((*list)->memory(), kRoom);
+        } else {
+          refused++;
+          EXPECT_THAT(list.status().message(), ::testing::HasSubstr("finds no room"));
+        }
+      }
+      // Of all ranks' shards together: 2^32 bytes.
+      EXPECT_GE(made, d.kind == wire::Kind::kAllreduce ? 9u : 6u) << "4 GiB are no matter";
+      EXPECT_GE(refused, 24u);
+      if (d.kind == wire::Kind::kReduceScatter) break;
+    }
+  }
+}
+
 TEST(DealWork, WhatIsTooSmallIsNotDealt) {
   wire::Descriptor d;
   d.kind = wire::Kind::kAllreduce;
@@ -109,7 +149,7 @@ TEST(DealWork, WhatIsTooSmallIsNotDealt) {
   d.reduction = static_cast<uint8_t>(Reduction::kSum);
   d.bytes = 4096;
   const auto list =
-      deal_work()(test::some_ask(8), roster_of(3), std::vector<Member>{8, 9, 10}, 0, d);
+      deal_work()(test::some_ask(8), roster_of(3), std::vector<Member>{8, 9, 10}, 0, d, kRoom);
   ASSERT_FALSE(list.ok());
   EXPECT_THAT(list.status().message(), ::testing::HasSubstr("stations fold nothing of it"));
 }

@@ -9,6 +9,7 @@
 
 #include "base/descriptors.h"
 #include "engine/clock.h"
+#include "service/door.h"
 #include "service/service_world.h"
 
 namespace mcast::service {
@@ -41,7 +42,7 @@ class JobsTest : public ::testing::Test {
   Door door_;
   Ranks ranks_{2};
   Nanos now_ = monotonic_now();
-  Jobs jobs_{options_, door_, test::simple_deal(), [] {}};
+  Jobs jobs_{options_, door_, on_threads(options_, test::simple_deal(), [] {})};
 };
 
 TEST_F(JobsTest, OneThatNobodyAsksForAnyMoreEndsAfterAMinuteOfSilence) {
@@ -81,7 +82,7 @@ TEST(JobsAtADoor, OneWithoutAnAskerLivesWhileItsRanksAreHeard) {
   Options options = test::loopback_options();
   Door door;
   ASSERT_TRUE(door.open("127.0.0.1", 0).ok());
-  Jobs jobs(options, door, test::simple_deal(), [] {});
+  Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
   Nanos now = monotonic_now();
   const auto report = [&] {
     Report told;
@@ -133,7 +134,7 @@ TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
     const struct rlimit limit = {most, most};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
     Door door;
-    Jobs jobs(options, door, test::simple_deal(), [] {});
+    Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
     for (LinkId link = 1; link <= 2; link++) {
       jobs.on_record(link, kLocalhost, encode(ranks.ask()), monotonic_now());
     }

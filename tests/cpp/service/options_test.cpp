@@ -90,8 +90,8 @@ TEST(AggregatorOptions, SettingsOfTheTransportsComeFromTheEnvironment) {
 }
 
 TEST(AggregatorOptions, HelpNamesEveryOption) {
-  EXPECT_EQ(parse({"--lanes", "2", "--help"})->action, CommandLine::Action::kHelp);
-  EXPECT_EQ(parse({"--version"})->action, CommandLine::Action::kVersion);
+  EXPECT_EQ(parse({"--lanes", "2", "--help"})->action, Action::kHelp);
+  EXPECT_EQ(parse({"--version"})->action, Action::kVersion);
   for (const OptionInfo& option : option_table()) {
     EXPECT_THAT(help_text(), HasSubstr(std::string("  ") + option.name + " " + option.argument));
   }

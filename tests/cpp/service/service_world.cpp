@@ -51,7 +51,8 @@ std::vector<std::byte> bytes_of(const std::vector<int32_t>& values) {
 
 service::DealWork simple_deal() {
   return [](const wire::Ask& ask, const wire::StationRoster&, std::span<const Member>, size_t,
-            const wire::Descriptor& d) -> Result<std::unique_ptr<const aggregation::WorkList>> {
+            const wire::Descriptor& d,
+            size_t) -> Result<std::unique_ptr<const aggregation::WorkList>> {
     const auto ranks = static_cast<uint32_t>(ask.uids.size());
     return std::unique_ptr<const aggregation::WorkList>(
         std::make_unique<SimpleList>(ranks, static_cast<uint32_t>(d.bytes / kSegment)));

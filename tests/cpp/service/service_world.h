@@ -13,6 +13,7 @@
 #include "service/aggregator.h"
 #include "transport/transport.h"
 #include "transport/udp/socket.h"
+#include "wire/frame.h"
 
 namespace mcast::test {
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "simulation/world.h"
 #include "support/cluster.h"
 #include "support/program.h"
 
@@ -62,22 +63,12 @@ TEST(OnFabric, HostsWithSeveralRanksShareTheirLinks) {
   finish(c, some_of_all(c, 300'000));
 }
 
-sim::TrafficClass class_of(ConstBytes datagram) {
-  wire::DatagramHeader h;
-  if (wire::parse_datagram(datagram, h) != wire::ParseError::kNone) {
-    return sim::TrafficClass::kBackground;
-  }
-  return h.type == wire::DatagramType::kData       ? sim::TrafficClass::kData
-         : h.type == wire::DatagramType::kPosition ? sim::TrafficClass::kPosition
-                                                   : sim::TrafficClass::kProbe;
-}
-
 // Trains are of one class, also where one cannot be sent when another begins.
 TEST(OnFabric, AFullInterfaceIsWaitedFor) {
   for (const bool classes : {false, true}) {
     ClusterOptions o = on_fabric(4, "star", kGigabitRate);
     o.net.fabric->links.nic_limit = 20'000;
-    if (classes) o.prepare = [](SimNetwork& net) { net.set_classifier(class_of); };
+    if (classes) o.prepare = [](SimNetwork& net) { net.set_classifier(sim::class_of_datagram); };
     Cluster c(o);
     finish(c, some_of_all(c, 300'000));
     sim::LinkTraffic sum;

@@ -1,5 +1,5 @@
 // The event queue against a sorted list, and what small parts of the network model promise: trains
-// that count their bytes, losses at their rate and in their bursts, queues of slots.
+// that count their bytes, losses at their rate and in their bursts, queues in their order.
 #include "transport/sim/event_queue.h"
 
 #include <gtest/gtest.h>
@@ -79,6 +79,22 @@ TEST(Train, CountsWireBytesOfWhatIsLeft) {
   }
   EXPECT_EQ(pool.used(), 0u);
   EXPECT_EQ(pool.make()->count, 0u) << "a train that is used again is empty";
+}
+
+// Else a stream whose timer doubles would lose each of the few packets that it sends.
+TEST(Loss, ABurstEndsWhereNothingIsSent) {
+  Loss idle(0.3, 1000, 7), busy(0.3, 1000, 7);
+  int lost = 0, most = 0, run = 0;
+  Nanos now = 0;
+  for (int i = 0; i < 100'000; i++) {
+    lost += busy.survivors(1, now += kMilli) == 0 ? 1 : 0;
+  }
+  EXPECT_GT(lost, 10'000);
+  for (int i = 0; i < 100'000; i++) {
+    run = idle.survivors(1, now += Loss::kIdle + 1) == 0 ? run + 1 : 0;
+    most = std::max(most, run);
+  }
+  EXPECT_EQ(most, 1);
 }
 
 TEST(Loss, HasItsRateAndItsBursts) {

@@ -18,9 +18,9 @@ namespace {
 const MulticastAddress kAddress{5, 7000, false};
 
 // A fabric and what came out of it.
-class World final : public FabricSink {
+class FabricRun final : public FabricSink {
  public:
-  explicit World(const FabricOptions& options) : fabric(options, events, *this) {}
+  explicit FabricRun(const FabricOptions& options) : fabric(options, events, *this) {}
 
   struct Arrival {
     uint64_t id = 0;  // Stretch::segment
@@ -118,7 +118,7 @@ std::vector<Sent> random_traffic(Rng& rng, uint32_t hosts, unsigned longest) {
 
 // Sends the same to both; `apart`: each packet is a train.
 struct Compared {
-  World world;
+  FabricRun world;
   PacketNet packets;
   uint32_t ids = 0;
   double longest_train = 0;  // ns at the slowest link
@@ -230,7 +230,7 @@ TEST(Fabric, OneTrainAloneIsAtEachHostWhenItsLastPacketIs) {
 TEST(Fabric, AnInterfaceServesItsQueuesInTurn) {
   FabricOptions options = star(2, 1e9);
   options.nic_queues = 2;
-  World world(options);
+  FabricRun world(options);
   for (uint64_t i = 0; i < 4; i++) {
     ASSERT_TRUE(world.fabric.send(0, world.make(0, i, 1, 1000, 1), 0));
   }
@@ -244,7 +244,7 @@ TEST(Fabric, AnInterfaceServesItsQueuesInTurn) {
 TEST(Fabric, AFullInterfaceRefuses) {
   FabricOptions options = star(2, 1e9);
   options.nic_limit = 2500;
-  World world(options);
+  FabricRun world(options);
   int taken = 0;
   for (uint64_t i = 0; i < 6; i++) {
     taken += world.fabric.send(0, world.make(0, i, 1, 1000, 1)) ? 1 : 0;
@@ -259,7 +259,7 @@ TEST(Fabric, DropsMarksAndPeaksAreCounted) {
   FabricOptions options = star(3, 1e9);
   options.host_down.queue = 5000;
   options.host_down.mark = 2000;
-  World world(options);
+  FabricRun world(options);
   // Two hosts send 10 packets each to the third at the same time: half must wait.
   for (const HostId from : {0u, 1u}) {
     for (uint64_t i = 0; i < 10; i++) {
@@ -282,7 +282,7 @@ TEST(Fabric, ALosslessPortHoldsUpWhoFeedsItInsteadOfDropping) {
   options.host_down.queue = 64000;
   options.host_down.pause = 10000;
   options.host_down.resume = 5000;
-  World world(options);
+  FabricRun world(options);
   for (uint64_t i = 0; i < 300; i++) {
     ASSERT_TRUE(world.fabric.send(0, world.make(0, i, 1, 1000, 2)));
   }
@@ -296,7 +296,7 @@ TEST(Fabric, ALosslessPortHoldsUpWhoFeedsItInsteadOfDropping) {
 }
 
 TEST(Fabric, ALinkLosesItsShareOfPackets) {
-  World world(star(2, 1e9));
+  FabricRun world(star(2, 1e9));
   world.join_all();
   world.fabric.set_loss(Topology::reverse(world.fabric.topology().host_link(0, 1)), 0.05, 1);
   for (uint64_t i = 0; i < 2000; i++) {
@@ -311,7 +311,7 @@ TEST(Fabric, ALinkLosesItsShareOfPackets) {
 TEST(Fabric, AShaperLetsItsBurstThroughAtOnce) {
   FabricOptions options = star(2, 0);
   options.host_up = {1e6, 0, 0, 0, 10000, 0, 0};
-  World world(options);
+  FabricRun world(options);
   for (uint64_t i = 0; i < 20; i++) {
     ASSERT_TRUE(world.fabric.send(0, world.make(0, i, 1, 1000, 1)));
   }
@@ -327,7 +327,7 @@ uint64_t hash_of(uint64_t seed) {
   Rng rng(5);
   Net net = random_net(rng, true);
   net.options.seed = seed;
-  World world(net.options);
+  FabricRun world(net.options);
   world.join_all();
   for (LinkId id = 0; id < world.fabric.topology().links(); id++) {
     world.fabric.set_loss(id, 0.1, 2);

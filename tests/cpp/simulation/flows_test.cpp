@@ -36,6 +36,9 @@ class StreamWorld final : public FabricSink, public StreamsOwner {
     if (keep) arrivals.push_back({from, to, channel, std::move(frame), events.now()});
   }
   void on_stream_closed(EndpointId from, EndpointId) override { closed.push_back(from); }
+  TrafficClass class_of(EndpointId, Channel channel) const override {
+    return channel == Channel::kControl ? TrafficClass::kControl : TrafficClass::kRepair;
+  }
   Place place_of(EndpointId endpoint) const override { return {endpoint / per_host, 0, 0}; }
 
   void run(Nanos until) {
@@ -230,6 +233,18 @@ TEST(Flows, AfterAnOutageTimersCarryOn) {
   world.flows.hold(1, false);
   world.run(10 * kSecond);
   EXPECT_EQ(world.bytes, 1u << 20);
+}
+
+TEST(Flows, AnOutageIsOneForNeighboursOnAHostToo) {
+  StreamWorld world(links(1, 1.25e9));
+  world.per_host = 2;
+  world.flows.hold(1, true);
+  world.send(0, 1, 200'000);
+  world.run(kSecond);
+  EXPECT_EQ(world.bytes, 0u);
+  world.flows.hold(1, false);
+  world.run(2 * kSecond);
+  EXPECT_EQ(world.bytes, 200'000u);
 }
 
 TEST(Flows, EndsAreToldAfterTheLastFrame) {

@@ -18,17 +18,12 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#include "base/reduce_kernels.h"
 #include "base/rng.h"
 #include "support/reach.h"
 
 namespace mcast::test {
 
 namespace {
-
-uint64_t word(uint64_t op, uint32_t root, size_t index) {
-  return mix64(op * 0x9e3779b97f4a7c15ULL + root * 0xd1b54a32d192ed03ULL + index);
-}
 
 constexpr std::byte kGone{0x5a};
 
@@ -41,39 +36,6 @@ void unpoison(Bytes) {}
 #endif
 
 }  // namespace
-
-void fill_pattern(uint64_t op, uint32_t root, Bytes out) {
-  for (size_t i = 0; i < out.size(); i += 8) {
-    const uint64_t w = word(op, root, i / 8);
-    std::memcpy(out.data() + i, &w, std::min<size_t>(8, out.size() - i));
-  }
-}
-
-size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes) {
-  for (size_t i = 0; i < bytes.size(); i += 8) {
-    const uint64_t w = word(op, root, i / 8);
-    const size_t n = std::min<size_t>(8, bytes.size() - i);
-    if (std::memcmp(bytes.data() + i, &w, n) == 0) continue;
-    const auto* want = reinterpret_cast<const std::byte*>(&w);
-    size_t k = 0;
-    while (bytes[i + k] == want[k]) k++;
-    return i + k;
-  }
-  return bytes.size();
-}
-
-// Whether the element at `at` is a NaN: which one of several NaNs survives is not promised.
-bool is_nan(Element e, const std::byte* at) {
-  const size_t size = element_size(e);
-  uint64_t bits = 0;
-  std::memcpy(&bits, at, size);
-  const int mantissa = e == Element::kFloat64   ? 52
-                       : e == Element::kFloat32 ? 23
-                       : e == Element::kFloat16 ? 10
-                                                : 7;
-  const uint64_t sign = 1ull << (size * 8 - 1);
-  return is_floating(e) && (bits & (sign - 1)) > ((sign - 1) >> mantissa << mantissa);
-}
 
 Guarded::~Guarded() {
   if (!given_back_) return;
@@ -91,25 +53,6 @@ void Guarded::give_back() {
   poison(bytes_);
 }
 
-std::vector<std::byte> OpRun::expected(uint32_t size) const {
-  if (kind == wire::Kind::kReduceScatter) {
-    return reduced(id, size, element, reduction, rank * block, block, host_of,
-                   in_turn ? std::optional<uint32_t>(rank) : std::nullopt, racks, absent);
-  }
-  if (!in_turn) return reduced(id, size, element, reduction, 0, block, host_of, {}, racks, absent);
-  // Each owner's elements in its own turn.
-  const size_t each = element_size(element), elements = block / each;
-  const size_t part = (elements + size - 1) / size;
-  std::vector<std::byte> all;
-  for (uint32_t owner = 0; owner < size && owner * part < elements; owner++) {
-    const size_t count = std::min(part, elements - owner * part);
-    const auto own = reduced(id, size, element, reduction, owner * part * each, count * each,
-                             host_of, owner, racks, absent);
-    all.insert(all.end(), own.begin(), own.end());
-  }
-  return all;
-}
-
 std::string OpRun::compare(uint32_t size) const {
   if (!guards_intact) return "guard bytes overwritten";
   if (kind == wire::Kind::kBarrier) return "";
@@ -118,15 +61,11 @@ std::string OpRun::compare(uint32_t size) const {
     const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
     const auto want = expected(size);
     // In place, a reduce_scatter's result is a part of the memory.
-    const std::byte* have = memory->data() + (input ? 0 : from);
-    for (size_t i = 0; i < block; i++) {
-      const size_t first = i - i % element_size(element);
-      if (have[i] != want[i] &&
-          !(is_nan(element, have + first) && is_nan(element, want.data() + first))) {
-        return "wrong byte " + std::to_string(i) + " of " + std::to_string(block) + " at rank " +
-               std::to_string(rank) + " of op " + std::to_string(id) + " (" +
-               reduction_name(reduction) + " of " + element_name(element) + ")";
-      }
+    const size_t byte = sim::first_difference(element, memory->data() + (input ? 0 : from), want);
+    if (byte < want.size()) {
+      return "wrong byte " + std::to_string(byte) + " of " + std::to_string(block) + " at rank " +
+             std::to_string(rank) + " of op " + std::to_string(id) + " (" +
+             reduction_name(reduction) + " of " + element_name(element) + ")";
     }
     return "";
   }
@@ -280,7 +219,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     // From now on the memory is the caller's, who changes it and gives it to others.
     run->guards_intact =
         (!run->memory || run->memory->intact()) && (!run->input || run->input->intact());
-    if (absent) run->absent = absent(run->sequence);
+    if (absent) run->folding.absent = absent(run->sequence);
     run->verdict = run->compare(options_.ranks);
     if (at_done) at_done(*run);
     if (run->memory) run->memory->give_back();
@@ -297,12 +236,12 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
 void Cluster::fill_reduction(const GroupCore& core, OpRun& run, Post& post) const {
   run.element = static_cast<Element>(post.descriptor.element);
   run.reduction = static_cast<Reduction>(post.descriptor.reduction);
-  run.racks = options_.racks;
-  run.in_turn = core.params().agreed.fold == FoldOrder::kTurn;
+  run.folding.racks = options_.racks;
+  run.folding.in_turn = core.params().agreed.fold == FoldOrder::kTurn;
   const bool scatter = run.kind == wire::Kind::kReduceScatter;
   if (make_plan(post.descriptor, core.params().agreed, element_size(run.element)).reduce.way !=
       ReduceWay::kOneStep) {
-    run.host_of = core.params().host_of;
+    run.folding.host_of = core.params().host_of;
   }
   const uint32_t blocks = scatter ? options_.ranks : 1;
   const size_t whole = blocks * run.block;

@@ -6,21 +6,18 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/lane.h"
+#include "simulation/content.h"
+#include "simulation/expected.h"
 #include "support/station_node.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::test {
 
-// What root `root` of op `op` sends: a stream of mixed 64-bit words, so that a chunk in the wrong
-// place, of another root or of another op cannot look right.
-void fill_pattern(uint64_t op, uint32_t root, Bytes out);
-// Index of the first byte that differs from the pattern; bytes.size() if none does.
-size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
+using sim::check_pattern, sim::factor_of, sim::fill_pattern, sim::Folding;
 
 // Memory with 64 guard bytes on either side. Once it is given back to its owner nobody else may
 // touch it: late reads get other bytes, late writes are found at the end, and under
@@ -47,19 +44,6 @@ class Guarded {
   bool given_back_ = false;
 };
 
-// The factor of a rank in PREMUL_SUM.
-inline double factor_of(uint32_t rank) { return 0.5 + rank; }
-// What a reduction of `bytes` of every rank's pattern, from byte `from` on, must give, bit for bit.
-// `host_of`, if not empty: ranks of a host are folded first, and that result is rounded. `owner`,
-// if any: its (host's) contribution is the last, the one after it the first. `rack_of`, if not
-// empty: contributions are folded in brackets of racks, whose names these are, by rank. `absent`:
-// ranks whose inputs are missing; not with `host_of` or `rack_of`.
-std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of = {},
-                               std::optional<uint32_t> owner = {},
-                               const std::vector<std::string>& rack_of = {},
-                               const std::vector<Member>& absent = {});
-
 // One op at one rank: its memory and its result.
 struct OpRun {
   wire::Kind kind = wire::Kind::kBarrier;
@@ -71,10 +55,7 @@ struct OpRun {
   std::shared_ptr<Guarded> input;  // of a reduction that is not in place
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
-  std::vector<uint32_t> host_of;   // as for reduced()
-  std::vector<std::string> racks;  // likewise
-  bool in_turn = false;            // setting fold=turn
-  std::vector<Member> absent;      // as for reduced(), once it is done
+  Folding folding;  // its `absent` once it is done
   Sequence sequence = 0;
   int calls = 0;
   Status status;
@@ -88,7 +69,9 @@ struct OpRun {
   // "" or what is wrong with the bytes now, if it was to end well.
   std::string compare(uint32_t size) const;
   // Of a reduction: the bytes that there must be.
-  std::vector<std::byte> expected(uint32_t size) const;
+  std::vector<std::byte> expected(uint32_t size) const {
+    return sim::expected_result(kind, id, size, rank, element, reduction, block, folding);
+  }
 };
 
 struct ClusterOptions {

@@ -24,6 +24,19 @@ inline ClusterOptions ranks(uint32_t n, bool ring = false) {
   return o;
 }
 
+// Reductions that stations fold from 1 MiB on, reduce_scatters too. In large datagrams: what is
+// tested so goes by streams.
+inline ClusterOptions with_stations(uint32_t n) {
+  ClusterOptions o;
+  o.ranks = n;
+  o.group.lane = 1;
+  o.group.agreed.incast = 64 << 10;
+  o.group.agreed.aggregate = AggregateMode::kBoth;
+  o.group.agreed.chunk = 8192;
+  o.net.max_datagram = 8192 + wire::kDatagramHeader;
+  return o;
+}
+
 inline bool has(const Status& status, const std::string& part) {
   return status.message().find(part) != std::string::npos;
 }

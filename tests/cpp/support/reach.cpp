@@ -1,7 +1,10 @@
-// Sums per process. A child of fork() begins with nothing: the parent writes its own.
+// Sums per process. A child of fork() begins with nothing: the parent writes its own. The child's
+// sums are made anew while it has one thread, since the lock it inherits may be held by a thread it
+// has not.
 #include "support/reach.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <random>
 #include <string>
 
@@ -17,26 +21,26 @@ namespace {
 
 struct Reached {
   uint64_t sum = 0;
-  std::string test;
+  const testing::TestInfo* test =
+      nullptr;  // the first that raised it; no memory a child could inherit
 };
 
 struct Reach {
   std::mutex lock;  // groups of a process may end on any thread
-  pid_t owner = 0;
   std::array<Reached, kCounterCount> counters;
 };
 
 Reach& reach() {
-  static Reach all;
-  if (all.owner != getpid()) {
-    all.owner = getpid();
-    all.counters = {};
-  }
-  return all;
+  // Never destroyed: a lane's thread may end after the program's statics.
+  static Reach* const all = [] {
+    static const auto fresh = [] { new (&reach()) Reach; };
+    if (pthread_atfork(nullptr, nullptr, fresh) != 0) std::abort();
+    return new Reach;
+  }();
+  return *all;
 }
 
-std::string test_name() {
-  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+std::string name_of(const testing::TestInfo* test) {
   return test == nullptr ? "-" : std::string(test->test_suite_name()) + "." + test->name();
 }
 
@@ -55,7 +59,7 @@ void add_reach(Counter counter, uint64_t count) {
   const std::scoped_lock hold(all.lock);
   Reached& one = all.counters[static_cast<size_t>(counter)];
   one.sum += count;
-  if (one.test.empty()) one.test = test_name();
+  if (one.test == nullptr) one.test = testing::UnitTest::GetInstance()->current_test_info();
 }
 
 void add_reach(const Counters& counters) {
@@ -81,8 +85,7 @@ void write_reach() {
   for (size_t c = 0; c < kCounterCount; c++) {
     const Reached& one = all.counters[c];
     std::fprintf(out, "%s %llu %s\n", counter_name(static_cast<Counter>(c)),
-                 static_cast<unsigned long long>(one.sum),
-                 one.test.empty() ? "-" : one.test.c_str());
+                 static_cast<unsigned long long>(one.sum), name_of(one.test).c_str());
   }
   const bool whole = std::ferror(out) == 0;
   if (std::fclose(out) != 0 || !whole || std::rename(part.c_str(), path.c_str()) != 0) {

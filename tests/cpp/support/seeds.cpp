@@ -1,12 +1,16 @@
 // A base is drawn once per program; a share of the fresh seeds begins where the one before it ends.
 #include "support/seeds.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
+#include <utility>
 
 namespace mcast::test {
 namespace {
@@ -39,19 +43,43 @@ uint64_t fresh_base() {
   return base;
 }
 
+int note_file() {
+  static const int file = [] {
+    const char* const path = std::getenv("MCAST_TEST_NOTE");
+    return path == nullptr ? -1 : ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  }();
+  return file;
+}
+
 }  // namespace
 
 bool replaying() { return std::getenv("MCAST_TEST_SEED") != nullptr; }
 
-std::vector<uint64_t> seeds(uint64_t all, uint64_t share) {
-  if (replaying()) return {number("MCAST_TEST_SEED", 1)};
+void note_seed(uint64_t seed) {
+  const int file = note_file();
+  if (file < 0) return;
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const std::string text = "MCAST_TEST_SEED=" + std::to_string(seed) +
+                           " --gtest_filter=" + test.test_suite_name() + "." + test.name() + "\n";
+  // Shortened afterwards, so that the file is not empty in between.
+  if (::pwrite(file, text.data(), text.size(), 0) > 0) {
+    (void)!::ftruncate(file, static_cast<off_t>(text.size()));
+  }
+}
+
+void note_no_seed() {
+  if (note_file() >= 0) (void)!::ftruncate(note_file(), 0);
+}
+
+Seeds seeds(uint64_t all, uint64_t share) {
+  if (replaying()) return Seeds({number("MCAST_TEST_SEED", 1)});
   const uint64_t count = std::max<uint64_t>(1, all * number("MCAST_TEST_SEEDS", kUsualShare) / 100);
   const uint64_t fixed = (count + 3) / 4;
   std::vector<uint64_t> out;
   out.reserve(count);
   for (uint64_t i = 0; i < fixed; i++) out.push_back(1 + share * fixed + i);
   for (uint64_t i = fixed; i < count; i++) out.push_back(fresh_base() + share * count + i);
-  return out;
+  return Seeds(std::move(out));
 }
 
 void report_seed(uint64_t seed, const std::string& wrong) {

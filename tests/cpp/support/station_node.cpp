@@ -49,10 +49,10 @@ size_t StationNode::queued(Member to, Channel channel) const {
 }
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationNode::plan(
-    uint32_t roster, const wire::Descriptor& descriptor) const {
+    uint32_t roster, const wire::Descriptor& descriptor, size_t room) const {
   if (roster != version_) return Status(Code::kUnavailable, "another roster");
   if (declines) return Status(Code::kResourceExhausted, "no memory for this one");
-  return make_station_list(descriptor, group_.agreed, group_.tag, stations_, index_);
+  return make_station_list(descriptor, group_.agreed, group_.tag, stations_, index_, room);
 }
 
 void StationNode::on_frame(PeerId peer, Channel, ConstBytes frame) {

@@ -39,8 +39,9 @@ class StationNode final : private aggregation::Outlet,
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_jobs() const override { return 1; }
-  Result<std::unique_ptr<const aggregation::WorkList>> plan(
-      uint32_t roster, const wire::Descriptor& descriptor) const override;
+  Result<std::unique_ptr<const aggregation::WorkList>> plan(uint32_t roster,
+                                                            const wire::Descriptor& descriptor,
+                                                            size_t room) const override;
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
 

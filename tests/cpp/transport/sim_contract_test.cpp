@@ -13,7 +13,9 @@ struct SimWorld {
     o.receive_budget = 4 << 20;
     return o;
   }
-  SimNetwork network{options()};
+  explicit SimWorld(const SimOptions& o = options()) : network(o) {}
+
+  SimNetwork network;
   Nanos time = 0;
 
   std::unique_ptr<Transport> make() { return network.attach(); }
@@ -27,8 +29,8 @@ struct SimWorld {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Sim, TransportContract, SimWorld);
 
-struct FabricWorld {
-  static SimOptions options() {
+struct FabricWorld : SimWorld {
+  static SimOptions over_links() {
     SimOptions o = SimWorld::options();
     SimFabric fabric;
     fabric.links.topology = sim::TopologySpec::parse("leafspine:leaves=2,spines=2", 64).value();
@@ -38,16 +40,7 @@ struct FabricWorld {
     o.fabric = fabric;
     return o;
   }
-  SimNetwork network{options()};
-  Nanos time = 0;
-
-  std::unique_ptr<Transport> make() { return network.attach(); }
-  Nanos now() { return time; }
-  void pass(std::vector<Transport*>) {
-    time += 20 * kMicro;
-    network.advance(time);
-  }
-  MulticastAddress address(int n) { return {static_cast<uint32_t>(n + 1), 7000, false}; }
+  FabricWorld() : SimWorld(over_links()) {}
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Fabric, TransportContract, FabricWorld);

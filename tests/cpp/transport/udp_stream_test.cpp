@@ -46,7 +46,7 @@ TEST_F(UdpStreamTest, AHelloFromOurselvesOrNobodyIsRefused) {
 
 TEST_F(UdpStreamTest, GarbageIsRefused) {
   make_nodes(1);
-  const std::vector<uint64_t> seeds = test::seeds(50);
+  const test::Seeds seeds = test::seeds(50);
   for (const uint64_t seed : seeds) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const Fd fd = raw_connect(node(0).st().address(true));

@@ -6,8 +6,9 @@
 //   mcast_verbs_driver until-lost         broadcasts until a rank is lost; its error must name it
 //   mcast_verbs_driver bench [BYTES [N]]  broadcasts, messages per second, CPU per chunk
 //
-// RANK, WORLD_SIZE as torchrun sets them; MCAST_VM_SHARE: the folder; MCAST_*: settings. Results
-// are lines "name=value" on standard output; exit code 0 if everything was as it must be.
+// RANK, WORLD_SIZE as torchrun sets them; MCAST_VM_SHARE: the folder; MCAST_*: settings;
+// DRIVER_TIMEOUT: seconds to make the group, and for each operation. Results are lines "name=value"
+// on standard output; exit code 0 if everything was as it must be.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -76,6 +77,11 @@ uint32_t env_number(const char* name) {
   return text != nullptr ? static_cast<uint32_t>(std::atoi(text)) : 0;
 }
 
+Nanos limit(uint32_t seconds) {
+  const uint32_t given = env_number("DRIVER_TIMEOUT");
+  return (given > 0 ? given : seconds) * kSecond;
+}
+
 struct Job {
   std::shared_ptr<Group> group;
   uint32_t rank = 0, size = 0;
@@ -108,7 +114,7 @@ Status run(Post&& post) {
   auto future = done->get_future();
   PostOptions options;
   options.label.name = "driver";
-  options.timeout = 240 * kSecond;
+  options.timeout = limit(240);
   options.done = [done](const Status& s) { done->set_value(s); };
   const auto posted = post(std::move(options));
   if (!posted.ok()) return posted.status();
@@ -266,7 +272,7 @@ int drive(int argc, char** argv) {
   spec.rank = static_cast<Member>(job.rank);
   spec.size = job.size;
   spec.config = *config;
-  spec.timeout = 60 * kSecond;
+  spec.timeout = limit(60);
   auto made = Engine::instance().create_group(spec, store);
   if (!made.ok()) {
     std::printf("FAILED %s\n", made.status().to_string().c_str());

@@ -1,4 +1,4 @@
-"""The command itself, in processes of its own, on loopback."""
+"""The command itself, on loopback: as it is typed, and else in processes that need not import torch."""
 
 import json
 import os
@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from forked import Forked
+from ranks import free_port
 
 from torch_mcast.doctor.cli import under_launcher
 from torch_mcast.doctor.findings import fail, ok, warn
@@ -28,7 +30,16 @@ def environment(**variables):
     return {**base, "MCAST_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **variables}
 
 
-def doctor(*arguments, command=("-m", "torch_mcast.doctor"), cwd=None, **variables):
+MODULE = ("-m", "torch_mcast.doctor")
+
+
+def doctor(*arguments, **variables):
+    process = Forked([*MODULE, *arguments], environment(**variables))
+    out, err = process.communicate(240)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def typed(*arguments, command=MODULE, cwd=None, **variables):
     return subprocess.run(
         [sys.executable, *command, *arguments],
         env=environment(**variables),
@@ -49,12 +60,6 @@ def check_rows(rows):
         assert set(row) == set(ROW)
         assert all(isinstance(row[key], kind) for key, kind in ROW.items())
         assert row["verdict"] in ("ok", "warn", "fail")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +91,7 @@ def test_this_machine_passes_on_loopback(local):
 
 
 def test_text_by_the_command_torch_mcast():
-    done = doctor("doctor", command=("-m", "torch_mcast"), COLUMNS="100")
+    done = typed("doctor", command=("-m", "torch_mcast"), COLUMNS="100")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["check", "finding", "verdict", "fix"]
     assert max(map(len, lines)) <= 100
@@ -134,7 +139,7 @@ def test_without_the_extension(tmp_path):
         "import sys\n"
         "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in f'{f!r}'.lower()]\n"
     )
-    done = doctor("--json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = typed("--json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     rows = {row["check"]: row for row in findings(done)}
     assert rows["torch"]["verdict"] == "fail"
     assert "no compiled extension" in rows["torch"]["finding"]
@@ -145,12 +150,12 @@ def test_without_the_extension(tmp_path):
 
 
 def torchrun(*arguments, ranks=2, **variables):
-    return doctor(
+    return typed(
         *arguments,
         command=(
             "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
             "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-            "--local-addr", "127.0.0.1", "-m", "torch_mcast.doctor",
+            "--local-addr", "127.0.0.1", *MODULE,
         ),
         **variables,
     )  # fmt: skip
@@ -178,19 +183,8 @@ def test_two_ranks_by_torchrun():
 
 
 def start_rank(rank, port, *arguments, **variables):
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch_mcast.doctor", "--json", *arguments],
-        env=environment(
-            RANK=str(rank),
-            WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-            **variables,
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return Forked([*MODULE, "--json", *arguments], environment(RANK=str(rank), **job, **variables))
 
 
 def test_ranks_with_different_settings_fail_together():

@@ -70,7 +70,8 @@ def keep_all_but(room: int) -> None:
 def operations(link: Any, victim: int, room: int) -> None:
     """All that the script itself needs is there before."""
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # one heap for all threads
-    join(link, timeout_s=20, fallback="none", liveness_limit=2000)
+    # Whoever is refused memory for an operation leaves while the others wait for it there.
+    join(link, timeout_s=20, fallback="none", liveness_limit=2000, linger=1000)
     world, count = link.world, 1 << 18
     mine, large = exact.words(link.rank, count, 0), torch.empty(world * count, dtype=torch.int64)
     small = [torch.full((500,), link.rank) for _ in range(1000)]

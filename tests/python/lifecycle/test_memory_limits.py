@@ -51,7 +51,7 @@ def test_memory_ends_in_the_middle_of_operations(job, room):
         last = it.ranks[1].events.get(timeout=10 + GRACE_S)
         good = last["event"] == "good"
         for rank in it.others(1):
-            row = rank.events.get(timeout=10 + GRACE_S)
+            row = rank.events.get(timeout=3 + GRACE_S)  # liveness_limit, and linger
             assert good == (row["event"] == "good"), (last, row)
             if not good:
                 assert row["kind"] == "DistBackendError" and "rank 1 " in row["text"], row

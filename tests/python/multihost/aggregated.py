@@ -4,6 +4,7 @@ results every rank can fold by itself, bit for bit."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import programs
@@ -191,6 +192,39 @@ def join(ctx, number: int = 0, timeout_s: float = 60.0, **options) -> None:
     ctx.init_process_group("mcast", timeout_s, pg_options=options)
 
 
+def rounds(ctx, check: Callable[[int], None], count: int) -> dict:
+    """check(0), check(1), ...: one round each; with the backend's own settings."""
+    programs.join(ctx)
+    for salt in range(count):
+        check(salt)
+    return last_stats()
+
+
+def rounds_until_a_loss(ctx, check: Callable[[int], None], most: int) -> dict:
+    """As rounds(), until two more have followed that in which the last rank has lost an aggregator.
+    Notifies "aggregated" once aggregators have folded."""
+    programs.join(ctx)
+    more, told = 3, False
+    for salt in range(most):
+        check(salt)
+        counters = torch_mcast.stats()["counters"]
+        if counters["agg_operations"] > 0 and not told:
+            ctx.notify("aggregated")
+            told = True
+        lost = torch.tensor([counters["agg_lost"]])
+        dist.all_reduce(lost, Op.MIN)
+        more -= int(lost.item() > 0)
+        if more == 0:
+            break
+    return last_stats()
+
+
+def last_stats() -> dict:
+    stats = torch_mcast.stats()
+    dist.barrier()  # whoever leaves first ends the job at the aggregators
+    return stats
+
+
 def until_told(ctx, number: int = 0, served: int = 0, options: dict | None = None) -> dict:
     """All-reduces, every one exact, until the driver signals "stop" to rank 0; then those of
     prove_service(), if `served` aggregators are to be there. Notifies "running" after two, "aggregators"
@@ -217,9 +251,7 @@ def until_told(ctx, number: int = 0, served: int = 0, options: dict | None = Non
         raise
     if served:
         prove_service(served)
-    stats = torch_mcast.stats()
-    dist.barrier()
-    return {**stats, "rounds": done}
+    return {**last_stats(), "rounds": done}
 
 
 def until_served(ctx, served: int) -> dict:
@@ -246,6 +278,4 @@ def prove_service(served: int, limit_s: float = 60.0) -> dict:
             assert time.monotonic() < until, (stats["aggregators"], now)
             time.sleep(0.05)
         dist.broadcast(admitted_for, 0)
-    stats = torch_mcast.stats()
-    dist.barrier()
-    return stats
+    return last_stats()

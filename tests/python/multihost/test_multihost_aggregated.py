@@ -1,12 +1,8 @@
 """Reductions that aggregators fold a part of: exact bytes, and the loss of one costs only time."""
 
-import threading
-
-import programs
 import torch
 import torch.distributed as dist
-
-import torch_mcast
+from aggregated import rounds, rounds_until_a_loss
 
 WORDS = 1 << 20
 
@@ -28,33 +24,8 @@ def check(salt: int) -> None:
     assert torch.equal(output, want[rank * share : (rank + 1) * share])
 
 
-def rounds(ctx, count: int) -> dict:
-    programs.join(ctx)
-    for salt in range(count):
-        check(salt)
-    stats = torch_mcast.stats()
-    dist.barrier()  # whoever leaves first ends the job at the aggregators
-    return stats
-
-
-def rounds_until_a_loss(ctx, most: int) -> dict:
-    """And some more; all ranks the same number."""
-    programs.join(ctx)
-    more = 3
-    for salt in range(most):
-        check(salt)
-        lost = torch.tensor([torch_mcast.stats()["counters"]["agg_lost"]])
-        dist.all_reduce(lost, dist.ReduceOp.MIN)
-        more -= int(lost.item() > 0)
-        if more == 0:
-            break
-    stats = torch_mcast.stats()
-    dist.barrier()
-    return stats
-
-
 def test_aggregators_fold_their_part(served):
-    rows = served(4, 2).run(rounds, 3)
+    rows = served(4, 2).run(rounds, check, 3)
     assert [row["state"] for row in rows[0]["aggregators"]] == ["admitted", "admitted"]
     for row in rows:
         assert row["counters"]["agg_operations"] >= 3  # a reduce_scatter of so little gains nothing
@@ -65,12 +36,9 @@ def test_aggregators_fold_their_part(served):
 
 def test_one_that_is_killed_costs_no_bytes(served):
     cluster = served(4, 2)
-    killer = threading.Timer(
-        2.0, cluster.lab.aggregation.kill, ["a1"]
-    )  # in the midst of it, as a rule
-    killer.start()
-    rows = cluster.run(rounds_until_a_loss, 2000)
-    killer.join()
-    for row in rows:
+    call = cluster.start(rounds_until_a_loss, check, 2000)
+    call.wait("aggregated")
+    cluster.lab.aggregation.kill("a1")  # in the midst of it, as a rule
+    for row in call.results():
         assert not row["failure"]
         assert row["counters"]["agg_lost"] == 1

@@ -48,7 +48,7 @@ def test_a_group_goes_on_without_aggregators_and_names_the_reason(four):
     assert refused == {
         "address": "127.0.0.1:7117",
         "state": "refused",
-        "reason": "quota 512M, 498M in use",
+        "reason": "quota: quota 512M, 498M in use",
         "stations": 0,
         "capacity": 0.0,
     }

@@ -78,6 +78,7 @@ def test_loss_on_everything(four, rate):
     four.lab.set_faults(Loss(rate, protocol="all"))
     stats = four.run(programs.rounds, SIZE, 5, timeout_s=240)
     assert all(not row["failure"] for row in stats)
+    assert sum(hit["packets"] for hit in four.lab.fault_counters()) > 0
 
 
 def test_damaged_datagrams_are_dropped_and_repaired(four):

@@ -379,6 +379,7 @@ def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
     assert 0.05 <= shares["gather"] <= 0.9 * shares["fair"], shares
 
 
+@pytest.mark.alone
 def test_fsdp2_overlaps_its_collectives(four, record_property):
     """The backward pass gathers the next layer while the last one's gradients are reduced."""
     ours = four.run(reductions.fsdp2, "mcast")

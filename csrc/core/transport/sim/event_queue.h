@@ -14,7 +14,7 @@
 
 namespace mcast::sim {
 
-enum class EventKind : uint32_t { kHop, kNic, kFlow, kDatagram, kFrame, kAction };
+enum class EventKind : uint32_t { kHop, kNic, kFlow, kDatagram, kFrame, kAction, kTurn };
 
 struct Event {
   Nanos at = 0;

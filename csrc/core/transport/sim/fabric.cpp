@@ -159,12 +159,15 @@ void Fabric::cross(Hop& hop, LinkId link, uint64_t mask, const Passage& here, Li
   }
   account.peak_waiting = std::max(account.peak_waiting, port.waiting(here.first));
   account.of[static_cast<size_t>(train.what)] += {static_cast<uint64_t>(wire), taken};
+  const Link& way = topology_.link(link);
+  if (timeline_ != nullptr) {
+    timeline_->add(Topology::link_class(way), branch.there.last, static_cast<uint64_t>(wire));
+  }
   if (loss_of_[link] != kNone) {
-    branch.mask = losses_[loss_of_[link]].survivors(mask);
+    branch.mask = losses_[loss_of_[link]].survivors(mask, events_.now());
     account.lost_fault += static_cast<uint64_t>(taken - std::popcount(branch.mask));
     if (branch.mask == 0) return;
   }
-  const Link& way = topology_.link(link);
   const bool to_host = way.level == 1 && !way.up;
   branch.due = moment(to_host ? branch.there.last : branch.there.first);
   hop.branches.push_back(branch);
@@ -201,6 +204,9 @@ void Fabric::arrive(const TrainRef& train, const Branch& branch) {
   if (branch.link == kNone) return sink_.on_train(kNone, train, branch.mask, true);
   const Link& link = topology_.link(branch.link);
   if (link.level == 1 && !link.up) {
+    ArrivalTimes& times = arrivals_[static_cast<size_t>(train->what)];
+    times.last = events_.now();
+    times.first = std::min(times.first, times.last);
     return sink_.on_train(link.child, train, branch.mask, false);
   }
   at_switch(train, branch);

@@ -16,9 +16,9 @@
 #include "transport/sim/event_queue.h"
 #include "transport/sim/fifo.h"
 #include "transport/sim/loss.h"
+#include "transport/sim/numbered.h"
 #include "transport/sim/port.h"
 #include "transport/sim/routing.h"
-#include "transport/sim/slots.h"
 #include "transport/sim/topology.h"
 #include "transport/sim/trace_hash.h"
 #include "transport/sim/traffic.h"
@@ -33,6 +33,11 @@ struct FabricOptions {
   bool trees_by_source = false;
   uint32_t nic_queues = 1;  // of each host and plane
   size_t nic_limit = 0;     // wire bytes that one queue takes; 0: no limit
+};
+
+// When packets came to hosts, of one class of traffic.
+struct ArrivalTimes {
+  Nanos first = kNever, last = kNever;  // kNever: none has
 };
 
 class FabricSink {
@@ -68,7 +73,15 @@ class Fabric {
   const Port& port(LinkId link) const { return ports_[link]; }
 
   const std::vector<LinkTraffic>& traffic() const { return traffic_; }
-  void reset_traffic() { traffic_.assign(traffic_.size(), {}); }
+  const ArrivalTimes& arrivals(TrafficClass what) const {
+    return arrivals_[static_cast<size_t>(what)];
+  }
+  void reset_traffic() {
+    traffic_.assign(traffic_.size(), {});
+    arrivals_ = {};
+  }
+  // Is told what crosses each link, and when; null: nobody.
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
   TraceHash& trace() { return trace_; }
   // Nothing is queued or under way.
   bool idle() const { return hops_.used() == 0 && queued_ == 0; }
@@ -112,13 +125,15 @@ class Fabric {
   Router router_;
   std::vector<Port> ports_;
   std::vector<LinkTraffic> traffic_;
+  std::array<ArrivalTimes, kTrafficClasses> arrivals_;
   std::vector<uint32_t> loss_of_;  // by link, index or kNone
   std::vector<Loss> losses_;
   std::vector<Nic> nics_;  // by plane and host; of a star that grows by host
-  Slots<Hop> hops_;
+  Numbered<Hop> hops_;
   size_t train_limit_ = 64 * 1024;
   size_t queued_ = 0;  // trains at interfaces
   TraceHash trace_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace mcast::sim

@@ -34,6 +34,11 @@ class Fifo {
     items_.clear();
     head_ = 0;
   }
+  // Empties it and gives its memory back.
+  void release() {
+    std::vector<T>().swap(items_);
+    head_ = 0;
+  }
 
  private:
   std::vector<T> items_;

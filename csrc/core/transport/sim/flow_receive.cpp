@@ -1,9 +1,10 @@
 // The receiving half of a stream, and what ends streams. Each train that comes is acknowledged at
-// once, with half as many packets. Frames are handed over when all bytes up to their end are there.
-// An endpoint that is held loses every train to and from it, which timers make up for later.
-// Between endpoints of one host frames take a fixed time and no link.
+// once, with as many packets as TCP would send. Frames are handed over when all bytes up to their
+// end are there. An endpoint that is held loses every train to and from it, which timers make up
+// for later. Between endpoints of one host frames take a fixed time and no link.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "transport/sim/flows.h"
 
@@ -51,17 +52,24 @@ void Flows::acknowledge(uint32_t index, const Train& train, uint64_t mask) {
   ack->stream.sent = train.stream.sent;
   ack->stream.arrived = mask;
   ack->stream.received = flow.received;
-  const int packets = (std::popcount(mask) + 1) / 2;
-  for (int i = 0; i < packets; i++) ack->add(options_.ack);
+  // Where it takes more packets than came for one, it has the share of its bytes.
+  const auto news = static_cast<unsigned>(std::popcount(mask));
+  const unsigned packets = (news + options_.ack_every - 1) / options_.ack_every;
+  const size_t bytes = size_t{options_.ack} * news / (options_.ack_every * packets);
+  for (unsigned i = 0; i < packets; i++) ack->add(std::max<size_t>(1, bytes));
   (void)fabric_.send(flow.far.host, ack, flow.far.queue);  // a later one says as much
 }
 
 void Flows::hand_over(Flow& flow) {
   while (!flow.frames.empty() && flow.frames.front().end <= flow.delivered) {
-    Frame frame = std::move(flow.frames.front().frame);
+    Waiting next = std::move(flow.frames.front());
     flow.frames.pop();
-    flow.unread += frame.size();
-    owner_.on_stream_frame(flow.from, flow.to, flow.channel, std::move(frame));
+    if (next.length > 0) {
+      owner_.on_stream_length(flow.from, flow.to, flow.channel, next.length, next.note);
+      continue;
+    }
+    flow.unread += next.frame.size();
+    owner_.on_stream_frame(flow.from, flow.to, flow.channel, std::move(next.frame));
   }
   if (closing_.empty() || closing_.count({flow.from, flow.to}) == 0) return;
   if (!all_handed_over(flow.from, flow.to)) return;
@@ -87,9 +95,17 @@ void Flows::on_event(EventKind kind, uint32_t index) {
   if (kind == EventKind::kFlow) return on_timer(index);
   Local local = std::move(locals_[index]);
   locals_.give(index);
+  const bool cut = pair_held(local.from, local.to);
+  if (cut || held_.count(local.from) + held_.count(local.to) > 0) {
+    totals_.cut += cut ? 1 : 0;
+    return held_locals_.push_back(std::move(local));
+  }
   if (local.end) return owner_.on_stream_closed(local.from, local.to);
   const Flow* const flow = find(local.from, local.to, local.channel);
   if (flow == nullptr || flow->broken || dead_.count(local.to) > 0) return;
+  if (local.length > 0) {
+    return owner_.on_stream_length(local.from, local.to, local.channel, local.length, local.note);
+  }
   owner_.on_stream_frame(local.from, local.to, local.channel, std::move(local.frame));
 }
 
@@ -103,7 +119,7 @@ bool Flows::all_handed_over(EndpointId from, EndpointId to) {
 
 void Flows::close(EndpointId from, EndpointId to) {
   if (all_handed_over(from, to)) {
-    push_local({from, to, Channel::kControl, {}, true});
+    push_local({from, to, Channel::kControl, {}, true, 0, 0});
   } else {
     closing_.insert({from, to});
   }
@@ -134,7 +150,22 @@ void Flows::hold(EndpointId endpoint, bool held) {
     held_.insert(endpoint);
   } else {
     held_.erase(endpoint);
+    let_locals_go_on();
   }
+}
+
+void Flows::hold_pair(EndpointId a, EndpointId b, bool held) {
+  if (held) {
+    held_pairs_.insert(std::minmax(a, b));
+  } else {
+    held_pairs_.erase(std::minmax(a, b));
+    let_locals_go_on();
+  }
+}
+
+// In their order; those that are still held wait again.
+void Flows::let_locals_go_on() {
+  for (Local& local : std::exchange(held_locals_, {})) push_local(std::move(local));
 }
 
 }  // namespace mcast::sim

@@ -3,7 +3,7 @@
 // are not acknowledged were lost; of its own train, what lies before its last packet that came. The
 // tail of what was sent has nobody behind it: after two round trips its last segment is sent again,
 // whose acknowledgement shows the rest; after that everything is sent again, from a window of one,
-// at intervals that double.
+// at intervals that double. Timers wait for what is still at the sender's interface.
 #include "transport/sim/flows.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace mcast::sim {
 
 namespace {
 constexpr Nanos kLongestTimeout = 120 * kSecond;
+constexpr size_t kManyStreams = 4096;
 }  // namespace
 
 Flows::Flow* Flows::find(EndpointId from, EndpointId to, Channel channel) {
@@ -29,6 +30,7 @@ Flows::Flow& Flows::flow_of(EndpointId from, EndpointId to, Channel channel) {
   flow.from = from;
   flow.to = to;
   flow.channel = channel;
+  flow.what = owner_.class_of(from, channel);
   flow.place = owner_.place_of(from);
   flow.far = owner_.place_of(to);
   if (flow.place.host != flow.far.host) {
@@ -45,10 +47,22 @@ void Flows::send(EndpointId from, EndpointId to, Channel channel, Frame frame) {
   Flow& flow = flow_of(from, to, channel);
   if (flow.broken) return;
   if (flow.place.host == flow.far.host) {
-    return push_local({from, to, channel, std::move(frame), false});
+    return push_local({from, to, channel, std::move(frame), false, 0, 0});
   }
   flow.accepted += frame.size();
-  flow.frames.push({std::move(frame), flow.accepted});
+  flow.frames.push({std::move(frame), flow.accepted, 0, 0});
+  pump(index_.at(stream_key(from, to, channel)));
+}
+
+void Flows::send_length(EndpointId from, EndpointId to, Channel channel, uint64_t bytes,
+                        uint64_t note) {
+  Flow& flow = flow_of(from, to, channel);
+  if (flow.broken) return;
+  if (flow.place.host == flow.far.host) {
+    return push_local({from, to, channel, {}, false, bytes, note});
+  }
+  flow.accepted += bytes;
+  flow.frames.push({{}, flow.accepted, bytes, note});
   pump(index_.at(stream_key(from, to, channel)));
 }
 
@@ -59,9 +73,12 @@ size_t Flows::queued(EndpointId from, EndpointId to, Channel channel) const {
   return unsent > options_.low_water ? unsent - options_.low_water : 0;
 }
 
-bool Flows::reachable(const Flow& flow) const {
-  return !flow.broken &&
-         (held_.empty() || (held_.count(flow.from) == 0 && held_.count(flow.to) == 0));
+bool Flows::reachable(const Flow& flow) {
+  if (flow.broken) return false;
+  if (!held_.empty() && held_.count(flow.from) + held_.count(flow.to) > 0) return false;
+  if (!pair_held(flow.from, flow.to)) return true;
+  totals_.cut++;
+  return false;
 }
 
 void Flows::pump(uint32_t index) {
@@ -79,9 +96,7 @@ TrainRef Flows::begin_train(uint32_t index, uint64_t segment) {
   train->stream.flow = index;
   train->route = flow.out;
   train->overhead = options_.overhead;
-  train->what = flow.channel == Channel::kControl  ? TrafficClass::kControl
-                : flow.channel == Channel::kRepair ? TrafficClass::kRepair
-                                                   : TrafficClass::kReduce;
+  train->what = flow.what;
   train->stream.segment = segment;
   train->stream.serial = ++flow.sender.serial;
   train->stream.sent = events_.now();
@@ -154,7 +169,15 @@ void Flows::transmit(uint32_t index, const TrainRef& train) {
 void Flows::on_departure(const Train& train) {
   if (train.stream.ack) return;
   flows_[train.stream.flow].sender.at_interface -= train.wire;
-  pump(train.stream.flow);
+  go_on(train.stream.flow);
+}
+
+// Something has made room: more may go out, and whoever has queued it may queue more.
+void Flows::go_on(uint32_t index) {
+  const Flow& flow = flows_[index];
+  const bool queueing = flow.accepted - flow.sender.cut > options_.low_water;
+  pump(index);
+  if (queueing) owner_.on_room(flow.from);
 }
 
 // ---- acknowledgements ----
@@ -226,7 +249,9 @@ void Flows::on_ack(uint32_t index, const Train& ack) {
   if (bytes > 0) s.tries = 0;
   s.timer = kNever;
   arm(index);
-  pump(index);
+  go_on(index);
+  const bool idle = s.segments.empty() && s.cut == flow.accepted;
+  if (idle && flows_.size() >= kManyStreams) s.segments.release();  // many are used once
 }
 
 // ---- timers ----
@@ -257,6 +282,7 @@ void Flows::on_timer(uint32_t index) {
     s.pushed = s.timer;
     return events_.push(s.timer, EventKind::kFlow, index);
   }
+  if (s.at_interface > 0) return arm(index);  // what has not left this host is not lost
   s.tries++;
   totals_.timeouts++;
   if (s.tries == 1 && s.round_trip > 0 && s.in_flight > 0) {

@@ -1,13 +1,15 @@
 // Streams as packets on the fabric's links: a window that grows and is halved by losses (Reno),
 // acknowledgements on the way back, holes that are sent again. Both ends of a stream are in one
 // record; what one end knows of the other comes by trains only, but for the frames' bytes, which
-// are kept at the sender and handed over when all of their segments are there.
+// are kept at the sender and handed over when all of their segments are there. A frame may be a
+// length only: it takes its time on the links and no memory.
 //
 // Not modelled: connections being made, other congestion controls, options. A million idle streams
 // cost a few hundred bytes each.
 // Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <unordered_map>
@@ -28,11 +30,15 @@ class Flows final : public Streams {
       : options_(options), fabric_(fabric), events_(events), trains_(trains), owner_(owner) {}
 
   void send(EndpointId from, EndpointId to, Channel channel, Frame frame) override;
+  // A frame of `bytes` bytes that nobody reads; the receiver's side of the owner is given `note`
+  // when the last one is there, and is taken to have read them at once. bytes > 0.
+  void send_length(EndpointId from, EndpointId to, Channel channel, uint64_t bytes, uint64_t note);
   size_t queued(EndpointId from, EndpointId to, Channel channel) const override;
   void on_taken(EndpointId from, EndpointId to, Channel channel, size_t bytes) override;
   void cut(EndpointId a, EndpointId b) override;
   void close(EndpointId from, EndpointId to) override;
   void hold(EndpointId endpoint, bool held) override;
+  void hold_pair(EndpointId a, EndpointId b, bool held) override;
   void drop(EndpointId endpoint) override;
   void on_event(EventKind kind, uint32_t index) override;
   void on_train(const TrainRef& train, uint64_t mask) override;
@@ -40,6 +46,7 @@ class Flows final : public Streams {
 
   struct Totals {
     uint64_t segments = 0, again = 0, timeouts = 0, halvings = 0;
+    uint64_t cut = 0;  // trains and frames of a host that came while their pair was held
   };
   const Totals& totals() const { return totals_; }
   size_t streams() const { return flows_.size(); }
@@ -54,7 +61,8 @@ class Flows final : public Streams {
   };
   struct Waiting {
     Frame frame;
-    uint64_t end = 0;  // of the stream's bytes
+    uint64_t end = 0;               // of the stream's bytes
+    uint64_t length = 0, note = 0;  // of a frame that is a length only
   };
   struct Sender {
     uint64_t cut = 0;  // bytes that were made into segments
@@ -72,6 +80,7 @@ class Flows final : public Streams {
   struct Flow {
     EndpointId from = 0, to = 0;
     Channel channel = Channel::kControl;
+    TrafficClass what = TrafficClass::kControl;
     bool broken = false;
     Place place, far;
     Route out, back;
@@ -88,16 +97,22 @@ class Flows final : public Streams {
     Channel channel = Channel::kControl;
     Frame frame;
     bool end = false;
+    uint64_t length = 0, note = 0;
   };
 
   Flow& flow_of(EndpointId from, EndpointId to, Channel channel);
   Flow* find(EndpointId from, EndpointId to, Channel channel);
   void push_local(Local local);
-  bool reachable(const Flow& flow) const;
+  bool reachable(const Flow& flow);
+  bool pair_held(EndpointId a, EndpointId b) const {
+    return !held_pairs_.empty() && held_pairs_.count(std::minmax(a, b)) > 0;
+  }
+  void let_locals_go_on();
   void break_flow(Flow& flow);
   bool all_handed_over(EndpointId from, EndpointId to);
 
   void pump(uint32_t index);
+  void go_on(uint32_t index);
   bool send_lost(uint32_t index);
   bool send_new(uint32_t index);
   TrainRef begin_train(uint32_t index, uint64_t segment);
@@ -120,9 +135,11 @@ class Flows final : public Streams {
   StreamsOwner& owner_;
   std::deque<Flow> flows_;
   std::unordered_map<uint64_t, uint32_t> index_;  // by stream_key()
-  Slots<Local> locals_;
+  Numbered<Local> locals_;
+  std::vector<Local> held_locals_;  // came while one of their ends was held
   std::set<std::pair<EndpointId, EndpointId>> closing_;
   std::set<EndpointId> held_, dead_;
+  std::set<std::pair<EndpointId, EndpointId>> held_pairs_;  // the lower one first
   Totals totals_;
 };
 

@@ -3,11 +3,13 @@
 // has not left by it is queued. They do not use the fabric's links. Threads: one.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "base/rng.h"
-#include "transport/sim/slots.h"
+#include "transport/sim/numbered.h"
 #include "transport/sim/streams.h"
 
 namespace mcast::sim {
@@ -29,6 +31,7 @@ class IdealStreams final : public Streams {
   void cut(EndpointId a, EndpointId b) override;
   void close(EndpointId from, EndpointId to) override;
   void hold(EndpointId endpoint, bool held) override;
+  void hold_pair(EndpointId a, EndpointId b, bool held) override;
   void drop(EndpointId endpoint) override { dead_.insert(endpoint); }
 
   void on_event(EventKind kind, uint32_t index) override;
@@ -52,12 +55,13 @@ class IdealStreams final : public Streams {
   EventQueue& events_;
   Rng& rng_;
   StreamsOwner& owner_;
-  Slots<Entry> entries_;
+  Numbered<Entry> entries_;
   std::unordered_map<uint64_t, Nanos> last_;     // arrival of each stream's last frame
   std::unordered_map<uint64_t, size_t> queued_;  // bytes that have not left
   std::set<std::pair<EndpointId, EndpointId>> cut_;
   std::set<EndpointId> dead_;
   std::unordered_map<EndpointId, std::vector<Entry>> held_;  // by endpoint that is held
+  std::map<std::pair<EndpointId, EndpointId>, std::vector<Entry>> held_pairs_;
 };
 
 }  // namespace mcast::sim

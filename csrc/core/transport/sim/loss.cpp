@@ -32,11 +32,14 @@ uint64_t Loss::run_length(double probability) {
 
 void Loss::turn() {
   losing_ = !losing_;
+  begun_ = false;
   left_ = run_length(losing_ ? leave_ : enter_);
 }
 
-uint64_t Loss::survivors(uint64_t mask) {
+uint64_t Loss::survivors(uint64_t mask, Nanos now) {
   if (never_) return mask;
+  if (begun_ && left_ != UINT64_MAX && now - last_ > kIdle) turn();
+  last_ = now;
   const auto packets = static_cast<uint64_t>(std::popcount(mask));
   if (!losing_ && left_ > packets) {
     left_ -= packets;
@@ -45,6 +48,7 @@ uint64_t Loss::survivors(uint64_t mask) {
   uint64_t kept = mask;
   for (uint64_t bits = mask; bits != 0; bits &= bits - 1) {
     if (losing_) kept &= ~(bits & -bits);
+    begun_ = losing_;
     if (left_ != UINT64_MAX && --left_ == 0) turn();
   }
   return kept;

@@ -1,12 +1,14 @@
 // Random loss of packets, drawn by the lengths of gaps between losses: the cost is per loss, not
 // per packet. Runs of losses have a geometric length of mean `burst` (Gilbert), so `rate` is the
-// share that is lost either way. Each source of loss has its own numbers: taking one away does not
-// move the others. Threads: one.
+// share that is lost either way. On a link that is idle such a run ends by itself: what disturbs a
+// link does not wait for the next packet, which may be a stream's timer that doubles. Each source
+// of loss has its own numbers: taking one away does not move the others. Threads: one.
 #pragma once
 
 #include <cstdint>
 
 #include "base/rng.h"
+#include "base/types.h"
 
 namespace mcast::sim {
 
@@ -15,16 +17,20 @@ class Loss {
   Loss() : Loss(0, 1, 0) {}
   Loss(double rate, double burst, uint64_t seed);
 
+  // A run of losses that has begun is over when nothing has come for so long.
+  static constexpr Nanos kIdle = 50 * kMilli;
+
   // `mask` without what is lost of it; the lowest bit goes first.
-  uint64_t survivors(uint64_t mask);
+  uint64_t survivors(uint64_t mask, Nanos now = 0);
 
  private:
   uint64_t run_length(double probability);  // of packets until the state changes, at least 1
   void turn();
 
   double enter_, leave_;  // probability that a packet ends a run without or with loss
-  bool never_, losing_ = false;
-  uint64_t left_ = 0;  // packets of the present run
+  bool never_, losing_ = false, begun_ = false;  // begun: something was lost in this run
+  uint64_t left_ = 0;                            // packets of the present run
+  Nanos last_ = 0;                               // when the last packets came
   Rng rng_;
 };
 

@@ -21,18 +21,29 @@ unsigned Port::room_for(const Passage& here, unsigned packets, double wire) cons
   return fit <= 0 ? 0 : static_cast<unsigned>(std::min<double>(packets, fit));
 }
 
+Passage Port::in_order(Passage there) {
+  if (!uneven_) return there;
+  const double shift = std::max(extra_, last_ - there.first);
+  if (shift > 0) {
+    there = {there.first + shift, there.last + shift};
+    delayed_++;
+  }
+  last_ = there.last;
+  return there;
+}
+
 Passage Port::pass(const Passage& here, unsigned packets, double wire) {
-  if (per_byte_ <= 0) return {here.first + spec_.delay, here.last + spec_.delay};
+  if (per_byte_ <= 0) return in_order({here.first + spec_.delay, here.last + spec_.delay});
   const double one = wire / packets * per_byte_;
   if (spec_.burst > 0) {  // a bucket: what it holds leaves at once
     const double start = std::max(free_, here.first - spec_.burst * per_byte_);
     free_ = start + wire * per_byte_;
-    return {std::max(here.first, start + one) + spec_.delay,
-            std::max(here.last, free_) + spec_.delay};
+    return in_order({std::max(here.first, start + one) + spec_.delay,
+                     std::max(here.last, free_) + spec_.delay});
   }
   const double start = std::max(here.first, free_);
   free_ = std::max(start + wire * per_byte_, here.last + one);
-  return {start + one + spec_.delay, free_ + spec_.delay};
+  return in_order({start + one + spec_.delay, free_ + spec_.delay});
 }
 
 }  // namespace mcast::sim

@@ -46,13 +46,26 @@ class Port {
   Passage pass(const Passage& here, unsigned packets, double wire);
   // Keeps it from sending before `t`: the next port's queue is full.
   void hold_until(double t) { free_ = t > free_ ? t : free_; }
+  // From now on packets take so much longer to the other end, in their order: those that are sent
+  // after the delay has shrunk do not overtake.
+  void set_extra_delay(double extra) {
+    extra_ = extra;
+    uneven_ = true;
+  }
+  // Trains that came later for that.
+  uint64_t delayed() const { return delayed_; }
   // When so many bytes are left of what waits now.
   double drained_to(double bytes) const { return free_ - bytes * per_byte_; }
 
  private:
+  Passage in_order(Passage there);
+
   PortSpec spec_;
   double per_byte_ = 0;  // ns
   double free_ = 0;
+  bool uneven_ = false;  // the delay is not always the same
+  double extra_ = 0, last_ = 0;
+  uint64_t delayed_ = 0;
 };
 
 }  // namespace mcast::sim

@@ -67,9 +67,9 @@ std::unique_ptr<SimTransport> SimNetwork::attach(const sim::Place& place) {
   return transport;
 }
 
-void SimNetwork::schedule(Nanos at, std::function<void()> run) {
+void SimNetwork::schedule(Nanos at, std::function<void()> action) {
   const uint32_t index = actions_.take();
-  actions_[index] = std::move(run);
+  actions_[index] = std::move(action);
   events_.push(at, EventKind::kAction, index);
 }
 
@@ -121,6 +121,8 @@ void SimNetwork::on_event(const sim::Event& event) {
       actions_.give(event.index);
       return run();
     }
+    case EventKind::kTurn:
+      return listener_->on_turn(event.index);
   }
 }
 
@@ -140,6 +142,30 @@ bool SimNetwork::may_send(const SimTransport& from) const {
   return waiting <= static_cast<double>(options_.send_queue);
 }
 
+// Told again when a train has left the interface; where only the link is behind, when it has caught
+// up by half.
+void SimNetwork::refuse(SimTransport& from) {
+  if (listener_ == nullptr || from.refused_) return;
+  from.refused_ = true;
+  refused_++;
+  if (from.waiting_ > 0) return;
+  const sim::Port& port =
+      fabric_.port(fabric_.topology().host_link(from.place_.plane, from.place_.host));
+  const double half = port.drained_to(static_cast<double>(options_.send_queue) / 2);
+  schedule(std::max(now() + 1, static_cast<Nanos>(half)),
+           [this, host = from.place_.host] { let_go_on(host); });
+}
+
+void SimNetwork::let_go_on(sim::HostId host) {
+  for (const size_t index : at_host_[host]) {
+    SimTransport* const endpoint = endpoints_[index].transport;
+    if (endpoint == nullptr || !endpoint->refused_) continue;
+    endpoint->refused_ = false;
+    refused_--;
+    tell(index);
+  }
+}
+
 bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
   const Endpoint& endpoint = endpoints_[from.index_];
   if (!endpoint.dead && !endpoint.isolated) {
@@ -148,6 +174,10 @@ bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
     train->tree = fabric_.router().tree_for(train->plane, train->address, from.place_.host,
                                             &train->root_level);
     if (datagram_hook_ && train->verdicts.empty()) ask_hook(from.index_, *train);
+    if (options_.faults.refuse > 0 && rng_.chance(options_.faults.refuse)) {
+      totals_.refused++;
+      return false;
+    }
     from.waiting_ += train->wire;
     if (!fabric_.send(from.place_.host, train, from.place_.queue)) {
       from.waiting_ -= train->wire;
@@ -162,7 +192,7 @@ bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
 void SimNetwork::ask_hook(size_t from, sim::Train& train) {
   for (size_t to = 0; to < endpoints_.size(); to++) {
     const SimTransport* const receiver = endpoints_[to].transport;
-    if (receiver == nullptr || receiver->joined_.count(train.address) == 0) continue;
+    if (receiver == nullptr || !receiver->has_joined(train.address)) continue;
     const Verdict verdict = datagram_hook_(from, to, train.packet(0));
     if (verdict != Verdict::kPass) {
       train.verdicts.emplace_back(static_cast<sim::EndpointId>(to), static_cast<uint8_t>(verdict));
@@ -171,9 +201,13 @@ void SimNetwork::ask_hook(size_t from, sim::Train& train) {
 }
 
 void SimNetwork::on_departure(const sim::Train& train) {
-  if (train.stream.flow != sim::kNone) return streams_->on_departure(train);
   SimTransport* const from = endpoints_[train.from].transport;
-  if (from != nullptr) from->waiting_ -= train.wire;
+  if (train.stream.flow != sim::kNone) {
+    streams_->on_departure(train);
+  } else if (from != nullptr) {
+    from->waiting_ -= train.wire;
+  }
+  if (refused_ > 0) let_go_on(endpoints_[train.from].place.host);
 }
 
 // ---- datagrams in ----
@@ -206,12 +240,14 @@ bool SimNetwork::lose(size_t to) {
 void SimNetwork::reach(size_t to, const TrainRef& train, uint64_t mask) {
   const Endpoint& endpoint = endpoints_[to];
   if (endpoint.transport == nullptr || endpoint.place.plane != train->plane ||
-      endpoint.transport->joined_.count(train->address) == 0) {
+      !endpoint.transport->has_joined(train->address)) {
     return;
   }
-  if (endpoint.dead || endpoint.isolated ||
-      (!multicast_blocks_.empty() && blocked(train->from, to))) {
-    totals_.dropped += static_cast<uint64_t>(std::popcount(mask));
+  const bool muted = !multicast_blocks_.empty() && blocked(train->from, to);
+  if (endpoint.dead || endpoint.isolated || muted) {
+    const auto packets = static_cast<uint64_t>(std::popcount(mask));
+    totals_.dropped += packets;
+    totals_.blocked += muted ? packets : 0;
     return;
   }
   const SimFaults& f = options_.faults;
@@ -235,6 +271,7 @@ void SimNetwork::judge(size_t to, const TrainRef& train, unsigned packet) {
     clean = true;
   }
   if (!clean && lose(to)) {
+    totals_.lost++;
     totals_.dropped++;
     return;
   }
@@ -253,6 +290,7 @@ void SimNetwork::judge(size_t to, const TrainRef& train, unsigned packet) {
       delay += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.copy_delay) + 1));
     }
     if (!clean && rng_.chance(f.reorder)) {
+      totals_.reordered++;
       delay += static_cast<Nanos>(rng_.below(static_cast<uint64_t>(f.reorder_delay) + 1));
     }
     if (delay == 0) {
@@ -281,7 +319,7 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
   arrivals_++;
   const Endpoint& endpoint = endpoints_[to];
   SimTransport* const transport = endpoint.transport;
-  if (transport == nullptr || endpoint.dead || transport->joined_.count(train->address) == 0) {
+  if (transport == nullptr || endpoint.dead || !transport->has_joined(train->address)) {
     return;
   }
   const size_t room = options_.receive_budget * 8 / 5;
@@ -290,13 +328,16 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
     const size_t length = train->length_of(static_cast<unsigned>(std::countr_zero(left)));
     if (transport->inbox_bytes_ + length > room) {
       totals_.overflowed++;
+      totals_.overflowed_data += train->what == sim::TrafficClass::kProbe ? 0 : 1;
       continue;
     }
     totals_.delivered++;
     transport->inbox_bytes_ += length;
     taken |= left & -left;
   }
-  if (taken != 0) transport->inbox_.push({train, taken});
+  if (taken == 0) return;
+  transport->inbox_.push({train, taken});
+  tell(to);
 }
 
 void SimNetwork::inject(size_t to, ConstBytes datagram) {
@@ -305,18 +346,23 @@ void SimNetwork::inject(size_t to, ConstBytes datagram) {
   train->add(datagram.size());
   endpoints_[to].transport->inbox_bytes_ += datagram.size();
   endpoints_[to].transport->inbox_.push({std::move(train), 1});
+  tell(to);
 }
 
 // ---- streams ----
 
 void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {
   endpoints_[to].transport->frames_.push_back({from, channel, {frame.begin(), frame.end()}});
+  tell(to);
 }
 
 void SimNetwork::send_frame(size_t from, size_t to, Channel channel, sim::Frame frame) {
   totals_.frames++;
   if (endpoints_[from].dead) return;
-  if (frame_hook_ && !frame_hook_(from, to, channel, frame)) return;
+  if (frame_hook_ && !frame_hook_(from, to, channel, frame)) {
+    totals_.hooked++;
+    return;
+  }
   if (to >= endpoints_.size() || endpoints_[to].dead || endpoints_[to].transport == nullptr) {
     return schedule(now() + options_.stream_latency,
                     [this, from, to] { report_down(from, to, false); });
@@ -325,11 +371,24 @@ void SimNetwork::send_frame(size_t from, size_t to, Channel channel, sim::Frame 
                  std::move(frame));
 }
 
+void SimNetwork::send_background(size_t from, size_t to, uint64_t bytes) {
+  endpoints_[from].others = true;
+  static_cast<sim::Flows&>(*streams_).send_length(static_cast<sim::EndpointId>(from),
+                                                  static_cast<sim::EndpointId>(to),
+                                                  Channel::kRepair, bytes, 0);
+}
+
+sim::TrafficClass SimNetwork::class_of(sim::EndpointId from, Channel channel) const {
+  if (endpoints_[from].others) return sim::TrafficClass::kBackground;
+  return options_.fabric->frames[static_cast<size_t>(channel)];
+}
+
 void SimNetwork::on_stream_frame(sim::EndpointId from, sim::EndpointId to, Channel channel,
                                  sim::Frame frame) {
   arrivals_++;
   if (endpoints_[to].transport == nullptr) return;
   endpoints_[to].transport->frames_.push_back({from, channel, std::move(frame)});
+  tell(to);
 }
 
 void SimNetwork::on_stream_closed(sim::EndpointId from, sim::EndpointId to) {
@@ -337,7 +396,7 @@ void SimNetwork::on_stream_closed(sim::EndpointId from, sim::EndpointId to) {
 }
 
 void SimNetwork::kill(size_t endpoint) {
-  if (endpoints_[endpoint].dead) return;
+  if (endpoints_[endpoint].dead || ended_) return;
   endpoints_[endpoint].dead = true;
   streams_->drop(static_cast<sim::EndpointId>(endpoint));
   for (size_t to = 0; to < endpoints_.size(); to++) {
@@ -347,18 +406,18 @@ void SimNetwork::kill(size_t endpoint) {
   }
 }
 
-void SimNetwork::reset(size_t a, size_t b) {
+void SimNetwork::reset(size_t a, size_t b, Nanos later) {
   streams_->cut(static_cast<sim::EndpointId>(a), static_cast<sim::EndpointId>(b));
-  for (const auto& [to, about] : {std::pair(a, b), std::pair(b, a)}) {
-    schedule(now() + options_.stream_latency,
-             [this, to = to, about = about] { report_down(to, about, false); });
-  }
+  const Nanos first = now() + options_.stream_latency;
+  schedule(first, [this, a, b] { report_down(a, b, false); });
+  schedule(first + later, [this, a, b] { report_down(b, a, false); });
 }
 
 void SimNetwork::report_down(size_t to, size_t about, bool graceful) {
   if (endpoints_[to].transport == nullptr || endpoints_[to].dead) return;
   if (!told_.insert({to, about}).second) return;
   endpoints_[to].transport->downs_.push_back({about, graceful});
+  tell(to);
 }
 
 void SimNetwork::goodbye(size_t endpoint) {

@@ -39,6 +39,29 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // Whether something is there that this endpoint has not taken yet.
   bool waiting(size_t endpoint) const;
 
+  // Who drives endpoints by what happens to them, event by event, instead of advance().
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // What would wake this endpoint's wait(): something is there for it, or it may send again what
+    // was refused or queued.
+    virtual void on_news(size_t endpoint) = 0;
+    // The time of a turn_at().
+    virtual void on_turn(uint32_t what) = 0;
+  };
+  // Outlives the last step(); null: nobody.
+  void set_listener(Listener* listener) { listener_ = listener; }
+  void turn_at(Nanos at, uint32_t what) { events_.push(at, sim::EventKind::kTurn, what); }
+  // Runs `action` when the time comes.
+  void schedule(Nanos at, std::function<void()> action);
+  // Time of the next event, kNever: there is none; step() lets it happen. wait_until() lets time
+  // pass, of which no event must be left.
+  Nanos next() const { return events_.next(); }
+  void step() { on_event(events_.pop()); }
+  void wait_until(Nanos now) { events_.move_to(now); }
+  // The world ends: nobody is told of endpoints that go.
+  void end() { ended_ = true; }
+
   // Decides about one datagram to one receiver when it is sent, before the random faults do; the
   // sender is among the receivers. Empty: deliver normally. While it is set no datagrams are joined
   // to trains.
@@ -58,22 +81,34 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
   SimFaults& faults() { return options_.faults; }
 
+  // Over a fabric: traffic of others, bytes that nobody reads. An endpoint that sends such a thing
+  // sends nothing else.
+  void send_background(size_t from, size_t to, uint64_t bytes);
+
   // The process of this endpoint dies: its peers see their streams break one latency later.
   void kill(size_t endpoint);
-  // The connections between these two break: what is on its way is lost, both are told, both live.
-  void reset(size_t a, size_t b);
+  // The connections between these two break: what is on its way is lost, both are told, both live;
+  // `b` is told so much later (its side had nothing to send).
+  void reset(size_t a, size_t b, Nanos later = 0);
   // This endpoint closes in order: peers learn it after all frames that it sent.
   void goodbye(size_t endpoint);
   // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue
   // (their frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);
   void heal(size_t endpoint);
+  // The same for streams between these two alone: multicast goes on.
+  void cut_streams(size_t a, size_t b, bool cut) {
+    streams_->hold_pair(static_cast<sim::EndpointId>(a), static_cast<sim::EndpointId>(b), cut);
+  }
   // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody), or does again.
   void block_multicast(size_t from, size_t to, bool block = true);
 
   struct Totals {
     uint64_t datagrams_sent = 0, delivered = 0, dropped = 0, overflowed = 0, duplicated = 0,
              corrupted = 0, frames = 0;
+    uint64_t overflowed_data = 0;  // of `overflowed`, all but probes
+    uint64_t lost = 0, reordered = 0, refused = 0, blocked = 0,
+             hooked = 0;  // by faults; frames: by the hook
   };
   const Totals& totals() const { return totals_; }
   uint64_t events() const { return events_.handled(); }
@@ -88,6 +123,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
     SimTransport* transport = nullptr;  // null: gone
     sim::Place place;
     bool dead = false, isolated = false, in_burst = false;
+    bool others = false;  // its traffic is background
   };
   // One datagram that comes later than the rest of its train.
   struct Late {
@@ -96,13 +132,17 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
     size_t to = 0;
   };
 
-  void schedule(Nanos at, std::function<void()> run);
   void on_event(const sim::Event& event);
 
   // Of endpoints. False: the interface's queue is full.
   bool multicast(SimTransport& from, const sim::TrainRef& train);
   void ask_hook(size_t from, sim::Train& train);
   bool may_send(const SimTransport& from) const;
+  void refuse(SimTransport& from);
+  void let_go_on(sim::HostId host);
+  void tell(size_t endpoint) {
+    if (listener_ != nullptr) listener_->on_news(endpoint);
+  }
   unsigned train_packets() const;
   void send_frame(size_t from, size_t to, Channel channel, sim::Frame frame);
 
@@ -115,6 +155,8 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Place place_of(sim::EndpointId endpoint) const override {
     return endpoints_[endpoint].place;
   }
+  sim::TrafficClass class_of(sim::EndpointId from, Channel channel) const override;
+  void on_room(sim::EndpointId from) override { tell(from); }
   void reach(size_t to, const sim::TrainRef& train, uint64_t mask);
   void judge(size_t to, const sim::TrainRef& train, unsigned packet);
   void hand_over(size_t to, const sim::TrainRef& train, uint64_t mask);
@@ -136,10 +178,13 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   DatagramHook datagram_hook_;
   FrameHook frame_hook_;
   Classifier classifier_ = nullptr;
-  sim::Slots<Late> late_;
-  sim::Slots<std::function<void()>> actions_;
+  sim::Numbered<Late> late_;
+  sim::Numbered<std::function<void()>> actions_;
   Totals totals_;
   uint64_t arrivals_ = 0;  // of anything that an endpoint might want to know
+  Listener* listener_ = nullptr;
+  size_t refused_ = 0;  // endpoints that wait for room at their interface
+  bool ended_ = false;
 };
 
 }  // namespace mcast

@@ -3,6 +3,7 @@
 // that share them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -18,6 +19,7 @@ struct SimFaults {
   double duplicate = 0;  // `copies` more, each up to copy_delay later
   double reorder = 0;    // held back by up to reorder_delay
   double corrupt = 0;    // one bit flipped
+  double refuse = 0;     // per train that an endpoint sends: its interface refuses it (ENOBUFS)
   Nanos reorder_delay = kMilli;
   int copies = 1;
   Nanos copy_delay = kMilli;
@@ -29,6 +31,9 @@ struct SimFabric {
   uint32_t host_endpoints = 1;  // endpoints of one host share its interfaces
   unsigned train = 64;          // most datagrams that move together; 1: each alone
   uint16_t overhead = 66;       // wire bytes of a datagram beside it: IPv4, UDP, Ethernet, gap
+  // What accounts call the frames of a channel.
+  std::array<sim::TrafficClass, kChannels> frames{
+      sim::TrafficClass::kControl, sim::TrafficClass::kRepair, sim::TrafficClass::kReduce};
 };
 
 struct SimOptions {

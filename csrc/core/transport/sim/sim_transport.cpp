@@ -15,11 +15,15 @@ SimTransport::SimTransport(SimNetwork* network, size_t index, const sim::Place& 
 
 SimTransport::~SimTransport() {
   network_->endpoints_[index_].transport = nullptr;
+  if (refused_) network_->refused_--;
   for (const auto& [address, times] : joined_) {
     network_->fabric_.router().leave(place_.plane, address, place_.host);
   }
   if (!said_goodbye_) network_->kill(index_);
 }
+
+// From another thread of its rank: a group that feeds one of this lane has more for it.
+void SimTransport::wake() noexcept { network_->tell(index_); }
 
 std::string SimTransport::describe() const {
   return "sim endpoint " + std::to_string(index_) + " of seed " +
@@ -34,14 +38,20 @@ size_t SimTransport::receive_budget() const { return network_->options_.receive_
 
 Status SimTransport::join(const MulticastAddress& address) {
   if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
-  if (joined_[address]++ == 0) {
-    network_->fabric_.router().join(place_.plane, address, place_.host);
+  for (auto& [there, times] : joined_) {
+    if (there == address) {
+      times++;
+      return {};
+    }
   }
+  joined_.emplace_back(address, 1);
+  network_->fabric_.router().join(place_.plane, address, place_.host);
   return {};
 }
 
 void SimTransport::leave(const MulticastAddress& address) {
-  const auto it = joined_.find(address);
+  const auto it = std::find_if(joined_.begin(), joined_.end(),
+                               [&](const auto& entry) { return entry.first == address; });
   if (it == joined_.end() || --it->second > 0) return;
   joined_.erase(it);
   network_->fabric_.router().leave(place_.plane, address, place_.host);
@@ -71,8 +81,11 @@ bool SimTransport::send_train() {
 }
 
 Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
-  if (size > network_->options_.max_datagram || !network_->may_send(*this)) return {};
-  if (!open_train(address, size)) return {};
+  if (size > network_->options_.max_datagram) return {};
+  if (!network_->may_send(*this) || !open_train(address, size)) {
+    network_->refuse(*this);
+    return {};
+  }
   lent_to_ = address;
   const size_t from = making_->begin_of(making_->count);
   making_->bytes.resize(from + size);
@@ -127,7 +140,11 @@ bool SimTransport::send_gathered() {
   return true;
 }
 
-bool SimTransport::flush() { return send_gathered() && send_train(); }
+bool SimTransport::flush() {
+  if (send_gathered() && send_train()) return true;
+  network_->refuse(*this);
+  return false;
+}
 
 size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
   size_t count = 0, bytes = 0;
@@ -140,6 +157,8 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
     const ConstBytes datagram = train->packet(packet);
     inbox_bytes_ -= datagram.size();
     bytes += datagram.size();
+    bytes_taken_ += datagram.size();
+    datagrams_taken_++;
     count++;
     sink.on_datagram(datagram);
   }

@@ -2,8 +2,8 @@
 // a death (SimNetwork::kill). Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,12 +24,15 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   ~SimTransport() override;
 
   size_t index() const { return index_; }
+  // Datagrams that were taken here, and their bytes.
+  uint64_t datagrams_taken() const { return datagrams_taken_; }
+  uint64_t bytes_taken() const { return bytes_taken_; }
 
   const char* name() const override { return "sim"; }
   Datagram& datagram() override { return *this; }
   Stream& stream() override { return *this; }
   void wait(Nanos) override {}
-  void wake() noexcept override {}
+  void wake() noexcept override;
   void abandon_after_fork() noexcept override {}
   std::string describe() const override;
 
@@ -56,6 +59,10 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
 
+  bool has_joined(const MulticastAddress& address) const {
+    return std::any_of(joined_.begin(), joined_.end(),
+                       [&](const auto& entry) { return entry.first == address; });
+  }
   // The train that is being made, begun for `address` if there is none that `size` bytes fit in.
   // False: an earlier one cannot be sent now.
   bool open_train(const MulticastAddress& address, size_t size);
@@ -86,14 +93,17 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   SimNetwork* network_;
   size_t index_;
   sim::Place place_;
-  std::map<MulticastAddress, int> joined_;
+  // Few: looking through them is fastest.
+  std::vector<std::pair<MulticastAddress, int>> joined_;  // and how often
   sim::TrainRef making_;
   std::vector<std::byte> lent_for_gather_;
   MulticastAddress lent_to_;
   std::vector<Gathered> gathered_;
-  size_t waiting_ = 0;  // wire bytes of trains at the interface
+  size_t waiting_ = 0;    // wire bytes of trains at the interface
+  bool refused_ = false;  // something could not be sent, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
+  uint64_t datagrams_taken_ = 0, bytes_taken_ = 0;
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
   bool said_goodbye_ = false;

@@ -20,9 +20,16 @@ class StreamsOwner {
  public:
   virtual ~StreamsOwner() = default;
   virtual void on_stream_frame(EndpointId from, EndpointId to, Channel channel, Frame frame) = 0;
+  // A frame that is a length only (Flows::send_length): all of its bytes are there.
+  virtual void on_stream_length(EndpointId /*from*/, EndpointId /*to*/, Channel /*channel*/,
+                                uint64_t /*bytes*/, uint64_t /*note*/) {}
   // All that `from` had sent before close() has arrived at `to`.
   virtual void on_stream_closed(EndpointId from, EndpointId to) = 0;
   virtual Place place_of(EndpointId endpoint) const = 0;
+  // What accounts call the packets of a stream; asked once, when the stream is first used.
+  virtual TrafficClass class_of(EndpointId from, Channel channel) const = 0;
+  // Something of what `from` has queued was taken.
+  virtual void on_room(EndpointId /*from*/) {}
 };
 
 class Streams {
@@ -39,6 +46,8 @@ class Streams {
   virtual void close(EndpointId from, EndpointId to) = 0;
   // Nothing reaches or leaves this endpoint until it is let go on; nothing is lost either.
   virtual void hold(EndpointId endpoint, bool held) = 0;
+  // The same for what goes between these two; on and off as often as one likes.
+  virtual void hold_pair(EndpointId a, EndpointId b, bool held) = 0;
   // An endpoint died: it neither sends nor receives.
   virtual void drop(EndpointId endpoint) = 0;
 

@@ -1,4 +1,5 @@
-// Sums over links for reports: one pass, by class of link, the fullest link of each kept.
+// Sums over links for reports: one pass, by class of link, the fullest link of each kept. Bins of
+// time become half as many, each the sum of two, when time goes beyond the last one.
 #include "transport/sim/traffic.h"
 
 #include <algorithm>
@@ -10,6 +11,15 @@ const char* traffic_class_name(TrafficClass what) noexcept {
       "data",   "again",  "position", "probe", "control",
       "repair", "reduce", "ring",     "ack",   "background"};
   return kNames[static_cast<size_t>(what)];
+}
+
+void Timeline::widen() {
+  for (Bins& bins : bins_) {
+    for (size_t i = 0; i < kBins; i++) {
+      bins[i] = 2 * i < kBins ? bins[2 * i] + bins[2 * i + 1] : 0;
+    }
+  }
+  width_ *= 2;
 }
 
 std::vector<ClassTraffic> sum_by_class(const Topology& topology,

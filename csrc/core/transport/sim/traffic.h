@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/types.h"
 #include "transport/sim/topology.h"
 
 namespace mcast::sim {
@@ -38,6 +39,33 @@ struct ClassTraffic {
   LinkTraffic sum;  // its peak is the highest
   uint64_t links = 0, most_bytes = 0;
   LinkId hottest = kNone;
+};
+
+// Bytes by class of link over time, in bins that double their width whenever the run outgrows them:
+// whatever a run takes, between half of the bins and all of them are used.
+class Timeline {
+ public:
+  static constexpr size_t kBins = 200;
+  using Bins = std::array<uint64_t, kBins>;
+
+  // `begin`: of the first bin; what comes before is left out.
+  Timeline(size_t link_classes, Nanos begin)
+      : bins_(link_classes), begin_(static_cast<double>(begin)) {}
+
+  void add(size_t link_class, double at, uint64_t bytes) {
+    double bin = (at - begin_) / width_;
+    if (bin < 0) return;
+    for (; bin >= kBins; bin /= 2) widen();
+    bins_[link_class][static_cast<size_t>(bin)] += bytes;
+  }
+  double width() const { return width_; }  // ns
+  const std::vector<Bins>& bins() const { return bins_; }
+
+ private:
+  void widen();
+
+  std::vector<Bins> bins_;  // by Topology::link_class()
+  double begin_, width_ = 1000;
 };
 
 // By Topology::link_class().

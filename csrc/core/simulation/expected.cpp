@@ -1,13 +1,29 @@
 // What reductions must give, by folding the patterns of all ranks one after the other: ranks of a
 // host first, then hosts in their order, in brackets of racks.
+#include "simulation/expected.h"
+
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "base/reduce_kernels.h"
-#include "support/cluster.h"
+#include "simulation/content.h"
 
-namespace mcast::test {
+namespace mcast::sim {
 namespace {
+
+// Whether the element at `at` is a NaN.
+bool is_nan(Element e, const std::byte* at) {
+  const size_t size = element_size(e);
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, size);
+  const int mantissa = e == Element::kFloat64   ? 52
+                       : e == Element::kFloat32 ? 23
+                       : e == Element::kFloat16 ? 10
+                                                : 7;
+  const uint64_t sign = 1ull << (size * 8 - 1);
+  return is_floating(e) && (bits & (sign - 1)) > ((sign - 1) >> mantissa << mantissa);
+}
 
 // The lowest rank of each host, in the order in which the hosts' contributions are folded.
 std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>& host_of,
@@ -105,13 +121,12 @@ std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element ele
 }  // namespace
 
 std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Reduction reduction,
-                               size_t from, size_t bytes, const std::vector<uint32_t>& host_of,
-                               std::optional<uint32_t> owner,
-                               const std::vector<std::string>& rack_of,
-                               const std::vector<Member>& absent) {
-  const auto racks = leads_by_rack(leads_in_order(ranks, host_of, owner, absent), rack_of);
-  if (!host_of.empty()) {
-    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, host_of, racks);
+                               size_t from, size_t bytes, const Folding& folding,
+                               std::optional<uint32_t> owner) {
+  const auto racks =
+      leads_by_rack(leads_in_order(ranks, folding.host_of, owner, folding.absent), folding.racks);
+  if (!folding.host_of.empty()) {
+    return reduced_by_hosts(op, ranks, element, reduction, from, bytes, folding.host_of, racks);
   }
   const auto part = [&](uint32_t r) {
     std::vector<std::byte> all(from + bytes);
@@ -119,8 +134,56 @@ std::vector<std::byte> reduced(uint64_t op, uint32_t ranks, Element element, Red
     all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(from));
     return all;
   };
-  const auto divisor = static_cast<uint32_t>(ranks - absent.size());
+  const auto divisor = static_cast<uint32_t>(ranks - folding.absent.size());
   return folded_in_brackets(racks, element, reduction, bytes, divisor, part, factor_of);
 }
 
-}  // namespace mcast::test
+std::vector<std::byte> reduced_of(const InputOf& input, uint32_t ranks, Element element,
+                                  Reduction reduction, size_t from, size_t bytes,
+                                  std::optional<uint32_t> owner) {
+  const size_t count = bytes / element_size(element);
+  std::vector<std::byte> sum(count * accumulator_size(element)), out(bytes);
+  const uint32_t first = owner ? *owner + 1 : 0;
+  for (uint32_t i = 0; i < ranks; i++) {
+    const uint32_t rank = (first + i) % ranks;
+    (i == 0 ? fold_first : fold_next)(element, reduction, factor_of(rank), input(rank, from, bytes),
+                                      sum.data(), count);
+  }
+  fold_finish(element, reduction, ranks, sum.data(), out.data(), count);
+  return out;
+}
+
+std::vector<std::byte> expected_result(wire::Kind kind, uint64_t op, uint32_t ranks, Member rank,
+                                       Element element, Reduction reduction, size_t bytes,
+                                       const Folding& folding) {
+  if (kind == wire::Kind::kReduceScatter) {
+    return reduced(op, ranks, element, reduction, rank * bytes, bytes, folding,
+                   folding.in_turn ? std::optional<uint32_t>(rank) : std::nullopt);
+  }
+  if (!folding.in_turn) return reduced(op, ranks, element, reduction, 0, bytes, folding);
+  // Each owner's elements in its own turn.
+  const size_t each = element_size(element), elements = bytes / each;
+  const size_t part = (elements + ranks - 1) / ranks;
+  std::vector<std::byte> all;
+  for (uint32_t owner = 0; owner < ranks && owner * part < elements; owner++) {
+    const size_t count = std::min(part, elements - owner * part);
+    const auto own =
+        reduced(op, ranks, element, reduction, owner * part * each, count * each, folding, owner);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+size_t first_difference(Element element, const std::byte* have,
+                        const std::vector<std::byte>& want) {
+  for (size_t i = 0; i < want.size(); i++) {
+    const size_t first = i - i % element_size(element);
+    if (have[i] != want[i] &&
+        !(is_nan(element, have + first) && is_nan(element, want.data() + first))) {
+      return i;
+    }
+  }
+  return want.size();
+}
+
+}  // namespace mcast::sim

@@ -10,7 +10,7 @@
 namespace mcast::sim {
 
 template <typename T>
-class Slots {
+class Numbered {
  public:
   // The thing is as it was left by its last user; the taker sets all that it reads.
   uint32_t take() {

@@ -1,5 +1,5 @@
-// Staged memory: sources that become readable piece by piece, and destinations that are read piece
-// by piece while the operation runs.
+// Sources whose readable end rises piece by piece, and outputs of which each completed end is
+// believed at once, while the operation runs.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -8,9 +8,9 @@ namespace mcast::test {
 namespace {
 
 constexpr size_t kStep = 16 << 10;
-constexpr size_t kMarked = 10 * kStep + 77;
+constexpr size_t kBlockBytes = 10 * kStep + 77;
 
-class Marks : public testing::TestWithParam<bool> {
+class ReadableEnds : public testing::TestWithParam<bool> {
  protected:
   static ClusterOptions options(double loss = 0) {
     ClusterOptions o;
@@ -22,7 +22,7 @@ class Marks : public testing::TestWithParam<bool> {
     return o;
   }
 
-  // Sources start with nothing readable; marks of outputs are written down, and what they say is
+  // Sources start with nothing readable; completed ends are written down, and what they say is
   // looked at on the spot.
   void stage(Cluster& c, uint64_t id) {
     c.adjust = [this, id](Member rank, Post& post) {
@@ -36,45 +36,45 @@ class Marks : public testing::TestWithParam<bool> {
       const bool all = post.descriptor.kind == wire::Kind::kAllgather;
       post.completed_step = kStep;
       post.on_completed = [this, id, all, rank, root = post.descriptor.root,
-                           outputs = post.outputs](uint32_t slot, uint64_t bytes) {
-        uint64_t& mark = marks_[{rank, slot}];
-        EXPECT_GT(bytes, mark);
-        EXPECT_TRUE(bytes / kStep > mark / kStep || bytes == outputs[slot].length);
-        mark = bytes;
-        const ConstBytes seen = outputs[slot].bytes().first(bytes);
-        EXPECT_EQ(check_pattern(id, all ? slot : root, seen), bytes);
+                           outputs = post.outputs](uint32_t output, uint64_t bytes) {
+        uint64_t& end = ends_[{rank, output}];
+        EXPECT_GT(bytes, end);
+        EXPECT_TRUE(bytes / kStep > end / kStep || bytes == outputs[output].length);
+        end = bytes;
+        const ConstBytes seen = outputs[output].bytes().first(bytes);
+        EXPECT_EQ(check_pattern(id, all ? output : root, seen), bytes);
       };
     };
   }
 
   std::map<Member, std::shared_ptr<Region>> sources_;
-  std::map<std::pair<Member, uint32_t>, uint64_t> marks_;
+  std::map<std::pair<Member, uint32_t>, uint64_t> ends_;
 };
 
-TEST_P(Marks, NothingBeyondTheReadyMarkLeaves) {
+TEST_P(ReadableEnds, NothingBeyondLeaves) {
   Cluster c(options());
   stage(c, 5);
-  const Runs runs = broadcast_all(c, 1, kMarked, 5);
-  for (size_t ready = 0; ready < kMarked; ready += kStep) {
+  const Runs runs = broadcast_all(c, 1, kBlockBytes, 5);
+  for (size_t ready = 0; ready < kBlockBytes; ready += kStep) {
     sources_[1]->set_readable(ready);
     c.run_for(200 * kMilli);
     for (const Member r : {0, 2}) {
-      EXPECT_LE((marks_[{r, 0}]), ready);
-      // All of it but the chunk that is cut by the mark, once a step is complete.
+      EXPECT_LE((ends_[{r, 0}]), ready);
+      // All of it but the chunk that is cut by the end, once a step is complete.
       if (ready >= 2 * kStep) {
-        EXPECT_GE((marks_[{r, 0}]), ready - 2 * kStep);
+        EXPECT_GE((ends_[{r, 0}]), ready - 2 * kStep);
       }
       EXPECT_FALSE(runs[r]->done());
     }
   }
-  sources_[1]->set_readable(kMarked);
+  sources_[1]->set_readable(kBlockBytes);
   finish(c, runs);
-  EXPECT_EQ((marks_[{0, 0}]), kMarked);
-  EXPECT_EQ((marks_[{2, 0}]), kMarked);
-  EXPECT_EQ(marks_.count({1, 0}), 0u) << "the own block has no completed end";
+  EXPECT_EQ((ends_[{0, 0}]), kBlockBytes);
+  EXPECT_EQ((ends_[{2, 0}]), kBlockBytes);
+  EXPECT_EQ(ends_.count({1, 0}), 0u) << "the own block has no completed end";
 }
 
-TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
+TEST_P(ReadableEnds, SmallOperationsWaitForTheirSourceInOrder) {
   Cluster c(options());
   stage(c, 8);
   Runs first = allgather_all(c, 1000, 8);
@@ -94,21 +94,22 @@ TEST_P(Marks, SmallOperationsWaitForTheirSourceInOrder) {
   finish(c, first);
 }
 
-TEST_P(Marks, DoneMarksOfAnAllgatherUnderLossAreOnlyEverTrue) {
+TEST_P(ReadableEnds, CompletedEndsOfAnAllgatherUnderLossAreOnlyEverTrue) {
   Cluster c(options(0.05));
   stage(c, 11);
-  const Runs runs = allgather_all(c, kMarked, 11);
+  const Runs runs = allgather_all(c, kBlockBytes, 11);
   for (const auto& [rank, source] : sources_) {
     for (size_t piece = 1; piece <= 11; piece++) {
-      c.at(c.now() + static_cast<Nanos>(piece * (rank + 1)) * kMilli,
-           [source = source, piece] { source->set_readable(std::min(kMarked, piece * kStep)); });
+      c.at(c.now() + static_cast<Nanos>(piece * (rank + 1)) * kMilli, [source = source, piece] {
+        source->set_readable(std::min(kBlockBytes, piece * kStep));
+      });
     }
   }
   finish(c, runs);
   for (Member r = 0; r < 3; r++) {
-    for (uint32_t slot = 0; slot < 3; slot++) {
-      if (slot != r) {
-        EXPECT_EQ((marks_[{r, slot}]), kMarked);
+    for (uint32_t output = 0; output < 3; output++) {
+      if (output != r) {
+        EXPECT_EQ((ends_[{r, output}]), kBlockBytes);
       }
     }
   }
@@ -126,16 +127,16 @@ void fill_slowly(Cluster& c, Member rank, const std::vector<std::shared_ptr<Regi
   }
 }
 
-// Inputs of reductions that become readable little by little, and marks of their results that only
-// ever say what is true.
-TEST_P(Marks, ReductionsWaitForTheirSources) {
+// Inputs of reductions that become readable little by little, and completed ends of their results
+// that only ever say what is true.
+TEST_P(ReadableEnds, ReductionsWaitForTheirSources) {
   for (const size_t bytes : {size_t{1000}, size_t{40'000}, size_t{700'004}}) {
     for (const wire::Kind kind :
          {wire::Kind::kReduceScatter, wire::Kind::kAllreduce, wire::Kind::kReduce}) {
       SCOPED_TRACE(std::string(wire::kind_name(kind)) + " of " + std::to_string(bytes));
       Cluster c(options(0.01));
       std::map<Member, std::vector<std::shared_ptr<Region>>> inputs;
-      std::map<std::pair<Member, uint32_t>, uint64_t> marks;
+      std::map<std::pair<Member, uint32_t>, uint64_t> ends;
       std::map<Member, std::vector<std::function<bool()>>> true_at_the_end;
       c.at_done = [&](const OpRun& run) {
         for (const auto& look : true_at_the_end[run.rank]) EXPECT_TRUE(look());
@@ -153,7 +154,7 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
         const size_t share = (bytes / 4 + 2) / 3 * 4;
         post.on_completed = [&, rank, scatter, share, output = post.reduce->output](
                                 uint32_t block, uint64_t final_to) {
-          EXPECT_GT(final_to, std::exchange(marks[{rank, block}], final_to));
+          EXPECT_GT(final_to, std::exchange(ends[{rank, block}], final_to));
           // What is final now must be what is there when all is over.
           const ConstBytes now =
               output.bytes().subspan(scatter ? 0 : block * share).first(final_to);
@@ -167,20 +168,20 @@ TEST_P(Marks, ReductionsWaitForTheirSources) {
       for (Member r = 0; r < 3; r++) runs.push_back(c.reduction(r, kind, 1, bytes, 5));
       c.run_for(200 * kMilli);
       for (const auto& run : runs) EXPECT_FALSE(run->done());
-      EXPECT_TRUE(marks.empty());
+      EXPECT_TRUE(ends.empty());
       for (const auto& [rank, regions] : inputs) fill_slowly(c, rank, regions);
       finish(c, runs);
       if (kind == wire::Kind::kReduceScatter) {
-        for (Member r = 0; r < 3; r++) EXPECT_EQ((marks[{r, 0}]), bytes / 4 * 4);
+        for (Member r = 0; r < 3; r++) EXPECT_EQ((ends[{r, 0}]), bytes / 4 * 4);
       }
       if (kind == wire::Kind::kAllreduce && bytes >= 40'000) {
-        EXPECT_EQ(marks.size(), 6u) << "the last block is shorter";
+        EXPECT_EQ(ends.size(), 6u) << "the last block is shorter";
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, Marks, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(By, ReadableEnds, testing::Bool(),
                          [](const auto& p) { return p.param ? "ring" : "multicast"; });
 
 }  // namespace

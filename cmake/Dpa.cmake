@@ -1,0 +1,46 @@
+# The kernel of csrc/dpa: freestanding C, compiled for this machine's tests only. tools/dpa_count.py
+# builds it for RISC-V.
+
+enable_language(C)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+if(CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+
+set(MCAST_DPA_SOURCES csrc/dpa/receive.c csrc/dpa/send.c)
+# As the product has it: without sanitizers, which need a library. Its limit of stack is for RV64; x86-64
+# keeps it too.
+add_library(mcast_dpa OBJECT ${MCAST_DPA_SOURCES})
+target_compile_options(mcast_dpa PRIVATE -Wall -Wextra -Wshadow -Wconversion -O2 -ffreestanding
+  -fno-stack-protector -fno-tree-loop-distribute-patterns -fomit-frame-pointer
+  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-Wstack-usage=128>
+  $<$<BOOL:${MCAST_WERROR}>:-Werror>)
+# Each announcement is looked at by the model of the NIC; under other names, and sanitized.
+add_library(mcast_dpa_observed OBJECT ${MCAST_DPA_SOURCES})
+target_compile_definitions(mcast_dpa_observed PRIVATE DPA_OBSERVED)
+foreach(kernel receive_header receive_immediate receive_placed send_header send_immediate)
+  target_compile_definitions(mcast_dpa_observed PRIVATE dpa_${kernel}=dpa_observed_${kernel})
+endforeach()
+target_link_libraries(mcast_dpa_observed PRIVATE mcast_flags)
+foreach(target mcast_dpa mcast_dpa_observed)
+  target_include_directories(${target} PRIVATE csrc/dpa)
+endforeach()
+
+# What the program of tests/cpp/dpa needs beyond that of another folder.
+function(mcast_dpa_tests)
+  target_include_directories(mcast_test_dpa PRIVATE csrc/dpa)
+  target_link_libraries(mcast_test_dpa PRIVATE mcast_dpa mcast_dpa_observed)
+  if(MCAST_HAVE_VERBS)
+    # infiniband/mlx5dv.h, which the formats are held against.
+    target_compile_definitions(mcast_test_dpa PRIVATE MCAST_HAVE_VERBS)
+    target_include_directories(mcast_test_dpa SYSTEM PRIVATE ${IBVERBS_INCLUDE})
+  endif()
+  # The C of this folder is freestanding too.
+  file(GLOB sources ${CMAKE_SOURCE_DIR}/tests/cpp/dpa/*.c)
+  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS -ffreestanding)
+  # It calls nothing outside itself.
+  add_test(NAME dpa_calls_nothing COMMAND sh -c "! ${CMAKE_NM} -u \"$@\" | grep -w U" sh $<TARGET_OBJECTS:mcast_dpa>
+           COMMAND_EXPAND_LISTS)
+endfunction()

@@ -1,0 +1,45 @@
+# Joins sources, since most of the time goes into headers that they share. CMake can do that too
+# (UNITY_BUILD), but names them by their absolute paths: what ccache has of one clone is then of no use
+# in another.
+
+# mcast_join(OUT NAME BATCH SOURCES...): sets OUT to sources that include BATCH of these each, all of them
+# with 0, one by one with 1. A source with compile options of its own stays as it is, and so does C.
+function(mcast_join out name batch)
+  if(NOT MCAST_UNITY OR batch EQUAL 1)
+    set(${out} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(result "")
+  set(text "")
+  set(count 0)
+  set(number 0)
+  foreach(source ${ARGN})
+    get_filename_component(source ${source} ABSOLUTE BASE_DIR ${CMAKE_SOURCE_DIR})
+    get_source_file_property(own ${source} COMPILE_OPTIONS)
+    if(own OR source MATCHES "\\.c$")
+      list(APPEND result ${source})
+      continue()
+    endif()
+    file(RELATIVE_PATH source ${CMAKE_SOURCE_DIR} ${source})
+    string(APPEND text "#include \"${source}\"\n")
+    math(EXPR count "${count} + 1")
+    if(count EQUAL batch)
+      mcast_write_joined()
+    endif()
+  endforeach()
+  if(count GREATER 0)
+    mcast_write_joined()
+  endif()
+  set(${out} ${result} PARENT_SCOPE)
+endfunction()
+
+macro(mcast_write_joined)
+  set(file ${CMAKE_BINARY_DIR}/joined/${name}_${number}.cpp)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+  # Found from the root of the tree.
+  set_source_files_properties(${file} PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR})
+  list(APPEND result ${file})
+  math(EXPR number "${number} + 1")
+  set(text "")
+  set(count 0)
+endmacro()

@@ -1,0 +1,168 @@
+// Plans one after the other: of a range of seeds, of seeds for some time, or one that is given.
+// What breaks a law is made smaller and written to a file; a line of JSON says so. A plan that ends
+// the process (memory that nobody may touch any more, an assertion) is named before it does.
+#include "simulate_swarm.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "engine/clock.h"
+#include "simulation/swarm/generate.h"
+#include "simulation/swarm/laws.h"
+#include "simulation/swarm/shrink.h"
+
+namespace {
+
+using namespace mcast;
+
+constexpr const char* kSwarmHelp =
+    "usage: mcast-simulate swarm [--first SEED] [--count N | --seconds S] [--out DIR]\n"
+    "       mcast-simulate swarm --plan FILE [--shrink] [--out DIR]\n"
+    "\n"
+    "Carries out plans, of seeds from SEED on (default: a random one), and holds them against "
+    "laws.\n"
+    "What breaks a law is made smaller and written to DIR (default: here). --print SEED: its "
+    "plan.\n";
+
+constexpr size_t kShrinkRuns = 2000;
+constexpr Nanos kShrinkTime = 60 * kSecond;
+
+struct SwarmOptions {
+  uint64_t first = 0, count = 0, seconds = 0, print = 0;
+  std::string plan, out = ".";
+  bool shrink = false, has_first = false, has_print = false;
+};
+
+char running[200];
+
+void on_crash(int signal) {
+  (void)!write(STDOUT_FILENO, running, std::strlen(running));
+  std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
+}
+
+void note_running(const std::string& name) {
+  std::snprintf(running, sizeof running, "{\"plan\": \"%s\", \"law\": \"ended the process\"}\n",
+                name.c_str());
+}
+
+void show(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
+
+// Returns whether no law is broken.
+bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
+              const std::string& folder) {
+  note_running(name);
+  const auto findings = sim::break_laws(plan, sim::carry_out(plan));
+  if (findings.empty()) return true;
+  const Nanos end = monotonic_now() + kShrinkTime;
+  sim::Shrunk small{plan, 0};
+  if (shrink) {
+    small = sim::shrink(plan, sim::kind_of(findings[0]), kShrinkRuns,
+                        [&] { return monotonic_now() > end; });
+  }
+  const std::string file = folder + "/swarm-" + name + ".plan";
+  std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
+                      << sim::print(small.plan);
+  Json line;
+  line.open('{').field("plan", name).field("law", findings[0].law);
+  line.field("text", findings[0].text).field("file", file).close('}');
+  show(line.take());
+  return false;
+}
+
+int run_seeds(const SwarmOptions& options) {
+  uint64_t seed = options.has_first ? options.first : std::random_device{}();
+  const Nanos end =
+      monotonic_now() + static_cast<Nanos>(std::min<uint64_t>(options.seconds, 1u << 30)) * kSecond;
+  const uint64_t first = seed;
+  uint64_t findings = 0;
+  const auto more = [&] {
+    if (options.seconds > 0) return monotonic_now() < end;
+    return seed - first < std::max<uint64_t>(1, options.count);
+  };
+  for (; more(); seed++) {
+    findings += try_plan(sim::generate(seed), std::to_string(seed), true, options.out) ? 0 : 1;
+  }
+  Json line;
+  line.open('{').field("first", first).field("plans", seed - first);
+  line.field("findings", findings).close('}');
+  show(line.take());
+  return findings == 0 ? 0 : 1;
+}
+
+int run_file(const SwarmOptions& options) {
+  std::ifstream file(options.plan);
+  std::ostringstream text;
+  text << file.rdbuf();
+  const Result<sim::Plan> plan =
+      file ? sim::parse(text.str()) : Status(Code::kInvalidArgument, "cannot be read");
+  if (!plan.ok()) {
+    std::fprintf(stderr, "mcast-simulate swarm: %s: %s\n", options.plan.c_str(),
+                 plan.status().message().c_str());
+    return 2;
+  }
+  const size_t slash = options.plan.find_last_of('/');
+  std::string name = options.plan.substr(slash == std::string::npos ? 0 : slash + 1);
+  if (const size_t dot = name.rfind(".plan"); dot != std::string::npos) name.resize(dot);
+  if (name.rfind("swarm-", 0) == 0) name.erase(0, 6);
+  return try_plan(*plan, name + "-small", options.shrink, options.out) ? 0 : 1;
+}
+
+bool read(int count, char** words, SwarmOptions& options) {
+  for (int i = 0; i < count; i++) {
+    const std::string word = words[i];
+    if (word == "--shrink") {
+      options.shrink = true;
+      continue;
+    }
+    if (++i == count) return false;
+    const std::string value = words[i];
+    bool good = true;
+    if (word == "--first") {
+      good = options.has_first = read_number(value, options.first);
+    } else if (word == "--count") {
+      good = read_number(value, options.count);
+    } else if (word == "--seconds") {
+      good = read_number(value, options.seconds);
+    } else if (word == "--print") {
+      good = options.has_print = read_number(value, options.print);
+    } else if (word == "--plan") {
+      options.plan = value;
+    } else if (word == "--out") {
+      options.out = value;
+    } else {
+      return false;
+    }
+    if (!good) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int swarm_main(int count, char** words) {
+  SwarmOptions options;
+  if (!read(count, words, options)) return std::fputs(kSwarmHelp, stderr), 2;
+  set_log_level(LogLevel::kOff);  // groups over dead paths warn
+  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, on_crash);
+  if (options.has_print) {
+    std::fputs(sim::print(sim::generate(options.print)).c_str(), stdout);
+    return 0;
+  }
+  return options.plan.empty() ? run_seeds(options) : run_file(options);
+}

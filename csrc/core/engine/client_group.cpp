@@ -1,0 +1,299 @@
+// A post becomes a record: what the ranks agree on, and where in the arenas its memory lies. Small
+// inputs are copied before the record is written. Of large ones the record says that nothing can be
+// read yet; the posting thread then copies them piece by piece, with no lock of the group held, and
+// says how far it is, so that the engine sends the first piece while the second is copied. The same
+// way serves inputs that come from a device: who raises their readable end calls the waker.
+//
+// Results are copied by whoever reads the completion, in general the thread that waits for it.
+#include "engine/client_group.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "engine/clock.h"
+#include "engine/stats_record.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kAtOnce = size_t{64} << 10;  // bytes of inputs copied before the record
+constexpr size_t kPiece = size_t{1} << 20;    // between two words of how far it is
+constexpr Nanos kStatsPatience = 2 * kSecond;
+
+using Key = std::pair<LaneId, Sequence>;
+
+struct Flight {
+  Post post;
+  std::optional<Post> other_half;  // of a barrier on both lanes
+  std::unique_ptr<ClientStaging> staging;
+  // Of copying in: one thread at a time.
+  std::mutex feeding;
+  size_t next_input = 0;
+  uint64_t told = 0;  // of that input
+  bool over = false;  // feeding: the engine is done with it
+};
+
+}  // namespace
+
+class ClientGroup::Flights final : public ClientEar {
+ public:
+  Flights(std::shared_ptr<ClientLink> link, uint32_t handle, std::shared_ptr<State> state)
+      : link_(std::move(link)), handle_(handle), state_(std::move(state)) {}
+
+  // Not ok: the engine is lost, and would never end it.
+  Status add(LaneId lane, Sequence sequence, std::shared_ptr<Flight> flight, bool to_feed) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!lost_.ok()) return lost_;
+    if (to_feed) to_feed_[lane].push_back(flight);
+    flights_[{lane, sequence}] = std::move(flight);
+    return {};
+  }
+
+  // Copies what can be read of inputs and tells the engine, in the order of the posts.
+  void feed(LaneId lane) {
+    for (;;) {
+      std::shared_ptr<Flight> flight;
+      {
+        const std::lock_guard<std::mutex> held(mutex_);
+        if (to_feed_[lane].empty()) return;
+        flight = to_feed_[lane].front();
+      }
+      if (!feed(*flight)) return;
+      const std::lock_guard<std::mutex> held(mutex_);
+      std::erase(to_feed_[lane], flight);
+    }
+  }
+
+  void on_completed(ipc::Completed record) override {
+    if (const auto* done = std::get_if<ipc::DoneRecord>(&record)) {
+      const Status status =
+          done->code == 0 ? Status() : Status(static_cast<Code>(done->code), done->text);
+      if (auto flight = take({done->lane, done->sequence})) {
+        end(*flight, status, done->contributors);
+      }
+    } else if (const auto* failed = std::get_if<ipc::FailedRecord>(&record)) {
+      set_failure(Status(static_cast<Code>(failed->code), failed->text));
+    }
+  }
+
+  void on_lost(const Status& why) override {
+    set_failure(why);
+    std::map<Key, std::shared_ptr<Flight>> all;
+    {
+      const std::lock_guard<std::mutex> held(mutex_);
+      lost_ = why;
+      all.swap(flights_);
+      to_feed_ = {};
+    }
+    for (const auto& [key, flight] : all) {
+      end(*flight, why.with_context(flight->post.descriptor.name), 0);
+    }
+  }
+
+  void set_failure(const Status& why) {
+    const std::lock_guard<std::mutex> held(state_->mutex);
+    if (state_->failure.ok()) state_->failure = why;
+  }
+
+ private:
+  // False: not all of its inputs are there.
+  bool feed(Flight& flight) {
+    const std::lock_guard<std::mutex> one(flight.feeding);
+    const Post& post = flight.post;
+    while (!flight.over && flight.next_input < flight.staging->inputs()) {
+      const size_t i = flight.next_input;
+      const uint64_t before = flight.told;
+      const uint64_t there = flight.staging->copy_in(i, kPiece);
+      const bool whole = flight.staging->whole(i);
+      if (there > before || whole) {
+        const auto lane =
+            wire::is_reduction(post.descriptor.kind) ? LaneId::kReduce : LaneId::kMulticast;
+        const ipc::ReadyRecord ready{lane, handle_, post.sequence, static_cast<uint32_t>(i), there};
+        if (!link_->submit(ready).ok()) return true;
+      }
+      flight.told = whole ? 0 : there;
+      if (whole) flight.next_input++;
+      if (!whole && there == before) return false;
+    }
+    return true;
+  }
+
+  std::shared_ptr<Flight> take(Key key) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    const auto it = flights_.find(key);
+    if (it == flights_.end()) return nullptr;
+    auto flight = std::move(it->second);
+    flights_.erase(it);
+    std::erase(to_feed_[key.first], flight);
+    return flight;
+  }
+
+  static void end(Flight& flight, const Status& status, uint32_t contributors) {
+    {
+      const std::lock_guard<std::mutex> one(flight.feeding);
+      flight.over = true;
+    }
+    if (status.ok()) {
+      flight.staging->copy_out();
+      if (flight.post.reduce) flight.post.note_contributors(contributors);
+    }
+    flight.staging.reset();
+    const Post post = std::move(flight.post);
+    if (post.done) post.done(status);
+    if (flight.other_half && flight.other_half->done) flight.other_half->done(status);
+  }
+
+  const std::shared_ptr<ClientLink> link_;
+  const uint32_t handle_;
+  const std::shared_ptr<State> state_;
+  std::mutex mutex_;
+  Status lost_;
+  std::map<Key, std::shared_ptr<Flight>> flights_;
+  PerLane<std::deque<std::shared_ptr<Flight>>> to_feed_;
+};
+
+ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link,
+                         const ipc::GroupMade& made)
+    : GroupBase(spec),
+      link_(std::move(link)),
+      handle_(made.handle),
+      flights_(std::make_shared<Flights>(link_, handle_, state_)) {
+  read_stats(made.stats, fixed_);
+  max_block_ = made.longest;
+  const std::string by =
+      "engine of this host (process " + std::to_string(link_->engine_pid()) + "): ";
+  fixed_.transport_reason = by + fixed_.transport_reason;
+  link_->listen(handle_, flights_);
+}
+
+ClientGroup::~ClientGroup() {
+  if (!here()) {
+    // The link's thread is not in this process, nor are the arenas.
+    (void)new auto(flights_);
+    (void)new auto(link_);
+    return;
+  }
+  if (link_->on_own_thread()) {
+    begin_close(linger(), false, [](const Status&) {});
+  } else if (const Status status = close_with_linger(); !status.ok()) {
+    log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
+  }
+  link_->forget(handle_);
+}
+
+Status ClientGroup::push(LaneId lane, Post post) {
+  const bool barrier = post.descriptor.kind == wire::Kind::kBarrier;
+  if (barrier && lane == LaneId::kReduce) {
+    half_barrier_ = std::move(post);
+    return {};
+  }
+  counters_[lane]->add(Counter::ops_posted);
+  return push_record(lane, std::move(post));
+}
+
+Status ClientGroup::push_record(LaneId lane, Post post) {
+  auto staging = ClientStaging::make(post, rank_, link_->arenas());
+  if (!staging.ok()) return staging.status();
+  ipc::PostRecord record;
+  record.lane = lane;
+  record.group = handle_;
+  record.sequence = post.sequence;
+  record.descriptor = post.descriptor;
+  record.timeout = post.timeout;
+  if (post.reduce) record.factor = post.reduce->factor;
+  auto flight = std::make_shared<Flight>();
+  flight->staging = std::move(staging).value();
+  flight->post = std::move(post);
+  flight->other_half = std::exchange(half_barrier_, std::nullopt);
+  ClientStaging& memory = *flight->staging;
+  bool whole = memory.input_bytes() <= kAtOnce;
+  for (size_t i = 0; whole && i < memory.inputs(); i++) {
+    (void)memory.copy_in(i, kAtOnce);
+    whole = memory.whole(i);
+  }
+  record.staged = !whole;
+  const std::vector<ipc::SliceRun> runs = memory.runs();
+  size_t sent = std::min(runs.size(), ipc::kRunsInPost);
+  record.runs.assign(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(sent));
+  record.more = sent < runs.size();
+  const Sequence sequence = record.sequence;
+  // Before it is written: its end may come at once.
+  if (Status lost = flights_->add(lane, sequence, flight, !whole); !lost.ok()) {
+    return lost.with_context(flight->post.descriptor.name);
+  }
+  Status status = link_->submit(std::move(record));
+  while (status.ok() && sent < runs.size()) {
+    const size_t count = std::min(runs.size() - sent, ipc::kRunsInPart);
+    const auto from = runs.begin() + static_cast<ptrdiff_t>(sent);
+    sent += count;
+    status = link_->submit(
+        ipc::PartRecord{handle_, sent < runs.size(), {from, from + static_cast<ptrdiff_t>(count)}});
+  }
+  return {};  // where the link is lost, all that flies is told
+}
+
+void ClientGroup::pushed(LaneId lane) { flights_->feed(lane); }
+
+bool ClientGroup::help(LaneId, const std::function<bool()>& done, Nanos until) {
+  return here() && link_->help(done, until);
+}
+
+std::function<void()> ClientGroup::waker() const {
+  return [pid = pid_, weak = std::weak_ptr(flights_)] {
+    if (::getpid() != pid) return;
+    const auto flights = weak.lock();
+    if (!flights) return;
+    for (const LaneId lane : kBothLanes) flights->feed(lane);
+  };
+}
+
+// The engine says the same of it, to all ranks.
+void ClientGroup::abort(const std::string& reason) {
+  if (!here()) return;
+  link_->tell(control_of(ipc::Abort{handle_, reason}));
+  flights_->set_failure(
+      Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
+}
+
+void ClientGroup::fail_lane(LaneId lane, const Status& why) {
+  if (lane == LaneId::kMulticast) link_->tell(control_of(ipc::Abort{handle_, why.message()}));
+}
+
+void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
+  if (lane == LaneId::kMulticast) {
+    first_closed_ = std::move(closed);
+    return;
+  }
+  const Nanos left = deadline == kNever ? kNever : std::max<Nanos>(0, deadline - now());
+  link_->ask(control_of(0, ipc::Close{handle_, left, force}),
+             [first = std::move(first_closed_),
+              closed = std::move(closed)](const Result<ipc::Control>& answer) {
+               ipc::Verdict verdict;
+               Status status = answer.status();
+               if (status.ok() && !read(*answer, verdict)) {
+                 status = Status(Code::kInternal, "the engine's answer to Close cannot be read");
+               } else if (status.ok()) {
+                 status = verdict.status();
+               }
+               first(status);
+               closed(status);
+             });
+}
+
+GroupStats ClientGroup::stats() const {
+  GroupStats s = common_stats();
+  const GroupStats own = s;
+  if (!here() || !link_->lost().ok() || link_->on_own_thread()) return s;
+  const auto answer = link_->ask(
+      ipc::Control{ipc::ControlType::kStatsAsk, 0, {std::to_string(handle_)}}, kStatsPatience);
+  if (answer.ok() && answer->type == ipc::ControlType::kStats && answer->parts.size() == 1) {
+    read_stats(answer->parts[0], s);
+    s.transport_reason = own.transport_reason;
+  }
+  if (s.failure.empty()) s.failure = own.failure;
+  return s;
+}
+
+}  // namespace mcast

@@ -1,0 +1,48 @@
+// A group that an engine of the host carries out: this process stages its memory and posts.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "engine/client_link.h"
+#include "engine/client_staging.h"
+#include "engine/group_base.h"
+
+namespace mcast {
+
+class ClientGroup final : public GroupBase {
+ public:
+  // Made in the engine already.
+  ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link, const ipc::GroupMade& made);
+  ~ClientGroup() override;
+
+  bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
+  std::function<void()> waker() const override;
+  void abort(const std::string& reason) override;
+  GroupStats stats() const override;
+
+ private:
+  // What outlives the group where somebody still feeds it or hears of it.
+  class Flights;
+
+  Status push(LaneId lane, Post post) override;
+  void pushed(LaneId lane) override;
+  void fail_lane(LaneId lane, const Status& why) override;
+  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  bool has_lanes() const override { return true; }
+  bool copies_own_block() const override { return true; }
+  Status push_record(LaneId lane, Post post);
+
+  const std::shared_ptr<ClientLink> link_;
+  const uint32_t handle_;
+  const std::shared_ptr<Flights> flights_;
+  // The reduce lane's half of a barrier, until the other half comes: the engine makes both of one.
+  std::optional<Post> half_barrier_;
+  Completion first_closed_;  // of the two lanes, which close together
+};
+
+}  // namespace mcast

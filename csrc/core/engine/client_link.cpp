@@ -1,0 +1,463 @@
+// Who waits for a result reads the ring itself, so that no other thread has to hand it over: it
+// counts itself among the waiters, and sleeps at the bell between looks. The link's own thread
+// sleeps in poll(); the engine wakes it by a Look where there are completions and nobody at the
+// bell. It also answers for the engine's life: the socket ends with the engine's process, and an
+// engine that hangs stops counting its beats.
+//
+// Whoever finds that the link is broken may hold a group's locks, so it only ends the socket: the
+// link's thread, which holds none, sees that and tells everybody.
+//
+// Records are taken out of the ring under one lock and handed on without it, since to hand one on
+// is to copy its results.
+#include "engine/client_link.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/host.h"
+#include "base/log.h"
+#include "base/signals_blocked.h"
+#include "base/version.h"
+#include "engine/clock.h"
+#include "host/futex.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kBeat = 100 * kMilli;
+constexpr Nanos kRetry = 20 * kMilli;  // of a connection
+constexpr Nanos kRoom = 100 * kMicro;  // between looks at a full ring
+constexpr Nanos kSendPatience = 5 * kSecond;
+
+Status lost_status(pid_t pid, const std::string& how) {
+  return Status(Code::kPeerLost,
+                "engine of this host (process " + std::to_string(pid) + ") " + how);
+}
+
+}  // namespace
+
+struct ClientLink::Creation {
+  std::mutex mutex;
+  std::condition_variable there;
+  std::deque<ipc::Control> messages;
+  bool lost = false;
+
+  void push(ipc::Control message) {
+    const std::lock_guard<std::mutex> held(mutex);
+    messages.push_back(std::move(message));
+    there.notify_one();
+  }
+  // Nothing after `patience`, or once the link is lost.
+  std::optional<ipc::Control> take(Nanos patience) {
+    std::unique_lock<std::mutex> held(mutex);
+    there.wait_for(held, std::chrono::nanoseconds(patience),
+                   [&] { return lost || !messages.empty(); });
+    if (messages.empty()) return std::nullopt;
+    ipc::Control first = std::move(messages.front());
+    messages.pop_front();
+    return first;
+  }
+};
+
+ClientLink::ClientLink(LocalSocket socket)
+    : socket_(std::move(socket)), arenas_([this](size_t bytes) { return ask_for_arena(bytes); }) {}
+
+Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience) {
+  const Nanos deadline = monotonic_now() + patience;
+  for (;;) {
+    Result<Fd> fd = connect_to(path, SOCK_SEQPACKET);
+    if (fd.ok()) {
+      std::shared_ptr<ClientLink> link(new ClientLink(LocalSocket(std::move(fd).value())),
+                                       &ClientLink::destroy);
+      if (Status status = link->greet(deadline); !status.ok()) return status;
+      link->start();
+      return link;
+    }
+    const bool later = fd.status().code() == Code::kUnavailable;
+    if (!later || monotonic_now() + kRetry > deadline) {
+      return fd.status().with_context("engine of this host");
+    }
+    ::usleep(static_cast<useconds_t>(kRetry / kMicro));
+  }
+}
+
+// Hello, and Welcome with the link's memory, before there is a thread.
+Status ClientLink::greet(Nanos deadline) {
+  ipc::Hello hello;
+  hello.product = version();
+  hello.pid = static_cast<uint64_t>(::getpid());
+  const char* const local = ::getenv("LOCAL_RANK");
+  hello.local_rank = local != nullptr ? static_cast<uint32_t>(std::max(0, ::atoi(local))) : 0;
+  hello.memory = "slots";
+  engine_pid_ = socket_.peer_pid();
+  const Status sent = socket_.send(ipc::bytes_of(control_of(hello)), {}, kSendPatience);
+  if (!sent.ok()) return sent.with_context("engine of this host");
+  Packet packet;
+  LocalSocket::Got got = LocalSocket::Got::kNothing;
+  while ((got = socket_.receive(packet, ipc::kMostControl)) == LocalSocket::Got::kNothing) {
+    const Nanos left = deadline - monotonic_now();
+    if (left <= 0) return lost_status(engine_pid_, "does not answer");
+    pollfd ready{socket_.fd(), POLLIN, 0};
+    (void)::poll(&ready, 1, static_cast<int>(left / kMilli) + 1);
+  }
+  if (got == LocalSocket::Got::kEnd) return lost_status(engine_pid_, "ended while it was greeted");
+  const auto message = ipc::parse_control(packet.bytes);
+  ipc::Verdict refused;
+  if (message && message->type == ipc::ControlType::kRefused && read(*message, refused)) {
+    return Status(refused.code, "engine of this host: " + refused.text);
+  }
+  if (!message || message->type != ipc::ControlType::kWelcome || !read(*message, welcome_) ||
+      packet.descriptors.size() != 1) {
+    return Status(Code::kMismatch, "engine of this host: its answer to Hello cannot be read");
+  }
+  const int fd = packet.descriptors[0].get();
+  packet.descriptors[0].forget();
+  Result<Segment> memory = Segment::adopt(fd, ipc::kLinkBytes, "the engine's link");
+  if (!memory.ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  memory_.close_fd();
+  submissions_ = std::make_unique<ipc::RingWriter>(ipc::RingPlace{
+      &page().submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
+  completions_ = std::make_unique<ipc::RingReader>(ipc::RingPlace{
+      &page().completion, ipc::completion_of(memory_.data()), ipc::kCompletionBytes});
+  return {};
+}
+
+void ClientLink::start() {
+  beat_.since = monotonic_now();
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] {
+    (void)::pthread_setname_np(::pthread_self(), "mcast-link");
+    run();
+  });
+}
+
+void ClientLink::destroy(ClientLink* link) {
+  if (!link->on_own_thread()) {
+    delete link;
+    return;
+  }
+  const SignalsBlocked blocked;
+  std::thread([link] { delete link; }).detach();
+}
+
+ClientLink::~ClientLink() {
+  ending_ = true;
+  if (lost().ok()) tell({ipc::ControlType::kBye, 0, {}});
+  socket_.shutdown();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ClientLink::run() {
+  while (read_socket()) {
+    deliver();
+    const Nanos now = monotonic_now();
+    watch_engine(now);
+    if (!lost().ok()) return;
+    sleep();
+  }
+}
+
+void ClientLink::sleep() {
+  bool nothing = false;
+  {
+    const std::lock_guard<std::mutex> held(reading_);
+    nothing = completions_->announce_sleep(page().client_asleep);
+  }
+  if (!nothing) return;
+  pollfd ready{socket_.fd(), POLLIN, 0};
+  (void)::poll(&ready, 1, static_cast<int>(kBeat / kMilli));
+}
+
+void ClientLink::watch_engine(Nanos now) {
+  const uint64_t beat = page().engine_beats.load(std::memory_order_relaxed);
+  if (beat != beat_.last) {
+    beat_.last = beat;
+    beat_.since = now;
+  } else if (now - beat_.since > welcome_.silence) {
+    fail(lost_status(engine_pid_, "has not run for " + seconds_text(now - beat_.since)));
+  }
+}
+
+// False: the link is over.
+bool ClientLink::read_socket() {
+  for (;;) {
+    Packet packet;
+    switch (socket_.receive(packet, ipc::kMostControl)) {
+      case LocalSocket::Got::kNothing:
+        return true;
+      case LocalSocket::Got::kEnd:
+        deliver();  // what it told before
+        fail(lost_status(engine_pid_, suspicion()));
+        return false;
+      case LocalSocket::Got::kPacket:
+        break;
+    }
+    auto message = ipc::parse_control(packet.bytes);
+    if (!message) {
+      fail(lost_status(engine_pid_, "sent what cannot be read"));
+      return false;
+    }
+    on_message(std::move(*message), std::move(packet.descriptors));
+  }
+}
+
+void ClientLink::on_message(ipc::Control message, std::vector<Fd> descriptors) {
+  Answered answered;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (const auto it = creations_.find(message.call); it != creations_.end()) {
+      return it->second->push(std::move(message));
+    }
+    const auto it = calls_.find(message.call);
+    if (it == calls_.end()) return;  // Look; answers that nobody waits for any more
+    answered = std::move(it->second);
+    calls_.erase(it);
+    if (descriptors.size() == 1) arena_files_[message.call] = std::move(descriptors[0]);
+  }
+  answered(std::move(message));
+}
+
+void ClientLink::deliver() {
+  for (;;) {
+    std::vector<ipc::Completed> taken;
+    bool broken = false;
+    {
+      const std::unique_lock<std::mutex> held(reading_, std::try_to_lock);
+      if (!held) return;
+      auto found = ipc::RingReader::Found::kNothing;
+      while ((found = completions_->read()) == ipc::RingReader::Found::kRecord) {
+        auto record = ipc::parse_completed(completions_->record());
+        if (!record) break;
+        taken.push_back(std::move(*record));
+      }
+      broken = found != ipc::RingReader::Found::kNothing;
+    }
+    if (broken) suspect("wrote what cannot be read");
+    if (taken.empty()) return;
+    for (ipc::Completed& record : taken) {
+      const uint32_t handle = std::visit([](const auto& r) { return r.group; }, record);
+      std::shared_ptr<ClientEar> ear;
+      {
+        const std::lock_guard<std::mutex> held(mutex_);
+        if (const auto it = ears_.find(handle); it != ears_.end()) ear = it->second.lock();
+      }
+      if (ear) ear->on_completed(std::move(record));
+    }
+    // Who waits for one of these sleeps at the bell.
+    if (page().waiters.load(std::memory_order_seq_cst) > 0) ring(page().bell);
+    if (broken) return;
+  }
+}
+
+bool ClientLink::help(const std::function<bool()>& done, Nanos until) {
+  auto& waiters = page().waiters;
+  waiters.fetch_add(1, std::memory_order_seq_cst);
+  bool over = false;
+  for (;;) {
+    const uint32_t bell = page().bell.load(std::memory_order_seq_cst);
+    deliver();
+    over = done();
+    const Nanos now = monotonic_now();
+    if (over || now >= until || !lost().ok()) break;
+    futex_wait(page().bell, bell, std::min(until - now, kBeat));
+  }
+  waiters.fetch_sub(1, std::memory_order_seq_cst);
+  deliver();  // what came while the engine saw a waiter
+  return over;
+}
+
+Status ClientLink::submit(const ipc::Submission& record) {
+  const std::vector<std::byte> bytes = ipc::bytes_of(record);
+  const std::lock_guard<std::mutex> held(submitting_);
+  while (!submissions_->write(bytes)) {
+    if (submissions_->broken()) suspect("broke the submission ring");
+    if (Status why = lost(); !why.ok()) return why;
+    ::usleep(static_cast<useconds_t>(kRoom / kMicro));
+  }
+  if (ipc::RingWriter::take_sleeper(page().engine_asleep)) tell({ipc::ControlType::kLook, 0, {}});
+  return {};
+}
+
+void ClientLink::tell(const ipc::Control& message) {
+  const Status sent = socket_.send(ipc::bytes_of(message), {}, kSendPatience);
+  if (!sent.ok()) suspect(sent.code() == Code::kUnavailable ? "does not take messages" : "");
+}
+
+void ClientLink::suspect(const std::string& how) {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (suspicion_.empty()) suspicion_ = how;
+  }
+  socket_.shutdown();
+}
+
+std::string ClientLink::suspicion() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return suspicion_.empty() ? "ended; its log says why" : suspicion_;
+}
+
+void ClientLink::ask(ipc::Control message, Answered answered) {
+  Status why;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    why = lost_;
+    if (why.ok()) {
+      message.call = next_call_++;
+      calls_[message.call] = std::move(answered);
+    }
+  }
+  if (!why.ok()) return answered(why);
+  tell(message);
+}
+
+Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience) {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable there;
+    std::optional<Result<ipc::Control>> what;
+  };
+  auto answer = std::make_shared<Answer>();
+  ask(std::move(message), [answer](const Result<ipc::Control>& what) {
+    const std::lock_guard<std::mutex> held(answer->mutex);
+    answer->what = what;
+    answer->there.notify_one();
+  });
+  std::unique_lock<std::mutex> held(answer->mutex);
+  answer->there.wait_for(held, std::chrono::nanoseconds(patience),
+                         [&] { return answer->what.has_value(); });
+  if (answer->what) return *answer->what;
+  return Status(Code::kTimeout,
+                "the engine of this host has not answered for " + seconds_text(patience));
+}
+
+Result<ClientArenas::Grant> ClientLink::ask_for_arena(size_t bytes) {
+  ipc::Arena wanted{0, bytes};
+  auto answer = ask(control_of(ipc::ControlType::kArenaAsk, 0, wanted), kSendPatience);
+  if (!answer.ok()) return answer.status();
+  ipc::Verdict refused;
+  if (answer->type == ipc::ControlType::kRefused && read(*answer, refused)) {
+    return Status(refused.code, "engine of this host: " + refused.text);
+  }
+  Fd file;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (const auto it = arena_files_.find(answer->call); it != arena_files_.end()) {
+      file = std::move(it->second);
+      arena_files_.erase(it);
+    }
+  }
+  if (!read(*answer, wanted) || !file.valid() || wanted.bytes < bytes) {
+    return Status(Code::kInternal, "the engine's arena cannot be used");
+  }
+  const int fd = file.get();
+  file.forget();
+  Result<Segment> memory = Segment::adopt(fd, wanted.bytes, "the engine's arena");
+  if (!memory.ok()) return memory.status();
+  memory->close_fd();
+  return ClientArenas::Grant{wanted.space, std::move(memory).value()};
+}
+
+Status ClientLink::answer_store(const ipc::Control& question, KeyValueStore& store) {
+  ipc::StoreAnswer answer;
+  ipc::StoreSet set;
+  ipc::StoreGet get;
+  if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
+    answer.verdict = ipc::Verdict::of(store.set(set.key, set.value));
+  } else if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
+    auto values = store.multi_get(get.keys, get.timeout);
+    answer.verdict = ipc::Verdict::of(values.status());
+    if (values.ok()) answer.values = std::move(values).value();
+  } else {
+    return lost_status(engine_pid_, "asked what cannot be read");
+  }
+  tell(control_of(question.call, answer));
+  return lost();
+}
+
+Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueStore& store) {
+  ipc::GroupAsk asked{spec.name, spec.rank, spec.size, spec.timeout, spec.config.values()};
+  auto creation = std::make_shared<Creation>();
+  uint64_t call = 0;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!lost_.ok()) return lost_;
+    call = next_call_++;
+    creations_[call] = creation;
+  }
+  const auto leave = [&](Status why) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    creations_.erase(call);
+    return why;
+  };
+  tell(control_of(call, asked));
+  const Nanos deadline = monotonic_now() + spec.timeout + 10 * kSecond;
+  bool told = false;
+  while (monotonic_now() < deadline) {
+    auto message = creation->take(kBeat);
+    if (!lost().ok()) return leave(lost());
+    if (!message) {
+      if (!told && spec.interrupted && spec.interrupted()) {
+        tell({ipc::ControlType::kInterrupt, call, {}});
+        told = true;
+      }
+      continue;
+    }
+    ipc::GroupMade made;
+    ipc::Verdict failed;
+    if (message->type == ipc::ControlType::kGroupMade && read(*message, made)) {
+      (void)leave({});
+      return made;
+    }
+    if (message->type == ipc::ControlType::kGroupFailed && read(*message, failed)) {
+      return leave(failed.status());
+    }
+    if (Status status = answer_store(*message, store); !status.ok()) return leave(status);
+  }
+  return leave(Status(Code::kTimeout, "creating group '" + spec.name +
+                                          "': the engine of this host has not answered"));
+}
+
+void ClientLink::listen(uint32_t handle, std::weak_ptr<ClientEar> ear) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  ears_[handle] = std::move(ear);
+}
+
+void ClientLink::forget(uint32_t handle) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  ears_.erase(handle);
+}
+
+Status ClientLink::lost() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return lost_;
+}
+
+void ClientLink::fail(const Status& why) {
+  std::map<uint64_t, Answered> calls;
+  std::map<uint32_t, std::weak_ptr<ClientEar>> ears;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!lost_.ok()) return;
+    lost_ = why;
+    calls.swap(calls_);
+    ears = ears_;
+    for (const auto& [call, creation] : creations_) {
+      const std::lock_guard<std::mutex> inner(creation->mutex);
+      creation->lost = true;
+      creation->there.notify_one();
+    }
+  }
+  if (!ending_) log(LogLevel::kWarn, "%s", why.message().c_str());
+  for (const auto& [call, answered] : calls) answered(why);
+  for (const auto& [handle, weak] : ears) {
+    if (const auto ear = weak.lock()) ear->on_lost(why);
+  }
+  ring(page().bell);
+}
+
+}  // namespace mcast

@@ -1,0 +1,126 @@
+// The link of this process to the engine of its host: one socket, two rings, one thread that sleeps
+// unless nobody else reads what the engine tells.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/client_arenas.h"
+#include "engine/group.h"
+#include "host/local_socket.h"
+#include "ipc/control.h"
+#include "ipc/record.h"
+#include "ipc/ring.h"
+
+namespace mcast {
+
+// Who hears what the engine tells of one group. Called on any thread, with no lock held.
+class ClientEar {
+ public:
+  virtual ~ClientEar() = default;
+  virtual void on_completed(ipc::Completed record) = 0;
+  // The engine is gone, or this link to it: nothing comes any more.
+  virtual void on_lost(const Status& why) = 0;
+};
+
+// Thread-safe.
+class ClientLink {
+ public:
+  // Connects to the engine at `path`, for at most `patience` (it may just be starting).
+  // kUnavailable says that none answers; other codes that one does, and why it cannot be used.
+  static Result<std::shared_ptr<ClientLink>> connect(const std::string& path, Nanos patience);
+  ~ClientLink();
+
+  // A group in the engine: its handle and its first stats (engine/stats_record.h). Blocks as
+  // Engine::create_group() does; the store is asked on this thread.
+  Result<ipc::GroupMade> make_group(const GroupSpec& spec, KeyValueStore& store);
+  void listen(uint32_t handle, std::weak_ptr<ClientEar> ear);
+  void forget(uint32_t handle);
+
+  // Waits while the ring is full: the engine empties it without the network. Not ok: the link is
+  // lost.
+  Status submit(const ipc::Submission& record);
+  // Sends a message; the answer, or that the link is lost, comes by `answered`, once, on any
+  // thread.
+  void ask(ipc::Control message, std::function<void(const Result<ipc::Control>&)> answered);
+  Result<ipc::Control> ask(ipc::Control message, Nanos patience);
+  void tell(const ipc::Control& message);
+
+  // Reads completions on this thread until `done()` or `until`.
+  bool help(const std::function<bool()>& done, Nanos until);
+
+  ClientArenas& arenas() { return arenas_; }
+  Status lost() const;
+  pid_t engine_pid() const { return engine_pid_; }
+  // Whether this is the link's own thread, which must not wait for the engine.
+  bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  // In the child of a fork: closes what it inherited; nothing else of this may be used.
+  void abandon_after_fork() noexcept { socket_.abandon(); }
+
+ private:
+  struct Creation;  // the messages of one GroupAsk
+
+  explicit ClientLink(LocalSocket socket);
+  // The last reference may be let go of in a callback on the link's own thread, which cannot wait
+  // for itself: another one does it then.
+  static void destroy(ClientLink* link);
+  Status greet(Nanos deadline);
+  void start();
+  void run();
+  void sleep();
+  void watch_engine(Nanos now);
+  bool read_socket();
+  void on_message(ipc::Control message, std::vector<Fd> descriptors);
+  // Takes what the ring holds and hands it on.
+  void deliver();
+  // Ends the link, by its thread; any thread, whatever it holds. `how`: for the error; may be
+  // empty.
+  void suspect(const std::string& how);
+  std::string suspicion() const;
+  // On the link's thread.
+  void fail(const Status& why);
+  Result<ClientArenas::Grant> ask_for_arena(size_t bytes);
+  Status answer_store(const ipc::Control& question, KeyValueStore& store);
+
+  ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
+
+  LocalSocket socket_;
+  Segment memory_;
+  ipc::Welcome welcome_;
+  pid_t engine_pid_ = 0;
+  ClientArenas arenas_;
+  std::thread thread_;
+
+  std::mutex submitting_;
+  std::unique_ptr<ipc::RingWriter> submissions_;
+  std::mutex reading_;
+  std::unique_ptr<ipc::RingReader> completions_;
+
+  using Answered = std::function<void(const Result<ipc::Control>&)>;
+  mutable std::mutex mutex_;  // of what follows
+  uint64_t next_call_ = 1;
+  std::map<uint64_t, Answered> calls_;
+  std::map<uint64_t, std::shared_ptr<Creation>> creations_;
+  std::map<uint64_t, Fd> arena_files_;
+  std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
+  Status lost_;
+  std::string suspicion_;
+  std::atomic<bool> ending_{false};
+
+  struct {
+    uint64_t last = 0;
+    Nanos since = 0;
+  } beat_;  // the engine's; the link's thread only
+};
+
+}  // namespace mcast

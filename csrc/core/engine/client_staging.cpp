@@ -1,0 +1,131 @@
+// The caller's slices are sorted by address and joined where they overlap or touch; each joint
+// range gets a span of its own, in which every slice lies as far from the start as in the caller's
+// memory (and as far from a cache line's start). An all-gather's own input is put where its own
+// output lies: for the engine it is in place, and it is copied once.
+#include "engine/client_staging.h"
+
+#include <algorithm>
+
+#include "base/streaming_copy.h"
+
+namespace mcast {
+namespace {
+
+uintptr_t address_of(const Slice& slice) { return reinterpret_cast<uintptr_t>(slice.data()); }
+
+struct Memory {
+  std::vector<Slice> inputs, outputs;
+  bool in_place = false;  // the input is put where the output of this rank is
+};
+
+Memory memory_of(const Post& post, Member self) {
+  if (post.reduce) {
+    Memory m{post.reduce->inputs, {}, false};
+    if (post.reduce->output.length > 0) m.outputs = {post.reduce->output};
+    return m;
+  }
+  switch (post.descriptor.kind) {
+    case wire::Kind::kAllgather:
+      return {{post.input}, post.outputs, true};
+    case wire::Kind::kBroadcast:
+      if (post.descriptor.root == self) return {{post.input}, {}, false};
+      return {{}, post.outputs, false};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+Status ClientStaging::cover(std::vector<Range> wanted, ClientArenas& arenas) {
+  std::sort(wanted.begin(), wanted.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (Range& range : wanted) {
+    if (!ranges_.empty() && range.begin <= ranges_.back().end) {
+      ranges_.back().end = std::max(ranges_.back().end, range.end);
+    } else {
+      ranges_.push_back(std::move(range));
+    }
+  }
+  for (Range& range : ranges_) {
+    auto span = arenas.take(range.end - range.begin + range.begin % 64);
+    if (!span.ok()) return span.status();
+    range.span = std::move(span).value();
+  }
+  return {};
+}
+
+void ClientStaging::add_run(const std::byte* there, uint64_t length, ipc::Role role,
+                            const Range& range) {
+  const auto offset = static_cast<uint64_t>(there - range.span->data);
+  ipc::add_slice(runs_, static_cast<ipc::Space>(range.span->space), role,
+                 range.span->offset + offset, length);
+}
+
+ClientStaging::Piece ClientStaging::place(const Slice& slice, ipc::Role role) {
+  if (slice.length == 0) {
+    ipc::add_slice(runs_, ipc::Space::kClient, role, 0, 0);
+    return {slice, nullptr, 0};
+  }
+  const uintptr_t at = address_of(slice);
+  const auto range = std::find_if(ranges_.begin(), ranges_.end(),
+                                  [at](const Range& r) { return at >= r.begin && at < r.end; });
+  std::byte* const there = range->base() + (at - range->begin);
+  add_run(there, slice.length, role, *range);
+  return {slice, there, 0};
+}
+
+Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
+                                                           ClientArenas& arenas) {
+  const Memory memory = memory_of(post, self);
+  std::unique_ptr<ClientStaging> staging(new ClientStaging);
+  std::vector<Range> wanted;
+  const auto want = [&](const Slice& s) {
+    if (s.length > 0) wanted.push_back({address_of(s), address_of(s) + s.length, nullptr});
+  };
+  for (const Slice& s : memory.outputs) want(s);
+  if (!memory.in_place) {
+    for (const Slice& s : memory.inputs) want(s);
+  }
+  if (Status status = staging->cover(std::move(wanted), arenas); !status.ok()) return status;
+  for (const Slice& s : memory.inputs) {
+    Piece piece = staging->place(memory.in_place ? memory.outputs[self] : s, ipc::Role::kInput);
+    piece.slice = s;
+    staging->inputs_.push_back(std::move(piece));
+  }
+  for (const Slice& s : memory.outputs) {
+    staging->outputs_.push_back(staging->place(s, ipc::Role::kOutput));
+  }
+  return staging;
+}
+
+uint64_t ClientStaging::input_bytes() const {
+  uint64_t sum = 0;
+  for (const Piece& piece : inputs_) sum += piece.slice.length;
+  return sum;
+}
+
+uint64_t ClientStaging::copy_in(size_t i, size_t most) {
+  Piece& piece = inputs_[i];
+  const Slice& s = piece.slice;
+  if (s.length == 0) return 0;
+  const uint64_t readable = s.region->readable();
+  const uint64_t end = std::min<uint64_t>(
+      {s.length, readable > s.offset ? readable - s.offset : 0, piece.copied + most});
+  if (end > piece.copied) {
+    copy_result(piece.there + piece.copied, s.data() + piece.copied, end - piece.copied, s.length);
+    streaming_fence();
+    piece.copied = end;
+  }
+  return piece.copied;
+}
+
+void ClientStaging::copy_out() const {
+  for (const Piece& piece : outputs_) {
+    if (piece.slice.length == 0) continue;
+    copy_result(piece.slice.data(), piece.there, piece.slice.length, piece.slice.length);
+  }
+  streaming_fence();
+}
+
+}  // namespace mcast

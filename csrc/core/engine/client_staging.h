@@ -1,0 +1,52 @@
+// The memory of one operation of a client: spans of arenas that stand for the caller's slices.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/region.h"
+#include "collective/operation.h"
+#include "engine/client_arenas.h"
+#include "ipc/record.h"
+
+namespace mcast {
+
+// Slices that overlap or touch share a span, so what is in place stays in place. Not thread-safe.
+class ClientStaging {
+ public:
+  // `self` is the rank. kResourceExhausted: the engine gives no more memory.
+  static Result<std::unique_ptr<ClientStaging>> make(const Post& post, Member self,
+                                                     ClientArenas& arenas);
+
+  const std::vector<ipc::SliceRun>& runs() const { return runs_; }
+  size_t inputs() const { return inputs_.size(); }
+  uint64_t input_bytes() const;
+  // Copies at most `most` bytes more of input `i`, as far as it can be read. How many bytes of it
+  // are there now.
+  uint64_t copy_in(size_t i, size_t most);
+  // Whether all of the input is there.
+  bool whole(size_t i) const { return inputs_[i].copied == inputs_[i].slice.length; }
+  // The results, to the caller's memory.
+  void copy_out() const;
+
+ private:
+  struct Piece {
+    Slice slice;                 // the caller's
+    std::byte* there = nullptr;  // in an arena
+    uint64_t copied = 0;
+  };
+  struct Range {
+    uintptr_t begin, end;
+    std::shared_ptr<ClientArenas::Span> span;
+    std::byte* base() const { return span->data + begin % 64; }
+  };
+  Status cover(std::vector<Range> wanted, ClientArenas& arenas);
+  Piece place(const Slice& slice, ipc::Role role);
+  void add_run(const std::byte* there, uint64_t length, ipc::Role role, const Range& range);
+
+  std::vector<Range> ranges_;  // ascending
+  std::vector<Piece> inputs_, outputs_;
+  std::vector<ipc::SliceRun> runs_;
+};
+
+}  // namespace mcast

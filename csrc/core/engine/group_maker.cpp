@@ -1,0 +1,162 @@
+// What cannot be had in the middle of a creation is let go of on the way out, so that it can be
+// tried again. At the end groups are closed all at once, then what they are made of, where nothing
+// is in flight any more, then the lanes.
+#include "engine/group_maker.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <future>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+#include "base/log.h"
+#include "engine/bootstrap.h"
+#include "engine/client_group.h"
+#include "engine/fault_classifier.h"
+#include "engine/network_group.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kGoodbyePatience = 2 * kSecond;
+constexpr Nanos kEnginePatience = 30 * kSecond;     // for an engine that must be there
+constexpr Nanos kEngineAutoPatience = 2 * kSecond;  // for one that may be restarting
+
+// Whether all ranks of this job are on this host: in process, who waits does the work itself.
+bool one_host_job() {
+  const char* const local = std::getenv("LOCAL_WORLD_SIZE");
+  const char* const world = std::getenv("WORLD_SIZE");
+  return local != nullptr && world != nullptr && std::string_view(local) == world;
+}
+
+Status check_spec(const GroupSpec& spec) {
+  if (spec.size == 0 || spec.size >= kNoMember || spec.rank >= spec.size) {
+    return Status(Code::kInvalidArgument, "group '" + spec.name + "': rank " +
+                                              std::to_string(spec.rank) + " of " +
+                                              std::to_string(spec.size));
+  }
+  // Also where one rank needs no transport: a bad text should not wait for the second rank.
+  const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier());
+  return rules.ok() ? Status() : rules.status().with_context("setting faults (MCAST_FAULTS)");
+}
+
+// All at once: the patience of many groups must not add up.
+void close_all(const std::vector<std::shared_ptr<GroupBase>>& groups, bool give_up) {
+  std::vector<std::pair<Nanos, std::future<Status>>> closing;
+  for (const auto& group : groups) {
+    closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
+  }
+  for (auto& [limit, closed] : closing) {
+    closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path, Nanos patience) {
+  const std::lock_guard<std::mutex> one(linking_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (down_) return Status(Code::kClosed, "the engine is shut down");
+    const auto it = links_.find(path);
+    if (it != links_.end() && it->second->lost().ok()) return it->second;
+  }
+  auto link = ClientLink::connect(path, patience);
+  if (!link.ok()) return link.status();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // One that was lost stays with its groups.
+  links_[path] = *link;
+  return link;
+}
+
+Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(
+    const GroupSpec& spec, KeyValueStore& store, const std::shared_ptr<ClientLink>& link) {
+  auto made = link->make_group(spec, store);
+  if (!made.ok()) return made.status();
+  return std::shared_ptr<GroupBase>(std::make_shared<ClientGroup>(spec, link, *made));
+}
+
+Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyValueStore& store) {
+  if (spec.size == 1) {
+    return std::shared_ptr<GroupBase>(std::make_shared<NetworkGroup>(spec, NetworkGroupParts()));
+  }
+  EngineChoice choice;
+  (void)EngineChoice::parse(spec.config.engine, choice);
+  const bool may = choice.where == EngineChoice::Where::kAuto;
+  if (choice.where == EngineChoice::Where::kHost || (may && !one_host_job())) {
+    auto link = link_to(choice.path, may ? kEngineAutoPatience : kEnginePatience);
+    if (link.ok()) return make_in_engine(spec, store, *link);
+    if (!may) return link.status().with_context("group '" + spec.name + "'");
+    log(LogLevel::kInfo, "group '%s' runs in this process: %s", spec.name.c_str(),
+        link.status().message().c_str());
+  }
+  return Bootstrap(resources_, spec, store).run();
+}
+
+Result<std::shared_ptr<GroupBase>> GroupMaker::create_group(const GroupSpec& spec,
+                                                            KeyValueStore& store) {
+  std::string why;
+  try {
+    if (Status status = check_spec(spec); !status.ok()) return status;
+    resources_.start_trace(spec.config.trace);
+    Result<std::shared_ptr<GroupBase>> made = make(spec, store);
+    if (made.ok()) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      remember(groups_, *made);
+    }
+    return made;
+  } catch (const std::bad_alloc&) {
+    why = "out of memory";
+  } catch (const std::system_error& error) {
+    why = std::string("cannot start a thread: ") + error.what();
+  }
+  return Status(Code::kResourceExhausted, "group '" + spec.name + "': " + why);
+}
+
+std::vector<TraceEvent> GroupMaker::trace() const {
+  const std::shared_ptr<Trace> trace = resources_.trace();
+  return trace ? trace->events() : std::vector<TraceEvent>();
+}
+
+std::vector<std::shared_ptr<Group>> GroupMaker::groups() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto live = living(groups_);
+  return {live.begin(), live.end()};
+}
+
+void GroupMaker::shutdown(bool give_up) {
+  std::vector<std::shared_ptr<GroupBase>> live;
+  std::vector<std::shared_ptr<LaneThread>> lanes;
+  std::map<std::string, std::shared_ptr<ClientLink>> links;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(down_, true)) return;
+    live = living(groups_);
+    lanes = resources_.lanes().close();
+    links.swap(links_);
+  }
+  const auto parts = resources_.parts();
+  close_all(live, give_up);
+  close_all(parts, give_up);
+  resources_.registrar().stop();
+  for (const auto& lane : lanes) lane->stop(kGoodbyePatience);
+  resources_.stop_registry();
+}
+
+void GroupMaker::lock() {
+  mutex_.lock();
+  resources_.lock();
+}
+
+void GroupMaker::unlock() {
+  resources_.unlock();
+  mutex_.unlock();
+}
+
+void GroupMaker::abandon_after_fork() noexcept {
+  for (const auto& [path, link] : links_) link->abandon_after_fork();
+  resources_.abandon_after_fork();
+}
+
+}  // namespace mcast

@@ -1,0 +1,79 @@
+// One field a line. A table of members makes both directions, so none is forgotten in one of them.
+#include "engine/stats_record.h"
+
+#include <array>
+
+#include "wire/text_record.h"
+
+namespace mcast {
+namespace {
+
+struct TextField {
+  const char* key;
+  std::string GroupStats::*member;
+};
+constexpr TextField kTexts[] = {
+    {"path", &GroupStats::path},
+    {"reason", &GroupStats::reason},
+    {"transport", &GroupStats::transport},
+    {"transport_reason", &GroupStats::transport_reason},
+    {"contributions", &GroupStats::contributions},
+    {"fold", &GroupStats::fold},
+    {"streams", &GroupStats::streams},
+    {"failure", &GroupStats::failure},
+};
+
+struct SizeField {
+  const char* key;
+  size_t GroupStats::*member;
+};
+constexpr SizeField kSizes[] = {
+    {"chunk", &GroupStats::chunk},
+    {"window", &GroupStats::window},
+    {"eager", &GroupStats::eager},
+    {"segment", &GroupStats::segment},
+};
+
+std::string counter_key(const char* name, bool reduce) {
+  return std::string(reduce ? "reduce." : "both.") + name;
+}
+
+}  // namespace
+
+std::string encode_stats(const GroupStats& stats) {
+  std::string out;
+  for (const TextField& f : kTexts) wire::put_field(out, f.key, stats.*f.member);
+  for (const SizeField& f : kSizes) wire::put_field(out, f.key, std::to_string(stats.*f.member));
+  for (size_t i = 0; i < stats.counters.size(); i++) {
+    const auto& [name, count] = stats.counters[i];
+    if (count != 0) wire::put_field(out, counter_key(name, false), std::to_string(count));
+    const uint64_t reduce = stats.reduce_counters[i];
+    if (reduce != 0) wire::put_field(out, counter_key(name, true), std::to_string(reduce));
+  }
+  for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
+    const auto& [from, to] = stats.repair_from_to[r];
+    if (from != 0) wire::put_field(out, "repair_from." + std::to_string(r), std::to_string(from));
+    if (to != 0) wire::put_field(out, "repair_to." + std::to_string(r), std::to_string(to));
+  }
+  return out;
+}
+
+void read_stats(const std::string& text, GroupStats& stats) {
+  const wire::Fields fields = wire::fields_of(text);
+  for (const TextField& f : kTexts) {
+    if (const auto it = fields.find(f.key); it != fields.end()) stats.*f.member = it->second;
+  }
+  for (const SizeField& f : kSizes) (void)wire::number(fields, f.key, stats.*f.member);
+  for (size_t i = 0; i < stats.counters.size(); i++) {
+    auto& [name, count] = stats.counters[i];
+    (void)wire::number(fields, counter_key(name, false), count);
+    (void)wire::number(fields, counter_key(name, true), stats.reduce_counters[i]);
+  }
+  for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
+    auto& [from, to] = stats.repair_from_to[r];
+    (void)wire::number(fields, "repair_from." + std::to_string(r), from);
+    (void)wire::number(fields, "repair_to." + std::to_string(r), to);
+  }
+}
+
+}  // namespace mcast

@@ -1,0 +1,150 @@
+// A process that was killed leaves its socket's file behind. Whether somebody still listens there
+// is told by connecting to it. A packet's descriptors come with its first byte, so one recvmsg()
+// has all of both; descriptors beyond the few that are wanted are closed by the kernel.
+#include "host/local_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMostDescriptors = 4;
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof out.sun_path) {
+    return Status(Code::kInvalidArgument, "a path of a socket has 1 to 107 bytes: " + path);
+  }
+  std::memcpy(out.sun_path, path.data(), path.size());
+  return out;
+}
+
+const sockaddr* plain(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+Fd unix_socket(int type) { return Fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+bool somebody_listens(const sockaddr_un& address, int type) {
+  const Fd fd = unix_socket(type);
+  return ::connect(fd.get(), plain(address), sizeof address) == 0 || errno == EAGAIN ||
+         errno == EPROTOTYPE;
+}
+
+ucred credentials(int fd) {
+  ucred who{0, static_cast<uid_t>(-1), 0};
+  socklen_t size = sizeof who;
+  (void)::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+  return who;
+}
+
+void take_descriptors(msghdr& message, std::vector<Fd>& out) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+      out.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Result<Fd> listen_at(const std::string& path, int type, int backlog, mode_t mode, const char* who) {
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  if (somebody_listens(*address, type)) {
+    return Status(Code::kUnavailable, std::string("another ") + who + " answers at " + path);
+  }
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) (void)::unlink(path.c_str());
+  Fd fd = unix_socket(type);
+  if (::bind(fd.get(), plain(*address), sizeof(sockaddr_un)) != 0 ||
+      ::chmod(path.c_str(), mode) != 0 || ::listen(fd.get(), backlog) != 0) {
+    return Status::system(errno, "cannot listen at " + path);
+  }
+  return fd;
+}
+
+void stop_listening(Fd& listener, const std::string& path) {
+  if (!listener.valid()) return;
+  listener.reset();
+  (void)::unlink(path.c_str());
+}
+
+Result<Fd> connect_to(const std::string& path, int type) {
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  Fd fd = unix_socket(type);
+  if (!fd.valid()) return Status::system(errno, "socket");
+  if (::connect(fd.get(), plain(*address), sizeof(sockaddr_un)) == 0) return fd;
+  const int error = errno;
+  const bool nobody = error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
+  const Status why = Status::system(error, "cannot connect to " + path);
+  return nobody ? Status(Code::kUnavailable, why.message()) : why;
+}
+
+Status LocalSocket::send(ConstBytes packet, std::span<const int> descriptors, Nanos patience) {
+  iovec io{const_cast<std::byte*>(packet.data()), packet.size()};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+    cmsghdr* const c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(c), descriptors.data(), descriptors.size() * sizeof(int));
+  }
+  for (bool waited = false;; waited = true) {
+    if (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return Status::system(errno, "local socket");
+    if (waited || patience <= 0) return Status(Code::kUnavailable, "local socket: no room");
+    pollfd room{fd_.get(), POLLOUT, 0};
+    (void)::poll(&room, 1, static_cast<int>(std::min<Nanos>(patience / kMilli, 1 << 30)));
+  }
+}
+
+LocalSocket::Got LocalSocket::receive(Packet& out, size_t most) {
+  out.descriptors.clear();
+  out.bytes.resize(most);
+  iovec io{out.bytes.data(), most};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Got::kNothing : Got::kEnd;
+  take_descriptors(message, out.descriptors);
+  if (got == 0 || (message.msg_flags & MSG_TRUNC) != 0) return Got::kEnd;
+  out.bytes.resize(static_cast<size_t>(got));
+  return Got::kPacket;
+}
+
+pid_t LocalSocket::peer_pid() const { return credentials(fd_.get()).pid; }
+uid_t LocalSocket::peer_uid() const { return credentials(fd_.get()).uid; }
+
+void LocalSocket::shutdown() noexcept {
+  if (fd_.valid()) (void)::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+}  // namespace mcast

@@ -1,0 +1,157 @@
+// Messages on the socket between an engine of the host and its client: what is rare. One message is
+// one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
+// bytes. Descriptors of files travel beside (SCM_RIGHTS): the client's memory in Hello, the link's
+// segment in Welcome, an arena's in Arena.
+//
+// Parsers are total: false for anything but exactly one well-formed message of that kind. In
+// messages of scalars a reader passes over fields that it does not know.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast::ipc {
+
+inline constexpr uint16_t kControlVersion = 1;
+inline constexpr size_t kMostControl = size_t{64} << 10;  // bytes of a message
+inline constexpr size_t kControlHead = 16;
+
+enum class ControlType : uint16_t {
+  // From the client.
+  kHello = 1,
+  kArenaAsk = 2,
+  kGroupAsk = 3,
+  kStoreAnswer = 4,
+  kInterrupt = 5,  // of a creation; the call is GroupAsk's
+  kAbort = 6,
+  kClose = 7,
+  kStatsAsk = 8,  // one part: the group's handle, or nothing
+  kBye = 9,
+  // From the engine.
+  kWelcome = 32,
+  kRefused = 33,
+  kArena = 34,
+  kStoreSet = 35,
+  kStoreGet = 36,
+  kGroupMade = 37,
+  kGroupFailed = 38,
+  kClosed = 39,
+  kStats = 40,
+  // From both: there are records in the ring.
+  kLook = 64,
+};
+
+// Any message. `call` joins an answer to what asked for it; 0: nobody asked.
+struct Control {
+  ControlType type = ControlType::kLook;
+  uint64_t call = 0;
+  std::vector<std::string> parts;
+};
+
+// Longer ones than kMostControl are refused: empty.
+std::vector<std::byte> bytes_of(const Control& message);
+std::optional<Control> parse_control(ConstBytes packet);
+
+struct Hello {
+  uint16_t oldest = kControlVersion, newest = kControlVersion;  // that the client speaks
+  std::string product;                                          // its version, for messages
+  uint64_t pid = 0;                                             // in its own name space
+  uint64_t salt = 0;                                            // of its job
+  uint32_t local_rank = 0;
+  std::string memory;  // how its memory is reached: "map", "copy", "slots", "auto"
+};
+
+struct Welcome {
+  uint16_t version = kControlVersion;
+  std::string product;
+  uint64_t pid = 0;
+  std::string memory;       // the road that was chosen
+  uint64_t arenas = 0;      // bytes that may be asked for
+  uint32_t operations = 0;  // in flight, at most
+  Nanos silence = kSecond;  // without beats of the other side: it hangs
+};
+
+// Why there will be none: of a Hello, an ArenaAsk, a creation, a close.
+struct Verdict {
+  Code code = Code::kInternal;
+  std::string text;
+  Status status() const { return code == Code::kOk ? Status() : Status(code, text); }
+  static Verdict of(const Status& status) { return {status.code(), status.message()}; }
+};
+
+struct GroupAsk {
+  std::string name;
+  Member rank = 0;
+  uint32_t size = 1;
+  Nanos timeout = 0;
+  std::map<std::string, std::string> settings;  // Config::values()
+};
+
+struct StoreSet {
+  std::string key, value;
+};
+
+struct StoreGet {
+  Nanos timeout = 0;
+  std::vector<std::string> keys;
+};
+
+struct StoreAnswer {
+  Verdict verdict;
+  std::vector<std::string> values;
+};
+
+struct GroupMade {
+  uint32_t handle = 0;
+  uint64_t longest = UINT64_MAX;  // bytes of a block, at most
+  std::string stats;              // as of Stats
+};
+
+struct Close {
+  uint32_t handle = 0;
+  Nanos limit = 0;
+  bool force = false;
+};
+
+struct Abort {
+  uint32_t handle = 0;
+  std::string reason;
+};
+
+struct Arena {
+  uint16_t space = 0;  // ipc::Space
+  uint64_t bytes = 0;
+};
+
+// Each puts its message into parts, and reads it back. A message that does not hold what its kind
+// must have is refused.
+Control control_of(const Hello& m);
+Control control_of(const Welcome& m);
+Control control_of(ControlType type, uint64_t call, const Verdict& m);
+Control control_of(uint64_t call, const GroupAsk& m);
+Control control_of(uint64_t call, const StoreSet& m);
+Control control_of(uint64_t call, const StoreGet& m);
+Control control_of(uint64_t call, const StoreAnswer& m);
+Control control_of(uint64_t call, const GroupMade& m);
+Control control_of(uint64_t call, const Close& m);
+Control control_of(const Abort& m);
+Control control_of(ControlType type, uint64_t call, const Arena& m);
+
+bool read(const Control& from, Hello& m);
+bool read(const Control& from, Welcome& m);
+bool read(const Control& from, Verdict& m);
+bool read(const Control& from, GroupAsk& m);
+bool read(const Control& from, StoreSet& m);
+bool read(const Control& from, StoreGet& m);
+bool read(const Control& from, StoreAnswer& m);
+bool read(const Control& from, GroupMade& m);
+bool read(const Control& from, Close& m);
+bool read(const Control& from, Abort& m);
+bool read(const Control& from, Arena& m);
+
+}  // namespace mcast::ipc

@@ -1,0 +1,48 @@
+// The memory that an engine of the host shares with one client: a page of words, then two rings of
+// bytes. The engine makes it, sealed, one per client. Either side may be hostile to the other, so
+// each keeps its own index privately and takes every word of the other's as a claim to be checked.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace mcast::ipc {
+
+inline constexpr size_t kSubmissionBytes = size_t{256} << 10;
+inline constexpr size_t kCompletionBytes = size_t{64} << 10;
+
+// Bytes written and read since the beginning. Each is stored by one side only.
+struct RingWords {
+  alignas(64) std::atomic<uint64_t> tail;  // the writer's
+  alignas(64) std::atomic<uint64_t> head;  // the reader's
+};
+
+struct LinkPage {
+  RingWords submission;  // from the client
+  RingWords completion;  // from the engine
+  // 1: the engine's thread for this client sleeps; a Look on the socket wakes it.
+  alignas(64) std::atomic<uint32_t> engine_asleep;
+  // 1: nobody of the client reads completions, and nobody sleeps at the bell: a Look wakes its
+  // link.
+  alignas(64) std::atomic<uint32_t> client_asleep;
+  alignas(64) std::atomic<uint32_t> bell;     // futex; counts batches of completions
+  alignas(64) std::atomic<uint32_t> waiters;  // threads of the client that sleep at the bell
+  // Counted up by the engine as long as it runs, about ten times a second.
+  alignas(64) std::atomic<uint64_t> engine_beats;
+};
+
+inline constexpr size_t kLinkPageBytes = 4096;
+inline constexpr size_t kLinkBytes = kLinkPageBytes + kSubmissionBytes + kCompletionBytes;
+static_assert(sizeof(LinkPage) <= kLinkPageBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
+
+inline std::byte* submission_of(std::byte* link) noexcept { return link + kLinkPageBytes; }
+inline std::byte* completion_of(std::byte* link) noexcept {
+  return submission_of(link) + kSubmissionBytes;
+}
+
+}  // namespace mcast::ipc

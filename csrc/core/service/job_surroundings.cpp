@@ -1,0 +1,46 @@
+// Stations on threads of their own, each with a transport of the kind that the group uses: what
+// jobs have around them in an aggregator's process.
+#include "service/job_surroundings.h"
+
+#include <utility>
+
+#include "base/descriptors.h"
+#include "base/random.h"
+#include "engine/fault_classifier.h"
+#include "service/station_thread.h"
+#include "transport/interceptor.h"
+#include "transport/registry.h"
+
+namespace mcast::service {
+namespace {
+
+Result<std::unique_ptr<Transport>> make_transport(const Config& config, const wire::Ask& ask) {
+  const TransportType* const type = find_transport(ask.transport);
+  if (type == nullptr || (config.transport != "auto" && config.transport != ask.transport)) {
+    return Status(Code::kUnavailable, "the group uses the transport " + ask.transport +
+                                          ", the aggregator MCAST_TRANSPORT=" + config.transport);
+  }
+  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce);
+  if (!made.ok()) return made;
+  return intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
+}
+
+}  // namespace
+
+JobSurroundings on_threads(const Options& options, DealWork deal, std::function<void()> wake) {
+  JobSurroundings here;
+  here.deal = std::move(deal);
+  here.wake = std::move(wake);
+  here.process = secure_random64();
+  here.run = [&options](StationSpec spec) -> Result<std::unique_ptr<StationRunner>> {
+    Result<std::unique_ptr<Transport>> transport = make_transport(options.config, spec.ask);
+    if (!transport.ok()) return transport.status();
+    return std::unique_ptr<StationRunner>(
+        std::make_unique<StationThread>(std::move(spec), std::move(transport).value()));
+  };
+  here.most_descriptors = [] { return descriptor_use().hard; };
+  here.make_room = [](uint64_t count) { (void)make_descriptor_room(count); };
+  return here;
+}
+
+}  // namespace mcast::service

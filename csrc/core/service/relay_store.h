@@ -1,0 +1,42 @@
+// The store of a job, asked for by an engine of the host through the client that creates a group.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/group.h"
+#include "ipc/control.h"
+
+namespace mcast::service {
+
+// set() and multi_get() by one thread, the creation's; answered(), give_up() by any.
+class RelayStore final : public KeyValueStore {
+ public:
+  // `tell` sends a message to the client.
+  RelayStore(uint64_t call, std::function<void(const ipc::Control&)> tell)
+      : call_(call), tell_(std::move(tell)) {}
+
+  Status set(const std::string& key, const std::string& value) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override;
+
+  void answered(ipc::StoreAnswer answer);
+  // The client is gone: every question fails.
+  void give_up();
+
+ private:
+  Result<ipc::StoreAnswer> ask(const ipc::Control& question, Nanos patience);
+
+  const uint64_t call_;
+  const std::function<void(const ipc::Control&)> tell_;
+  std::mutex mutex_;
+  std::condition_variable there_;
+  std::optional<ipc::StoreAnswer> answer_;
+  bool gone_ = false;
+};
+
+}  // namespace mcast::service

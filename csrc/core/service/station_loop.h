@@ -1,0 +1,82 @@
+// What drives a station (aggregation/station.h), whoever calls it: one transport, one job. Time is
+// an argument.
+//
+// Not thread-safe: where the station runs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregation/station.h"
+#include "base/counters.h"
+#include "service/report.h"
+#include "service/station_planner.h"
+#include "service/station_runner.h"
+#include "transport/transport.h"
+
+namespace mcast::service {
+
+class StationLoop final : private StreamSink, private DatagramSink, private aggregation::Outlet {
+ public:
+  // `spec` outlives this object. `transport` expects nobody yet.
+  StationLoop(const StationSpec& spec, std::unique_ptr<Transport> transport, Nanos now);
+
+  Transport& transport() { return *transport_; }
+  wire::Accept::Station where() const;
+  uint32_t largest_datagram() const { return largest_datagram_; }
+
+  // What has come, and the station's turn; whether something had come.
+  bool turn(Nanos now);
+  // When turn() has something to do that no event announces.
+  Nanos deadline() const { return station_.deadline(); }
+  // Why the job has ended; nothing: it has not.
+  const std::optional<std::string>& ended() const { return ended_; }
+  // The job ends with this reason, if it has not ended yet.
+  void fail(const std::string& why);
+  // It is over, by itself or not: its memory is given back.
+  void leave();
+  // False: ranks have not heard the goodbye yet.
+  bool say_goodbye(Nanos now) { return transport_->stream().close_peers(now); }
+
+  // Something has changed since the last report.
+  bool changed() const { return live_.changed; }
+  // Of now; without `cpu`.
+  const StationReport& report(Nanos now);
+
+ private:
+  void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
+  void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void on_datagram(ConstBytes) override {}  // no station is spoken to by multicast
+  void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
+  size_t queued(Member to, Channel channel) const override;
+  uint32_t busy_jobs() const override { return spec_.busy->jobs(); }
+
+  void on_roster(Member from, ConstBytes frame);
+  // The stations of a tree that this one exchanges frames with.
+  void meet_partners(const wire::StationRoster& roster);
+  void note(const wire::FrameHeader& header);
+  void set_busy(bool busy);
+
+  const StationSpec& spec_;
+  const std::unique_ptr<Transport> transport_;
+  const StreamAddress address_;
+  const uint32_t largest_datagram_;
+  Counters counters_;
+  StationPlanner planner_;
+  aggregation::Station station_;
+  std::vector<PeerId> peers_;    // by rank, then by station of a tree; kNoPeer: not met
+  std::vector<Member> members_;  // by peer
+  std::vector<bool> connected_;  // by rank
+  struct {
+    StationReport report;
+    bool changed = false;  // since it was told
+  } live_;
+  std::optional<std::string> ended_;
+  Nanos now_ = 0;
+  uint64_t next_operation_ = 0;  // no rank has opened this one, nor a later one
+  bool busy_ = false;
+};
+
+}  // namespace mcast::service

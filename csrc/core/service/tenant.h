@@ -1,0 +1,111 @@
+// One client of an engine of the host: its link, its groups, its lanes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/group_maker.h"
+#include "service/relay_store.h"
+#include "service/tenant_group.h"
+#include "service/tenant_link.h"
+
+namespace mcast::service {
+
+struct TenantLimits {
+  uint32_t groups = 256;
+  uint32_t operations = 4096;                   // in flight
+  uint64_t arenas = uint64_t{16} << 30;         // bytes
+  Nanos silence = 10 * kSecond;                 // without a beat of the engine: a client gives up
+  std::map<std::string, std::string> settings;  // that override a client's
+};
+
+// What is told of it (engine status).
+struct TenantReport {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  std::vector<std::string> groups;
+  uint64_t arena_bytes = 0;
+  uint32_t in_flight = 0;
+};
+
+// Thread-safe. A thread of its own serves the client until it goes, breaks the protocol or is
+// ended.
+class Tenant {
+ public:
+  // `over` is called at the end, on the tenant's thread. Not ok: no memory for the link.
+  static Result<std::unique_ptr<Tenant>> serve(LocalSocket socket, const TenantLimits& limits,
+                                               std::function<void()> over);
+  // Waits for the thread.
+  ~Tenant();
+
+  // The client's groups end on all ranks, as if its process had ended.
+  void end() { link_->shutdown(); }
+  TenantReport report() const;
+
+ private:
+  // A thread for what blocks; joined once it is over.
+  struct Worker {
+    std::shared_ptr<std::atomic<bool>> over;
+    std::thread thread;
+  };
+  struct Creation {
+    std::unique_ptr<RelayStore> store;
+    std::atomic<bool> interrupted{false};
+    Worker worker;
+  };
+  struct Pending {  // a post whose further runs are awaited
+    ipc::PostRecord head;
+    std::vector<ipc::SliceRun> runs;
+  };
+
+  Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits, std::function<void()> over);
+  void run();
+  void wind_up(const std::string& why);
+  static Worker start(const char* name, std::function<void()> work);
+  void sweep();
+  // Each: "" or why the client is ended.
+  std::string serve_ring();
+  std::string catch_up();
+  std::string take_record(bool& some);
+  std::string serve_socket();
+  std::string on_record(ipc::Submission record);
+  std::string on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> runs);
+  std::string on_message(const ipc::Control& message);
+  std::string greet(const ipc::Control& message);
+  std::string on_group_ask(const ipc::Control& message);
+  void create(uint64_t call, const GroupSpec& spec, Creation& creation);
+  void on_arena_ask(uint64_t call, const ipc::Arena& wanted);
+  void on_close(uint64_t call, const ipc::Close& close);
+  void on_stats_ask(const ipc::Control& message);
+  void sleep();
+  TenantGroup* find(uint32_t handle);
+
+  const std::shared_ptr<TenantLink> link_;
+  const TenantLimits limits_;
+  const std::function<void()> over_;
+  GroupMaker maker_;
+  bool greeted_ = false, bye_ = false;
+  const std::shared_ptr<std::atomic<uint32_t>> in_flight_ =
+      std::make_shared<std::atomic<uint32_t>>(0);
+  std::map<uint64_t, Creation> creations_;
+  std::map<uint32_t, Pending> pending_;
+  std::vector<Worker> closing_;
+
+  mutable std::mutex mutex_;  // of what follows: creations add, reports read
+  std::map<uint32_t, std::unique_ptr<TenantGroup>> groups_;
+  std::map<ipc::Space, std::shared_ptr<Segment>> arenas_;
+  uint32_t next_handle_ = 1;
+  uint64_t arena_bytes_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace mcast::service

@@ -1,0 +1,65 @@
+// One group of a client, carried out here: records become posts, ends become completions.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/group_base.h"
+#include "service/tenant_link.h"
+
+namespace mcast::service {
+
+// An arena's memory by its number; null: there is none.
+using ArenaOf = std::function<std::shared_ptr<Segment>(ipc::Space)>;
+
+// By the tenant's thread.
+class TenantGroup {
+ public:
+  // `in_flight` counts the tenant's operations, `most` is their limit.
+  TenantGroup(uint32_t handle, std::string name, std::shared_ptr<GroupBase> group,
+              std::shared_ptr<TenantLink> link, std::shared_ptr<std::atomic<uint32_t>> in_flight,
+              uint32_t most);
+
+  // Not ok: the record cannot be one of a sound client, which is ended. Everything else that is
+  // wrong with a post is its completion's status, and the group is aborted.
+  Status post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
+              const ArenaOf& arena);
+  void ready(const ipc::ReadyRecord& record);
+
+  const std::string& name() const { return name_; }
+  // The rank is lost; `why` is about its process.
+  void lose(const std::string& why);
+
+  Group& group() { return *group_; }
+  const std::shared_ptr<GroupBase>& shared() const { return group_; }
+
+ private:
+  using Key = std::pair<LaneId, Sequence>;
+  // Shared with callbacks on lanes.
+  struct Flights {
+    std::mutex mutex;
+    std::map<Key, std::vector<Slice>> inputs;  // of those that are staged
+    bool told_failure = false;
+  };
+  void refuse(const ipc::PostRecord& head, const Status& why);
+  PostOptions options_of(const ipc::PostRecord& head);
+  Result<Sequence> call(const ipc::PostRecord& head, std::vector<Slice> inputs,
+                        std::vector<Slice> outputs);
+
+  const uint32_t handle_;
+  const std::string name_;
+  const std::shared_ptr<GroupBase> group_;
+  const std::shared_ptr<TenantLink> link_;
+  const std::shared_ptr<std::atomic<uint32_t>> in_flight_;
+  const uint32_t most_;
+  const std::function<void()> waker_;
+  const std::shared_ptr<Flights> flights_ = std::make_shared<Flights>();
+};
+
+}  // namespace mcast::service

@@ -1,0 +1,65 @@
+// Completions are written under one lock by whichever thread has them, lanes among them, so nothing
+// here waits: a full ring makes a list, which the tenant's thread writes when there is room.
+// Whoever has written rings the bell if threads of the client sleep there, and else looks whether
+// the client's link sleeps and sends it a Look.
+#include "service/tenant_link.h"
+
+#include "host/futex.h"
+
+namespace mcast::service {
+
+Result<std::shared_ptr<TenantLink>> TenantLink::make(LocalSocket socket) {
+  Result<Segment> memory = Segment::create("torch-mcast link", ipc::kLinkBytes);
+  if (!memory.ok()) return memory.status();
+  return std::shared_ptr<TenantLink>(new TenantLink(std::move(socket), std::move(memory).value()));
+}
+
+TenantLink::TenantLink(LocalSocket socket, Segment memory)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      submissions_({&page().submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes}),
+      completions_(
+          {&page().completion, ipc::completion_of(memory_.data()), ipc::kCompletionBytes}) {}
+
+void TenantLink::write_all() {
+  while (!kept_.empty() && completions_.write(kept_.front())) kept_.pop_front();
+}
+
+void TenantLink::complete(const ipc::Completed& record) {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (completions_.broken()) return;  // the client is being ended
+    kept_.push_back(ipc::bytes_of(record));
+    write_all();
+  }
+  wake();
+}
+
+void TenantLink::flush() {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (kept_.empty()) return;
+    write_all();
+  }
+  wake();
+}
+
+bool TenantLink::waiting() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return !kept_.empty() && !completions_.broken();
+}
+
+void TenantLink::wake() {
+  if (page().waiters.load(std::memory_order_seq_cst) > 0) {
+    ring(page().bell);
+  } else if (ipc::RingWriter::take_sleeper(page().client_asleep)) {
+    tell({ipc::ControlType::kLook, 0, {}});
+  }
+}
+
+void TenantLink::tell(const ipc::Control& message, std::span<const int> descriptors) {
+  const std::lock_guard<std::mutex> held(sending_);
+  (void)socket_.send(ipc::bytes_of(message), descriptors, 0);
+}
+
+}  // namespace mcast::service

@@ -1,0 +1,51 @@
+// An engine's end of the link to one client: what it is told goes out from any thread.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "host/local_socket.h"
+#include "host/segment.h"
+#include "ipc/control.h"
+#include "ipc/record.h"
+#include "ipc/ring.h"
+
+namespace mcast::service {
+
+// complete() and tell() by any thread; the others by the tenant's.
+class TenantLink {
+ public:
+  static Result<std::shared_ptr<TenantLink>> make(LocalSocket socket);
+
+  // Completions never wait: what the ring does not take is kept, and follows by flush().
+  void complete(const ipc::Completed& record);
+  void flush();
+  bool waiting();  // for room in the ring
+
+  // Best effort: a client that takes no messages is found to be gone by its socket.
+  void tell(const ipc::Control& message, std::span<const int> descriptors = {});
+  LocalSocket::Got receive(Packet& out) { return socket_.receive(out, ipc::kMostControl); }
+
+  ipc::RingReader& submissions() { return submissions_; }
+  ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
+  const Segment& memory() const { return memory_; }
+  const LocalSocket& socket() const { return socket_; }
+  void shutdown() noexcept { socket_.shutdown(); }
+
+ private:
+  TenantLink(LocalSocket socket, Segment memory);
+  void write_all();  // mutex_ held
+  void wake();
+
+  LocalSocket socket_;
+  Segment memory_;
+  ipc::RingReader submissions_;
+  std::mutex sending_;
+  std::mutex mutex_;  // of what follows
+  ipc::RingWriter completions_;
+  std::deque<std::vector<std::byte>> kept_;
+};
+
+}  // namespace mcast::service

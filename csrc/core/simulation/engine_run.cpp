@@ -1,0 +1,311 @@
+// Experiments on the real engine: a world of all ranks makes one group, with nothing wrong yet;
+// then links get their faults, others their traffic, and ranks call the operations. Accounts and
+// counters count from the call on, and until what follows the last operation (confirmations) has
+// arrived.
+#include <algorithm>
+
+#include "simulation/background.h"
+#include "simulation/experiment.h"
+#include "simulation/world.h"
+
+namespace mcast::sim {
+namespace {
+
+constexpr size_t kSendQueue = 1 << 20;
+constexpr uint64_t kQuota = uint64_t{4} << 30;       // of an aggregator
+constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // of reductions, whose bytes are real
+constexpr Nanos kAfterwards = 5 * kMilli;            // at most, for what follows an operation
+
+wire::Kind kind_of(Collective op) {
+  static constexpr wire::Kind kKinds[] = {wire::Kind::kBroadcast, wire::Kind::kAllgather,
+                                          wire::Kind::kReduceScatter, wire::Kind::kAllreduce};
+  return kKinds[static_cast<size_t>(op)];
+}
+
+// Of one rank: its block, or all. Whole elements of any type.
+uint64_t block_of(const ExperimentSpec& spec, Collective op) {
+  const uint64_t ranks = spec.all_ranks();
+  if (op == Collective::kBroadcast) return std::max<uint64_t>(4, spec.size / 4 * 4);
+  const uint64_t block = std::max<uint64_t>(4, spec.size / ranks / 4 * 4);
+  // Equal parts, so that it needs no memory of its own.
+  return op == Collective::kAllReduce ? ranks * block : block;
+}
+
+Status check_memory(const ExperimentSpec& spec) {
+  uint64_t bytes = 0;
+  for (const Collective op : spec.ops) {
+    const uint64_t each = op == Collective::kAllReduce       ? 2 * spec.size
+                          : op == Collective::kReduceScatter ? spec.size
+                                                             : 0;
+    // Ranks of one host fold first, in memory; else what one rank has is what all have.
+    bytes += each * (spec.ranks > 1 ? spec.all_ranks() : 2);
+  }
+  if (bytes <= kMostMemory) return {};
+  return Status(Code::kResourceExhausted,
+                "reductions of hosts with several ranks have real memory: " +
+                    std::to_string(bytes >> 30) + " GiB in all, at most " +
+                    std::to_string(kMostMemory >> 30) + "; a smaller size, or fewer ranks");
+}
+
+// As the product's, with room for groups of any size.
+std::vector<AggregatorSpec> aggregators_of(const ExperimentSpec& spec) {
+  std::vector<AggregatorSpec> all;
+  for (const HostId host : hosts_of_aggregators(spec)) {
+    AggregatorSpec& one = all.emplace_back();
+    one.host = host;
+    one.options.quota = kQuota;
+    one.options.rate = static_cast<uint64_t>(spec.aggregators.rate * 8);
+    one.costs.wake = spec.wake;
+    one.costs.turn = spec.turn;
+  }
+  return all;
+}
+
+Result<WorldSpec> world_of(const ExperimentSpec& spec, bool ring) {
+  auto settings = spec.settings;
+  // What a faster aggregator counts for.
+  if (spec.extra_hosts() > 0 && spec.aggregators.rate > 0 && settings.count("link_rate") == 0) {
+    settings["link_rate"] = std::to_string(static_cast<uint64_t>(spec.net.rate * 8));
+  }
+  settings["algorithm"] = ring ? "ring" : "multicast";
+  Result<Config> config = Config::resolve(settings, {});
+  if (!config.ok()) return config.status();
+  WorldSpec world;
+  world.hosts = spec.hosts;
+  world.ranks = spec.ranks;
+  world.order = order_of_hosts(spec);
+  world.seed = spec.seed;
+  world.config = *config;
+  world.costs.wake = spec.wake;
+  world.costs.turn = spec.turn;
+  world.ledgers = true;
+  world.aggregators = aggregators_of(spec);
+  world.net.seed = spec.seed;
+  world.net.jitter = 0;
+  world.net.max_datagram = framing_of(spec).datagram_payload + 32;
+  world.net.receive_budget = spec.net.budget;
+  world.net.send_queue = kSendQueue;
+  world.net.fabric = fabric_of(spec);
+  if (ring) world.net.fabric->frames[static_cast<size_t>(Channel::kRepair)] = TrafficClass::kRing;
+  return world;
+}
+
+class EngineRun {
+ public:
+  EngineRun(const ExperimentSpec& spec, WorldSpec world, const Watch& watch)
+      : spec_(spec), watch_(watch), world_(std::move(world)) {
+    world_.set_meter(watch.meter);
+    set_aggregator_links(spec, world_.network().fabric());
+  }
+  ~EngineRun() { world_.network().end(); }
+
+  Status run();
+  OpResult result();
+
+ private:
+  Status make();
+  void start_background();
+  void next_stream();
+  void begin();
+  void post();
+  bool over();
+  double done() const;
+  Status wrong() const;
+
+  const ExperimentSpec& spec_;
+  const Watch& watch_;
+  World world_;
+  World::GroupId group_ = 0;
+  std::vector<std::unique_ptr<SimTransport>> others_;  // by host
+  std::unique_ptr<Background> background_;
+  Nanos start_ = 0;
+  std::unique_ptr<Timeline> timeline_;
+  std::vector<std::vector<std::shared_ptr<const Outcome>>> outcomes_;  // by operation and rank
+  size_t over_ = 0;                         // outcomes that were seen to be over
+  std::vector<uint64_t> counted_, frames_;  // before: by counter, and by rank
+  uint64_t idle_ = 0;                       // bytes of a rank, the mean
+  uint64_t events_ = 0, until_report_ = kBetweenReports;
+};
+
+Status EngineRun::make() {
+  group_ = world_.make_group();
+  if (!world_.run([&] { return world_.made(group_); }, spec_.limit)) {
+    return Status(Code::kTimeout, "the group was not made within " + seconds_text(spec_.limit) +
+                                      " of virtual time");
+  }
+  for (Member m = 0; m < world_.size(group_); m++) {
+    if (!world_.making(group_, m).ok()) {
+      return world_.making(group_, m).with_context("rank " + std::to_string(m));
+    }
+  }
+  return {};
+}
+
+void EngineRun::start_background() {
+  background_ = std::make_unique<Background>(spec_.background.load, spec_.background.size,
+                                             spec_.net.rate, spec_.hosts, spec_.seed);
+  for (HostId h = 0; h < spec_.hosts; h++) others_.push_back(world_.network().attach({h, 0, 0}));
+  start_ = world_.now();
+  next_stream();
+  (void)world_.run([] { return false; }, background_->settled());
+}
+
+void EngineRun::next_stream() {
+  const Background::Stream stream = background_->next();
+  world_.at(start_ + stream.at, [this, stream] {
+    if (!background_) return;
+    world_.network().send_background(others_[stream.from]->index(), others_[stream.to]->index(),
+                                     spec_.background.size);
+    next_stream();
+  });
+}
+
+void EngineRun::begin() {
+  Fabric& fabric = world_.network().fabric();
+  fabric.reset_traffic();
+  timeline_ = std::make_unique<Timeline>(2 * fabric.topology().levels(), world_.now());
+  fabric.set_timeline(timeline_.get());
+  for (size_t c = 0; c < kCounterCount; c++) {
+    counted_.push_back(world_.total(group_, static_cast<Counter>(c)));
+  }
+  for (Member m = 0; m < world_.size(group_); m++) {
+    frames_.push_back(world_.group(group_, m).count(Counter::frames_sent));
+  }
+  events_ = world_.network().events();
+  if (watch_.meter == nullptr) return;
+  watch_.meter->reset_peaks();
+  for (uint32_t r = 0; r < spec_.all_ranks(); r++) idle_ += watch_.meter->held(r);
+  idle_ /= spec_.all_ranks();
+}
+
+void EngineRun::post() {
+  std::vector<Nanos> late(spec_.all_ranks(), 0);
+  for (const LateRank& l : spec_.late) late[l.rank] = l.by;
+  outcomes_.resize(spec_.ops.size());
+  for (size_t i = 0; i < spec_.ops.size(); i++) {
+    Operation op;
+    op.kind = kind_of(spec_.ops[i]);
+    op.id = i + 1;
+    op.bytes = block_of(spec_, spec_.ops[i]);
+    op.root = static_cast<Member>(spec_.root);
+    op.how.element = spec_.type;
+    outcomes_[i].resize(spec_.all_ranks());
+    for (Member m = 0; m < spec_.all_ranks(); m++) {
+      auto call = [this, i, m, op] { outcomes_[i][m] = world_.post(group_, m, op); };
+      if (late[m] == 0) {
+        call();
+      } else {
+        world_.at(start_ + late[m], call);
+      }
+    }
+  }
+}
+
+// Asked between events, so it goes on where it has stopped.
+bool EngineRun::over() {
+  if (watch_.progress && --until_report_ == 0) {
+    until_report_ = kBetweenReports;
+    watch_.progress(world_.now() - start_, done());
+  }
+  for (const size_t ranks = spec_.all_ranks(); over_ < ranks * outcomes_.size(); over_++) {
+    const auto& outcome = outcomes_[over_ / ranks][over_ % ranks];
+    if (!outcome || !outcome->over()) return false;
+  }
+  return true;
+}
+
+// By what has come to hosts, of what must.
+double EngineRun::done() const {
+  const double bytes = static_cast<double>(bound_of(spec_)) / 1e9 * spec_.net.rate *
+                       spec_.net.topology.planes * spec_.hosts;
+  Fabric& fabric = const_cast<World&>(world_).network().fabric();
+  const Topology& topology = fabric.topology();
+  uint64_t came = 0;
+  for (HostId h = 0; h < topology.hosts(); h++) {
+    for (unsigned plane = 0; plane < topology.planes(); plane++) {
+      came += fabric.traffic()[Topology::reverse(topology.host_link(plane, h))].all().bytes;
+    }
+  }
+  return std::min(1.0, static_cast<double>(came) / bytes);
+}
+
+Status EngineRun::wrong() const {
+  for (const auto& operation : outcomes_) {
+    for (const auto& outcome : operation) {
+      if (outcome->good()) continue;
+      const std::string rank = "rank " + std::to_string(outcome->member);
+      return outcome->status.ok() ? Status(Code::kInternal, rank + ": " + outcome->wrong)
+                                  : outcome->status.with_context(rank);
+    }
+  }
+  return {};
+}
+
+Status EngineRun::run() {
+  if (Status made = make(); !made.ok()) return made;
+  set_link_faults(spec_, world_.network().fabric());
+  if (spec_.background.load > 0) start_background();
+  start_ = world_.now();
+  begin();
+  post();
+  if (!world_.run([&] { return over(); }, spec_.limit)) {
+    return Status(Code::kTimeout, "not done after " + seconds_text(spec_.limit) +
+                                      " of virtual time; limit= allows more");
+  }
+  if (Status status = wrong(); !status.ok()) return status;
+  const bool others = background_ != nullptr;
+  background_.reset();
+  if (!others) (void)world_.run([] { return false; }, kAfterwards);
+  return {};
+}
+
+OpResult EngineRun::result() {
+  OpResult result;
+  for (size_t i = 0; i < spec_.ops.size(); i++) {
+    OpTimes& op = result.ops.emplace_back();
+    op.op = spec_.ops[i];
+    op.bound = bound_of(spec_);
+    for (const auto& outcome : outcomes_[i]) {
+      op.per_rank.push_back(outcome->done - start_);
+      op.time = std::max(op.time, op.per_rank.back());
+    }
+  }
+  for (Member m = 0; m < world_.size(group_); m++) {
+    const uint64_t sent = world_.group(group_, m).count(Counter::frames_sent) - frames_[m];
+    result.frames.all += sent;
+    if (sent <= result.frames.most) continue;
+    result.frames.most = sent;
+    result.frames.rank = m;
+  }
+  for (size_t c = 0; c < kCounterCount; c++) {
+    const auto counter = static_cast<Counter>(c);
+    const uint64_t times = world_.total(group_, counter) - counted_[c];
+    if (times > 0) result.counters[counter_name(counter)] = times;
+  }
+  result.state_idle = idle_;
+  for (uint32_t r = 0; watch_.meter != nullptr && r < spec_.all_ranks(); r++) {
+    result.state_peak = std::max(result.state_peak, watch_.meter->peak(r));
+  }
+  account_fabric(world_.network().fabric(), start_, &result, hosts_of_aggregators(spec_));
+  result.bin = timeline_->width();
+  result.timeline = timeline_->bins();
+  result.events = world_.network().events() - events_;
+  result.trace_hash = world_.trace_hash();
+  return result;
+}
+
+}  // namespace
+
+Result<OpResult> run_on_engine(const ExperimentSpec& spec, const std::string& algorithm,
+                               const Watch& watch) {
+  if (Status status = check_memory(spec); !status.ok()) return status;
+  Result<WorldSpec> world = world_of(spec, algorithm == "ring");
+  if (!world.ok()) return world.status();
+  EngineRun run(spec, std::move(*world), watch);
+  if (Status status = run.run(); !status.ok()) return status;
+  OpResult result = run.result();
+  result.algorithm = algorithm;
+  return result;
+}
+
+}  // namespace mcast::sim

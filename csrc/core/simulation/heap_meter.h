@@ -1,0 +1,39 @@
+// Who books the heap's bytes to the rank that is being driven: the program does
+// (csrc/bin/heap_meter.cpp), tests need not. Threads: one.
+#pragma once
+
+#include <cstdint>
+
+namespace mcast::sim {
+
+class HeapMeter {
+ public:
+  static constexpr uint32_t kNobody = UINT32_MAX;
+
+  virtual ~HeapMeter() = default;
+  // From now on what is allocated is this rank's, until it is freed by whomever. Returns whose it
+  // was before.
+  virtual uint32_t drive(uint32_t rank) = 0;
+  // Bytes of a rank: now, and the most since reset_peaks().
+  virtual uint64_t held(uint32_t rank) const = 0;
+  virtual uint64_t peak(uint32_t rank) const = 0;
+  virtual void reset_peaks() = 0;
+};
+
+// While it lives.
+class Driving {
+ public:
+  Driving(HeapMeter* meter, uint32_t rank)
+      : meter_(meter), before_(meter == nullptr ? rank : meter->drive(rank)) {}
+  ~Driving() {
+    if (meter_ != nullptr) (void)meter_->drive(before_);
+  }
+  Driving(const Driving&) = delete;
+  Driving& operator=(const Driving&) = delete;
+
+ private:
+  HeapMeter* const meter_;
+  const uint32_t before_;
+};
+
+}  // namespace mcast::sim

@@ -1,0 +1,18 @@
+// Runs schedules of sends on a simulated network: streams over its links, no cost of hosts.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "simulation/experiment.h"
+#include "simulation/schedules/schedule.h"
+
+namespace mcast::sim {
+
+// One schedule for each of the experiment's operations, all at once. An error if they are not done
+// by spec.limit.
+Result<OpResult> run_schedules(const ExperimentSpec& spec,
+                               std::vector<std::unique_ptr<Schedule>> schedules,
+                               const Progress& progress);
+
+}  // namespace mcast::sim

@@ -1,0 +1,56 @@
+// An aggregator's process in a simulated world: the real jobs and stations (csrc/core/service),
+// with a door that is an endpoint of the network and threads that are turns. Threads: one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "service/jobs.h"
+#include "simulation/sim_station.h"
+#include "simulation/sim_thread.h"
+#include "wire/record_stream.h"
+
+namespace mcast::sim {
+
+class SimAggregator final : public SimThread, private service::Links, private StreamSink {
+ public:
+  // `process`: its uid.
+  SimAggregator(const service::Options& options, HostId host, uint64_t process, SimThreads& all,
+                const SimClock& clock, const LaneCosts& costs);
+  ~SimAggregator() override;
+
+  // Where groups ask.
+  PeerId door() const { return static_cast<PeerId>(endpoint_->index()); }
+  // As the product's at SIGTERM: groups are asked to go, and those that are left after `patience`
+  // are left.
+  void end(Nanos patience);
+  // It has ended in order.
+  bool over() const { return over_; }
+  service::Report report() const;
+
+ private:
+  struct Asker {
+    uint32_t host = 0;
+    bool finished = false;  // by us
+    wire::RecordReader in{wire::kMaxAdmission};
+  };
+
+  Nanos act(Nanos now) override;
+  void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
+  void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void keep(service::LinkId) override {}
+  void send(service::LinkId link, const wire::Admission& record) override;
+  void finish(service::LinkId link, Nanos now) override;
+  service::JobSurroundings surroundings(HostId host, uint64_t process, const SimClock& clock,
+                                        const LaneCosts& costs);
+
+  const service::Options options_;
+  std::unique_ptr<SimTransport> endpoint_;
+  std::map<service::LinkId, Asker> askers_;
+  service::Jobs jobs_;
+  Nanos stop_at_ = kNever;
+  bool over_ = false;
+};
+
+}  // namespace mcast::sim

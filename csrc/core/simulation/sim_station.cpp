@@ -1,0 +1,38 @@
+// What service/station_thread.cpp does with a thread. A goodbye is sent behind all frames and needs
+// no further turns.
+#include "simulation/sim_station.h"
+
+#include <utility>
+
+namespace mcast::sim {
+
+SimStation::SimStation(service::StationSpec spec, HostId host, SimThreads& all,
+                       const SimClock& clock, const LaneCosts& costs)
+    : SimThread(all, clock, costs),
+      spec_(std::move(spec)),
+      loop_(spec_, all.attach(host, *this), shown()) {
+  run_as(static_cast<SimTransport&>(loop_.transport()));
+  on_news();
+}
+
+void SimStation::end(Nanos) {
+  told_to_end_ = true;
+  on_news();
+}
+
+service::StationReport SimStation::report() const { return loop_.report(shown()); }
+
+Nanos SimStation::act(Nanos now) {
+  if (finished_) return kNever;
+  if (!told_to_end_) {
+    const bool events = loop_.turn(now);
+    if (!loop_.ended()) return events ? now : loop_.deadline();
+  }
+  loop_.leave();
+  (void)loop_.say_goodbye(now);
+  finished_ = true;
+  spec_.on_end();
+  return kNever;
+}
+
+}  // namespace mcast::sim

@@ -1,0 +1,39 @@
+// As a lane's turns (sim_lane.cpp), without its commands: a planned turn is an event of the
+// network's; one that was planned earlier afterwards is passed over when its time comes.
+#include "simulation/sim_thread.h"
+
+#include <algorithm>
+
+namespace mcast::sim {
+
+void SimThread::plan(Nanos at) {
+  if (killed_ || paused_ || !runs() || at == kNever) return;
+  at = std::max({at, free_at_, all_.network().now()});
+  if (at >= due_) return;
+  due_ = at;
+  all_.network().turn_at(at, number_);
+}
+
+void SimThread::on_news() {
+  // One that is still busy finds it at its next turn.
+  const Nanos now = all_.network().now();
+  plan(now < free_at_ ? free_at_ : now + costs_.wake);
+}
+
+bool SimThread::on_turn() {
+  const Nanos now = all_.network().now();
+  if (due_ != now || killed_ || paused_) return false;
+  due_ = kNever;
+  free_at_ = now + costs_.turn;
+  const Nanos shown_now = clock_.at(now), next = act(shown_now);
+  plan(next <= shown_now ? free_at_ : clock_.when(next));
+  return true;
+}
+
+void SimThread::pause(bool paused) {
+  paused_ = paused;
+  due_ = kNever;
+  if (!paused) on_news();
+}
+
+}  // namespace mcast::sim

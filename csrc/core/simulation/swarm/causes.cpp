@@ -1,0 +1,185 @@
+// How long a fault keeps its rank silent: a pause as long as it is; where datagrams and segments
+// were lost, up to twice as long and a timer of the stream's, since its timers have doubled
+// meanwhile. Silences that follow each other closely may count as one, whosever they are.
+#include "simulation/swarm/causes.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace mcast::sim {
+
+namespace {
+
+constexpr Nanos kStreamTimer = 200 * kMilli;  // FlowOptions::timeout
+constexpr Nanos kApart = 2 * kSecond;         // silences that are further apart are two
+
+struct Silence {
+  Nanos from = 0, to = 0;
+};
+
+Nanos after(Nanos time, Nanos more) { return more > kNever - time ? kNever : time + more; }
+
+Nanos longest_run(std::vector<Silence> all) {
+  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.from < b.from; });
+  Nanos longest = 0, from = 0, to = -kApart;
+  for (const Silence& one : all) {
+    if (one.from > after(to, kApart)) from = one.from;
+    to = std::max(to, one.to);
+    longest = std::max(longest, to - from);
+  }
+  return longest;
+}
+
+// Streams lose segments, and wait for timers then.
+bool loses_segments(const Plan& plan) {
+  const PlannedWorld& w = plan.world;
+  return w.queue != 0 || w.interface != 0 ||
+         std::any_of(plan.faults.begin(), plan.faults.end(),
+                     [](const auto& f) { return f.what == FaultKind::kLoss && f.rate > 0; });
+}
+
+// A packet of each rank at once is more than a queue holds: streams lose whole windows, and timers
+// that run out together meet there again.
+bool meets_in_queues(const Plan& plan) {
+  const uint64_t most = uint64_t{plan.ranks()} * 3000;
+  const PlannedWorld& w = plan.world;
+  return (w.queue != 0 && w.queue < most) || (w.interface != 0 && w.interface < most);
+}
+
+// All ranks probe every group when it is made, and as fast as if links carried 32 MiB/s
+// (protocol/probe.cpp): what that leaves in a link's queue, a ping and its answer wait for, both.
+bool probes_hide_words(const Plan& plan, Nanos patience) {
+  double bytes = 0;
+  for (const PlannedGroup& group : plan.groups) {
+    bytes += static_cast<double>(group.ranks.size() * plan.world.datagram);
+  }
+  return 4 * bytes / plan.world.rate * 1e9 > static_cast<double>(patience);
+}
+
+double worst_loss(const Plan& plan) {
+  double worst = 0;
+  for (const PlannedFault& f : plan.faults) {
+    if (f.what == FaultKind::kLoss) worst = std::max(worst, f.rate * f.burst);
+  }
+  return worst;
+}
+
+void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>& silences) {
+  const auto silent = [&](Nanos length, bool heals) {
+    if (after(fault.at, length) - fault.at > causes.patience / 2) {
+      causes.culprits.insert(fault.rank);
+      causes.return_to_life = causes.return_to_life || heals;
+    } else {
+      silences.push_back({fault.at, fault.at + length});
+    }
+  };
+  const bool heals = fault.length != kNever;
+  const auto cut_off = [&] { silent(heals ? 2 * fault.length + 2 * kStreamTimer : kNever, heals); };
+  switch (fault.what) {
+    case FaultKind::kPause:
+      return silent(fault.length, heals);
+    case FaultKind::kIsolate:
+      return cut_off();
+    case FaultKind::kCut:
+      cut_off();
+      if (causes.culprits.count(fault.rank) == 0) return;
+      // Each misses the other, and multicast carries what either says about that.
+      if (fault.peer != kNoMember) causes.culprits.insert(fault.peer);
+      causes.return_to_life = true;
+      return;
+    case FaultKind::kDelay:  // of a word, its answer, and what is sent again in between
+      silences.push_back({fault.at, fault.at + 8 * fault.much});
+      return;
+    case FaultKind::kKill:
+      causes.culprits.insert(fault.rank);
+      return;
+    case FaultKind::kReset:
+      causes.culprits.insert(fault.rank);
+      causes.culprits.insert(fault.peer);
+      return;
+    case FaultKind::kAbort:
+      causes.aborts = true;
+      return;
+    case FaultKind::kClose:
+      causes.closes = true;
+      return;
+    default:
+      return;
+  }
+}
+
+double bytes_of(const PlannedOp& op, double members) {
+  const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
+  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
+  // What a link carries, and repairs over streams for all from one.
+  return (each ? block * members : block) * members + 4096 * members;
+}
+
+// What may have to run out besides, by a clock of the usual rate: cutoffs and requests; probes that
+// are lost, of a group and of its path; streams that wait for their timers, the longer the longer
+// they were cut off.
+Nanos timers_of(const Plan& plan, Nanos probe_timeout, uint32_t lane) {
+  const PlannedWorld& w = plan.world;
+  Nanos timers = kSecond;
+  bool lossy = w.queue != 0 || w.interface != 0 || w.budget < 500'000 || w.jitter != 0;
+  for (const PlannedFault& f : plan.faults) {
+    if (lane != kNoMember && f.lane != kNoMember && f.lane != lane) continue;
+    lossy = lossy || f.rate > 0 || f.what == FaultKind::kMute;
+    if (f.what == FaultKind::kMute) timers += 4 * kSecond;
+    const bool cuts = f.what == FaultKind::kIsolate || f.what == FaultKind::kCut;
+    if (cuts && f.length != kNever) timers += 2 * f.length + kSecond;
+    if (f.what == FaultKind::kDelay) timers += 8 * f.much;
+    // Requests that are not answered are repeated after up to a second.
+    if (f.what == FaultKind::kForget) timers += 4 * kSecond;
+  }
+  if (lossy) timers += 2 * probe_timeout;
+  if (loses_segments(plan)) timers += 8 * kSecond;
+  return timers;
+}
+
+void note_work(const Plan& plan, Causes& causes) {
+  double bytes = 0, slow = 1;
+  for (const PlannedOp& op : plan.ops) {
+    bytes += bytes_of(op, static_cast<double>(plan.groups[op.group].ranks.size()));
+    causes.last = std::max(causes.last, op.at + (op.late != kNoMember ? op.by : 0));
+    if (op.timeout < 1800 * kSecond) causes.timeouts = true;
+    if (op.odd != kNoMember && op.odd_bytes != op.bytes) causes.mismatches = true;
+  }
+  for (const PlannedGroup& group : plan.groups) causes.last = std::max(causes.last, group.at);
+  for (const PlannedRank& rank : plan.special) slow = std::max(slow, rank.slow);
+  for (const PlannedFault& fault : plan.faults) {
+    causes.last = std::max(causes.last, fault.end() == kNever ? fault.at : fault.end());
+  }
+  const double packets = bytes / static_cast<double>(plan.world.datagram);
+  const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow);
+  const Nanos probe_timeout = config_of(plan).value().probe_timeout;
+  const auto with_timers = [&](uint32_t lane) {
+    const auto waited = static_cast<double>(timers_of(plan, probe_timeout, lane)) / causes.slowest;
+    return static_cast<Nanos>(std::min(model + waited, 1e18));
+  };
+  causes.work = with_timers(kNoMember);
+  for (const uint32_t lane : {0u, 1u}) causes.work_of[lane] = with_timers(lane);
+}
+
+}  // namespace
+
+Causes causes_of(const Plan& plan) {
+  Causes causes;
+  for (const PlannedRank& rank : plan.special) {
+    causes.slowest = std::min(causes.slowest, rank.clock);
+    causes.fastest = std::max(causes.fastest, rank.clock);
+  }
+  causes.limit = config_of(plan).value().liveness_limit;
+  causes.patience = static_cast<Nanos>(static_cast<double>(causes.limit) / causes.fastest);
+  std::vector<Silence> silences;
+  for (const PlannedFault& fault : plan.faults) note_fault(fault, causes, silences);
+  note_work(plan, causes);
+  if (loses_segments(plan)) {
+    causes.vague = causes.patience < 4 * kSecond || worst_loss(plan) > 0.1 || meets_in_queues(plan);
+  }
+  causes.vague = causes.vague || probes_hide_words(plan, causes.patience);
+  if (longest_run(silences) > causes.patience / 2) causes.vague = true;
+  return causes;
+}
+
+}  // namespace mcast::sim

@@ -1,0 +1,67 @@
+// Lets the faults of a plan happen in a world, each at its time, and takes back those that end.
+// Faults of one kind that overlap: the one that began last is in force.
+// Threads: one.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "simulation/swarm/plan.h"
+#include "simulation/world.h"
+
+namespace mcast::sim {
+
+class Faults {
+ public:
+  struct Events {
+    std::function<void(uint32_t rank)> resumed;     // it runs again
+    std::function<void(uint32_t rank)> lost;        // it is dead, or will never run again
+    std::function<void(const PlannedFault&)> call;  // kAbort, kClose: what the program does
+  };
+  // All outlive it, and it the world's last step.
+  Faults(const Plan& plan, World& world, Events events);
+
+  // Plans all of them.
+  void begin();
+  bool paused(uint32_t rank) const { return paused_[rank] > 0; }
+  // Processes that will never be heard again, but live: their users kill them.
+  void kill_the_lost();
+  // The network does what it should from now on.
+  void end();
+  // How often each kind has happened: to packets or frames, else how often it began.
+  std::array<uint64_t, kFaultKinds> happened() const;
+
+ private:
+  void start(size_t fault);
+  void stop(size_t fault);
+  void pause(uint32_t rank, int change);
+  void isolate(uint32_t rank, int change);
+  void mute(const PlannedFault& fault, bool on);
+  void cut(size_t fault, bool on);
+  void reset(const PlannedFault& fault, uint32_t peer, Nanos later);
+  void give_up(size_t fault);
+  void delay_links();
+  void flap(size_t fault, bool on);
+  // What the network does to packets now.
+  void apply();
+  const PlannedFault* in_force(FaultKind kind) const;
+  SimNetwork::Verdict replay(size_t from, size_t to, ConstBytes datagram);
+  bool forgets(ConstBytes frame);
+
+  const Plan& plan_;
+  World& world_;
+  const Events events_;
+  Rng rng_;
+  std::vector<int> paused_, isolated_;             // by rank, how many faults do that
+  std::vector<size_t> active_;                     // in the order of their beginning
+  std::map<std::pair<size_t, size_t>, int> cuts_;  // by endpoints, how many faults do that
+  std::set<size_t> cutting_;                       // and which
+  std::array<uint64_t, kFaultKinds> began_{};      // replay: datagrams
+};
+
+}  // namespace mcast::sim

@@ -1,0 +1,421 @@
+// The laws, one function each, over what a run says of its calls and groups. What may fail, who may
+// be blamed and how long it may take is derived from the plan first (causes.h); each function says
+// where it keeps silent because of that.
+#include "simulation/swarm/laws.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "simulation/swarm/causes.h"
+
+namespace mcast::sim {
+
+namespace {
+
+constexpr uint64_t kMostSpins = 3;
+
+struct Case {
+  const Plan& plan;
+  const RunEnd& run;
+  const Causes causes;
+  std::vector<Finding>& findings;
+
+  void broken(const char* law, const std::string& text) const { findings.push_back({law, text}); }
+  const PlannedOp& op(const CallEnd& call) const { return plan.ops[call.op]; }
+  std::string name(const CallEnd& call) const {
+    return std::string(wire::kind_name(op(call).kind)) + " (op " + std::to_string(call.op) +
+           ") at rank " + std::to_string(call.rank) + ": ";
+  }
+};
+
+std::string ms(Nanos time) { return std::to_string(time / kMilli) + " ms"; }
+
+bool lost(const Case& c, uint32_t rank) {
+  return std::any_of(c.plan.faults.begin(), c.plan.faults.end(), [&](const PlannedFault& f) {
+    return f.rank == rank &&
+           (f.what == FaultKind::kKill || (f.what == FaultKind::kPause && f.length == kNever));
+  });
+}
+
+// ---- bytes, once ----
+
+// No call ends twice; what ends well has the right bytes, and nothing was written beside it. That
+// nobody touches memory after the end shows by the memory: it is not accessible any more.
+void bytes_and_once(const Case& c) {
+  for (const CallEnd& call : c.run.calls) {
+    if (call.ends > 1) c.broken("once", c.name(call) + "ended " + std::to_string(call.ends));
+    if (!call.wrong.empty()) c.broken("bytes", c.name(call) + call.wrong);
+  }
+}
+
+// ---- agreement ----
+
+// Whether the success of this call at `m` needs that `of` has made it: by the data that it gives,
+// or since the end waits for all. Silent about small broadcasts, which end where their data is, and
+// about calls that move nothing.
+bool needs(const PlannedOp& op, Member m, Member of) {
+  if (op.kind == wire::Kind::kBarrier) return true;
+  if ((m == op.odd ? op.odd_bytes : op.bytes) == 0) return false;
+  if (op.kind == wire::Kind::kBroadcast) return of == op.root && m != op.root;
+  if (op.kind == wire::Kind::kReduce) return m == op.root;
+  return true;
+}
+
+// The share of an all_reduce that its ranks own may be empty; then nobody waits for them.
+bool may_be_empty(const PlannedOp& op) {
+  return op.kind == wire::Kind::kReduce || op.kind == wire::Kind::kAllreduce;
+}
+
+void agreement(const Case& c) {
+  for (const CallEnd& one : c.run.calls) {
+    if (one.ends == 0 || !one.status.ok()) continue;
+    for (const CallEnd& other : c.run.calls) {
+      if (other.op != one.op || &other == &one) continue;
+      const PlannedOp& op = c.op(one);
+      if (!needs(op, one.member, other.member)) continue;
+      if (!other.called || other.posted > one.done) {
+        c.broken("agreement", c.name(one) + "succeeded before rank " + std::to_string(other.rank) +
+                                  " called it");
+      }
+      const bool differ = (op.odd == one.member || op.odd == other.member) &&
+                          op.odd_bytes != op.bytes && op.odd_bytes != 0;
+      if (differ && !may_be_empty(op) && other.ends > 0 && other.status.ok() &&
+          needs(op, other.member, one.member)) {
+        c.broken("agreement", c.name(one) + "and at another that called something else: both well");
+      }
+    }
+  }
+}
+
+bool is_barrier(const PlannedOp& op) { return op.kind == wire::Kind::kBarrier; }
+
+// After the first failure of a group at a rank everything fails there: on its lane at once, on the
+// other one after 50 ms (network_open.cpp), by a clock that may be slow, and a command's time. A
+// call that is refused tells of the failure of either lane, a barrier ends when both have. Silent
+// about what a rank refuses because it has closed the group itself.
+void later_calls_fail(const Case& c) {
+  const auto wait = static_cast<Nanos>(static_cast<double>(100 * kMilli) / c.causes.slowest);
+  for (const CallEnd& failed : c.run.calls) {
+    if (failed.ends == 0 || failed.status.ok()) continue;
+    const bool refused = failed.done == failed.posted;
+    if (refused && failed.status.code() == Code::kClosed) continue;
+    const PlannedOp& op = c.op(failed);
+    for (const CallEnd& later : c.run.calls) {
+      const PlannedOp& other = c.op(later);
+      if (other.group != op.group || later.member != failed.member) continue;
+      if (later.ends == 0 || !later.status.ok()) continue;
+      const bool one_lane = !refused && !is_barrier(op) && !is_barrier(other) &&
+                            wire::is_reduction(op.kind) == wire::is_reduction(other.kind);
+      if (later.done <= failed.done + (one_lane ? 0 : wait + c.plan.world.command)) continue;
+      c.broken("agreement", c.name(later) + "ended well after op " + std::to_string(failed.op) +
+                                " of the same group had failed there");
+    }
+  }
+}
+
+// ---- blame ----
+
+bool names(const std::string& text, size_t member) {
+  const std::string word = "rank " + std::to_string(member);
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if (end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0) return true;
+  }
+  return false;
+}
+
+// The reason, without what it says of the operation and its own rank.
+std::string reason_of(const std::string& message) {
+  const size_t limit = message.find("): ");
+  return limit == std::string::npos ? message : message.substr(limit + 3);
+}
+
+bool explained(const Case& c, Code code) {
+  const Causes& causes = c.causes;
+  switch (code) {
+    case Code::kPeerLost:
+      return !causes.nobody_is_lost() || causes.closes;
+    case Code::kTimeout:
+      return causes.timeouts || causes.closes;
+    case Code::kMismatch:
+      return causes.mismatches;
+    case Code::kAborted:
+      return causes.aborts;
+    case Code::kClosed:
+      return causes.closes;
+    default:
+      return false;
+  }
+}
+
+// A group over dead ranks is not made, or given up: `kAborted` then is the runner's own word.
+// Groups that leave early may leave ranks behind that are still told of a failure.
+bool makes_groups_over_the_dead(const Case& c) {
+  return !c.causes.culprits.empty() || c.causes.vague;
+}
+
+void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status) {
+  const Causes& causes = c.causes;
+  if (causes.harmless()) return c.broken("blame", where + "failed: " + status.to_string());
+  const bool given_up = status.code() == Code::kAborted && makes_groups_over_the_dead(c);
+  const bool left = status.code() == Code::kClosed && !causes.harmless();
+  // World::part_made(): what became of its ranks is told where the part is.
+  if (status.code() == Code::kUnavailable && has_parts(c.plan)) return;
+  if (!explained(c, status.code()) && !given_up && !left) {
+    return c.broken("blame", where + "unexplained: " + status.to_string());
+  }
+  // Who it is: only where those who are lost say nothing any more, and nothing else is to blame.
+  if (status.code() != Code::kPeerLost || causes.return_to_life || causes.vague || causes.closes) {
+    return;
+  }
+  const std::vector<uint32_t>& ranks = c.plan.groups[group].ranks;
+  const std::string reason = reason_of(status.message());
+  for (size_t m = 0; m < ranks.size(); m++) {
+    if (causes.culprits.count(ranks[m]) > 0 && names(reason, m)) return;
+  }
+  c.broken("blame", where + "names nobody who is lost: " + status.to_string());
+}
+
+// Nothing fails if all faults heal within half of the patience of the fastest clock; what fails has
+// a cause in the plan; who is lost is one of those that have a fault. Silent about a culprit's own
+// words, and about whom a rank names that hears nobody.
+void blame(const Case& c) {
+  for (const CallEnd& call : c.run.calls) {
+    if (call.ends == 0 || call.status.ok() || c.causes.culprits.count(call.rank) > 0) continue;
+    blame_one(c, c.name(call), c.op(call).group, call.status);
+  }
+  for (size_t g = 0; g < c.run.groups.size(); g++) {
+    const GroupEnd& group = c.run.groups[g];
+    for (size_t m = 0; m < group.making.size(); m++) {
+      const uint32_t rank = c.plan.groups[g].ranks[m];
+      if (group.making[m].ok() || c.causes.culprits.count(rank) > 0) continue;
+      blame_one(c, "making group " + std::to_string(g) + " at rank " + std::to_string(rank) + ": ",
+                static_cast<uint32_t>(g), group.making[m]);
+    }
+  }
+}
+
+// ---- bounded time ----
+
+// Operations of one lane do not wait for the other: where nothing fails, each call ends in time for
+// its bytes after all members have made it, and after the faults that its lane feels.
+void lanes_by_themselves(const Case& c) {
+  const Causes& causes = c.causes;
+  if (!causes.harmless() || causes.timeouts || !c.run.over) return;
+  for (const CallEnd& call : c.run.calls) {
+    const PlannedOp& op = c.op(call);
+    if (call.ends == 0 || is_barrier(op)) continue;
+    const uint32_t lane = wire::is_reduction(op.kind) ? 1 : 0;
+    Nanos from = 0;
+    for (const CallEnd& other : c.run.calls) {
+      if (other.op == call.op) from = std::max(from, other.posted);
+    }
+    for (const PlannedFault& fault : c.plan.faults) {
+      if (fault.lane != kNoMember && fault.lane != lane) continue;
+      from = std::max(from, fault.end() == kNever ? fault.at : fault.end());
+    }
+    if (from == kNever || call.done <= from + causes.work_of[lane]) continue;
+    return c.broken("time", c.name(call) + "ended after " + ms(call.done) + ", expected within " +
+                                ms(from + causes.work_of[lane]) + " by what its lane felt");
+  }
+}
+
+// Everything ends: if nothing fails, in time for its bytes; else when those who are lost have been
+// silent for the liveness limit of the slowest clock, have been asked after for 3 s more, and a
+// group that cannot be made has been given up. Twice the limit: one who closed in order is waited
+// for as long again. Silent about calls that have a limit of their own, half an hour if none.
+void bounded_time(const Case& c) {
+  const Causes& causes = c.causes;
+  if (c.run.busy) return c.broken("time", "more than all events after " + ms(c.run.over_at));
+  for (const CallEnd& call : c.run.calls) {
+    if (call.ends > 0 || lost(c, call.rank)) continue;
+    if (!call.called && !c.run.groups[c.op(call).group].ready.empty()) {
+      const GroupEnd& group = c.run.groups[c.op(call).group];
+      if (group.ready[call.member]) continue;
+    }
+    if (c.run.over) continue;
+    return c.broken("time", c.name(call) + (call.called ? "never ended" : "was never called") +
+                                (c.run.stuck ? ", nothing was left to happen" : ""));
+  }
+  if (!c.run.over) return c.broken("time", "not over, and no call is missing");
+  Nanos most = causes.last + causes.work;
+  if (!causes.harmless()) {
+    const auto patience = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
+    most += static_cast<Nanos>(patience);
+    if (makes_groups_over_the_dead(c)) most += 300 * kSecond;
+  }
+  if (causes.timeouts || causes.vague) return;
+  if (c.run.over_at > most) {
+    c.broken("time", "over after " + ms(c.run.over_at) + ", expected within " + ms(most));
+  }
+  lanes_by_themselves(c);
+}
+
+// ---- bounded memory, quiescence ----
+
+bool has(const Plan& plan, FaultKind kind) {
+  return std::any_of(plan.faults.begin(), plan.faults.end(),
+                     [&](const PlannedFault& f) { return f.what == kind; });
+}
+
+uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 64; }
+
+// Bytes that an operation's roots may send unasked (docs/protocol.md, 5.2), at most.
+uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op) {
+  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
+  const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
+  const uint64_t block = std::max(op.bytes, op.odd_bytes);
+  return roots * std::min({config.eager, c.plan.world.budget / 4 / roots, block});
+}
+
+// What a late rank keeps of it: each chunk has its bookkeeping.
+uint64_t most_staged(const Case& c, const Config& config, const PlannedOp& op) {
+  const uint64_t bytes = unasked_bytes(c, config, op);
+  return bytes + (bytes / chunk_of(c.plan) + c.plan.groups[op.group].ranks.size()) * 96;
+}
+
+// Credit keeps what is on its way to a rank within its queue, however long it does not look. Silent
+// where several groups or parts of one share a queue, where faults make more datagrams than were
+// sent, and where small operations alone, or the least windows, are more than what is left beside
+// the windows; about probes, which are not paced but repeated until everybody has been heard: they
+// fill the queue of a rank that is stopped.
+void overflow(const Case& c, const Config& config) {
+  const PlannedWorld& w = c.plan.world;
+  if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
+  if (has(c.plan, FaultKind::kDuplicate) || has(c.plan, FaultKind::kReplay)) return;
+  const uint64_t members = c.plan.groups[0].ranks.size();
+  uint64_t unasked = 0;
+  for (const PlannedOp& op : c.plan.ops) unasked += unasked_bytes(c, config, op);
+  if (unasked > w.budget / 4 || members * 8 * chunk_of(c.plan) > w.budget / 4) return;
+  c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
+}
+
+// Staging keeps to its setting; and nobody is sent more than it holds, unless a single operation is
+// more than that. Silent about parts of groups, whose operations are others. (What is sent ahead in
+// frames has bounds of its own: who breaks them fails the group, and no plan explains that.)
+void memory(const Case& c) {
+  const Config config = config_of(c.plan).value();
+  overflow(c, config);
+  for (size_t g = 0; g < c.run.groups.size(); g++) {
+    const uint64_t drops = c.run.groups[g].total(Counter::staging_drops);
+    uint64_t most = 0;
+    for (const PlannedOp& op : c.plan.ops) {
+      if (op.group == g) most = std::max(most, most_staged(c, config, op));
+    }
+    if (drops == 0 || config.staging < most || c.run.groups[g].parts) continue;
+    c.broken("memory", std::to_string(drops) + " chunks sent to who could not keep them");
+  }
+  if (c.run.overstaged > 0) {
+    c.broken("memory", std::to_string(c.run.overstaged) + " bytes staged beyond the setting");
+  }
+}
+
+// Silent about ranks whose clocks jump: their timers may run out at once.
+void quiet(const Case& c) {
+  if (c.run.spins > kMostSpins) {
+    c.broken("quiet", "a lane span for " + std::to_string(c.run.spins) + " turns past a deadline");
+  }
+  if (!c.run.over) return;
+  if (c.run.sent_idle > 0 && c.causes.harmless()) {
+    c.broken("quiet", std::to_string(c.run.sent_idle) + " datagrams or frames with nothing to do");
+  }
+  if (!c.run.closed) c.broken("quiet", "a close has not ended");
+  if (c.run.sent_closed > 0) {
+    c.broken("quiet", std::to_string(c.run.sent_closed) + " datagrams or frames after all closes");
+  }
+  if (!c.run.still) c.broken("quiet", "something still happens long after all closes");
+}
+
+// ---- conservation ----
+
+bool all_well(const Case& c) {
+  return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), [](auto& call) {
+           return call.ends == 1 && call.status.ok();
+         });
+}
+
+std::string differ(const std::string& what, uint64_t have, uint64_t want) {
+  return what + ": " + std::to_string(have) + ", expected " + std::to_string(want);
+}
+
+void balance_group(const Case& c, size_t g) {
+  const GroupEnd& group = c.run.groups[g];
+  const std::string where = "group " + std::to_string(g) + ": ";
+  const uint64_t switches = group.total(Counter::path_switches);
+  if (!group.multicast || group.parts || switches > 0) return;
+  const uint64_t members = c.plan.groups[g].ranks.size();
+  const uint64_t placed = group.total(Counter::chunks_placed);
+  if (placed != group.chunks * (members - 1)) {
+    c.broken("balance", where + differ("chunks placed", placed, group.chunks * (members - 1)));
+  }
+  const uint64_t again = group.total(Counter::fetch_timeouts) *
+                         std::min(group.request, std::max<uint64_t>(1, group.chunks));
+  const uint64_t repairs = group.total(Counter::repair_chunks_sent);
+  if (repairs > group.total(Counter::gaps) + again) {
+    c.broken(
+        "balance",
+        where + differ("repair chunks", repairs, group.total(Counter::gaps) + again) + " at most");
+  }
+}
+
+// Where all succeeded and no group has changed its path: every chunk was placed once at every other
+// rank, was sent once and as often again as was counted, every frame was received, and repairs
+// answer losses or requests that timed out. Silent about frames where groups end early, about
+// chunks of groups with parts, and about what is sent where devices gather it late, interfaces
+// refuse it, or a host is cut off.
+void balance(const Case& c) {
+  if (!all_well(c)) return;
+  for (const PlannedGroup& group : c.plan.groups) {
+    if (group.early != 0) return;
+  }
+  uint64_t chunks = 0, sent = 0, received = 0, switches = 0;
+  for (size_t g = 0; g < c.run.groups.size(); g++) {
+    balance_group(c, g);
+    const GroupEnd& group = c.run.groups[g];
+    if (group.multicast) chunks += group.chunks + group.total(Counter::remulticast_chunks);
+    switches += group.total(Counter::path_switches);
+    sent += group.total(Counter::frames_sent);
+    received += group.total(Counter::frames_received);
+  }
+  const uint64_t lost = c.run.count(FaultKind::kForget);
+  if (sent != received + lost)
+    c.broken("balance", differ("frames received", received + lost, sent));
+  const PlannedWorld& w = c.plan.world;
+  const bool exact = w.gathers == 0 && w.interface == 0 && switches == 0 &&
+                     !has(c.plan, FaultKind::kIsolate) && !has(c.plan, FaultKind::kRefuse) &&
+                     !has_parts(c.plan);
+  if (exact && c.run.data_packets != chunks) {
+    c.broken("balance", differ("packets of data", c.run.data_packets, chunks));
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> break_laws(const Plan& plan, const RunEnd& run) {
+  std::vector<Finding> findings;
+  const Case c{plan, run, causes_of(plan), findings};
+  if (run.busy) {
+    bounded_time(c);
+    return findings;
+  }
+  bytes_and_once(c);
+  agreement(c);
+  later_calls_fail(c);
+  blame(c);
+  bounded_time(c);
+  memory(c);
+  quiet(c);
+  balance(c);
+  return findings;
+}
+
+std::string kind_of(const Finding& finding) {
+  std::string kind = finding.law + ": ";
+  for (const char ch : finding.text) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(ch)) != 0;
+    if (!digit) kind += ch;
+  }
+  return kind;
+}
+
+}  // namespace mcast::sim

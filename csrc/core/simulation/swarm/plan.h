@@ -1,0 +1,142 @@
+// A plan of the swarm: a world, its groups, what they are to do and what goes wrong, as data. Its
+// text has one item a line, so that it can be stored, read by people, and made smaller line by
+// line:
+//
+//   world seed=7 hosts=3 rate=1.25e+09 queue=65536
+//   set chunk=1408
+//   rank rank=2 clock=0.1
+//   group ranks=0,1,2
+//   op kind=broadcast bytes=70000 root=1 late=2 by=3ms
+//   fault what=pause rank=1 at=2ms for=500ms
+//
+// A field that is not there has its default. Times are the world's, from its beginning: a number
+// with ns, us, ms or s, or "never". Lines that begin with # say nothing.
+// Threads: data.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/element.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "simulation/world.h"
+#include "wire/descriptor.h"
+
+namespace mcast::sim {
+
+// Hosts, links, interfaces.
+struct PlannedWorld {
+  uint64_t seed = 1;
+  uint32_t hosts = 2, ranks = 1;  // ranks: of each host
+  std::string topology = "star";
+  double rate = 1.25e9;  // bytes per second of each link
+  Nanos delay = 5 * kMicro;
+  uint64_t queue = 0;        // bytes at each port of a switch; 0: no limit
+  uint64_t lossless = 0;     // bytes at which a port stops who feeds it; 0: never
+  uint64_t interface = 0;    // bytes that a transmit queue takes; 0: no limit
+  uint32_t nic_queues = 1;   // of each host
+  uint32_t train = 64;       // most packets that move together
+  uint64_t datagram = 1440;  // largest, bytes
+  uint64_t budget = 1u << 20;
+  uint64_t send_queue = 64 * 1024;
+  uint64_t gathers = 0;  // 1: the device reads payloads where they lie
+  Nanos jitter = 0, wake = 20 * kMicro, command = 0;
+};
+
+// A setting of all ranks (base/config.h).
+struct PlannedSetting {
+  std::string name, value;
+};
+
+// What is special about a rank.
+struct PlannedRank {
+  uint32_t rank = 0;
+  double clock = 1;  // its rate
+  Nanos offset = 0;  // what it shows at first
+  double slow = 1;   // its turns take so many times as long
+};
+
+struct PlannedGroup {
+  std::vector<uint32_t> ranks;
+  Nanos at = 0;
+  uint64_t ring = 0;       // 1: algorithm ring
+  uint64_t callbacks = 0;  // 1: operations are posted by the end of the one before
+  uint64_t early = 0;      // 1: a rank leaves when its operations are over, else with all groups
+};
+
+// A call of all members of a group, in the order of the plan.
+struct PlannedOp {
+  uint32_t group = 0;
+  wire::Kind kind = wire::Kind::kBarrier;
+  uint64_t bytes = 0;
+  uint32_t root = 0;
+  Element element = Element::kInt32;
+  Reduction reduction = Reduction::kSum;
+  Nanos at = 0;  // not before
+  Nanos timeout = 1800 * kSecond;
+  uint32_t late = kNoMember;  // this member calls it later
+  Nanos by = 0;
+  uint32_t odd = kNoMember;  // this member calls it with other bytes
+  uint64_t odd_bytes = 0;
+};
+
+// What goes wrong. Those with a length end by themselves.
+enum class FaultKind : uint8_t {
+  kPause,      // rank: its process does not run
+  kKill,       // rank
+  kIsolate,    // rank: nothing reaches or leaves it
+  kMute,       // multicast of rank does not reach peer, "none": of all, to all; `every`: on and off
+  kReset,      // the connections between rank and peer break; peer learns it `much` later
+  kJump,       // rank's clock jumps ahead by `much`
+  kAbort,      // rank aborts `group`
+  kClose,      // rank closes `group`, whatever is in flight, with `much` of patience
+  kDrop,       // of the multicast datagrams each receiver loses `rate`, in runs of `burst`
+  kLoss,       // of all packets each link loses `rate`, in runs of `burst`
+  kDuplicate,  // `rate` of the datagrams come again, `burst` times, up to `much` later
+  kReorder,    // `rate` of the datagrams come up to `much` later
+  kCorrupt,    // `rate` of the datagrams have a wrong bit
+  kReplay,     // `rate` of the datagrams come again up to `much` later, half with a foreign tag
+  kCut,     // streams between rank and peer, "none": all, of `lane`, "none": both, carry nothing;
+            // `every`: on and off. Longer than the liveness limit: TCP gives them up
+  kDelay,   // packets from and to rank's host, "none": all, take `much` longer at each link
+  kRefuse,  // interfaces refuse `rate` of the trains of multicast: a flush fails
+  kForget,  // `rate` of the requests for repair are lost
+};
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kForget) + 1;
+const char* fault_name(FaultKind kind);
+
+struct PlannedFault {
+  FaultKind what = FaultKind::kPause;
+  Nanos at = 0, length = kNever;  // `for` in the text
+  uint32_t rank = 0, peer = kNoMember;
+  uint32_t group = 0, lane = kNoMember;
+  double rate = 0, burst = 1;
+  Nanos much = 0, every = 0;
+
+  Nanos end() const { return length > kNever - at ? kNever : at + length; }
+};
+
+struct Plan {
+  PlannedWorld world;
+  std::vector<PlannedSetting> settings;
+  std::vector<PlannedRank> special;
+  std::vector<PlannedGroup> groups;
+  std::vector<PlannedOp> ops;
+  std::vector<PlannedFault> faults;
+
+  uint32_t ranks() const { return world.hosts * world.ranks; }
+};
+
+std::string print(const Plan& plan);
+// The plan, or the first line that is wrong and why. What it gives can be carried out.
+Result<Plan> parse(std::string_view text);
+// Whether a plan can be carried out: one line.
+Status check(const Plan& plan);
+// Its settings.
+Result<Config> config_of(const Plan& plan);
+// Some of its groups may have parts: rails and groups of hosts, or subgroups.
+bool has_parts(const Plan& plan);
+
+}  // namespace mcast::sim

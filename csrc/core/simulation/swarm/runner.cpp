@@ -1,0 +1,468 @@
+// Every member of a group has a script: the group's operations, in order, each called when its time
+// has come, when the one before has been called (or has ended), and while the process runs. What a
+// dead or for ever stopped rank would still do is not waited for.
+#include "simulation/swarm/runner.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "collective/plan.h"
+#include "simulation/swarm/faults.h"
+
+namespace mcast::sim {
+
+namespace {
+
+constexpr Nanos kRunLimit = 1200 * kSecond;   // until all calls are over
+constexpr uint64_t kMostEvents = 50'000'000;  // a plan needs some 100,000; the same
+constexpr Nanos kMakeLimit = 300 * kSecond;   // until a group is given up that is not made
+constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: then all timers have run out
+constexpr Nanos kEarlyLinger = 6000 * kSecond;  // of who leaves early: until all is confirmed
+constexpr Nanos kStillLimit = 900 * kSecond;    // until nothing is left to happen
+constexpr uint64_t kRequestBytes = 256 << 10;   // chunks that a Fetch asks for
+
+WorldSpec spec_of(const Plan& plan) {
+  const PlannedWorld& w = plan.world;
+  WorldSpec spec;
+  spec.hosts = w.hosts;
+  spec.ranks = w.ranks;
+  spec.seed = spec.net.seed = w.seed;
+  SimFabric fabric;
+  fabric.links.topology = TopologySpec::parse(w.topology, w.hosts).value();
+  fabric.links.seed = w.seed;
+  PortSpec port;
+  port.rate = w.rate;
+  port.delay = static_cast<double>(w.delay);
+  fabric.links.host_up = port;
+  port.queue = static_cast<double>(w.queue);
+  port.pause = static_cast<double>(w.lossless);
+  port.resume = port.pause / 2;
+  fabric.links.host_down = fabric.links.inner = port;
+  fabric.links.nic_queues = w.nic_queues;
+  fabric.links.nic_limit = w.interface;
+  fabric.train = w.train;
+  spec.net.fabric = fabric;
+  spec.net.max_datagram = w.datagram;
+  spec.net.receive_budget = w.budget;
+  spec.net.send_queue = w.send_queue;
+  spec.net.jitter = w.jitter;
+  if (w.gathers != 0) spec.net.gather_from = 1;
+  spec.config = config_of(plan).value();
+  spec.config.debug = "off";
+  spec.ledgers = plan.ranks() > 64;
+  spec.costs.wake = w.wake;
+  spec.costs.command = w.command;
+  spec.clock = [&plan](uint32_t rank) {
+    for (const PlannedRank& r : plan.special) {
+      if (r.rank == rank) return SimClock(r.offset, r.clock);
+    }
+    return SimClock(0, 1);
+  };
+  spec.costs_of = [&plan, costs = spec.costs](uint32_t rank) {
+    LaneCosts mine = costs;
+    for (const PlannedRank& r : plan.special) {
+      if (r.rank != rank || r.slow <= 1) continue;
+      mine.turn = static_cast<Nanos>(static_cast<double>(mine.turn) * r.slow);
+      mine.per_datagram = 200 * r.slow;
+    }
+    return mine;
+  };
+  return spec;
+}
+
+class PlanRun {
+ public:
+  explicit PlanRun(const Plan& plan)
+      : plan_(plan),
+        faults_(plan, world_,
+                {[this](uint32_t rank) { resume(rank); }, [this](uint32_t rank) { drop(rank); },
+                 [this](const PlannedFault& fault) { on_call(fault); }}),
+        world_(spec_of(plan)) {}
+
+  RunEnd run();
+
+ private:
+  // What one member of a group still has to do.
+  struct Script {
+    uint32_t rank = 0;
+    std::vector<uint32_t> ops;  // in the plan
+    size_t next = 0;            // of `ops`
+    size_t left = 0;            // that have not ended
+    bool ready = false, dropped = false, in_flight = false;
+    uint32_t closing = 0;  // its group and the parts of it that are being closed
+    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of those that were called
+  };
+  struct Running {
+    World::GroupId id = 0;
+    bool begun = false;
+    std::vector<Script> members;
+  };
+
+  void prepare();
+  void make(size_t g);
+  void give_up(size_t g);
+  void on_ready(size_t g, Member m);
+  void advance(size_t g, Member m);
+  void call(size_t g, Member m);
+  void on_end(size_t g, Member m);
+  void close(size_t g, Member m, Nanos limit);
+  std::vector<std::pair<World::GroupId, Member>> parts_of(size_t g, Member m) const;
+  void drop(Script& script);
+  void drop(uint32_t rank);
+  void resume(uint32_t rank);
+  void on_call(const PlannedFault& fault);
+  void look_at_staging(size_t g, Member m);
+  template <typename Act>
+  void at_all(uint32_t rank, Act act);
+
+  void wait_idle();
+  void close_all();
+  void note_calls();
+  void note_group(size_t g);
+  uint64_t sent() const;
+  Nanos scaled(Nanos time) const {
+    return static_cast<Nanos>(static_cast<double>(time) / slowest_);
+  }
+
+  const Plan& plan_;
+  RunEnd end_;
+  std::vector<Running> groups_;
+  size_t left_ = 0;      // calls that are waited for
+  uint64_t before_ = 0;  // datagrams of data that overflowed before the last group was made
+  size_t closing_ = 0;   // closes that are waited for
+  Nanos healed_ = 0;     // when the last fault that ends has ended
+  double slowest_ = 1;
+  bool ended_ = false;  // what a world tells that is being taken apart is no news
+  Faults faults_;
+  World world_;  // goes first: its end still calls back
+};
+
+void PlanRun::prepare() {
+  // Faults are of all lanes of a rank, so they must be there.
+  const auto subgroups = static_cast<uint32_t>(world_.spec().config.subgroups);
+  for (uint32_t rank = 0; subgroups > 1 && rank < plan_.ranks(); rank++) {
+    (void)world_.lane(rank, LaneId::kMulticast, subgroups);
+  }
+  for (const PlannedGroup& group : plan_.groups) {
+    Running& running = groups_.emplace_back();
+    for (const uint32_t rank : group.ranks) running.members.emplace_back().rank = rank;
+  }
+  for (uint32_t i = 0; i < plan_.ops.size(); i++) {
+    for (Script& script : groups_[plan_.ops[i].group].members) {
+      script.ops.push_back(i);
+      script.left++;
+      left_++;
+    }
+  }
+  for (size_t g = 0; g < groups_.size(); g++) {
+    world_.at(plan_.groups[g].at, [this, g] { make(g); });
+  }
+  for (const PlannedRank& rank : plan_.special) slowest_ = std::min(slowest_, rank.clock);
+  for (const PlannedFault& fault : plan_.faults) {
+    if (fault.end() != kNever) healed_ = std::max(healed_, fault.end());
+  }
+}
+
+// ---- groups ----
+
+// Where a rank is dead its record never comes, and nobody makes the group.
+void PlanRun::make(size_t g) {
+  Running& running = groups_[g];
+  for (const Script& script : running.members) {
+    if (!world_.killed(script.rank)) continue;
+    for (Script& one : running.members) drop(one);
+    return;
+  }
+  running.id = world_.groups();
+  running.begun = true;
+  Config config = world_.spec().config;
+  if (plan_.groups[g].ring != 0) config.algorithm = "ring";
+  world_.make_group(plan_.groups[g].ranks, &config, [this, g](Member m) { on_ready(g, m); });
+  world_.at(world_.now() + kMakeLimit, [this, g] { give_up(g); });
+}
+
+// As the creation of a group does when its time is over.
+void PlanRun::give_up(size_t g) {
+  for (Member m = 0; m < groups_[g].members.size(); m++) {
+    const Script& script = groups_[g].members[m];
+    if (script.ready || world_.killed(script.rank)) continue;
+    world_.group(groups_[g].id, m).abort("the group was not made in time");
+    for (const auto& [part, member] : parts_of(g, m)) {
+      world_.group(part, member).abort("the group was not made in time");
+    }
+    // Where others have their parts to make, nobody tells it so.
+    drop(groups_[g].members[m]);
+  }
+}
+
+std::vector<std::pair<World::GroupId, Member>> PlanRun::parts_of(size_t g, Member m) const {
+  std::vector<std::pair<World::GroupId, Member>> mine;
+  for (const World::GroupId part : world_.parts(groups_[g].id)) {
+    for (Member i = 0; i < world_.size(part); i++) {
+      if (world_.rank(part, i) == groups_[g].members[m].rank) mine.emplace_back(part, i);
+    }
+  }
+  return mine;
+}
+
+void PlanRun::on_ready(size_t g, Member m) {
+  Script& script = groups_[g].members[m];
+  script.ready = true;
+  before_ = world_.network().totals().overflowed_data;
+  if (!world_.making(groups_[g].id, m).ok()) return drop(script);
+  advance(g, m);
+}
+
+// ---- calls ----
+
+void PlanRun::advance(size_t g, Member m) {
+  Script& script = groups_[g].members[m];
+  while (script.ready && !script.dropped && script.next < script.ops.size() &&
+         !faults_.paused(script.rank)) {
+    const PlannedOp& op = plan_.ops[script.ops[script.next]];
+    const Nanos due = op.at + (op.late == m ? op.by : 0);
+    if (due > world_.now()) return world_.at(due, [this, g, m] { advance(g, m); });
+    if (plan_.groups[g].callbacks != 0 && script.in_flight) return;
+    call(g, m);
+  }
+}
+
+void PlanRun::call(size_t g, Member m) {
+  Script& script = groups_[g].members[m];
+  const uint32_t index = script.ops[script.next++];
+  const PlannedOp& planned = plan_.ops[index];
+  Operation op;
+  op.kind = planned.kind;
+  op.id = index + 1;
+  op.bytes = planned.odd == m ? planned.odd_bytes : planned.bytes;
+  op.root = static_cast<Member>(planned.root);
+  op.how = {planned.element, planned.reduction, 1};
+  op.timeout = planned.timeout;
+  script.in_flight = true;
+  const auto outcome = world_.post(groups_[g].id, m, op, [this, g, m](const Outcome& one) {
+    if (one.ends == 1) on_end(g, m);
+  });
+  script.outcomes.push_back(outcome);
+  if (outcome->over()) on_end(g, m);  // it was refused
+}
+
+void PlanRun::on_end(size_t g, Member m) {
+  if (ended_) return;
+  Script& script = groups_[g].members[m];
+  script.in_flight = false;
+  look_at_staging(g, m);
+  if (script.dropped) return;
+  script.left--;
+  left_--;
+  if (plan_.groups[g].callbacks != 0) advance(g, m);
+  if (script.left > 0 || plan_.groups[g].early == 0) return;
+  world_.at(world_.now() + 10 * kMicro, [this, g, m] { close(g, m, kEarlyLinger); });
+}
+
+void PlanRun::look_at_staging(size_t g, Member m) {
+  std::vector<std::pair<World::GroupId, Member>> all = parts_of(g, m);
+  all.emplace_back(groups_[g].id, m);
+  for (const auto& [group, member] : all) {
+    for (const LaneId id : kBothLanes) {
+      const GroupCore* const core = world_.core(group, member, id);
+      if (core == nullptr || core->staged_bytes() <= core->params().staging) continue;
+      end_.overstaged = std::max(end_.overstaged, core->staged_bytes() - core->params().staging);
+    }
+  }
+}
+
+void PlanRun::drop(Script& script) {
+  if (std::exchange(script.dropped, true)) return;
+  left_ -= script.left;
+}
+
+template <typename Act>
+void PlanRun::at_all(uint32_t rank, Act act) {
+  for (size_t g = 0; g < groups_.size(); g++) {
+    for (Member m = 0; m < groups_[g].members.size(); m++) {
+      if (groups_[g].members[m].rank == rank) act(g, m);
+    }
+  }
+}
+
+// A dead process closes nothing either.
+void PlanRun::drop(uint32_t rank) {
+  at_all(rank, [&](size_t g, Member m) {
+    Script& script = groups_[g].members[m];
+    drop(script);
+    closing_ -= std::exchange(script.closing, 0);
+  });
+}
+
+void PlanRun::resume(uint32_t rank) {
+  at_all(rank, [&](size_t g, Member m) { advance(g, m); });
+}
+
+void PlanRun::on_call(const PlannedFault& fault) {
+  at_all(fault.rank, [&](size_t g, Member m) {
+    const Script& script = groups_[g].members[m];
+    if (g != fault.group || !script.ready || script.dropped) return;
+    if (fault.what == FaultKind::kAbort) {
+      world_.group(groups_[g].id, m).abort("as planned");
+    } else {
+      close(g, m, fault.much);
+    }
+  });
+}
+
+// ---- the end ----
+
+// Parts after the whole, as an engine does.
+void PlanRun::close(size_t g, Member m, Nanos limit) {
+  Script& script = groups_[g].members[m];
+  if (script.closing > 0 || world_.killed(script.rank)) return;
+  std::vector<std::pair<World::GroupId, Member>> all{{groups_[g].id, m}};
+  for (const auto& part : parts_of(g, m)) all.push_back(part);
+  script.closing = static_cast<uint32_t>(all.size());
+  closing_ += all.size();
+  for (const auto& [group, member] : all) {
+    world_.group(group, member).begin_close(limit, false, [this, g, m](const Status&) {
+      uint32_t& closing = groups_[g].members[m].closing;
+      closing_ -= closing > 0 ? 1 : 0;
+      closing -= closing > 0 ? 1 : 0;
+    });
+  }
+}
+
+uint64_t PlanRun::sent() const {
+  const SimNetwork::Totals& totals = const_cast<World&>(world_).network().totals();
+  return totals.datagrams_sent + totals.frames;
+}
+
+void PlanRun::wait_idle() {
+  const auto never = [] { return false; };
+  world_.run(never, scaled(kIdle));
+  const uint64_t before = sent();
+  world_.run(never, kIdle);
+  end_.sent_idle = sent() - before;
+}
+
+void PlanRun::close_all() {
+  faults_.kill_the_lost();
+  for (uint32_t rank = 0; rank < plan_.ranks(); rank++) {
+    if (world_.killed(rank)) drop(rank);
+  }
+  const Nanos linger = world_.spec().config.linger;
+  for (size_t g = 0; g < groups_.size(); g++) {
+    for (Member m = 0; groups_[g].begun && m < groups_[g].members.size(); m++) close(g, m, linger);
+  }
+  end_.closed = world_.run([&] { return closing_ == 0; }, scaled(linger + kIdle));
+  faults_.end();
+  world_.run([&] { return world_.standstill(); }, scaled(kIdle));
+  const uint64_t before = sent();
+  world_.run([&] { return world_.standstill(); }, kStillLimit);
+  end_.sent_closed = sent() - before;
+  end_.still = world_.standstill();
+}
+
+void PlanRun::note_calls() {
+  for (const Running& running : groups_) {
+    for (Member m = 0; m < running.members.size(); m++) {
+      const Script& script = running.members[m];
+      for (size_t k = 0; k < script.ops.size(); k++) {
+        CallEnd& call = end_.calls.emplace_back();
+        call.op = script.ops[k];
+        call.member = m;
+        call.rank = script.rank;
+        if (k >= script.outcomes.size()) continue;
+        const Outcome& outcome = *script.outcomes[k];
+        call.called = true;
+        call.ends = outcome.ends;
+        call.status = outcome.status;
+        call.wrong = outcome.wrong;
+        call.posted = outcome.posted;
+        call.done = outcome.done;
+      }
+    }
+  }
+}
+
+void PlanRun::note_group(size_t g) {
+  const Running& running = groups_[g];
+  GroupEnd& end = end_.groups[g];
+  end.multicast = running.begun;
+  end.parts = running.begun && !world_.parts(running.id).empty();
+  for (size_t c = 0; running.begun && c < kCounterCount; c++) {
+    end.counters[c] = world_.total(running.id, static_cast<Counter>(c));
+  }
+  for (Member m = 0; running.begun && m < running.members.size(); m++) {
+    end.ready.push_back(running.members[m].ready);
+    end.making.push_back(world_.making(running.id, m));
+    const GroupCore* const core = world_.core(running.id, m, LaneId::kMulticast);
+    const GroupCore* const other = world_.core(running.id, m, LaneId::kReduce);
+    end.multicast = end.multicast && core != nullptr && core->path() == Path::kMulticast;
+    end.failure.push_back(core != nullptr && core->failed()     ? core->failure().message()
+                          : other != nullptr && other->failed() ? other->failure().message()
+                                                                : "");
+    if (m > 0 || core == nullptr) continue;
+    end.request = std::max<uint64_t>(1, kRequestBytes / core->params().agreed.chunk);
+    for (const uint32_t index : running.members[m].ops) {
+      const PlannedOp& op = plan_.ops[index];
+      wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
+      if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
+      if (wire::is_reduction(op.kind)) {
+        d.element = static_cast<uint8_t>(op.element);
+        d.reduction = static_cast<uint8_t>(op.reduction);
+      }
+      const mcast::Plan plan = make_plan(d, core->params().agreed, element_size(op.element));
+      end.chunks += uint64_t{plan.chunks} * plan.roots;
+    }
+  }
+}
+
+RunEnd PlanRun::run() {
+  prepare();
+  faults_.begin();
+  const auto busy = [&] { return world_.network().events() > kMostEvents; };
+  world_.run([&] { return left_ == 0 || busy(); }, kRunLimit);
+  end_.over = left_ == 0;
+  end_.overflowed = world_.network().totals().overflowed_data - before_;
+  end_.busy = busy();
+  end_.stuck = !end_.over && world_.standstill();
+  end_.over_at = world_.now();
+  if (end_.busy) {
+    ended_ = true;
+    return std::move(end_);
+  }
+  if (healed_ > world_.now()) {
+    world_.run([&] { return world_.now() >= healed_; }, healed_ - world_.now());
+  }
+  wait_idle();
+  end_.groups.resize(groups_.size());
+  for (size_t g = 0; g < groups_.size(); g++) note_group(g);
+  // What has not ended is to be seen as it is, not as the close makes it.
+  if (!end_.over) note_calls();
+  close_all();
+  if (end_.over) note_calls();
+  Fabric& fabric = world_.network().fabric();
+  for (HostId host = 0; host < plan_.world.hosts; host++) {
+    const LinkId link = fabric.topology().host_link(0, host);
+    end_.data_packets +=
+        fabric.traffic()[link].of[static_cast<size_t>(TrafficClass::kData)].packets;
+  }
+  for (const Running& running : groups_) {
+    for (size_t c = 0; running.begun && c < kCounterCount; c++) {
+      end_.reached[c] += world_.total(running.id, static_cast<Counter>(c));
+    }
+  }
+  end_.happened = faults_.happened();
+  end_.hash = world_.trace_hash();
+  end_.events = world_.network().events();
+  end_.turns = world_.turns();
+  end_.spins = world_.most_spins();
+  end_.time = world_.now();
+  ended_ = true;
+  return std::move(end_);
+}
+
+}  // namespace
+
+RunEnd carry_out(const Plan& plan) { return PlanRun(plan).run(); }
+
+}  // namespace mcast::sim

@@ -1,0 +1,64 @@
+// Carries out a plan: makes its world and groups, has every rank make its calls in order, lets the
+// faults happen, waits until all is over, closes the groups, and waits until nothing happens any
+// more. Says what became of everything; whether that is right is for laws.h.
+// Threads: one. Equal plans give equal runs.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/counters.h"
+#include "simulation/swarm/plan.h"
+
+namespace mcast::sim {
+
+// Of one call at one member.
+struct CallEnd {
+  uint32_t op = 0;  // in the plan
+  Member member = 0;
+  uint32_t rank = 0;
+  bool called = false;  // else its rank never came to it
+  int ends = 0;         // how often it ended
+  Status status;
+  std::string wrong;  // of its bytes
+  Nanos posted = kNever, done = kNever;
+};
+
+// Of one group.
+struct GroupEnd {
+  std::vector<Status> making;                      // by member: what became of its making
+  std::vector<bool> ready;                         // who knows that
+  std::vector<std::string> failure;                // by member, before the end; "" where it stands
+  std::array<uint64_t, kCounterCount> counters{};  // of all members, before the groups are closed
+  bool multicast = false;                          // the path of all of them
+  bool parts = false;                              // it has rails, host groups or subgroups
+  uint64_t chunks = 0;                             // of the streams of all its operations
+  uint64_t request = 1;                            // chunks that one request for repair may name
+  uint64_t total(Counter counter) const { return counters[static_cast<size_t>(counter)]; }
+};
+
+struct RunEnd {
+  uint64_t hash = 0, events = 0, turns = 0, spins = 0;
+  // All calls of ranks that live have ended; if not, whether anything was left to happen.
+  bool over = false, stuck = false;
+  bool busy = false;    // it was given up after far too many events: nothing below is known
+  bool closed = false;  // so have all closes
+  bool still = false;   // and then nothing was left to happen, in bounded time
+  Nanos over_at = 0, time = 0;
+  uint64_t sent_idle = 0;     // datagrams and frames, 10 s after the last end, with all groups open
+  uint64_t sent_closed = 0;   // the same after the last close
+  uint64_t data_packets = 0;  // that hosts have sent
+  uint64_t overflowed = 0;    // of data, that found a receiver's queue full, once groups were made
+  size_t overstaged = 0;      // bytes kept beyond the setting `staging`, at most
+  std::vector<CallEnd> calls;
+  std::vector<GroupEnd> groups;
+  std::array<uint64_t, kCounterCount> reached{};  // counters, up to the end
+  std::array<uint64_t, kFaultKinds> happened{};   // how often each kind of fault did
+  uint64_t count(FaultKind kind) const { return happened[static_cast<size_t>(kind)]; }
+};
+
+// The plan can be carried out (check()).
+RunEnd carry_out(const Plan& plan);
+
+}  // namespace mcast::sim

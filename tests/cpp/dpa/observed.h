@@ -1,0 +1,31 @@
+// The kernel compiled so that each announcement is looked at as it is made. In a header of its own:
+// the names are those that CMakeLists.txt gives it.
+#pragma once
+
+#include <functional>
+
+#include "dpa.h"
+
+struct nic;
+
+extern "C" {
+int dpa_observed_receive_header(dpa_worker* worker);
+int dpa_observed_receive_immediate(dpa_worker* worker);
+int dpa_observed_receive_placed(dpa_worker* worker);
+int dpa_observed_send_header(dpa_sender* sender);
+int dpa_observed_send_immediate(dpa_sender* sender);
+}
+
+namespace mcast::dpa {
+
+// While it lives, the observed kernel's announcements go to this NIC, and then to `also`, which
+// sees the kernel in the middle of a call. One at a time.
+class Observing {
+ public:
+  explicit Observing(nic* nic, std::function<void()> also = {});
+  ~Observing();
+  Observing(const Observing&) = delete;
+  Observing& operator=(const Observing&) = delete;
+};
+
+}  // namespace mcast::dpa

@@ -1,0 +1,40 @@
+// What is counted: a worker that is always busy, and its edges. The same on every machine, and so
+// is the memory that it leaves. Freestanding.
+#pragma once
+
+#include <stdint.h>
+
+#include "rig.h"
+#include "send_rig.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SCENARIOS = 9, SCENARIO_CHUNKS = 512 };
+
+struct scenario_memory {
+  struct rig rig;
+  struct send_rig send;
+};
+
+// Calls the kernel once; returns what the call cost.
+struct scenario_call {
+  uint64_t (*receive)(rig_kernel kernel, struct dpa_worker* worker, int* result);
+  uint64_t (*send)(send_kernel kernel, struct dpa_sender* sender, int* result);
+};
+
+struct scenario_result {
+  const char* name;
+  const char* broken;  // a rule, or what was not as expected; null: nothing
+  uint32_t completions, calls;
+  uint64_t cost;    // of all calls
+  uint64_t memory;  // hash of what is left
+};
+
+struct scenario_result scenario_run(uint32_t number, struct scenario_memory* memory,
+                                    const struct scenario_call* call);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,149 @@
+// Groups that an engine of the host carries out: the suite of groups in process passes with them,
+// and what ends (engine, rank) is told to all ranks, by name, in bounded time.
+#include "engine/client_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "engine/clock.h"
+#include "engine_process.h"
+#include "programs.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::shared_ptr<Group> hosted(const EngineProcess& engine, Member rank, uint32_t ranks,
+                              KeyValueStore& store) {
+  return make_group("hosted", rank, ranks, store,
+                    {{"engine", engine.setting()}, {"liveness_limit", "1000"}});
+}
+
+// Some work that is over on all ranks: what comes next disturbs nobody's end of it.
+bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& store) {
+  if (!work(group, 1000, 2)) return false;
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < ranks; r++) keys.push_back("worked." + std::to_string(r));
+  return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
+}
+
+// The suite of groups in process, by this program itself.
+TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) {
+  EngineProcess engine;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    setenv("MCAST_TEST_ENGINE", engine.setting().c_str(), 1);
+    std::string filter = "--gtest_filter=Engine.*";
+    for (int i = 0; i <= 6; i++) {
+      filter += ":Sizes/EngineOps.DeliverExactBytes/" + std::to_string(i);
+    }
+    for (int i = 0; i <= 5; i++) {
+      filter += ":Sizes/EngineReductions.EqualTheSumBesideOtherTraffic/" + std::to_string(i);
+    }
+    // These count what the process of the group has: lanes, descriptors, salts.
+    filter += "-Engine.ReInitLeaksNothing:Engine.JobsDiffer*";
+    execl("/proc/self/exe", "mcast_test_engine", "--gtest_brief=1", filter.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(ClientGroup, AKilledEngineIsNamed) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine, rank, 2, store);
+    if (!group || !work_together(*group, rank, 2, store)) return false;
+    if (rank == 0) engine.signal(SIGKILL);
+    std::vector<std::byte> data(2 << 20);
+    const Nanos start = monotonic_now();
+    Status status;
+    while ((status = allgather(*group, data)).ok() && monotonic_now() - start < 5 * kSecond) {
+    }
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr("engine of this host (process "));
+    EXPECT_LT(monotonic_now() - start, 2 * kSecond);
+    EXPECT_THAT(barrier(*group).message(), HasSubstr("failed earlier"));
+    return true;
+  }));
+  EXPECT_EQ(engine.end(SIGTERM), -SIGKILL);
+}
+
+TEST(ClientGroup, AStoppedEngineIsNamed) {
+  service::TenantLimits limits;
+  limits.silence = kSecond;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine, rank, 2, store);
+    if (!group || !work_together(*group, rank, 2, store)) return false;
+    if (rank == 0) engine.signal(SIGSTOP);
+    std::vector<std::byte> data(2 << 20);
+    const Nanos start = monotonic_now();
+    Status status;
+    while ((status = allgather(*group, data)).ok() && monotonic_now() - start < 5 * kSecond) {
+    }
+    EXPECT_THAT(status.message(), HasSubstr("has not run for"));
+    EXPECT_LT(monotonic_now() - start, 4 * kSecond);
+    return true;
+  }));
+  engine.signal(SIGCONT);
+}
+
+TEST(ClientGroup, AKilledRankIsNamedByTheOthers) {
+  EngineProcess engine;
+  const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine, rank, 3, store);
+    if (!group || !work_together(*group, rank, 3, store)) return false;
+    if (rank == 1) raise(SIGKILL);
+    std::vector<std::byte> data(3 << 20);
+    const Status status = allgather(*group, data);
+    EXPECT_THAT(status.message(), HasSubstr("rank 1"));
+    EXPECT_THAT(status.message(), HasSubstr("has ended"));
+    return true;
+  });
+  EXPECT_EQ(ends[0].exit_code, 0);
+  EXPECT_EQ(ends[1].signal, SIGKILL);
+  EXPECT_EQ(ends[2].exit_code, 0);
+}
+
+// What a rank has posted ends on the others while its process is stopped.
+TEST(ClientGroup, AStoppedRankServesWhatItHasPosted) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine, rank, 2, store);
+    if (!group || !work_together(*group, rank, 2, store)) return false;
+    constexpr size_t kBlock = 4 << 20;
+    std::vector<std::byte> data(2 * kBlock);
+    fill(data, rank * kBlock, kBlock, 7 + rank);
+    if (rank == 1) {
+      const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
+      const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
+      const Status status = wait_for([&](PostOptions options) {
+        auto posted = group->post_allgather(block(1), {block(0), block(1)}, std::move(options));
+        EXPECT_TRUE(store.set("posted", std::to_string(getpid())).ok());
+        return posted;
+      });
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    } else {
+      const auto posted = store.multi_get({"posted"}, 30 * kSecond);
+      if (!posted.ok()) return false;
+      const pid_t other = std::stoi((*posted)[0]);
+      kill(other, SIGSTOP);
+      const Status status = allgather(*group, data);
+      kill(other, SIGCONT);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_TRUE(holds(data, 0, kBlock, 7) && holds(data, kBlock, kBlock, 8));
+    return barrier(*group).ok() && group->close(5 * kSecond).ok();
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test

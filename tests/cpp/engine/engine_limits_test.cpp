@@ -1,0 +1,256 @@
+// What an engine of the host refuses: clients beyond its limits, by name, and clients that are
+// hostile, of which the jobs beside them notice nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <random>
+#include <vector>
+
+#include "engine/client_link.h"
+#include "engine_process.h"
+#include "ipc/record.h"
+#include "programs.h"
+#include "support/seeds.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+GroupSpec spec_of(const EngineProcess& engine, Member rank, uint32_t ranks) {
+  GroupSpec spec;
+  spec.name = "limited";
+  spec.rank = rank;
+  spec.size = ranks;
+  spec.timeout = 20 * kSecond;
+  auto config = Config::resolve({{"engine", engine.setting()}, {"shared_memory", "off"}}, {});
+  if (config.ok()) spec.config = *config;
+  return spec;
+}
+
+TEST(EngineLimits, Groups) {
+  service::TenantLimits limits;
+  limits.groups = 1;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto first = store.scoped("a"), second = store.scoped("b"), third = store.scoped("c");
+    auto made = Engine::instance().create_group(spec_of(engine, rank, 2), first);
+    if (!made.ok()) return false;
+    const auto refused = Engine::instance().create_group(spec_of(engine, rank, 2), second);
+    EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
+    EXPECT_THAT(refused.status().message(), HasSubstr("engine's limit of 1 groups"));
+    EXPECT_TRUE(work(**made, 1000, 2));
+    EXPECT_TRUE((*made)->close(5 * kSecond).ok());
+    made = Status(Code::kClosed, "");  // its place is free
+    auto again = Engine::instance().create_group(spec_of(engine, rank, 2), third);
+    return again.ok() && work(**again, 1000, 2);
+  }));
+}
+
+TEST(EngineLimits, Memory) {
+  service::TenantLimits limits;
+  limits.arenas = uint64_t{40} << 20;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    if (!made.ok()) return false;
+    EXPECT_TRUE(work(**made, 1 << 20, 20));  // spans go back: 40 MiB serve more than 40 MiB
+    std::vector<std::byte> large(size_t{64} << 20);
+    const Status status = broadcast(**made, large, 0);
+    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr("bytes of arenas (--arenas)"));
+    return true;
+  }));
+}
+
+TEST(EngineLimits, OperationsInFlight) {
+  service::TenantLimits limits;
+  limits.operations = 3;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    if (!made.ok()) return false;
+    Group& group = **made;
+    if (rank == 1) {
+      std::vector<std::byte> data(100);
+      const Status status = broadcast(group, data, 0, 20 * kSecond);
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(status.message(), HasSubstr("operations in flight (--operations)"));
+      return store.set("told", "").ok();
+    }
+    // Barriers that rank 1 does not call.
+    std::atomic<int> ended{0};
+    std::atomic<bool> named{false};
+    for (int i = 0; i < 4; i++) {
+      PostOptions options;
+      options.done = [&](const Status& status) {
+        if (status.message().find("3 operations in flight (--operations)") != std::string::npos) {
+          named = true;
+        }
+        ended++;
+      };
+      EXPECT_TRUE(group.post_barrier(std::move(options)).ok());
+    }
+    (void)group.help(
+        LaneId::kMulticast, [&] { return ended == 4; }, monotonic_now() + 20 * kSecond);
+    EXPECT_EQ(ended, 4);
+    EXPECT_TRUE(named);
+    return store.multi_get({"told"}, 30 * kSecond).ok();  // else rank 1 may hear of this one's end
+  }));
+}
+
+TEST(EngineLimits, Clients) {
+  EngineProcess engine({}, 1);
+  expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore&) {
+    auto first = ClientLink::connect(engine.path(), 10 * kSecond);
+    EXPECT_TRUE(first.ok()) << first.status().to_string();
+    const auto second = ClientLink::connect(engine.path(), 10 * kSecond);
+    EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
+    EXPECT_THAT(second.status().message(), HasSubstr("limit of 1 clients of one user"));
+    return true;
+  }));
+}
+
+TEST(EngineLimits, NobodyAnswers) {
+  const auto link = ClientLink::connect("/nonexistent/engine.sock", 100 * kMilli);
+  EXPECT_EQ(link.status().code(), Code::kUnavailable);
+  EXPECT_THAT(link.status().message(), HasSubstr("cannot connect to /nonexistent/engine.sock"));
+}
+
+// A client that keeps no word: its own end of the link, whatever it likes to do with it.
+class Hostile {
+ public:
+  Hostile(const std::string& path, uint64_t seed) : rng_(seed) {
+    auto fd = connect_to(path, SOCK_SEQPACKET);
+    if (fd.ok()) socket_ = LocalSocket(std::move(fd).value());
+  }
+  bool greet() {
+    if (!socket_.valid()) return false;
+    if (rng_() % 16 == 0) return true;  // without Hello
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(ipc::Hello{})), {}, kSecond);
+    Packet packet;
+    pollfd ready{socket_.fd(), POLLIN, 0};
+    (void)::poll(&ready, 1, 10'000);
+    if (socket_.receive(packet, ipc::kMostControl) != LocalSocket::Got::kPacket) return false;
+    if (packet.descriptors.size() != 1) return false;
+    auto memory = Segment::adopt(::dup(packet.descriptors[0].get()), ipc::kLinkBytes, "link");
+    if (!memory.ok()) return false;
+    memory_ = std::move(memory).value();
+    auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
+    writer_ = std::make_unique<ipc::RingWriter>(ipc::RingPlace{
+        &page.submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
+    return true;
+  }
+  // Something that a sound client would not do, or would.
+  void act() {
+    switch (rng_() % 6) {
+      case 0:
+        return message();
+      case 1:
+        if (memory_.data() != nullptr && rng_() % 8 == 0) {
+          memory_.data()[rng_() % sizeof(ipc::LinkPage)] = std::byte(rng_());
+        }
+        return;
+      case 2:
+        if (memory_.data() != nullptr) memory_.data()[rng_() % memory_.size()] = std::byte(rng_());
+        return;
+      default:
+        return record();
+    }
+  }
+
+ private:
+  void message() {
+    using Type = ipc::ControlType;
+    ipc::Control m;
+    switch (rng_() % 6) {
+      case 0:
+        m = ipc::control_of(Type::kArenaAsk, rng_() % 8, ipc::Arena{0, rng_() % (1u << 22)});
+        break;
+      case 1:
+        m = ipc::control_of(rng_() % 8, ipc::GroupAsk{"x", 0, 2, kSecond, {}});
+        break;
+      case 2:
+        m = ipc::control_of(rng_() % 8, ipc::Close{static_cast<uint32_t>(rng_() % 4), 0, true});
+        break;
+      case 3:
+        m = ipc::control_of(rng_() % 8, ipc::StoreAnswer{{}, {"value"}});
+        break;
+      default:
+        m = {static_cast<Type>(rng_() % 70), rng_() % 8, {"1"}};
+        break;
+    }
+    auto bytes = ipc::bytes_of(m);
+    if (rng_() % 3 == 0 && !bytes.empty())
+      bytes[rng_() % bytes.size()] ^= std::byte(1 + rng_() % 255);
+    (void)socket_.send(bytes, {}, 0);
+  }
+  void record() {
+    if (!writer_) return;
+    ipc::PostRecord post;
+    post.group = rng_() % 3;
+    post.sequence = rng_() % 3;
+    post.descriptor.kind = static_cast<wire::Kind>(1 + rng_() % wire::kKindMax);
+    post.descriptor.bytes = rng_() % 4096;
+    post.staged = rng_() % 2 == 0;
+    post.more = rng_() % 8 == 0;
+    for (uint64_t i = rng_() % 4; i > 0; i--) {
+      ipc::add_slice(post.runs, static_cast<ipc::Space>(rng_() % 2 == 0 ? 16 : 0),
+                     static_cast<ipc::Role>(rng_() % 2), rng_() % (1u << 23), rng_() % 8192);
+    }
+    ipc::Submission one = post;
+    if (rng_() % 4 == 0) one = ipc::ReadyRecord{LaneId::kReduce, 1, 0, 0, rng_()};
+    auto bytes = ipc::bytes_of(one);
+    if (rng_() % 3 == 0) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
+    (void)writer_->write(bytes);
+    auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
+    if (ipc::RingWriter::take_sleeper(page.engine_asleep)) {
+      (void)socket_.send(ipc::bytes_of({ipc::ControlType::kLook, 0, {}}), {}, 0);
+    }
+  }
+
+  std::mt19937_64 rng_;
+  LocalSocket socket_;
+  Segment memory_;
+  std::unique_ptr<ipc::RingWriter> writer_;
+};
+
+// Two ranks of a job work, and compare bytes, while a third process attacks their engine.
+TEST(EngineLimits, AHostileClientHarmsNobody) {
+  service::TenantLimits limits;
+  limits.arenas = uint64_t{64} << 20;
+  EngineProcess engine(limits);
+  const Seeds all = seeds(60);
+  expect_all_good(run_ranks(3, 120, [&](Member rank, DirectoryStore& store) {
+    if (rank == 2) {
+      for (const uint64_t seed : all) {
+        Hostile client(engine.path(), seed);
+        if (!client.greet()) continue;
+        for (int i = 0; i < 60; i++) client.act();
+      }
+      return store.set("attacked", "").ok();
+    }
+    auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    if (!made.ok()) return false;
+    int rounds = 0;
+    for (bool over = false; !over; rounds++) {
+      if (!work(**made, 50'000, 1)) return false;
+      if (!reduce_all_ways(**made, 3000, rounds)) return false;
+      // Rank 0 sees the end, and says so.
+      std::vector<std::byte> word(1);
+      if (rank == 0) {
+        const bool last = rounds >= 2 && store.multi_get({"attacked"}, 0).ok();
+        word[0] = std::byte(last ? 1 : 0);
+      }
+      if (!broadcast(**made, word, 0).ok()) return false;
+      over = word[0] == std::byte{1};
+    }
+    EXPECT_GE(rounds, 3);
+    return (*made)->close(5 * kSecond).ok();
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test

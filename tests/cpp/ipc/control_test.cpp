@@ -1,0 +1,148 @@
+// Messages on the control socket: each kind is read as it was written, and refused where something
+// that it must have is missing or cannot be.
+#include "ipc/control.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "support/seeds.h"
+#include "wire/bytes.h"
+
+namespace mcast::ipc {
+namespace {
+
+// Over the socket: as bytes.
+Control sent(const Control& message) {
+  const auto bytes = bytes_of(message);
+  EXPECT_FALSE(bytes.empty());
+  const auto read = parse_control(bytes);
+  EXPECT_TRUE(read);
+  return read.value_or(Control{});
+}
+
+TEST(IpcControl, EachKindIsReadAsItWasWritten) {
+  Hello hello, hello_read;
+  hello.product = "0.9+abc";
+  hello.pid = 4711;
+  hello.salt = UINT64_MAX;
+  hello.local_rank = 3;
+  hello.memory = "map";
+  ASSERT_TRUE(read(sent(control_of(hello)), hello_read));
+  EXPECT_EQ(bytes_of(control_of(hello_read)), bytes_of(control_of(hello)));
+
+  Welcome welcome{1, "0.9", 12, "slots", 1u << 31, 4096, 3 * kSecond}, welcome_read;
+  ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
+  EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
+
+  Verdict verdict;
+  const Status lost(Code::kPeerLost, "rank 3\nis lost");
+  ASSERT_TRUE(read(sent(control_of(ControlType::kClosed, 5, Verdict::of(lost))), verdict));
+  EXPECT_EQ(verdict.status().to_string(), lost.to_string());
+  ASSERT_TRUE(read(sent(control_of(ControlType::kClosed, 5, Verdict::of(Status()))), verdict));
+  EXPECT_TRUE(verdict.status().ok());
+
+  GroupAsk ask{"default", 2, 4, kSecond, {{"mtu", "9000"}, {"faults", "drop:rate=0.1\nx"}}},
+      ask_read;
+  const Control asked = sent(control_of(9, ask));
+  EXPECT_EQ(asked.call, 9u);
+  ASSERT_TRUE(read(asked, ask_read));
+  EXPECT_EQ(ask_read.settings, ask.settings);
+  EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
+}
+
+TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
+  StoreSet set;
+  const std::string any("a\0b\n=", 5);
+  ASSERT_TRUE(read(sent(control_of(1, StoreSet{"key", any})), set));
+  EXPECT_EQ(set.value, any);
+
+  StoreGet get;
+  ASSERT_TRUE(read(sent(control_of(1, StoreGet{kMilli, {"a", "b", ""}})), get));
+  EXPECT_EQ(get.keys, (std::vector<std::string>{"a", "b", ""}));
+  EXPECT_EQ(get.timeout, kMilli);
+
+  StoreAnswer answer;
+  ASSERT_TRUE(read(sent(control_of(1, StoreAnswer{{Code::kOk, ""}, {any, ""}})), answer));
+  EXPECT_EQ(answer.values, (std::vector<std::string>{any, ""}));
+
+  GroupMade made;
+  ASSERT_TRUE(read(sent(control_of(1, GroupMade{7, 1000, any})), made));
+  EXPECT_EQ(made.handle, 7u);
+  EXPECT_EQ(made.longest, 1000u);
+  EXPECT_EQ(made.stats, any);
+
+  Close close;
+  ASSERT_TRUE(read(sent(control_of(1, Close{7, kSecond, true})), close));
+  EXPECT_TRUE(close.force && close.handle == 7 && close.limit == kSecond);
+
+  Abort abort;
+  ASSERT_TRUE(read(sent(control_of(Abort{7, any})), abort));
+  EXPECT_EQ(abort.reason, any);
+
+  Arena arena;
+  ASSERT_TRUE(read(sent(control_of(ControlType::kArena, 1, Arena{17, 1u << 30})), arena));
+  EXPECT_TRUE(arena.space == 17 && arena.bytes == 1u << 30);
+}
+
+TEST(IpcControl, WhatCannotBeIsRefused) {
+  const auto hello = [](const std::string& text) {
+    Hello m;
+    return read(Control{ControlType::kHello, 0, {text}}, m);
+  };
+  const std::string good = control_of(Hello{}).parts[0];
+  EXPECT_TRUE(hello(good));
+  EXPECT_TRUE(hello(good + "later=1\n")) << "a later version says more";
+  EXPECT_FALSE(hello("oldest=1\n"));
+  EXPECT_FALSE(hello(good + "newest=0\n")) << "from 1 to 0";
+  EXPECT_FALSE(hello(good + "pid=-1\n"));
+
+  GroupAsk ask;
+  EXPECT_FALSE(read(control_of(1, GroupAsk{"g", 4, 4, 0, {}}), ask)) << "rank 4 of 4";
+  EXPECT_FALSE(read(control_of(1, GroupAsk{"g", 0, 0, 0, {}}), ask));
+  EXPECT_FALSE(read(control_of(1, GroupAsk{"g", 0, 65535, 0, {}}), ask));
+  Control twice = control_of(1, GroupAsk{"g", 0, 2, 0, {{"mtu", "1"}}});
+  twice.parts.insert(twice.parts.end(), {"mtu", "2"});
+  EXPECT_FALSE(read(twice, ask)) << "a setting twice";
+  twice.parts.pop_back();
+  EXPECT_FALSE(read(twice, ask)) << "a setting without a value";
+
+  Verdict verdict;
+  EXPECT_FALSE(read(Control{ControlType::kClosed, 1, {"code=99\n", ""}}, verdict));
+  EXPECT_FALSE(read(Control{ControlType::kClosed, 1, {"code=0\n", "but"}}, verdict));
+  Close close;
+  EXPECT_FALSE(read(Control{ControlType::kClose, 1, {"handle=1\nlimit=-5\nforce=0\n"}}, close));
+  EXPECT_FALSE(read(Control{ControlType::kClose, 1, {"handle=1\nlimit=5\nforce=2\n"}}, close));
+  StoreAnswer answer;
+  EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {"code=2\n", "no", "value"}}, answer));
+  EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {}}, answer));
+  Hello none;
+  EXPECT_FALSE(read(Control{ControlType::kHello, 0, {}}, none));
+}
+
+TEST(IpcControl, TooLongOnesAreNotSent) {
+  EXPECT_TRUE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl, 'x')})).empty());
+  EXPECT_FALSE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl - 30, 'x')})).empty());
+}
+
+TEST(IpcControl, AnyBytes) {
+  for (const uint64_t seed : test::seeds(400)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    std::mt19937_64 rng(seed);
+    auto bytes = bytes_of(control_of(1, GroupAsk{"g", 1, 2, kSecond, {{"mtu", "1500"}}}));
+    for (int i = 0; i < 50; i++) {
+      auto other = bytes;
+      for (uint64_t k = rng() % 3 + 1; k > 0; k--) {
+        other[rng() % other.size()] ^= std::byte(1 + rng() % 255);
+      }
+      if (rng() % 4 == 0) other.resize(rng() % (other.size() + 1));
+      const auto message = parse_control(other);
+      if (message) {
+        EXPECT_EQ(bytes_of(*message), other);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcast::ipc

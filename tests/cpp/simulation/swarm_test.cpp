@@ -1,0 +1,357 @@
+// The swarm: stored plans, fixed seeds, then fresh ones for some seconds; and its own parts. What
+// breaks a law is made smaller, printed with the command that repeats it, and written to a file.
+//
+//   MCAST_SWARM_SEED=n      runs the plan of seed n and no other
+//   MCAST_SWARM_PLAN=file   runs that plan
+//   MCAST_SWARM_SECONDS=s   fresh seeds for so long (2), counted from MCAST_SWARM_BASE, else from
+//   a
+//                           random number that is printed first
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/log.h"
+#include "simulation/swarm/generate.h"
+#include "simulation/swarm/laws.h"
+#include "simulation/swarm/shrink.h"
+#include "support/place.h"
+#include "support/reach.h"
+#include "support/seeds.h"
+
+#include <unistd.h>
+
+namespace mcast::test {
+namespace {
+
+using sim::FaultKind;
+using sim::Finding;
+
+constexpr uint64_t kFixedSeeds = 200;
+constexpr size_t kShrinkRuns = 2000;
+constexpr std::chrono::seconds kShrinkTime(60);
+
+uint64_t environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// Memory is inaccessible after its operation: whoever touches it then ends the process, which must
+// still say which plan it was.
+std::array<char, 200> running;
+
+void on_crash(int signal) {
+  (void)!write(STDOUT_FILENO, running.data(), std::strlen(running.data()));
+  std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
+}
+
+class Swarm : public testing::Test {
+ protected:
+  Swarm() {
+    set_log_level(LogLevel::kOff);  // groups over dead paths warn
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, on_crash);
+  }
+  ~Swarm() override {
+    set_log_level(LogLevel::kWarn);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, SIG_DFL);
+  }
+};
+
+// Of all plans of this process: how often each kind of fault has happened.
+std::array<uint64_t, sim::kFaultKinds> happened{};
+
+std::vector<Finding> run_plan(const sim::Plan& plan) {
+  const sim::RunEnd run = sim::carry_out(plan);
+  for (size_t kind = 0; kind < sim::kFaultKinds; kind++) happened[kind] += run.happened[kind];
+  for (size_t c = 0; c < kCounterCount; c++) add_reach(static_cast<Counter>(c), run.reached[c]);
+  return sim::break_laws(plan, run);
+}
+
+void report(const sim::Plan& plan, const std::string& name, const std::vector<Finding>& findings) {
+  const auto end = std::chrono::steady_clock::now() + kShrinkTime;
+  const sim::Shrunk small = sim::shrink(plan, sim::kind_of(findings[0]), kShrinkRuns,
+                                        [&] { return std::chrono::steady_clock::now() > end; });
+  const std::string file = std::filesystem::absolute("swarm-" + name + ".plan").string();
+  std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
+                      << sim::print(small.plan);
+  std::string all;
+  for (const Finding& finding : findings) all += finding.law + ": " + finding.text + "\n";
+  ADD_FAILURE() << name << ":\n"
+                << all << "smallest plan, after " << small.runs << " runs:\n"
+                << sim::print(small.plan) << "MCAST_SWARM_PLAN=" << file
+                << " mcast_test_simulation --gtest_filter=Swarm.APlan";
+}
+
+// Returns false if a law is broken.
+bool try_seed(uint64_t seed) {
+  std::snprintf(running.data(), running.size(), "MCAST_SWARM_SEED=%llu ended the process\n",
+                static_cast<unsigned long long>(seed));
+  const sim::Plan plan = sim::generate(seed);
+  const std::vector<Finding> findings = run_plan(plan);
+  if (findings.empty()) return true;
+  report(plan, std::to_string(seed), findings);
+  return false;
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+bool one_plan_only() {
+  return std::getenv("MCAST_SWARM_SEED") != nullptr || std::getenv("MCAST_SWARM_PLAN") != nullptr;
+}
+
+TEST_F(Swarm, StoredPlansBreakNoLaw) {
+  const auto folder = std::filesystem::path(kSourceDir) / "tests/cpp/simulation/plans";
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".plan") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  EXPECT_FALSE(files.empty());
+  for (const auto& file : files) {
+    const Result<sim::Plan> plan = sim::parse(text_of(file));
+    ASSERT_TRUE(plan.ok()) << file << ": " << plan.status().message();
+    std::snprintf(running.data(), running.size(), "%s ended the process\n",
+                  file.filename().c_str());
+    for (const Finding& finding : run_plan(*plan)) {
+      ADD_FAILURE() << file.filename() << ": " << finding.law << ": " << finding.text;
+    }
+  }
+}
+
+TEST_F(Swarm, APlan) {
+  const char* const file = std::getenv("MCAST_SWARM_PLAN");
+  if (file == nullptr) return;  // only for who asks for it
+  const Result<sim::Plan> plan = sim::parse(text_of(file));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  for (const Finding& finding : run_plan(*plan)) {
+    ADD_FAILURE() << finding.law << ": " << finding.text;
+  }
+}
+
+TEST_F(Swarm, FixedSeedsBreakNoLaw) {
+  if (one_plan_only()) return;
+  const uint64_t count =
+      std::max<uint64_t>(10, kFixedSeeds * environment("MCAST_TEST_SEEDS", 100) / 100);
+  for (uint64_t seed = 1, broken = 0; seed <= count && broken < 3; seed++) {
+    broken += try_seed(seed) ? 0 : 1;
+  }
+  for (size_t kind = 0; count >= kFixedSeeds && kind < sim::kFaultKinds; kind++) {
+    EXPECT_GT(happened[kind], 0u) << sim::fault_name(static_cast<FaultKind>(kind));
+  }
+}
+
+// Each of the faults that are no event of a process does what it says, to somebody.
+TEST_F(Swarm, EachFaultHappensAndIsCounted) {
+  const std::string world =
+      "world hosts=3\ngroup ranks=0,1,2\nop kind=broadcast bytes=200000\nop kind=barrier at=2ms\n"
+      "op kind=all_gather bytes=3000\nop kind=all_reduce bytes=64000\nfault what=drop rate=0.1\n";
+  for (const auto& [kind, fault] : {
+           std::pair(FaultKind::kCut, "cut rank=1 for=500ms"),
+           std::pair(FaultKind::kCut, "cut rank=1 peer=0 lane=1 for=500ms every=1ms"),
+           std::pair(FaultKind::kDelay, "delay rank=none much=5ms for=50ms"),
+           std::pair(FaultKind::kRefuse, "refuse rate=0.5 for=50ms"),
+           std::pair(FaultKind::kForget, "forget rate=0.9 for=500ms"),
+           std::pair(FaultKind::kDrop, "drop rate=0.3 burst=4"),
+           std::pair(FaultKind::kLoss, "loss rate=0.01"),
+           std::pair(FaultKind::kMute, "mute rank=0 peer=1 for=20ms"),
+           std::pair(FaultKind::kDuplicate, "duplicate rate=0.3 much=1ms"),
+           std::pair(FaultKind::kReorder, "reorder rate=0.3 much=1ms"),
+           std::pair(FaultKind::kCorrupt, "corrupt rate=0.2"),
+           std::pair(FaultKind::kReplay, "replay rate=0.1 much=1ms"),
+       }) {
+    SCOPED_TRACE(fault);
+    const Result<sim::Plan> plan = sim::parse(world + "fault what=" + fault);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const sim::RunEnd run = sim::carry_out(*plan);
+    EXPECT_GT(run.count(kind), 0u);
+    for (const Finding& finding : sim::break_laws(*plan, run)) {
+      ADD_FAILURE() << finding.law << ": " << finding.text;
+    }
+  }
+}
+
+// Ranks of a host share memory, large operations go by rails or subgroups, faults included.
+TEST_F(Swarm, GroupsWithParts) {
+  for (const char* const text : {
+           "world hosts=2 ranks=2\nset shared_memory=auto\ngroup ranks=0,1,2,3\n",
+           "world hosts=2 ranks=2\nset shared_memory=slots\ngroup ranks=3,0,1,2\n",
+           "world hosts=1 ranks=4\nset shared_memory=auto\ngroup ranks=0,1,2,3\n",
+           "world hosts=4\nset subgroups=2\ngroup ranks=0,1,2,3\n",
+           "world hosts=3 ranks=2\nset shared_memory=auto subgroups=2\ngroup ranks=0,1,2,4\n",
+       }) {
+    SCOPED_TRACE(text);
+    const Result<sim::Plan> plan = sim::parse(
+        text + std::string("op kind=broadcast bytes=4500000 root=2\nop kind=barrier\n"
+                           "op kind=all_gather bytes=1200000 late=1 by=2ms\n"
+                           "op kind=all_reduce bytes=30000 element=float32 reduction=premul_sum\n"
+                           "fault what=drop rate=0.01\nfault at=1ms for=5ms rank=3\n"));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const sim::RunEnd run = sim::carry_out(*plan);
+    for (const Finding& finding : sim::break_laws(*plan, run)) {
+      ADD_FAILURE() << finding.law << ": " << finding.text;
+    }
+    for (const sim::CallEnd& call : run.calls) EXPECT_TRUE(call.ends == 1 && call.status.ok());
+    EXPECT_EQ(run.groups[0].parts, plan->world.hosts > 1);
+  }
+}
+
+TEST_F(Swarm, FreshSeedsBreakNoLaw) {
+  if (std::getenv("MCAST_SWARM_PLAN") != nullptr) return;
+  if (std::getenv("MCAST_SWARM_SEED") != nullptr) {
+    std::printf("%s", sim::print(sim::generate(environment("MCAST_SWARM_SEED", 1))).c_str());
+    EXPECT_TRUE(try_seed(environment("MCAST_SWARM_SEED", 1)));
+    return;
+  }
+  const uint64_t base = environment("MCAST_SWARM_BASE", 1'000'000'000ull + std::random_device()());
+  std::printf("fresh plans: MCAST_SWARM_BASE=%llu\n", static_cast<unsigned long long>(base));
+  std::fflush(stdout);
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds(environment("MCAST_SWARM_SECONDS", 2));
+  uint64_t plans = 0, broken = 0;
+  for (; std::chrono::steady_clock::now() < end && broken < 3; plans++) {
+    broken += try_seed(base + plans) ? 0 : 1;
+  }
+  std::printf("%llu fresh plans\n", static_cast<unsigned long long>(plans));
+}
+
+// ---- its parts ----
+
+TEST_F(Swarm, TheSamePlanIsTheSameRun) {
+  if (one_plan_only()) return;
+  for (uint64_t seed = 1; seed <= 50; seed++) {
+    const sim::Plan plan = sim::generate(seed);
+    EXPECT_EQ(sim::carry_out(plan).hash, sim::carry_out(plan).hash) << "seed " << seed;
+  }
+}
+
+TEST(SwarmPlan, IsReadAsItWasPrinted) {
+  for (uint64_t seed = 1; seed <= 2000; seed++) {
+    const std::string text = sim::print(sim::generate(seed));
+    const Result<sim::Plan> plan = sim::parse(text);
+    ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status().message();
+    EXPECT_EQ(sim::print(*plan), text);
+  }
+}
+
+TEST(SwarmPlan, BadTextGivesOneClearLine) {
+  const auto why = [](const std::string& text) {
+    const Result<sim::Plan> plan = sim::parse(text);
+    return plan.ok() ? std::string("taken") : plan.status().message();
+  };
+  using testing::HasSubstr;
+  const std::string good = "world hosts=3\ngroup ranks=0,1,2\n";
+  EXPECT_EQ(why(good + "# a word\n\nop kind=barrier at=3ms\n"), "taken");
+  EXPECT_THAT(why("word hosts=3"), HasSubstr("line 1: 'word' is no item"));
+  EXPECT_THAT(why("world hosts=3\nworld hots=3"), HasSubstr("line 2: there is no field 'hots'"));
+  EXPECT_THAT(why("world hosts=many"), HasSubstr("'many' is no value of hosts"));
+  EXPECT_THAT(why("world hosts"), HasSubstr("'hosts' is no name=value"));
+  EXPECT_THAT(why(good + "op at=3 minutes"), HasSubstr("'3' is no value of at"));
+  EXPECT_THAT(why(good + "op group=1"), HasSubstr("no such group"));
+  EXPECT_THAT(why(good + "op kind=broadcast root=3"), HasSubstr("root is no member"));
+  EXPECT_THAT(why(good + "op kind=all_reduce bytes=3"), HasSubstr("no multiple of the element"));
+  EXPECT_THAT(why(good + "fault what=kill rank=3"), HasSubstr("no such rank"));
+  EXPECT_THAT(why(good + "fault what=cut rank=1 peer=1"), HasSubstr("are the same"));
+  EXPECT_THAT(why(good + "fault what=cut lane=2"), HasSubstr("lane is 0, 1 or none"));
+  EXPECT_THAT(why(good + "fault what=forget rate=0.5"), HasSubstr("has to end"));
+  EXPECT_THAT(why(good + "set chunks=3"), HasSubstr("chunks"));
+  EXPECT_THAT(why(good + "set partial=3"), HasSubstr("partial"));
+  EXPECT_THAT(why("world topology=torus"), HasSubstr("torus"));
+  EXPECT_THAT(why("group ranks=0"), HasSubstr("at least two ranks"));
+}
+
+// The plan of a failure becomes what it needs and nothing else.
+TEST(SwarmShrink, LeavesWhatIsNeeded) {
+  const auto fails = [](const sim::Plan& plan) {
+    const bool kills = std::any_of(plan.faults.begin(), plan.faults.end(),
+                                   [](const auto& f) { return f.what == FaultKind::kKill; });
+    const bool gathers = std::any_of(plan.ops.begin(), plan.ops.end(), [](const auto& op) {
+      return op.kind == wire::Kind::kAllgather && op.bytes >= 1000;
+    });
+    return kills && gathers;
+  };
+  int tried = 0;
+  for (uint64_t seed = 1; tried < 5 && seed < 5000; seed++) {
+    const sim::Plan plan = sim::generate(seed);
+    if (!fails(plan)) continue;
+    tried++;
+    const sim::Shrunk small = sim::shrink(plan, fails, 5000);
+    EXPECT_TRUE(fails(small.plan));
+    EXPECT_EQ(small.plan.ranks(), 2u) << sim::print(small.plan);
+    EXPECT_EQ(small.plan.groups.size(), 1u);
+    ASSERT_EQ(small.plan.ops.size(), 1u);
+    EXPECT_LT(small.plan.ops[0].bytes, 2100u);
+    EXPECT_EQ(small.plan.faults.size(), 1u);
+    EXPECT_TRUE(small.plan.settings.empty());
+    EXPECT_TRUE(small.plan.special.empty());
+  }
+  EXPECT_EQ(tried, 5);
+}
+
+// The streams of one lane are cut for seconds, in the middle of its operation: the other lane's
+// does not wait, and a law would tell.
+TEST(SwarmLaws, ALaneDoesNotWaitForTheOther) {
+  const sim::Plan plan = sim::parse(
+                             "world hosts=3\ngroup ranks=0,1,2\n"
+                             "op kind=broadcast bytes=8000000\nop kind=all_reduce bytes=3000\n"
+                             "fault what=cut rank=0 lane=0 at=3ms for=4s\n")
+                             .value();
+  sim::RunEnd run = sim::carry_out(plan);
+  EXPECT_TRUE(sim::break_laws(plan, run).empty());
+  EXPECT_GT(run.calls[0].done, 4 * kSecond) << "cut in time";
+  EXPECT_LT(run.calls[1].done, kSecond);
+  run.calls[1].done = run.calls[0].done;  // member 0's all_reduce
+  const std::vector<Finding> findings = sim::break_laws(plan, run);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].law, "time");
+}
+
+// Laws that never speak would pass everything: each is shown a run that breaks it.
+TEST(SwarmLaws, SpeakUp) {
+  const sim::Plan plan = sim::parse(
+                             "world hosts=3\ngroup ranks=0,1,2\nop kind=all_gather bytes=3000\n"
+                             "op kind=barrier\n")
+                             .value();
+  const sim::RunEnd good = sim::carry_out(plan);
+  EXPECT_TRUE(sim::break_laws(plan, good).empty());
+  const auto law = [&](auto&& change) {
+    sim::RunEnd run = good;
+    change(run);
+    const std::vector<Finding> findings = sim::break_laws(plan, run);
+    return findings.empty() ? std::string("none") : findings[0].law;
+  };
+  const Status lost(Code::kPeerLost, "rank 1 has been silent");
+  EXPECT_EQ(law([](auto& run) { run.calls[0].ends = 2; }), "once");
+  EXPECT_EQ(law([](auto& run) { run.calls[2].wrong = "wrong byte 7"; }), "bytes");
+  EXPECT_EQ(law([](auto& run) { run.calls[0].posted = run.calls[2].done + 1; }), "agreement");
+  EXPECT_EQ(law([&](auto& run) { run.calls[1].status = lost; }), "blame");
+  EXPECT_EQ(law([](auto& run) { run.over_at = 3600 * kSecond; }), "time");
+  EXPECT_EQ(law([](auto& run) { run.busy = true; }), "time");
+  EXPECT_EQ(law([](auto& run) { run.calls[2].done = 3600 * kSecond; }), "time");
+  EXPECT_EQ(law([](auto& run) { run.overstaged = 1; }), "memory");
+  EXPECT_EQ(law([](auto& run) { run.spins = 100; }), "quiet");
+  EXPECT_EQ(law([](auto& run) { run.sent_idle = 1; }), "quiet");
+  EXPECT_EQ(law([](auto& run) { run.sent_closed = 1; }), "quiet");
+  EXPECT_EQ(law([](auto& run) { run.still = false; }), "quiet");
+  EXPECT_EQ(law([](auto& run) { run.data_packets++; }), "balance");
+  EXPECT_EQ(
+      law([](auto& run) { run.groups[0].counters[static_cast<size_t>(Counter::chunks_placed)]--; }),
+      "balance");
+}
+
+}  // namespace
+}  // namespace mcast::test

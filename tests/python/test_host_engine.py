@@ -1,0 +1,167 @@
+"""The engine of the host: groups of ranks whose network another process runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import test_training
+import torch
+from contents import assert_same
+
+from torch_mcast import _program
+from torch_mcast.engine import NoEngine, main, read
+
+COMMAND = [sys.executable, "-m", "torch_mcast.engine"]
+
+
+def start(socket: Path, *options: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [_program.find_program("mcast-engine"), "--socket", str(socket), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = process.stderr.readline()
+    assert "listens at" in line, line
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture
+def engine(tmp_path):
+    socket = tmp_path / "engine.sock"
+    process = start(socket)
+    yield socket
+    end(process)
+
+
+@pytest.mark.parametrize("name", ["fsdp2_fp32", "ddp"])
+def test_training_through_the_engine_has_the_bits_of_gloo(ranks, engine, name):
+    case = test_training.CASES[name]
+    ours = ranks(2, test_training.run, *case, env={"MCAST_ENGINE": f"host:{engine}"})
+    theirs = ranks(2, test_training.run, *case, backend="gloo")
+    for (mine, _), (reference, _) in zip(ours, theirs, strict=True):
+        for parameter in mine:
+            assert_same(mine[parameter], reference[parameter], parameter)
+    clients = read(engine)["clients"]
+    assert len(clients) == 2 and all(c["arena_bytes"] > 0 and c["in_flight"] == 0 for c in clients)
+
+
+TRAIN = """
+import os, sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+import torch_mcast
+rank, store = int(sys.argv[1]), sys.argv[2]
+interfaces = open("/proc/net/dev").read().count(":")
+dist.init_process_group("mcast", init_method=f"file://{store}", rank=rank, world_size=2,
+                        timeout=timedelta(seconds=60))
+x = torch.full((100_000,), float(rank + 1))
+dist.all_reduce(x)
+out = torch.empty(2 * x.numel())
+dist.all_gather_into_tensor(out, x)
+dist.barrier()
+assert torch.equal(out, torch.full_like(out, 3.0))
+print(interfaces, torch_mcast.stats()["path"])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own takes root")
+def test_ranks_without_any_network(engine, tmp_path):
+    """Each rank is in a network namespace where not even loopback is up."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    ranks = [
+        subprocess.Popen(
+            ["unshare", "--net", sys.executable, str(script), str(rank), str(tmp_path / "store")],
+            env={**os.environ, "MCAST_ENGINE": f"host:{engine}", "MCAST_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in ranks:
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert said.split() == ["1", "multicast"]
+
+
+def test_auto_takes_this_process_where_no_engine_answers(ranks, tmp_path):
+    assert ranks(2, add, env={"MCAST_ENGINE": f"auto:{tmp_path}/nobody.sock"}) == [3.0, 3.0]
+
+
+def add() -> float:
+    x = torch.ones(10) * (torch.distributed.get_rank() + 1)
+    torch.distributed.all_reduce(x)
+    return float(x[0])
+
+
+def test_status(engine, tmp_path):
+    asked = subprocess.run(
+        [*COMMAND, "status", "--json", "--socket", str(engine)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    status = json.loads(asked.stdout)
+    assert status["socket"] == str(engine) and status["clients"] == []
+    table = subprocess.run(
+        [*COMMAND, "status", "--socket", str(engine)], capture_output=True, text=True, check=True
+    )
+    assert f"process {status['pid']}, at {engine}" in table.stdout
+    nobody = subprocess.run(
+        [*COMMAND, "status", "--socket", str(tmp_path / "no.sock")], capture_output=True, text=True
+    )
+    assert nobody.returncode == 1 and "no engine answers" in nobody.stderr
+    with pytest.raises(NoEngine):
+        read(tmp_path / "no.sock")
+
+
+def test_two_engines_at_one_socket(engine):
+    second = subprocess.run(
+        [*COMMAND, "run", "--socket", str(engine)], capture_output=True, text=True, timeout=30
+    )
+    assert second.returncode == 1
+    assert f"another engine answers at {engine}" in second.stderr
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        (["--arenas", "1M"], '"1M" is not valid; allowed: 64M to 16384G'),
+        (["--mode", "999"], "three octal digits"),
+        (["--groups", "0"], "a whole number from 1 to 65535"),
+        (["--nosuch"], 'no option "--nosuch"'),
+    ],
+)
+def test_wrong_options_end_with_2(options, text):
+    wrong = subprocess.run([*COMMAND, "run", *options], capture_output=True, text=True)
+    assert wrong.returncode == 2 and text in wrong.stderr
+
+
+def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("torch_mcast._program.__file__", str(tmp_path / "b.py"))
+    assert main(["run"]) == 1
+    assert "was built without it" in capsys.readouterr().err
+    assert main([]) == 2
+
+
+def test_a_killed_engine_leaves_a_socket_that_the_next_one_takes(tmp_path):
+    socket = tmp_path / "engine.sock"
+    first = start(socket)
+    first.kill()
+    first.communicate()
+    assert socket.exists()
+    second = start(socket)
+    assert read(socket)["pid"] == second.pid
+    end(second)
+    assert not socket.exists()

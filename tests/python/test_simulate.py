@@ -1,0 +1,270 @@
+"""`torch-mcast simulate`: its options, tables, JSON, plots and figures; the program behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+
+import pytest
+
+from torch_mcast import cli as commands
+from torch_mcast.bench.formulas import receive_bytes
+from torch_mcast.simulate import analytic, cli, figures, helper, tables, validate
+
+FAST = ["--size", "1M", "--algorithm", "ring-schedule,direct"]
+
+
+def program(
+    *arguments: str, text: str | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [helper.find_program(), *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+    )
+
+
+def run(*experiments: str, **options: bool) -> list[dict]:
+    with helper.Runs(2, **options) as runs:
+        return runs.run(experiments)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [("8", [8]), ("2..16", [2, 4, 8, 16]), ("2..24", [2, 4, 8, 16, 24]), ("2,188", [2, 188])],
+)
+def test_hosts(text, hosts):
+    assert cli.parse_hosts(text) == hosts
+
+
+def test_experiments_of_a_command_line():
+    args = cli._parser().parse_args(
+        shlex.split("--hosts 2,4 --algorithm mcast,ring --block 64K --nic-queues 2 --set window=2M")
+    )
+    assert cli.experiments(args) == [
+        f"hosts={hosts} algorithm={name} block=64K nic_queues=2 window=2M"
+        for hosts in (2, 4)
+        for name in ("mcast", "ring")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--hosts", "x"], "--hosts x: write 8, 2,8,188 or 2..1024"),
+        (["--hosts", "9..2"], "is no range"),
+        (["--hosts", "1"], '"hosts=1": allowed: 2 to 16384'),
+        (["--op", "gather"], '"op=gather": allowed: broadcast'),
+        (["--op", "broadcast", "--algorithm", "chain,direct"], "has no schedule for broadcast"),
+        (["--set", "colour=red"], "no option of an experiment, nor a setting"),
+        (["--set", "window=wide"], '"wide"'),
+        (["--seed", "1 2"], "a value without blanks is needed"),
+        (["--topology", "mesh"], "none of star, leafspine, fattree"),
+        (["figures", "--which", "ours"], "figures are model, paper, constant"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, reason, capsys):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and reason in err
+    assert err.startswith("torch-mcast simulate: ") and err.count("\n") == 1
+
+
+def test_table_json_and_plot(tmp_path, capsys):
+    where = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "p" / "a.png")]
+    network = ["--topology", "leafspine:leaves=2,spines=2", "--hosts", "4..8"]
+    assert commands.main(["simulate", *FAST, *network, *where, "--width", "190"]) == 0
+    out = capsys.readouterr().out
+    for word in (
+        "ring-schedule",
+        "direct",
+        "leaf-spine",
+        "x ring",
+        "NIC up/host",
+        "trace",
+        "seed 1",
+    ):
+        assert word in out
+    assert tables.CAPTION in out
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["schema"] == helper.SCHEMA
+    assert [row["hosts"] for row in document["rows"]] == [4, 4, 8, 8]
+    for row in document["rows"]:
+        assert row["ring_ratio"] == 1 or row["algorithm"] == "direct"
+        assert len(row["ops"][0]["per_rank"]) == row["hosts"]
+        assert max(row["ops"][0]["per_rank"]) == row["time"] >= row["ops"][0]["bound"]
+        assert len(row["links"]["host-leaf up"]["each"]) == row["hosts"]
+        assert (
+            sum(row["timeline"]["bytes"]["host-leaf up"]) == row["links"]["host-leaf up"]["bytes"]
+        )
+    assert (tmp_path / "p" / "a.png").stat().st_size > 10_000
+
+
+def test_bounds_are_those_of_the_benchmark():
+    for text in (
+        "hosts=4 size=1M algorithm=ring op=all_reduce",
+        "hosts=3 size=1M algorithm=chain op=broadcast rate=10gbit mtu=1500",
+        "hosts=4 block=64K algorithm=ring op=all_gather+reduce_scatter planes=2",
+    ):
+        (result,) = run(text)
+        assert tables.bound_s(result) * 1e9 == pytest.approx(result["ops"][0]["bound"], abs=2)
+        need = sum(receive_bytes(o["op"], result["size"], result["hosts"]) for o in result["ops"])
+        assert need > 0
+
+
+def test_an_experiment_that_cannot_be_run_does_not_keep_others(capsys):
+    arguments = ["--algorithm", "mcast,ring", "--hosts", "64", "--size", "1G", "--op", "all_reduce"]
+    assert cli.main([*arguments, "--ranks", "2", "--limit", "1us"]) == 1
+    err = capsys.readouterr().err
+    assert (
+        "hosts=64 algorithm=mcast: reductions of hosts with several ranks have real memory" in err
+    )
+    assert "hosts=64 algorithm=ring: not done after" in err
+
+
+def test_equal_experiments_are_equal_in_two_processes():
+    texts = [
+        "hosts=6 size=512K algorithm=mcast loss=1e-3",
+        "hosts=6 size=512K algorithm=direct loss=1e-3 background=load=0.2,size=64K",
+    ]
+    outputs = {
+        program("--quiet-time", *texts, **env).stdout
+        for env in ({"A": "1"}, {"A": "x" * 5000, "MCAST_WINDOW": "64K", "LC_ALL": "de_DE.UTF-8"})
+    }
+    assert len(outputs) == 1
+    results = [json.loads(line) for line in outputs.pop().splitlines()]
+    assert len({r["trace_hash"] for r in results}) == 2
+    assert all("wall" not in r and r["schema"] == helper.SCHEMA for r in results)
+    mcast, direct = (r["state"] for r in results)
+    assert 10_000 < mcast["idle"] < mcast["peak"] < 10_000_000
+    assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
+
+
+def test_the_program_reads_lines_and_answers_each():
+    answer = program(text="hosts=2 size=64K algorithm=direct\n\nhosts=0\n")
+    first, second = map(json.loads, answer.stdout.splitlines())
+    assert first["time"] > 0 and first["wall"] >= 0
+    assert "allowed" in second["error"] and answer.returncode == 1
+    assert program("--nonsense").returncode == 2
+    assert "usage" in program("--help").stdout
+    shown = program("--progress", "hosts=32 size=64M op=all_gather algorithm=ring-schedule")
+    shares = [float(line.split()[2]) for line in shown.stderr.splitlines()]
+    assert shares == sorted(shares) and 0 < shares[0] < 1
+
+
+def test_runs_that_are_left_end():
+    runs = helper.Runs(1)
+    with runs:
+        pass
+    with pytest.raises(RuntimeError):
+        runs.run(["hosts=2"])
+
+
+def test_figures_at_few_hosts(tmp_path, capsys):
+    where = ["--out", str(tmp_path), "--most-hosts", "32"]
+    assert cli.main(["figures", "--which", "model,constant", *where]) == 0
+    page = (tmp_path / "model.md").read_text()
+    assert page.count("| ok |") == 8 and "OFF" not in page
+    assert "1.938" in page and "2.294" in page
+    assert "32 hosts: binomial" in (tmp_path / "constant.md").read_text()
+    assert (tmp_path / "constant.png").stat().st_size > 5_000
+    assert "multicast" in capsys.readouterr().out
+
+
+def test_a_figure_that_is_off_is_said():
+    row = figures.near("a", 1.5, 2, 2.2, 0.05)
+    assert row.off and row.verdict() == "OFF"
+    assert not figures.near("a", None, 2, 2.05, 0.05).off
+    assert not figures.near("a", None, 2, None, 0.05).off
+    assert "| a | 1.500 | 2.000 | 2.200 | OFF |" in figures.markdown("model", [row])
+
+
+def test_crossings_are_those_of_the_closed_form():
+    shape = analytic.leaf_spine(12, 3)
+    (result,) = run(
+        "hosts=12 topology=leafspine:leaves=3,spines=1 block=8296 op=all_gather "
+        "algorithm=ring-schedule"
+    )
+    assert tables.payload(result) == 8296 * analytic.ring_all_gather(shape)
+    assert tables.wire(result) == result["fabric_bytes"]
+
+
+# What a lab of four hosts at 1 Gbit/s has shown.
+LAB = {
+    "machine": {"cpus": 2},
+    "lab": {"hosts": 4, "ranks_per_host": 1, "rate": 1e9, "mtu": 1500, "burst": 262144, "queue": 4194304, "faults": []},
+    "rows": [
+        {"op": op, "size": 8388608, "backend": "mcast", "times_s": [seconds], "median_s": seconds, "cpu_s": cpu,
+         "bound_s": bound, "lab": {"sent_mean": sent, "fabric": fabric}}
+        for op, seconds, cpu, bound, sent, fabric in (
+            ("broadcast", 0.0708, 0.017, 0.0706, 2209364.5, 35333956),
+            ("all_gather", 0.0528, 0.024, 0.0529, 2212029.0, 35358314),
+            ("reduce_scatter", 0.0555, 0.042, 0.0529, 6590587.5, 52724592),
+            ("all_reduce", 0.1097, 0.065, 0.1058, 8803460.0, 88089236),
+        )
+    ],
+}  # fmt: skip
+
+
+def test_a_lab_and_the_simulator_agree():
+    cases = validate.compare(LAB)
+    assert [case.op for case in cases] == list(validate.OPS)
+    assert not [case for case in cases if case.off or not case.counts]
+    assert all(abs(case.sent - 1) < 0.005 for case in cases)
+
+
+@pytest.mark.parametrize(
+    ("change", "counts", "off"),
+    [
+        ({"median_s": 0.09, "bound_s": 0.089}, True, True),
+        ({"lab": {"sent_mean": 2.4e6, "fabric": 35333956}}, True, True),
+        ({"median_s": 0.09}, False, False),
+        ({"cpu_s": 0.13}, False, False),
+    ],
+)
+def test_what_does_not_agree_is_off_where_links_are_the_limit(change, counts, off):
+    (case,) = validate.compare({**LAB, "rows": [{**LAB["rows"][0], **change}]})
+    assert (case.counts, case.off) == (counts, off)
+
+
+def test_results_that_can_not_be_compared():
+    for lab in (None, {**LAB["lab"], "rate": None}, {**LAB["lab"], "ranks_per_host": 2}):
+        with pytest.raises(ValueError, match="one rank per host"):
+            validate.compare({**LAB, "lab": lab})
+
+
+def test_validate_from_files(tmp_path, capsys):
+    file = tmp_path / "lab.json"
+    file.write_text(json.dumps(LAB) + "\n" + json.dumps({**LAB, "rows": LAB["rows"][:1]}) + "\n")
+    assert cli.main(["validate", "--from", str(file), "--width", "120"]) == 0
+    assert "5 of 5 cases count, 0 are off" in capsys.readouterr().out
+    wrong = {**LAB, "rows": [{**LAB["rows"][0], "median_s": 0.2, "bound_s": 0.2}]}
+    file.write_text(json.dumps(wrong))
+    assert cli.main(["validate", "--from", str(file)]) == 1
+
+
+def test_a_swarm(tmp_path, capsys):
+    assert cli.main(["swarm", "--seeds", "6", "--jobs", "2", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("seeds from ") and "6 plans, no law was broken" in shown
+    printed = program("swarm", "--print", "7").stdout
+    assert printed.startswith("world ") and printed == program("swarm", "--print", "7").stdout
+    plan = tmp_path / "seven.plan"
+    plan.write_text(printed)
+    assert cli.main(["swarm", "--plan", str(plan), "--out", str(tmp_path)]) == 0
+    assert "no law is broken" in capsys.readouterr().out
+    assert list(tmp_path.glob("swarm-*")) == []
+
+
+def test_a_plan_that_can_not_be(tmp_path, capfd):
+    plan = tmp_path / "wrong.plan"
+    plan.write_text("world hosts=0\n")
+    assert cli.main(["swarm", "--plan", str(plan), "--out", str(tmp_path)]) == 2
+    assert "wrong.plan: " in capfd.readouterr().err
+    assert cli.main(["swarm", "--seeds", "0"]) == 2
+    assert program("swarm", "--first", "x").returncode == 2

@@ -1,0 +1,53 @@
+"""tools/soak.py: whatever a run of seeds ends by, it is counted, and its seed is left to be repeated.
+The programs are scripts in place of the real ones."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "soak.py"
+PROGRAMS = sorted(set(re.findall(r'^    \("(\w+)", "', TOOL.read_text(), re.MULTILINE)))
+NOTE = 'echo "MCAST_TEST_SEED=77 --gtest_filter=A.B" > "$MCAST_TEST_NOTE"\n'
+
+
+def soak(folder, script, limit_s=60):
+    """Exit status, what was said, and the files left, of a run in which `host` is this script."""
+    for program in PROGRAMS:
+        file = folder / f"mcast_test_{program}"
+        file.write_text("#!/bin/sh\n" + (script if program == "host" else ""))
+        file.chmod(0o755)
+    command = [sys.executable, TOOL, "--minutes", "0.02", "--jobs", str(len(PROGRAMS) + 2)]
+    command += ["--build", folder, "--out", folder / "out", "--limit", f"{limit_s}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    files = [file.read_text() for file in (folder / "out").glob("host-*.log")]
+    return done.returncode, done.stdout + done.stderr, files
+
+
+def test_runs_that_pass_leave_nothing(tmp_path):
+    code, said, files = soak(tmp_path, NOTE)
+    assert code == 0 and not files and not (tmp_path / "out").exists(), said
+    assert re.fullmatch(r"\d+ runs of seeded suites in 0\.02 minutes, 0 failed\n", said), said
+
+
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("echo MCAST_TEST_SEED=77: wrong bytes; exit 1", "exit status 1"),
+        (NOTE + "echo about to read; kill -SEGV $$", "exit status -11"),
+        (NOTE + "kill -KILL $$", "exit status -9"),  # without a word
+        (NOTE + "exec sleep 1000", "no end after 5 s"),
+    ],
+    ids=["says so", "crashes", "is killed", "hangs"],
+)
+def test_what_fails_is_left_with_its_seed(tmp_path, script, end):
+    code, said, files = soak(tmp_path, script, 5 if "no end" in end else 60)
+    assert code == 1 and files, said
+    for text in files:
+        assert end in text and "MCAST_TEST_SEED=77" in text, text
+        assert re.match(r"MCAST_TEST_BASE=\d+ mcast_test_host --gtest_filter='\S+'\n", text), text
+    again = re.findall(r"^  MCAST_TEST_SEED=77 mcast_test_host --gtest_filter='\S+'$", said, re.M)
+    assert len(again) == len(files) == int(re.search(r"(\d+) failed$", said, re.M)[1]), said

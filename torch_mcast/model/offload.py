@@ -1,0 +1,241 @@
+"""`torch-mcast model offload`: how many hardware threads of a SmartNIC a link needs, by instructions per
+chunk.
+
+What is measured: instructions per chunk of this project's kernel (csrc/dpa), by gcc for RV64
+(benchmarks/dpa-counts.json, tools/dpa_count.py). What is the paper's: instructions and cycles of its kernels
+on a BlueField-3 (UD 113 and 1084, UC 66 and 598), the harts that carried 200 Gbit/s (UD 16, UC 4). All else
+is arithmetic. No BlueField was used. docs/offload.md says what only one can show.
+
+- *Alone*: a hart that nobody disturbs takes the paper's cycles per instruction; harts add up.
+- *Shared*: harts of a core wait for each other and for memory: one does, in instructions per second, what
+  each of those did that carried 200 Gbit/s in the paper. The truth lies between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COUNTS = Path(__file__).resolve().parents[2] / "benchmarks" / "dpa-counts.json"
+
+CLOCK = 1.8e9
+HARTS = 256
+CACHE = 1.5e6  # bytes, the DPA's last level
+SLICE = 128  # bytes of struct dpa_slice
+GBIT = (200, 400, 800, 1600)
+CHUNKS = (4096, 1024, 64)
+# The rate at which the paper says how many harts it took, with chunks of 4 KiB.
+PROVEN = 200e9 / 8 / 4096
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The paper's figures of a way to receive: per chunk and hart, and harts at 200 Gbit/s."""
+
+    name: str
+    instructions: int
+    cycles: int
+    harts: int
+    measured: float  # GiB/s of one hart, 4 KiB chunks
+    copies: int  # times that the payload passes memory
+
+    @property
+    def cycles_per_instruction(self) -> float:
+        return self.cycles / self.instructions
+
+    @property
+    def shared(self) -> float:
+        """Instructions per second of a hart among the others."""
+        return PROVEN * self.instructions / self.harts
+
+
+# From the network, into staging, out of it, into place; or at once into place.
+UD = Kind("UD", 113, 1084, 16, 5.2, 3)
+UC = Kind("UC", 66, 598, 4, 11.9, 1)
+
+# Kernels of csrc/dpa that receive, and the paper's kind that is like each.
+OURS = {"header": UD, "immediate": UD, "placed": UC}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    kind: Kind
+    instructions: float
+    clock: float = CLOCK
+    cycles_per_instruction: float | None = None  # None: the paper's of its kind
+
+    @property
+    def alone(self) -> float:
+        """Chunks per second of one hart."""
+        cycles = self.cycles_per_instruction or self.kind.cycles_per_instruction
+        return self.clock / (self.instructions * cycles)
+
+    @property
+    def shared(self) -> float:
+        return self.kind.shared / self.instructions * self.clock / CLOCK
+
+    def harts(self, gbit: float, chunk: int) -> tuple[int, int]:
+        """Alone, shared."""
+        needed = needed_rate(gbit, chunk)
+        return _whole(needed / self.alone), _whole(needed / self.shared)
+
+
+def needed_rate(gbit: float, chunk: int) -> float:
+    """Chunks per second of a link that carries nothing but payload."""
+    return gbit * 1e9 / 8 / chunk
+
+
+def _whole(harts: float) -> int:
+    return math.ceil(harts - 1e-9)
+
+
+def state_bytes(operation: int, chunk: int, roots: int = 1) -> int:
+    """What an operation of so many bytes per root keeps on the DPA: slices, and bitmaps in whole words."""
+    chunks = -(-operation // chunk)
+    return roots * (SLICE + -(-chunks // 64) * 8)
+
+
+def kernels(
+    counts: dict[str, Any] | None, clock: float = CLOCK, cycles: float | None = None
+) -> list[Kernel]:
+    """The paper's two, then those of the file of counts."""
+    found = [
+        Kernel(f"paper {kind.name}", kind, kind.instructions, clock, cycles) for kind in (UD, UC)
+    ]
+    for variant, rows in (counts or {}).get("variants", {}).items():
+        for name, kind in OURS.items():
+            plain = "zbb" in variant
+            label = f"ours {name}" if plain else f"ours {name}, no Zbb"
+            found.append(Kernel(label, kind, rows[name]["each"], clock, cycles))
+    return found
+
+
+def document(found: list[Kernel], counts: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "measured": {key: counts[key] for key in ("compiler", "emulator", "flags")}
+        if counts
+        else None,
+        "clock": found[0].clock,
+        "needed": {
+            str(chunk): {str(gbit): needed_rate(gbit, chunk) for gbit in GBIT} for chunk in CHUNKS
+        },
+        "kernels": [
+            {
+                "name": kernel.name,
+                "like": kernel.kind.name,
+                "instructions": kernel.instructions,
+                "chunks_per_s": {"alone": kernel.alone, "shared": kernel.shared},
+                "harts": {
+                    str(chunk): {str(gbit): kernel.harts(gbit, chunk) for gbit in GBIT}
+                    for chunk in CHUNKS
+                },
+            }
+            for kernel in found
+        ],
+        "state_bytes": {str(chunk): state_bytes(64 << 20, chunk) for chunk in CHUNKS},
+        "cache_bytes": CACHE,
+    }
+
+
+def _harts_text(harts: tuple[int, int]) -> str:
+    return " / ".join(str(count) if count <= HARTS else f"> {HARTS}" for count in harts)
+
+
+def notes(found: list[Kernel]) -> list[str]:
+    lines = []
+    for kernel in found:
+        speed = f"{kernel.alone / 1e6:.2f} M chunks/s = {kernel.alone * 4096 / 2**30:.1f} GiB/s of 4 KiB"
+        paper = (
+            f"; the paper measured {kernel.kind.measured}"
+            if kernel.name.startswith("paper")
+            else ""
+        )
+        lines.append(f"one hart alone, {kernel.name}: {speed}{paper}")
+    for chunk in CHUNKS[:2]:
+        size = state_bytes(64 << 20, chunk)
+        fit = int(CACHE // size)
+        lines.append(
+            f"64 MiB of one root in chunks of {chunk}: {size} bytes of slice and bitmap; "
+            f"the cache of 1.5 MB has room for {fit}"
+        )
+    lines.append(
+        "UD passes memory three times (into staging, out of it, into place): 75 GB/s at 200 Gbit/s. "
+        "The model knows rates of harts, not PCIe or memory"
+    )
+    lines.append(
+        "instructions of ours are counted (gcc, RV64, qemu); cycles, clock and sharing are the paper's"
+    )
+    return lines
+
+
+def _show(found: list[Kernel]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="harts of a BlueField-3's DPA, alone / shared", header_style="bold")
+    for heading in ("kernel", "instructions", "chunk", *(f"{gbit}G" for gbit in GBIT)):
+        table.add_column(heading, justify="left" if heading == "kernel" else "right")
+    for chunk in CHUNKS:
+        rates = [f"{needed_rate(gbit, chunk) / 1e6:.1f}" for gbit in GBIT]
+        table.add_row("needed, M chunks/s", "", str(chunk), *rates)
+        for kernel in found:
+            cells = [_harts_text(kernel.harts(gbit, chunk)) for gbit in GBIT]
+            table.add_row(kernel.name, f"{kernel.instructions:g}", str(chunk), *cells)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table)
+    for note in notes(found):
+        console.print(f"note: {note}", highlight=False)
+
+
+def main(argv: list[str]) -> int:
+    """Runs `torch-mcast model offload ARGV`; the exit code (2: the question makes no sense)."""
+    parser = argparse.ArgumentParser(
+        prog="torch-mcast model offload",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--clock", type=float, default=CLOCK / 1e9, help="GHz of a hart; default 1.8"
+    )
+    parser.add_argument(
+        "--counts", type=Path, default=None, help="default: benchmarks/dpa-counts.json"
+    )
+    parser.add_argument(
+        "--cycles-per-instruction", type=float, default=None, help="default: the paper's"
+    )
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    cycles: float | None = args.cycles_per_instruction
+    if args.clock <= 0 or (cycles is not None and cycles <= 0):
+        print(
+            "torch-mcast model offload: --clock and --cycles-per-instruction are positive",
+            file=sys.stderr,
+        )
+        return 2
+    counts = None
+    path: Path = args.counts or COUNTS
+    try:
+        counts = json.loads(path.read_text())
+        found = kernels(counts, args.clock * 1e9, cycles)
+    except FileNotFoundError:
+        if args.counts:
+            print(f"torch-mcast model offload: {path}: no such file", file=sys.stderr)
+            return 2
+        # Installed without the repository: the paper's counts alone.
+        found = kernels(None, args.clock * 1e9, cycles)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"torch-mcast model offload: {path} is no file of counts: {error!r}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(document(found, counts), indent=1))
+    else:
+        _show(found)
+    return 0

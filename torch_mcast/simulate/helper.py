@@ -1,0 +1,132 @@
+"""Runs the program `mcast-simulate`: one process per experiment, as many at once as there are cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from torch_mcast import _program
+
+# Of the program's JSON (csrc/core/simulation/report.h).
+SCHEMA = 1
+
+# Number of the experiment, virtual seconds, share that is done.
+Progress = Callable[[int, float, float], None]
+
+
+def parse_hosts(text: str) -> list[int]:
+    """8; 2,8,188; 2..1024: doubling, and the last one in any case."""
+    hosts: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            low, high = int(first), int(last if dots else first)
+        except ValueError:
+            raise ValueError(f"--hosts {text}: write 8, 2,8,188 or 2..1024") from None
+        if not 1 <= low <= high:
+            raise ValueError(f"--hosts {text}: {part} is no range")
+        while low < high:
+            hosts.append(low)
+            low *= 2
+        hosts.append(high)
+    return list(dict.fromkeys(hosts))
+
+
+def find_program() -> Path:
+    """The program, which the build puts beside the extension; FileNotFoundError without one."""
+    return _program.find_program("mcast-simulate")
+
+
+def check(experiments: Sequence[str]) -> None:
+    """ValueError with what is wrong with the first experiment that cannot be; runs none."""
+    answer = subprocess.run(
+        [find_program(), "--check"],
+        input="\n".join(experiments) + "\n",
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    for line in answer.stdout.splitlines():
+        if reason := json.loads(line).get("error"):
+            raise ValueError(reason)
+
+
+class Runs:
+    """Experiments that are being computed. A context: leaving it ends what still runs."""
+
+    def __init__(
+        self,
+        jobs: int | None = None,
+        links: bool = False,
+        quiet_time: bool = False,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._options = ["--links"] * links + ["--quiet-time"] * quiet_time
+        self._on_progress = on_progress
+        if on_progress:
+            self._options.append("--progress")
+        self._pool = ThreadPoolExecutor(jobs or os.cpu_count() or 1)
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._over = False
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._over = True
+            for process in self._processes:
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, experiments: Sequence[str]) -> list[dict[str, Any]]:
+        """The program's answer to each; {"error": why, "spec": ...} where there is no result."""
+        return list(self._pool.map(self._one, range(len(experiments)), experiments))
+
+    def _one(self, number: int, experiment: str) -> dict[str, Any]:
+        # Into a file, so that reading progress to its end does not wait for who reads the result.
+        with tempfile.TemporaryFile("w+") as answer:
+            with self._lock:
+                if self._over:
+                    return {"spec": experiment, "error": "not run"}
+                process = subprocess.Popen(
+                    [find_program(), *self._options, experiment],
+                    stdout=answer,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                self._processes.add(process)
+            words = self._follow(number, process)
+            answer.seek(0)
+            line = answer.readline()
+        if not line:
+            why = words or f"mcast-simulate ended with exit code {process.returncode}"
+            return {"spec": experiment, "error": why}
+        result: dict[str, Any] = json.loads(line)
+        if result["schema"] != SCHEMA:
+            raise ValueError(f"mcast-simulate speaks schema {result['schema']}, not {SCHEMA}")
+        return result
+
+    def _follow(self, number: int, process: subprocess.Popen[str]) -> str:
+        """Until the process ends; what it said beside progress."""
+        said = []
+        assert process.stderr
+        with process.stderr:
+            for line in process.stderr:
+                words = line.split()
+                if words[:1] == ["progress"] and self._on_progress:
+                    self._on_progress(number, float(words[1]) / 1e9, float(words[2]))
+                elif words:
+                    said.append(line.strip().removeprefix("mcast-simulate: "))
+        process.wait()
+        with self._lock:
+            self._processes.discard(process)
+        return "; ".join(said)

@@ -1,0 +1,197 @@
+"""Results of the simulator for people (rich) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torch_mcast.bench.formulas import receive_bytes
+from torch_mcast.bench.report import bytes_text, time_text
+from torch_mcast.lab.units import format_rate, format_size
+from torch_mcast.simulate import helper, served
+
+# Of a ratio to the ring: what counts as one, the first that there is.
+_RINGS = ("ring", "ring-schedule", "chain")
+CAPTION = "link-bound model, cost of the host not included"
+
+
+def bound_s(result: dict[str, Any]) -> float:
+    """Least seconds for all operations of a result: what a host's NICs must receive, at their rate less
+    the smaller overhead of packets; with aggregators what passes the busiest NIC by the model."""
+    framing = result["framing"]
+    overhead = min(
+        framing[f"{kind}_overhead"] / framing[f"{kind}_payload"] for kind in ("datagram", "stream")
+    )
+    if "aggregators" in result:
+        need = served.loads_of(result).time * result["size"]
+        return need * (1 + overhead) / (result["rate"] / 8 * planes(result))
+    need = sum(receive_bytes(op["op"], result["size"], result["hosts"]) for op in result["ops"])
+    return need * (1 + overhead) / (result["rate"] / 8 * planes(result))
+
+
+def option(result: dict[str, Any], name: str, default: str = "") -> str:
+    """What the experiment's text says of an option."""
+    words = dict(word.split("=", 1) for word in result["spec"].split())
+    return words.get(name, default)
+
+
+def planes(result: dict[str, Any]) -> int:
+    _, _, inside = option(result, "topology").partition("planes=")
+    return int(option(result, "planes", inside.split(",")[0] or "1"))
+
+
+def payload(result: dict[str, Any], kind: str = "", switches: bool = False) -> int:
+    """Bytes of data, without headers, that crossed links: each crossing counts. `kind`: of links whose
+    class begins so; `switches`: only what switches sent."""
+    framing, total = result["framing"], 0
+    for name, links in result["links"].items():
+        if not name.startswith(kind) or (switches and name.startswith("host-") and "up" in name):
+            continue
+        for traffic, overhead in (("data", "datagram"), ("ring", "stream"), ("reduce", "stream")):
+            amount = links["by"].get(traffic, {"bytes": 0, "packets": 0})
+            total += amount["bytes"] - amount["packets"] * framing[f"{overhead}_overhead"]
+    return total
+
+
+def wire(result: dict[str, Any], kind: str = "") -> int:
+    """Bytes on links whose class begins so, of all that crossed them, control and acknowledgements too."""
+    return sum(links["bytes"] for name, links in result["links"].items() if name.startswith(kind))
+
+
+def document(results: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
+    """For --json: the results, each with the ratio of its bytes to the ring's of as many hosts."""
+    rings: dict[int, int] = {}
+    for name in reversed(_RINGS):
+        for row in results:
+            if row.get("algorithm") == name:
+                rings[row["hosts"]] = row["fabric_bytes"]
+    rows = []
+    for result in results:
+        row = dict(result)
+        if "error" not in row and row["hosts"] in rings:
+            row["ring_ratio"] = round(row["fabric_bytes"] / rings[row["hosts"]], 4)
+        rows.append(row)
+    return {"schema": helper.SCHEMA, "command": command, "caption": CAPTION, "rows": rows}
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def title(row: dict[str, Any]) -> str:
+    """What all rows have in common."""
+    ops = "+".join(op["op"] for op in row["ops"])
+    block = option(row, "block")
+    size = f"{block} of each rank" if block else format_size(row["size"])
+    return (
+        f"{ops} {size}, {option(row, 'topology', 'star')}, "
+        f"{format_rate(round(row['rate']))}, mtu {row['mtu']}, "
+        f"chunk {row['framing']['datagram_payload']}, wake {row['wake'] / 1e3:g} us, "
+        f"seed {row['seed']}"
+    )
+
+
+def inner_kinds(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Kinds of links between switches: "leaf-spine", ..."""
+    names = [name.split()[0] for row in rows for name in row["links"]]
+    return [kind for kind in dict.fromkeys(names) if not kind.startswith("host-")]
+
+
+def algorithm_text(row: dict[str, Any]) -> str:
+    """With the number of aggregators, and the rate of their links where it is another."""
+    served_by = row.get("aggregators")
+    if not served_by:
+        return str(row["algorithm"])
+    rate = served_by["rate"]
+    fast = f" at {format_rate(round(rate))}" if rate != row["rate"] else ""
+    return f"{row['algorithm']} {served_by['count']}{fast}"
+
+
+def _aggregator_cells(row: dict[str, Any], columns: Sequence[str]) -> list[str]:
+    if columns[-1] != "NIC down/aggregator":
+        return []
+    amounts = row.get("aggregators")
+    return [bytes_text(amounts[way]) if amounts else "-" for way in ("up", "down")]
+
+
+def table(document: dict[str, Any]) -> Table:
+    """One line per number of hosts and algorithm."""
+    rows = [row for row in document["rows"] if "error" not in row]
+    kinds = inner_kinds(rows)
+    out = Table(
+        title=title(rows[0]) if rows else "nothing was run",
+        caption=document["caption"],
+        header_style="bold",
+    )
+    out.add_column("hosts", justify="right")
+    out.add_column("algorithm", no_wrap=True)
+    columns = ["time", "bound (of it)", "NIC up/host", "NIC down/host", *kinds]
+    if any("aggregators" in row for row in rows):
+        columns += ["NIC up/aggregator", "NIC down/aggregator"]
+    for name in [*columns, "fabric", "x ring", "hottest link (use)"]:
+        out.add_column(name, justify="right", no_wrap=True)
+    last = None
+    for row in rows:
+        if last not in (None, row["hosts"]):
+            out.add_section()
+        bound = bound_s(row)
+        taken = row["time"] / 1e9
+        hosts = f"{row['hosts']} x {row['ranks']}" if row["ranks"] > 1 else str(row["hosts"])
+        out.add_row(
+            hosts if row["hosts"] != last else "",
+            algorithm_text(row),
+            time_text(taken),
+            f"{time_text(bound)} ({100 * bound / taken:.0f} %)",
+            bytes_text(row["host_up"]),
+            bytes_text(row["host_down"]),
+            *(bytes_text(wire(row, kind)) for kind in kinds),
+            *_aggregator_cells(row, columns),
+            bytes_text(row["fabric_bytes"]),
+            f"{row['ring_ratio']:.2f}" if "ring_ratio" in row else "-",
+            f"{row['hottest']['link']} ({100 * row['hottest']['use']:.0f} %)",
+        )
+        last = row["hosts"]
+    return out
+
+
+def details(row: dict[str, Any]) -> str:
+    """What else is worth a line."""
+    sent = {name: amount["bytes"] for name, amount in row["sent"].items()}
+    frames, peaks, state = row["frames"], row["peaks"], row["state"]
+    parts = [
+        f"{row['hosts']} {row['algorithm']}: repair {bytes_text(sent.get('repair', 0))}",
+        f"control {bytes_text(sent.get('control', 0) + sent.get('position', 0))}",
+        f"acks {bytes_text(sent.get('ack', 0))}",
+        f"{frames['most']} frames of rank {frames['rank']}, the most of any",
+        f"peak at a port {bytes_text(peaks['port'])}",
+    ]
+    if state["peak"]:
+        parts.append(
+            f"inbox {bytes_text(peaks['inbox'])}, staging {bytes_text(peaks['staging'])}, "
+            f"state per rank {bytes_text(state['idle'])} idle, {bytes_text(state['peak'])} peak"
+        )
+    drops = sum(links["drops"] + links["lost"] for links in row["links"].values())
+    if drops:
+        parts.append(f"{drops} packets lost")
+    parts.append(f"trace {row['trace_hash']}")
+    if "wall" in row:
+        parts.append(f"computed in {time_text(row['wall'])}")
+    return ", ".join(parts)
+
+
+def show(document: dict[str, Any], width: int | None = None) -> None:
+    """Prints table and details; at full width where the output is no terminal."""
+    console = Console()
+    if not console.is_terminal or width:
+        console = Console(width=width or 200)
+    rows = [row for row in document["rows"] if "error" not in row]
+    if rows:
+        console.print(table(document))
+    for row in rows:
+        console.print(details(row), highlight=False, style="dim")

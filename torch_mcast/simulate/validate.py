@@ -1,0 +1,219 @@
+"""`torch-mcast simulate validate`: the same operations in a lab of network namespaces and in the simulator.
+
+A case counts if the lab was bound by its links: it used less than 80 % of its CPUs and reached 90 % of the
+bound, less what passes its shapers at full speed, by the lab's own figures. Time then must agree within
+10 %, bytes per host within 3 %. Other cases are shown and do not count, since the simulator knows no cost of
+hosts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torch_mcast.bench.report import bytes_text, time_text
+from torch_mcast.lab.units import parse_size
+from torch_mcast.simulate import helper
+
+OPS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce")
+TIME, BYTES = 0.10, 0.03  # how far the two may be apart
+_CPU, _BOUND = 0.8, 0.9  # of a case that counts: most of the CPUs, least of the bound
+_TOTAL = 4e9  # bits per second of all hosts together: so much two cores forward
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation, in the lab (seconds, bytes per host and operation) and simulated."""
+
+    hosts: int
+    op: str
+    size: int
+    lab_s: float
+    lab_sent: float
+    lab_received: float
+    counts: bool
+    simulated_s: float
+    simulated_sent: float
+    simulated_received: float
+
+    @property
+    def time(self) -> float:
+        """Simulated over measured."""
+        return self.simulated_s / self.lab_s
+
+    @property
+    def sent(self) -> float:
+        return self.simulated_sent / self.lab_sent
+
+    @property
+    def received(self) -> float:
+        return self.simulated_received / self.lab_received
+
+    @property
+    def off(self) -> bool:
+        """Whether it counts and they do not agree."""
+        apart = abs(self.time - 1) > TIME or max(abs(self.sent - 1), abs(self.received - 1)) > BYTES
+        return self.counts and apart
+
+
+def rate_for(hosts: int) -> str:
+    """A link rate at which the links, and not two cores, are the limit."""
+    return f"{round(min(1e9, _TOTAL / hosts) / 1e6)}mbit"
+
+
+def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
+    """What the simulator is to do for one row of a lab's results: `lab` is the bench's description of it."""
+    loss = sum(f["probability"] for f in lab["faults"] if f["kind"] == "loss")
+    words = {
+        "hosts": lab["hosts"],
+        "op": op,
+        "size": size,
+        "rate": f"{lab['rate'] / 1e6:g}mbit",
+        "mtu": lab["mtu"],
+        "algorithm": "mcast",
+        "frame": 14,  # what a shaper of the kernel counts
+        "shaper": lab["burst"],
+        "ack_every": 40,  # the kernel joins what it receives (GRO) before TCP answers
+        "queue": lab["queue"],
+        "budget": "8M",
+        "delay": "10us",
+        "wake": "50us",
+        "seed": seed,
+    }
+    if loss:
+        words["loss"] = f"{loss:g}@host-leaf-down"
+    return " ".join(f"{key}={value}" for key, value in words.items())
+
+
+def measure(hosts: int, args: argparse.Namespace) -> dict[str, Any]:
+    """The bench's JSON document from a lab of so many hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "lab.json"
+        command = [
+            sys.executable, "-m", "torch_mcast", "bench", "--hosts", str(hosts), "--rate", rate_for(hosts),
+            "--mtu", str(args.mtu), "--ops", args.ops, "--sizes", args.sizes, "--backends", "mcast",
+            "--repetitions", str(args.repetitions), "--warmup", "1", "--inner", "1",
+            "--case-seconds", str(args.case_seconds), "--json", str(out),
+        ]  # fmt: skip
+        if args.loss:
+            command += ["--loss", args.loss]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or not out.exists():
+            raise ValueError(f"the lab of {hosts} hosts failed: {done.stderr.strip()[-500:]}")
+        return json.loads(out.read_text())
+
+
+def _links(result: dict[str, Any], way: str) -> float:
+    links = result["links"][f"host-leaf {way}"]
+    return links["bytes"] / result["hosts"]
+
+
+def compare(document: dict[str, Any], seed: int = 1, jobs: int | None = None) -> list[Case]:
+    """Simulates each row of a lab's results. ValueError where they are no such."""
+    lab = document.get("lab")
+    if not lab or lab["ranks_per_host"] != 1 or lab["rate"] is None:
+        raise ValueError("results of a lab with one rank per host and a rate are needed")
+    rows = [
+        row
+        for row in document["rows"]
+        if row["op"] in OPS and row.get("times_s") and row["backend"] == "mcast"
+    ]
+    texts = [experiment(lab, row["op"], row["size"], seed) for row in rows]
+    cases = []
+    helper.check(texts)
+    with helper.Runs(jobs, quiet_time=True) as runs:
+        results = runs.run(texts)
+    for row, result in zip(rows, results, strict=True):
+        if reason := result.get("error"):
+            raise ValueError(f"{result['spec']}: {reason}")
+        wire = row["lab"]
+        sent = wire["sent_mean"]
+        received = (wire["fabric"] - sent * lab["hosts"]) / lab["hosts"]
+        least = row["bound_s"] - lab["burst"] * 8 / lab["rate"]
+        busy = row["cpu_s"] / (row["median_s"] * document["machine"]["cpus"])
+        cases.append(
+            Case(
+                hosts=lab["hosts"],
+                op=row["op"],
+                size=row["size"],
+                lab_s=row["median_s"],
+                lab_sent=sent,
+                lab_received=received,
+                counts=busy < _CPU and least >= _BOUND * row["median_s"],
+                simulated_s=max(op["time"] for op in result["ops"]) / 1e9,
+                simulated_sent=_links(result, "up"),
+                simulated_received=_links(result, "down"),
+            )
+        )
+    return cases
+
+
+def show(cases: Sequence[Case], width: int | None = None) -> None:
+    """A table of all cases."""
+    table = Table(title="lab and simulator", width=width)
+    for name in ("hosts", "operation", "size", "lab", "simulated", "time", "sent", "received", ""):
+        table.add_column(name, justify="left" if name in ("operation", "") else "right")
+    for c in cases:
+        verdict = "OFF" if c.off else "agrees" if c.counts else "not bound by links"
+        table.add_row(
+            str(c.hosts), c.op, bytes_text(c.size), time_text(c.lab_s), time_text(c.simulated_s),
+            f"{c.time:.3f}", f"{c.sent:.3f}", f"{c.received:.3f}", verdict,
+        )  # fmt: skip
+    Console(width=width).print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torch-mcast simulate validate", description=__doc__)
+    add = parser.add_argument
+    add("--hosts", default="2,4,8,16", metavar="N", help="labs of so many; default 2,4,8,16")
+    add("--ops", default=",".join(OPS), help="default: all four")
+    add("--sizes", default="1M,8M,64M", help="default 1M,8M,64M")
+    add("--mtu", type=int, default=1500, help="bytes of an IP packet; default 1500")
+    add("--loss", default="", metavar="SPEC", help="as of torch-mcast bench, such as 0.01")
+    add("--repetitions", type=int, default=5)
+    add("--case-seconds", type=float, default=30)
+    add("--seed", type=int, default=1, help="of the simulator")
+    add("--from", dest="files", nargs="+", type=Path, metavar="JSON",
+        help="results of torch-mcast bench --hosts ... --json, instead of measuring")  # fmt: skip
+    add("--json", type=Path, help="write the lab's results here, one document per line")
+    add("--jobs", type=int, default=None)
+    add("--width", type=int, default=None, help="columns of the table")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Runs `torch-mcast simulate validate ARGV`; 1 if a case that counts is off."""
+    args = _parser().parse_args(argv)
+    helper.find_program()
+    for size in args.sizes.split(","):
+        parse_size(size)
+    if args.files:
+        documents = [json.loads(line) for path in args.files for line in _documents(path)]
+    else:
+        documents = [measure(hosts, args) for hosts in helper.parse_hosts(args.hosts)]
+    if args.json:
+        args.json.write_text("".join(json.dumps(d) + "\n" for d in documents))
+    cases = [case for d in documents for case in compare(d, args.seed, args.jobs)]
+    show(cases, args.width)
+    counted = [case for case in cases if case.counts]
+    print(f"{len(counted)} of {len(cases)} cases count, {sum(c.off for c in counted)} are off")
+    return 1 if any(case.off for case in cases) else 0
+
+
+def _documents(path: Path) -> list[str]:
+    """A bench's document, or one per line as --json writes them."""
+    text = path.read_text()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return text.splitlines()
+    return [text]
