@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "transport/transport_contract.h"
+#include "transport/udp/busy_rate.h"
 #include "transport/udp_world.h"
 
 namespace mcast::testing {
@@ -81,6 +82,31 @@ TEST_F(StripeTest, ABrokenConnectionNamesTheAddressAndEndsThePeer) {
   ASSERT_TRUE(pump([&] { return !node(0).downs.empty(); }));
   EXPECT_EQ(node(0).downs[0].peer, peer);
   EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("127.0.0."));
+}
+
+// What a path carries does not depend on what it was dealt or on how long the reader let it wait.
+TEST(BusyRateOfAConnection, IsOfThePathAndNotOfTheDeal) {
+  BusyRate rate;
+  EXPECT_EQ(rate.value(), 0);
+  uint64_t acked = 0, busy = 0, blocked = 0;
+  const auto pass = [&](uint64_t bytes, uint64_t open, uint64_t held) {
+    acked += bytes;
+    busy += open + held;
+    blocked += held;
+    rate.update(acked, busy, blocked);
+  };
+  pass(100'000, 10'000, 0);
+  EXPECT_EQ(rate.value(), 0) << "too little to tell";
+  for (int i = 0; i < 5; ++i) pass(100'000, 10'000, 0);
+  EXPECT_DOUBLE_EQ(rate.value(), 1e7);
+  for (int i = 0; i < 50; ++i) pass(100'000, 10'000, 90'000);  // the reader waits for another
+  EXPECT_DOUBLE_EQ(rate.value(), 1e7);
+  for (int i = 0; i < 50; ++i) pass(0, 0, 0);  // nothing to send
+  EXPECT_DOUBLE_EQ(rate.value(), 1e7);
+  for (int i = 0; i < 500; ++i) pass(25'000, 10'000, 0);  // it became slower: a second tells
+  EXPECT_NEAR(rate.value(), 2.5e6, 1e4);
+  rate.update(acked + 1000, busy, blocked + 500);  // its times are not read in the same moment
+  EXPECT_NEAR(rate.value(), 2.5e6, 1e5);
 }
 
 // A peer of raw sockets, one connection per stripe, that sends what it likes.

@@ -128,6 +128,7 @@ def test_a_lane_is_striped_over_interfaces(two_rails, record_property):
             for host in ("h1", "h2"):
                 used = [after[host, nic] - before[host, nic] for nic in ("eth0", "eth1")]
                 if name == "both":
+                    record_property(f"{lane} {host}", round(used[1] / sum(used), 3))
                     assert sum(used) >= 16 << 20, (lane, host, used)
                     assert min(used) >= 0.35 * sum(used), (lane, host, used)
                 else:

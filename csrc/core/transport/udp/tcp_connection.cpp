@@ -18,14 +18,14 @@ namespace mcast {
 namespace {
 
 // struct tcp_info of <linux/tcp.h>, which cannot be included beside <netinet/tcp.h>, as far as the
-// delivery rate.
+// times.
 struct KernelTcpInfo {
   tcp_info head;  // as libc has it: up to total_retrans
   uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
   uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
-  uint64_t delivery_rate;
+  uint64_t delivery_rate, busy_time, rwnd_limited;
 };
-static_assert(offsetof(KernelTcpInfo, delivery_rate) == 160);  // the kernel's ABI
+static_assert(offsetof(KernelTcpInfo, rwnd_limited) == 176);  // the kernel's ABI
 
 // The kernel takes no more than this beyond what it may send at once: who is served next is decided
 // here, as late as possible, not by what lies in socket buffers.
@@ -138,13 +138,14 @@ size_t TcpConnection::unacknowledged() const {
   return static_cast<size_t>(bytes);
 }
 
-uint64_t TcpConnection::delivery_rate() const {
+double TcpConnection::rate() {
   KernelTcpInfo info{};
   socklen_t length = sizeof info;
-  if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
-  return length >= offsetof(KernelTcpInfo, delivery_rate) + sizeof info.delivery_rate
-             ? info.delivery_rate
-             : 0;
+  if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+      length >= offsetof(KernelTcpInfo, rwnd_limited) + sizeof info.rwnd_limited) {
+    rate_.update(info.bytes_acked, info.busy_time, info.rwnd_limited);
+  }
+  return rate_.value();
 }
 
 }  // namespace mcast

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "transport/udp/busy_rate.h"
 #include "transport/udp/send_queue.h"
 #include "transport/udp/socket.h"
 #include "transport/udp/stream_wire.h"
@@ -68,8 +69,8 @@ class TcpConnection {
   size_t max_length() const { return max_frame(channel) + (numbered ? kFrameNumber : 0); }
   // Bytes written that the peer's kernel has not acknowledged, a FIN counts one.
   size_t unacknowledged() const;
-  // Bytes per second that have lately reached the peer, by the kernel's estimate; 0: not known.
-  uint64_t delivery_rate() const;
+  // Bytes per second that the path has lately carried when it had them; 0: not known.
+  double rate();
 
   State state;
   PeerId peer = kNoPeer;
@@ -93,6 +94,7 @@ class TcpConnection {
 
   Epoll& poller_;
   Fd fd_;
+  BusyRate rate_;
   uint32_t events_ = 0;
   bool watched_ = false;
 };

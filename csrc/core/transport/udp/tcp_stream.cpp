@@ -86,7 +86,7 @@ size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
     Load& load = loads[i] = {line, static_cast<double>(link.queue.size()), 0};
     if (link.phase != Phase::kOpen) continue;
     load.waiting += static_cast<double>(link.connection->unacknowledged());
-    load.rate = static_cast<double>(link.connection->delivery_rate());
+    load.rate = link.connection->rate();
     fastest = std::max(fastest, load.rate);
   }
   // Where the frame would be over first. One that has shown nothing yet counts as fast as any, and
