@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_mcast._register import BACKEND, register
+from torch_mcast._register import BACKEND, register, use_arenas
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +40,7 @@ def _inside_import_torch() -> bool:
 
 try:
     register()
+    use_arenas()
 except Exception:
     # torch's entry point imports this package at the end of `import torch`, which must not fail.
     if not _inside_import_torch():

@@ -27,6 +27,8 @@ def create(group: Any, options: Any) -> Any:
         )
     else:
         options = copy.deepcopy(options)
+    if options.engine_memory == "map":
+        module.use_arenas()
     options.timeout = group.timeout
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 BACKEND = "mcast"
@@ -30,3 +31,13 @@ def register() -> None:
         return
     # A list: torch up to 2.13 would take a str letter by letter.
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
+
+
+def use_arenas() -> None:
+    """Where the environment says so, tensors that are made from now on lie where others map them: before
+    the model is made, so at the import. Without an extension module nothing happens: groups say why."""
+    if os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() != "map":
+        return
+    from torch_mcast._load import extension
+
+    extension().use_arenas()

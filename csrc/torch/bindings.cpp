@@ -12,6 +12,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "arena.h"
 #include "backend.h"
 #include "background.h"
 #include "device/completion_poller.h"
@@ -425,6 +426,10 @@ PYBIND11_MODULE(_C, module) {
       },
       py::call_guard<py::gil_scoped_release>(),
       "Empty, or why the verbs transport does not work on this host.");
+  module.def(
+      "use_arenas", &use_arenas,
+      "CPU tensors of 1 MiB and more that are made from now on lie in memory that the engine of "
+      "the host and ranks of one host map. False: there is none; the log says why.");
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");

@@ -118,6 +118,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "who runs the network: inproc: this process; host: the engine of this host, \"host:PATH\" "    \
     "at that socket, or an error; auto, \"auto:PATH\": the engine where one answers and the "      \
     "group may have several hosts, else this process. Experimental")                               \
+  S(engine_memory, "MCAST_ENGINE_MEMORY", "slots", false, false,                                   \
+    "how tensors reach the engine, and the other ranks of a host: slots: they are copied; map: "   \
+    "those of 1 MiB and more that are made from now on (in the environment: from import torch "    \
+    "on) lie where the others map them. Then a forked child may see what its parent writes later") \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \

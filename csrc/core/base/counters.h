@@ -12,83 +12,84 @@ namespace mcast {
 
 // name, help. Bytes of datagrams include the 32-byte header, not IP/UDP headers; bytes of frames
 // include the frame header, not TCP/IP.
-#define MCAST_COUNTERS(X)                                                               \
-  X(datagrams_sent, "multicast datagrams sent")                                         \
-  X(datagram_bytes_sent, "bytes of multicast datagrams sent, headers included")         \
-  X(gathered_datagrams, "datagrams whose payload the device read from the tensor")      \
-  X(datagrams_received, "datagrams received for this group")                            \
-  X(datagram_bytes_received, "bytes of datagrams received for this group")              \
-  X(frames_sent, "stream frames sent")                                                  \
-  X(frame_bytes_sent, "bytes of stream frames sent")                                    \
-  X(frames_received, "stream frames received")                                          \
-  X(frame_bytes_received, "bytes of stream frames received")                            \
-  X(ops_posted, "operations posted")                                                    \
-  X(ops_completed, "operations completed without error")                                \
-  X(ops_failed, "operations that ended with an error")                                  \
-  X(chunks_placed, "chunks verified and placed in their region")                        \
-  X(chunks_staged, "early chunks kept in staging")                                      \
-  X(staging_drops, "early chunks dropped because staging was full")                     \
-  X(eager_stalls, "small operations held back until late ranks can keep them")          \
-  X(early_fetches_sent, "requests for what was sent before it was called here")         \
-  X(early_chunks_sent, "chunks sent in answer to those")                                \
-  X(early_chunks_received, "chunks received before the call, in answer to those")       \
-  X(duplicates, "chunks that had arrived before")                                       \
-  X(own_echo, "own datagrams looped back by the network")                               \
-  X(stale, "datagrams or frames of an operation that is over")                          \
-  X(foreign, "datagrams of another group on the same address")                          \
-  X(malformed, "datagrams or frames that do not parse")                                 \
-  X(corrupt, "datagrams or frames whose checksum is wrong")                             \
-  X(mismatched, "datagrams whose operation descriptor differs from ours")               \
-  X(gaps, "chunks found missing behind later ones")                                     \
-  X(cutoffs, "times the cutoff timer found chunks missing")                             \
-  X(fetches_sent, "fetch requests sent")                                                \
-  X(fetches_received, "fetch requests received")                                        \
-  X(fetch_timeouts, "fetch requests that were not answered in time")                    \
-  X(not_have_sent, "fetch requests (or parts) answered with NotHave")                   \
-  X(not_have_received, "NotHave answers received")                                      \
-  X(repair_chunks_sent, "chunks sent to another rank as repair")                        \
-  X(repair_bytes_sent, "payload bytes of those")                                        \
-  X(repair_chunks_received, "chunks placed from a repair")                              \
-  X(fetch_grants_sent, "fetch requests answered with leave to read this rank's memory") \
-  X(repair_reads, "reads of lost chunks out of another rank's memory")                  \
-  X(repair_read_bytes, "payload bytes of those")                                        \
-  X(remulticast_chunks, "chunks multicast again because several ranks asked")           \
-  X(positions_sent, "Position announcements sent")                                      \
-  X(positions_received, "Position announcements received")                              \
-  X(credit_stalls, "times a sender stopped at its credit limit")                        \
-  X(congestion_cuts, "times a sender reduced its window after loss")                    \
-  X(budget_overcommits, "streams granted a minimum window beyond the receive budget")   \
-  X(retransmit_waits, "small operations that waited for retransmit memory")             \
-  X(would_block, "sends that the transport could not take at once")                     \
-  X(fragmented, "datagrams sent in IP fragments because an interface's MTU has shrunk") \
-  X(pings_sent, "liveness probes sent")                                                 \
-  X(aborts_sent, "abort notices sent")                                                  \
-  X(aborts_received, "abort notices received")                                          \
-  X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")              \
-  X(probes_sent, "reach probes sent")                                                   \
-  X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")     \
-  X(reduce_bytes_received, "payload bytes of contributions and results received")       \
-  X(grant_waits, "grants to contributors held back because multicast was arriving")     \
-  X(shm_rounds, "rounds published to the ranks of the same host")                       \
-  X(shm_slot_bytes, "payload bytes copied into shared memory")                          \
-  X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host")   \
-  X(shm_sleeps, "times a thread slept until a rank of the same host rang")              \
-  X(shm_wakes, "times a rank of the same host was woken")                               \
-  X(agg_operations, "reductions of which stations were to fold a part")                 \
-  X(agg_bytes_sent, "payload bytes of contributions to stations")                       \
-  X(agg_results, "segments of this rank's blocks that a station has folded")            \
-  X(agg_diverted, "segments dealt to a station that this rank has folded itself")       \
-  X(partial_results, "reductions that ended without the inputs of late ranks")          \
-  X(agg_lost, "stations that were given up")                                            \
-  X(path_checks, "times the group asked again whether multicast reaches every rank")    \
-  X(path_switches, "changes between multicast and the ring after the group's creation") \
-  X(roster_changes, "times other stations were put in force for its reductions")        \
-  X(agg_repeated, "frames of aggregation that had come before")                         \
-  X(agg_stale, "frames of aggregation of an operation or roster that is over")          \
-  X(agg_malformed, "frames of aggregation that broke the protocol")                     \
-  X(agg_declined, "operations that a station did not fold")                             \
-  X(agg_held, "results that a station could not send at once")                          \
-  X(agg_staged_bytes, "bytes that a station copied, since their turn had not come")     \
+#define MCAST_COUNTERS(X)                                                                    \
+  X(datagrams_sent, "multicast datagrams sent")                                              \
+  X(datagram_bytes_sent, "bytes of multicast datagrams sent, headers included")              \
+  X(gathered_datagrams, "datagrams whose payload the device read from the tensor")           \
+  X(datagrams_received, "datagrams received for this group")                                 \
+  X(datagram_bytes_received, "bytes of datagrams received for this group")                   \
+  X(frames_sent, "stream frames sent")                                                       \
+  X(frame_bytes_sent, "bytes of stream frames sent")                                         \
+  X(frames_received, "stream frames received")                                               \
+  X(frame_bytes_received, "bytes of stream frames received")                                 \
+  X(ops_posted, "operations posted")                                                         \
+  X(ops_completed, "operations completed without error")                                     \
+  X(ops_failed, "operations that ended with an error")                                       \
+  X(chunks_placed, "chunks verified and placed in their region")                             \
+  X(chunks_staged, "early chunks kept in staging")                                           \
+  X(staging_drops, "early chunks dropped because staging was full")                          \
+  X(eager_stalls, "small operations held back until late ranks can keep them")               \
+  X(early_fetches_sent, "requests for what was sent before it was called here")              \
+  X(early_chunks_sent, "chunks sent in answer to those")                                     \
+  X(early_chunks_received, "chunks received before the call, in answer to those")            \
+  X(duplicates, "chunks that had arrived before")                                            \
+  X(own_echo, "own datagrams looped back by the network")                                    \
+  X(stale, "datagrams or frames of an operation that is over")                               \
+  X(foreign, "datagrams of another group on the same address")                               \
+  X(malformed, "datagrams or frames that do not parse")                                      \
+  X(corrupt, "datagrams or frames whose checksum is wrong")                                  \
+  X(mismatched, "datagrams whose operation descriptor differs from ours")                    \
+  X(gaps, "chunks found missing behind later ones")                                          \
+  X(cutoffs, "times the cutoff timer found chunks missing")                                  \
+  X(fetches_sent, "fetch requests sent")                                                     \
+  X(fetches_received, "fetch requests received")                                             \
+  X(fetch_timeouts, "fetch requests that were not answered in time")                         \
+  X(not_have_sent, "fetch requests (or parts) answered with NotHave")                        \
+  X(not_have_received, "NotHave answers received")                                           \
+  X(repair_chunks_sent, "chunks sent to another rank as repair")                             \
+  X(repair_bytes_sent, "payload bytes of those")                                             \
+  X(repair_chunks_received, "chunks placed from a repair")                                   \
+  X(fetch_grants_sent, "fetch requests answered with leave to read this rank's memory")      \
+  X(repair_reads, "reads of lost chunks out of another rank's memory")                       \
+  X(repair_read_bytes, "payload bytes of those")                                             \
+  X(remulticast_chunks, "chunks multicast again because several ranks asked")                \
+  X(positions_sent, "Position announcements sent")                                           \
+  X(positions_received, "Position announcements received")                                   \
+  X(credit_stalls, "times a sender stopped at its credit limit")                             \
+  X(congestion_cuts, "times a sender reduced its window after loss")                         \
+  X(budget_overcommits, "streams granted a minimum window beyond the receive budget")        \
+  X(retransmit_waits, "small operations that waited for retransmit memory")                  \
+  X(would_block, "sends that the transport could not take at once")                          \
+  X(fragmented, "datagrams sent in IP fragments because an interface's MTU has shrunk")      \
+  X(pings_sent, "liveness probes sent")                                                      \
+  X(aborts_sent, "abort notices sent")                                                       \
+  X(aborts_received, "abort notices received")                                               \
+  X(ring_bytes_sent, "payload bytes sent by ring algorithms over streams")                   \
+  X(probes_sent, "reach probes sent")                                                        \
+  X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")          \
+  X(reduce_bytes_received, "payload bytes of contributions and results received")            \
+  X(grant_waits, "grants to contributors held back because multicast was arriving")          \
+  X(shm_rounds, "rounds published to the ranks of the same host")                            \
+  X(shm_slot_bytes, "payload bytes copied into shared memory")                               \
+  X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host")        \
+  X(shm_mapped_bytes, "payload bytes taken from tensors of ranks of the same host in place") \
+  X(shm_sleeps, "times a thread slept until a rank of the same host rang")                   \
+  X(shm_wakes, "times a rank of the same host was woken")                                    \
+  X(agg_operations, "reductions of which stations were to fold a part")                      \
+  X(agg_bytes_sent, "payload bytes of contributions to stations")                            \
+  X(agg_results, "segments of this rank's blocks that a station has folded")                 \
+  X(agg_diverted, "segments dealt to a station that this rank has folded itself")            \
+  X(partial_results, "reductions that ended without the inputs of late ranks")               \
+  X(agg_lost, "stations that were given up")                                                 \
+  X(path_checks, "times the group asked again whether multicast reaches every rank")         \
+  X(path_switches, "changes between multicast and the ring after the group's creation")      \
+  X(roster_changes, "times other stations were put in force for its reductions")             \
+  X(agg_repeated, "frames of aggregation that had come before")                              \
+  X(agg_stale, "frames of aggregation of an operation or roster that is over")               \
+  X(agg_malformed, "frames of aggregation that broke the protocol")                          \
+  X(agg_declined, "operations that a station did not fold")                                  \
+  X(agg_held, "results that a station could not send at once")                               \
+  X(agg_staged_bytes, "bytes that a station copied, since their turn had not come")          \
   X(agg_idle, "times a station told that contributions to a segment stay away")
 
 enum class Counter : uint16_t {

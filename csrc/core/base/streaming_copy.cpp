@@ -18,12 +18,20 @@ namespace mcast {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+constexpr size_t kAhead = 4096, kLine = 64;
+
 void StreamingCopy(uint8_t* to, const uint8_t* from, size_t size) {
   const hn::ScalableTag<uint8_t> d;
-  const size_t lanes = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);  // a line at most
   const size_t head = std::min(size, (lanes - reinterpret_cast<uintptr_t>(to) % lanes) % lanes);
   std::memcpy(to, from, head);
   size_t i = head;
+  // The prefetcher of the CPU stops at the end of a page; a page of small memory also has to be
+  // found.
+  for (; i + kAhead + kLine <= size; i += kLine) {
+    hwy::Prefetch(from + i + kAhead);
+    for (size_t j = 0; j < kLine; j += lanes) hn::Stream(hn::LoadU(d, from + i + j), d, to + i + j);
+  }
   for (; i + lanes <= size; i += lanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
   std::memcpy(to + i, from + i, size - i);
 }

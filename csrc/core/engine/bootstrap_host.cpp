@@ -63,14 +63,22 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
 // Tells what the attachment has come to here, and returns what follows for all.
 Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
                                                  const std::string& doing, Nanos deadline) {
-  const std::string& found = attachment_->verdict();
-  const bool slots = spec_.config.shared_memory == "slots" && found == "direct";
+  std::string found = attachment_->verdict();
+  PeerMemory memory = PeerMemory::kSlots;
+  if (Attachment::unite({found}, memory).empty()) {  // at most what the settings allow
+    PeerMemory most = PeerMemory::kRead;
+    if (spec_.config.shared_memory == "slots")
+      most = PeerMemory::kSlots;
+    else if (spec_.config.engine_memory == "map")
+      most = PeerMemory::kMapped;
+    found = Attachment::word_of(std::min(most, memory));
+  }
   Round round(store_, prefix, spec_.rank, spec_.size);
-  if (Status status = round.say(slots ? "slots" : found); !status.ok()) return status;
+  if (Status status = round.say(found); !status.ok()) return status;
   const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
-    bool direct = false;
-    const std::string problem = Attachment::unite(verdicts, direct);
-    return !problem.empty() ? problem : std::string(direct ? "direct" : "slots");
+    PeerMemory least = PeerMemory::kSlots;
+    const std::string problem = Attachment::unite(verdicts, least);
+    return !problem.empty() ? problem : std::string(Attachment::word_of(least));
   };
   for (;;) {
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now());
@@ -101,14 +109,14 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   Result<std::string> verdict =
       exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
   if (!verdict.ok()) return verdict.status();
-  bool direct = false;
-  if (const std::string problem = Attachment::unite({*verdict}, direct); !problem.empty()) {
+  PeerMemory memory = PeerMemory::kSlots;
+  if (const std::string problem = Attachment::unite({*verdict}, memory); !problem.empty()) {
     log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
         spec_.name.c_str(), problem.c_str());
     return none;
   }
   std::shared_ptr<GroupBase> group =
-      std::make_shared<HostGroup>(spec_, *registry_, attachment_->take(), direct, trace());
+      std::make_shared<HostGroup>(spec_, *registry_, attachment_->take(), memory, trace());
   log(LogLevel::kInfo, "group '%s': rank %u of %u on this host, %s", spec_.name.c_str(),
       unsigned{spec_.rank}, spec_.size, group->stats().transport.c_str());
   return group;
@@ -132,13 +140,13 @@ Status Bootstrap::find_neighbours() {
       exchange_verdicts("neighbours", "waiting for all ranks to find those on their hosts",
                         std::min(deadline_, limit));
   if (!verdict.ok()) return verdict.status();
-  bool direct = false;
-  const std::string problem = Attachment::unite({*verdict}, direct);
+  PeerMemory memory = PeerMemory::kSlots;
+  const std::string problem = Attachment::unite({*verdict}, memory);
   if (!problem.empty()) {
     log(LogLevel::kWarn, "group '%s': every rank contributes to reductions by itself: %s",
         spec_.name.c_str(), problem.c_str());
   }
-  if (problem.empty() && direct) reader_ = attachment_->reader();
+  if (problem.empty() && memory != PeerMemory::kSlots) reader_ = attachment_->reader();
   return {};
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace mcast {
 
 std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
@@ -14,7 +16,7 @@ std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
       if (length < bytes) continue;
       arena.free.erase(it);
       if (length > bytes) arena.free.emplace(offset + bytes, length - bytes);
-      const Span span{arena.grant.space, offset, bytes, arena.grant.memory.data() + offset};
+      const Span span{arena.space, offset, bytes, arena.memory.data() + offset};
       return {new Span(span), [this](const Span* done) {
                 give_back(*done);
                 delete done;
@@ -33,20 +35,48 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   if (auto span = try_once()) return span;
   const std::lock_guard<std::mutex> one(asking_);
   if (auto span = try_once()) return span;
-  Result<Grant> grant = ask_(std::max(bytes, kLeast));
-  if (!grant.ok()) return grant.status();
+  const size_t size = std::max(bytes, kLeast);
+  Result<Segment> made = Segment::create("torch-mcast arena", size);
+  if (!made.ok()) return made.status();
+  const Result<uint16_t> space = offer_(*made);
+  if (!space.ok()) return space.status();
+  made->close_fd();
   const std::lock_guard<std::mutex> held(mutex_);
-  const size_t size = grant->memory.size();
-  arenas_.push_back({std::move(grant).value(), {{0, size}}});
-  auto span = carve(bytes);
-  if (!span) return Status(Code::kInternal, "an arena is smaller than was asked for");
-  return span;
+  arenas_.push_back({*space, std::move(made).value(), {{0, size}}});
+  return carve(bytes);
+}
+
+std::optional<uint16_t> ClientArenas::offer_pool(const ArenaPool& pool) {
+  if (!pool_offered_.load(std::memory_order_acquire)) {
+    const std::lock_guard<std::mutex> one(asking_);
+    if (!pool_offered_.load(std::memory_order_acquire)) {
+      const Result<uint16_t> space = offer_(pool.segment());
+      if (space.ok()) {
+        pool_ = *space;
+      } else {
+        log(LogLevel::kWarn, "engine_memory=map: tensors are copied: %s",
+            space.status().message().c_str());
+      }
+      pool_offered_.store(true, std::memory_order_release);
+    }
+  }
+  return pool_;
+}
+
+std::optional<ClientArenas::Place> ClientArenas::find(const std::byte* data, size_t bytes) {
+  ArenaPool* const pool = ArenaPool::of_process();
+  if (pool == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<uint64_t> at = pool->offset_of(data, bytes);
+  if (!at) return std::nullopt;
+  const std::optional<uint16_t> space = offer_pool(*pool);
+  if (!space) return std::nullopt;
+  return Place{*space, *at};
 }
 
 void ClientArenas::give_back(const Span& span) {
   const std::lock_guard<std::mutex> held(mutex_);
   const auto arena = std::find_if(arenas_.begin(), arenas_.end(),
-                                  [&](const Arena& a) { return a.grant.space == span.space; });
+                                  [&](const Arena& a) { return a.space == span.space; });
   if (arena == arenas_.end()) return;
   uint64_t offset = span.offset, length = span.bytes;
   auto next = arena->free.lower_bound(offset);

@@ -1,13 +1,18 @@
-// Memory that this process and the engine of its host both map, and spans of it for operations.
+// Memory that this process and the engine of its host both map: spans of it for operations, and the
+// tensors that lie in the process's ArenaPool. This process makes it: tensors are there before an
+// engine is, and after it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
+#include "host/arena_pool.h"
 #include "host/segment.h"
 
 namespace mcast {
@@ -15,13 +20,9 @@ namespace mcast {
 // Thread-safe.
 class ClientArenas {
  public:
-  struct Grant {
-    uint16_t space = 0;  // ipc::Space
-    Segment memory;
-  };
-  // Asks the engine for an arena of so many bytes.
-  using Ask = std::function<Result<Grant>(size_t bytes)>;
-  explicit ClientArenas(Ask ask) : ask_(std::move(ask)) {}
+  // Has the engine map a segment: its number (ipc::Space).
+  using Offer = std::function<Result<uint16_t>(const Segment& segment)>;
+  explicit ClientArenas(Offer offer) : offer_(std::move(offer)) {}
 
   // A span of an arena; it goes back when the last copy of the pointer is gone, for which the
   // arenas must still be there.
@@ -36,18 +37,32 @@ class ClientArenas {
 
   Result<std::shared_ptr<Span>> take(size_t bytes);
 
+  // Where a tensor is that lies in the process's ArenaPool, which the engine then has mapped; none:
+  // it lies elsewhere, or the engine would not.
+  struct Place {
+    uint16_t space;
+    uint64_t offset;
+  };
+  std::optional<Place> find(const std::byte* data, size_t bytes);
+
  private:
   struct Arena {
-    Grant grant;
+    uint16_t space;
+    Segment memory;
     std::map<uint64_t, uint64_t> free;  // offset -> bytes, apart from each other
   };
   std::shared_ptr<Span> carve(size_t bytes);  // mutex_ held; null: no room
   void give_back(const Span& span);
 
-  const Ask ask_;
+  std::optional<uint16_t> offer_pool(const ArenaPool& pool);
+
+  const Offer offer_;
   std::mutex asking_;  // held while the engine is asked, so that one arena comes for many
   std::mutex mutex_;
   std::vector<Arena> arenas_;
+  // Whether the pool was offered, and what came of it.
+  std::atomic<bool> pool_offered_{false};
+  std::optional<uint16_t> pool_;
 };
 
 }  // namespace mcast

@@ -88,6 +88,7 @@ class ClientGroup::Flights final : public ClientEar {
       to_feed_ = {};
     }
     for (const auto& [key, flight] : all) {
+      flight->staging->withdraw();
       end(*flight, why.with_context(flight->post.descriptor.name), 0);
     }
   }

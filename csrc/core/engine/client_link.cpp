@@ -64,7 +64,8 @@ struct ClientLink::Creation {
 };
 
 ClientLink::ClientLink(LocalSocket socket)
-    : socket_(std::move(socket)), arenas_([this](size_t bytes) { return ask_for_arena(bytes); }) {}
+    : socket_(std::move(socket)),
+      arenas_([this](const Segment& segment) { return offer(segment); }) {}
 
 Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience) {
   const Nanos deadline = monotonic_now() + patience;
@@ -202,11 +203,11 @@ bool ClientLink::read_socket() {
       fail(lost_status(engine_pid_, "sent what cannot be read"));
       return false;
     }
-    on_message(std::move(*message), std::move(packet.descriptors));
+    on_message(std::move(*message));
   }
 }
 
-void ClientLink::on_message(ipc::Control message, std::vector<Fd> descriptors) {
+void ClientLink::on_message(ipc::Control message) {
   Answered answered;
   {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -217,7 +218,6 @@ void ClientLink::on_message(ipc::Control message, std::vector<Fd> descriptors) {
     if (it == calls_.end()) return;  // Look; answers that nobody waits for any more
     answered = std::move(it->second);
     calls_.erase(it);
-    if (descriptors.size() == 1) arena_files_[message.call] = std::move(descriptors[0]);
   }
   answered(std::move(message));
 }
@@ -283,8 +283,8 @@ Status ClientLink::submit(const ipc::Submission& record) {
   return {};
 }
 
-void ClientLink::tell(const ipc::Control& message) {
-  const Status sent = socket_.send(ipc::bytes_of(message), {}, kSendPatience);
+void ClientLink::tell(const ipc::Control& message, std::span<const int> descriptors) {
+  const Status sent = socket_.send(ipc::bytes_of(message), descriptors, kSendPatience);
   if (!sent.ok()) suspect(sent.code() == Code::kUnavailable ? "does not take messages" : "");
 }
 
@@ -301,7 +301,7 @@ std::string ClientLink::suspicion() const {
   return suspicion_.empty() ? "ended; its log says why" : suspicion_;
 }
 
-void ClientLink::ask(ipc::Control message, Answered answered) {
+void ClientLink::ask(ipc::Control message, Answered answered, std::span<const int> descriptors) {
   Status why;
   {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -312,54 +312,56 @@ void ClientLink::ask(ipc::Control message, Answered answered) {
     }
   }
   if (!why.ok()) return answered(why);
-  tell(message);
+  tell(message, descriptors);
 }
 
-Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience) {
+Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience,
+                                     std::span<const int> descriptors) {
   struct Answer {
     std::mutex mutex;
     std::condition_variable there;
     std::optional<Result<ipc::Control>> what;
   };
   auto answer = std::make_shared<Answer>();
-  ask(std::move(message), [answer](const Result<ipc::Control>& what) {
+  const Answered answered = [answer](const Result<ipc::Control>& what) {
     const std::lock_guard<std::mutex> held(answer->mutex);
     answer->what = what;
     answer->there.notify_one();
-  });
+  };
+  ask(std::move(message), answered, descriptors);
+  const Nanos until = monotonic_now() + patience;
   std::unique_lock<std::mutex> held(answer->mutex);
-  answer->there.wait_for(held, std::chrono::nanoseconds(patience),
-                         [&] { return answer->what.has_value(); });
+  while (!answer->what && monotonic_now() < until) {
+    if (!on_own_thread()) {
+      answer->there.wait_for(held, std::chrono::nanoseconds(until - monotonic_now()));
+      continue;
+    }
+    // Nobody else reads the answer.
+    held.unlock();
+    pollfd ready{socket_.fd(), POLLIN, 0};
+    (void)::poll(&ready, 1, 1);
+    (void)read_socket();
+    held.lock();
+  }
   if (answer->what) return *answer->what;
   return Status(Code::kTimeout,
                 "the engine of this host has not answered for " + seconds_text(patience));
 }
 
-Result<ClientArenas::Grant> ClientLink::ask_for_arena(size_t bytes) {
-  ipc::Arena wanted{0, bytes};
-  auto answer = ask(control_of(ipc::ControlType::kArenaAsk, 0, wanted), kSendPatience);
+Result<uint16_t> ClientLink::offer(const Segment& segment) {
+  ipc::Arena arena{0, segment.size()};
+  const int file = segment.fd();
+  auto answer = ask(control_of(ipc::ControlType::kArenaOffer, 0, arena), kSendPatience,
+                    std::span<const int>(&file, 1));
   if (!answer.ok()) return answer.status();
   ipc::Verdict refused;
   if (answer->type == ipc::ControlType::kRefused && read(*answer, refused)) {
     return Status(refused.code, "engine of this host: " + refused.text);
   }
-  Fd file;
-  {
-    const std::lock_guard<std::mutex> held(mutex_);
-    if (const auto it = arena_files_.find(answer->call); it != arena_files_.end()) {
-      file = std::move(it->second);
-      arena_files_.erase(it);
-    }
+  if (!read(*answer, arena)) {
+    return Status(Code::kInternal, "the engine's answer to ArenaOffer cannot be read");
   }
-  if (!read(*answer, wanted) || !file.valid() || wanted.bytes < bytes) {
-    return Status(Code::kInternal, "the engine's arena cannot be used");
-  }
-  const int fd = file.get();
-  file.forget();
-  Result<Segment> memory = Segment::adopt(fd, wanted.bytes, "the engine's arena");
-  if (!memory.ok()) return memory.status();
-  memory->close_fd();
-  return ClientArenas::Grant{wanted.space, std::move(memory).value()};
+  return arena.space;
 }
 
 Status ClientLink::answer_store(const ipc::Control& question, KeyValueStore& store) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,9 +53,11 @@ class ClientLink {
   Status submit(const ipc::Submission& record);
   // Sends a message; the answer, or that the link is lost, comes by `answered`, once, on any
   // thread.
-  void ask(ipc::Control message, std::function<void(const Result<ipc::Control>&)> answered);
-  Result<ipc::Control> ask(ipc::Control message, Nanos patience);
-  void tell(const ipc::Control& message);
+  void ask(ipc::Control message, std::function<void(const Result<ipc::Control>&)> answered,
+           std::span<const int> descriptors = {});
+  Result<ipc::Control> ask(ipc::Control message, Nanos patience,
+                           std::span<const int> descriptors = {});
+  void tell(const ipc::Control& message, std::span<const int> descriptors = {});
 
   // Reads completions on this thread until `done()` or `until`.
   bool help(const std::function<bool()>& done, Nanos until);
@@ -62,7 +65,7 @@ class ClientLink {
   ClientArenas& arenas() { return arenas_; }
   Status lost() const;
   pid_t engine_pid() const { return engine_pid_; }
-  // Whether this is the link's own thread, which must not wait for the engine.
+  // Whether this is the link's own thread.
   bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
   // In the child of a fork: closes what it inherited; nothing else of this may be used.
   void abandon_after_fork() noexcept { socket_.abandon(); }
@@ -80,7 +83,7 @@ class ClientLink {
   void sleep();
   void watch_engine(Nanos now);
   bool read_socket();
-  void on_message(ipc::Control message, std::vector<Fd> descriptors);
+  void on_message(ipc::Control message);
   // Takes what the ring holds and hands it on.
   void deliver();
   // Ends the link, by its thread; any thread, whatever it holds. `how`: for the error; may be
@@ -89,7 +92,7 @@ class ClientLink {
   std::string suspicion() const;
   // On the link's thread.
   void fail(const Status& why);
-  Result<ClientArenas::Grant> ask_for_arena(size_t bytes);
+  Result<uint16_t> offer(const Segment& segment);
   Status answer_store(const ipc::Control& question, KeyValueStore& store);
 
   ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
@@ -111,7 +114,6 @@ class ClientLink {
   uint64_t next_call_ = 1;
   std::map<uint64_t, Answered> calls_;
   std::map<uint64_t, std::shared_ptr<Creation>> creations_;
-  std::map<uint64_t, Fd> arena_files_;
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
   Status lost_;
   std::string suspicion_;

@@ -2,6 +2,8 @@
 // range gets a span of its own, in which every slice lies as far from the start as in the caller's
 // memory (and as far from a cache line's start). An all-gather's own input is put where its own
 // output lies: for the engine it is in place, and it is copied once.
+//
+// Slices that lie in the process's ArenaPool need none of that: the engine has it mapped.
 #include "engine/client_staging.h"
 
 #include <algorithm>
@@ -37,7 +39,7 @@ Memory memory_of(const Post& post, Member self) {
 
 }  // namespace
 
-Status ClientStaging::cover(std::vector<Range> wanted, ClientArenas& arenas) {
+Status ClientStaging::cover(std::vector<Range> wanted) {
   std::sort(wanted.begin(), wanted.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (Range& range : wanted) {
@@ -48,7 +50,7 @@ Status ClientStaging::cover(std::vector<Range> wanted, ClientArenas& arenas) {
     }
   }
   for (Range& range : ranges_) {
-    auto span = arenas.take(range.end - range.begin + range.begin % 64);
+    auto span = arenas_.take(range.end - range.begin + range.begin % 64);
     if (!span.ok()) return span.status();
     range.span = std::move(span).value();
   }
@@ -62,46 +64,69 @@ void ClientStaging::add_run(const std::byte* there, uint64_t length, ipc::Role r
                  range.span->offset + offset, length);
 }
 
-ClientStaging::Piece ClientStaging::place(const Slice& slice, ipc::Role role) {
+// Looked up once more: a tensor that was in the pool a moment ago may be there no more.
+Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
   if (slice.length == 0) {
     ipc::add_slice(runs_, ipc::Space::kClient, role, 0, 0);
-    return {slice, nullptr, 0};
+    piece = {slice, nullptr, 0};
+    return {};
   }
   const uintptr_t at = address_of(slice);
   const auto range = std::find_if(ranges_.begin(), ranges_.end(),
                                   [at](const Range& r) { return at >= r.begin && at < r.end; });
-  std::byte* const there = range->base() + (at - range->begin);
-  add_run(there, slice.length, role, *range);
-  return {slice, there, 0};
+  if (range != ranges_.end()) {
+    std::byte* const there = range->base() + (at - range->begin);
+    add_run(there, slice.length, role, *range);
+    piece = {slice, there, 0};
+    return {};
+  }
+  const auto there = arenas_.find(slice.data(), slice.length);
+  if (!there) return Status(Code::kUnavailable, "its memory was withdrawn from the engine");
+  ipc::add_slice(runs_, static_cast<ipc::Space>(there->space), role, there->offset, slice.length);
+  if (role == ipc::Role::kOutput) ArenaPool::of_process()->populate(slice.data(), slice.length);
+  piece = {slice, slice.data(), 0};
+  return {};
+}
+
+bool ClientStaging::needs_span(const Slice& slice) {
+  return slice.length > 0 && !arenas_.find(slice.data(), slice.length);
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
                                                            ClientArenas& arenas) {
-  const Memory memory = memory_of(post, self);
-  std::unique_ptr<ClientStaging> staging(new ClientStaging);
+  Memory memory = memory_of(post, self);
+  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas));
+  // An input that the engine reaches is copied by the engine.
+  memory.in_place = memory.in_place && staging->needs_span(memory.inputs[0]);
   std::vector<Range> wanted;
   const auto want = [&](const Slice& s) {
-    if (s.length > 0) wanted.push_back({address_of(s), address_of(s) + s.length, nullptr});
+    if (staging->needs_span(s))
+      wanted.push_back({address_of(s), address_of(s) + s.length, nullptr});
   };
   for (const Slice& s : memory.outputs) want(s);
   if (!memory.in_place) {
     for (const Slice& s : memory.inputs) want(s);
   }
-  if (Status status = staging->cover(std::move(wanted), arenas); !status.ok()) return status;
+  if (Status status = staging->cover(std::move(wanted)); !status.ok()) return status;
   for (const Slice& s : memory.inputs) {
-    Piece piece = staging->place(memory.in_place ? memory.outputs[self] : s, ipc::Role::kInput);
+    Piece piece;
+    const Slice& where = memory.in_place ? memory.outputs[self] : s;
+    if (Status status = staging->place(where, ipc::Role::kInput, piece); !status.ok())
+      return status;
     piece.slice = s;
     staging->inputs_.push_back(std::move(piece));
   }
   for (const Slice& s : memory.outputs) {
-    staging->outputs_.push_back(staging->place(s, ipc::Role::kOutput));
+    Piece piece;
+    if (Status status = staging->place(s, ipc::Role::kOutput, piece); !status.ok()) return status;
+    staging->outputs_.push_back(std::move(piece));
   }
   return staging;
 }
 
 uint64_t ClientStaging::input_bytes() const {
   uint64_t sum = 0;
-  for (const Piece& piece : inputs_) sum += piece.slice.length;
+  for (const Piece& piece : inputs_) sum += piece.direct() ? 0 : piece.slice.length;
   return sum;
 }
 
@@ -110,8 +135,9 @@ uint64_t ClientStaging::copy_in(size_t i, size_t most) {
   const Slice& s = piece.slice;
   if (s.length == 0) return 0;
   const uint64_t readable = s.region->readable();
-  const uint64_t end = std::min<uint64_t>(
-      {s.length, readable > s.offset ? readable - s.offset : 0, piece.copied + most});
+  const uint64_t there = std::min(s.length, readable > s.offset ? readable - s.offset : 0);
+  if (piece.direct()) return piece.copied = there;
+  const uint64_t end = std::min<uint64_t>(there, piece.copied + most);
   if (end > piece.copied) {
     copy_result(piece.there + piece.copied, s.data() + piece.copied, end - piece.copied, s.length);
     streaming_fence();
@@ -122,10 +148,17 @@ uint64_t ClientStaging::copy_in(size_t i, size_t most) {
 
 void ClientStaging::copy_out() const {
   for (const Piece& piece : outputs_) {
-    if (piece.slice.length == 0) continue;
+    if (piece.slice.length == 0 || piece.direct()) continue;
     copy_result(piece.slice.data(), piece.there, piece.slice.length, piece.slice.length);
   }
   streaming_fence();
+}
+
+void ClientStaging::withdraw() const {
+  for (const Piece& piece : outputs_) {
+    if (piece.slice.length == 0 || !piece.direct()) continue;
+    ArenaPool::of_process()->make_private(piece.slice.data(), piece.slice.length);
+  }
 }
 
 }  // namespace mcast

@@ -1,4 +1,5 @@
-// The memory of one operation of a client: spans of arenas that stand for the caller's slices.
+// The memory of one operation of a client: the caller's slices where they lie in the process's
+// ArenaPool, else spans of arenas that stand for them.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ class ClientStaging {
 
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
-  uint64_t input_bytes() const;
+  uint64_t input_bytes() const;  // that must be copied
   // Copies at most `most` bytes more of input `i`, as far as it can be read. How many bytes of it
   // are there now.
   uint64_t copy_in(size_t i, size_t most);
@@ -28,22 +29,28 @@ class ClientStaging {
   bool whole(size_t i) const { return inputs_[i].copied == inputs_[i].slice.length; }
   // The results, to the caller's memory.
   void copy_out() const;
+  // Takes the caller's memory away from an engine that may still write to it.
+  void withdraw() const;
 
  private:
+  explicit ClientStaging(ClientArenas& arenas) : arenas_(arenas) {}
   struct Piece {
     Slice slice;                 // the caller's
-    std::byte* there = nullptr;  // in an arena
+    std::byte* there = nullptr;  // in an arena, or the slice itself
     uint64_t copied = 0;
+    bool direct() const { return there == slice.data(); }
   };
   struct Range {
     uintptr_t begin, end;
     std::shared_ptr<ClientArenas::Span> span;
     std::byte* base() const { return span->data + begin % 64; }
   };
-  Status cover(std::vector<Range> wanted, ClientArenas& arenas);
-  Piece place(const Slice& slice, ipc::Role role);
+  Status cover(std::vector<Range> wanted);
+  bool needs_span(const Slice& slice);
+  Status place(const Slice& slice, ipc::Role role, Piece& piece);
   void add_run(const std::byte* there, uint64_t length, ipc::Role role, const Range& range);
 
+  ClientArenas& arenas_;
   std::vector<Range> ranges_;  // ascending
   std::vector<Piece> inputs_, outputs_;
   std::vector<ipc::SliceRun> runs_;

@@ -11,16 +11,32 @@
 
 namespace mcast {
 
+namespace {
+
+const char* how_large(PeerMemory memory) {
+  switch (memory) {
+    case PeerMemory::kSlots:
+      return "large reductions too (peers' memory cannot be read)";
+    case PeerMemory::kRead:
+      return "large reductions read from the peers' memory";
+    case PeerMemory::kMapped:
+      break;
+  }
+  return "large operations on the peers' tensors, which are mapped (engine_memory=map)";
+}
+
+}  // namespace
+
 HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
-                     std::shared_ptr<HostShared> shared, bool direct, std::shared_ptr<Trace> trace)
-    : GroupBase(spec), registry_(registry), direct_(direct), shared_(std::move(shared)) {
+                     std::shared_ptr<HostShared> shared, PeerMemory memory,
+                     std::shared_ptr<Trace> trace)
+    : GroupBase(spec), registry_(registry), memory_(memory), shared_(std::move(shared)) {
   trace_ = std::move(trace);
   fixed_.path = "shared memory";
   fixed_.reason = "all ranks are on one host";
   fixed_.transport = "shared memory: " + std::to_string(kHostDepth) + " slots of " +
                      std::to_string(kHostSlot / 1024) + " KiB per rank and lane, " +
-                     (direct ? "large reductions read from the peers' memory"
-                             : "large reductions too (peers' memory cannot be read)");
+                     how_large(memory);
   fixed_.chunk = kHostSlot;
   fixed_.window = kHostDepth * kHostSlot;
   fixed_.segment = kHostSlot;
@@ -31,7 +47,7 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
     params.self = rank_;
     params.size = size_;
     params.lane = static_cast<uint8_t>(lane);
-    params.direct = direct;
+    params.memory = memory;
     params.fold = fold_order(config_.fold);
     params.trace = trace_;
     lanes_[lane] = std::make_shared<HostLane>(params, config_.liveness_limit, shared_, registry,

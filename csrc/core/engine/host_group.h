@@ -12,7 +12,7 @@ namespace mcast {
 class HostGroup final : public GroupBase {
  public:
   HostGroup(const GroupSpec& spec, PeerRegistry& registry, std::shared_ptr<HostShared> shared,
-            bool direct, std::shared_ptr<Trace> trace);
+            PeerMemory memory, std::shared_ptr<Trace> trace);
   ~HostGroup() override;
 
   bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
@@ -25,11 +25,11 @@ class HostGroup final : public GroupBase {
   void fail_lane(LaneId lane, const Status& why) override;
   void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
-  bool read_by_peers() const override { return direct_; }
+  bool read_by_peers() const override { return memory_ != PeerMemory::kSlots; }
   bool copies_own_block() const override { return true; }
 
   PeerRegistry& registry_;
-  const bool direct_;
+  const PeerMemory memory_;
   const std::shared_ptr<HostShared> shared_;
   PerLane<std::shared_ptr<HostLane>> lanes_;
 };

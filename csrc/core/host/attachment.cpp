@@ -3,6 +3,7 @@
 // peer's private memory; then all tell each other how it went: the worst verdict counts for all.
 #include "host/attachment.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mcast {
@@ -27,24 +28,38 @@ Result<Attachment> Attachment::prepare(Member self, uint32_t size, const PeerReg
   return attachment;
 }
 
-// The process of `rank`, and whether its memory can be read; lowers the verdict if not.
-void Attachment::find(Member rank, const HostAddress& address, PeerRegistry& registry) {
+// The process of `rank`, and what can be done with its memory.
+std::optional<PeerMemory> Attachment::find(Member rank, const HostAddress& address,
+                                           PeerRegistry& registry) {
   auto peer = registry.find(address);
   if (!peer.ok()) {
     verdict_ = cannot(self_, rank, peer.status());
-    return;
+    return std::nullopt;
   }
   shared_->peers[rank] = std::move(peer).value();
   uint64_t copy = 0;
   const Status read = shared_->peers[rank]->process.read(
       address.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
-  if (!read.ok() || copy != address.token) verdict_ = "slots";
+  if (!read.ok() || copy != address.token) return PeerMemory::kSlots;
+  return shared_->peers[rank]->arena.data() != nullptr ? PeerMemory::kMapped : PeerMemory::kRead;
+}
+
+void Attachment::find_all(const std::vector<HostAddress>& addresses,
+                          const std::vector<uint32_t>* host_of, PeerRegistry& registry) {
+  shared_->peers.resize(size_);
+  PeerMemory least = address_.arena >= 0 ? PeerMemory::kMapped : PeerMemory::kRead;
+  for (uint32_t i = 0; i < size_; i++) {
+    const auto rank = static_cast<Member>(i);
+    if (rank == self_ || (host_of != nullptr && (*host_of)[rank] != (*host_of)[self_])) continue;
+    const std::optional<PeerMemory> memory = find(rank, addresses[rank], registry);
+    if (!memory) return;
+    least = std::min(least, *memory);
+  }
+  verdict_ = word_of(least);
 }
 
 void Attachment::attach(const std::vector<HostAddress>& addresses, PeerRegistry& registry) {
   HostShared& s = *shared_;
-  s.peers.resize(size_);
-  verdict_ = "direct";
   if (self_ != 0) {
     Result<Segment> found = Segment::attach(static_cast<pid_t>(addresses[0].pid),
                                             addresses[0].segment, ControlBlock::bytes(size_));
@@ -55,21 +70,12 @@ void Attachment::attach(const std::vector<HostAddress>& addresses, PeerRegistry&
     s.segment = std::move(found).value();
   }
   s.block = ControlBlock(s.segment.data(), size_);
-  for (uint32_t i = 0; i < size_; i++) {
-    const auto rank = static_cast<Member>(i);
-    if (rank != self_) find(rank, addresses[rank], registry);
-    if (verdict_ != "direct" && verdict_ != "slots") return;
-  }
+  find_all(addresses, nullptr, registry);
 }
 
 void Attachment::attach_neighbours(const std::vector<HostAddress>& addresses,
                                    const std::vector<uint32_t>& host_of, PeerRegistry& registry) {
-  shared_->peers.resize(size_);
-  verdict_ = "direct";
-  for (uint32_t i = 0; i < size_ && verdict_ == "direct"; i++) {
-    const auto rank = static_cast<Member>(i);
-    if (rank != self_ && host_of[rank] == host_of[self_]) find(rank, addresses[rank], registry);
-  }
+  find_all(addresses, &host_of, registry);
 }
 
 HostReader Attachment::reader() const {
@@ -78,11 +84,28 @@ HostReader Attachment::reader() const {
   };
 }
 
-std::string Attachment::unite(const std::vector<std::string>& verdicts, bool& direct) {
-  direct = true;
+const char* Attachment::word_of(PeerMemory memory) {
+  switch (memory) {
+    case PeerMemory::kSlots:
+      return "slots";
+    case PeerMemory::kRead:
+      return "direct";
+    case PeerMemory::kMapped:
+      break;
+  }
+  return "mapped";
+}
+
+std::string Attachment::unite(const std::vector<std::string>& verdicts, PeerMemory& memory) {
+  memory = PeerMemory::kMapped;
   for (const std::string& verdict : verdicts) {
-    if (verdict == "slots") direct = false;
-    if (verdict != "slots" && verdict != "direct") return verdict;
+    bool known = false;
+    for (const PeerMemory m : {PeerMemory::kSlots, PeerMemory::kRead, PeerMemory::kMapped}) {
+      if (verdict != word_of(m)) continue;
+      known = true;
+      memory = std::min(memory, m);
+    }
+    if (!known) return verdict;
   }
   return "";
 }

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "collective/host_inputs.h"
+#include "host/plan.h"
 #include "host/shared.h"
 
 namespace mcast {
@@ -32,8 +34,10 @@ class Attachment {
 
   // This rank's verdict, to be told to the others.
   const std::string& verdict() const { return verdict_; }
-  // Of everybody's verdicts: empty if all can, else why not. `direct`: all can read all.
-  static std::string unite(const std::vector<std::string>& verdicts, bool& direct);
+  // The word for what can be done with memory, as a verdict.
+  static const char* word_of(PeerMemory memory);
+  // Of everybody's verdicts: empty if all can share, and how; else why not.
+  static std::string unite(const std::vector<std::string>& verdicts, PeerMemory& memory);
   // While the others' verdicts are waited for: a rank that has ended or been silent for `limit`, of
   // those that were found. Ok: none.
   Status look_after(Nanos now, Nanos limit);
@@ -43,7 +47,11 @@ class Attachment {
 
  private:
   Attachment(Member self, uint32_t size) : self_(self), size_(size) {}
-  void find(Member rank, const HostAddress& address, PeerRegistry& registry);
+  // `host_of`: only those of the own host; null: all.
+  void find_all(const std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of,
+                PeerRegistry& registry);
+  // Its memory, at most; none: it cannot be shared, verdict_ says why.
+  std::optional<PeerMemory> find(Member rank, const HostAddress& address, PeerRegistry& registry);
 
   Member self_;
   uint32_t size_;

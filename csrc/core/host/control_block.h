@@ -77,7 +77,7 @@ struct alignas(64) SlotHeader {
   uint16_t index_low;  // of the round in its operation, low bits: for mismatches
   uint32_t sequence;
   uint64_t bytes;
-  uint64_t address;  // direct operations: of the rank's source, in its own address space
+  uint64_t address;  // direct operations: HostPort::place_of() the rank's source
   double factor;     // PREMUL_SUM: the rank's
   char name[kHostName];
 };

@@ -1,8 +1,8 @@
 // The life of an operation among ranks that share a kernel. Three pointers walk over the queue of
 // operations: what is published (as far as the slots are free), what is consumed (in order, when
 // those it needs have published), what is complete. An operation is complete when its last round is
-// consumed here, since the slots keep the data for the others; one whose input the others read
-// directly when they take the last round only when everybody has consumed that. One that ends gives
+// consumed here, since the slots keep the data for the others; one whose memory the others read
+// when they take the last round only when everybody has consumed that. One that ends gives
 // up the caller's memory and queues its callback.
 #include "host/core.h"
 
@@ -46,7 +46,7 @@ void HostCore::post(Post post) {
     return;
   }
   auto op = std::make_unique<HostOperation>();
-  op->plan = make_host_plan(post.descriptor, params_.size, params_.direct);
+  op->plan = make_host_plan(post.descriptor, params_.size, params_.memory);
   op->first = next_round_;
   next_round_ += op->plan.rounds;
   begin_round(*op);

@@ -27,7 +27,7 @@ struct HostParams {
   Member self = 0;
   uint32_t size = 1;
   uint8_t lane = 0;
-  bool direct = true;  // peers' memory can be read; agreed by all ranks
+  PeerMemory memory = PeerMemory::kRead;  // agreed by all ranks
   FoldOrder fold = FoldOrder::kRank;
   std::shared_ptr<Trace> trace;
 };

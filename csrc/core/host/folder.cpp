@@ -7,11 +7,21 @@
 #include <cstring>
 
 #include "base/reduce_kernels.h"
+#include "base/streaming_copy.h"
 
 namespace mcast {
 namespace {
 
-constexpr size_t kTile = 128u << 10;  // bytes of a contribution that are folded at once
+// Bytes of a contribution that are folded at once. Each read by the kernel is a call; what is
+// mapped comes in pieces of which the sum stays in the first cache.
+constexpr size_t kTile = 128u << 10, kMappedTile = 16u << 10;
+
+size_t tile_of(const HostOperation& op, Member self) {
+  for (size_t m = 0; m < op.sources.size(); m++) {
+    if (m != self && (op.sources[m].place & HostPort::kInArena) == 0) return kTile;
+  }
+  return kMappedTile;
+}
 
 }  // namespace
 
@@ -53,17 +63,30 @@ void Folder::learn_sources(HostOperation& op) const {
   for (uint32_t i = 0; i < lane_.size(); i++) {
     const auto m = static_cast<Member>(i);
     const SlotHeader& header = lane_.header(m, op.first);
-    uint64_t address = header.address;
+    uint64_t place = header.address;
     if (op.post.descriptor.kind == wire::Kind::kReduceScatter) {
-      std::memcpy(&address, lane_.data(m, op.first) + lane_.self() * sizeof address,
-                  sizeof address);
+      std::memcpy(&place, lane_.data(m, op.first) + lane_.self() * sizeof place, sizeof place);
     }
-    op.sources.push_back({address, header.factor});
+    op.sources.push_back({place, header.factor});
   }
 }
 
-bool Folder::fetch(Member from, uint64_t address, std::byte* to, size_t length) {
-  Status status = port_.read(from, address, to, length);
+const std::byte* Folder::mapped(Member from, uint64_t place, size_t length) {
+  const std::byte* const there = port_.map(from, place, length);
+  if (there != nullptr) counters_.add(Counter::shm_mapped_bytes, length);
+  return there;
+}
+
+bool Folder::pull(Member from, uint64_t place, std::byte* to, size_t length, size_t whole) {
+  if (length == 0) return true;
+  const std::byte* const there = mapped(from, place, length);
+  if (there == nullptr) return fetch(from, place, to, length);
+  copy_result(to, there, length, whole);
+  return true;
+}
+
+bool Folder::fetch(Member from, uint64_t place, std::byte* to, size_t length) {
+  Status status = port_.read(from, place, to, length);
   if (status.ok()) {
     counters_.add(Counter::shm_direct_bytes, length);
     return true;
@@ -91,17 +114,22 @@ bool Folder::fold_direct_from(uint32_t first, const HostOperation& op, size_t of
   const bool in_place = own.data() + offset == out;
   const bool straight = wide == element && how.reduction != Reduction::kAvg && !in_place;
   const bool copies_first = wide == element && how.reduction != Reduction::kPremulSum;
-  for (size_t at = 0; at < length; at += kTile) {
-    const size_t bytes = std::min(kTile, length - at), count = bytes / element;
+  const size_t tile = tile_of(op, lane_.self());
+  for (size_t at = 0; at < length; at += tile) {
+    const size_t bytes = std::min(tile, length - at), count = bytes / element;
     std::byte* const sum = straight ? out + at : accumulator_.data();
     for (uint32_t i = 0; i < lane_.size(); i++) {
       const auto m = static_cast<Member>((first + i) % lane_.size());
       const std::byte* source = own.data() + offset + at;
       if (m != lane_.self()) {
-        std::byte* const to = i == 0 && copies_first ? sum : tile_.data();
-        if (!fetch(m, op.sources[m].address + offset + at, to, bytes)) return false;
-        if (to == sum) continue;
-        source = to;
+        const uint64_t place = op.sources[m].place + offset + at;
+        source = mapped(m, place, bytes);
+        if (source == nullptr) {
+          std::byte* const to = i == 0 && copies_first ? sum : tile_.data();
+          if (!fetch(m, place, to, bytes)) return false;
+          if (to == sum) continue;
+          source = to;
+        }
       }
       (i == 0 ? fold_first : fold_next)(how.element, how.reduction, op.sources[m].factor, source,
                                         sum, count);

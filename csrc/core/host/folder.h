@@ -29,6 +29,10 @@ class Folder {
   // Folds the part at `offset` of everybody's input; sources are known. False: unreadable().
   bool fold_direct(const HostOperation& op, size_t offset, size_t length, std::byte* out);
 
+  // Copies `length` bytes at `place` of `from` into a result of `whole` bytes: from where this
+  // process has them mapped, or else by the kernel. False: unreadable(). streaming_fence() is due.
+  bool pull(Member from, uint64_t place, std::byte* to, size_t length, size_t whole);
+
   // Whose memory could not be read, and why.
   struct Unreadable {
     Member member;
@@ -42,7 +46,8 @@ class Folder {
                        size_t length, std::byte* out);
   bool fold_direct_from(uint32_t first, const HostOperation& op, size_t offset, size_t length,
                         std::byte* out);
-  bool fetch(Member from, uint64_t address, std::byte* to, size_t length);
+  bool fetch(Member from, uint64_t place, std::byte* to, size_t length);
+  const std::byte* mapped(Member from, uint64_t place, size_t length);
 
   const LaneView lane_;
   const FoldOrder order_;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "collective/closing.h"
+#include "host/arena_pool.h"
 #include "host/futex.h"
 
 namespace mcast {
@@ -38,9 +39,26 @@ HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<Host
 
 HostLane::~HostLane() = default;
 
-Status HostLane::read(Member from, uint64_t address, std::byte* to, size_t length) {
+uint64_t HostLane::place_of(const Slice& slice) {
+  const ArenaPool* const pool =
+      params_.memory == PeerMemory::kMapped ? ArenaPool::of_process() : nullptr;
+  if (pool != nullptr) {
+    if (const auto at = pool->offset_of(slice.data(), slice.length)) return kInArena | *at;
+  }
+  return HostPort::place_of(slice);
+}
+
+Status HostLane::read(Member from, uint64_t place, std::byte* to, size_t length) {
   thread_.answer();  // the host thread itself may be busy here for long
-  return shared_->peers[from]->process.read(address, to, length);
+  return shared_->peers[from]->process.read(place, to, length);
+}
+
+const std::byte* HostLane::map(Member from, uint64_t place, size_t length) {
+  if ((place & kInArena) == 0) return nullptr;
+  thread_.answer();
+  const Segment& arena = shared_->peers[from]->arena;
+  const uint64_t at = place & ~kInArena;
+  return at <= arena.size() && length <= arena.size() - at ? arena.data() + at : nullptr;
 }
 
 void HostLane::wake(Member member, HostWaiter waiter) {

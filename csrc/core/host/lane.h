@@ -56,7 +56,9 @@ class HostLane : private HostPort {
 
  private:
   // HostPort
-  Status read(Member from, uint64_t address, std::byte* to, size_t length) override;
+  uint64_t place_of(const Slice& slice) override;
+  Status read(Member from, uint64_t place, std::byte* to, size_t length) override;
+  const std::byte* map(Member from, uint64_t place, size_t length) override;
   void wake(Member member, HostWaiter waiter) override;
   void wake_all() override;
   Nanos now() override { return clock_(); }

@@ -26,7 +26,7 @@ struct HostOperation {
   std::vector<std::byte> part;
   // Direct: by member, where its input is (reduce_scatter: what it has for this rank).
   struct Source {
-    uint64_t address;
+    uint64_t place;
     double factor;
   };
   std::vector<Source> sources;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/random.h"
+#include "host/arena_pool.h"
 #include "host/futex.h"
 
 namespace mcast {
@@ -15,7 +16,8 @@ namespace mcast {
 std::string HostAddress::encode() const {
   if (pid == 0) return "";
   std::ostringstream out;
-  out << pid << ' ' << mailbox << ' ' << token << ' ' << private_copy << ' ' << segment;
+  out << pid << ' ' << mailbox << ' ' << token << ' ' << private_copy << ' ' << segment << ' '
+      << arena << ' ' << arena_bytes;
   return out.str();
 }
 
@@ -23,7 +25,7 @@ bool HostAddress::decode(const std::string& text, HostAddress& a) {
   a = {};
   if (text.empty()) return true;
   std::istringstream in(text);
-  in >> a.pid >> a.mailbox >> a.token >> a.private_copy >> a.segment;
+  in >> a.pid >> a.mailbox >> a.token >> a.private_copy >> a.segment >> a.arena >> a.arena_bytes;
   return !in.fail() && (in >> std::ws).eof() && a.pid > 0 && a.mailbox >= 0;
 }
 
@@ -53,6 +55,10 @@ HostAddress PeerRegistry::address() const {
   a.mailbox = page_.fd();
   a.token = *token_;
   a.private_copy = reinterpret_cast<uint64_t>(token_.get());
+  if (const ArenaPool* const pool = ArenaPool::of_process()) {
+    a.arena = pool->segment().fd();
+    a.arena_bytes = pool->segment().size();
+  }
   return a;
 }
 
@@ -83,7 +89,9 @@ Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& ad
     it = it->second.expired() ? peers_.erase(it) : std::next(it);
   }
   std::weak_ptr<HostPeer>& known = peers_[{address.pid, address.token}];
-  if (auto peer = known.lock()) return std::shared_ptr<const HostPeer>(std::move(peer));
+  if (auto peer = known.lock(); peer && (peer->arena.data() != nullptr || address.arena < 0)) {
+    return std::shared_ptr<const HostPeer>(std::move(peer));
+  }
   auto peer = std::make_shared<HostPeer>();
   const auto pid = static_cast<pid_t>(address.pid);
   peer->process = PeerProcess(pid);
@@ -92,6 +100,11 @@ Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& ad
   peer->page = std::move(page).value();
   if (peer->mailbox().token.load(std::memory_order_acquire) != address.token) {
     return Status(Code::kUnavailable, "its mailbox is another process's");
+  }
+  // Without it, what lies there is read by the kernel.
+  if (address.arena >= 0) {
+    Result<Segment> arena = Segment::attach(pid, address.arena, address.arena_bytes);
+    if (arena.ok()) peer->arena = std::move(arena).value();
   }
   known = peer;
   return std::shared_ptr<const HostPeer>(std::move(peer));

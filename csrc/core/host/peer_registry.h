@@ -21,6 +21,8 @@ struct HostAddress {
   uint64_t token = 0;         // of the mailbox
   uint64_t private_copy = 0;  // address of a copy of the token in its private memory
   int segment = -1;           // rank 0: descriptor of the group's segment
+  int arena = -1;             // descriptor of its ArenaPool; -1: it has none
+  uint64_t arena_bytes = 0;
   std::string encode() const;
   // "" gives pid 0; false: malformed.
   static bool decode(const std::string& text, HostAddress& address);
@@ -30,6 +32,7 @@ struct HostAddress {
 struct HostPeer {
   PeerProcess process;
   Segment page;
+  Segment arena;  // its ArenaPool, or nothing
   HostMailbox& mailbox() const { return *reinterpret_cast<HostMailbox*>(page.data()); }
 
   // "Are you there", to its host thread; the number of the question.

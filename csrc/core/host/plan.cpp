@@ -1,7 +1,9 @@
 // The choice of an algorithm. Through slots a byte is copied twice; read from its owner's memory,
 // once, but by a system call, and then the owner must wait until all have read. So what fits into
 // one slot goes through slots, and so does data that all ranks are to have: a slot is in the cache
-// and read from there by all. Large reductions, of which each byte has one taker, are read.
+// and read from there by all. Large reductions, of which each byte has one taker, are read. Memory
+// that is mapped costs neither the second copy nor the call: then all that is large is taken from
+// where it lies.
 #include "host/plan.h"
 
 #include <algorithm>
@@ -25,13 +27,17 @@ uint32_t rounds_of(size_t bytes, size_t slice) {
   return static_cast<uint32_t>(std::max<size_t>(1, (bytes + slice - 1) / slice));
 }
 
-HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, bool direct) {
+HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, PeerMemory memory) {
   if (d.kind == wire::Kind::kBarrier) return {};
-  if (!wire::is_reduction(d.kind)) return plan_blocks(d, members);
+  const bool direct = memory != PeerMemory::kSlots, mapped = memory == PeerMemory::kMapped;
+  if (!wire::is_reduction(d.kind)) {
+    return mapped && d.bytes > kHostSlot ? plan_pulled_blocks(d, members) : plan_blocks(d, members);
+  }
   if (d.kind == wire::Kind::kAllreduce) {
     if (d.bytes <= kHostSlot && d.bytes * members <= kOneStep) {
       return plan_slot_reduce(d.bytes, kHostSlot);
     }
+    if (mapped) return plan_pulled_all_reduce(d.bytes, members);
     return direct ? plan_direct_all_reduce(d.bytes, members)
                   : plan_slot_all_reduce(d.bytes, members);
   }

@@ -1,12 +1,15 @@
 // Another process's memfd is opened through /proc/<pid>/fd, which the kernel allows to whoever may
 // inspect that process: the same user, and the same or an outer process namespace. The seals are
-// checked before it is mapped, since a file that can shrink would turn reads into SIGBUS.
+// checked before it is mapped, since a file that can shrink would turn reads into SIGBUS, as would
+// huge pages that are not there.
 #include "host/segment.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -80,8 +83,10 @@ Result<Segment> Segment::attach(pid_t pid, int fd, size_t bytes) {
 
 Result<Segment> Segment::adopt(int fd, size_t bytes, const std::string& name) {
   struct stat info {};
+  struct statfs system {};
   const int seals = ::fcntl(fd, F_GET_SEALS);  // -1: no such file, all bits
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &info) != 0 ||
+      ::fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC ||
       info.st_size != static_cast<off_t>(bytes)) {
     ::close(fd);
     return Status(Code::kUnavailable, name + " is not the shared memory that was announced");

@@ -1,7 +1,7 @@
 // Messages on the socket between an engine of the host and its client: what is rare. One message is
 // one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
 // bytes. Descriptors of files travel beside (SCM_RIGHTS): the client's memory in Hello, the link's
-// segment in Welcome, an arena's in Arena.
+// segment in Welcome, an arena's in ArenaOffer.
 //
 // Parsers are total: false for anything but exactly one well-formed message of that kind. In
 // messages of scalars a reader passes over fields that it does not know.
@@ -24,7 +24,7 @@ inline constexpr size_t kControlHead = 16;
 enum class ControlType : uint16_t {
   // From the client.
   kHello = 1,
-  kArenaAsk = 2,
+  kArenaOffer = 2,
   kGroupAsk = 3,
   kStoreAnswer = 4,
   kInterrupt = 5,  // of a creation; the call is GroupAsk's
@@ -76,7 +76,7 @@ struct Welcome {
   Nanos silence = kSecond;  // without beats of the other side: it hangs
 };
 
-// Why there will be none: of a Hello, an ArenaAsk, a creation, a close.
+// Why there will be none: of a Hello, an ArenaOffer, a creation, a close.
 struct Verdict {
   Code code = Code::kInternal;
   std::string text;
@@ -123,8 +123,9 @@ struct Abort {
   std::string reason;
 };
 
+// Of an offer, with the descriptor of a sealed memfd of so many bytes; and of the answer.
 struct Arena {
-  uint16_t space = 0;  // ipc::Space
+  uint16_t space = 0;  // ipc::Space; the engine gives it
   uint64_t bytes = 0;
 };
 

@@ -43,7 +43,8 @@ const std::vector<EngineRow>& engine_rows() {
             [](HostEngineOptions& o) -> uint32_t& { return o.limits.groups; }),
       limit("--operations", "4096", "operations of a client in flight", 1u << 20,
             [](HostEngineOptions& o) -> uint32_t& { return o.limits.operations; }),
-      {{"--arenas", "BYTES", "16G", "memory that a client may share; suffix K, M or G (2^10, ...)"},
+      {{"--arenas", "BYTES", "twice the machine's",
+        "memory that a client may share; suffix K, M or G (2^10, ...)"},
        "64M to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);

@@ -4,10 +4,13 @@
 // are looked at: that gives rates, and tells whether a job without an asker is still in use.
 #include "service/jobs.h"
 
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <exception>
 
 #include "base/log.h"
+#include "transport/udp/socket.h"
 
 namespace mcast::service {
 namespace {

@@ -26,6 +26,7 @@ namespace {
 constexpr int kBeatMs = 100;
 constexpr int kFullMs = 1;   // between looks at a full completion ring
 constexpr int kBatch = 256;  // records between two looks at the socket
+constexpr size_t kMostArenas = 4096;
 
 ipc::Control refusal(uint64_t call, const Status& why) {
   return control_of(ipc::ControlType::kRefused, call, ipc::Verdict::of(why));
@@ -228,7 +229,7 @@ std::string Tenant::serve_socket() {
     if (!message) return "its process broke the engine's protocol: a message cannot be read";
     std::string why = greeted_ ? catch_up() : "";
     if (!why.empty()) return why;
-    why = greeted_ ? on_message(*message) : greet(*message);
+    why = greeted_ ? on_message(*message, std::move(packet.descriptors)) : greet(*message);
     if (!why.empty()) return "its process broke the engine's protocol: " + why;
     if (bye_) return "";
   }
@@ -247,7 +248,7 @@ std::string Tenant::greet(const ipc::Control& message) {
   ipc::Welcome welcome;
   welcome.product = version();
   welcome.pid = static_cast<uint64_t>(::getpid());
-  welcome.memory = "slots";
+  welcome.memory = "map";
   welcome.arenas = limits_.arenas;
   welcome.operations = limits_.operations;
   welcome.silence = limits_.silence;
@@ -257,7 +258,7 @@ std::string Tenant::greet(const ipc::Control& message) {
   return "";
 }
 
-std::string Tenant::on_message(const ipc::Control& message) {
+std::string Tenant::on_message(const ipc::Control& message, std::vector<Fd> files) {
   ipc::StoreAnswer answer;
   ipc::Arena arena;
   ipc::Close close;
@@ -278,9 +279,9 @@ std::string Tenant::on_message(const ipc::Control& message) {
     case ipc::ControlType::kInterrupt:
       if (creation != creations_.end()) creation->second.interrupted = true;
       return "";
-    case ipc::ControlType::kArenaAsk:
-      if (!read(message, arena)) return "an ArenaAsk that cannot be read";
-      on_arena_ask(message.call, arena);
+    case ipc::ControlType::kArenaOffer:
+      if (!read(message, arena) || files.size() != 1) return "an ArenaOffer that cannot be read";
+      on_arena_offer(message.call, arena, std::move(files[0]));
       return "";
     case ipc::ControlType::kClose:
       if (!read(message, close)) return "a Close that cannot be read";
@@ -350,26 +351,29 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
   link_->tell(control_of(call, answer));
 }
 
-void Tenant::on_arena_ask(uint64_t call, const ipc::Arena& wanted) {
-  if (wanted.bytes == 0 || wanted.bytes > limits_.arenas - arena_bytes_) {
+void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
+  if (offered.bytes == 0 || offered.bytes > limits_.arenas - arena_bytes_) {
     return link_->tell(refusal(call, Status(Code::kResourceExhausted,
                                             "engine's limit of " + std::to_string(limits_.arenas) +
                                                 " bytes of arenas (--arenas) is reached")));
   }
-  Result<Segment> made = Segment::create("torch-mcast arena", wanted.bytes);
-  if (!made.ok()) return link_->tell(refusal(call, made.status()));
-  auto memory = std::make_shared<Segment>(std::move(made).value());
-  ipc::Arena answer{0, wanted.bytes};
+  if (arenas_.size() >= kMostArenas) {
+    return link_->tell(refusal(call, Status(Code::kResourceExhausted, "too many arenas")));
+  }
+  const int fd = file.get();
+  file.forget();
+  Result<Segment> mapped = Segment::adopt(fd, offered.bytes, "an arena");
+  if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));
+  ipc::Arena answer{0, offered.bytes};
   {
     const std::lock_guard<std::mutex> held(mutex_);
     answer.space =
         static_cast<uint16_t>(static_cast<size_t>(ipc::Space::kFirstArena) + arenas_.size());
-    arenas_[static_cast<ipc::Space>(answer.space)] = memory;
-    arena_bytes_ += wanted.bytes;
+    arenas_[static_cast<ipc::Space>(answer.space)] =
+        std::make_shared<Segment>(std::move(mapped).value());
+    arena_bytes_ += offered.bytes;
   }
-  const int fd = memory->fd();
-  link_->tell(control_of(ipc::ControlType::kArena, call, answer), std::span<const int>(&fd, 1));
-  memory->close_fd();
+  link_->tell(control_of(ipc::ControlType::kArena, call, answer));
 }
 
 void Tenant::on_close(uint64_t call, const ipc::Close& close) {

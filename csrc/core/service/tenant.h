@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/group_maker.h"
+#include "host/arena_pool.h"
 #include "service/relay_store.h"
 #include "service/tenant_group.h"
 #include "service/tenant_link.h"
@@ -21,8 +22,10 @@ namespace mcast::service {
 
 struct TenantLimits {
   uint32_t groups = 256;
-  uint32_t operations = 4096;                   // in flight
-  uint64_t arenas = uint64_t{16} << 30;         // bytes
+  uint32_t operations = 4096;  // in flight
+  // Bytes of memory that is shared: address space, of which pages exist when they are touched. A
+  // client's tensors and spans each may be as much as the machine has.
+  uint64_t arenas = 2 * ArenaPool::memory_of_machine();
   Nanos silence = 10 * kSecond;                 // without a beat of the engine: a client gives up
   std::map<std::string, std::string> settings;  // that override a client's
 };
@@ -78,11 +81,11 @@ class Tenant {
   std::string serve_socket();
   std::string on_record(ipc::Submission record);
   std::string on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> runs);
-  std::string on_message(const ipc::Control& message);
+  std::string on_message(const ipc::Control& message, std::vector<Fd> files);
   std::string greet(const ipc::Control& message);
   std::string on_group_ask(const ipc::Control& message);
   void create(uint64_t call, const GroupSpec& spec, Creation& creation);
-  void on_arena_ask(uint64_t call, const ipc::Arena& wanted);
+  void on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file);
   void on_close(uint64_t call, const ipc::Close& close);
   void on_stats_ask(const ipc::Control& message);
   void sleep();

@@ -8,10 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
+#include "arena_new.h"
 #include "engine/clock.h"
 #include "engine_process.h"
+#include "host/arena_pool.h"
 #include "programs.h"
 
 namespace mcast::test {
@@ -34,10 +37,11 @@ bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& st
 }
 
 // The suite of groups in process, by this program itself.
-TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) {
+void run_suite(bool arenas) {
   EngineProcess engine;
   const pid_t pid = fork();
   if (pid == 0) {
+    if (arenas) setenv("MCAST_TEST_ARENAS", "1", 1);
     setenv("MCAST_TEST_ENGINE", engine.setting().c_str(), 1);
     std::string filter = "--gtest_filter=Engine.*";
     for (int i = 0; i <= 6; i++) {
@@ -54,6 +58,54 @@ TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) {
   int status = 0;
   waitpid(pid, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) { run_suite(false); }
+
+TEST(ClientGroup, TheSuitePassesWithMemoryThatTheEngineMaps) { run_suite(true); }
+
+// An engine that was given up may wake up again: it must not write to what went back.
+TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
+  service::TenantLimits limits;
+  limits.silence = kSecond;
+  EngineProcess first(limits), second;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    new_in_arenas();
+    auto group = hosted(rank == 0 ? first : second, rank, 2, store);
+    if (!group || !work_together(*group, rank, 2, store)) return false;
+    constexpr size_t kBlock = 1 << 20;
+    std::vector<std::byte> data(2 * kBlock);
+    fill(data, rank * kBlock, kBlock, 7 + rank);
+    if (rank == 1) {
+      if (!store.multi_get({"stopped"}, 30 * kSecond).ok()) return false;
+      EXPECT_FALSE(allgather(*group, data).ok()) << "rank 0 has given up";
+      return true;
+    }
+    const ArenaPool& pool = *ArenaPool::of_process();
+    auto behind = Segment::attach(getpid(), pool.segment().fd(), pool.segment().size());
+    const uint64_t at = pool.offset_of(data.data(), data.size()).value();
+    const Status status = wait_for([&](PostOptions options) {
+      const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
+      const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
+      auto posted = group->post_allgather(block(0), {block(0), block(1)}, std::move(options));
+      usleep(300'000);  // the engine takes the post; without that this test says nothing
+      first.signal(SIGSTOP);
+      EXPECT_TRUE(store.set("stopped", "").ok());
+      return posted;
+    });
+    EXPECT_THAT(status.message(), HasSubstr("has not run for"));
+    EXPECT_FALSE(pool.offset_of(data.data(), data.size())) << "withdrawn";
+    std::fill(data.begin(), data.end(), std::byte{0x77});
+    first.signal(SIGCONT);
+    const Nanos until = monotonic_now() + 5 * kSecond;
+    const std::byte* const late = behind->data() + at + kBlock;
+    const auto written = [&] {
+      return std::any_of(late, late + kBlock, [](std::byte b) { return b != std::byte{0}; });
+    };
+    while (!written() && monotonic_now() < until) usleep(1000);
+    EXPECT_TRUE(written()) << "the engine wrote late, where it may";
+    return std::all_of(data.begin(), data.end(), [](std::byte b) { return b == std::byte{0x77}; });
+  }));
 }
 
 TEST(ClientGroup, AKilledEngineIsNamed) {

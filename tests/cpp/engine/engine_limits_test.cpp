@@ -3,13 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <random>
 #include <vector>
 
+#include "arena_new.h"
 #include "engine/client_link.h"
 #include "engine_process.h"
+#include "host/arena_pool.h"
 #include "ipc/record.h"
 #include "programs.h"
 #include "support/seeds.h"
@@ -62,6 +65,18 @@ TEST(EngineLimits, Memory) {
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.to_string();
     EXPECT_THAT(status.message(), HasSubstr("bytes of arenas (--arenas)"));
     return true;
+  }));
+}
+
+// Room for the pool and one arena of spans, which these operations would not fit.
+TEST(EngineLimits, TensorsThatAreMappedTakeNoSpans) {
+  service::TenantLimits limits;
+  limits.arenas = ArenaPool::memory_of_machine() + (uint64_t{40} << 20);
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    new_in_arenas();
+    auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    return made.ok() && work(**made, size_t{64} << 20, 1) && reduce_all_ways(**made, 10 << 20, 1);
   }));
 }
 
@@ -167,8 +182,7 @@ class Hostile {
     ipc::Control m;
     switch (rng_() % 6) {
       case 0:
-        m = ipc::control_of(Type::kArenaAsk, rng_() % 8, ipc::Arena{0, rng_() % (1u << 22)});
-        break;
+        return offer();
       case 1:
         m = ipc::control_of(rng_() % 8, ipc::GroupAsk{"x", 0, 2, kSecond, {}});
         break;
@@ -186,6 +200,18 @@ class Hostile {
     if (rng_() % 3 == 0 && !bytes.empty())
       bytes[rng_() % bytes.size()] ^= std::byte(1 + rng_() % 255);
     (void)socket_.send(bytes, {}, 0);
+  }
+  // A sound arena, one that could shrink, none, or two; of the right size or not.
+  void offer() {
+    const uint64_t bytes = 1 + rng_() % (1u << 22);
+    const auto made = Segment::create("hostile", bytes);
+    const Fd loose(memfd_create("loose", MFD_CLOEXEC));
+    std::vector<int> files;
+    if (rng_() % 2 == 0) files.push_back(made.ok() ? made->fd() : 0);
+    if (rng_() % 3 == 0) files.push_back(loose.get());
+    const ipc::Arena arena{0, rng_() % 4 == 0 ? rng_() : bytes};
+    const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, rng_() % 8, arena);
+    (void)socket_.send(ipc::bytes_of(m), files, 0);
   }
   void record() {
     if (!writer_) return;

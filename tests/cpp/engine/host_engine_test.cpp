@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "arena_new.h"
 #include "base/rng.h"
 #include "engine/host_ranks.h"
 #include "support/seeds.h"
@@ -51,6 +52,26 @@ TEST(HostEngine, NothingCrossesASocket) {
     EXPECT_EQ(counter(*slots, "shm_direct_bytes"), 0u);
     EXPECT_GT(counter(*slots, "shm_slot_bytes"), 0u);
     return true;
+  }));
+}
+
+TEST(HostEngine, TensorsThatAreMappedAreTakenWhereTheyLie) {
+  std::map<std::string, std::string> settings = kShared;
+  settings["engine_memory"] = "map";
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    new_in_arenas();
+    auto group = make_group("g", rank, 3, store, settings);
+    if (!group || !work(*group, 700'001, 3) || !reduce_all_ways(*group, 300'001, 1)) return false;
+    EXPECT_NE(group->stats().transport.find("which are mapped"), std::string::npos);
+    EXPECT_GT(counter(*group, "shm_mapped_bytes"), uint64_t{10} << 20);
+    EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u);
+    auto scope = store.scoped("mixed");
+    // One rank does not want it: then nobody has it.
+    auto mixed = make_group("m", rank, 3, scope, rank == 1 ? kShared : settings);
+    if (!mixed || !work(*mixed, 700'001, 1) || !reduce_all_ways(*mixed, 300'001, 1)) return false;
+    EXPECT_EQ(counter(*mixed, "shm_mapped_bytes"), 0u);
+    EXPECT_GT(counter(*mixed, "shm_direct_bytes"), 0u);
+    return group->close(5 * kSecond).ok() && mixed->close(5 * kSecond).ok();
   }));
 }
 

@@ -15,6 +15,7 @@
 #include <sstream>
 #include <thread>
 
+#include "arena_new.h"
 #include "engine/clock.h"
 #include "support/reach.h"
 
@@ -67,6 +68,7 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
     const pid_t pid = fork();
     if (pid == 0) {
       alarm(seconds);
+      if (getenv("MCAST_TEST_ARENAS") != nullptr) new_in_arenas();
       DirectoryStore store(directory);
       const bool good = body(static_cast<Member>(r), store);
       Engine::instance().shutdown();

@@ -7,12 +7,13 @@ namespace mcast::test {
 namespace {
 
 using wire::Kind;
+using enum PeerMemory;
 
 TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
   for (const size_t count : {size_t{7'000'001}, size_t{2'097'152}, size_t{17}}) {
-    for (const bool direct : {true, false}) {
-      if (!direct && count > 3'000'000) continue;
-      HostWorld world(3, direct, count);
+    for (const PeerMemory memory : {kSlots, kRead, kMapped}) {
+      if (memory == kSlots && count > 3'000'000) continue;
+      HostWorld world(3, memory, count);
       for (const Member m : {0, 1, 2}) {
         HostCall call;
         call.descriptor = {Kind::kAllreduce, 0, kNoMember, count * 4, "", 1};
@@ -39,7 +40,7 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
   // An all_gather copies every block into slots once; a reduce_scatter reads the own block of each
   // peer; an all_reduce does that, and its results go through slots.
   for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter, Kind::kAllreduce}) {
-    HostWorld world(4, true, 3);
+    HostWorld world(4, PeerMemory::kRead, 3);
     constexpr size_t kBlock = 256 * 1024;
     for (const Member m : {0, 1, 2, 3}) {
       HostCall call;
@@ -65,10 +66,10 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
 
 struct Cost {
   Kind kind;
-  bool direct;
+  PeerMemory memory;
   size_t bytes;
   HostAlgorithm algorithm;
-  // Of all ranks: through slots, read, rounds.
+  // Of all ranks: through slots, read or mapped, rounds.
   uint64_t slots, read, rounds;
 };
 
@@ -77,28 +78,34 @@ TEST(HostAlgorithms, CostWhatTheySay) {
   constexpr size_t kSmall = 16 << 10, kLarge = 512 << 10, kPart = kHostSlot / kRanks;
   using enum HostAlgorithm;
   const Cost costs[] = {
-      {Kind::kBarrier, true, 0, kBarrier, 0, 0, 1},
-      {Kind::kBroadcast, true, kLarge, kBlocks, kLarge, 0, 4},
-      {Kind::kAllgather, true, kLarge, kBlocks, 4 * kLarge, 0, 4},
-      {Kind::kReduce, true, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
-      {Kind::kReduce, true, kLarge, kDirectReduce, 0, 3 * kLarge, 1},
-      {Kind::kReduce, false, kLarge, kSlotReduce, 4 * kLarge, 0, 4},
-      {Kind::kReduceScatter, true, kSmall, kSlotReduce, 16 * kSmall, 0, 1},
-      {Kind::kReduceScatter, true, kLarge, kDirectReduce, 0, 4 * 3 * kLarge, 1},
-      {Kind::kReduceScatter, false, kLarge, kSlotReduce, 16 * kLarge, 0, kLarge / kPart},
-      {Kind::kAllreduce, true, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
-      {Kind::kAllreduce, true, kLarge, kDirectAllReduce, kLarge, 3 * kLarge, 2},
-      {Kind::kAllreduce, false, kLarge, kSlotAllReduce, 5 * kLarge, 0, 8},
+      {Kind::kBarrier, kRead, 0, kBarrier, 0, 0, 1},
+      {Kind::kBroadcast, kRead, kLarge, kBlocks, kLarge, 0, 4},
+      {Kind::kAllgather, kRead, kLarge, kBlocks, 4 * kLarge, 0, 4},
+      {Kind::kReduce, kRead, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
+      {Kind::kReduce, kRead, kLarge, kDirectReduce, 0, 3 * kLarge, 1},
+      {Kind::kReduce, kSlots, kLarge, kSlotReduce, 4 * kLarge, 0, 4},
+      {Kind::kReduceScatter, kRead, kSmall, kSlotReduce, 16 * kSmall, 0, 1},
+      {Kind::kReduceScatter, kRead, kLarge, kDirectReduce, 0, 4 * 3 * kLarge, 1},
+      {Kind::kReduceScatter, kSlots, kLarge, kSlotReduce, 16 * kLarge, 0, kLarge / kPart},
+      {Kind::kAllreduce, kRead, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
+      {Kind::kAllreduce, kRead, kLarge, kDirectAllReduce, kLarge, 3 * kLarge, 2},
+      {Kind::kAllreduce, kSlots, kLarge, kSlotAllReduce, 5 * kLarge, 0, 8},
+      {Kind::kBroadcast, kMapped, kSmall, kBlocks, kSmall, 0, 1},
+      {Kind::kBroadcast, kMapped, kLarge, kPulledBlocks, 0, 3 * kLarge, 2},
+      {Kind::kAllgather, kMapped, kLarge, kPulledBlocks, 0, 4 * 3 * kLarge, 2},
+      {Kind::kReduce, kMapped, kLarge, kDirectReduce, 0, 3 * kLarge, 1},
+      {Kind::kReduceScatter, kMapped, kLarge, kDirectReduce, 0, 4 * 3 * kLarge, 1},
+      {Kind::kAllreduce, kMapped, kLarge, kPulledAllReduce, 0, 6 * kLarge, 2},
   };
   for (const Cost& cost : costs) {
-    HostWorld world(kRanks, cost.direct, 3);
+    HostWorld world(kRanks, cost.memory, 3);
     for (uint32_t r = 0; r < kRanks; r++) {
       HostCall call;
       wire::Descriptor& d = call.descriptor;
       d = {cost.kind, 0, kNoMember, cost.bytes, ""};
       if (cost.kind == Kind::kBroadcast || cost.kind == Kind::kReduce) d.root = 1;
       if (wire::is_reduction(d.kind)) d.reduction = 1;
-      EXPECT_EQ(make_host_plan(d, kRanks, cost.direct).algorithm, cost.algorithm);
+      EXPECT_EQ(make_host_plan(d, kRanks, cost.memory).algorithm, cost.algorithm);
       const bool root = r == d.root;
       const size_t inputs = cost.kind == Kind::kReduceScatter ? kRanks : 1;
       if (cost.kind != Kind::kBroadcast || root) call.inputs.resize(inputs);
@@ -114,9 +121,12 @@ TEST(HostAlgorithms, CostWhatTheySay) {
       EXPECT_TRUE(world.calls(static_cast<Member>(r))[0]->status.ok());
     }
     const std::string what = wire::kind_name(cost.kind) + (" of " + std::to_string(cost.bytes)) +
-                             (cost.direct ? ", direct" : ", slots");
+                             (", memory " + std::to_string(static_cast<int>(cost.memory)));
     EXPECT_EQ(world.total(Counter::shm_slot_bytes), cost.slots) << what;
-    EXPECT_EQ(world.total(Counter::shm_direct_bytes), cost.read) << what;
+    // Of what is mapped some lies elsewhere, and is read.
+    const uint64_t mapped = world.total(Counter::shm_mapped_bytes);
+    EXPECT_EQ(world.total(Counter::shm_direct_bytes) + mapped, cost.read) << what;
+    EXPECT_TRUE(mapped == 0 || cost.memory == kMapped) << what;
     EXPECT_EQ(world.total(Counter::shm_rounds), kRanks * cost.rounds) << what;
   }
 }

@@ -13,10 +13,10 @@ namespace {
 using wire::Kind;
 
 // Runs the program until a random moment, lets `event` happen, and looks at what the ranks get.
-void disturb(uint64_t seed, uint32_t ranks, bool direct,
+void disturb(uint64_t seed, uint32_t ranks, PeerMemory memory,
              const std::function<void(HostWorld&, Member)>& event, bool all_fail) {
   constexpr uint32_t kCalls = 8;
-  HostWorld world(ranks, direct, seed);
+  HostWorld world(ranks, memory, seed);
   Rng rng(seed + 5);
   const auto culprit = static_cast<Member>(rng.next() % ranks);
   for (uint32_t i = 0; i < kCalls; i++) {
@@ -55,7 +55,7 @@ TEST(HostFailures, AKilledRank) {
   for (const uint64_t seed : seeds(150)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     disturb(
-        seed, 2 + seed % 4, seed % 3 != 0, [](HostWorld& world, Member m) { world.kill(m); },
+        seed, 2 + seed % 4, memory_by(seed), [](HostWorld& world, Member m) { world.kill(m); },
         false);
     if (testing::Test::HasFatalFailure()) return;
   }
@@ -65,7 +65,7 @@ TEST(HostFailures, AbortReachesAllRanks) {
   for (const uint64_t seed : seeds(150)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     disturb(
-        seed, 2 + seed % 4, seed % 3 != 0,
+        seed, 2 + seed % 4, memory_by(seed),
         [](HostWorld& world, Member m) {
           world.core(m).fail(
               Status(Code::kAborted, "aborted by rank " + std::to_string(m) + ": why not"), m);
@@ -79,7 +79,7 @@ TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
   // Rank 0 fails and gives its memory back, which changes, when rank 1 is about to read it.
   constexpr size_t kBytes = 1 << 20;
   for (const Kind kind : {Kind::kReduce, Kind::kReduceScatter, Kind::kAllreduce}) {
-    HostWorld world(2, true, 1);
+    HostWorld world(2, PeerMemory::kRead, 1);
     std::vector<HostCall*> calls;
     for (const Member m : {0, 1}) {
       HostCall call;
@@ -111,7 +111,7 @@ TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
   for (const uint64_t seed : seeds(200)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const uint32_t ranks = 2 + seed % 3;
-    HostWorld world(ranks, seed % 2 == 0, seed);
+    HostWorld world(ranks, memory_by(seed), seed);
     const auto odd = static_cast<Member>(seed % ranks);
     for (uint32_t r = 0; r < ranks; r++) {
       const auto m = static_cast<Member>(r);
@@ -140,7 +140,7 @@ TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
 
 // Rank 2 publishes something else after rank 0 has compared what was there, and before it takes.
 TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
-  HostWorld world(3, true, 1);
+  HostWorld world(3, PeerMemory::kRead, 1);
   const auto gather = [](uint8_t element, Member m) {
     HostCall call;
     call.descriptor = {Kind::kAllgather, element, kNoMember, 100, "all_gather"};
@@ -170,7 +170,7 @@ HostCall barrier() {
 }
 
 TEST(HostFailures, LateRanksAreNamedAtTheLimit) {
-  HostWorld world(4, true, 1);
+  HostWorld world(4, PeerMemory::kRead, 1);
   for (const Member m : {0, 2}) world.post(m, barrier(), 3 * kSecond);
   ASSERT_TRUE(world.run());
   world.watch();
@@ -190,7 +190,7 @@ TEST(HostFailures, LateRanksAreNamedAtTheLimit) {
 }
 
 TEST(HostFailures, ARankThatLeavesIsNamedAndWhatItHadCalledIsDone) {
-  HostWorld world(3, true, 1);
+  HostWorld world(3, PeerMemory::kRead, 1);
   for (const Member m : {0, 1, 2}) world.post(m, barrier());
   ASSERT_TRUE(world.run());
   world.core(1).leave();

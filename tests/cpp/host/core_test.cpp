@@ -21,20 +21,22 @@ void expect_exact(HostWorld& world, uint64_t seed, uint32_t index,
   }
 }
 
+using enum PeerMemory;
+
 struct Way {
   uint32_t ranks;
-  bool direct;
+  PeerMemory memory;
 };
 
 class HostSchedules : public testing::TestWithParam<Way> {};
 
 TEST_P(HostSchedules, DeliverExactBytes) {
-  const auto [ranks, direct] = GetParam();
+  const auto [ranks, memory] = GetParam();
   constexpr uint32_t kCalls = 12;
   for (const uint64_t seed : seeds(40)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const FoldOrder fold = seed % 2 == 0 ? FoldOrder::kRank : FoldOrder::kTurn;
-    HostWorld world(ranks, direct, seed, fold);
+    HostWorld world(ranks, memory, seed, fold);
     Rng rng(seed + 77);
     std::vector<uint32_t> posted(ranks, 0);
     for (uint64_t left = uint64_t{ranks} * kCalls; left > 0;) {
@@ -54,15 +56,17 @@ TEST_P(HostSchedules, DeliverExactBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, HostSchedules,
-                         testing::Values(Way{2, true}, Way{2, false}, Way{3, true}, Way{4, true},
-                                         Way{4, false}, Way{5, false}, Way{9, true}));
+                         testing::Values(Way{2, kRead}, Way{2, kSlots}, Way{2, kMapped},
+                                         Way{3, kRead}, Way{3, kMapped}, Way{4, kRead},
+                                         Way{4, kSlots}, Way{5, kSlots}, Way{5, kMapped},
+                                         Way{9, kRead}));
 
 // A rank that waits for a late one must sleep: it would take the CPU that the late one needs.
 TEST(HostRounds, WaitingForALateRankIsSleeping) {
   for (const uint64_t seed : seeds(60)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     const uint32_t ranks = 2 + seed % 3;
-    HostWorld world(ranks, seed % 4 != 0, seed);
+    HostWorld world(ranks, memory_by(seed), seed);
     const auto late = static_cast<Member>(seed % ranks);
     for (uint32_t r = 0; r < ranks; r++) {
       const auto m = static_cast<Member>(r);
@@ -79,7 +83,7 @@ TEST(HostRounds, WaitingForALateRankIsSleeping) {
 }
 
 TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
-  HostWorld world(2, true, 1);
+  HostWorld world(2, PeerMemory::kRead, 1);
   const auto small = [](bool root) {
     HostCall call;
     call.descriptor = {Kind::kBroadcast, 0xff, 0, 100, "broadcast"};
@@ -105,7 +109,7 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
 
 // A caller that waits for the first of two is not kept for the bytes of the second.
 TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
-  HostWorld world(2, true, 1);
+  HostWorld world(2, PeerMemory::kRead, 1);
   constexpr size_t kBytes = kHostDepth / 2 * kHostSlot;  // both are in the slots at once
   for (const Member m : {0, 1}) {
     for (int i = 0; i < 2; i++) {

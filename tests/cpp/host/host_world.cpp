@@ -211,6 +211,17 @@ struct HostWorld::Node final : HostPort {
 
   Node(HostWorld& w, Member m) : world(w), self(m) {}
 
+  // Where memory can be mapped, two of three tensors are.
+  uint64_t place_of(const Slice& slice) override {
+    const uint64_t address = HostPort::place_of(slice);
+    const bool mapped = world.peers_ == PeerMemory::kMapped && (address >> 6) % 3 != 0;
+    return mapped ? kInArena | address : address;
+  }
+  const std::byte* map(Member, uint64_t place, size_t) override {
+    if ((place & kInArena) == 0) return nullptr;
+    if (const auto hook = world.on_read) hook();
+    return reinterpret_cast<const std::byte*>(place & ~kInArena);
+  }
   Status read(Member from, uint64_t address, std::byte* to, size_t length) override {
     if (const auto hook = world.on_read) hook();
     if (world.nodes_[from]->killed) return Status(Code::kPeerLost, "its process has ended");
@@ -231,8 +242,8 @@ struct HostWorld::Node final : HostPort {
   }
 };
 
-HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed, FoldOrder fold)
-    : ranks_(ranks), rng_(seed), memory_(ranks) {
+HostWorld::HostWorld(uint32_t ranks, PeerMemory memory, uint64_t seed, FoldOrder fold)
+    : ranks_(ranks), rng_(seed), memory_(ranks), peers_(memory) {
   for (uint32_t r = 0; r < ranks; r++) {
     const auto m = static_cast<Member>(r);
     nodes_.push_back(std::make_unique<Node>(*this, m));
@@ -240,7 +251,7 @@ HostWorld::HostWorld(uint32_t ranks, bool direct, uint64_t seed, FoldOrder fold)
     params.name = "g";
     params.self = m;
     params.size = ranks;
-    params.direct = direct;
+    params.memory = memory;
     params.fold = fold;
     nodes_[r]->core =
         std::make_unique<HostCore>(params, memory_.block(), *nodes_[r], nodes_[r]->counters);

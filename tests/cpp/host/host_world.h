@@ -36,9 +36,12 @@ std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t ind
                                                      FoldOrder fold = FoldOrder::kRank);
 Post make_post(HostCall& call, Sequence sequence, Nanos now, bool ends);
 
+// One of the three, by seed.
+inline PeerMemory memory_by(uint64_t seed) { return static_cast<PeerMemory>(seed % 3); }
+
 class HostWorld {
  public:
-  HostWorld(uint32_t ranks, bool direct, uint64_t seed, FoldOrder fold = FoldOrder::kRank);
+  HostWorld(uint32_t ranks, PeerMemory memory, uint64_t seed, FoldOrder fold = FoldOrder::kRank);
   ~HostWorld();
 
   uint32_t size() const { return ranks_; }
@@ -68,6 +71,7 @@ class HostWorld {
   const uint32_t ranks_;
   Rng rng_;
   const MemoryBlock memory_;
+  const PeerMemory peers_;
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 

@@ -21,13 +21,22 @@ struct Shared {
 
 class ThreadRank final : public HostPort {
  public:
-  ThreadRank(Shared& shared, Member self, bool direct) : shared_(shared), self_(self) {
+  ThreadRank(Shared& shared, Member self, PeerMemory memory)
+      : memory_(memory), shared_(shared), self_(self) {
     HostParams params;
     params.name = "g";
     params.self = self;
     params.size = shared.ranks;
-    params.direct = direct;
+    params.memory = memory;
     core = std::make_unique<HostCore>(params, shared.memory.block(), *this, counters);
+  }
+  uint64_t place_of(const Slice& slice) override {
+    const uint64_t address = HostPort::place_of(slice);
+    return memory_ == PeerMemory::kMapped ? kInArena | address : address;
+  }
+  const std::byte* map(Member, uint64_t place, size_t) override {
+    if ((place & kInArena) == 0) return nullptr;
+    return reinterpret_cast<const std::byte*>(place & ~kInArena);
   }
   Status read(Member, uint64_t address, std::byte* to, size_t length) override {
     std::memcpy(to, reinterpret_cast<const void*>(address), length);
@@ -57,6 +66,7 @@ class ThreadRank final : public HostPort {
   std::unique_ptr<HostCore> core;
 
  private:
+  const PeerMemory memory_;
   Shared& shared_;
   const Member self_;
   Nanos ticks_ = 0;
@@ -64,7 +74,7 @@ class ThreadRank final : public HostPort {
 
 TEST(HostThreads, DeliverExactBytes) {
   constexpr uint32_t kRanks = 3, kCalls = 30;
-  for (const bool direct : {true, false}) {
+  for (const PeerMemory memory : {PeerMemory::kSlots, PeerMemory::kRead, PeerMemory::kMapped}) {
     for (const uint64_t seed : seeds(8)) {
       SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
       Shared shared(kRanks);
@@ -73,7 +83,7 @@ TEST(HostThreads, DeliverExactBytes) {
       for (uint32_t r = 0; r < kRanks; r++) {
         threads.emplace_back([&, r] {
           const auto m = static_cast<Member>(r);
-          ThreadRank rank(shared, m, direct);
+          ThreadRank rank(shared, m, memory);
           std::vector<std::unique_ptr<HostCall>> calls;
           for (uint32_t i = 0; i < kCalls; i++) {
             calls.push_back(std::make_unique<HostCall>(make_call(seed, i, m, kRanks)));
@@ -105,7 +115,7 @@ TEST(HostThreads, AFailureReachesThoseWhoSleep) {
     std::vector<std::thread> threads;
     for (uint32_t r = 0; r < 3; r++) {
       threads.emplace_back([&, r] {
-        ThreadRank rank(shared, static_cast<Member>(r), true);
+        ThreadRank rank(shared, static_cast<Member>(r), PeerMemory::kMapped);
         if (r == 2) {
           rank.core->fail(Status(Code::kAborted, "aborted by rank 2: enough"), 2);
           return;

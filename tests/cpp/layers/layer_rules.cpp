@@ -35,8 +35,8 @@ constexpr std::string_view kVirtualTime[] = {"transport/sim/", "simulation/"};
 // In host/ the state machine lies beside what drives it. These files may see processes, threads and
 // clocks; all others are a state machine and include none of these.
 constexpr std::string_view kHostDrivers[] = {
-    "attachment",    "futex",      "inbox",   "lane",    "local_socket", "mailbox",
-    "peer_registry", "peer_watch", "process", "segment", "shared",       "thread"};
+    "arena_pool",    "attachment", "futex",   "inbox",   "lane",   "local_socket", "mailbox",
+    "peer_registry", "peer_watch", "process", "segment", "shared", "thread"};
 
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.

@@ -3,11 +3,13 @@
 // their cost; here is what they offer, and the dispatch by HostPlan::algorithm.
 //
 // In a round each rank fills its slot, and takes what it needs of the others'. What is direct is
-// not in the slot: that names addresses, and the takers read the memory there (process_vm_readv).
+// not in the slot: that names places, and the takers read the memory there, where they have it
+// mapped or by the kernel (process_vm_readv).
 //
 // Costs are bytes per rank, of P ranks; n: bytes of the descriptor (a block of an all_gather or
 // reduce_scatter, else the whole). "Copied": by the CPU from memory to memory, each byte once read
-// and once written; "read": by the kernel out of another process; "folded": contributions that the
+// and once written; "read": by the kernel out of another process; "mapped": by the CPU
+// out of another process; "folded": contributions that the
 // rank adds up.
 #pragma once
 
@@ -61,6 +63,11 @@ HostPlan plan_blocks(const wire::Descriptor& descriptor, uint32_t members);
 void fill_blocks(HostTools& tools, HostOperation& op, uint32_t index);
 Taken take_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
+// pulled_blocks.cpp
+HostPlan plan_pulled_blocks(const wire::Descriptor& descriptor, uint32_t members);
+void fill_pulled_blocks(HostTools& tools, HostOperation& op, uint32_t index);
+Taken take_pulled_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large);
+
 // slot_reduce.cpp
 HostPlan plan_slot_reduce(size_t bytes, size_t slice);
 void fill_slot_reduce(HostTools& tools, HostOperation& op, uint32_t index);
@@ -81,6 +88,11 @@ Taken take_slot_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, 
 HostPlan plan_direct_all_reduce(size_t bytes, uint32_t members);
 bool fill_direct_all_reduce(HostTools& tools, HostOperation& op, uint32_t index);
 Taken take_direct_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, bool large);
+
+// pulled_all_reduce.cpp
+HostPlan plan_pulled_all_reduce(size_t bytes, uint32_t members);
+bool fill_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index);
+Taken take_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
 // --- what they share ---
 

@@ -31,8 +31,7 @@ bool fill_direct_all_reduce(HostTools& tools, HostOperation& op, uint32_t index)
   const Member self = tools.lane.self();
   const uint64_t round = op.first + index;
   if (index == 0) {
-    tools.lane.header(self, round).address =
-        reinterpret_cast<uint64_t>(op.post.reduce->inputs[0].data());
+    tools.lane.header(self, round).address = tools.port.place_of(op.post.reduce->inputs[0]);
     return true;
   }
   const size_t slice = op.plan.slice;

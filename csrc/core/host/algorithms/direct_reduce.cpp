@@ -6,7 +6,8 @@
 // 3. The operation is complete at a rank when all have done that: until then its input is lent.
 //
 // Cost per rank: reduce: the root reads (P - 1) n and folds P n. reduce_scatter (n: a block): reads
-// (P - 1) n and folds P n. Nothing is copied into slots.
+// (P - 1) n and folds P n. Nothing is copied into slots. What is mapped is not read but folded
+// where it lies.
 #include <cstring>
 
 #include "host/algorithms/algorithms.h"
@@ -25,12 +26,12 @@ void fill_direct_reduce(HostTools& tools, HostOperation& op, uint32_t index) {
   const Member self = tools.lane.self();
   const uint64_t round = op.first + index;
   if (op.post.descriptor.kind == wire::Kind::kReduce) {
-    tools.lane.header(self, round).address = reinterpret_cast<uint64_t>(inputs[0].data());
+    tools.lane.header(self, round).address = tools.port.place_of(inputs[0]);
     return;
   }
   std::byte* const addresses = tools.lane.data(self, round);
   for (size_t m = 0; m < inputs.size(); m++) {
-    const auto address = reinterpret_cast<uint64_t>(inputs[m].data());
+    const uint64_t address = tools.port.place_of(inputs[m]);
     std::memcpy(addresses + m * sizeof address, &address, sizeof address);
   }
 }

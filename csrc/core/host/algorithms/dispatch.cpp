@@ -45,6 +45,7 @@ bool ready_to_fill(const HostOperation& op, bool oldest) {
     case HostAlgorithm::kBarrier:  // says that everything before it is over here
       return oldest;
     case HostAlgorithm::kDirectAllReduce:
+    case HostAlgorithm::kPulledAllReduce:
       if (op.published > 0 && op.consumed == 0) return false;  // the addresses are not here
       break;
     case HostAlgorithm::kSlotAllReduce:
@@ -57,7 +58,9 @@ bool ready_to_fill(const HostOperation& op, bool oldest) {
 }
 
 bool fill_is_large(const HostOperation& op) {
-  return op.plan.algorithm == HostAlgorithm::kDirectAllReduce && op.published > 0;
+  return (op.plan.algorithm == HostAlgorithm::kDirectAllReduce ||
+          op.plan.algorithm == HostAlgorithm::kPulledAllReduce) &&
+         op.published > 0;
 }
 
 bool fill_round(HostTools& tools, HostOperation& op, uint32_t index) {
@@ -67,6 +70,9 @@ bool fill_round(HostTools& tools, HostOperation& op, uint32_t index) {
       return true;
     case HostAlgorithm::kBlocks:
       fill_blocks(tools, op, index);
+      return true;
+    case HostAlgorithm::kPulledBlocks:
+      fill_pulled_blocks(tools, op, index);
       return true;
     case HostAlgorithm::kSlotReduce:
       fill_slot_reduce(tools, op, index);
@@ -79,6 +85,8 @@ bool fill_round(HostTools& tools, HostOperation& op, uint32_t index) {
       return true;
     case HostAlgorithm::kDirectAllReduce:
       return fill_direct_all_reduce(tools, op, index);
+    case HostAlgorithm::kPulledAllReduce:
+      return fill_pulled_all_reduce(tools, op, index);
   }
   return true;
 }
@@ -89,6 +97,8 @@ Taken take_round(HostTools& tools, HostOperation& op, uint32_t index, bool large
       break;
     case HostAlgorithm::kBlocks:
       return take_blocks(tools, op, index, large);
+    case HostAlgorithm::kPulledBlocks:
+      return take_pulled_blocks(tools, op, index, large);
     case HostAlgorithm::kSlotReduce:
       return take_slot_reduce(tools, op, index, large);
     case HostAlgorithm::kDirectReduce:
@@ -97,6 +107,8 @@ Taken take_round(HostTools& tools, HostOperation& op, uint32_t index, bool large
       return take_slot_all_reduce(tools, op, index, large);
     case HostAlgorithm::kDirectAllReduce:
       return take_direct_all_reduce(tools, op, index, large);
+    case HostAlgorithm::kPulledAllReduce:
+      return take_pulled_all_reduce(tools, op, index, large);
   }
   return take_barrier(op);
 }

@@ -1,9 +1,10 @@
-// What a connection could carry, from what the kernel counts of it: bytes acknowledged per time in which
-// bytes waited to be, less the time in which the receiver's window held them up.
+// What a connection could carry, from what the kernel counts of it: bytes acknowledged per time in
+// which bytes waited to be, less the time in which the receiver's window held them up.
 //
-// The kernel's own delivery rate will not do for a stripe. A reader that waits for a frame of the slow
-// connection leaves the fast one's in the socket, so the fast one's rate falls to what it was dealt: any
-// deal, however wrong, looks right by it. Time that the receiver takes is no time of the path.
+// The kernel's own delivery rate will not do for a stripe. A reader that waits for a frame of the
+// slow connection leaves the fast one's in the socket, so the fast one's rate falls to what it was
+// dealt: any deal, however wrong, looks right by it. Time that the receiver takes is no time of the
+// path.
 #pragma once
 
 #include <cstdint>

@@ -51,15 +51,14 @@ void TcpConnection::configure(int fd, Nanos liveness_limit, size_t stripes) {
 }
 
 Status TcpConnection::watch(uint32_t events) {
-  events_ = events;
   Status status = poller_.add(fd_.get(), events, this);
-  watched_ = status.ok();
+  if (status.ok()) watched_ = events;
   return status;
 }
 
 void TcpConnection::want(uint32_t events) {
-  if (events == events_ || !watched_) return;
-  events_ = events;
+  if (!watched_ || events == *watched_) return;
+  watched_ = events;
   poller_.modify(fd_.get(), events, this);
 }
 
@@ -67,7 +66,7 @@ void TcpConnection::close() {
   state = State::kDead;
   if (!fd_.valid()) return;
   if (watched_) poller_.remove(fd_.get());
-  watched_ = false;
+  watched_.reset();
   // A forked child may still hold a copy, with which close() alone would tell the peer nothing.
   (void)::shutdown(fd_.get(), SHUT_RDWR);
   fd_.reset();

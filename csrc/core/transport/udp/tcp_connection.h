@@ -95,8 +95,7 @@ class TcpConnection {
   Epoll& poller_;
   Fd fd_;
   BusyRate rate_;
-  uint32_t events_ = 0;
-  bool watched_ = false;
+  std::optional<uint32_t> watched_;  // for these events
 };
 
 }  // namespace mcast

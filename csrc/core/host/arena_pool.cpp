@@ -1,0 +1,246 @@
+// First fit from the lowest address on: what was touched lately lies low. Pages of blocks that were
+// released are kept for the next, as much as is in use (a training step wants the same again), then
+// they go back to the system.
+//
+// A forked child gets the pages by a private mapping at the same place: it sees what was there, its
+// own writes stay with it. Unlike after a plain fork it may also see what the parent writes later,
+// in pages that it has not written itself.
+#include "host/arena_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+namespace mcast {
+namespace {
+
+constexpr size_t kAlwaysKept = size_t{256} << 20;
+#ifndef MADV_POPULATE_WRITE
+constexpr int kPopulate = 23;
+#else
+constexpr int kPopulate = MADV_POPULATE_WRITE;
+#endif
+
+// The process's pools: the one in use, and the newest of all.
+std::atomic<ArenaPool*> current{nullptr}, newest{nullptr};
+std::mutex opening;
+
+size_t whole_pages(size_t bytes) {
+  return (std::max<size_t>(bytes, 1) + ArenaPool::kPage - 1) / ArenaPool::kPage * ArenaPool::kPage;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ArenaPool>> ArenaPool::create(size_t bytes) {
+  Result<Segment> memory = Segment::create("torch-mcast tensors", bytes);
+  if (!memory.ok()) return memory.status();
+  // Where the system gives huge pages to shared memory that asks.
+  (void)::madvise(memory->data(), bytes, MADV_HUGEPAGE);
+  std::unique_ptr<ArenaPool> pool(new ArenaPool(std::move(memory).value()));
+  pool->holes_[0] = {bytes, 0};
+  return pool;
+}
+
+Result<ArenaPool*> ArenaPool::open_for_process() {
+  const std::lock_guard<std::mutex> one(opening);
+  if (ArenaPool* const there = of_process()) return there;
+  auto made = create(memory_of_machine());
+  if (!made.ok()) return made.status();
+  if (newest.load() == nullptr) ::pthread_atfork(before_fork, after_fork, in_child);
+  ArenaPool* const pool = made->release();  // tensors may outlive everything else
+  pool->older_ = newest;
+  newest = pool;
+  current = pool;
+  return pool;
+}
+
+size_t ArenaPool::memory_of_machine() noexcept {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || size <= 0) return size_t{1} << 34;
+  return whole_pages(static_cast<size_t>(pages) * static_cast<size_t>(size));
+}
+
+ArenaPool* ArenaPool::of_process() noexcept { return current; }
+
+void ArenaPool::before_fork() noexcept {
+  opening.lock();
+  if (ArenaPool* const pool = current) pool->mutex_.lock();
+}
+
+void ArenaPool::after_fork() noexcept {
+  if (ArenaPool* const pool = current) pool->mutex_.unlock();
+  opening.unlock();
+}
+
+void ArenaPool::in_child() noexcept {
+  if (ArenaPool* const pool = current.exchange(nullptr)) {
+    pool->remap();
+    pool->mutex_.unlock();
+  }
+  opening.unlock();
+}
+
+void ArenaPool::remap() noexcept {
+  uint64_t from = 0;
+  const auto map = [&](uint64_t begin, uint64_t end) {
+    if (begin == end) return;
+    (void)::mmap(memory_.data() + begin, end - begin, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, memory_.fd(), static_cast<off_t>(begin));
+  };
+  for (const auto& [begin, end] : private_) {  // inherited as any memory
+    map(from, begin);
+    from = end;
+  }
+  map(from, memory_.size());
+  forked_ = true;
+}
+
+bool ArenaPool::release_any(std::byte* data) noexcept {
+  for (ArenaPool* pool = newest; pool != nullptr; pool = pool->older_) {
+    if (pool->release(data)) return true;
+  }
+  return false;
+}
+
+std::byte* ArenaPool::allocate(size_t bytes) noexcept try {
+  bytes = whole_pages(bytes);
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (forked_) return nullptr;
+  const auto it = std::find_if(holes_.begin(), holes_.end(),
+                               [bytes](const auto& hole) { return hole.second.bytes >= bytes; });
+  if (it == holes_.end()) return nullptr;
+  const uint64_t at = it->first;
+  blocks_[at] = {bytes};
+  Hole rest = it->second;
+  const size_t taken = std::min(rest.resident, bytes);
+  rest.bytes -= bytes;
+  rest.resident -= taken;
+  holes_.erase(it);
+  if (rest.bytes > 0) holes_[at + bytes] = rest;
+  kept_ -= taken;
+  in_use_ += bytes;
+  return memory_.data() + at;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+bool ArenaPool::inside(const std::byte* data, size_t bytes) const noexcept {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  const auto base = reinterpret_cast<uintptr_t>(memory_.data());
+  return at >= base && at - base <= memory_.size() && bytes <= memory_.size() - (at - base);
+}
+
+void ArenaPool::add_hole(uint64_t at, Hole hole) {
+  auto next = holes_.lower_bound(at);
+  if (next != holes_.end() && next->first == at + hole.bytes) {
+    hole.bytes += next->second.bytes;
+    hole.resident += next->second.resident;
+    next = holes_.erase(next);
+  }
+  if (next != holes_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.bytes == at) {
+      before->second.bytes += hole.bytes;
+      before->second.resident += hole.resident;
+      return;
+    }
+  }
+  holes_.emplace(at, hole);
+}
+
+bool ArenaPool::release(std::byte* data) noexcept {
+  if (!inside(data, 0)) return false;
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (forked_) return true;
+  const auto at = static_cast<uint64_t>(data - memory_.data());
+  const auto block = blocks_.find(at);
+  if (block == blocks_.end()) return true;
+  const size_t bytes = block->second.bytes;
+  blocks_.erase(block);
+  in_use_ -= bytes;
+  // The address space of what became private is not used again: others may still write behind it.
+  const auto lost = private_.lower_bound(at);
+  if (lost != private_.end() && lost->first < at + bytes) {
+    (void)::madvise(data, bytes, MADV_DONTNEED);
+    return true;
+  }
+  Hole hole{bytes, bytes};
+  if (kept_ + bytes > std::max(kAlwaysKept, in_use_)) {
+    if (::madvise(data, bytes, MADV_REMOVE) == 0) hole.resident = 0;
+  }
+  kept_ += hole.resident;
+  add_hole(at, hole);
+  return true;
+}
+
+std::optional<uint64_t> ArenaPool::offset_of(const std::byte* data, size_t bytes) const noexcept {
+  if (!inside(data, bytes)) return std::nullopt;
+  const auto at = static_cast<uint64_t>(data - memory_.data());
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (forked_) return std::nullopt;
+  auto lost = private_.upper_bound(at);
+  if (lost != private_.begin() && std::prev(lost)->second > at) return std::nullopt;
+  if (lost != private_.end() && lost->first < at + bytes) return std::nullopt;
+  return at;
+}
+
+void ArenaPool::populate(const std::byte* data, size_t bytes) noexcept {
+  if (!inside(data, bytes) || bytes == 0) return;
+  const auto at = static_cast<uint64_t>(data - memory_.data());
+  uint64_t begin = 0, length = 0;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    auto block = blocks_.upper_bound(at);
+    if (block == blocks_.begin()) return;
+    --block;
+    if (at >= block->first + block->second.bytes || block->second.populated) return;
+    block->second.populated = true;
+    begin = block->first;
+    length = block->second.bytes;
+  }
+  (void)::madvise(memory_.data() + begin, length, kPopulate);
+}
+
+void ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
+  if (bytes == 0 || !inside(data, bytes)) return;
+  const std::lock_guard<std::mutex> held(mutex_);
+  const auto at = static_cast<uint64_t>(data - memory_.data());
+  uint64_t begin = at / kPage * kPage;
+  uint64_t end = begin + whole_pages(at + bytes - begin);
+  void* const copy = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (copy == MAP_FAILED) return;
+  std::memcpy(copy, memory_.data() + begin, end - begin);
+  if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED,
+               memory_.data() + begin) == MAP_FAILED) {
+    ::munmap(copy, end - begin);
+    return;
+  }
+  for (auto it = private_.begin(); it != private_.end();) {  // joined with those it touches
+    if (it->second < begin || it->first > end) {
+      ++it;
+      continue;
+    }
+    begin = std::min(begin, it->first);
+    end = std::max(end, it->second);
+    it = private_.erase(it);
+  }
+  private_[begin] = end;
+}
+
+size_t ArenaPool::in_use() const noexcept {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return in_use_;
+}
+
+size_t ArenaPool::kept() const noexcept {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return kept_;
+}
+
+}  // namespace mcast

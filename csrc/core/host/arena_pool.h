@@ -1,0 +1,82 @@
+// Memory of this process that other processes of its host map: what lies here is read and written
+// in place, by ranks of one host and by the engine of the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "host/segment.h"
+
+namespace mcast {
+
+// One sealed memfd, as large as it may ever become: pages exist when they are touched. Thread-safe.
+// In the child of a fork the memory is there at the same addresses, private from then on; blocks
+// can be released there, not allocated, and the process has no pool until it opens one.
+class ArenaPool {
+ public:
+  // `bytes` of address space, a multiple of kPage.
+  static Result<std::unique_ptr<ArenaPool>> create(size_t bytes);
+
+  // The process's pool, made at the first call, with room for as much as the machine has; it stays.
+  static Result<ArenaPool*> open_for_process();
+  // Null until then.
+  static ArenaPool* of_process() noexcept;
+
+  static constexpr size_t kPage = 4096;
+  // Bytes that the machine has, in whole pages.
+  static size_t memory_of_machine() noexcept;
+
+  // Whole pages, zeroed only where they are new. Null: no room; the caller takes other memory.
+  std::byte* allocate(size_t bytes) noexcept;
+  // False: `data` is not of this pool. Else it is what allocate() gave.
+  bool release(std::byte* data) noexcept;
+  // The same of the process's pool, and of those that it has from before forks.
+  static bool release_any(std::byte* data) noexcept;
+
+  // Where [data, data + bytes) lies in the segment; none: outside, or private (make_private()).
+  std::optional<uint64_t> offset_of(const std::byte* data, size_t bytes) const noexcept;
+  // Gives pages that the block at `data` has not touched yet to this process's account: whoever
+  // writes first pays (memory cgroup).
+  void populate(const std::byte* data, size_t bytes) noexcept;
+  // Puts private pages with the same contents in the place of those of [data, data + bytes): who
+  // has the segment mapped reaches them no more. Nobody may write there meanwhile. For operations
+  // whose memory must go back although somebody else may still write to it.
+  void make_private(std::byte* data, size_t bytes) noexcept;
+
+  const Segment& segment() const noexcept { return memory_; }
+  // Bytes of blocks, and of pages that are kept for further ones.
+  size_t in_use() const noexcept;
+  size_t kept() const noexcept;
+
+ private:
+  struct Block {
+    size_t bytes;
+    bool populated = false;
+  };
+  struct Hole {
+    size_t bytes;
+    size_t resident;  // of them, at most
+  };
+  explicit ArenaPool(Segment memory) : memory_(std::move(memory)) {}
+  static void before_fork() noexcept;
+  static void after_fork() noexcept;
+  static void in_child() noexcept;
+  void remap() noexcept;                  // mutex_ held
+  void add_hole(uint64_t at, Hole hole);  // mutex_ held
+  bool inside(const std::byte* data, size_t bytes) const noexcept;
+
+  const Segment memory_;
+  mutable std::mutex mutex_;  // of what follows
+  std::map<uint64_t, Block> blocks_;
+  std::map<uint64_t, Hole> holes_;        // apart from each other
+  std::map<uint64_t, uint64_t> private_;  // offset -> end
+  size_t in_use_ = 0, kept_ = 0;
+  bool forked_ = false;
+  ArenaPool* older_ = nullptr;  // from before a fork
+};
+
+}  // namespace mcast

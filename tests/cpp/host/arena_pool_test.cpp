@@ -1,0 +1,155 @@
+#include "host/arena_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/rng.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::unique_ptr<ArenaPool> pool_of(size_t bytes) {
+  auto made = ArenaPool::create(bytes);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(made).value();
+}
+
+size_t resident_pages(const ArenaPool& pool) {
+  struct stat info {};
+  EXPECT_EQ(::fstat(pool.segment().fd(), &info), 0);
+  return static_cast<size_t>(info.st_blocks) * 512 / ArenaPool::kPage;
+}
+
+TEST(ArenaPool, BlocksNeverOverlapAndKeepTheirBytes) {
+  const auto pool = pool_of(64 * kMiB);
+  Rng rng(7);
+  std::map<std::byte*, std::pair<size_t, uint8_t>> blocks;
+  for (int i = 0; i < 3000; i++) {
+    if (blocks.empty() || rng.chance(0.55)) {
+      const size_t bytes = 1 + rng.below(3 * kMiB);
+      const auto value = static_cast<uint8_t>(i);
+      if (std::byte* const at = pool->allocate(bytes)) {
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % ArenaPool::kPage, 0u);
+        at[0] = at[bytes / 2] = at[bytes - 1] = std::byte{value};
+        ASSERT_TRUE(blocks.emplace(at, std::pair(bytes, value)).second);
+      } else {
+        EXPECT_GT(pool->in_use() + bytes, 32 * kMiB);
+      }
+      continue;
+    }
+    auto it = std::next(blocks.begin(), static_cast<ptrdiff_t>(rng.below(blocks.size())));
+    const auto [bytes, value] = it->second;
+    for (const size_t at : {size_t{0}, bytes / 2, bytes - 1}) {
+      ASSERT_EQ(it->first[at], std::byte{value});
+    }
+    EXPECT_EQ(pool->offset_of(it->first, bytes), it->first - pool->segment().data());
+    EXPECT_TRUE(pool->release(it->first));
+    blocks.erase(it);
+  }
+  for (const auto& [at, block] : blocks) EXPECT_TRUE(pool->release(at));
+  EXPECT_EQ(pool->in_use(), 0u);
+  std::byte* const whole = pool->allocate(64 * kMiB);
+  EXPECT_NE(whole, nullptr) << "what was released is one hole again";
+  EXPECT_EQ(pool->allocate(1), nullptr);
+}
+
+TEST(ArenaPool, KnowsWhatIsNotItsOwn) {
+  const auto pool = pool_of(kMiB);
+  std::byte outside{};
+  EXPECT_FALSE(pool->release(&outside));
+  EXPECT_FALSE(pool->offset_of(&outside, 1));
+  EXPECT_FALSE(pool->offset_of(pool->segment().data() + kMiB - 1, 2));
+  EXPECT_FALSE(pool->offset_of(pool->segment().data(), SIZE_MAX));
+  EXPECT_EQ(pool->offset_of(pool->segment().data() + 5, 10), 5u);
+}
+
+// What is kept for the next block is bounded; the rest goes back to the system.
+TEST(ArenaPool, GivesPagesBack) {
+  const auto pool = pool_of(2048 * kMiB);
+  std::byte* const large = pool->allocate(400 * kMiB);
+  for (size_t at = 0; at < 400 * kMiB; at += ArenaPool::kPage) large[at] = std::byte{1};
+  EXPECT_GE(resident_pages(*pool), 400 * kMiB / ArenaPool::kPage);
+  pool->release(large);
+  EXPECT_EQ(pool->kept(), 0u);
+  EXPECT_LE(resident_pages(*pool), 16u);
+  std::byte* const small = pool->allocate(8 * kMiB);
+  std::memset(small, 1, 8 * kMiB);
+  pool->release(small);
+  EXPECT_EQ(pool->kept(), 8 * kMiB);
+  std::byte* const again = pool->allocate(4 * kMiB);
+  EXPECT_EQ(again, small);
+  EXPECT_EQ(pool->kept(), 4 * kMiB);
+}
+
+TEST(ArenaPool, PopulatesABlockOnce) {
+  const auto pool = pool_of(64 * kMiB);
+  std::byte* const block = pool->allocate(4 * kMiB);
+  EXPECT_LE(resident_pages(*pool), 1u);
+  pool->populate(block + kMiB, 100);
+  if (resident_pages(*pool) <= 1) GTEST_SKIP() << "needs MADV_POPULATE_WRITE (Linux 5.14)";
+  EXPECT_EQ(resident_pages(*pool), 4 * kMiB / ArenaPool::kPage);
+}
+
+// Whoever has the segment mapped writes beside what became private, also later.
+TEST(ArenaPool, WhatIsPrivateIsOutOfReach) {
+  const auto pool = pool_of(16 * kMiB);
+  auto peer = Segment::attach(::getpid(), pool->segment().fd(), 16 * kMiB);
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  std::byte* const block = pool->allocate(2 * kMiB);
+  std::memset(block, 3, 2 * kMiB);
+  ASSERT_EQ(peer->data()[100], std::byte{3});
+  pool->make_private(block + 5000, 100'000);
+  EXPECT_FALSE(pool->offset_of(block + 5000, 100'000));
+  EXPECT_FALSE(pool->offset_of(block, 2 * kMiB));
+  EXPECT_EQ(pool->offset_of(block, 4096), 0u);
+  std::memset(peer->data(), 9, 2 * kMiB);
+  EXPECT_TRUE(
+      std::all_of(block + 5000, block + 105'000, [](std::byte b) { return b == std::byte{3}; }));
+  EXPECT_EQ(block[0], std::byte{9}) << "the rest is shared as before";
+  pool->make_private(block + 100'000, 50'000);  // overlaps
+  std::memset(peer->data(), 8, 2 * kMiB);
+  EXPECT_EQ(block[149'999], std::byte{9});
+  pool->release(block);
+  EXPECT_NE(pool->allocate(4096), block) << "its addresses are not used again";
+}
+
+TEST(ArenaPool, AForkedChildHasItsOwn) {
+  auto opened = ArenaPool::open_for_process();
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ArenaPool& pool = **opened;
+  EXPECT_EQ(ArenaPool::of_process(), &pool);
+  EXPECT_EQ(*ArenaPool::open_for_process(), &pool);
+  std::byte* const block = pool.allocate(kMiB);
+  std::memset(block, 5, kMiB);
+  std::byte outside{};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool same = block[77] == std::byte{5};
+    std::memset(block, 6, kMiB);
+    const bool none = pool.allocate(kMiB) == nullptr && !pool.offset_of(block, 1);
+    const bool freed = pool.release(block);
+    bool own = ArenaPool::of_process() == nullptr;
+    const auto again = ArenaPool::open_for_process();
+    own = own && again.ok() && *again != &pool;
+    std::byte* const mine = own ? (*again)->allocate(kMiB) : nullptr;
+    own = mine != nullptr && ArenaPool::release_any(mine) && ArenaPool::release_any(block) &&
+          !ArenaPool::release_any(&outside);
+    ::_exit(same && none && freed && own && block[77] == std::byte{6} ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(std::all_of(block, block + kMiB, [](std::byte b) { return b == std::byte{5}; }));
+  EXPECT_TRUE(pool.release(block));
+}
+
+}  // namespace
+}  // namespace mcast
