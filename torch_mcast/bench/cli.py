@@ -125,7 +125,7 @@ def _document(
         "machine": report.machine(),
         "versions": versions,
         "peer": used,
-        "notes": notes + rows.exposed_notes(measured, used),
+        "notes": notes + rows.engine_notes(measured) + rows.exposed_notes(measured, used),
         "rows": measured,
         **extra,
     }

@@ -34,8 +34,8 @@ _INNER_MAX = 1000
 _LEAST_REPETITIONS = 3
 
 
-# Start and end by this rank's clock, CPU seconds.
-Span = tuple[float, float, float]
+# Start and end by this rank's clock; CPU seconds of this process, and of the engine of its host.
+Span = tuple[float, float, float, float]
 
 
 class Driver(Protocol):
@@ -74,17 +74,18 @@ class _Bench:
         dist.all_gather_object(out, value)
         return out
 
-    def time_one(self, run: Callable[[], Any], inner: int) -> tuple[float, float, float]:
-        """(start, end, CPU seconds) of so many operations on this rank."""
+    def time_one(self, run: Callable[[], Any], inner: int) -> Span:
+        """So many operations on this rank."""
         dist.barrier()
-        cpu, start = meter.cpu_s(), time.perf_counter()
+        engine, cpu, start = meter.engine_cpu_s(), meter.cpu_s(), time.perf_counter()
         for _ in range(inner):
             run()
-        return start, time.perf_counter(), meter.cpu_s() - cpu
+        end = time.perf_counter()
+        return start, end, meter.cpu_s() - cpu, meter.engine_cpu_s() - engine
 
     def seconds(self, spans: list[Span], inner: int) -> list[list[float]]:
         """Seconds per operation, by rank and timing; `spans` are this rank's timings."""
-        by_rank = self.gather([(start, end) for start, end, _ in spans])
+        by_rank = self.gather([(start, end) for start, end, *_ in spans])
         if self.one_clock:
             starts = [max(start for start, _ in timing) for timing in zip(*by_rank, strict=True)]
             by_rank = [
@@ -174,7 +175,9 @@ class _Bench:
                 cpu = [got["cpu_s"] for got in turns[name]]
             else:
                 rank_times = self.seconds(turns[name], inner[name])
-                cpu = [used / inner[name] for _, _, used in turns[name]]
+                cpu = [used / inner[name] for _, _, used, _ in turns[name]]
+                engine = [used / inner[name] for _, _, _, used in turns[name]]
+                rows[name]["engine_cpu"] = self.gather(engine)
                 rows[name]["rank_silent"] = without
             rows[name].update(inner=inner[name], rank_times=rank_times, rank_cpu=self.gather(cpu))
             if name in self.groups:

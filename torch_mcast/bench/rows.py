@@ -36,6 +36,8 @@ def finish(
     times = slowest(raw["rank_times"])
     cpus = [per_rank for per_rank in zip(*raw["rank_cpu"], strict=True) if None not in per_rank]
     cpu = median([sum(per_rank) for per_rank in cpus]) if cpus else None
+    by_engine = [sum(per_rank) for per_rank in zip(*raw.get("engine_cpu", []), strict=True)]
+    engine_cpu = median(by_engine) if by_engine and any(by_engine) else None
     factor = formulas.bus_factor(op, world)
     middle = median(times)
     row.update(
@@ -48,7 +50,10 @@ def finish(
         busbw=size / middle * factor if size and factor is not None else None,
         bound_percent=100 * row["bound_s"] / middle if row["bound_s"] else None,
         cpu_s=cpu,
-        cpu_s_per_gb=cpu / (size / GB) if size and cpu is not None else None,
+        cpu_s_per_gb=(cpu + (engine_cpu or 0)) / (size / GB) if size and cpu is not None else None,
+        engine_cpu_s=engine_cpu,
+        # Of one CPU, in the mean of the ranks.
+        rank_cpu_share=cpu / world / middle if cpu is not None and middle else None,
         path=raw.get("path"),
         repairs=raw.get("repairs"),
         nic=raw.get("nic"),
@@ -61,6 +66,20 @@ def finish(
         row["exposed_times_s"] = [t - c for t, c in zip(times, silent, strict=True)]
         row["exposed_s"] = median(row["exposed_times_s"])
     return row
+
+
+def engine_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """A line per case where engines of hosts had work: who used the CPU."""
+    notes = []
+    for key in dict.fromkeys((row["op"], row["size"]) for row in rows if row.get("engine_cpu_s")):
+        found = [row for row in rows if (row["op"], row["size"]) == key and row.get("cpu_s")]
+        parts = [
+            f"{row['backend']}: a rank {100 * row['rank_cpu_share']:.1f} % of a CPU, "
+            f"all ranks {row['cpu_s'] * 1e3:.1f} ms, engines {(row['engine_cpu_s'] or 0) * 1e3:.1f} ms"
+            for row in found
+        ]
+        notes.append(f"{key[0]} of {key[1]} bytes, CPU per operation: {'; '.join(parts)}")
+    return notes
 
 
 def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:

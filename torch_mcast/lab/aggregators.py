@@ -1,140 +1,35 @@
-"""The aggregators of a lab: one process in each host with that role, ended with the lab at the latest."""
+"""The aggregators of a lab: one process in each host with that role."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch_mcast.aggregator import NoAggregator, find_program, read
-from torch_mcast.lab.spec import LabSpec
-from torch_mcast.lab.system import LabError
+from torch_mcast.aggregator import find_program, read
+from torch_mcast.lab.daemons import Daemons
 from torch_mcast.lab.topology import Host
 
 PORT = 7117
-_START_S = 10.0
 
 
-class _Lab(Protocol):
-    """What of a Lab is needed here."""
+class Aggregators(Daemons):
+    noun = "aggregator"
 
-    spec: LabSpec
+    def hosts(self) -> list[Host]:
+        return self._lab.aggregators
 
-    @property
-    def aggregators(self) -> list[Host]: ...
-    def host(self, which: str | int | Host) -> Host: ...
-    def scratch(self, name: str) -> Path: ...
-    def popen(
-        self, which: str | int | Host, argv: list[str], **options: Any
-    ) -> subprocess.Popen[Any]: ...
+    def options(self) -> tuple[str, ...] | None:
+        return self._lab.spec.aggregator_options
 
+    def _socket(self, host: Host) -> Path:
+        return self.folder(host) / "status.sock"
 
-class Aggregators:
-    """Starts, ends and asks them. `which` is a host's name or number, as in Lab.host()."""
-
-    def __init__(self, lab: _Lab) -> None:
-        self._lab = lab
-        self._folders: dict[str, Path] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, which: str | int | Host | None = None, *options: str) -> None:
-        """Starts one, or all that do not run, with the options of the lab's spec and these; returns
-        when they listen."""
-        hosts = self._lab.aggregators if which is None else [self._lab.host(which)]
-        hosts = [host for host in hosts if not self.running(host)]
-        for host in hosts:
-            self._start(host, options)
-        for host in hosts:
-            self._await(host)
-
-    def _start(self, host: Host, options: tuple[str, ...]) -> None:
-        if host.name not in self._folders:
-            self._folders[host.name] = self._lab.scratch(f"aggregator-{host.name}")
+    def command(self, host: Host) -> list[str]:
         own = ["--listen", f"{host.address}:{PORT}", "--status", str(self._socket(host))]
         rate = self._lab.spec.rate_of(host.name)
         if rate is not None:
             own += ["--rate", str(rate)]
-        try:
-            command = [
-                str(find_program()),
-                *own,
-                *(self._lab.spec.aggregator_options or ()),
-                *options,
-            ]
-        except FileNotFoundError as error:
-            raise LabError(str(error)) from error
-        with (self._folders[host.name] / "log").open("ab") as log:
-            self._processes[host.name] = self._lab.popen(
-                host, command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        return [str(find_program()), *own]
 
-    def _socket(self, host: Host) -> Path:
-        return self._folders[host.name] / "status.sock"
-
-    def _await(self, host: Host) -> None:
-        deadline = time.monotonic() + _START_S
-        while True:
-            code = self._processes[host.name].poll()
-            if code is not None:
-                raise LabError(f"the aggregator of {host.name} ended with {code}: {self.log(host)}")
-            with contextlib.suppress(NoAggregator):
-                read(self._socket(host))
-                return
-            if time.monotonic() > deadline:
-                raise LabError(f"the aggregator of {host.name} does not answer: {self.log(host)}")
-            time.sleep(0.02)
-
-    def running(self, which: str | int | Host) -> bool:
-        process = self._processes.get(self._lab.host(which).name)
-        return process is not None and process.poll() is None
-
-    def log(self, which: str | int | Host) -> str:
-        """What it has said so far, over all its lives."""
-        host = self._lab.host(which)
-        return (self._folders[host.name] / "log").read_text(errors="replace")
-
-    def status(self, which: str | int | Host) -> dict[str, Any]:
-        """As `torch-mcast aggregator status --json`; NoAggregator if it does not answer."""
-        return read(self._socket(self._lab.host(which)))
-
-    def _signal(self, which: str | int | Host, number: int) -> subprocess.Popen[bytes]:
-        host = self._lab.host(which)
-        process = self._processes.get(host.name)
-        if process is None or process.poll() is not None:
-            raise LabError(f"no aggregator runs in {host.name}")
-        os.killpg(process.pid, number)
-        return process
-
-    def kill(self, which: str | int | Host) -> None:
-        """SIGKILL, as of a process that crashes."""
-        self._signal(which, signal.SIGKILL).wait()
-
-    def stop(self, which: str | int | Host) -> None:
-        """SIGSTOP: it is there and does nothing, until go_on()."""
-        self._signal(which, signal.SIGSTOP)
-
-    def go_on(self, which: str | int | Host) -> None:
-        """SIGCONT."""
-        self._signal(which, signal.SIGCONT)
-
-    def end(self, which: str | int | Host, timeout_s: float = 20.0) -> int:
-        """SIGTERM: it tells its groups, and goes. Its exit code."""
-        return self._signal(which, signal.SIGTERM).wait(timeout_s)
-
-    def restore(self) -> None:
-        """All run, if the lab's spec has them run."""
-        for host in self._lab.aggregators:
-            if self.running(host):
-                self.go_on(host)
-        if self._lab.spec.aggregator_options is not None:
-            self.start()
-
-    def restart(self, which: str | int | Host, *options: str) -> None:
-        """Another process in its place; the one that runs, if one does, is killed."""
-        if self.running(which):
-            self.kill(which)
-        self.start(which, *options)
+    def ask(self, host: Host) -> dict[str, Any]:
+        return read(self._socket(host))

@@ -25,6 +25,11 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
     add("--hosts", type=int, default=hosts, help="worker hosts")
     add("--ranks-per-host", type=int, default=1)
     add("--aggregators", type=int, default=0, help="further hosts that run an aggregator")
+    add(
+        "--engine",
+        action="store_true",
+        help="an engine on each worker host runs the network of its ranks",
+    )
     add("--rate", default=None, help="link speed, both directions: 1gbit, 100mbit; default: none")
     add("--host-rate", action="append", default=[], metavar="HOST=RATE", help="an exception")
     add("--mtu", type=int, default=1500, help="bytes of IP packet")
@@ -59,6 +64,7 @@ def spec_from(args: argparse.Namespace) -> LabSpec:
         hosts=args.hosts,
         ranks_per_host=args.ranks_per_host,
         aggregators=args.aggregators,
+        engine_options=() if args.engine else None,
         rate=parse_rate(args.rate),
         mtu=args.mtu,
         burst=parse_size(args.burst),

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch_mcast.lab import build, counters, faults, reaper, state, system, topology
 from torch_mcast.lab.aggregators import PORT, Aggregators
+from torch_mcast.lab.engines import Engines
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.spec import Fault, LabSpec
 from torch_mcast.lab.system import LabError
@@ -41,6 +42,7 @@ class Lab:
         self.persistent = persistent
         self._plan()
         self.aggregation = Aggregators(self)
+        self.engines = Engines(self)
         self._cut: set[str] = set()
         self._silent: set[str] = set()
         self._faulty: set[tuple[str, str]] = set()
@@ -148,6 +150,8 @@ class Lab:
         self._apply_faults()
         if self.spec.aggregator_options is not None:
             self.aggregation.start()
+        if self.spec.engine_options is not None:
+            self.engines.start()
 
     # -- changes while it runs ------------------------------------------------------------------
 
@@ -206,7 +210,7 @@ class Lab:
 
     def restore(self, spec: LabSpec) -> None:
         """Back to a spec that differs from the present one in rates, faults and multicast only;
-        aggregators run again."""
+        aggregators and engines run again."""
         for name in sorted(self._cut | self._silent):
             self.heal(name)
         changed = [
@@ -221,6 +225,7 @@ class Lab:
         if was != mode:
             self.set_multicast(mode)
         self.aggregation.restore()
+        self.engines.restore()
         self._save()
 
     # -- reading ----------------------------------------------------------------------------------
@@ -268,7 +273,9 @@ class Lab:
             f"{a.rack}/{a.address}:{PORT}" if a.rack else f"{a.address}:{PORT}"
             for a in self.aggregators
         ]
+        hosted = host.role == "worker" and self.spec.engine_options is not None
         return {
+            **({"MCAST_ENGINE": f"host:{self.engines.socket(host)}"} if hosted else {}),
             **({"MCAST_AGGREGATORS": ",".join(addresses)} if served and addresses else {}),
             **({"MCAST_LINK_RATE": str(self.spec.rate)} if self.spec.rate else {}),
             **({"MCAST_RACK": host.rack} if host.rack else {}),

@@ -88,6 +88,8 @@ class LabSpec:
     hosts: worker hosts h1..hN; aggregators: further hosts a1..aM with that role, on each of which
         `torch-mcast aggregator` runs with aggregator_options; None: nothing is started there. The
         ranks are told of them (MCAST_AGGREGATORS).
+    engine_options: `torch-mcast engine run` runs with these on each worker host, and its ranks are told
+        of it (MCAST_ENGINE); None: ranks run their network themselves.
     ranks_per_host: processes that `run` and the worker pool start on each worker host.
     rate: bits/s of each link, both directions ("1gbit"), None = no shaping. host_rates: exceptions.
     mtu: bytes of IP packet. burst: bytes that pass a shaper at full speed (small messages do not
@@ -109,6 +111,7 @@ class LabSpec:
     ranks_per_host: int = 1
     aggregators: int = 0
     aggregator_options: tuple[str, ...] | None = ()
+    engine_options: tuple[str, ...] | None = None
     rate: int | None = None
     mtu: int = 1500
     burst: int = 256 << 10
@@ -135,6 +138,8 @@ class LabSpec:
         put("faults", tuple(self.faults))
         if self.aggregator_options is not None:
             put("aggregator_options", tuple(self.aggregator_options))
+        if self.engine_options is not None:
+            put("engine_options", tuple(self.engine_options))
         put("multicast", self.multicast or ("snooping" if self.aggregators else "flood"))
         _one_of("multicast", self.multicast, MULTICAST_MODES)
         if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:

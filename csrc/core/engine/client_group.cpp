@@ -195,7 +195,7 @@ Status ClientGroup::push(LaneId lane, Post post) {
 }
 
 Status ClientGroup::push_record(LaneId lane, Post post) {
-  auto staging = ClientStaging::make(post, rank_, link_->arenas());
+  auto staging = ClientStaging::make(post, rank_, link_->arenas(), config_.engine_memory == "map");
   if (!staging.ok()) return staging.status();
   ipc::PostRecord record;
   record.lane = lane;

@@ -80,7 +80,7 @@ Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
     piece = {slice, there, 0};
     return {};
   }
-  const auto there = arenas_.find(slice.data(), slice.length);
+  const auto there = in_pool(slice);
   if (!there) return Status(Code::kUnavailable, "its memory was withdrawn from the engine");
   ipc::add_slice(runs_, static_cast<ipc::Space>(there->space), role, there->offset, slice.length);
   if (role == ipc::Role::kOutput) ArenaPool::of_process()->populate(slice.data(), slice.length);
@@ -88,14 +88,15 @@ Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
   return {};
 }
 
-bool ClientStaging::needs_span(const Slice& slice) {
-  return slice.length > 0 && !arenas_.find(slice.data(), slice.length);
+std::optional<ClientArenas::Place> ClientStaging::in_pool(const Slice& slice) {
+  if (!mapped_) return std::nullopt;
+  return arenas_.find(slice.data(), slice.length);
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
-                                                           ClientArenas& arenas) {
+                                                           ClientArenas& arenas, bool mapped) {
   Memory memory = memory_of(post, self);
-  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas));
+  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, mapped));
   // An input that the engine reaches is copied by the engine.
   memory.in_place = memory.in_place && staging->needs_span(memory.inputs[0]);
   std::vector<Range> wanted;

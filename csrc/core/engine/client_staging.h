@@ -15,9 +15,10 @@ namespace mcast {
 // Slices that overlap or touch share a span, so what is in place stays in place. Not thread-safe.
 class ClientStaging {
  public:
-  // `self` is the rank. kResourceExhausted: the engine gives no more memory.
+  // `self` is the rank; `mapped`: slices stay where they lie, if that is in the pool.
+  // kResourceExhausted: the engine takes no more memory.
   static Result<std::unique_ptr<ClientStaging>> make(const Post& post, Member self,
-                                                     ClientArenas& arenas);
+                                                     ClientArenas& arenas, bool mapped);
 
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
@@ -33,7 +34,7 @@ class ClientStaging {
   void withdraw() const;
 
  private:
-  explicit ClientStaging(ClientArenas& arenas) : arenas_(arenas) {}
+  ClientStaging(ClientArenas& arenas, bool mapped) : arenas_(arenas), mapped_(mapped) {}
   struct Piece {
     Slice slice;                 // the caller's
     std::byte* there = nullptr;  // in an arena, or the slice itself
@@ -46,11 +47,13 @@ class ClientStaging {
     std::byte* base() const { return span->data + begin % 64; }
   };
   Status cover(std::vector<Range> wanted);
-  bool needs_span(const Slice& slice);
+  std::optional<ClientArenas::Place> in_pool(const Slice& slice);
+  bool needs_span(const Slice& slice) { return slice.length > 0 && !in_pool(slice); }
   Status place(const Slice& slice, ipc::Role role, Piece& piece);
   void add_run(const std::byte* there, uint64_t length, ipc::Role role, const Range& range);
 
   ClientArenas& arenas_;
+  const bool mapped_;
   std::vector<Range> ranges_;  // ascending
   std::vector<Piece> inputs_, outputs_;
   std::vector<ipc::SliceRun> runs_;

@@ -36,6 +36,8 @@ void new_in_arenas() {
   large_blocks = *opened;
 }
 
+const char* engine_memory() { return large_blocks.load() != nullptr ? "map" : "slots"; }
+
 }  // namespace mcast::test
 
 void* operator new(size_t bytes) { return mcast::test::block_of(bytes); }

@@ -4,7 +4,10 @@
 
 namespace mcast::test {
 
-// From now on, in this process: blocks of 64 KiB and more. Not before a fork of ranks.
+// From now on, in this process: blocks of 64 KiB and more, and groups that do not say otherwise use
+// them. Not before a fork of ranks.
 void new_in_arenas();
+// The setting engine_memory that goes with it.
+const char* engine_memory();
 
 }  // namespace mcast::test

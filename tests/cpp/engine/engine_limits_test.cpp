@@ -28,7 +28,9 @@ GroupSpec spec_of(const EngineProcess& engine, Member rank, uint32_t ranks) {
   spec.rank = rank;
   spec.size = ranks;
   spec.timeout = 20 * kSecond;
-  auto config = Config::resolve({{"engine", engine.setting()}, {"shared_memory", "off"}}, {});
+  auto config = Config::resolve(
+      {{"engine", engine.setting()}, {"engine_memory", engine_memory()}, {"shared_memory", "off"}},
+      {});
   if (config.ok()) spec.config = *config;
   return spec;
 }

@@ -56,8 +56,8 @@ TEST(HostEngine, NothingCrossesASocket) {
 }
 
 TEST(HostEngine, TensorsThatAreMappedAreTakenWhereTheyLie) {
-  std::map<std::string, std::string> settings = kShared;
-  settings["engine_memory"] = "map";
+  std::map<std::string, std::string> settings = kShared, other = kShared;
+  other["engine_memory"] = "slots";
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     new_in_arenas();
     auto group = make_group("g", rank, 3, store, settings);
@@ -67,7 +67,7 @@ TEST(HostEngine, TensorsThatAreMappedAreTakenWhereTheyLie) {
     EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u);
     auto scope = store.scoped("mixed");
     // One rank does not want it: then nobody has it.
-    auto mixed = make_group("m", rank, 3, scope, rank == 1 ? kShared : settings);
+    auto mixed = make_group("m", rank, 3, scope, rank == 1 ? other : settings);
     if (!mixed || !work(*mixed, 700'001, 1) || !reduce_all_ways(*mixed, 300'001, 1)) return false;
     EXPECT_EQ(counter(*mixed, "shm_mapped_bytes"), 0u);
     EXPECT_GT(counter(*mixed, "shm_direct_bytes"), 0u);

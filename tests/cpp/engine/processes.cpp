@@ -101,6 +101,7 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
   spec.timeout = 30 * kSecond;
   auto all = settings;
   all.emplace("shared_memory", "off");
+  all.emplace("engine_memory", engine_memory());
   if (const char* engine = std::getenv("MCAST_TEST_ENGINE")) all.emplace("engine", engine);
   auto config = Config::resolve(all, {});
   if (!config.ok()) {

@@ -1,0 +1,157 @@
+"""Processes that serve hosts of a lab, one in each of some hosts; ended with the lab at the latest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from torch_mcast._status_socket import NoAnswer
+from torch_mcast.lab import state
+from torch_mcast.lab.spec import LabSpec
+from torch_mcast.lab.system import LabError
+from torch_mcast.lab.topology import Host
+
+_START_S = 10.0
+
+
+class _Lab(Protocol):
+    """What of a Lab is needed here."""
+
+    spec: LabSpec
+    id: str
+
+    @property
+    def aggregators(self) -> list[Host]: ...
+    @property
+    def workers(self) -> list[Host]: ...
+    def host(self, which: str | int | Host) -> Host: ...
+    def popen(
+        self, which: str | int | Host, argv: list[str], **options: Any
+    ) -> subprocess.Popen[Any]: ...
+
+
+class Daemons:
+    """Starts, ends and asks them. `which` is a host's name or number, as in Lab.host()."""
+
+    noun: ClassVar[str]
+
+    def __init__(self, lab: _Lab) -> None:
+        self._lab = lab
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    # -- of each kind
+
+    def hosts(self) -> list[Host]:
+        """Where one runs."""
+        raise NotImplementedError
+
+    def options(self) -> tuple[str, ...] | None:
+        """Of the lab's spec; None: none is started."""
+        raise NotImplementedError
+
+    def command(self, host: Host) -> list[str]:
+        """Program and what it needs in this host; FileNotFoundError if it is not built."""
+        raise NotImplementedError
+
+    def ask(self, host: Host) -> dict[str, Any]:
+        """Its status; NoAnswer if it does not answer."""
+        raise NotImplementedError
+
+    # -- of all
+
+    def start(self, which: str | int | Host | None = None, *options: str) -> None:
+        """Starts one, or all that do not run, with the options of the lab's spec and these; returns
+        when they listen."""
+        hosts = self.hosts() if which is None else [self._lab.host(which)]
+        hosts = [host for host in hosts if not self.running(host)]
+        for host in hosts:
+            self._start(host, options)
+        for host in hosts:
+            self._await(host)
+
+    def folder(self, host: Host) -> Path:
+        """For its socket and its log: the same for whoever attaches to the lab later."""
+        folder = state.scratch_folder(self._lab.id) / f"{self.noun}-{host.name}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def _start(self, host: Host, options: tuple[str, ...]) -> None:
+        folder = self.folder(host)
+        try:
+            command = [*self.command(host), *(self.options() or ()), *options]
+        except FileNotFoundError as error:
+            raise LabError(str(error)) from error
+        with (folder / "log").open("ab") as log:
+            self._processes[host.name] = self._lab.popen(
+                host, command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _await(self, host: Host) -> None:
+        deadline = time.monotonic() + _START_S
+        while True:
+            code = self._processes[host.name].poll()
+            if code is not None:
+                raise LabError(
+                    f"the {self.noun} of {host.name} ended with {code}: {self.log(host)}"
+                )
+            with contextlib.suppress(NoAnswer):
+                self.ask(host)
+                return
+            if time.monotonic() > deadline:
+                raise LabError(f"the {self.noun} of {host.name} does not answer: {self.log(host)}")
+            time.sleep(0.02)
+
+    def running(self, which: str | int | Host) -> bool:
+        process = self._processes.get(self._lab.host(which).name)
+        return process is not None and process.poll() is None
+
+    def log(self, which: str | int | Host) -> str:
+        """What it has said so far, over all its lives."""
+        return (self.folder(self._lab.host(which)) / "log").read_text(errors="replace")
+
+    def status(self, which: str | int | Host) -> dict[str, Any]:
+        """As its `status --json`; NoAnswer if it does not answer."""
+        return self.ask(self._lab.host(which))
+
+    def _signal(self, which: str | int | Host, number: int) -> subprocess.Popen[bytes]:
+        host = self._lab.host(which)
+        process = self._processes.get(host.name)
+        if process is None or process.poll() is not None:
+            raise LabError(f"no {self.noun} runs in {host.name}")
+        os.killpg(process.pid, number)
+        return process
+
+    def kill(self, which: str | int | Host) -> None:
+        """SIGKILL, as of a process that crashes."""
+        self._signal(which, signal.SIGKILL).wait()
+
+    def stop(self, which: str | int | Host) -> None:
+        """SIGSTOP: it is there and does nothing, until go_on()."""
+        self._signal(which, signal.SIGSTOP)
+
+    def go_on(self, which: str | int | Host) -> None:
+        """SIGCONT."""
+        self._signal(which, signal.SIGCONT)
+
+    def end(self, which: str | int | Host, timeout_s: float = 20.0) -> int:
+        """SIGTERM: it tells its groups, and goes. Its exit code."""
+        return self._signal(which, signal.SIGTERM).wait(timeout_s)
+
+    def restore(self) -> None:
+        """All run, if the lab's spec has them run."""
+        for host in self.hosts():
+            if self.running(host):
+                self.go_on(host)
+        if self.options() is not None:
+            self.start()
+
+    def restart(self, which: str | int | Host, *options: str) -> None:
+        """Another process in its place; the one that runs, if one does, is killed."""
+        if self.running(which):
+            self.kill(which)
+        self.start(which, *options)
