@@ -176,9 +176,8 @@ class _Bench:
             else:
                 rank_times = self.seconds(turns[name], inner[name])
                 cpu = [used / inner[name] for _, _, used, _ in turns[name]]
-                engine = [used / inner[name] for _, _, _, used in turns[name]]
-                rows[name]["engine_cpu"] = self.gather(engine)
-                rows[name]["rank_silent"] = without
+                engine = [used / inner[name] for *_, used in turns[name]]
+                rows[name].update(engine_cpu=self.gather(engine), rank_silent=without)
             rows[name].update(inner=inner[name], rank_times=rank_times, rank_cpu=self.gather(cpu))
             if name in self.groups:
                 rows[name]["path"] = self.groups[name].path()

@@ -144,7 +144,10 @@ TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
           run->rank != one.victim() && run->done_at > one.struck_at() + kLiveness + 2 * kSecond;
       if (away > kLiveness && late) return "rank " + std::to_string(run->rank) + " raises late";
     }
-    return one.failed() ? one.next_call_fails() : "";
+    if (!one.failed()) return "";
+    // Its own calls may all have ended before it was stopped; it hears of nothing until it is back.
+    one.cluster().run_for(std::max<Nanos>(0, one.struck_at() + away - one.cluster().now()));
+    return one.next_call_fails();
   });
   if (all.size() >= 100) {
     EXPECT_GT(lost, all.size() / 10) << "else the schedules test nothing";
