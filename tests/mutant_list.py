@@ -2,6 +2,7 @@
 
 from mutant import Mutant
 from mutant_list_aggregation import AGGREGATION
+from mutant_list_arenas import ARENAS
 from mutant_list_dpa import DPA
 from mutant_list_repair import LOSS_AND_REPAIR
 
@@ -430,4 +431,5 @@ MUTANTS = [
     ),
     *AGGREGATION,
     *DPA,
+    *ARENAS,
 ]

@@ -27,7 +27,7 @@ TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
       for (const Member m : {0, 1, 2}) {
         const HostCall& call = *world.calls(m)[0];
         ASSERT_TRUE(call.ended == 1 && call.status.ok()) << call.status.to_string();
-        const auto* values = reinterpret_cast<const int32_t*>(call.output.data());
+        const auto* values = reinterpret_cast<const int32_t*>(call.result.data());
         for (size_t i = 0; i < count; i++) {
           ASSERT_EQ(values[i], static_cast<int32_t>(3 * i * 7 + 3)) << i << " on rank " << m;
         }

@@ -41,7 +41,7 @@ void disturb(uint64_t seed, uint32_t ranks, PeerMemory memory,
       const HostCall& call = *world.calls(m)[i];
       ASSERT_EQ(call.ended, 1) << call.descriptor.to_string() << " on rank " << r;
       if (call.status.ok()) {
-        ASSERT_TRUE(call.output == expected[i][r])
+        ASSERT_TRUE(call.result == expected[i][r])
             << call.descriptor.to_string() << " on rank " << r;
       } else {
         EXPECT_NE(call.status.message().find("rank " + std::to_string(culprit)), std::string::npos)

@@ -17,7 +17,7 @@ void expect_exact(HostWorld& world, uint64_t seed, uint32_t index,
     const HostCall& call = *world.calls(m)[index];
     ASSERT_EQ(call.ended, 1) << call.descriptor.to_string() << " on rank " << r;
     ASSERT_TRUE(call.status.ok()) << call.status.to_string();
-    ASSERT_TRUE(call.output == expected[r]) << call.descriptor.to_string() << " on rank " << r;
+    ASSERT_TRUE(call.result == expected[r]) << call.descriptor.to_string() << " on rank " << r;
   }
 }
 
@@ -102,7 +102,7 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   for (const Member m : {0, 1}) {
     for (const auto& call : world.calls(m)) {
       EXPECT_EQ(call->ended, 1);
-      EXPECT_EQ(call->output[99], std::byte{5});
+      EXPECT_EQ(call->result[99], std::byte{5});
     }
   }
 }
@@ -125,11 +125,11 @@ TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
   EXPECT_TRUE(world.turn(1));  // there is more to do
   EXPECT_EQ(world.calls(1)[0]->ended, 1);
   EXPECT_EQ(world.calls(1)[1]->ended, 0);
-  EXPECT_EQ(world.calls(1)[0]->output[kBytes - 1], std::byte{7});
+  EXPECT_EQ(world.calls(1)[0]->result[kBytes - 1], std::byte{7});
   EXPECT_EQ(world.calls(1)[1]->output[0], std::byte{});
   ASSERT_TRUE(world.run());
   EXPECT_EQ(world.calls(1)[1]->ended, 1);
-  EXPECT_EQ(world.calls(1)[1]->output[kBytes - 1], std::byte{7});
+  EXPECT_EQ(world.calls(1)[1]->result[kBytes - 1], std::byte{7});
 }
 
 }  // namespace

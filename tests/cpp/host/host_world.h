@@ -23,7 +23,8 @@ struct HostCall {
   Element element = Element::kInt32;
   Reduction reduction = Reduction::kSum;
   std::vector<std::vector<std::byte>> inputs;  // as posted
-  std::vector<std::byte> output;               // all blocks of it, in order
+  std::vector<std::byte> output;  // all blocks of it, in order; given back with the end
+  std::vector<std::byte> result;  // what `output` held then
   int ended = 0;
   Status status;
   std::vector<uint64_t> completed;  // by block: the last completed end

@@ -96,7 +96,7 @@ TEST(HostThreads, DeliverExactBytes) {
           for (const auto& call : calls) {
             rank.finish(*call);
             EXPECT_TRUE(call->status.ok()) << call->status.to_string();
-            got[r].push_back(call->output);
+            got[r].push_back(call->result);
           }
         });
       }
