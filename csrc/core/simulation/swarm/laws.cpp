@@ -89,8 +89,19 @@ void agreement(const Case& c) {
 
 bool is_barrier(const PlannedOp& op) { return op.kind == wire::Kind::kBarrier; }
 
+// How long a rank's process did not run between two moments.
+Nanos stopped(const Case& c, uint32_t rank, Nanos from, Nanos to) {
+  Nanos sum = 0;
+  for (const PlannedFault& f : c.plan.faults) {
+    if (f.what != FaultKind::kPause || f.rank != rank) continue;
+    sum += std::max<Nanos>(0, std::min(f.end(), to) - std::max(f.at, from));
+  }
+  return sum;
+}
+
 // After the first failure of a group at a rank everything fails there: on its lane at once, on the
-// other one after 50 ms (network_open.cpp), by a clock that may be slow, and a command's time. A
+// other one after 50 ms (network_open.cpp), by a clock that may be slow, and a command's time,
+// while its process runs: what came during a pause is read before a timer that ran out then. A
 // call that is refused tells of the failure of either lane, a barrier ends when both have. Silent
 // about what a rank refuses because it has closed the group itself.
 void later_calls_fail(const Case& c) {
@@ -106,7 +117,10 @@ void later_calls_fail(const Case& c) {
       if (later.ends == 0 || !later.status.ok()) continue;
       const bool one_lane = !refused && !is_barrier(op) && !is_barrier(other) &&
                             wire::is_reduction(op.kind) == wire::is_reduction(other.kind);
-      if (later.done <= failed.done + (one_lane ? 0 : wait + c.plan.world.command)) continue;
+      const Nanos late = one_lane ? 0
+                                  : wait + c.plan.world.command +
+                                        stopped(c, failed.rank, failed.done, later.done);
+      if (later.done <= failed.done + late) continue;
       c.broken("agreement", c.name(later) + "ended well after op " + std::to_string(failed.op) +
                                 " of the same group had failed there");
     }
