@@ -412,6 +412,11 @@ void PlanRun::note_group(size_t g) {
       }
       const mcast::Plan plan = make_plan(d, core->params().agreed, element_size(op.element));
       end.chunks += uint64_t{plan.chunks} * plan.roots;
+      // Near its end with its first window, before anybody's credit for it.
+      const bool unpaced = plan.chunks <= plan.window + plan.window / 2;
+      if (plan.chains < plan.roots && unpaced) {
+        end.unpaced = std::max(end.unpaced, uint64_t{plan.chunks} * (plan.roots - 1));
+      }
     }
   }
 }
