@@ -95,12 +95,12 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
 void BlockSender::learn_gap(Nanos now) {
   constexpr int kMostEarly = 5;
   if (announced_ == 0) {
-    if (last_credit_ != 0) credit_gap_.add(now - last_credit_);
-    early_ = 0;
+    if (growth_.last != 0) growth_.gap.add(now - growth_.last);
+    growth_.early = 0;
   } else if (high_water_ < sent_) {
-    early_ = std::min(early_ + 1, kMostEarly);
+    growth_.early = std::min(growth_.early + 1, kMostEarly);
   }
-  last_credit_ = now;
+  growth_.last = now;
 }
 
 void BlockSender::measure(Chunk high_water, Nanos now) {
@@ -149,7 +149,7 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
 Nanos BlockSender::patience() const {
   // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
   // longer than the default.
-  const Nanos flows = std::max(3 * credit_gap_.mean(), params_.position_delay << early_);
+  const Nanos flows = std::max(3 * growth_.gap.mean(), params_.position_delay << growth_.early);
   return std::min(flows, std::max(params_.position_delay, params_.position_max / 4));
 }
 

@@ -90,9 +90,11 @@ class BlockSender {
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
   Nanos next_position_ = kNever;
-  Nanos last_credit_ = 0;  // when the high-water mark last grew
-  Ewma credit_gap_;        // time between such moments, while nothing had to be announced
-  int early_ = 0;          // announcements in a row that came before what was on its way
+  struct {
+    Nanos last = 0;  // when the high-water mark last grew
+    Ewma gap;        // time between such moments, while nothing had to be announced
+    int early = 0;   // announcements in a row that came before what was on its way
+  } growth_;
   struct Sent {
     Chunk end;
     Nanos at;
