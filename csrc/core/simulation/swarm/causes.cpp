@@ -211,6 +211,16 @@ void note_work(const Plan& plan, Causes& causes) {
   for (const uint32_t lane : {0u, 1u}) causes.work_of[lane] = with_timers(lane);
 }
 
+// Who is lost may be found out by the slowest clock only; by the fastest one a call's own limit may
+// be over before that.
+bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
+  if (causes.nobody_is_lost()) return false;
+  const double found_out = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
+  return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
+    return static_cast<double>(op.timeout) / causes.fastest < found_out;
+  });
+}
+
 }  // namespace
 
 Causes causes_of(const Plan& plan) {
@@ -230,6 +240,7 @@ Causes causes_of(const Plan& plan) {
   causes.vague = causes.vague || probes_hide_words(plan, causes.patience) ||
                  data_hides_words(plan, causes.patience);
   if (longest_run(silences) > causes.patience / 2) causes.vague = true;
+  if (limits_end_before_silence(plan, causes)) causes.timeouts = true;
   return causes;
 }
 
