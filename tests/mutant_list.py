@@ -288,10 +288,31 @@ MUTANTS = [
     Mutant(
         "two-roots-of-a-chain-at-once",
         "collective/multicast.cpp",
-        "[&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });",
-        "[&](Member) { return true; }, [&](Member) { return patience_over; });",
+        "return Chains::my_turn(ahead, near, may_open, patience_over);",
+        "return Chains::my_turn({0, 0, ahead.started}, near, may_open, patience_over);",
         "collective",
         "InStep.RootsOf*",
+    ),
+    Mutant(
+        "what-is-multicast-again-waits-for-a-wake-up",
+        "collective/group_turn.cpp",
+        "repair_.serve(op, now);\n"
+        "      // What is small is sent in order over the operations; here it is repeated.\n"
+        "      if (!op.plan.small || op.own.sender->resending()) "
+        "more = multicast_.pump(op, now) || more;\n",
+        "if (!op.plan.small || op.own.sender->resending()) "
+        "more = multicast_.pump(op, now) || more;\n"
+        "      repair_.serve(op, now);\n",
+        "collective",
+        "Sleepy*",
+    ),
+    Mutant(
+        "patience-counts-its-own-waiting",
+        "protocol/block_sender.cpp",
+        "if (announced_ == 0) {\n    if (growth_.last != 0)",
+        "if (announced_ >= 0) {\n    if (growth_.last != 0)",
+        "protocol",
+        "BlockSender.*",
     ),
     Mutant(
         "tree-parent-wrong-beyond-the-first-level",

@@ -124,10 +124,13 @@ bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
     if (!op.local_complete && op.receiving > 0) repair_.drive(op, now, drained);
     if (op.flow.credit && !op.finished) multicast_.drive_credit(op, now);
     if (op.own.sender) {
+      // First what others ask for: what is to be multicast again leaves with this visit's chunks.
+      // After them it would lie until something else woke the lane, since a sender that has
+      // something to send arms no timer.
+      repair_.serve(op, now);
       // What is small is sent in order over the operations; here it is repeated.
       if (!op.plan.small || op.own.sender->resending()) more = multicast_.pump(op, now) || more;
       if (!op.plan.small) multicast_.announce(op, now);
-      repair_.serve(op, now);
     }
   }
   if (!op.finished && now >= op.deadline) inquiry_.start(op, now);

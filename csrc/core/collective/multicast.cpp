@@ -124,27 +124,26 @@ bool Multicast::my_turn(Operation& op, Nanos now) {
   const uint32_t chain = chains.chain_of(g_.self);
   const bool may_open = earlier == 0 || earlier + chain < chains.chains();
 
-  uint32_t before_me = 0;
-  bool busy = false;
-  for (uint32_t m = chains.first(chain); m < chains.end(chain); m++) {
-    if (m == g_.self) continue;
-    const bool ended = near_end(op, m);
-    busy = busy || (op.receivers[m].heard() && !ended);
-    if (m < g_.self && !ended) before_me++;
+  const Chunk near = op.plan.window / 2;
+  const auto heard = [&](Member m) { return op.receivers[m].heard(); };
+  const auto left = [&](Member m) { return op.plan.chunks - op.receivers[m].high_water(); };
+  const Chains::Ahead ahead = chains.ahead(g_.self, left, heard);
+  uint32_t silent = 0;  // before this one
+  for (uint32_t m = chains.first(chain); m < g_.self; m++) {
+    silent += !heard(static_cast<Member>(m)) || left(static_cast<Member>(m)) > near ? 1 : 0;
   }
-  if (busy || earlier > 0 || !op.own.sender->has_credit()) {
+  if (ahead.under_way > near || earlier > 0 || !op.own.sender->has_credit()) {
     op.own.turn_idle_since = op.own.turn_retry = kNever;
-  } else if (op.own.turn_idle_since == kNever) {
+  } else if (op.own.turn_idle_since == kNever || silent != op.own.silent_before) {
     op.own.turn_idle_since = now;
   }
+  op.own.silent_before = silent;
   bool patience_over = false;
-  if (op.own.turn_idle_since != kNever && before_me > 0) {
-    op.own.turn_retry = op.own.turn_idle_since + before_me * g_.params.alpha;
+  if (op.own.turn_idle_since != kNever && ahead.before > near) {
+    op.own.turn_retry = op.own.turn_idle_since + silent * g_.params.alpha;
     patience_over = now >= op.own.turn_retry;
   }
-  return chains.my_turn(
-      g_.self, may_open, [&](Member m) { return op.receivers[m].heard(); },
-      [&](Member m) { return near_end(op, m); }, [&](Member) { return patience_over; });
+  return Chains::my_turn(ahead, near, may_open, patience_over);
 }
 
 void Multicast::announce(Operation& op, Nanos now) {

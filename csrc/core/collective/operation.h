@@ -87,7 +87,8 @@ struct Operation {
     std::vector<std::byte> kept;     // small: a copy of the block, until released
     bool started = false;            // small: the block is in `kept`; large: its turn has come
     bool held_back = false;          // small: not sent yet, since late ranks could not keep it
-    Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends
+    Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends, or begins to
+    uint32_t silent_before = 0;      // roots before this one that were not heard then
     Nanos turn_retry = kNever;       // when to look again whether a late root is not waited for
     uint64_t stalls_counted = 0, cuts_counted = 0;
   } own;

@@ -12,12 +12,18 @@
 
 #include "base/element.h"
 #include "base/reduce_kernels.h"
+#include "wire/datagram.h"
 
 namespace mcast {
 namespace {
 
 Chunk to_chunks(size_t bytes, size_t chunk) {
   return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
+}
+
+// As many as a queue of so many bytes holds: there each has its header.
+Chunk queued_chunks(size_t bytes, size_t chunk) {
+  return to_chunks(bytes, chunk + wire::kDatagramHeader);
 }
 
 // To a block, besides its owner; at least one.
@@ -104,9 +110,9 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   // twice the chains' windows together, which shallow queues must hold.
   const size_t most = plan.roots > plan.chains ? incast / 2 / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
-  plan.window = std::max<Chunk>(4, to_chunks(std::min(wanted, share), plan.chunk));
+  plan.window = std::max<Chunk>(4, queued_chunks(std::min(wanted, share), plan.chunk));
   plan.widest =
-      std::max(plan.window, agreed.window != 0 ? 0 : to_chunks(pool / plan.chains, plan.chunk));
+      std::max(plan.window, agreed.window != 0 ? 0 : queued_chunks(pool / plan.chains, plan.chunk));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,
                                  std::max<Chunk>(1, plan.window / 4));
   plan.quantum = std::max<Chunk>(1, plan.window / 4);

@@ -79,8 +79,7 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
   if (!std::exchange(credited_, true)) next_position_ = now + patience();
   if (high_water > high_water_) {
     high_water_ = std::min(high_water, params_.chunks);
-    if (last_credit_ != 0) credit_gap_.add(now - last_credit_);
-    last_credit_ = now;
+    learn_gap(now);
     measure(high_water_, now);
     adapt(high_water_, lost, now);
     // Progress: whoever is behind is being heard, so the next Position can wait its turn.
@@ -88,6 +87,20 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
   }
   lost_ = std::max(lost_, lost);
   limit_ = std::max(limit_, limit);
+}
+
+// How long it takes between two reports while data flows. What a Position has brought about is no
+// such time: it contains the patience itself, which would grow by every loss of a window's tail.
+// Where marks come nevertheless as of a stream that flows, it was announced too early.
+void BlockSender::learn_gap(Nanos now) {
+  constexpr int kMostEarly = 5;
+  if (announced_ == 0) {
+    if (growth_.last != 0) growth_.gap.add(now - growth_.last);
+    growth_.early = 0;
+  } else if (high_water_ < sent_) {
+    growth_.early = std::min(growth_.early + 1, kMostEarly);
+  }
+  growth_.last = now;
 }
 
 void BlockSender::measure(Chunk high_water, Nanos now) {
@@ -136,8 +149,8 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
 Nanos BlockSender::patience() const {
   // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
   // longer than the default.
-  return std::clamp<Nanos>(3 * credit_gap_.mean(), params_.position_delay,
-                           std::max(params_.position_delay, params_.position_max / 4));
+  const Nanos flows = std::max(3 * growth_.gap.mean(), params_.position_delay << growth_.early);
+  return std::min(flows, std::max(params_.position_delay, params_.position_max / 4));
 }
 
 bool BlockSender::unknown() const {

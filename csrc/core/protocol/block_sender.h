@@ -70,6 +70,7 @@ class BlockSender {
   bool stopped() const { return sent_ > 0 && !can_send(); }
   // A receiver may not know how far this root is.
   bool unknown() const;
+  void learn_gap(Nanos now);
   void measure(Chunk high_water, Nanos now);
   void adapt(Chunk high_water, uint32_t lost, Nanos now);
   Nanos patience() const;
@@ -89,8 +90,11 @@ class BlockSender {
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream
   Nanos next_position_ = kNever;
-  Nanos last_credit_ = 0;  // when the high-water mark last grew
-  Ewma credit_gap_;        // time between such moments
+  struct {
+    Nanos last = 0;  // when the high-water mark last grew
+    Ewma gap;        // time between such moments, while nothing had to be announced
+    int early = 0;   // announcements in a row that came before what was on its way
+  } growth_;
   struct Sent {
     Chunk end;
     Nanos at;

@@ -28,29 +28,35 @@ class Chains {
   // One past the last member.
   uint32_t end(uint32_t chain) const { return chain + 1 == chains_ ? members_ : first(chain + 1); }
 
-  // Whether root `self` may start. started(m), ended(m): what is seen of m's stream ("ended": near
-  // its end); may_open: the chain's first root may start (earlier operations are out of the way);
-  // skip(m): m is known to be late (has not posted), so its turn passes on.
-  template <typename Started, typename Ended, typename Skip>
-  bool my_turn(Member self, bool may_open, Started started, Ended ended, Skip skip) const {
-    const uint32_t chain = chain_of(self);
-    const Member begin = first(chain);
-    const uint32_t stop = end(chain);
-    bool any_started = false;
-    for (uint32_t i = begin; i < stop; i++) {
+  // What is seen of the other roots of a chain: chunks that are not known to be sent.
+  struct Ahead {
+    uint64_t before = 0;     // of those before `self`
+    uint64_t under_way = 0;  // of those that have started, wherever they are
+    bool started = false;    // one of them has
+  };
+  // left(m): chunks of m's block that are not known to be sent; started(m): some are.
+  template <typename Left, typename Started>
+  Ahead ahead(Member self, Left left, Started started) const {
+    const uint32_t chain = chain_of(self), stop = end(chain);
+    Ahead seen;
+    for (uint32_t i = first(chain); i < stop; i++) {
       const auto m = static_cast<Member>(i);
       if (m == self) continue;
-      if (started(m)) {
-        any_started = true;
-        if (!ended(m)) return false;  // the chain's turn is taken
-      }
+      seen.before += m < self ? left(m) : 0;
+      if (!started(m)) continue;
+      seen.started = true;
+      seen.under_way += left(m);
     }
-    // Everybody before me has ended or is being passed over.
-    for (uint32_t i = begin; i < self; i++) {
-      const auto m = static_cast<Member>(i);
-      if (!ended(m) && !skip(m)) return false;
-    }
-    return may_open || any_started;
+    return seen;
+  }
+
+  // Whether the root that sees this may start. `near`: so few chunks may be left. All blocks
+  // together, since they may be shorter than that, and would each be near its end from the start.
+  // may_open: the chain's first root may start (earlier operations are out of the way); pass_over:
+  // those before it that have not started are late, so their turn passes on.
+  static bool my_turn(const Ahead& ahead, uint64_t near, bool may_open, bool pass_over) {
+    if (ahead.under_way > near || (ahead.before > near && !pass_over)) return false;
+    return may_open || ahead.started;
   }
 
  private:

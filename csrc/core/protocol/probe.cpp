@@ -6,7 +6,9 @@
 // Members take turns: in a sweep each sends once, at a rate that does not depend on their number,
 // so neither links nor receive buffers are flooded in large groups. As all have joined by then, one
 // sweep is normally all there is; later ones, for losses and for switches that learn slowly, have a
-// quarter of the rate.
+// quarter of the rate. Beyond the time limit, when the verdict waits for who began later or whose
+// word is held up, probes become ever rarer: those of several groups may be more than a link
+// carries, and what they hold up is the verdict.
 #include "protocol/probe.h"
 
 #include <algorithm>
@@ -19,6 +21,7 @@ constexpr Nanos kNewsInterval = kSecond;
 constexpr uint64_t kProbeRate = 32u << 20;  // bytes per second, of all members together
 constexpr int kSlower = 4;                  // later sweeps, than the first
 constexpr int kSweeps = 4;                  // that fit into any time limit
+constexpr int kOvertime = 4;                // part of the time so far that passes without a probe
 constexpr size_t kMaxWhy = 600;
 
 Nanos sweep_of(uint32_t members, size_t bytes) {
@@ -87,6 +90,7 @@ bool ReachProbe::news(Nanos now, const std::string& above, Member first_child, c
 void ReachProbe::start(Nanos now) {
   if (started_) return;
   started_ = true;
+  begun_ = now;
   give_up_ = now + timeout_ + kSweeps * kSlower * sweep_;
   next_send_ = now + sweep_ * self_ / static_cast<Nanos>(heard_.size());
 }
@@ -105,7 +109,8 @@ void ReachProbe::on_status(uint32_t child, bool ok, const std::string& why) {
 
 bool ReachProbe::send_due(Nanos now) {
   if (now < next_send_) return false;
-  next_send_ = now + std::max(interval_, kSlower * sweep_);
+  const Nanos overtime = now > give_up_ ? (now - begun_) / kOvertime : 0;
+  next_send_ = now + std::max({interval_, kSlower * sweep_, overtime});
   interval_ = std::min(kMaxInterval, interval_ * 2);
   return true;
 }

@@ -79,6 +79,7 @@ class ReachProbe {
   std::string why_, told_missing_;
   Nanos timeout_, sweep_;  // the time in which every member sends one probe
   bool told_joined_ = false, started_ = false, told_ = false;
+  Nanos begun_ = kNever;  // sending probes
   Nanos next_news_, give_up_ = kNever, next_send_ = kNever, interval_;
 };
 

@@ -3,6 +3,9 @@
 // be in its deadline, or it happens too late or never.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "support/program.h"
 
 namespace mcast::test {
@@ -68,6 +71,35 @@ TEST(SleepyLanes, ATimeLimitIsKeptToTheMillisecond) {
     EXPECT_EQ(r->status.code(), Code::kTimeout) << r->status.to_string();
     EXPECT_LE(r->done_at - posted, 310 * kMilli);
   }
+}
+
+// A root gathers requests for a moment, so what it multicasts again is due when nothing arrives.
+// The tail of a stream is such a case: everything else is there.
+TEST(SleepyLanes, WhatIsMulticastAgainLeavesAtOnce) {
+  ClusterOptions o = sleepy(3);
+  o.net.jitter = 0;
+  o.group.liveness_limit = 80 * kSecond;  // pings give no turn in time
+  o.group.alpha = 40 * kMilli;            // nor does who asks again
+  Cluster c(o);
+  constexpr Chunk kLast = 283;
+  Nanos asked = kNever, again = kNever;
+  std::set<Chunk> sent;
+  c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
+    wire::DatagramHeader h;
+    if (from == to || !is_data(d, h)) return SimNetwork::Verdict::kPass;
+    if (to == 1 && !sent.insert(h.chunk).second) again = std::min(again, c.now());
+    const bool lose = h.chunk == kLast && again == kNever;
+    return lose ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+  });
+  c.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes f) {
+    wire::FrameHeader h;
+    const bool fetch = wire::parse_frame(f, h) && h.type == wire::FrameType::kFetch;
+    if (fetch && to == 0 && asked == kNever) asked = c.now();
+    return true;
+  });
+  finish(c, broadcast_all(c, 0, (kLast + 1) * 1408, 1));
+  ASSERT_NE(again, kNever);
+  EXPECT_LE(again - asked, o.group.alpha / 4 + kMilli);
 }
 
 TEST(SleepyLanes, ASilentRankIsNoticedAtTheLimit) {

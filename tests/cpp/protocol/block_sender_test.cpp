@@ -134,6 +134,41 @@ TEST(BlockSender, NoPositionWhereEverybodyKnows) {
   EXPECT_EQ(s.position_due(kSecond), Announce::kNo);
 }
 
+// Windows whose tail is lost, one after the other: each waits as long as the first.
+TEST(BlockSender, WhatAPositionHasBroughtAboutMakesTheNextNoLater) {
+  const SenderParams p = sender(1000, 0, 4, 1, 1);
+  BlockSender s(p);
+  s.on_credit(0, p.chunks, 0, 0);
+  Nanos now = 0;
+  while (!s.all_sent()) {
+    take(s, 4, now);
+    ASSERT_EQ(s.deadline(), now + p.position_delay) << "after " << s.sent();
+    now = s.deadline();
+    ASSERT_EQ(s.position_due(now), Announce::kMulticast);
+    now += 100 * kMicro;
+    s.on_credit(s.sent(), p.chunks, 0, now);
+  }
+}
+
+// A link that needs 5 ms for what receivers report at a time: soon nothing is announced in vain,
+// although at first every report comes after an announcement.
+TEST(BlockSender, OnASlowLinkPatienceComesToOutlastAReport) {
+  const SenderParams p = sender(1000, 0, 8, 1, 2);
+  BlockSender s(p);
+  s.on_credit(0, p.chunks, 0, 0);
+  int announced = 0;
+  Chunk mark = 0;
+  for (Nanos now = 0; mark + 8 < p.chunks; now += 5 * kMilli) {
+    take(s, 8, now);
+    for (; s.deadline() < now + 5 * kMilli; announced++) {
+      ASSERT_NE(s.position_due(s.deadline()), Announce::kNo);
+    }
+    mark += 2;
+    s.on_credit(mark, p.chunks, 0, now + 5 * kMilli);
+  }
+  EXPECT_LE(announced, 6);
+}
+
 // The loop of a stream that loses half: whatever the cuts, it goes on, since receivers report after
 // a quantum and the window stays above it.
 TEST(BlockSender, WindowNeverFallsBelowTheReportQuantum) {

@@ -35,8 +35,22 @@ TEST(Chains, ContiguousRunsThatCoverAllMembers) {
   }
 }
 
-// Any order of progress: every root gets exactly one turn, at most M send at once, in member order
-// inside a chain.
+// Roots with blocks of so many chunks, each waiting, sending or done.
+struct Roots {
+  std::vector<Chunk> left;
+  std::vector<bool> started;
+  Roots(uint32_t p, Chunk chunks) : left(p, chunks), started(p, false) {}
+
+  bool may_start(const Chains& chains, Member self, Chunk near, bool pass_over = false,
+                 bool may_open = true) const {
+    const auto ahead = chains.ahead(
+        self, [&](Member m) { return left[m]; }, [&](Member m) { return bool(started[m]); });
+    return Chains::my_turn(ahead, near, may_open, pass_over);
+  }
+};
+
+// Any order of progress: every root gets exactly one turn, in member order inside a chain, and of
+// all that have begun before a root does no more is left than `near`, however short blocks are.
 TEST(Chains, EveryRootGetsOneTurn) {
   for (const uint64_t seed : test::seeds(500)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -44,22 +58,27 @@ TEST(Chains, EveryRootGetsOneTurn) {
     const auto p = static_cast<uint32_t>(1 + rng.below(20)),
                m = static_cast<uint32_t>(1 + rng.below(22));
     const Chains chains(p, m);
-    std::vector<int> state(p, 0);  // 0 waiting, 1 sending, 2 ended
-    const auto started = [&](Member i) { return state[i] > 0; };
-    const auto ended = [&](Member i) { return state[i] == 2; };
-    const auto no = [](Member) { return false; };
-    std::vector<uint32_t> order;
+    const auto chunks = static_cast<Chunk>(1 + rng.below(20)),
+               near = static_cast<Chunk>(rng.below(20));
+    Roots roots(p, chunks);
+    std::vector<Member> order;
     for (int turn = 0; turn < 10000 && order.size() < p; turn++) {
       const auto self = static_cast<Member>(rng.below(p));
-      if (state[self] == 0 && chains.my_turn(self, true, started, ended, no)) {
-        state[self] = 1;
+      if (!roots.started[self] && roots.may_start(chains, self, near)) {
+        Chunk others = 0;
+        for (Member i = 0; i < p; i++) {
+          const bool beside = chains.chain_of(i) == chains.chain_of(self);
+          if (beside && roots.started[i]) others += roots.left[i];
+        }
+        ASSERT_LE(others, near);
+        roots.started[self] = true;
         order.push_back(self);
-      } else if (state[self] == 1 && rng.chance(0.5)) {
-        state[self] = 2;
+      } else if (roots.started[self] && roots.left[self] > 0) {
+        roots.left[self] -= static_cast<Chunk>(1 + rng.below(roots.left[self]));
       }
-      ASSERT_LE(std::count(state.begin(), state.end(), 1), static_cast<long>(chains.chains()));
     }
     ASSERT_EQ(order.size(), p) << "seed " << seed;
+    if (chunks <= near) continue;  // then also those that have not begun are passed
     std::map<uint32_t, uint32_t> last;
     for (const uint32_t i : order) {
       const uint32_t c = chains.chain_of(static_cast<Member>(i));
@@ -72,28 +91,26 @@ TEST(Chains, EveryRootGetsOneTurn) {
 }
 
 TEST(Chains, ALatePredecessorIsPassedOverAndStillGetsItsTurn) {
+  constexpr Chunk kNear = 3;
   const Chains chains(4, 1);
-  std::vector<int> state(4, 0);
-  const auto started = [&](Member i) { return state[i] > 0; };
-  const auto ended = [&](Member i) { return state[i] == 2; };
-  const auto skip0 = [](Member i) { return i == 0; };
-  const auto no = [](Member) { return false; };
-  EXPECT_FALSE(chains.my_turn(1, true, started, ended, no));
-  EXPECT_TRUE(chains.my_turn(1, true, started, ended, skip0));
-  state[1] = 1;
-  EXPECT_FALSE(chains.my_turn(2, true, started, ended, skip0)) << "the turn is taken";
-  EXPECT_FALSE(chains.my_turn(0, true, started, ended, no)) << "the turn is taken";
-  state[1] = 2;
-  EXPECT_TRUE(chains.my_turn(0, true, started, ended, no));
-  state[0] = 2;
-  EXPECT_TRUE(chains.my_turn(2, true, started, ended, no));
+  Roots roots(4, 10);
+  EXPECT_FALSE(roots.may_start(chains, 1, kNear));
+  EXPECT_TRUE(roots.may_start(chains, 1, kNear, true));
+  roots.started[1] = true;
+  EXPECT_FALSE(roots.may_start(chains, 2, kNear, true)) << "the turn is taken";
+  EXPECT_FALSE(roots.may_start(chains, 0, kNear)) << "the turn is taken";
+  roots.left[1] = 3;
+  EXPECT_TRUE(roots.may_start(chains, 0, kNear));
+  roots.started[0] = true;
+  roots.left[0] = roots.left[1] = 0;
+  EXPECT_TRUE(roots.may_start(chains, 2, kNear, true));
 }
 
 TEST(Chains, OpensOnlyWhenEarlierOperationsAreOutOfTheWay) {
   const Chains chains(4, 2);
-  const auto none = [](Member) { return false; };
-  EXPECT_FALSE(chains.my_turn(0, false, none, none, none));
-  EXPECT_TRUE(chains.my_turn(0, true, none, none, none));
+  const Roots roots(4, 10);
+  EXPECT_FALSE(roots.may_start(chains, 0, 3, false, false));
+  EXPECT_TRUE(roots.may_start(chains, 0, 3, false, true));
 }
 
 }  // namespace

@@ -155,6 +155,20 @@ TEST(ReachProbe, ProbesThinOutAndNoDeadlineStaysInThePast) {
   EXPECT_GT(p.deadline(), now);
 }
 
+// A verdict that others hold up for minutes, since the links are full: probes do not keep them so.
+TEST(ReachProbe, BeyondTheTimeLimitProbesBecomeRare) {
+  for (const uint32_t members : {3u, 128u}) {
+    ReachProbe p = started(0, members, 1);
+    uint64_t before = 0, after = 0;
+    for (Nanos now = 0; now < 1000 * kSecond; now = p.deadline()) {
+      if (!p.send_due(now)) break;
+      (now < 2 * kSecond ? before : after)++;
+    }
+    EXPECT_GE(before, 8u) << members;
+    EXPECT_LE(after, 35u) << members;
+  }
+}
+
 // Whatever the size of the group: what arrives at a member, and the chances that each has.
 TEST(ReachProbe, TheRateOfAllTogetherIsBounded) {
   for (const uint32_t members : {2u, 64u, 256u, 1024u, 10'000u}) {

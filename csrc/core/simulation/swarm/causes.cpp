@@ -4,6 +4,7 @@
 #include "simulation/swarm/causes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace mcast::sim {
@@ -11,6 +12,8 @@ namespace mcast::sim {
 namespace {
 
 constexpr Nanos kStreamTimer = 200 * kMilli;  // FlowOptions::timeout
+constexpr double kSegment = 1448;             // FlowOptions::segment
+constexpr double kStreamWindow = 4 << 20;     // FlowOptions::window
 constexpr Nanos kApart = 2 * kSecond;         // silences that are further apart are two
 
 struct Silence {
@@ -56,12 +59,56 @@ bool probes_hide_words(const Plan& plan, Nanos patience) {
   return 4 * bytes / plan.world.rate * 1e9 > static_cast<double>(patience);
 }
 
+// What one connection carries of it, if all goes by streams.
+double streamed(const PlannedOp& op, double members) {
+  const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
+  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
+  return each ? block * members : block;
+}
+
+// Words wait behind data in a link's queue: what roots may have on their way, and a stream that
+// repairs a rank that hears no multicast. A ping may wait so long, and its answer too.
+bool data_hides_words(const Plan& plan, Nanos patience) {
+  const PlannedWorld& w = plan.world;
+  double bytes = 0;
+  for (const PlannedOp& op : plan.ops) {
+    bytes += streamed(op, static_cast<double>(plan.groups[op.group].ranks.size()));
+  }
+  double held = std::min(2 * bytes, static_cast<double>(w.budget) / 2 + kStreamWindow);
+  if (w.queue != 0) held = std::min(held, static_cast<double>(w.queue));
+  return 2 * held / w.rate * 1e9 > static_cast<double>(patience);
+}
+
 double worst_loss(const Plan& plan) {
   double worst = 0;
   for (const PlannedFault& f : plan.faults) {
     if (f.what == FaultKind::kLoss) worst = std::max(worst, f.rate * f.burst);
   }
   return worst;
+}
+
+// Links between two hosts, each way.
+double links_between_hosts(const Plan& plan) {
+  const std::string& topology = plan.world.topology;
+  return topology.rfind("star", 0) == 0 ? 2 : topology.rfind("leafspine", 0) == 0 ? 4 : 6;
+}
+
+// How long a stream of so many bytes waits for its timers where links lose packets. A run of losses
+// that takes the end of a window, or its acknowledgement, is found out after two round trips by a
+// packet of its own; if that is lost too, after a timer, doubled each time. So much is lost that
+// the window is about two segments, so every second run takes its end.
+Nanos timers_of_losses(const Plan& plan, double bytes) {
+  double worst = 0;
+  for (const PlannedFault& f : plan.faults) {
+    if (f.what != FaultKind::kLoss || f.rate == 0) continue;
+    const double ways = 2 * links_between_hosts(plan);
+    const double runs = ways * f.rate / f.burst;
+    const double lost = 1 - std::pow(1 - f.rate, ways);
+    const double again = lost + (1 - lost) * (1 - 1 / f.burst);
+    const double doubled = 1 / std::max(0.1, 1 - 2 * lost);
+    worst = std::max(worst, runs / 2 * again * doubled);
+  }
+  return static_cast<Nanos>(bytes / kSegment * worst * static_cast<double>(kStreamTimer));
 }
 
 void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>& silences) {
@@ -138,9 +185,11 @@ Nanos timers_of(const Plan& plan, Nanos probe_timeout, uint32_t lane) {
 }
 
 void note_work(const Plan& plan, Causes& causes) {
-  double bytes = 0, slow = 1;
+  double bytes = 0, slow = 1, by_stream = 0;
   for (const PlannedOp& op : plan.ops) {
-    bytes += bytes_of(op, static_cast<double>(plan.groups[op.group].ranks.size()));
+    const auto members = static_cast<double>(plan.groups[op.group].ranks.size());
+    bytes += bytes_of(op, members);
+    by_stream += streamed(op, members);
     causes.last = std::max(causes.last, op.at + (op.late != kNoMember ? op.by : 0));
     if (op.timeout < 1800 * kSecond) causes.timeouts = true;
     if (op.odd != kNoMember && op.odd_bytes != op.bytes) causes.mismatches = true;
@@ -151,7 +200,8 @@ void note_work(const Plan& plan, Causes& causes) {
     causes.last = std::max(causes.last, fault.end() == kNever ? fault.at : fault.end());
   }
   const double packets = bytes / static_cast<double>(plan.world.datagram);
-  const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow);
+  const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow) +
+                       static_cast<double>(timers_of_losses(plan, by_stream));
   const Nanos probe_timeout = config_of(plan).value().probe_timeout;
   const auto with_timers = [&](uint32_t lane) {
     const auto waited = static_cast<double>(timers_of(plan, probe_timeout, lane)) / causes.slowest;
@@ -159,6 +209,16 @@ void note_work(const Plan& plan, Causes& causes) {
   };
   causes.work = with_timers(kNoMember);
   for (const uint32_t lane : {0u, 1u}) causes.work_of[lane] = with_timers(lane);
+}
+
+// Who is lost may be found out by the slowest clock only; by the fastest one a call's own limit may
+// be over before that.
+bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
+  if (causes.nobody_is_lost()) return false;
+  const double found_out = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
+  return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
+    return static_cast<double>(op.timeout) / causes.fastest < found_out;
+  });
 }
 
 }  // namespace
@@ -177,8 +237,10 @@ Causes causes_of(const Plan& plan) {
   if (loses_segments(plan)) {
     causes.vague = causes.patience < 4 * kSecond || worst_loss(plan) > 0.1 || meets_in_queues(plan);
   }
-  causes.vague = causes.vague || probes_hide_words(plan, causes.patience);
+  causes.vague = causes.vague || probes_hide_words(plan, causes.patience) ||
+                 data_hides_words(plan, causes.patience);
   if (longest_run(silences) > causes.patience / 2) causes.vague = true;
+  if (limits_end_before_silence(plan, causes)) causes.timeouts = true;
   return causes;
 }
 

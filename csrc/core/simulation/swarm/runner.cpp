@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "collective/plan.h"
@@ -97,6 +98,7 @@ class PlanRun {
     World::GroupId id = 0;
     bool begun = false;
     std::vector<Script> members;
+    std::optional<Agreed> agreed;  // once it is made
   };
 
   void prepare();
@@ -120,6 +122,7 @@ class PlanRun {
   void close_all();
   void note_calls();
   void note_group(size_t g);
+  void note_plans(size_t g, const Agreed& agreed);
   uint64_t sent() const;
   Nanos scaled(Nanos time) const {
     return static_cast<Nanos>(static_cast<double>(time) / slowest_);
@@ -210,6 +213,9 @@ void PlanRun::on_ready(size_t g, Member m) {
   Script& script = groups_[g].members[m];
   script.ready = true;
   before_ = world_.network().totals().overflowed_data;
+  // Who leaves early takes it along.
+  const GroupCore* const core = world_.core(groups_[g].id, m, LaneId::kMulticast);
+  if (core != nullptr) groups_[g].agreed = core->params().agreed;
   if (!world_.making(groups_[g].id, m).ok()) return drop(script);
   advance(g, m);
 }
@@ -400,18 +406,28 @@ void PlanRun::note_group(size_t g) {
     end.failure.push_back(core != nullptr && core->failed()     ? core->failure().message()
                           : other != nullptr && other->failed() ? other->failure().message()
                                                                 : "");
-    if (m > 0 || core == nullptr) continue;
-    end.request = std::max<uint64_t>(1, kRequestBytes / core->params().agreed.chunk);
-    for (const uint32_t index : running.members[m].ops) {
-      const PlannedOp& op = plan_.ops[index];
-      wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
-      if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
-      if (wire::is_reduction(op.kind)) {
-        d.element = static_cast<uint8_t>(op.element);
-        d.reduction = static_cast<uint8_t>(op.reduction);
-      }
-      const mcast::Plan plan = make_plan(d, core->params().agreed, element_size(op.element));
-      end.chunks += uint64_t{plan.chunks} * plan.roots;
+  }
+  if (running.agreed) note_plans(g, *running.agreed);
+}
+
+// What the group's operations have sent, and may have sent to who took nothing.
+void PlanRun::note_plans(size_t g, const Agreed& agreed) {
+  GroupEnd& end = end_.groups[g];
+  end.request = std::max<uint64_t>(1, kRequestBytes / agreed.chunk);
+  for (const PlannedOp& op : plan_.ops) {
+    if (op.group != g) continue;
+    wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
+    if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
+    if (wire::is_reduction(op.kind)) {
+      d.element = static_cast<uint8_t>(op.element);
+      d.reduction = static_cast<uint8_t>(op.reduction);
+    }
+    const mcast::Plan plan = make_plan(d, agreed, element_size(op.element));
+    end.chunks += uint64_t{plan.chunks} * plan.roots;
+    // Near its end with its first window, before anybody's credit for it.
+    const bool unpaced = plan.chunks <= plan.window + plan.window / 2;
+    if (plan.chains < plan.roots && unpaced) {
+      end.unpaced = std::max(end.unpaced, uint64_t{plan.chunks} * (plan.roots - 1));
     }
   }
 }

@@ -1,0 +1,37 @@
+// Plans: what may be on its way to a receiver fits what its socket can queue.
+#include "collective/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "wire/datagram.h"
+
+namespace mcast {
+namespace {
+
+wire::Descriptor of(wire::Kind kind, uint64_t bytes) { return {kind, 0, kNoMember, bytes, ""}; }
+
+// Of roots that take turns, one may have its window at a receiver that has not looked yet when the
+// next begins with its own. A queue holds datagrams: headers are a third of the smallest.
+TEST(Plans, TwoWindowsOfEachChainFitAReceiversQueue) {
+  for (const size_t chunk : {64, 256, 1408, 8896}) {
+    for (const size_t budget : {131'072, 266'240, 16'777'216}) {
+      for (const uint32_t members : {2, 5, 40}) {
+        Agreed agreed;
+        agreed.members = members;
+        agreed.chunk = chunk;
+        agreed.budget = budget;
+        const Plan plan = make_plan(of(wire::Kind::kAllgather, 64 << 20), agreed);
+        const size_t datagram = chunk + wire::kDatagramHeader;
+        const size_t floor = 4 * datagram;  // a window is never less
+        EXPECT_LE(plan.chains * plan.window * datagram, std::max(budget / 2, plan.chains * floor));
+        EXPECT_LE(plan.chains * plan.widest * datagram, std::max(budget / 2, plan.chains * floor));
+        EXPECT_GE(plan.window, plan.quantum + plan.batch);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcast
