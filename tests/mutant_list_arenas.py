@@ -49,7 +49,7 @@ ARENAS = [
         " ||\n           algorithm == HostAlgorithm::kPulledAllReduce;",
         ";",
         "host",
-        "HostAlgorithms*:HostSchedules*:*ReadAfter*",
+        "HostRounds*:HostSchedules*",
     ),
     Mutant(
         "slice-beside-its-arena-taken",
@@ -57,7 +57,7 @@ ARENAS = [
         "if (run.base + reach > memory->size()) return false;",
         "",
         "engine",
-        "EngineLimits.AHostile*",
+        "EngineLimits.ASlice*",
     ),
     Mutant(
         "reader-s-delay-counted-against-the-path",

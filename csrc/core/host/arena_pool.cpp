@@ -39,6 +39,9 @@ size_t whole_pages(size_t bytes) {
 Result<std::unique_ptr<ArenaPool>> ArenaPool::create(size_t bytes) {
   Result<Segment> memory = Segment::create("torch-mcast tensors", bytes);
   if (!memory.ok()) return memory.status();
+  // A child inherits the mapping until it has put its own in its place: a hole there would be
+  // filled by whatever it maps before.
+  (void)::madvise(memory->data(), bytes, MADV_DOFORK);
   // Where the system gives huge pages to shared memory that asks.
   (void)::madvise(memory->data(), bytes, MADV_HUGEPAGE);
   std::unique_ptr<ArenaPool> pool(new ArenaPool(std::move(memory).value()));

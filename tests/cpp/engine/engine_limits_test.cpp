@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <random>
 #include <vector>
@@ -244,6 +245,37 @@ class Hostile {
   Segment memory_;
   std::unique_ptr<ipc::RingWriter> writer_;
 };
+
+// By a client that is in order otherwise: the post comes to the group.
+TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    const GroupSpec spec = spec_of(engine, rank, 2);
+    if (rank == 1) {
+      auto made = Engine::instance().create_group(spec, store);
+      if (!made.ok()) return false;
+      std::vector<std::byte> data(4096);
+      const Status status = broadcast(**made, data, 0);
+      EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+      EXPECT_THAT(status.message(), HasSubstr("a slice lies beside its arena"));
+      return true;
+    }
+    auto link = ClientLink::connect(engine.path(), 5 * kSecond);
+    if (!link.ok()) return false;
+    const auto made = (*link)->make_group(spec, store);
+    const auto span = (*link)->arenas().take(4096);
+    if (!made.ok() || !span.ok()) return false;
+    ipc::PostRecord post;
+    post.group = made->handle;
+    post.timeout = 20 * kSecond;
+    post.descriptor = {wire::Kind::kBroadcast, 0, 0, 4096, "broadcast"};
+    ipc::add_slice(post.runs, static_cast<ipc::Space>((*span)->space), ipc::Role::kInput,
+                   ClientArenas::kLeast - 4095, 4096);
+    EXPECT_TRUE((*link)->submit(post).ok());
+    for (int i = 0; i < 5000 && (*link)->lost().ok(); i++) usleep(1000);
+    return !(*link)->lost().ok();
+  }));
+}
 
 // Two ranks of a job work, and compare bytes, while a third process attacks their engine.
 TEST(EngineLimits, AHostileClientHarmsNobody) {

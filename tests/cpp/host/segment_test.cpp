@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <thread>
@@ -34,6 +35,23 @@ TEST(Segment, OnlyWhatWasAnnouncedIsMapped) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   EXPECT_FALSE(Segment::attach(::getpid(), null, 0).ok());
   ::close(null);
+}
+
+// A file that can still shrink would turn reads into SIGBUS, one that can grow says nothing of its
+// size.
+TEST(Segment, WhatIsNotSealedIsNotMapped) {
+  const auto file = [](int seals) {
+    const int fd = ::memfd_create("mcast-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(::ftruncate(fd, 8192), 0);
+    EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+  };
+  constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  for (const int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, kAll}) {
+    const auto mapped = Segment::adopt(file(kAll & ~missing), 8192, "an arena");
+    EXPECT_FALSE(mapped.ok()) << missing;
+  }
+  EXPECT_TRUE(Segment::adopt(file(kAll), 8192, "an arena").ok());
 }
 
 TEST(Futex, ARingWakesWhoSleepsAndNoRingIsLost) {
