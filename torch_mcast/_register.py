@@ -40,4 +40,7 @@ def use_arenas() -> None:
         return
     from torch_mcast._load import extension
 
-    extension().use_arenas()
+    try:
+        extension().use_arenas()
+    except ImportError:
+        return

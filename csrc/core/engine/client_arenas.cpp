@@ -57,7 +57,10 @@ std::optional<uint16_t> ClientArenas::offer_pool(const ArenaPool& pool) {
         log(LogLevel::kWarn, "engine_memory=map: tensors are copied: %s",
             space.status().message().c_str());
       }
-      pool_offered_.store(true, std::memory_order_release);
+      // An engine that was only slow is asked again.
+      const bool again = !space.ok() && space.status().code() == Code::kTimeout;
+      pool_offered_.store(!again, std::memory_order_release);
+      if (again) return std::nullopt;
     }
   }
   return pool_;

@@ -186,21 +186,21 @@ void ClientLink::watch_engine(Nanos now) {
 
 // False: the link is over.
 bool ClientLink::read_socket() {
+  if (hand_on_messages()) return true;
+  deliver();  // what it told before
+  fail(lost_status(engine_pid_, suspicion()));
+  return false;
+}
+
+// False: the link is over, of which nobody has been told.
+bool ClientLink::hand_on_messages() {
   for (;;) {
     Packet packet;
-    switch (socket_.receive(packet, ipc::kMostControl)) {
-      case LocalSocket::Got::kNothing:
-        return true;
-      case LocalSocket::Got::kEnd:
-        deliver();  // what it told before
-        fail(lost_status(engine_pid_, suspicion()));
-        return false;
-      case LocalSocket::Got::kPacket:
-        break;
-    }
+    const LocalSocket::Got got = socket_.receive(packet, ipc::kMostControl);
+    if (got != LocalSocket::Got::kPacket) return got == LocalSocket::Got::kNothing;
     auto message = ipc::parse_control(packet.bytes);
     if (!message) {
-      fail(lost_status(engine_pid_, "sent what cannot be read"));
+      suspect("sent what cannot be read");
       return false;
     }
     on_message(std::move(*message));
@@ -336,11 +336,12 @@ Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience,
       answer->there.wait_for(held, std::chrono::nanoseconds(until - monotonic_now()));
       continue;
     }
-    // Nobody else reads the answer.
+    // Nobody else reads the answer. Whoever posts in a callback holds its group's lock: that the
+    // link is over is told when it has let go.
     held.unlock();
     pollfd ready{socket_.fd(), POLLIN, 0};
     (void)::poll(&ready, 1, 1);
-    (void)read_socket();
+    if (!hand_on_messages()) return lost_status(engine_pid_, suspicion());
     held.lock();
   }
   if (answer->what) return *answer->what;

@@ -83,6 +83,7 @@ class ClientLink {
   void sleep();
   void watch_engine(Nanos now);
   bool read_socket();
+  bool hand_on_messages();
   void on_message(ipc::Control message);
   // Takes what the ring holds and hands it on.
   void deliver();

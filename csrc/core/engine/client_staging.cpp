@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/streaming_copy.h"
 
 namespace mcast {
@@ -156,9 +157,15 @@ void ClientStaging::copy_out() const {
 }
 
 void ClientStaging::withdraw() const {
-  for (const Piece& piece : outputs_) {
-    if (piece.slice.length == 0 || !piece.direct()) continue;
-    ArenaPool::of_process()->make_private(piece.slice.data(), piece.slice.length);
+  for (const auto* pieces : {&inputs_, &outputs_}) {
+    for (const Piece& piece : *pieces) {
+      if (piece.slice.length == 0 || !piece.direct()) continue;
+      if (ArenaPool::of_process()->make_private(piece.slice.data(), piece.slice.length)) continue;
+      log(LogLevel::kError,
+          "%zu bytes of a tensor could not be withdrawn from an engine that is "
+          "lost: until its process ends they may change",
+          piece.slice.length);
+    }
   }
 }
 

@@ -30,7 +30,8 @@ class ClientStaging {
   bool whole(size_t i) const { return inputs_[i].copied == inputs_[i].slice.length; }
   // The results, to the caller's memory.
   void copy_out() const;
-  // Takes the caller's memory away from an engine that may still write to it.
+  // Takes the caller's memory away from an engine that may still write to it, or send what the
+  // caller writes next.
   void withdraw() const;
 
  private:

@@ -7,14 +7,19 @@
 // in pages that it has not written itself.
 #include "host/arena_pool.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
+#include <string_view>
 
 namespace mcast {
 namespace {
@@ -32,6 +37,26 @@ std::mutex opening;
 
 size_t whole_pages(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + ArenaPool::kPage - 1) / ArenaPool::kPage * ArenaPool::kPage;
+}
+
+bool never_overcommits() {
+  std::ifstream file("/proc/sys/vm/overcommit_memory");
+  int mode = 0;
+  return (file >> mode) && mode == 2;
+}
+
+// Address space for one pool: as much as the machine has, but no more than a quarter of what this
+// process may have, nor than what leaves room for those of the other ranks of the host.
+size_t room_for_pool() {
+  size_t bytes = ArenaPool::memory_of_machine();
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    bytes = std::min<size_t>(bytes, limit.rlim_cur / 4);
+  }
+  const char* const ranks = std::getenv("LOCAL_WORLD_SIZE");
+  const size_t others = ranks != nullptr ? std::strtoul(ranks, nullptr, 10) : 1;
+  bytes = std::min(bytes, (size_t{64} << 40) / std::clamp<size_t>(others, 1, 4096));
+  return whole_pages(bytes);
 }
 
 }  // namespace
@@ -52,7 +77,11 @@ Result<std::unique_ptr<ArenaPool>> ArenaPool::create(size_t bytes) {
 Result<ArenaPool*> ArenaPool::open_for_process() {
   const std::lock_guard<std::mutex> one(opening);
   if (ArenaPool* const there = of_process()) return there;
-  auto made = create(memory_of_machine());
+  if (never_overcommits()) {
+    return Status(Code::kUnavailable,
+                  "no arena pool where vm.overcommit_memory is 2: forks would fail");
+  }
+  auto made = create(room_for_pool());
   if (!made.ok()) return made.status();
   if (newest.load() == nullptr) ::pthread_atfork(before_fork, after_fork, in_child);
   ArenaPool* const pool = made->release();  // tensors may outlive everything else
@@ -92,8 +121,15 @@ void ArenaPool::remap() noexcept {
   uint64_t from = 0;
   const auto map = [&](uint64_t begin, uint64_t end) {
     if (begin == end) return;
-    (void)::mmap(memory_.data() + begin, end - begin, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, memory_.fd(), static_cast<off_t>(begin));
+    if (::mmap(memory_.data() + begin, end - begin, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, memory_.fd(),
+               static_cast<off_t>(begin)) != MAP_FAILED) {
+      return;
+    }
+    // It would write into its parent's tensors.
+    constexpr std::string_view kWhy = "torch-mcast: a forked child cannot have its own tensors\n";
+    (void)!::write(STDERR_FILENO, kWhy.data(), kWhy.size());
+    ::_exit(127);
   };
   for (const auto& [begin, end] : private_) {  // inherited as any memory
     map(from, begin);
@@ -111,6 +147,7 @@ bool ArenaPool::release_any(std::byte* data) noexcept {
 }
 
 std::byte* ArenaPool::allocate(size_t bytes) noexcept try {
+  if (bytes > memory_.size()) return nullptr;
   bytes = whole_pages(bytes);
   const std::lock_guard<std::mutex> held(mutex_);
   if (forked_) return nullptr;
@@ -170,15 +207,25 @@ bool ArenaPool::release(std::byte* data) noexcept {
   const auto lost = private_.lower_bound(at);
   if (lost != private_.end() && lost->first < at + bytes) {
     (void)::madvise(data, bytes, MADV_DONTNEED);
+    (void)::fallocate(memory_.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                      static_cast<off_t>(at), static_cast<off_t>(bytes));
     return true;
   }
-  Hole hole{bytes, bytes};
-  if (kept_ + bytes > std::max(kAlwaysKept, in_use_)) {
-    if (::madvise(data, bytes, MADV_REMOVE) == 0) hole.resident = 0;
-  }
-  kept_ += hole.resident;
-  add_hole(at, hole);
+  kept_ += bytes;
+  add_hole(at, {bytes, bytes});
+  trim();
   return true;
+}
+
+// From the top: what lies low is taken first.
+void ArenaPool::trim() {
+  for (auto it = holes_.rbegin(); it != holes_.rend(); ++it) {
+    if (kept_ <= std::max(kAlwaysKept, in_use_)) return;
+    if (it->second.resident == 0) continue;
+    if (::madvise(memory_.data() + it->first, it->second.bytes, MADV_REMOVE) != 0) continue;
+    kept_ -= it->second.resident;
+    it->second.resident = 0;
+  }
 }
 
 std::optional<uint64_t> ArenaPool::offset_of(const std::byte* data, size_t bytes) const noexcept {
@@ -195,34 +242,34 @@ std::optional<uint64_t> ArenaPool::offset_of(const std::byte* data, size_t bytes
 void ArenaPool::populate(const std::byte* data, size_t bytes) noexcept {
   if (!inside(data, bytes) || bytes == 0) return;
   const auto at = static_cast<uint64_t>(data - memory_.data());
-  uint64_t begin = 0, length = 0;
+  const uint64_t begin = at / kPage * kPage, end = begin + whole_pages(at + bytes - begin);
   {
     const std::lock_guard<std::mutex> held(mutex_);
     auto block = blocks_.upper_bound(at);
     if (block == blocks_.begin()) return;
-    --block;
-    if (at >= block->first + block->second.bytes || block->second.populated) return;
-    block->second.populated = true;
-    begin = block->first;
-    length = block->second.bytes;
+    Block& b = (--block)->second;
+    if (end > block->first + b.bytes || (begin >= b.filled && end <= b.filled_to)) return;
+    const bool joins = b.filled < b.filled_to && begin <= b.filled_to && end >= b.filled;
+    b.filled = joins ? std::min(b.filled, begin) : begin;
+    b.filled_to = joins ? std::max(b.filled_to, end) : end;
   }
-  (void)::madvise(memory_.data() + begin, length, kPopulate);
+  (void)::madvise(memory_.data() + begin, end - begin, kPopulate);
 }
 
-void ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
-  if (bytes == 0 || !inside(data, bytes)) return;
+bool ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
+  if (bytes == 0 || !inside(data, bytes)) return true;
   const std::lock_guard<std::mutex> held(mutex_);
   const auto at = static_cast<uint64_t>(data - memory_.data());
   uint64_t begin = at / kPage * kPage;
   uint64_t end = begin + whole_pages(at + bytes - begin);
   void* const copy = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (copy == MAP_FAILED) return;
+  if (copy == MAP_FAILED) return false;
   std::memcpy(copy, memory_.data() + begin, end - begin);
   if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED,
                memory_.data() + begin) == MAP_FAILED) {
     ::munmap(copy, end - begin);
-    return;
+    return false;
   }
   for (auto it = private_.begin(); it != private_.end();) {  // joined with those it touches
     if (it->second < begin || it->first > end) {
@@ -234,6 +281,7 @@ void ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
     it = private_.erase(it);
   }
   private_[begin] = end;
+  return true;
 }
 
 size_t ArenaPool::in_use() const noexcept {

@@ -39,13 +39,13 @@ class ArenaPool {
 
   // Where [data, data + bytes) lies in the segment; none: outside, or private (make_private()).
   std::optional<uint64_t> offset_of(const std::byte* data, size_t bytes) const noexcept;
-  // Gives pages that the block at `data` has not touched yet to this process's account: whoever
+  // Puts pages of [data, data + bytes) that nobody has touched on this process's account: whoever
   // writes first pays (memory cgroup).
   void populate(const std::byte* data, size_t bytes) noexcept;
   // Puts private pages with the same contents in the place of those of [data, data + bytes): who
   // has the segment mapped reaches them no more. Nobody may write there meanwhile. For operations
-  // whose memory must go back although somebody else may still write to it.
-  void make_private(std::byte* data, size_t bytes) noexcept;
+  // whose memory must go back although somebody else may still write to it. False: it cannot.
+  bool make_private(std::byte* data, size_t bytes) noexcept;
 
   const Segment& segment() const noexcept { return memory_; }
   // Bytes of blocks, and of pages that are kept for further ones.
@@ -55,7 +55,7 @@ class ArenaPool {
  private:
   struct Block {
     size_t bytes;
-    bool populated = false;
+    uint64_t filled = 0, filled_to = 0;  // pages that have been populated, of the segment
   };
   struct Hole {
     size_t bytes;
@@ -66,6 +66,7 @@ class ArenaPool {
   static void after_fork() noexcept;
   static void in_child() noexcept;
   void remap() noexcept;                  // mutex_ held
+  void trim();                            // mutex_ held
   void add_hole(uint64_t at, Hole hole);  // mutex_ held
   bool inside(const std::byte* data, size_t bytes) const noexcept;
 

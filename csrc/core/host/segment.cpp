@@ -52,6 +52,7 @@ Result<Segment> Segment::map(int fd, size_t bytes) {
   segment.data_ = static_cast<std::byte*>(at);
   segment.size_ = bytes;
   (void)::madvise(at, bytes, MADV_DONTFORK);
+  (void)::madvise(at, bytes, MADV_DONTDUMP);  // a dump would touch every page of it
   return segment;
 }
 

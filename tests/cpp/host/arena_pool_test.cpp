@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <vector>
 
 #include "base/rng.h"
 
@@ -93,9 +94,24 @@ TEST(ArenaPool, PopulatesABlockOnce) {
   const auto pool = pool_of(64 * kMiB);
   std::byte* const block = pool->allocate(4 * kMiB);
   EXPECT_LE(resident_pages(*pool), 1u);
-  pool->populate(block + kMiB, 100);
+  pool->populate(block + kMiB, 100);  // of a sparse tensor nothing else
+  EXPECT_LE(resident_pages(*pool), 2u);
+  pool->populate(block, 4 * kMiB);
   if (resident_pages(*pool) <= 1) GTEST_SKIP() << "needs MADV_POPULATE_WRITE (Linux 5.14)";
   EXPECT_EQ(resident_pages(*pool), 4 * kMiB / ArenaPool::kPage);
+}
+
+// Kept is what the next step may want, by what is in use now.
+TEST(ArenaPool, KeepsNoMoreThanIsInUse) {
+  const auto pool = pool_of(4096 * kMiB);
+  std::vector<std::byte*> blocks;
+  for (int i = 0; i < 12; i++) blocks.push_back(pool->allocate(100 * kMiB));
+  for (std::byte* const block : blocks) {
+    pool->release(block);
+    EXPECT_LE(pool->kept(), std::max(256 * kMiB, pool->in_use()));
+  }
+  EXPECT_EQ(pool->in_use(), 0u);
+  EXPECT_EQ(pool->allocate(SIZE_MAX - 10), nullptr) << "does not wrap";
 }
 
 // Whoever has the segment mapped writes beside what became private, also later.
