@@ -81,7 +81,11 @@ bool Folder::pull(Member from, uint64_t place, std::byte* to, size_t length, siz
   if (length == 0) return true;
   const std::byte* const there = mapped(from, place, length);
   if (there == nullptr) return fetch(from, place, to, length);
-  copy_result(to, there, length, whole);
+  if (whole >= kStreamingFrom) {
+    streaming_copy_from_memory(to, there, length);
+  } else {
+    std::memcpy(to, there, length);
+  }
   return true;
 }
 
