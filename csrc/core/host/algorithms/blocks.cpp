@@ -9,8 +9,6 @@
 // would be one copy instead of two and still more work, since a slot is in the cache, a source is
 // read once for all takers, and results of 4 MiB and more are written past the caches, which the
 // kernel's copy does not do.
-#include <algorithm>
-
 #include "base/streaming_copy.h"
 #include "host/algorithms/algorithms.h"
 
@@ -35,43 +33,15 @@ void fill_blocks(HostTools& tools, HostOperation& op, uint32_t index) {
   if (broadcast && d.root != self) return;
   copy_to_slot(tools, round, op.post.input, offset, slice, 0);
   if (broadcast) return;
-  const Slice& own = op.post.outputs[self];
-  if (own.data() == op.post.input.data()) return;
-  copy_result(own.data() + offset, tools.lane.data(self, round), clip(offset, slice, own.length),
-              op.plan.whole);
-  streaming_fence();  // another thread may drive the next round
+  put_own_piece(op, self, offset, tools.lane.data(self, round));
 }
 
 Taken take_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large) {
-  const wire::Descriptor& d = op.post.descriptor;
-  const bool broadcast = wire::is_rooted(d.kind);
-  if (broadcast && d.root == tools.lane.self()) return Taken::kAll;
-  if (op.plan.large && !large) {
-    const bool others = std::count(op.agreed.begin(), op.agreed.end(), true) > 1;
-    return others ? Taken::kLarge : Taken::kWaits;
-  }
   const uint64_t round = op.first + index;
-  const size_t offset = index * op.plan.slice;
-  bool all = true;
-  for (uint32_t s = 0; s < op.post.outputs.size(); s++) {
-    const Member m = broadcast ? d.root : static_cast<Member>(s);
-    if (op.taken[m]) continue;
-    if (!op.agreed[m]) {
-      all = false;
-      continue;
-    }
-    const Slice& out = op.post.outputs[s];
-    const size_t length = clip(offset, op.plan.slice, out.length);
-    if (op.first_byte == kNever) op.first_byte = tools.port.now();
-    copy_result(out.data() + offset, tools.lane.data(m, round), length, op.plan.whole);
-    streaming_fence();
-    op.taken[m] = true;
-    if (op.post.on_completed && length > 0) {
-      op.post.raise_completed(s, offset, offset + length, out.length);
-    }
-  }
-  if (all) op.last_byte = tools.port.now();
-  return all ? Taken::kAll : Taken::kWaits;
+  return take_pieces(tools, op, index, large, 0, [&](Member m, std::byte* to, size_t length) {
+    copy_result(to, tools.lane.data(m, round), length, op.plan.whole);
+    return true;
+  });
 }
 
 }  // namespace mcast

@@ -121,6 +121,13 @@ void copy_to_slot(HostTools& tools, uint64_t round, const Slice& from, size_t of
   tools.counters.add(Counter::shm_slot_bytes, length);
 }
 
+void put_own_piece(HostOperation& op, Member self, size_t offset, const std::byte* from) {
+  const Slice& own = op.post.outputs[self];
+  if (own.data() == op.post.input.data()) return;
+  copy_result(own.data() + offset, from, clip(offset, op.plan.slice, own.length), op.plan.whole);
+  streaming_fence();  // another thread may drive the next round
+}
+
 Taken reduction_state(const HostOperation& op, bool large) {
   if (!op.all_agree()) return Taken::kWaits;
   return op.plan.large && !large ? Taken::kLarge : Taken::kAll;

@@ -3,9 +3,8 @@
 //
 // 1. Every rank publishes where its input is.
 // 2. Every rank folds its own part of the span out of all inputs into its own result, publishes
-// where
-//    that is, and copies the other parts from the others' results. A part of an input that is also
-//    its rank's result is overwritten only when the part's owner has folded it.
+//    where that is, and copies the other parts from the others' results. A part of an input that is
+//    also its rank's result is overwritten only when the part's owner has folded it.
 // 3. The operation is complete at a rank when all have done that: until then its result is lent.
 //
 // Cost per rank, of n bytes: (P - 1) n / P mapped and n folded, (P - 1) n / P copied from where it
