@@ -1,6 +1,5 @@
-// First fit, the arenas in the order in which they came; neighbours that are free are joined.
-// Operations take few spans, each of many pages, so lists are short. Arenas are never given back
-// while the link lives: their pages have been touched, and the next step wants as much again.
+// Arenas in the order in which they came. They are never given back while the link lives: their
+// pages have been touched, and the next step wants as much again.
 #include "engine/client_arenas.h"
 
 #include <algorithm>
@@ -11,17 +10,13 @@ namespace mcast {
 
 std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
   for (Arena& arena : arenas_) {
-    for (auto it = arena.free.begin(); it != arena.free.end(); ++it) {
-      const auto [offset, length] = *it;
-      if (length < bytes) continue;
-      arena.free.erase(it);
-      if (length > bytes) arena.free.emplace(offset + bytes, length - bytes);
-      const Span span{arena.space, offset, bytes, arena.memory.data() + offset};
-      return {new Span(span), [this](const Span* done) {
-                give_back(*done);
-                delete done;
-              }};
-    }
+    const auto taken = arena.free.take(bytes);
+    if (!taken) continue;
+    const Span span{arena.space, taken->at, bytes, arena.memory.data() + taken->at};
+    return {new Span(span), [this](const Span* done) {
+              give_back(*done);
+              delete done;
+            }};
   }
   return nullptr;
 }
@@ -42,7 +37,7 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   if (!space.ok()) return space.status();
   made->close_fd();
   const std::lock_guard<std::mutex> held(mutex_);
-  arenas_.push_back({*space, std::move(made).value(), {{0, size}}});
+  arenas_.push_back({*space, std::move(made).value(), FreeRanges(size)});
   return carve(bytes);
 }
 
@@ -80,21 +75,7 @@ void ClientArenas::give_back(const Span& span) {
   const std::lock_guard<std::mutex> held(mutex_);
   const auto arena = std::find_if(arenas_.begin(), arenas_.end(),
                                   [&](const Arena& a) { return a.space == span.space; });
-  if (arena == arenas_.end()) return;
-  uint64_t offset = span.offset, length = span.bytes;
-  auto next = arena->free.lower_bound(offset);
-  if (next != arena->free.end() && next->first == offset + length) {
-    length += next->second;
-    next = arena->free.erase(next);
-  }
-  if (next != arena->free.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      before->second += length;
-      return;
-    }
-  }
-  arena->free.emplace(offset, length);
+  if (arena != arenas_.end()) arena->free.give_back(span.offset, {span.bytes, 0});
 }
 
 }  // namespace mcast

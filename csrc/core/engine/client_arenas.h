@@ -5,12 +5,12 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/free_ranges.h"
 #include "base/status.h"
 #include "host/arena_pool.h"
 #include "host/segment.h"
@@ -49,7 +49,7 @@ class ClientArenas {
   struct Arena {
     uint16_t space;
     Segment memory;
-    std::map<uint64_t, uint64_t> free;  // offset -> bytes, apart from each other
+    FreeRanges free;
   };
   std::shared_ptr<Span> carve(size_t bytes);  // mutex_ held; null: no room
   void give_back(const Span& span);

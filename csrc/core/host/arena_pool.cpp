@@ -69,9 +69,7 @@ Result<std::unique_ptr<ArenaPool>> ArenaPool::create(size_t bytes) {
   (void)::madvise(memory->data(), bytes, MADV_DOFORK);
   // Where the system gives huge pages to shared memory that asks.
   (void)::madvise(memory->data(), bytes, MADV_HUGEPAGE);
-  std::unique_ptr<ArenaPool> pool(new ArenaPool(std::move(memory).value()));
-  pool->holes_[0] = {bytes, 0};
-  return pool;
+  return std::unique_ptr<ArenaPool>(new ArenaPool(std::move(memory).value()));
 }
 
 Result<ArenaPool*> ArenaPool::open_for_process() {
@@ -151,20 +149,12 @@ std::byte* ArenaPool::allocate(size_t bytes) noexcept try {
   bytes = whole_pages(bytes);
   const std::lock_guard<std::mutex> held(mutex_);
   if (forked_) return nullptr;
-  const auto it = std::find_if(holes_.begin(), holes_.end(),
-                               [bytes](const auto& hole) { return hole.second.bytes >= bytes; });
-  if (it == holes_.end()) return nullptr;
-  const uint64_t at = it->first;
-  blocks_[at] = {bytes};
-  Hole rest = it->second;
-  const size_t taken = std::min(rest.resident, bytes);
-  rest.bytes -= bytes;
-  rest.resident -= taken;
-  holes_.erase(it);
-  if (rest.bytes > 0) holes_[at + bytes] = rest;
-  kept_ -= taken;
+  const auto taken = free_.take(bytes);
+  if (!taken) return nullptr;
+  blocks_[taken->at] = {bytes};
+  kept_ -= taken->touched;
   in_use_ += bytes;
-  return memory_.data() + at;
+  return memory_.data() + taken->at;
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
@@ -173,24 +163,6 @@ bool ArenaPool::inside(const std::byte* data, size_t bytes) const noexcept {
   const auto at = reinterpret_cast<uintptr_t>(data);
   const auto base = reinterpret_cast<uintptr_t>(memory_.data());
   return at >= base && at - base <= memory_.size() && bytes <= memory_.size() - (at - base);
-}
-
-void ArenaPool::add_hole(uint64_t at, Hole hole) {
-  auto next = holes_.lower_bound(at);
-  if (next != holes_.end() && next->first == at + hole.bytes) {
-    hole.bytes += next->second.bytes;
-    hole.resident += next->second.resident;
-    next = holes_.erase(next);
-  }
-  if (next != holes_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second.bytes == at) {
-      before->second.bytes += hole.bytes;
-      before->second.resident += hole.resident;
-      return;
-    }
-  }
-  holes_.emplace(at, hole);
 }
 
 bool ArenaPool::release(std::byte* data) noexcept {
@@ -212,20 +184,19 @@ bool ArenaPool::release(std::byte* data) noexcept {
     return true;
   }
   kept_ += bytes;
-  add_hole(at, {bytes, bytes});
+  free_.give_back(at, {bytes, bytes});
   trim();
   return true;
 }
 
 // From the top: what lies low is taken first.
 void ArenaPool::trim() {
-  for (auto it = holes_.rbegin(); it != holes_.rend(); ++it) {
-    if (kept_ <= std::max(kAlwaysKept, in_use_)) return;
-    if (it->second.resident == 0) continue;
-    if (::madvise(memory_.data() + it->first, it->second.bytes, MADV_REMOVE) != 0) continue;
-    kept_ -= it->second.resident;
-    it->second.resident = 0;
-  }
+  free_.untouch([this](uint64_t at, const FreeRanges::Range& range) {
+    if (kept_ <= std::max(kAlwaysKept, in_use_)) return false;
+    if (::madvise(memory_.data() + at, range.bytes, MADV_REMOVE) != 0) return false;
+    kept_ -= range.touched;
+    return true;
+  });
 }
 
 std::optional<uint64_t> ArenaPool::offset_of(const std::byte* data, size_t bytes) const noexcept {

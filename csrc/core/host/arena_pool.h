@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/free_ranges.h"
 #include "host/segment.h"
 
 namespace mcast {
@@ -21,7 +22,8 @@ class ArenaPool {
   // `bytes` of address space, a multiple of kPage.
   static Result<std::unique_ptr<ArenaPool>> create(size_t bytes);
 
-  // The process's pool, made at the first call, with room for as much as the machine has; it stays.
+  // The process's pool, made at the first call, with room for as much as the machine has, where
+  // limits allow it; it stays.
   static Result<ArenaPool*> open_for_process();
   // Null until then.
   static ArenaPool* of_process() noexcept;
@@ -57,23 +59,18 @@ class ArenaPool {
     size_t bytes;
     uint64_t filled = 0, filled_to = 0;  // pages that have been populated, of the segment
   };
-  struct Hole {
-    size_t bytes;
-    size_t resident;  // of them, at most
-  };
-  explicit ArenaPool(Segment memory) : memory_(std::move(memory)) {}
+  explicit ArenaPool(Segment memory) : memory_(std::move(memory)), free_(memory_.size()) {}
   static void before_fork() noexcept;
   static void after_fork() noexcept;
   static void in_child() noexcept;
-  void remap() noexcept;                  // mutex_ held
-  void trim();                            // mutex_ held
-  void add_hole(uint64_t at, Hole hole);  // mutex_ held
+  void remap() noexcept;  // mutex_ held
+  void trim();            // mutex_ held
   bool inside(const std::byte* data, size_t bytes) const noexcept;
 
   const Segment memory_;
   mutable std::mutex mutex_;  // of what follows
   std::map<uint64_t, Block> blocks_;
-  std::map<uint64_t, Hole> holes_;        // apart from each other
+  FreeRanges free_;
   std::map<uint64_t, uint64_t> private_;  // offset -> end
   size_t in_use_ = 0, kept_ = 0;
   bool forked_ = false;

@@ -1,0 +1,73 @@
+// Ranges of an address space that are free: first fit from the lowest address on, neighbours
+// joined. Users take few ranges, each of many pages, so lists are short.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+
+namespace mcast {
+
+// Not thread-safe.
+class FreeRanges {
+ public:
+  struct Range {
+    size_t bytes;
+    size_t touched;  // of them, at most: what the user keeps account of
+  };
+  struct Taken {
+    uint64_t at;
+    size_t touched;
+  };
+
+  // All of [0, bytes) is free, and untouched.
+  explicit FreeRanges(size_t bytes) : ranges_{{0, {bytes, 0}}} {}
+
+  // None: nothing so long is free.
+  std::optional<Taken> take(size_t bytes) {
+    const auto it = std::find_if(ranges_.begin(), ranges_.end(),
+                                 [bytes](const auto& r) { return r.second.bytes >= bytes; });
+    if (it == ranges_.end()) return std::nullopt;
+    const Taken taken{it->first, std::min(it->second.touched, bytes)};
+    const Range rest{it->second.bytes - bytes, it->second.touched - taken.touched};
+    ranges_.erase(it);
+    if (rest.bytes > 0) ranges_[taken.at + bytes] = rest;
+    return taken;
+  }
+
+  void give_back(uint64_t at, Range range) {
+    auto next = ranges_.lower_bound(at);
+    if (next != ranges_.end() && next->first == at + range.bytes) {
+      range = {range.bytes + next->second.bytes, range.touched + next->second.touched};
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second.bytes == at) {
+        before->second.bytes += range.bytes;
+        before->second.touched += range.touched;
+        return;
+      }
+    }
+    ranges_.emplace(at, range);
+  }
+
+  // act(at, range) of touched ranges, from the highest on, until it is false; what it was true
+  // for is untouched then.
+  template <typename Act>
+  void untouch(Act&& act) {
+    for (auto it = ranges_.rbegin(); it != ranges_.rend(); ++it) {
+      if (it->second.touched == 0) continue;
+      if (!act(it->first, it->second)) return;
+      it->second.touched = 0;
+    }
+  }
+
+ private:
+  std::map<uint64_t, Range> ranges_;  // apart from each other
+};
+
+}  // namespace mcast
