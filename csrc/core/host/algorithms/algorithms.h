@@ -15,7 +15,6 @@
 #include <algorithm>
 
 #include "base/counters.h"
-#include "base/streaming_copy.h"
 #include "host/folder.h"
 #include "host/lane_view.h"
 #include "host/operation.h"
@@ -107,47 +106,8 @@ void copy_to_slot(HostTools& tools, uint64_t round, const Slice& from, size_t of
 Taken reduction_state(const HostOperation& op, bool large);
 // all_gather: puts the piece of the own block, which is at `from`, in its place in the own output.
 void put_own_piece(HostOperation& op, Member self, size_t offset, const std::byte* from);
-// broadcast, all_gather: takes the pieces of round `index` that are there, from block `first` on,
-// by `take(member, to, length)`, which is false for Folder::unreadable().
-template <typename Take>
-Taken take_pieces(HostTools& tools, HostOperation& op, uint32_t index, bool large, uint32_t first,
-                  Take&& take);
 // all_reduce goes by spans of the tensor: a part (slice) for each rank. Copies the folded parts of
 // span `span` out of the slots of round `index`.
 void gather_parts(HostTools& tools, HostOperation& op, uint32_t span, uint32_t index);
-
-template <typename Take>
-Taken take_pieces(HostTools& tools, HostOperation& op, uint32_t index, bool large, uint32_t first,
-                  Take&& take) {
-  const wire::Descriptor& d = op.post.descriptor;
-  const bool broadcast = wire::is_rooted(d.kind);
-  if (broadcast && d.root == tools.lane.self()) return Taken::kAll;
-  if (op.plan.large && !large) {
-    const bool others = std::count(op.agreed.begin(), op.agreed.end(), true) > 1;
-    return others ? Taken::kLarge : Taken::kWaits;
-  }
-  const size_t offset = index * op.plan.slice, blocks = op.post.outputs.size();
-  bool all = true;
-  for (size_t i = 0; i < blocks; i++) {
-    const auto s = static_cast<uint32_t>((first + i) % blocks);
-    const Member m = broadcast ? d.root : static_cast<Member>(s);
-    if (op.taken[m]) continue;
-    if (!op.agreed[m]) {
-      all = false;
-      continue;
-    }
-    const Slice& out = op.post.outputs[s];
-    const size_t length = clip(offset, op.plan.slice, out.length);
-    if (op.first_byte == kNever) op.first_byte = tools.port.now();
-    if (!take(m, out.data() + offset, length)) return Taken::kFailed;
-    streaming_fence();
-    op.taken[m] = true;
-    if (op.post.on_completed && length > 0) {
-      op.post.raise_completed(s, offset, offset + length, out.length);
-    }
-  }
-  if (all) op.last_byte = tools.port.now();
-  return all ? Taken::kAll : Taken::kWaits;
-}
 
 }  // namespace mcast

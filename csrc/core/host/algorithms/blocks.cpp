@@ -9,8 +9,7 @@
 // would be one copy instead of two and still more work, since a slot is in the cache, a source is
 // read once for all takers, and results of 4 MiB and more are written past the caches, which the
 // kernel's copy does not do.
-#include "base/streaming_copy.h"
-#include "host/algorithms/algorithms.h"
+#include "host/algorithms/pieces.h"
 
 namespace mcast {
 

@@ -8,7 +8,7 @@
 //
 // Cost per rank, of n bytes a block: broadcast: all but the root copy n from where it is mapped.
 // all_gather: (P - 1) n from there, and n in place unless it is there.
-#include "host/algorithms/algorithms.h"
+#include "host/algorithms/pieces.h"
 
 namespace mcast {
 namespace {
