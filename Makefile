@@ -109,7 +109,7 @@ headers: build-tests
 ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire ipc protocol aggregation collective host dpa
-THREADS := transport host engine service
+THREADS := transport host ipc engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
 SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 

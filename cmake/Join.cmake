@@ -3,9 +3,9 @@
 # in another.
 
 # mcast_join(OUT NAME BATCH SOURCES...): sets OUT to sources that include BATCH of these each, all of them
-# with 0, one by one with 1. A source with compile options of its own stays as it is, and so does C.
+# with 0. A source with compile options of its own stays as it is, and so does C.
 function(mcast_join out name batch)
-  if(NOT MCAST_UNITY OR batch EQUAL 1)
+  if(NOT MCAST_UNITY)
     set(${out} ${ARGN} PARENT_SCOPE)
     return()
   endif()

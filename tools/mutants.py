@@ -47,7 +47,10 @@ SETTINGS = (
     "-DCMAKE_BUILD_TYPE=Debug",
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
 )
-PROGRAMS = ("base", "wire", "protocol", "aggregation", "collective", "engine", "service", "dpa")
+PROGRAMS = (
+    "base", "wire", "ipc", "protocol", "transport", "aggregation", "collective", "host", "engine",
+    "service", "dpa",
+)  # fmt: skip
 # The same in every run, and few seeds: most faults show with any.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 

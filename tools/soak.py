@@ -34,7 +34,9 @@ LIMIT_S = 1800  # of one run: a hang
 SEED = "MCAST_TEST_SEED="
 
 
-def run(folder: Path, program: str, tests: str, base: int, limit_s: float) -> tuple:
+def run(
+    folder: Path, program: str, tests: str, base: int, limit_s: float
+) -> tuple[str, str, int, str]:
     """Program, tests, base, and "" or the output of a run that failed."""
     with tempfile.TemporaryDirectory(prefix="mcast-soak-") as place:
         note = Path(place) / "note"

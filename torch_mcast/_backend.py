@@ -42,12 +42,12 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
     if options.fallback == "none":
         return
     store = dist.PrefixStore("mcast_fallback/", group.store)
-    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(
-        backend._stats()["transport"]
-    )
+    stats = backend._stats()
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(stats["transport"])
+    hosted = stats["transport_reason"].startswith("engine of this host")
     gloo = None
     if dist.is_gloo_available():
-        gloo = _make_gloo_if_possible(backend, store, group, interface)
+        gloo = _make_gloo_if_possible(hosted, store, group, interface)
     if gloo is not None:
         backend._set_fallback(gloo, "cpu")
     if not torch.cuda.is_available():
@@ -58,9 +58,9 @@ def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
         backend._set_fallback(gloo, "cuda")
 
 
-def _make_gloo_if_possible(backend: Any, store: Any, group: Any, interface: str) -> Any:
+def _make_gloo_if_possible(hosted: bool, store: Any, group: Any, interface: str) -> Any:
     """Gloo, or None: a rank whose network is in the engine of its host may have none of its own."""
-    if not backend._stats()["transport_reason"].startswith("engine of this host"):
+    if not hosted:
         return _make_gloo(store, group, interface)
     # The engine's interface need not be there for this process.
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 
@@ -13,3 +15,13 @@ def find_program(name: str) -> Path:
             f"{path} is missing: this installation of torch-mcast was built without it"
         )
     return path
+
+
+def become(service: str, arguments: list[str]) -> int:
+    """Replaces this process by the program of `torch-mcast SERVICE`. Returns 1 where there is none."""
+    try:
+        path = find_program(f"mcast-{service}")
+    except FileNotFoundError as error:
+        print(f"torch-mcast {service}: {error}", file=sys.stderr)
+        return 1
+    os.execv(path, [str(path), *arguments])

@@ -46,7 +46,8 @@ def stats(group: Any = None) -> dict[str, Any]:
 
     path        "multicast", "ring", "shared memory" or "local", and `reason`: why
     transport   interface, addresses, MTU, buffers, in one line
-    transport_reason  why that transport: what was asked for, or which rank has no verbs and why
+    transport_reason  why that transport: what was asked for, or which rank has no verbs and why; begins
+                with "engine of this host (process N): " where that runs the network
     contributions  to a block of a reduction: "one per rank", or "one per host (4)": those of a host
                    are folded there first
     fold        order of the contributions in a reduction: "rank" or "turn" (setting)

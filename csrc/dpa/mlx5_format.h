@@ -1,7 +1,8 @@
 // What an mlx5 NIC writes and reads, as far as the kernel does: completions, send queue entries,
 // the data segment of a receive, and the counters of queues. Numbers in them are big-endian. The
-// layout is that of infiniband/mlx5dv.h, which is no freestanding header; tests/cpp/dpa/formats.cpp
-// holds the two together by static assertions. 64-bit little-endian machines only.
+// layout is that of infiniband/mlx5dv.h, which is no freestanding header;
+// tests/cpp/dpa/formats_test.cpp holds the two together by static assertions. 64-bit little-endian
+// machines only.
 #pragma once
 
 #include <stdint.h>

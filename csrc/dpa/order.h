@@ -1,5 +1,6 @@
 // Big-endian numbers, and the order in which the NIC and the control plane see what a hart stores:
-// what a counter or a doorbell announces is in memory before it. Only csrc/dpa includes this.
+// what a counter or a doorbell announces is in memory before it. Only the kernel includes this, and
+// tests/cpp/dpa/public_faults.c, which is a kernel too.
 #pragma once
 
 #include <stdint.h>

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import test_training
 import torch
-from contents import assert_same
 
 from torch_mcast import _program
 from torch_mcast.engine import NoEngine, main, read
@@ -50,9 +49,7 @@ def test_training_through_the_engine_has_the_bits_of_gloo(ranks, engine, name):
     case = test_training.CASES[name]
     ours = ranks(2, test_training.run, *case, env={"MCAST_ENGINE": f"host:{engine}"})
     theirs = ranks(2, test_training.run, *case, backend="gloo")
-    for (mine, _), (reference, _) in zip(ours, theirs, strict=True):
-        for parameter in mine:
-            assert_same(mine[parameter], reference[parameter], parameter)
+    test_training.assert_parity(ours, theirs)
     clients = read(engine)["clients"]
     assert len(clients) == 2 and all(c["arena_bytes"] > 0 and c["in_flight"] == 0 for c in clients)
 

@@ -9,7 +9,6 @@ import pytest
 import test_training
 import torch
 import torch.distributed as dist
-from contents import assert_same
 from ranks import Pool
 from test_host_engine import end, start
 
@@ -156,9 +155,7 @@ def test_training_has_the_bits_of_gloo(mapped, ranks, name):
     case = test_training.CASES[name]
     ours = mapped(2, test_training.run, *case)
     theirs = ranks(2, test_training.run, *case, backend="gloo")
-    for (mine, _), (reference, _) in zip(ours, theirs, strict=True):
-        for parameter in mine:
-            assert_same(mine[parameter], reference[parameter], parameter)
+    test_training.assert_parity(ours, theirs)
 
 
 def test_the_engine_of_the_host_takes_tensors_where_they_lie(mapped, tmp_path):

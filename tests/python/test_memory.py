@@ -53,7 +53,7 @@ def of_operations(total: int) -> dict[str, int]:
 
 
 def test_a_group(ranks, record_property):
-    """58 KB, as docs/memory.md says."""
+    """69 KB, as docs/memory.md says."""
     sizes = ranks(2, of_groups, 30)
     record_property("bytes per group", sizes)
     assert all(24 << 10 < size < 80 << 10 for size in sizes), sizes

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
+from torch_mcast._program import become
 from torch_mcast._status_socket import status_command
-from torch_mcast.aggregator.program import find_program
 from torch_mcast.aggregator.status import read
 
 
@@ -24,9 +23,4 @@ def main(arguments: list[str] | None = None) -> int:
         return status_command(
             "aggregator", arguments[1:], {"help": "as given to it with --status"}, read, _show
         )
-    try:
-        path = find_program()
-    except FileNotFoundError as error:
-        print(f"torch-mcast aggregator: {error}", file=sys.stderr)
-        return 1
-    os.execv(path, [str(path), *arguments])
+    return become("aggregator", arguments)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
-from torch_mcast._program import find_program
+from torch_mcast._program import become
 from torch_mcast._status_socket import status_command
 from torch_mcast.engine.status import DEFAULT_SOCKET, read
 
@@ -42,9 +41,4 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[:1] != ["run"]:
         print(USAGE, file=sys.stdout if arguments[:1] in (["-h"], ["--help"]) else sys.stderr)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    try:
-        path = find_program("mcast-engine")
-    except FileNotFoundError as error:
-        print(f"torch-mcast engine: {error}", file=sys.stderr)
-        return 1
-    os.execv(path, [str(path), *arguments[1:]])
+    return become("engine", arguments[1:])

@@ -76,12 +76,11 @@ class Daemons:
 
     def folder(self, host: Host) -> Path:
         """For its socket and its log: the same for whoever attaches to the lab later."""
-        folder = state.scratch_folder(self._lab.id) / f"{self.noun}-{host.name}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        return state.scratch_folder(self._lab.id) / f"{self.noun}-{host.name}"
 
     def _start(self, host: Host, options: tuple[str, ...]) -> None:
         folder = self.folder(host)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             command = [*self.command(host), *(self.options() or ()), *options]
         except FileNotFoundError as error:
@@ -147,6 +146,10 @@ class Daemons:
         for host in self.hosts():
             if self.running(host):
                 self.go_on(host)
+        self.start_if_wanted()
+
+    def start_if_wanted(self) -> None:
+        """All, if the lab's spec has them run."""
         if self.options() is not None:
             self.start()
 

@@ -148,10 +148,8 @@ class Lab:
         if self.spec.multicast != "flood":
             self.set_multicast(self.spec.multicast)
         self._apply_faults()
-        if self.spec.aggregator_options is not None:
-            self.aggregation.start()
-        if self.spec.engine_options is not None:
-            self.engines.start()
+        for daemons in (self.aggregation, self.engines):
+            daemons.start_if_wanted()
 
     # -- changes while it runs ------------------------------------------------------------------
 
@@ -224,8 +222,8 @@ class Lab:
             self._apply_faults()
         if was != mode:
             self.set_multicast(mode)
-        self.aggregation.restore()
-        self.engines.restore()
+        for daemons in (self.aggregation, self.engines):
+            daemons.restore()
         self._save()
 
     # -- reading ----------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ class Kind:
     cycles: int
     harts: int
     measured: float  # GiB/s of one hart, 4 KiB chunks
-    copies: int  # times that the payload passes memory
 
     @property
     def cycles_per_instruction(self) -> float:
@@ -54,9 +53,8 @@ class Kind:
         return PROVEN * self.instructions / self.harts
 
 
-# From the network, into staging, out of it, into place; or at once into place.
-UD = Kind("UD", 113, 1084, 16, 5.2, 3)
-UC = Kind("UC", 66, 598, 4, 11.9, 1)
+UD = Kind("UD", 113, 1084, 16, 5.2)
+UC = Kind("UC", 66, 598, 4, 11.9)
 
 # Kernels of csrc/dpa that receive, and the paper's kind that is like each.
 OURS = {"header": UD, "immediate": UD, "placed": UC}
@@ -110,8 +108,8 @@ def kernels(
     ]
     for variant, rows in (counts or {}).get("variants", {}).items():
         for name, kind in OURS.items():
-            plain = "zbb" in variant
-            label = f"ours {name}" if plain else f"ours {name}, no Zbb"
+            has_rev8 = "zbb" in variant
+            label = f"ours {name}" if has_rev8 else f"ours {name}, no Zbb"
             found.append(Kernel(label, kind, rows[name]["each"], clock, cycles))
     return found
 

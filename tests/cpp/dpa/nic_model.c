@@ -2,17 +2,12 @@
 // is announced, slots when they are posted again, memory when a write is carried out.
 #include "nic_model.h"
 
-static uint32_t be32(uint32_t x) {
-  return x << 24 | (x & 0xff00) << 8 | (x >> 8 & 0xff00) | x >> 24;
-}
-static uint64_t be64(uint64_t x) { return (uint64_t)be32((uint32_t)x) << 32 | be32(x >> 32); }
+#include "bytes.h"
+
 static uint16_t be16(uint16_t x) { return (uint16_t)(x << 8 | x >> 8); }
 
 static void copy(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i++) to[i] = from[i];
-}
-static void fill(uint8_t* to, uint8_t with, uint64_t bytes) {
-  for (uint64_t i = 0; i < bytes; i++) to[i] = with;
 }
 
 // What the compiler makes of copies of structs, where no library has it.

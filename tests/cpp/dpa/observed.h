@@ -1,5 +1,5 @@
 // The kernel compiled so that each announcement is looked at as it is made. In a header of its own:
-// the names are those that CMakeLists.txt gives it.
+// the names are those that cmake/Dpa.cmake gives it.
 #pragma once
 
 #include <functional>

@@ -1,18 +1,11 @@
 // Addresses of the NIC begin at fixed numbers, so that rings hold the same bytes on every machine.
 #include "rig.h"
 
+#include "bytes.h"
+
 enum { QPN = 0x4711, STAGING_KEY = 0x5500 };
 static const uint64_t kStaging = UINT64_C(0x7f5500000000),
                       kDestination = UINT64_C(0x10123400000000);
-
-static uint32_t be32(uint32_t x) {
-  return x << 24 | (x & 0xff00) << 8 | (x >> 8 & 0xff00) | x >> 24;
-}
-static uint64_t be64(uint64_t x) { return (uint64_t)be32((uint32_t)x) << 32 | be32(x >> 32); }
-
-static void fill(void* to, uint8_t with, uint64_t bytes) {
-  for (uint64_t i = 0; i < bytes; i++) ((volatile uint8_t*)to)[i] = with;
-}
 
 static void init_nic(struct rig* rig, uint32_t log) {
   struct nic* const nic = &rig->nic;

@@ -22,6 +22,7 @@ static const struct plan kReceive[] = {
     {"placed_empty", RIG_PLACED, dpa_receive_placed, EMPTY},
 };
 enum { RECEIVES = sizeof kReceive / sizeof kReceive[0] };
+_Static_assert(SCENARIOS == RECEIVES + 2, "those above, and two that send");
 
 static const struct rig_stream kStream = {UINT64_C(0x0123456789abcdef),
                                           41,

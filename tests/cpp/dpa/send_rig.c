@@ -1,15 +1,13 @@
 // Addresses of the NIC begin at a fixed number, as in rig.c.
 #include "send_rig.h"
 
+#include "bytes.h"
+
 enum { SEND_QPN = 0x4712 };
 static const uint64_t kSource = UINT64_C(0x20f00000000);
 
-static uint32_t be32(uint32_t x) {
-  return x << 24 | (x & 0xff00) << 8 | (x >> 8 & 0xff00) | x >> 24;
-}
-
 void send_rig_init(struct send_rig* rig, uint32_t log, send_kernel kernel) {
-  for (uint64_t i = 0; i < sizeof *rig; i++) ((volatile uint8_t*)rig)[i] = 0;
+  fill(rig, 0, sizeof *rig);
   rig->kernel = kernel;
   struct nic* const nic = &rig->nic;
   nic->sent = (struct nic_cq){rig->sent, &rig->sent_record, log, 0};

@@ -24,16 +24,9 @@ namespace {
 using testing::HasSubstr;
 
 GroupSpec spec_of(const EngineProcess& engine, Member rank, uint32_t ranks) {
-  GroupSpec spec;
-  spec.name = "limited";
-  spec.rank = rank;
-  spec.size = ranks;
-  spec.timeout = 20 * kSecond;
-  auto config = Config::resolve(
-      {{"engine", engine.setting()}, {"engine_memory", engine_memory()}, {"shared_memory", "off"}},
-      {});
-  if (config.ok()) spec.config = *config;
-  return spec;
+  auto spec = group_spec("limited", rank, ranks, {{"engine", engine.setting()}});
+  spec->timeout = 20 * kSecond;
+  return *spec;
 }
 
 TEST(EngineLimits, Groups) {

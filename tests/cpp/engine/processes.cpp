@@ -91,9 +91,8 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
   return ends;
 }
 
-std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t ranks,
-                                  KeyValueStore& store,
-                                  const std::map<std::string, std::string>& settings) {
+std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32_t ranks,
+                                    const std::map<std::string, std::string>& settings) {
   GroupSpec spec;
   spec.name = name;
   spec.rank = rank;
@@ -106,10 +105,18 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
   auto config = Config::resolve(all, {});
   if (!config.ok()) {
     ADD_FAILURE() << config.status().to_string();
-    return nullptr;
+    return std::nullopt;
   }
   spec.config = config.value();
-  auto group = Engine::instance().create_group(spec, store);
+  return spec;
+}
+
+std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t ranks,
+                                  KeyValueStore& store,
+                                  const std::map<std::string, std::string>& settings) {
+  const auto spec = group_spec(name, rank, ranks, settings);
+  if (!spec) return nullptr;
+  auto group = Engine::instance().create_group(*spec, store);
   if (!group.ok()) {
     ADD_FAILURE() << "rank " << rank << ": " << group.status().to_string();
     return nullptr;

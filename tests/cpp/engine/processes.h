@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,10 @@ struct Ended {
 std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
                              const std::function<bool(Member rank, DirectoryStore& store)>& body);
 
+// In a rank: what a group of `ranks` with these settings is asked for by; none: they are wrong,
+// which has failed the test.
+std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32_t ranks,
+                                    const std::map<std::string, std::string>& settings);
 // In a rank: makes a group of `ranks` with these settings; prints and returns null on failure.
 std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t ranks,
                                   KeyValueStore& store,

@@ -53,7 +53,9 @@ def test_two_jobs_at_once(served, number):
             assert len({job["name"] for job in jobs}) == (1 if number == 0 else 2)
             # An aggregator takes a job when it answers; the first rounds may have been without it.
             becomes(
-                lambda h=host: all(j["stations"][0]["folded_bytes"] > 0 for j in jobs_of(cluster, h)),
+                lambda h=host: all(
+                    j["stations"][0]["folded_bytes"] > 0 for j in jobs_of(cluster, h)
+                ),
                 lambda h=host: jobs_of(cluster, h),
             )
         for call in (first, second):
