@@ -167,8 +167,6 @@ uint64_t World::trace_hash() const {
                mix64(const_cast<SimNetwork&>(network_).fabric().trace().value()));
 }
 
-uint64_t World::turns() const { return turns_trace_.steps(); }
-
 uint64_t World::most_spins() const {
   uint64_t most = 0;
   for (const auto& [lane, rank] : lanes_) {

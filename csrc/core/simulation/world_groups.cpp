@@ -126,7 +126,7 @@ void World::open_on_host(GroupId g) {
   Surroundings& here = *this;
   for (Member m = 0; m < size(g); m++) {
     GroupMember& member = groups_[g].members[m];
-    auto group = std::make_shared<SimHostGroup>(spec_of(g, m), here, spec_.memory, segment);
+    auto group = std::make_shared<SimHostGroup>(spec_of(g, m), here, segment);
     member.on_host = group.get();
     member.group = std::move(group);
     at(now() + delay(rng_, spec_.costs.command), [this, g, m] { settle(g, m, {}); });

@@ -401,11 +401,7 @@ void PlanRun::note_group(size_t g) {
     end.ready.push_back(running.members[m].ready);
     end.making.push_back(world_.making(running.id, m));
     const GroupCore* const core = world_.core(running.id, m, LaneId::kMulticast);
-    const GroupCore* const other = world_.core(running.id, m, LaneId::kReduce);
     end.multicast = end.multicast && core != nullptr && core->path() == Path::kMulticast;
-    end.failure.push_back(core != nullptr && core->failed()     ? core->failure().message()
-                          : other != nullptr && other->failed() ? other->failure().message()
-                                                                : "");
   }
   if (running.agreed) note_plans(g, *running.agreed);
 }
@@ -469,10 +465,7 @@ RunEnd PlanRun::run() {
   }
   end_.happened = faults_.happened();
   end_.hash = world_.trace_hash();
-  end_.events = world_.network().events();
-  end_.turns = world_.turns();
   end_.spins = world_.most_spins();
-  end_.time = world_.now();
   ended_ = true;
   return std::move(end_);
 }
