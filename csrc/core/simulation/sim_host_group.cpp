@@ -191,12 +191,9 @@ SimHostGroup::SimHostGroup(const GroupSpec& spec, Surroundings& world,
     params.size = size_;
     params.lane = static_cast<uint8_t>(lane);
     params.fold = fold_order(config_.fold);
-    lanes_[lane] =
-        std::make_shared<SimHostLane>(params, config_.liveness_limit, world, segment, spec.clock,
-                                      *counters_[lane], [state = state_](const Status& why) {
-                                        std::lock_guard<std::mutex> lock(state->mutex);
-                                        if (state->failure.ok()) state->failure = why;
-                                      });
+    lanes_[lane] = std::make_shared<SimHostLane>(
+        params, config_.liveness_limit, world, segment, spec.clock, *counters_[lane],
+        [state = state_](const Status& why) { state->note_failure(why); });
     segment->lanes_[lane][rank_] = lanes_[lane];
   }
 }
