@@ -8,8 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "collective/closing.h"
-
 namespace mcast::sim {
 
 namespace {
@@ -141,14 +139,8 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
 
   void serve_closing(Nanos at) {
     if (closings_.empty()) return;
-    const bool force = closings_.front().force;
-    if (!core_.idle() && !force && at < closings_.front().deadline) return;
-    if (!core_.idle() && closing_outcome_.ok()) {
-      const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
-      closing_outcome_ = left.here.with_context(core_.oldest_text());
-      core_.fail(left.for_others, params_.self);
-    }
-    if (!core_.idle()) return;
+    const Closing& first = closings_.front();
+    if (!core_.may_leave(first.force, at >= first.deadline, closing_outcome_)) return;
     deliver();
     core_.leave();
     for (Closing& c : std::exchange(closings_, {})) c.done(closing_outcome_);
