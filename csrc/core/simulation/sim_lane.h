@@ -52,7 +52,6 @@ class SimLane final : public LaneDriver {
   // down), or it is killed, and nothing of it runs any more.
   void end();
   void kill();
-  bool ended() const { return ended_; }
 
   // Most turns in a row that found nothing to do although its deadline had passed.
   uint64_t most_spins() const { return most_spins_; }

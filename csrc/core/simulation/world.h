@@ -87,6 +87,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
   uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
   Nanos now() const override { return network_.now(); }
   SimNetwork& network() { return network_; }
+  const SimNetwork& network() const { return network_; }
   Aggregators& aggregators() { return aggregators_; }
   // `number`: 0, or of a subgroup's multicast lane.
   SimLane& lane(uint32_t rank, LaneId id, uint32_t number = 0) {

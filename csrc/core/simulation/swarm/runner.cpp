@@ -337,7 +337,7 @@ void PlanRun::close(size_t g, Member m, Nanos limit) {
 }
 
 uint64_t PlanRun::sent() const {
-  const SimNetwork::Totals& totals = const_cast<World&>(world_).network().totals();
+  const SimNetwork::Totals& totals = world_.network().totals();
   return totals.datagrams_sent + totals.frames;
 }
 

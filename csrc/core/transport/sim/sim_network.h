@@ -111,6 +111,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   const Totals& totals() const { return totals_; }
   uint64_t events() const { return events_.handled(); }
   sim::Fabric& fabric() { return fabric_; }
+  const sim::Fabric& fabric() const { return fabric_; }
   const sim::Streams& streams() const { return *streams_; }
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;
