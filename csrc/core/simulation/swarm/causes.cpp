@@ -156,10 +156,8 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
 }
 
 double bytes_of(const PlannedOp& op, double members) {
-  const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
-  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
   // What a link carries, and repairs over streams for all from one.
-  return (each ? block * members : block) * members + 4096 * members;
+  return streamed(op, members) * members + 4096 * members;
 }
 
 // What may have to run out besides, by a clock of the usual rate: cutoffs and requests; probes that
@@ -197,7 +195,7 @@ void note_work(const Plan& plan, Causes& causes) {
   for (const PlannedGroup& group : plan.groups) causes.last = std::max(causes.last, group.at);
   for (const PlannedRank& rank : plan.special) slow = std::max(slow, rank.slow);
   for (const PlannedFault& fault : plan.faults) {
-    causes.last = std::max(causes.last, fault.end() == kNever ? fault.at : fault.end());
+    causes.last = std::max(causes.last, fault.last_change());
   }
   const double packets = bytes / static_cast<double>(plan.world.datagram);
   const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow) +
@@ -215,9 +213,8 @@ void note_work(const Plan& plan, Causes& causes) {
 // be over before that.
 bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
   if (causes.nobody_is_lost()) return false;
-  const double found_out = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
   return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
-    return static_cast<double>(op.timeout) / causes.fastest < found_out;
+    return static_cast<double>(op.timeout) / causes.fastest < causes.found_out();
   });
 }
 
