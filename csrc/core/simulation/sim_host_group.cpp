@@ -8,10 +8,11 @@
 #include <optional>
 #include <utility>
 
+#include "host/thread.h"
+
 namespace mcast::sim {
 
 namespace {
-constexpr Nanos kTick = 100 * kMilli;
 constexpr Nanos kRingToTurn = 20 * kMicro;
 constexpr Nanos kHostTurn = 1 * kMicro;
 constexpr double kCopyRate = 6e9;  // bytes per second that a rank copies from another's memory
@@ -95,7 +96,7 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
     for (const Status& why : std::exchange(failures_, {})) core_.fail(why, params_.self);
     bool more = core_.progress(true);
     const Nanos at = now();
-    if (!core_.idle() && at - looked_ >= kTick) watch(at);
+    if (!core_.idle() && at - looked_ >= kHostTick) watch(at);
     deliver();
     serve_closing(at);
     free_at_ = world_.now() + kHostTurn +
@@ -103,12 +104,12 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
     more = more || !posts_.empty() || !failures_.empty();
     if (!more && !core_.idle()) more = !core_.arm(HostWaiter::kThread);
     if (more) return plan(free_at_);
-    if (!core_.idle()) plan(world_.now() + kTick);
-    for (const Closing& c : closings_) plan(world_.now() + std::max(kTick, c.deadline - at));
+    if (!core_.idle()) plan(world_.now() + kHostTick);
+    for (const Closing& c : closings_) plan(world_.now() + std::max(kHostTick, c.deadline - at));
   }
 
   void watch(Nanos at) {
-    const Nanos gap = std::min(at - looked_, 2 * kTick);
+    const Nanos gap = std::min(at - looked_, 2 * kHostTick);
     looked_ = at;
     std::vector<Member> unresponsive;
     const std::vector<Member> awaited = core_.awaited();

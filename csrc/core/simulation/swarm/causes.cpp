@@ -7,14 +7,14 @@
 #include <cmath>
 #include <vector>
 
+#include "transport/sim/flow_options.h"
+
 namespace mcast::sim {
 
 namespace {
 
-constexpr Nanos kStreamTimer = 200 * kMilli;  // FlowOptions::timeout
-constexpr double kSegment = 1448;             // FlowOptions::segment
-constexpr double kStreamWindow = 4 << 20;     // FlowOptions::window
-constexpr Nanos kApart = 2 * kSecond;         // silences that are further apart are two
+constexpr FlowOptions kStreams;        // as worlds of plans have them
+constexpr Nanos kApart = 2 * kSecond;  // silences that are further apart are two
 
 struct Silence {
   Nanos from = 0, to = 0;
@@ -74,7 +74,8 @@ bool data_hides_words(const Plan& plan, Nanos patience) {
   for (const PlannedOp& op : plan.ops) {
     bytes += streamed(op, static_cast<double>(plan.groups[op.group].ranks.size()));
   }
-  double held = std::min(2 * bytes, static_cast<double>(w.budget) / 2 + kStreamWindow);
+  double held =
+      std::min(2 * bytes, static_cast<double>(w.budget) / 2 + static_cast<double>(kStreams.window));
   if (w.queue != 0) held = std::min(held, static_cast<double>(w.queue));
   return 2 * held / w.rate * 1e9 > static_cast<double>(patience);
 }
@@ -108,7 +109,8 @@ Nanos timers_of_losses(const Plan& plan, double bytes) {
     const double doubled = 1 / std::max(0.1, 1 - 2 * lost);
     worst = std::max(worst, runs / 2 * again * doubled);
   }
-  return static_cast<Nanos>(bytes / kSegment * worst * static_cast<double>(kStreamTimer));
+  return static_cast<Nanos>(bytes / static_cast<double>(kStreams.segment) * worst *
+                            static_cast<double>(kStreams.timeout));
 }
 
 void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>& silences) {
@@ -121,7 +123,9 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
     }
   };
   const bool heals = fault.length != kNever;
-  const auto cut_off = [&] { silent(heals ? 2 * fault.length + 2 * kStreamTimer : kNever, heals); };
+  const auto cut_off = [&] {
+    silent(heals ? 2 * fault.length + 2 * kStreams.timeout : kNever, heals);
+  };
   switch (fault.what) {
     case FaultKind::kPause:
       return silent(fault.length, heals);

@@ -248,7 +248,7 @@ void bounded_time(const Case& c) {
   Nanos most = causes.last + causes.work;
   if (!causes.harmless()) {
     most += static_cast<Nanos>(causes.found_out());
-    if (!causes.nobody_is_lost()) most += 300 * kSecond;
+    if (!causes.nobody_is_lost()) most += kMakeLimit;
   }
   if (causes.timeouts || causes.vague) return;
   if (c.run.over_at > most) {

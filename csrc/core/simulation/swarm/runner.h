@@ -13,6 +13,8 @@
 
 namespace mcast::sim {
 
+inline constexpr Nanos kMakeLimit = 300 * kSecond;  // until a group is given up that is not made
+
 // Of one call at one member.
 struct CallEnd {
   uint32_t op = 0;  // in the plan
