@@ -2,8 +2,6 @@
 // line of JSON for each, in order. A specification that cannot be is answered by a line, too, with
 // the reason in it, and does not keep others from being run. Exit codes: 0 all were run, 1 some
 // were not, 2 wrong options.
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstring>
 #include <iostream>

@@ -46,7 +46,7 @@ void check_roster(const std::string& text) {
   require(again->ranks.size() == (roster->again ? 0 : roster->ranks.size()), "with all ranks");
   if (roster->again) return;
   for (size_t rank = 0; rank < roster->ranks.size() && rank < 8; rank++) {
-    const Agreement a = agreement_of(*roster, static_cast<Member>(rank), Config(), 65536);
+    const Agreement a = agreement_of(*roster, static_cast<Member>(rank), Config());
     require(a.hosts <= roster->ranks.size() && a.host_of.size() == roster->ranks.size() &&
                 a.peers.size() == roster->ranks.size() && a.agreed.chunk >= kChunkUnit &&
                 a.agreed.chunk % kChunkUnit == 0,

@@ -15,7 +15,7 @@ from typing import Any
 from torch_mcast import _program
 
 # Of the program's JSON (csrc/core/simulation/report.h).
-SCHEMA = 1
+SCHEMA = 2
 
 # Number of the experiment, virtual seconds, share that is done.
 Progress = Callable[[int, float, float], None]

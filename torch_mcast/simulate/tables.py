@@ -173,7 +173,6 @@ def details(row: dict[str, Any]) -> str:
     ]
     if state["peak"]:
         parts.append(
-            f"inbox {bytes_text(peaks['inbox'])}, staging {bytes_text(peaks['staging'])}, "
             f"state per rank {bytes_text(state['idle'])} idle, {bytes_text(state['peak'])} peak"
         )
     drops = sum(links["drops"] + links["lost"] for links in row["links"].values())

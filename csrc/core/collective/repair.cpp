@@ -5,11 +5,6 @@
 #include <algorithm>
 
 namespace mcast {
-namespace {
-
-constexpr size_t kMostAsked = 256u << 10;  // bytes of one request
-
-}  // namespace
 
 void Repair::detect_losses(Operation& op, Nanos now, bool drained) {
   op.flow.active.visit([&](uint32_t stream) {

@@ -16,6 +16,8 @@
 
 namespace mcast {
 
+inline constexpr size_t kMostAsked = 256u << 10;  // bytes that one request may name
+
 class Repair {
  public:
   Repair(GroupContext& context, Reception& reception, SmallOperations& small)

@@ -18,11 +18,6 @@
 #include "engine/transport_choice.h"
 
 namespace mcast {
-namespace {
-
-constexpr size_t kBatchBytes = 64u << 10;  // of a super-packet
-
-}  // namespace
 
 Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store)
     : resources_(resources),
@@ -102,7 +97,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
 }
 
 void Bootstrap::agree() {
-  agreement_ = agreement_of(roster_, spec_.rank, spec_.config, kBatchBytes, spec_.link_sharers);
+  agreement_ = agreement_of(roster_, spec_.rank, spec_.config, spec_.link_sharers);
   resources_.adopt_salt(roster_.salt);
 }
 

@@ -74,12 +74,12 @@ class ClientGroup::Flights final : public ClientEar {
         end(*flight, status, done->contributors);
       }
     } else if (const auto* failed = std::get_if<ipc::FailedRecord>(&record)) {
-      set_failure(Status(static_cast<Code>(failed->code), failed->text));
+      state_->note_failure(Status(static_cast<Code>(failed->code), failed->text));
     }
   }
 
   void on_lost(const Status& why) override {
-    set_failure(why);
+    state_->note_failure(why);
     std::map<Key, std::shared_ptr<Flight>> all;
     {
       const std::lock_guard<std::mutex> held(mutex_);
@@ -91,11 +91,6 @@ class ClientGroup::Flights final : public ClientEar {
       flight->staging->withdraw();
       end(*flight, why.with_context(flight->post.descriptor.name), 0);
     }
-  }
-
-  void set_failure(const Status& why) {
-    const std::lock_guard<std::mutex> held(state_->mutex);
-    if (state_->failure.ok()) state_->failure = why;
   }
 
  private:
@@ -254,7 +249,7 @@ std::function<void()> ClientGroup::waker() const {
 void ClientGroup::abort(const std::string& reason) {
   if (!here()) return;
   link_->tell(control_of(ipc::Abort{handle_, reason}));
-  flights_->set_failure(
+  state_->note_failure(
       Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
 }
 

@@ -96,6 +96,12 @@ class GroupBase : public Group {
     bool closed = false;
     Status failure;
     std::string path, reason;  // when they changed after creation
+
+    // The first one is kept. Takes the mutex.
+    void note_failure(const Status& why) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (failure.ok()) failure = why;
+    }
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 

@@ -50,11 +50,9 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
     params.memory = memory;
     params.fold = fold_order(config_.fold);
     params.trace = trace_;
-    lanes_[lane] = std::make_shared<HostLane>(params, config_.liveness_limit, shared_, registry,
-                                              counters_[lane], [state = state_](const Status& why) {
-                                                std::lock_guard<std::mutex> lock(state->mutex);
-                                                if (state->failure.ok()) state->failure = why;
-                                              });
+    lanes_[lane] = std::make_shared<HostLane>(
+        params, config_.liveness_limit, shared_, registry, counters_[lane],
+        [state = state_](const Status& why) { state->note_failure(why); });
     registry.thread(index_of(lane)).add(lanes_[lane]);
   }
 }

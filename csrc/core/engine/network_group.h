@@ -31,6 +31,9 @@ struct NetworkGroupParts {
   Registrar* registrar = nullptr;
 };
 
+// That a creation waits for its first roster.
+inline constexpr Nanos kFirstRoster = 2 * kSecond;
+
 class NetworkGroup final : public GroupBase {
  public:
   NetworkGroup(const GroupSpec& spec, NetworkGroupParts parts);

@@ -92,10 +92,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
         // Where a peer was silent, its connections may yet break, long after the network has
         // healed: the next group must not be made over them.
         if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
-        {
-          std::lock_guard<std::mutex> lock(state->mutex);
-          if (state->failure.ok()) state->failure = why;
-        }
+        state->note_failure(why);
         {
           std::lock_guard<std::mutex> lock(holder->mutex);
           if (holder->split != nullptr) holder->split->fail(why);

@@ -14,9 +14,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kFirstRoster = 2 * kSecond;  // that a creation waits for it
-constexpr Nanos kLook = 200 * kMilli;        // between looks at GroupSpec::interrupted
-constexpr size_t kMostNameBytes = 256;       // of a group, as aggregators take it
+constexpr Nanos kLook = 200 * kMilli;   // between looks at GroupSpec::interrupted
+constexpr size_t kMostNameBytes = 256;  // of a group, as aggregators take it
 
 }  // namespace
 

@@ -19,6 +19,8 @@
 namespace mcast {
 namespace {
 
+constexpr size_t kBatchBytes = 64u << 10;  // of a super-packet
+
 uint64_t hash_text(const std::string& text, uint64_t seed) {
   uint64_t h = seed ^ 0xcbf29ce484222325ULL;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
@@ -250,7 +252,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
   return out;
 }
 
-Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
+Agreement agreement_of(const Roster& roster, Member self, const Config& config,
                        uint32_t link_sharers) {
   const Roster::Rank& mine = roster.ranks[self];
   const bool loopback = roster.address.loopback;
@@ -270,7 +272,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config, 
   out.agreed.members = static_cast<uint32_t>(roster.ranks.size());
   out.agreed.chunk = chunk;
   out.agreed.budget = roster.budget;
-  out.agreed.batch = batch_bytes;
+  out.agreed.batch = kBatchBytes;
   out.agreed.eager = config.eager;
   out.agreed.window = config.window;
   out.agreed.chains = static_cast<uint32_t>(config.chains);

@@ -100,7 +100,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
 // Whether two ranks speak the same language at all.
 Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b);
 // The roster as rank `self` sees it. `link_sharers`: as in GroupSpec.
-Agreement agreement_of(const Roster& roster, Member self, const Config& config, size_t batch_bytes,
+Agreement agreement_of(const Roster& roster, Member self, const Config& config,
                        uint32_t link_sharers = 1);
 
 // What jobs over the same hosts differ in and the groups of a job have in common, so that these

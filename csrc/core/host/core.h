@@ -53,9 +53,6 @@ class HostCore {
 
   // Nothing is in flight here.
   bool idle() const { return ops_.empty(); }
-  size_t in_flight() const { return ops_.size(); }
-  // The oldest operation in flight, as in errors; empty if there is none.
-  std::string oldest_text() const;
   // Members that the oldest operation waits for.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or somebody left without calling what we wait for.
@@ -65,6 +62,10 @@ class HostCore {
   // Fails everything here and on all ranks. The first reason of all ranks wins.
   void fail(const Status& why, Member culprit);
   const Status& failure() const { return failure_; }
+  // Whether this rank may leave now: nothing is in flight here. Where that has been waited for long
+  // enough (`late`), or is not to be (`force`), what is in flight fails, here and on all ranks, and
+  // `outcome` says so, unless it is an error already. Not yet true: ask again later.
+  bool may_leave(bool force, bool late, Status& outcome);
   // Says that this rank posts nothing more.
   void leave();
 

@@ -2,6 +2,7 @@
 // to claim the record writes the reason; everybody who looks fails with it (failure_record.h).
 #include <algorithm>
 
+#include "collective/closing.h"
 #include "collective/report.h"
 #include "host/core.h"
 #include "host/failure_record.h"
@@ -22,8 +23,6 @@ void list(std::string& text, Member m) { text += (text.empty() ? "" : ", ") + st
 std::string HostCore::op_text(const Post& post) const {
   return describe_failed(post, params_.name, params_.self, port_.now());
 }
-
-std::string HostCore::oldest_text() const { return ops_.empty() ? "" : op_text(ops_[0]->post); }
 
 void HostCore::fail(const Status& why, Member culprit) {
   if (!failure_.ok() || why.ok()) return;
@@ -147,6 +146,18 @@ std::string HostCore::timeout_text(const HostOperation& op, const std::vector<Me
     text += "all ranks have called it, the transfer did not finish in time";
   }
   return text + "; check that all ranks make the same calls, or raise the timeout";
+}
+
+bool HostCore::may_leave(bool force, bool late, Status& outcome) {
+  if (idle()) return true;
+  if (!force && !late) return false;
+  if (outcome.ok()) {
+    const LeftInFlight left = left_in_flight(params_.self, ops_.size(), force);
+    outcome = left.here.with_context(op_text(ops_[0]->post));
+    fail(left.for_others, params_.self);
+  }
+  // Another rank is just writing its failure: ours end with that, and must not be left behind.
+  return idle();
 }
 
 void HostCore::leave() {

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "collective/closing.h"
 #include "host/arena_pool.h"
 #include "host/futex.h"
 
@@ -217,17 +216,8 @@ Nanos HostLane::turn() {
 
 void HostLane::serve_closing(Nanos at) {
   if (mail_.closings.empty()) return;
-  const bool idle = core_.idle();
-  const Nanos deadline = mail_.closings.front().deadline;
-  const bool force = mail_.closings.front().force;
-  if (!idle && !force && at < deadline) return;
-  if (!idle && closing_outcome_.ok()) {
-    const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
-    closing_outcome_ = left.here.with_context(core_.oldest_text());
-    core_.fail(left.for_others, params_.self);
-  }
-  // Another rank is just writing its failure: ours end with that, and must not be left behind.
-  if (!core_.idle()) return;
+  const LaneInbox::Closing& first = mail_.closings.front();
+  if (!core_.may_leave(first.force, at >= first.deadline, closing_outcome_)) return;
   deliver();
   core_.leave();
   for (LaneInbox::Closing& c : std::exchange(mail_.closings, {})) c.done(closing_outcome_);

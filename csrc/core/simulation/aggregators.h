@@ -31,7 +31,6 @@ class Aggregators final : private SimThreads {
               const Place& place);
   ~Aggregators() override;
 
-  size_t count() const { return all_.size(); }
   // As in the setting `aggregators`.
   std::string addresses() const;
 

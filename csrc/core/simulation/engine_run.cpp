@@ -218,7 +218,7 @@ bool EngineRun::over() {
 double EngineRun::done() const {
   const double bytes = static_cast<double>(bound_of(spec_)) / 1e9 * spec_.net.rate *
                        spec_.net.topology.planes * spec_.hosts;
-  Fabric& fabric = const_cast<World&>(world_).network().fabric();
+  const Fabric& fabric = world_.network().fabric();
   const Topology& topology = fabric.topology();
   uint64_t came = 0;
   for (HostId h = 0; h < topology.hosts(); h++) {

@@ -81,8 +81,7 @@ void put_peaks(Json& json, const OpResult& result) {
   json.key("frames").open('{').field("all", result.frames.all).field("most", result.frames.most);
   json.field("rank", result.frames.rank).close('}');
   json.key("peaks").open('{').field("port", static_cast<uint64_t>(peaks.port));
-  json.field("port_link", peaks.port_name).field("inbox", peaks.inbox);
-  json.field("staging", peaks.staging).close('}');
+  json.field("port_link", peaks.port_name).close('}');
   json.key("state").open('{').field("idle", result.state_idle);
   json.field("peak", result.state_peak).close('}');
   json.key("counters").open('{');

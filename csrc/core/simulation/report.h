@@ -9,7 +9,7 @@
 namespace mcast::sim {
 
 // Of the JSON: counted up when a name changes its meaning or goes.
-inline constexpr uint64_t kReportSchema = 1;
+inline constexpr uint64_t kReportSchema = 2;
 
 struct ReportOptions {
   bool links = false;          // bytes of each link, by class

@@ -46,8 +46,7 @@ struct FrameCounts {
 // Most bytes that waited.
 struct Peaks {
   double port = 0;
-  std::string port_name;            // the link
-  uint64_t inbox = 0, staging = 0;  // of a rank, of the engine
+  std::string port_name;  // the link
 };
 
 struct OpResult {

@@ -8,24 +8,24 @@
 #include <optional>
 #include <utility>
 
-#include "collective/closing.h"
+#include "host/thread.h"
 
 namespace mcast::sim {
 
 namespace {
-constexpr Nanos kTick = 100 * kMilli;
+constexpr Nanos kRingToTurn = 20 * kMicro;
+constexpr Nanos kHostTurn = 1 * kMicro;
+constexpr double kCopyRate = 6e9;  // bytes per second that a rank copies from another's memory
 }  // namespace
 
 class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, private HostPort {
  public:
   SimHostLane(const HostParams& params, Nanos liveness_limit, Surroundings& world,
-              const HostCosts& costs, std::shared_ptr<SimSegment> segment,
-              std::function<Nanos()> clock, Counters& counters,
+              std::shared_ptr<SimSegment> segment, std::function<Nanos()> clock, Counters& counters,
               std::function<void(const Status&)> on_failure)
       : params_(params),
         liveness_limit_(liveness_limit),
         world_(world),
-        costs_(costs),
         segment_(std::move(segment)),
         clock_(std::move(clock)),
         on_failure_(std::move(on_failure)),
@@ -45,7 +45,7 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
     closings_.push_back({deadline, force, std::move(done)});
     plan(world_.now());
   }
-  void look_again() { plan(world_.now() + costs_.wake); }
+  void look_again() { plan(world_.now() + kRingToTurn); }
   void kill() {
     dead_ = true;
     posts_.clear();
@@ -73,7 +73,7 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
   Nanos now() override { return clock_(); }
   void ring(LaneId lane, Member member) {
     if (const auto peer = segment_->lanes_[lane][member].lock()) {
-      peer->plan(world_.now() + costs_.wake);
+      peer->plan(world_.now() + kRingToTurn);
     }
   }
 
@@ -96,20 +96,20 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
     for (const Status& why : std::exchange(failures_, {})) core_.fail(why, params_.self);
     bool more = core_.progress(true);
     const Nanos at = now();
-    if (!core_.idle() && at - looked_ >= kTick) watch(at);
+    if (!core_.idle() && at - looked_ >= kHostTick) watch(at);
     deliver();
     serve_closing(at);
-    free_at_ = world_.now() + costs_.turn +
-               static_cast<Nanos>(static_cast<double>(std::exchange(read_, 0)) * 1e9 / costs_.rate);
+    free_at_ = world_.now() + kHostTurn +
+               static_cast<Nanos>(static_cast<double>(std::exchange(read_, 0)) * 1e9 / kCopyRate);
     more = more || !posts_.empty() || !failures_.empty();
     if (!more && !core_.idle()) more = !core_.arm(HostWaiter::kThread);
     if (more) return plan(free_at_);
-    if (!core_.idle()) plan(world_.now() + kTick);
-    for (const Closing& c : closings_) plan(world_.now() + std::max(kTick, c.deadline - at));
+    if (!core_.idle()) plan(world_.now() + kHostTick);
+    for (const Closing& c : closings_) plan(world_.now() + std::max(kHostTick, c.deadline - at));
   }
 
   void watch(Nanos at) {
-    const Nanos gap = std::min(at - looked_, 2 * kTick);
+    const Nanos gap = std::min(at - looked_, 2 * kHostTick);
     looked_ = at;
     std::vector<Member> unresponsive;
     const std::vector<Member> awaited = core_.awaited();
@@ -140,14 +140,8 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
 
   void serve_closing(Nanos at) {
     if (closings_.empty()) return;
-    const bool force = closings_.front().force;
-    if (!core_.idle() && !force && at < closings_.front().deadline) return;
-    if (!core_.idle() && closing_outcome_.ok()) {
-      const LeftInFlight left = left_in_flight(params_.self, core_.in_flight(), force);
-      closing_outcome_ = left.here.with_context(core_.oldest_text());
-      core_.fail(left.for_others, params_.self);
-    }
-    if (!core_.idle()) return;
+    const Closing& first = closings_.front();
+    if (!core_.may_leave(first.force, at >= first.deadline, closing_outcome_)) return;
     deliver();
     core_.leave();
     for (Closing& c : std::exchange(closings_, {})) c.done(closing_outcome_);
@@ -156,7 +150,6 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
   const HostParams params_;
   const Nanos liveness_limit_;
   Surroundings& world_;
-  const HostCosts costs_;
   const std::shared_ptr<SimSegment> segment_;
   const std::function<Nanos()> clock_;
   const std::function<void(const Status&)> on_failure_;
@@ -179,7 +172,7 @@ SimSegment::SimSegment(std::vector<uint32_t> ranks)
   for (const LaneId lane : kBothLanes) lanes_[lane].resize(ranks_.size());
 }
 
-SimHostGroup::SimHostGroup(const GroupSpec& spec, Surroundings& world, const HostCosts& costs,
+SimHostGroup::SimHostGroup(const GroupSpec& spec, Surroundings& world,
                            const std::shared_ptr<SimSegment>& segment)
     : GroupBase(spec) {
   fixed_.path = "shared memory";
@@ -191,12 +184,9 @@ SimHostGroup::SimHostGroup(const GroupSpec& spec, Surroundings& world, const Hos
     params.size = size_;
     params.lane = static_cast<uint8_t>(lane);
     params.fold = fold_order(config_.fold);
-    lanes_[lane] = std::make_shared<SimHostLane>(params, config_.liveness_limit, world, costs,
-                                                 segment, spec.clock, *counters_[lane],
-                                                 [state = state_](const Status& why) {
-                                                   std::lock_guard<std::mutex> lock(state->mutex);
-                                                   if (state->failure.ok()) state->failure = why;
-                                                 });
+    lanes_[lane] = std::make_shared<SimHostLane>(
+        params, config_.liveness_limit, world, segment, spec.clock, *counters_[lane],
+        [state = state_](const Status& why) { state->note_failure(why); });
     segment->lanes_[lane][rank_] = lanes_[lane];
   }
 }

@@ -29,12 +29,6 @@ class Surroundings {
   virtual const PeerProcess& memory() const = 0;
 };
 
-struct HostCosts {
-  Nanos wake = 20 * kMicro;  // from a ring to the turn
-  Nanos turn = 1 * kMicro;
-  double rate = 6e9;  // bytes per second that a rank copies from another's memory
-};
-
 class SimHostLane;
 
 // The control block of a group, and its lanes by member.
@@ -57,7 +51,7 @@ class SimSegment {
 class SimHostGroup final : public GroupBase {
  public:
   // `world` outlives the group; spec.clock is set.
-  SimHostGroup(const GroupSpec& spec, Surroundings& world, const HostCosts& costs,
+  SimHostGroup(const GroupSpec& spec, Surroundings& world,
                const std::shared_ptr<SimSegment>& segment);
   ~SimHostGroup() override;
 

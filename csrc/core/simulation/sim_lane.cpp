@@ -70,12 +70,10 @@ bool SimLane::on_turn() {
     batch_.push_back(std::move(commands_.front().command));
     commands_.pop_front();
   }
-  const uint64_t datagrams = endpoint_.datagrams_taken(), bytes = endpoint_.bytes_taken();
+  const uint64_t datagrams = endpoint_.datagrams_taken();
   const bool again = loop_.turn(batch_, clock_.at(now));
-  turns_++;
   const double received =
-      static_cast<double>(endpoint_.datagrams_taken() - datagrams) * costs_.per_datagram +
-      static_cast<double>(endpoint_.bytes_taken() - bytes) * costs_.per_byte;
+      static_cast<double>(endpoint_.datagrams_taken() - datagrams) * costs_.per_datagram;
   free_at_ = now + costs_.turn + static_cast<Nanos>(received);
   if (ended_) return true;  // by what it did
   if (again) {

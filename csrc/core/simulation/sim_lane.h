@@ -23,8 +23,7 @@ namespace mcast::sim {
 struct LaneCosts {
   Nanos wake = 20 * kMicro;  // from what wakes a sleeping thread to its turn
   Nanos turn = 2 * kMicro;   // of a thread, for one turn
-  double per_datagram = 0;   // received, and
-  double per_byte = 0;       // of theirs
+  double per_datagram = 0;   // received
   Nanos command = 0;         // most between another thread's command and its arrival
 };
 
@@ -53,10 +52,8 @@ class SimLane final : public LaneDriver {
   // down), or it is killed, and nothing of it runs any more.
   void end();
   void kill();
-  bool ended() const { return ended_; }
 
-  // Turns; most of them in a row that found nothing to do although its deadline had passed.
-  uint64_t turns() const { return turns_; }
+  // Most turns in a row that found nothing to do although its deadline had passed.
   uint64_t most_spins() const { return most_spins_; }
 
  private:
@@ -80,7 +77,7 @@ class SimLane final : public LaneDriver {
   Nanos due_ = kNever;                  // the next turn
   Nanos free_at_ = 0, deaf_until_ = 0;  // end of the last turn; of a pause that nothing ends
   bool paused_ = false, ended_ = false;
-  uint64_t turns_ = 0, spins_ = 0, most_spins_ = 0;
+  uint64_t spins_ = 0, most_spins_ = 0;
 };
 
 }  // namespace mcast::sim

@@ -115,9 +115,7 @@ void World::on_turn(uint32_t what) {
 void World::pause(uint32_t rank, bool paused) {
   if (ranks_[rank].killed) return;
   ranks_[rank].paused = paused;
-  for (const auto& lanes : ranks_[rank].lanes) {
-    for (const LaneId id : kBothLanes) lanes[id]->pause(paused);
-  }
+  for (const size_t number : endpoints(rank)) lanes_[number].lane->pause(paused);
   aggregators_.pause_rank(rank, paused);
   if (!paused) look_again(rank);
 }
@@ -125,14 +123,9 @@ void World::pause(uint32_t rank, bool paused) {
 void World::kill(uint32_t rank) {
   if (std::exchange(ranks_[rank].killed, true)) return;
   aggregators_.kill_rank(rank);
-  for (uint32_t number = 0; number < lanes_.size(); number++) {
-    for (const auto& lanes : ranks_[rank].lanes) {
-      for (const LaneId id : kBothLanes) {
-        if (lanes_[number].lane != lanes[id].get() || lanes[id]->ended()) continue;
-        lanes[id]->kill();
-        network_.kill(number);
-      }
-    }
+  for (const size_t number : endpoints(rank)) {
+    lanes_[number].lane->kill();
+    network_.kill(number);
   }
   for (GroupId g = 0; g < groups_.size(); g++) {
     for (GroupMember& member : groups_[g].members) {
@@ -149,9 +142,7 @@ void World::jump(uint32_t rank, Nanos by) {
 }
 
 void World::look_again(uint32_t rank) {
-  for (const auto& lanes : ranks_[rank].lanes) {
-    for (const LaneId id : kBothLanes) lanes[id]->look_again();
-  }
+  for (const size_t number : endpoints(rank)) lanes_[number].lane->look_again();
   aggregators_.look_again(rank);
   for (const Members& group : groups_) {
     for (const GroupMember& member : group.members) {
@@ -163,11 +154,8 @@ void World::look_again(uint32_t rank) {
 // ---- accounts ----
 
 uint64_t World::trace_hash() const {
-  return mix64(turns_trace_.value() ^
-               mix64(const_cast<SimNetwork&>(network_).fabric().trace().value()));
+  return mix64(turns_trace_.value() ^ mix64(network_.fabric().trace().value()));
 }
-
-uint64_t World::turns() const { return turns_trace_.steps(); }
 
 uint64_t World::most_spins() const {
   uint64_t most = 0;

@@ -45,7 +45,6 @@ struct WorldSpec {
   Config config;   // settings of all ranks
   LaneCosts costs;
   std::function<LaneCosts(uint32_t rank)> costs_of;  // null: `costs` for all
-  HostCosts memory;
   // Of large worlds: ranks keep ledgers instead of memory (content.h, contributions.h). Reductions
   // have memory where ranks of a host fold first, and where Contributions::serve() says no.
   bool ledgers = false;
@@ -88,6 +87,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
   uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
   Nanos now() const override { return network_.now(); }
   SimNetwork& network() { return network_; }
+  const SimNetwork& network() const { return network_; }
   Aggregators& aggregators() { return aggregators_; }
   // `number`: 0, or of a subgroup's multicast lane.
   SimLane& lane(uint32_t rank, LaneId id, uint32_t number = 0) {
@@ -146,11 +146,9 @@ class World final : private SimNetwork::Listener, private Surroundings {
   bool killed(uint32_t rank) const override { return ranks_[rank].killed; }
   bool paused(uint32_t rank) const override { return ranks_[rank].paused; }
   void jump(uint32_t rank, Nanos by);
-  const SimClock& clock(uint32_t rank) const { return ranks_[rank].clock; }
 
   // Of everything that happened: equal for equal runs of one build.
   uint64_t trace_hash() const;
-  uint64_t turns() const;
   uint64_t most_spins() const;
   // Books what is allocated for a rank; outlives the world. Null: nobody.
   void set_meter(HeapMeter* meter) { meter_ = meter; }

@@ -15,9 +15,6 @@ namespace mcast::sim {
 
 namespace {
 
-constexpr size_t kBatchBytes = 64u << 10;    // as the engine's
-constexpr Nanos kFirstRoster = 2 * kSecond;  // likewise: for aggregators, before a group is made
-
 // As Bootstrap::network_reason() and what it says of one host.
 bool shares_memory(const Config& c) { return c.shared_memory != "off"; }
 bool may_leave_network(const Config& c) {
@@ -126,7 +123,7 @@ void World::open_on_host(GroupId g) {
   Surroundings& here = *this;
   for (Member m = 0; m < size(g); m++) {
     GroupMember& member = groups_[g].members[m];
-    auto group = std::make_shared<SimHostGroup>(spec_of(g, m), here, spec_.memory, segment);
+    auto group = std::make_shared<SimHostGroup>(spec_of(g, m), here, segment);
     member.on_host = group.get();
     member.group = std::move(group);
     at(now() + delay(rng_, spec_.costs.command), [this, g, m] { settle(g, m, {}); });
@@ -146,7 +143,7 @@ void World::open(GroupId g, Member m, const Roster& roster) {
       return !killed(rank(g, from)) && memory_.read(address, to, length).ok();
     };
   }
-  Agreement agreement = agreement_of(roster, m, how.config, kBatchBytes, how.link_sharers);
+  Agreement agreement = agreement_of(roster, m, how.config, how.link_sharers);
   const bool stations = takes_stations(how.config, how.whole.has_value(), agreement.hosts);
   if (stations) {
     parts.registrar = &aggregators_.registrar_of(member.rank, host_of(member.rank),

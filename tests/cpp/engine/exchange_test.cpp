@@ -114,7 +114,7 @@ TEST(Exchange, AllSeeThePlacesOfAll) {
   for (Member rank = 0; rank < 20; rank++) {
     const auto roster = run(store, spec_of(rank, 20), record_of(rank));
     ASSERT_TRUE(roster.ok()) << roster.status().to_string();
-    const Agreement a = agreement_of(*roster, rank, Config{}, 65536);
+    const Agreement a = agreement_of(*roster, rank, Config{});
     EXPECT_EQ(a.hosts, 3u);
     EXPECT_TRUE(roster->shared);
     EXPECT_EQ(roster->salt, "|10.1.0.1|29500");

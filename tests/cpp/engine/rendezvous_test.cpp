@@ -39,7 +39,7 @@ Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
   if (!roster.ok()) return roster.status();
   roster = Roster::decode(roster->encode());
   if (!roster.ok()) return roster.status();
-  return agreement_of(*roster, self, config, 65536);
+  return agreement_of(*roster, self, config);
 }
 
 void expect_refused(std::vector<RankRecord> records, Code code,

@@ -176,7 +176,7 @@ TEST(Experiments, EqualOnesGiveEqualReports) {
     EXPECT_EQ(first, report_json(spec_of(text), outcome_of(text), {}));
     const std::string other = std::string(text) + " seed=9";
     EXPECT_NE(first, report_json(spec_of(other), outcome_of(other), {}));
-    for (const char* key : {"\"schema\":1", "\"trace_hash\":\"", "\"per_rank\":[", "\"hottest\":{",
+    for (const char* key : {"\"schema\":2", "\"trace_hash\":\"", "\"per_rank\":[", "\"hottest\":{",
                             "\"host-leaf up\":{", "\"timeline\":{", "\"framing\":{"}) {
       EXPECT_THAT(first, HasSubstr(key));
     }

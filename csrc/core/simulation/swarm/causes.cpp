@@ -7,14 +7,14 @@
 #include <cmath>
 #include <vector>
 
+#include "transport/sim/flow_options.h"
+
 namespace mcast::sim {
 
 namespace {
 
-constexpr Nanos kStreamTimer = 200 * kMilli;  // FlowOptions::timeout
-constexpr double kSegment = 1448;             // FlowOptions::segment
-constexpr double kStreamWindow = 4 << 20;     // FlowOptions::window
-constexpr Nanos kApart = 2 * kSecond;         // silences that are further apart are two
+constexpr FlowOptions kStreams;        // as worlds of plans have them
+constexpr Nanos kApart = 2 * kSecond;  // silences that are further apart are two
 
 struct Silence {
   Nanos from = 0, to = 0;
@@ -74,7 +74,8 @@ bool data_hides_words(const Plan& plan, Nanos patience) {
   for (const PlannedOp& op : plan.ops) {
     bytes += streamed(op, static_cast<double>(plan.groups[op.group].ranks.size()));
   }
-  double held = std::min(2 * bytes, static_cast<double>(w.budget) / 2 + kStreamWindow);
+  double held =
+      std::min(2 * bytes, static_cast<double>(w.budget) / 2 + static_cast<double>(kStreams.window));
   if (w.queue != 0) held = std::min(held, static_cast<double>(w.queue));
   return 2 * held / w.rate * 1e9 > static_cast<double>(patience);
 }
@@ -108,7 +109,8 @@ Nanos timers_of_losses(const Plan& plan, double bytes) {
     const double doubled = 1 / std::max(0.1, 1 - 2 * lost);
     worst = std::max(worst, runs / 2 * again * doubled);
   }
-  return static_cast<Nanos>(bytes / kSegment * worst * static_cast<double>(kStreamTimer));
+  return static_cast<Nanos>(bytes / static_cast<double>(kStreams.segment) * worst *
+                            static_cast<double>(kStreams.timeout));
 }
 
 void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>& silences) {
@@ -121,7 +123,9 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
     }
   };
   const bool heals = fault.length != kNever;
-  const auto cut_off = [&] { silent(heals ? 2 * fault.length + 2 * kStreamTimer : kNever, heals); };
+  const auto cut_off = [&] {
+    silent(heals ? 2 * fault.length + 2 * kStreams.timeout : kNever, heals);
+  };
   switch (fault.what) {
     case FaultKind::kPause:
       return silent(fault.length, heals);
@@ -156,10 +160,8 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
 }
 
 double bytes_of(const PlannedOp& op, double members) {
-  const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
-  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
   // What a link carries, and repairs over streams for all from one.
-  return (each ? block * members : block) * members + 4096 * members;
+  return streamed(op, members) * members + 4096 * members;
 }
 
 // What may have to run out besides, by a clock of the usual rate: cutoffs and requests; probes that
@@ -197,7 +199,7 @@ void note_work(const Plan& plan, Causes& causes) {
   for (const PlannedGroup& group : plan.groups) causes.last = std::max(causes.last, group.at);
   for (const PlannedRank& rank : plan.special) slow = std::max(slow, rank.slow);
   for (const PlannedFault& fault : plan.faults) {
-    causes.last = std::max(causes.last, fault.end() == kNever ? fault.at : fault.end());
+    causes.last = std::max(causes.last, fault.last_change());
   }
   const double packets = bytes / static_cast<double>(plan.world.datagram);
   const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow) +
@@ -215,9 +217,8 @@ void note_work(const Plan& plan, Causes& causes) {
 // be over before that.
 bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
   if (causes.nobody_is_lost()) return false;
-  const double found_out = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
   return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
-    return static_cast<double>(op.timeout) / causes.fastest < found_out;
+    return static_cast<double>(op.timeout) / causes.fastest < causes.found_out();
   });
 }
 

@@ -36,6 +36,10 @@ struct Causes {
   }
   // Only what ranks did may fail operations, and nobody is lost.
   bool nobody_is_lost() const { return culprits.empty() && !vague; }
+  // Within how many ns everybody knows who is lost: when they have been silent for the limit of the
+  // slowest clock, and have been asked after for 3 s more. Twice the limit: one who closed in order
+  // is waited for as long again.
+  double found_out() const { return static_cast<double>(2 * limit + 3 * kSecond) / slowest; }
 };
 
 Causes causes_of(const Plan& plan);

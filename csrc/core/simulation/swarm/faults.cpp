@@ -53,7 +53,7 @@ void Faults::start(size_t index) {
     case FaultKind::kMute:
       return flap(index, true);
     case FaultKind::kReset:
-      return reset(fault, fault.peer, fault.much);
+      return reset(fault, fault.much);
     case FaultKind::kJump:
       if (!world_.killed(fault.rank)) world_.jump(fault.rank, fault.much);
       return;
@@ -111,28 +111,29 @@ void Faults::mute(const PlannedFault& fault, bool on) {
 }
 
 // Those between ranks of one host too: they are connections like others.
-void Faults::cut(size_t index, bool on) {
-  if (on ? !cutting_.insert(index).second : cutting_.erase(index) == 0) return;
-  const PlannedFault& fault = plan_.faults[index];
+template <typename Act>
+void Faults::each_stream(const PlannedFault& fault, Act act) {
   for (uint32_t peer = 0; peer < plan_.ranks(); peer++) {
     if (peer == fault.rank || (fault.peer != kNoMember && peer != fault.peer)) continue;
     const std::vector<size_t> from = world_.endpoints(fault.rank), to = world_.endpoints(peer);
     for (size_t i = 0; i < from.size(); i++) {
-      if (fault.lane != kNoMember && fault.lane != lane_of_endpoint(i)) continue;
-      int& times = cuts_[std::minmax(from[i], to[i])];
-      const bool before = times > 0;
-      times += on ? 1 : -1;
-      if (before != (times > 0)) world_.network().cut_streams(from[i], to[i], on);
+      if (fault.lane == kNoMember || fault.lane == lane_of_endpoint(i)) act(from[i], to[i]);
     }
   }
 }
 
-void Faults::reset(const PlannedFault& fault, uint32_t peer, Nanos later) {
-  const std::vector<size_t> from = world_.endpoints(fault.rank), to = world_.endpoints(peer);
-  for (size_t i = 0; i < from.size(); i++) {
-    if (fault.lane != kNoMember && fault.lane != lane_of_endpoint(i)) continue;
-    world_.network().reset(from[i], to[i], later);
-  }
+void Faults::cut(size_t index, bool on) {
+  if (on ? !cutting_.insert(index).second : cutting_.erase(index) == 0) return;
+  each_stream(plan_.faults[index], [&](size_t from, size_t to) {
+    int& times = cuts_[std::minmax(from, to)];
+    const bool before = times > 0;
+    times += on ? 1 : -1;
+    if (before != (times > 0)) world_.network().cut_streams(from, to, on);
+  });
+}
+
+void Faults::reset(const PlannedFault& fault, Nanos later) {
+  each_stream(fault, [&](size_t from, size_t to) { world_.network().reset(from, to, later); });
 }
 
 // TCP breaks a connection over which nothing has come through for the liveness limit, also an idle
@@ -143,10 +144,7 @@ void Faults::give_up(size_t index) {
   if (fault.every > 0 || fault.length <= limit) return;
   world_.at(world_.now() + limit, [this, index, &fault] {
     if (std::find(active_.begin(), active_.end(), index) == active_.end()) return;
-    for (uint32_t peer = 0; peer < plan_.ranks(); peer++) {
-      if (peer == fault.rank || (fault.peer != kNoMember && peer != fault.peer)) continue;
-      reset(fault, peer, 0);
-    }
+    reset(fault, 0);
   });
 }
 

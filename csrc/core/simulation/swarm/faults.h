@@ -42,8 +42,11 @@ class Faults {
   void pause(uint32_t rank, int change);
   void isolate(uint32_t rank, int change);
   void mute(const PlannedFault& fault, bool on);
+  // Calls `act` with the two endpoints of each stream that the fault is about.
+  template <typename Act>
+  void each_stream(const PlannedFault& fault, Act act);
   void cut(size_t fault, bool on);
-  void reset(const PlannedFault& fault, uint32_t peer, Nanos later);
+  void reset(const PlannedFault& fault, Nanos later);
   void give_up(size_t fault);
   void delay_links();
   void flap(size_t fault, bool on);

@@ -144,6 +144,7 @@ std::string reason_of(const std::string& message) {
   return limit == std::string::npos ? message : message.substr(limit + 3);
 }
 
+// Where something may fail at all.
 bool explained(const Case& c, Code code) {
   const Causes& causes = c.causes;
   switch (code) {
@@ -154,28 +155,21 @@ bool explained(const Case& c, Code code) {
     case Code::kMismatch:
       return causes.mismatches;
     case Code::kAborted:
-      return causes.aborts;
+      // A group over dead ranks is not made, or given up: that is the runner's own word.
+      return causes.aborts || !causes.nobody_is_lost();
     case Code::kClosed:
-      return causes.closes;
+      return true;  // groups that leave early may leave ranks behind that still learn of a failure
     default:
       return false;
   }
 }
 
-// A group over dead ranks is not made, or given up: `kAborted` then is the runner's own word.
-// Groups that leave early may leave ranks behind that are still told of a failure.
-bool makes_groups_over_the_dead(const Case& c) {
-  return !c.causes.culprits.empty() || c.causes.vague;
-}
-
 void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status) {
   const Causes& causes = c.causes;
   if (causes.harmless()) return c.broken("blame", where + "failed: " + status.to_string());
-  const bool given_up = status.code() == Code::kAborted && makes_groups_over_the_dead(c);
-  const bool left = status.code() == Code::kClosed && !causes.harmless();
   // World::part_made(): what became of its ranks is told where the part is.
   if (status.code() == Code::kUnavailable && has_parts(c.plan)) return;
-  if (!explained(c, status.code()) && !given_up && !left) {
+  if (!explained(c, status.code())) {
     return c.broken("blame", where + "unexplained: " + status.to_string());
   }
   // Who it is: only where those who are lost say nothing any more, and nothing else is to blame.
@@ -226,7 +220,7 @@ void lanes_by_themselves(const Case& c) {
     }
     for (const PlannedFault& fault : c.plan.faults) {
       if (fault.lane != kNoMember && fault.lane != lane) continue;
-      from = std::max(from, fault.end() == kNever ? fault.at : fault.end());
+      from = std::max(from, fault.last_change());
     }
     if (from == kNever || call.done <= from + causes.work_of[lane]) continue;
     return c.broken("time", c.name(call) + "ended after " + ms(call.done) + ", expected within " +
@@ -235,9 +229,8 @@ void lanes_by_themselves(const Case& c) {
 }
 
 // Everything ends: if nothing fails, in time for its bytes; else when those who are lost have been
-// silent for the liveness limit of the slowest clock, have been asked after for 3 s more, and a
-// group that cannot be made has been given up. Twice the limit: one who closed in order is waited
-// for as long again. Silent about calls that have a limit of their own, half an hour if none.
+// found out, and a group that cannot be made has been given up. Silent about calls that have a
+// limit of their own, half an hour if none.
 void bounded_time(const Case& c) {
   const Causes& causes = c.causes;
   if (c.run.busy) return c.broken("time", "more than all events after " + ms(c.run.over_at));
@@ -254,9 +247,8 @@ void bounded_time(const Case& c) {
   if (!c.run.over) return c.broken("time", "not over, and no call is missing");
   Nanos most = causes.last + causes.work;
   if (!causes.harmless()) {
-    const auto patience = static_cast<double>(2 * causes.limit + 3 * kSecond) / causes.slowest;
-    most += static_cast<Nanos>(patience);
-    if (makes_groups_over_the_dead(c)) most += 300 * kSecond;
+    most += static_cast<Nanos>(causes.found_out());
+    if (!causes.nobody_is_lost()) most += kMakeLimit;
   }
   if (causes.timeouts || causes.vague) return;
   if (c.run.over_at > most) {

@@ -116,6 +116,8 @@ struct PlannedFault {
   Nanos much = 0, every = 0;
 
   Nanos end() const { return length > kNever - at ? kNever : at + length; }
+  // When it ends; of one that does not, when it begins.
+  Nanos last_change() const { return end() == kNever ? at : end(); }
 };
 
 struct Plan {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "collective/plan.h"
+#include "collective/repair.h"
 #include "simulation/swarm/faults.h"
 
 namespace mcast::sim {
@@ -16,12 +17,10 @@ namespace mcast::sim {
 namespace {
 
 constexpr Nanos kRunLimit = 1200 * kSecond;   // until all calls are over
-constexpr uint64_t kMostEvents = 50'000'000;  // a plan needs some 100,000; the same
-constexpr Nanos kMakeLimit = 300 * kSecond;   // until a group is given up that is not made
+constexpr uint64_t kMostEvents = 50'000'000;  // the same; a plan needs some 100,000
 constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: then all timers have run out
 constexpr Nanos kEarlyLinger = 6000 * kSecond;  // of who leaves early: until all is confirmed
 constexpr Nanos kStillLimit = 900 * kSecond;    // until nothing is left to happen
-constexpr uint64_t kRequestBytes = 256 << 10;   // chunks that a Fetch asks for
 
 WorldSpec spec_of(const Plan& plan) {
   const PlannedWorld& w = plan.world;
@@ -337,7 +336,7 @@ void PlanRun::close(size_t g, Member m, Nanos limit) {
 }
 
 uint64_t PlanRun::sent() const {
-  const SimNetwork::Totals& totals = const_cast<World&>(world_).network().totals();
+  const SimNetwork::Totals& totals = world_.network().totals();
   return totals.datagrams_sent + totals.frames;
 }
 
@@ -401,11 +400,7 @@ void PlanRun::note_group(size_t g) {
     end.ready.push_back(running.members[m].ready);
     end.making.push_back(world_.making(running.id, m));
     const GroupCore* const core = world_.core(running.id, m, LaneId::kMulticast);
-    const GroupCore* const other = world_.core(running.id, m, LaneId::kReduce);
     end.multicast = end.multicast && core != nullptr && core->path() == Path::kMulticast;
-    end.failure.push_back(core != nullptr && core->failed()     ? core->failure().message()
-                          : other != nullptr && other->failed() ? other->failure().message()
-                                                                : "");
   }
   if (running.agreed) note_plans(g, *running.agreed);
 }
@@ -413,7 +408,7 @@ void PlanRun::note_group(size_t g) {
 // What the group's operations have sent, and may have sent to who took nothing.
 void PlanRun::note_plans(size_t g, const Agreed& agreed) {
   GroupEnd& end = end_.groups[g];
-  end.request = std::max<uint64_t>(1, kRequestBytes / agreed.chunk);
+  end.request = std::max<uint64_t>(1, kMostAsked / agreed.chunk);
   for (const PlannedOp& op : plan_.ops) {
     if (op.group != g) continue;
     wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
@@ -469,10 +464,7 @@ RunEnd PlanRun::run() {
   }
   end_.happened = faults_.happened();
   end_.hash = world_.trace_hash();
-  end_.events = world_.network().events();
-  end_.turns = world_.turns();
   end_.spins = world_.most_spins();
-  end_.time = world_.now();
   ended_ = true;
   return std::move(end_);
 }

@@ -13,6 +13,8 @@
 
 namespace mcast::sim {
 
+inline constexpr Nanos kMakeLimit = 300 * kSecond;  // until a group is given up that is not made
+
 // Of one call at one member.
 struct CallEnd {
   uint32_t op = 0;  // in the plan
@@ -29,7 +31,6 @@ struct CallEnd {
 struct GroupEnd {
   std::vector<Status> making;                      // by member: what became of its making
   std::vector<bool> ready;                         // who knows that
-  std::vector<std::string> failure;                // by member, before the end; "" where it stands
   std::array<uint64_t, kCounterCount> counters{};  // of all members, before the groups are closed
   bool multicast = false;                          // the path of all of them
   bool parts = false;                              // it has rails, host groups or subgroups
@@ -40,13 +41,13 @@ struct GroupEnd {
 };
 
 struct RunEnd {
-  uint64_t hash = 0, events = 0, turns = 0, spins = 0;
+  uint64_t hash = 0, spins = 0;
   // All calls of ranks that live have ended; if not, whether anything was left to happen.
   bool over = false, stuck = false;
   bool busy = false;    // it was given up after far too many events: nothing below is known
   bool closed = false;  // so have all closes
   bool still = false;   // and then nothing was left to happen, in bounded time
-  Nanos over_at = 0, time = 0;
+  Nanos over_at = 0;
   uint64_t sent_idle = 0;     // datagrams and frames, 10 s after the last end, with all groups open
   uint64_t sent_closed = 0;   // the same after the last close
   uint64_t data_packets = 0;  // that hosts have sent

@@ -82,7 +82,7 @@ class Fabric {
   }
   // Is told what crosses each link, and when; null: nobody.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
-  TraceHash& trace() { return trace_; }
+  const TraceHash& trace() const { return trace_; }
   // Nothing is queued or under way.
   bool idle() const { return hops_.used() == 0 && queued_ == 0; }
 

@@ -38,7 +38,8 @@ class Flows final : public Streams {
   void cut(EndpointId a, EndpointId b) override;
   void close(EndpointId from, EndpointId to) override;
   void hold(EndpointId endpoint, bool held) override;
-  void hold_pair(EndpointId a, EndpointId b, bool held) override;
+  // As hold(), for what goes between these two; on and off as often as one likes.
+  void hold_pair(EndpointId a, EndpointId b, bool held);
   void drop(EndpointId endpoint) override;
   void on_event(EventKind kind, uint32_t index) override;
   void on_train(const TrainRef& train, uint64_t mask) override;

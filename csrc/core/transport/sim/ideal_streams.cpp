@@ -62,19 +62,6 @@ void IdealStreams::hold(EndpointId endpoint, bool held) {
   for (Entry& entry : entries) arrive(std::move(entry));
 }
 
-void IdealStreams::hold_pair(EndpointId a, EndpointId b, bool held) {
-  const std::pair<EndpointId, EndpointId> pair = std::minmax(a, b);
-  if (held) {
-    held_pairs_.try_emplace(pair);
-    return;
-  }
-  const auto at = held_pairs_.find(pair);
-  if (at == held_pairs_.end()) return;
-  std::vector<Entry> entries = std::move(at->second);
-  held_pairs_.erase(at);
-  for (Entry& entry : entries) arrive(std::move(entry));
-}
-
 void IdealStreams::on_event(EventKind, uint32_t index) {
   Entry entry = std::move(entries_[index]);
   entries_.give(index);
@@ -87,9 +74,6 @@ void IdealStreams::on_event(EventKind, uint32_t index) {
     to->second.push_back(std::move(entry));
   } else if (const auto from = held_.find(entry.from); from != held_.end()) {
     from->second.push_back(std::move(entry));
-  } else if (const auto pair = held_pairs_.find(std::minmax(entry.from, entry.to));
-             pair != held_pairs_.end()) {
-    pair->second.push_back(std::move(entry));
   } else {
     arrive(std::move(entry));
   }

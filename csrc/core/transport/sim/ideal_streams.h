@@ -3,10 +3,10 @@
 // has not left by it is queued. They do not use the fabric's links. Threads: one.
 #pragma once
 
-#include <algorithm>
-#include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/rng.h"
 #include "transport/sim/numbered.h"
@@ -31,7 +31,6 @@ class IdealStreams final : public Streams {
   void cut(EndpointId a, EndpointId b) override;
   void close(EndpointId from, EndpointId to) override;
   void hold(EndpointId endpoint, bool held) override;
-  void hold_pair(EndpointId a, EndpointId b, bool held) override;
   void drop(EndpointId endpoint) override { dead_.insert(endpoint); }
 
   void on_event(EventKind kind, uint32_t index) override;
@@ -61,7 +60,6 @@ class IdealStreams final : public Streams {
   std::set<std::pair<EndpointId, EndpointId>> cut_;
   std::set<EndpointId> dead_;
   std::unordered_map<EndpointId, std::vector<Entry>> held_;  // by endpoint that is held
-  std::map<std::pair<EndpointId, EndpointId>, std::vector<Entry>> held_pairs_;
 };
 
 }  // namespace mcast::sim

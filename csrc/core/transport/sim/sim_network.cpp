@@ -437,6 +437,11 @@ void SimNetwork::heal(size_t endpoint) {
   streams_->hold(static_cast<sim::EndpointId>(endpoint), false);
 }
 
+void SimNetwork::cut_streams(size_t a, size_t b, bool cut) {
+  static_cast<sim::Flows&>(*streams_).hold_pair(static_cast<sim::EndpointId>(a),
+                                                static_cast<sim::EndpointId>(b), cut);
+}
+
 void SimNetwork::block_multicast(size_t from, size_t to, bool block) {
   std::erase(multicast_blocks_, std::pair(from, to));
   if (block) multicast_blocks_.emplace_back(from, to);

@@ -96,10 +96,8 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // (their frames were kept, as TCP would) and datagrams of the meantime are lost.
   void isolate(size_t endpoint);
   void heal(size_t endpoint);
-  // The same for streams between these two alone: multicast goes on.
-  void cut_streams(size_t a, size_t b, bool cut) {
-    streams_->hold_pair(static_cast<sim::EndpointId>(a), static_cast<sim::EndpointId>(b), cut);
-  }
+  // Over a fabric: the same for streams between these two alone; multicast goes on.
+  void cut_streams(size_t a, size_t b, bool cut);
   // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody), or does again.
   void block_multicast(size_t from, size_t to, bool block = true);
 
@@ -113,6 +111,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   const Totals& totals() const { return totals_; }
   uint64_t events() const { return events_.handled(); }
   sim::Fabric& fabric() { return fabric_; }
+  const sim::Fabric& fabric() const { return fabric_; }
   const sim::Streams& streams() const { return *streams_; }
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;

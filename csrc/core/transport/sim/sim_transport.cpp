@@ -157,7 +157,6 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
     const ConstBytes datagram = train->packet(packet);
     inbox_bytes_ -= datagram.size();
     bytes += datagram.size();
-    bytes_taken_ += datagram.size();
     datagrams_taken_++;
     count++;
     sink.on_datagram(datagram);

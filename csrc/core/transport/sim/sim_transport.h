@@ -24,9 +24,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   ~SimTransport() override;
 
   size_t index() const { return index_; }
-  // Datagrams that were taken here, and their bytes.
+  // Datagrams that were taken here.
   uint64_t datagrams_taken() const { return datagrams_taken_; }
-  uint64_t bytes_taken() const { return bytes_taken_; }
 
   const char* name() const override { return "sim"; }
   Datagram& datagram() override { return *this; }
@@ -103,7 +102,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool refused_ = false;  // something could not be sent, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
-  uint64_t datagrams_taken_ = 0, bytes_taken_ = 0;
+  uint64_t datagrams_taken_ = 0;
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
   bool said_goodbye_ = false;

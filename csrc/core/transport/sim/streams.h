@@ -46,8 +46,6 @@ class Streams {
   virtual void close(EndpointId from, EndpointId to) = 0;
   // Nothing reaches or leaves this endpoint until it is let go on; nothing is lost either.
   virtual void hold(EndpointId endpoint, bool held) = 0;
-  // The same for what goes between these two; on and off as often as one likes.
-  virtual void hold_pair(EndpointId a, EndpointId b, bool held) = 0;
   // An endpoint died: it neither sends nor receives.
   virtual void drop(EndpointId endpoint) = 0;
 
