@@ -35,6 +35,10 @@ struct Flight {
   bool over = false;  // feeding: the engine is done with it
 };
 
+ipc::Control abort_of(uint32_t group, const std::string& reason) {
+  return control_of(ipc::Abort{group, reason.substr(0, ipc::kMostText)});
+}
+
 }  // namespace
 
 class ClientGroup::Flights final : public ClientEar {
@@ -253,13 +257,13 @@ std::function<void()> ClientGroup::waker() const {
 // The engine says the same of it, to all ranks.
 void ClientGroup::abort(const std::string& reason) {
   if (!here()) return;
-  link_->tell(control_of(ipc::Abort{handle_, reason}));
+  (void)link_->tell(abort_of(handle_, reason));
   flights_->set_failure(
       Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
 }
 
 void ClientGroup::fail_lane(LaneId lane, const Status& why) {
-  if (lane == LaneId::kMulticast) link_->tell(control_of(ipc::Abort{handle_, why.message()}));
+  if (lane == LaneId::kMulticast) (void)link_->tell(abort_of(handle_, why.message()));
 }
 
 void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {

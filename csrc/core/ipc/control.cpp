@@ -77,11 +77,35 @@ bool known(uint16_t type) {
          between(ControlType::kWelcome, ControlType::kStats) || is(ControlType::kLook);
 }
 
-}  // namespace
-
-std::vector<std::byte> bytes_of(const Control& message) {
+size_t length_of(const Control& message) {
   size_t length = kControlHead;
   for (const std::string& part : message.parts) length += 4 + part.size();
+  return length;
+}
+
+}  // namespace
+
+size_t fitting(const Control& message, std::span<const std::string> parts) {
+  size_t length = length_of(message), count = 0;
+  const size_t most = kMostParts - std::min(kMostParts, message.parts.size());
+  while (count < std::min(most, parts.size())) {
+    length += 4 + parts[count].size();
+    if (length > kMostControl) break;
+    count++;
+  }
+  return count;
+}
+
+std::string too_long(const Control& message) {
+  const size_t length = length_of(message), parts = message.parts.size();
+  if (length <= kMostControl && parts <= kMostParts) return "";
+  return "a message of " + std::to_string(length) + " bytes in " + std::to_string(parts) +
+         " parts is too long for the link of an engine and its client (" +
+         std::to_string(kMostControl) + " bytes, " + std::to_string(kMostParts) + " parts)";
+}
+
+std::vector<std::byte> bytes_of(const Control& message) {
+  const size_t length = length_of(message);
   if (length > kMostControl || message.parts.size() > kMostParts) return {};
   wire::Writer out;
   out.put<uint16_t>(static_cast<uint16_t>(message.type));

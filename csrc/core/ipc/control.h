@@ -9,6 +9,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ struct Control {
 
 // Longer ones than kMostControl are refused: empty.
 std::vector<std::byte> bytes_of(const Control& message);
+// How many of `parts`, from the first on, find room in `message` behind the parts that it has.
+size_t fitting(const Control& message, std::span<const std::string> parts);
+// Why bytes_of() refuses it; empty: it does not.
+std::string too_long(const Control& message);
 std::optional<Control> parse_control(ConstBytes packet);
 
 struct Hello {
@@ -103,7 +108,7 @@ struct StoreGet {
 
 struct StoreAnswer {
   Verdict verdict;
-  std::vector<std::string> values;
+  std::vector<std::string> values;  // of the first keys: as many as a message holds, one at least
 };
 
 struct GroupMade {

@@ -24,7 +24,8 @@ class TenantLink {
   void flush();
   bool waiting();  // for room in the ring
 
-  // Best effort: a client that takes no messages is found to be gone by its socket.
+  // Best effort: a client that takes no messages is found to be gone by its socket. In the place of
+  // an answer that is too long for a message goes a Refused that says so.
   void tell(const ipc::Control& message, std::span<const int> descriptors = {});
   LocalSocket::Got receive(Packet& out) { return socket_.receive(out, ipc::kMostControl); }
 

@@ -125,6 +125,31 @@ TEST(IpcControl, TooLongOnesAreNotSent) {
   EXPECT_FALSE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl - 30, 'x')})).empty());
 }
 
+// What fits is sent, one more is not, and the reason is said exactly where it is not.
+TEST(IpcControl, HowManyPartsFit) {
+  const auto check = [](const Control& head, const std::vector<std::string>& parts, size_t fits) {
+    EXPECT_EQ(fitting(head, parts), fits);
+    for (const size_t count : {fits, fits + 1}) {
+      if (count > parts.size()) continue;
+      Control all = head;
+      all.parts.insert(all.parts.end(), parts.begin(),
+                       parts.begin() + static_cast<ptrdiff_t>(count));
+      EXPECT_EQ(bytes_of(all).empty(), count > fits);
+      EXPECT_EQ(too_long(all).empty(), count <= fits);
+    }
+  };
+  const Control head{ControlType::kStoreAnswer, 1, {"1234", ""}};
+  const size_t room = kMostControl - kControlHead - 2 * 4 - 4;
+  check(head, std::vector<std::string>(100, std::string(2048, 'x')), room / 2052);
+  check(head, std::vector<std::string>(5000), 4094);
+  check(head, {std::string(room - 4, 'x'), ""}, 1);
+  check(head, {std::string(room - 3, 'x'), ""}, 0);
+  check(head, {}, 0);
+  const std::string why = too_long(Control{ControlType::kStoreSet, 1, {std::string(70'000, 'x')}});
+  EXPECT_NE(why.find("70020 bytes"), std::string::npos) << why;
+  EXPECT_NE(why.find("65536 bytes"), std::string::npos) << why;
+}
+
 TEST(IpcControl, AnyBytes) {
   for (const uint64_t seed : test::seeds(400)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
