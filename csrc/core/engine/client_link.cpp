@@ -108,10 +108,6 @@ Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path,
 Status ClientLink::greet(Nanos deadline) {
   ipc::Hello hello;
   hello.product = version();
-  hello.pid = static_cast<uint64_t>(::getpid());
-  const char* const local = ::getenv("LOCAL_RANK");
-  hello.local_rank = local != nullptr ? static_cast<uint32_t>(std::max(0, ::atoi(local))) : 0;
-  hello.memory = "slots";
   engine_pid_ = socket_.peer_pid();
   const Status sent = socket_.send(ipc::bytes_of(control_of(hello)), {}, kSendPatience);
   if (!sent.ok()) return sent.with_context("engine of this host");

@@ -68,7 +68,7 @@ void ClientStaging::add_run(const std::byte* there, uint64_t length, ipc::Role r
 // Looked up once more: a tensor that was in the pool a moment ago may be there no more.
 Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
   if (slice.length == 0) {
-    ipc::add_slice(runs_, ipc::Space::kClient, role, 0, 0);
+    ipc::add_slice(runs_, ipc::Space::kNone, role, 0, 0);
     piece = {slice, nullptr, 0};
     return {};
   }

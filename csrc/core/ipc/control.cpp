@@ -144,33 +144,23 @@ std::optional<Control> parse_control(ConstBytes packet) {
 
 Control control_of(const Hello& m) {
   Scalars s;
-  s.add("oldest", m.oldest).add("newest", m.newest).add("product", m.product).add("pid", m.pid);
-  s.add("salt", m.salt).add("local_rank", m.local_rank).add("memory", m.memory);
+  s.add("oldest", m.oldest).add("newest", m.newest).add("product", m.product);
   return {ControlType::kHello, 0, {s.text()}};
 }
 
 bool read(const Control& from, Hello& m) {
   const auto f = scalars(from, 1);
   return f && wire::number(*f, "oldest", m.oldest) && wire::number(*f, "newest", m.newest) &&
-         m.oldest <= m.newest && text_of(*f, "product", m.product) &&
-         wire::number(*f, "pid", m.pid) && wire::number(*f, "salt", m.salt) &&
-         wire::number(*f, "local_rank", m.local_rank) && text_of(*f, "memory", m.memory);
+         m.oldest <= m.newest && text_of(*f, "product", m.product);
 }
 
 Control control_of(const Welcome& m) {
-  Scalars s;
-  s.add("version", m.version).add("product", m.product).add("pid", m.pid).add("memory", m.memory);
-  s.add("arenas", m.arenas).add("operations", m.operations);
-  s.add("silence", m.silence);
-  return {ControlType::kWelcome, 0, {s.text()}};
+  return {ControlType::kWelcome, 0, {Scalars().add("silence", m.silence).text()}};
 }
 
 bool read(const Control& from, Welcome& m) {
   const auto f = scalars(from, 1);
-  return f && wire::number(*f, "version", m.version) && text_of(*f, "product", m.product) &&
-         wire::number(*f, "pid", m.pid) && text_of(*f, "memory", m.memory) &&
-         wire::number(*f, "arenas", m.arenas) && wire::number(*f, "operations", m.operations) &&
-         time_of(*f, "silence", m.silence);
+  return f && time_of(*f, "silence", m.silence);
 }
 
 Control control_of(ControlType type, uint64_t call, const Verdict& m) {

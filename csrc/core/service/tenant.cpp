@@ -246,11 +246,6 @@ std::string Tenant::greet(const ipc::Control& message) {
     return "";
   }
   ipc::Welcome welcome;
-  welcome.product = version();
-  welcome.pid = static_cast<uint64_t>(::getpid());
-  welcome.memory = "map";
-  welcome.arenas = limits_.arenas;
-  welcome.operations = limits_.operations;
   welcome.silence = limits_.silence;
   const int memory = link_->memory().fd();
   greeted_ = true;

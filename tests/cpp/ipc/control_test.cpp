@@ -24,14 +24,10 @@ Control sent(const Control& message) {
 TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   Hello hello, hello_read;
   hello.product = "0.9+abc";
-  hello.pid = 4711;
-  hello.salt = UINT64_MAX;
-  hello.local_rank = 3;
-  hello.memory = "map";
   ASSERT_TRUE(read(sent(control_of(hello)), hello_read));
   EXPECT_EQ(bytes_of(control_of(hello_read)), bytes_of(control_of(hello)));
 
-  Welcome welcome{1, "0.9", 12, "slots", 1u << 31, 4096, 3 * kSecond}, welcome_read;
+  Welcome welcome{3 * kSecond}, welcome_read;
   ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
   EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
 
@@ -95,7 +91,7 @@ TEST(IpcControl, WhatCannotBeIsRefused) {
   EXPECT_TRUE(hello(good + "later=1\n")) << "a later version says more";
   EXPECT_FALSE(hello("oldest=1\n"));
   EXPECT_FALSE(hello(good + "newest=0\n")) << "from 1 to 0";
-  EXPECT_FALSE(hello(good + "pid=-1\n"));
+  EXPECT_FALSE(hello(good + "oldest=-1\n"));
 
   GroupAsk ask;
   EXPECT_FALSE(read(control_of(1, GroupAsk{"g", 4, 4, 0, {}}), ask)) << "rank 4 of 4";
