@@ -113,7 +113,7 @@ Status ClientLink::greet(Nanos deadline) {
   if (!sent.ok()) return sent.with_context("engine of this host");
   Packet packet;
   LocalSocket::Got got = LocalSocket::Got::kNothing;
-  while ((got = socket_.receive(packet, ipc::kMostControl)) == LocalSocket::Got::kNothing) {
+  while ((got = socket_.receive(packet)) == LocalSocket::Got::kNothing) {
     const Nanos left = deadline - monotonic_now();
     if (left <= 0) return lost_status(engine_pid_, "does not answer");
     pollfd ready{socket_.fd(), POLLIN, 0};
@@ -129,12 +129,10 @@ Status ClientLink::greet(Nanos deadline) {
       packet.descriptors.size() != 1) {
     return Status(Code::kMismatch, "engine of this host: its answer to Hello cannot be read");
   }
-  const int fd = packet.descriptors[0].get();
-  packet.descriptors[0].forget();
-  Result<Segment> memory = Segment::adopt(fd, ipc::kLinkBytes, "the engine's link");
+  Result<Segment> memory =
+      Segment::adopt(std::move(packet.descriptors[0]), ipc::kLinkBytes, "the engine's link");
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
-  memory_.close_fd();
   submissions_ = std::make_unique<ipc::RingWriter>(ipc::RingPlace{
       &page().submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
   completions_ = std::make_unique<ipc::RingReader>(ipc::RingPlace{
@@ -210,7 +208,7 @@ bool ClientLink::read_socket() {
 bool ClientLink::hand_on_messages() {
   for (;;) {
     Packet packet;
-    const LocalSocket::Got got = socket_.receive(packet, ipc::kMostControl);
+    const LocalSocket::Got got = socket_.receive(packet);
     if (got != LocalSocket::Got::kPacket) return got == LocalSocket::Got::kNothing;
     auto message = ipc::parse_control(packet.bytes);
     if (!message) {

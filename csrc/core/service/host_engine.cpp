@@ -96,8 +96,7 @@ void HostEngine::refuse(LocalSocket socket, const Status& why) {
 void HostEngine::sweep() {
   std::erase_if(refused_, [now = monotonic_now()](Refused& one) {
     Packet packet;
-    return now >= one.until ||
-           one.socket.receive(packet, ipc::kMostControl) == LocalSocket::Got::kEnd;
+    return now >= one.until || one.socket.receive(packet) == LocalSocket::Got::kEnd;
   });
   const std::lock_guard<std::mutex> held(mutex_);
   places_.remove_if([](const Place& place) { return place.over.load(); });

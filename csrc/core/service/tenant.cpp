@@ -355,9 +355,7 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
   if (arenas_.size() >= kMostArenas) {
     return link_->tell(refusal(call, Status(Code::kResourceExhausted, "too many arenas")));
   }
-  const int fd = file.get();
-  file.forget();
-  Result<Segment> mapped = Segment::adopt(fd, offered.bytes, "an arena");
+  Result<Segment> mapped = Segment::adopt(std::move(file), offered.bytes, "an arena");
   if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));
   ipc::Arena answer{0, offered.bytes};
   {

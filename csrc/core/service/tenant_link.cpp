@@ -66,7 +66,6 @@ void TenantLink::tell(const ipc::Control& message, std::span<const int> descript
     if (message.call != 0) tell(control_of(ipc::ControlType::kRefused, message.call, refused));
     return;
   }
-  const std::lock_guard<std::mutex> held(sending_);
   (void)socket_.send(ipc::bytes_of(message), descriptors, 0);
 }
 
