@@ -142,11 +142,7 @@ Status ClientLink::greet(Nanos deadline) {
 
 void ClientLink::start() {
   beat_.since = monotonic_now();
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] {
-    (void)::pthread_setname_np(::pthread_self(), "mcast-link");
-    run();
-  });
+  thread_ = named_thread("mcast-link", [this] { run(); });
 }
 
 void ClientLink::destroy(ClientLink* link) {
@@ -154,8 +150,7 @@ void ClientLink::destroy(ClientLink* link) {
     delete link;
     return;
   }
-  const SignalsBlocked blocked;
-  std::thread([link] { delete link; }).detach();
+  named_thread("mcast-link-end", [link] { delete link; }).detach();
 }
 
 ClientLink::~ClientLink() {

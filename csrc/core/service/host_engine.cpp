@@ -33,8 +33,7 @@ Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options)
   engine->listener_ = std::move(fd).value();
   const std::string status = engine->options_.path + ".status";
   if (Status opened = engine->status_.open(status, "engine"); !opened.ok()) return opened;
-  const SignalsBlocked blocked;
-  engine->thread_ = std::thread([e = engine.get()] { e->run(); });
+  engine->thread_ = named_thread("mcast-engine", [e = engine.get()] { e->run(); });
   return engine;
 }
 

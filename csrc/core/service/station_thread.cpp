@@ -5,8 +5,6 @@
 // readers never wait for the station nor it for them.
 #include "service/station_thread.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <exception>
 
@@ -34,8 +32,7 @@ StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transp
       where_(station_.where()),
       largest_datagram_(station_.largest_datagram()),
       report_(station_.report(monotonic_now())) {
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] { loop(); });
+  thread_ = named_thread(spec_.name, [this] { loop(); });
 }
 
 StationThread::~StationThread() {
@@ -61,7 +58,6 @@ StationReport StationThread::report() const {
 }
 
 void StationThread::loop() {
-  pthread_setname_np(pthread_self(), spec_.name.substr(0, 15).c_str());
   try {
     while (end_at_.load() == kNever && !station_.ended()) {
       if (!turn()) sleep();

@@ -32,14 +32,6 @@ ipc::Control refusal(uint64_t call, const Status& why) {
   return control_of(ipc::ControlType::kRefused, call, ipc::Verdict::of(why));
 }
 
-std::thread named_thread(const char* name, std::function<void()> work) {
-  const SignalsBlocked blocked;
-  return std::thread([name, work = std::move(work)] {
-    (void)::pthread_setname_np(::pthread_self(), name);
-    work();
-  });
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Tenant>> Tenant::serve(LocalSocket socket, const TenantLimits& limits,
