@@ -64,7 +64,7 @@ class ClientGroup::Flights final : public ClientEar {
         if (to_feed_[lane].empty()) return;
         flight = to_feed_[lane].front();
       }
-      if (!feed(*flight)) return;
+      if (!feed(lane, *flight)) return;
       const std::lock_guard<std::mutex> held(mutex_);
       std::erase(to_feed_[lane], flight);
     }
@@ -104,7 +104,7 @@ class ClientGroup::Flights final : public ClientEar {
 
  private:
   // False: not all of its inputs are there.
-  bool feed(Flight& flight) {
+  bool feed(LaneId lane, Flight& flight) {
     const std::lock_guard<std::mutex> one(flight.feeding);
     const Post& post = flight.post;
     while (!flight.over && flight.next_input < flight.staging->inputs()) {
@@ -113,8 +113,6 @@ class ClientGroup::Flights final : public ClientEar {
       const uint64_t there = flight.staging->copy_in(i, kPiece);
       const bool whole = flight.staging->whole(i);
       if (there > before || whole) {
-        const auto lane =
-            wire::is_reduction(post.descriptor.kind) ? LaneId::kReduce : LaneId::kMulticast;
         const ipc::ReadyRecord ready{lane, handle_, post.sequence, static_cast<uint32_t>(i), there};
         if (!link_->submit(ready).ok()) return true;
       }

@@ -29,8 +29,6 @@ Nanos thread_cpu_time() {
 StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transport)
     : spec_(std::move(spec)),
       station_(spec_, std::move(transport), monotonic_now()),
-      where_(station_.where()),
-      largest_datagram_(station_.largest_datagram()),
       report_(station_.report(monotonic_now())) {
   thread_ = named_thread(spec_.name, [this] { loop(); });
 }
