@@ -44,12 +44,7 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
     reduce.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
   const size_t others = other_contributors(agreed);
-  reduce.segment = contribution_segment(agreed);
-  // A rack's sum fits a frame too.
-  const auto type = static_cast<Element>(d.element);
-  if (!agreed.racks.flat() && accumulator_size(type) > element_size(type)) {
-    reduce.segment = std::min(reduce.segment, kMaxSegment / 2 / 64 * 64);
-  }
+  reduce.segment = reduce_segment(agreed, static_cast<Element>(d.element));
   reduce.lookahead = static_cast<uint32_t>(
       std::clamp<size_t>(agreed.incast / (others * reduce.segment), 2, kMostLookahead));
   reduce.unasked = reduce.share <= std::min(kUnaskedBlock, reduce.segment);
@@ -70,6 +65,12 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
 size_t contribution_segment(const Agreed& agreed) {
   const size_t share = agreed.incast / (2 * other_contributors(agreed));
   return std::clamp<size_t>(share, kMinSegment, kMaxSegment) / 64 * 64;
+}
+
+size_t reduce_segment(const Agreed& agreed, Element element) {
+  const size_t segment = contribution_segment(agreed);
+  const bool wider = accumulator_size(element) > element_size(element);
+  return !agreed.racks.flat() && wider ? std::min(segment, kMaxSegment / 2 / 64 * 64) : segment;
 }
 
 Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t element) {

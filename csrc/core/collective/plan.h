@@ -99,6 +99,8 @@ inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
 // Bytes of a segment of any reduction.
 size_t contribution_segment(const Agreed& agreed);
+// Of a reduction of these elements, where a rack's sum must fit a frame too.
+size_t reduce_segment(const Agreed& agreed, Element element);
 // Segments that a contributor may have been asked for and that are not folded: at most.
 inline constexpr uint32_t kMostLookahead = 16;
 // Segments of one grant, where `most` (2 at least) may be outstanding per contributor: few frames,

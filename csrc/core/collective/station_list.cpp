@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "base/reduce_kernels.h"
-
 namespace mcast {
 namespace {
 
@@ -85,23 +83,20 @@ class TreeList final : public aggregation::WorkList {
   const size_t memory_;
 };
 
-// At most, by what the descriptor says alone: of a deal (protocol/deal.h) 2 bytes for each segment,
-// and in a tree its entries besides, all of which may be the station's. SIZE_MAX: more than that.
+// At most, by what the descriptor says alone: the deal, and in a tree its entries besides, all of
+// which may be the station's. SIZE_MAX: that or more.
 size_t list_bytes(const wire::Descriptor& descriptor, const Agreed& agreed, size_t stations) {
-  constexpr uint64_t kNoted = sizeof(uint32_t);  // of each station, in every 16th row and more
   const bool scatter = descriptor.kind == wire::Kind::kReduceScatter;
   const uint64_t share = scatter ? descriptor.bytes : descriptor.bytes / agreed.members;
-  uint64_t segment = contribution_segment(agreed), entry = sizeof(uint16_t);
-  if (!agreed.racks.flat()) {
-    const auto element = static_cast<Element>(descriptor.element);
-    const bool wider = accumulator_size(element) > element_size(element);
-    if (wider) segment = std::min<uint64_t>(segment, kMaxSegment / 2 / 64 * 64);
-    entry += TreeList::kEntryBytes;
-  }
-  const uint64_t rows = share / segment + 2;
-  const uint64_t row = agreed.members * entry + stations * kNoted / 16 + 1;
-  const uint64_t first = stations * kNoted * 4 + agreed.members * 64;
-  return rows > (SIZE_MAX - first) / row ? SIZE_MAX : rows * row + first;
+  const uint64_t rows =
+      share / reduce_segment(agreed, static_cast<Element>(descriptor.element)) + 2;
+  const size_t deal = Deal::most_bytes(rows, agreed.members, stations);
+  if (agreed.racks.flat()) return deal;
+  size_t sum = 0;
+  const bool more =
+      __builtin_mul_overflow(rows, agreed.members * TreeList::kEntryBytes, &sum) ||
+      __builtin_add_overflow(sum, deal, &sum);
+  return more ? SIZE_MAX : sum;
 }
 
 }  // namespace

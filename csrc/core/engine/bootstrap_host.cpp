@@ -13,6 +13,12 @@ namespace {
 constexpr Nanos kAttachStep = 200 * kMilli;         // between looks at the other ranks' processes
 constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a silent rank
 
+// What the settings allow with the memory of other ranks.
+PeerMemory most_memory(const Config& c) {
+  if (c.shared_memory == "slots") return PeerMemory::kSlots;
+  return c.engine_memory == "map" ? PeerMemory::kMapped : PeerMemory::kRead;
+}
+
 }  // namespace
 
 std::string Bootstrap::network_reason() const {
@@ -63,18 +69,8 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
 // Tells what the attachment has come to here, and returns what follows for all.
 Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
                                                  const std::string& doing, Nanos deadline) {
-  std::string found = attachment_->verdict();
-  PeerMemory memory = PeerMemory::kSlots;
-  if (Attachment::unite({found}, memory).empty()) {  // at most what the settings allow
-    PeerMemory most = PeerMemory::kRead;
-    if (spec_.config.shared_memory == "slots")
-      most = PeerMemory::kSlots;
-    else if (spec_.config.engine_memory == "map")
-      most = PeerMemory::kMapped;
-    found = Attachment::word_of(std::min(most, memory));
-  }
   Round round(store_, prefix, spec_.rank, spec_.size);
-  if (Status status = round.say(found); !status.ok()) return status;
+  if (Status status = round.say(attachment_->verdict()); !status.ok()) return status;
   const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
     PeerMemory least = PeerMemory::kSlots;
     const std::string problem = Attachment::unite(verdicts, least);
@@ -104,7 +100,7 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   if (!addresses.ok()) return addresses.status();
   {
     const auto held = resources_.lock_registry();
-    attachment_->attach(*addresses, *registry_);
+    attachment_->attach(*addresses, most_memory(spec_.config), *registry_);
   }
   Result<std::string> verdict =
       exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
@@ -132,7 +128,8 @@ Status Bootstrap::find_neighbours() {
   if (!addresses.ok()) return addresses.status();
   {
     const auto held = resources_.lock_registry();
-    attachment_->attach_neighbours(*addresses, agreement_.host_of, *registry_);
+    attachment_->attach_neighbours(*addresses, agreement_.host_of, most_memory(spec_.config),
+                                   *registry_);
   }
   // All have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec_.config.liveness_limit + kNeighbourPatience;

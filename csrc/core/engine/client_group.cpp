@@ -35,6 +35,10 @@ struct Flight {
   bool over = false;  // feeding: the engine is done with it
 };
 
+ipc::Control abort_of(uint32_t group, const std::string& reason) {
+  return control_of(ipc::Abort{group, reason.substr(0, ipc::kMostText)});
+}
+
 }  // namespace
 
 class ClientGroup::Flights final : public ClientEar {
@@ -60,7 +64,7 @@ class ClientGroup::Flights final : public ClientEar {
         if (to_feed_[lane].empty()) return;
         flight = to_feed_[lane].front();
       }
-      if (!feed(*flight)) return;
+      if (!feed(lane, *flight)) return;
       const std::lock_guard<std::mutex> held(mutex_);
       std::erase(to_feed_[lane], flight);
     }
@@ -95,7 +99,7 @@ class ClientGroup::Flights final : public ClientEar {
 
  private:
   // False: not all of its inputs are there.
-  bool feed(Flight& flight) {
+  bool feed(LaneId lane, Flight& flight) {
     const std::lock_guard<std::mutex> one(flight.feeding);
     const Post& post = flight.post;
     while (!flight.over && flight.next_input < flight.staging->inputs()) {
@@ -104,8 +108,6 @@ class ClientGroup::Flights final : public ClientEar {
       const uint64_t there = flight.staging->copy_in(i, kPiece);
       const bool whole = flight.staging->whole(i);
       if (there > before || whole) {
-        const auto lane =
-            wire::is_reduction(post.descriptor.kind) ? LaneId::kReduce : LaneId::kMulticast;
         const ipc::ReadyRecord ready{lane, handle_, post.sequence, static_cast<uint32_t>(i), there};
         if (!link_->submit(ready).ok()) return true;
       }
@@ -248,13 +250,13 @@ std::function<void()> ClientGroup::waker() const {
 // The engine says the same of it, to all ranks.
 void ClientGroup::abort(const std::string& reason) {
   if (!here()) return;
-  link_->tell(control_of(ipc::Abort{handle_, reason}));
+  (void)link_->tell(abort_of(handle_, reason));
   state_->note_failure(
       Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
 }
 
 void ClientGroup::fail_lane(LaneId lane, const Status& why) {
-  if (lane == LaneId::kMulticast) link_->tell(control_of(ipc::Abort{handle_, why.message()}));
+  if (lane == LaneId::kMulticast) (void)link_->tell(abort_of(handle_, why.message()));
 }
 
 void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {

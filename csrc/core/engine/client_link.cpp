@@ -38,6 +38,24 @@ Status lost_status(pid_t pid, const std::string& how) {
                 "engine of this host (process " + std::to_string(pid) + ") " + how);
 }
 
+// As many values as find room.
+ipc::StoreAnswer look_up(const ipc::StoreGet& get, KeyValueStore& store) {
+  ipc::StoreAnswer answer;
+  auto values = store.multi_get(get.keys, get.timeout);
+  answer.verdict = ipc::Verdict::of(values.status());
+  if (!values.ok()) return answer;
+  const size_t count = fitting(control_of(0, answer), *values);
+  if (count == 0 && !values->empty()) {
+    answer.values = {values->front()};
+    const Status why(Code::kResourceExhausted, "the store's value of " + get.keys[0] + ": " +
+                                                   too_long(control_of(0, answer)));
+    return {ipc::Verdict::of(why), {}};
+  }
+  values->resize(count);
+  answer.values = std::move(values).value();
+  return answer;
+}
+
 }  // namespace
 
 struct ClientLink::Creation {
@@ -90,16 +108,12 @@ Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path,
 Status ClientLink::greet(Nanos deadline) {
   ipc::Hello hello;
   hello.product = version();
-  hello.pid = static_cast<uint64_t>(::getpid());
-  const char* const local = ::getenv("LOCAL_RANK");
-  hello.local_rank = local != nullptr ? static_cast<uint32_t>(std::max(0, ::atoi(local))) : 0;
-  hello.memory = "slots";
   engine_pid_ = socket_.peer_pid();
   const Status sent = socket_.send(ipc::bytes_of(control_of(hello)), {}, kSendPatience);
   if (!sent.ok()) return sent.with_context("engine of this host");
   Packet packet;
   LocalSocket::Got got = LocalSocket::Got::kNothing;
-  while ((got = socket_.receive(packet, ipc::kMostControl)) == LocalSocket::Got::kNothing) {
+  while ((got = socket_.receive(packet)) == LocalSocket::Got::kNothing) {
     const Nanos left = deadline - monotonic_now();
     if (left <= 0) return lost_status(engine_pid_, "does not answer");
     pollfd ready{socket_.fd(), POLLIN, 0};
@@ -115,12 +129,10 @@ Status ClientLink::greet(Nanos deadline) {
       packet.descriptors.size() != 1) {
     return Status(Code::kMismatch, "engine of this host: its answer to Hello cannot be read");
   }
-  const int fd = packet.descriptors[0].get();
-  packet.descriptors[0].forget();
-  Result<Segment> memory = Segment::adopt(fd, ipc::kLinkBytes, "the engine's link");
+  Result<Segment> memory =
+      Segment::adopt(std::move(packet.descriptors[0]), ipc::kLinkBytes, "the engine's link");
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
-  memory_.close_fd();
   submissions_ = std::make_unique<ipc::RingWriter>(ipc::RingPlace{
       &page().submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
   completions_ = std::make_unique<ipc::RingReader>(ipc::RingPlace{
@@ -130,11 +142,7 @@ Status ClientLink::greet(Nanos deadline) {
 
 void ClientLink::start() {
   beat_.since = monotonic_now();
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] {
-    (void)::pthread_setname_np(::pthread_self(), "mcast-link");
-    run();
-  });
+  thread_ = named_thread("mcast-link", [this] { run(); });
 }
 
 void ClientLink::destroy(ClientLink* link) {
@@ -142,13 +150,12 @@ void ClientLink::destroy(ClientLink* link) {
     delete link;
     return;
   }
-  const SignalsBlocked blocked;
-  std::thread([link] { delete link; }).detach();
+  named_thread("mcast-link-end", [link] { delete link; }).detach();
 }
 
 ClientLink::~ClientLink() {
   ending_ = true;
-  if (lost().ok()) tell({ipc::ControlType::kBye, 0, {}});
+  if (lost().ok()) (void)tell({ipc::ControlType::kBye, 0, {}});
   socket_.shutdown();
   if (thread_.joinable()) thread_.join();
 }
@@ -196,7 +203,7 @@ bool ClientLink::read_socket() {
 bool ClientLink::hand_on_messages() {
   for (;;) {
     Packet packet;
-    const LocalSocket::Got got = socket_.receive(packet, ipc::kMostControl);
+    const LocalSocket::Got got = socket_.receive(packet);
     if (got != LocalSocket::Got::kPacket) return got == LocalSocket::Got::kNothing;
     auto message = ipc::parse_control(packet.bytes);
     if (!message) {
@@ -279,13 +286,19 @@ Status ClientLink::submit(const ipc::Submission& record) {
     if (Status why = lost(); !why.ok()) return why;
     ::usleep(static_cast<useconds_t>(kRoom / kMicro));
   }
-  if (ipc::RingWriter::take_sleeper(page().engine_asleep)) tell({ipc::ControlType::kLook, 0, {}});
+  if (ipc::RingWriter::take_sleeper(page().engine_asleep)) {
+    (void)tell({ipc::ControlType::kLook, 0, {}});
+  }
   return {};
 }
 
-void ClientLink::tell(const ipc::Control& message, std::span<const int> descriptors) {
+Status ClientLink::tell(const ipc::Control& message, std::span<const int> descriptors) {
+  if (const std::string why = too_long(message); !why.empty()) {
+    return Status(Code::kResourceExhausted, why);
+  }
   const Status sent = socket_.send(ipc::bytes_of(message), descriptors, kSendPatience);
   if (!sent.ok()) suspect(sent.code() == Code::kUnavailable ? "does not take messages" : "");
+  return {};
 }
 
 void ClientLink::suspect(const std::string& how) {
@@ -312,7 +325,9 @@ void ClientLink::ask(ipc::Control message, Answered answered, std::span<const in
     }
   }
   if (!why.ok()) return answered(why);
-  tell(message, descriptors);
+  if (const Status told = tell(message, descriptors); !told.ok()) {
+    on_message(control_of(ipc::ControlType::kRefused, message.call, ipc::Verdict::of(told)));
+  }
 }
 
 Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience,
@@ -372,14 +387,12 @@ Status ClientLink::answer_store(const ipc::Control& question, KeyValueStore& sto
   if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
     answer.verdict = ipc::Verdict::of(store.set(set.key, set.value));
   } else if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
-    auto values = store.multi_get(get.keys, get.timeout);
-    answer.verdict = ipc::Verdict::of(values.status());
-    if (values.ok()) answer.values = std::move(values).value();
+    answer = look_up(get, store);
   } else {
     return lost_status(engine_pid_, "asked what cannot be read");
   }
-  tell(control_of(question.call, answer));
-  return lost();
+  Status told = tell(control_of(question.call, answer));
+  return told.ok() ? lost() : told;
 }
 
 Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueStore& store) {
@@ -397,7 +410,7 @@ Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueSto
     creations_.erase(call);
     return why;
   };
-  tell(control_of(call, asked));
+  if (Status told = tell(control_of(call, asked)); !told.ok()) return leave(told);
   const Nanos deadline = monotonic_now() + spec.timeout + 10 * kSecond;
   bool told = false;
   while (monotonic_now() < deadline) {
@@ -405,7 +418,7 @@ Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueSto
     if (!lost().ok()) return leave(lost());
     if (!message) {
       if (!told && spec.interrupted && spec.interrupted()) {
-        tell({ipc::ControlType::kInterrupt, call, {}});
+        (void)tell({ipc::ControlType::kInterrupt, call, {}});
         told = true;
       }
       continue;
@@ -416,7 +429,9 @@ Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueSto
       (void)leave({});
       return made;
     }
-    if (message->type == ipc::ControlType::kGroupFailed && read(*message, failed)) {
+    const bool refused = message->type == ipc::ControlType::kGroupFailed ||
+                         message->type == ipc::ControlType::kRefused;
+    if (refused && read(*message, failed)) {
       return leave(failed.status());
     }
     if (Status status = answer_store(*message, store); !status.ok()) return leave(status);

@@ -57,7 +57,8 @@ class ClientLink {
            std::span<const int> descriptors = {});
   Result<ipc::Control> ask(ipc::Control message, Nanos patience,
                            std::span<const int> descriptors = {});
-  void tell(const ipc::Control& message, std::span<const int> descriptors = {});
+  // Not ok: it is too long for a message, and was not sent. (Where the link is lost all are told.)
+  Status tell(const ipc::Control& message, std::span<const int> descriptors = {});
 
   // Reads completions on this thread until `done()` or `until`.
   bool help(const std::function<bool()>& done, Nanos until);

@@ -7,6 +7,7 @@
 #include "engine/client_staging.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/log.h"
 #include "base/streaming_copy.h"
@@ -68,14 +69,15 @@ void ClientStaging::add_run(const std::byte* there, uint64_t length, ipc::Role r
 // Looked up once more: a tensor that was in the pool a moment ago may be there no more.
 Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
   if (slice.length == 0) {
-    ipc::add_slice(runs_, ipc::Space::kClient, role, 0, 0);
+    ipc::add_slice(runs_, ipc::Space::kNone, role, 0, 0);
     piece = {slice, nullptr, 0};
     return {};
   }
   const uintptr_t at = address_of(slice);
-  const auto range = std::find_if(ranges_.begin(), ranges_.end(),
-                                  [at](const Range& r) { return at >= r.begin && at < r.end; });
-  if (range != ranges_.end()) {
+  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), at,
+                                     [](uintptr_t a, const Range& r) { return a < r.begin; });
+  if (next != ranges_.begin() && at < std::prev(next)->end) {
+    const auto range = std::prev(next);
     std::byte* const there = range->base() + (at - range->begin);
     add_run(there, slice.length, role, *range);
     piece = {slice, there, 0};

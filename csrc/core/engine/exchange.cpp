@@ -113,7 +113,13 @@ Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
   over_ = true;
   if (!first) return unpacked((*heard)[0]);
   Result<std::string> conclusion = conclude(*heard);
-  if (Status status = store_.set(all, packed(conclusion)); !status.ok()) return status;
+  if (Status status = store_.set(all, packed(conclusion)); !status.ok()) {
+    // It works, but for so long a text.
+    if (status.code() == Code::kResourceExhausted) {
+      (void)store_.set(all, packed(status.with_context("rank 0")));
+    }
+    return status;
+  }
   return conclusion;
 }
 

@@ -26,8 +26,7 @@ LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, i
       name_(std::move(name)),
       description_(loop_.lane().transport().describe()),
       pin_cpu_(pin_cpu) {
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] { run(); });
+  thread_ = named_thread(name_, [this] { run(); });
 }
 
 bool LaneThread::push(Command command) {
@@ -58,7 +57,6 @@ void LaneThread::close_group(uint64_t tag, Nanos deadline, bool force, Closed do
 }
 
 void LaneThread::run() {
-  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   if (pin_cpu_ >= 0) {
     cpu_set_t cpus;
     CPU_ZERO(&cpus);

@@ -3,7 +3,6 @@
 #include "engine/name_lookup.h"
 
 #include <arpa/inet.h>
-#include <pthread.h>
 
 #include <utility>
 
@@ -25,8 +24,7 @@ NameLookup::NameLookup(Resolve resolve, std::function<void()> known)
 
 void NameLookup::start() {
   if (thread_.joinable()) return;
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] { loop(); });
+  thread_ = named_thread("mcast-names", [this] { loop(); });
 }
 
 void NameLookup::stop() {
@@ -52,7 +50,6 @@ std::unique_ptr<NameLookup::Addresses> NameLookup::take(const NetAddress& addres
 }
 
 void NameLookup::loop() {
-  pthread_setname_np(pthread_self(), "mcast-names");
   std::unique_lock<std::mutex> held(mutex_);
   while (true) {
     asked_.wait(held, [this] { return stopping_ || !queue_.empty(); });

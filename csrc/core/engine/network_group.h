@@ -65,7 +65,7 @@ class NetworkGroup final : public GroupBase {
   Status wait_for_probe(std::future<Status> probed, Nanos deadline,
                         const std::function<bool()>& interrupted);
   void settle_path();
-  void describe(const Agreement& agreement);
+  void describe();
   void listen_to_rosters(GroupCore& core);
   void ask_aggregators(const Agreement& agreement);
   static void wait_for_stations(std::future<void> first, Nanos deadline,
@@ -83,6 +83,7 @@ class NetworkGroup final : public GroupBase {
   const Nanos creation_limit_;
   const NetworkGroupParts parts_;
   uint64_t tag_ = 0;
+  Agreed agreed_;  // as the lanes have it: also who contributes, and the racks of those
   // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:
   // its groups cannot be destroyed on a lane's thread.
   struct SplitHolder {

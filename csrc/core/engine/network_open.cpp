@@ -115,6 +115,7 @@ bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed) {
   fixed_.contributions =
       parts_.read_host ? "one per host (" + std::to_string(agreement.hosts) + ")" : "one per rank";
   GroupParams params = make_params(agreement);
+  agreed_ = params.agreed;
   const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
     add_to_lane(LaneId::kReduce, params, agreement, lane, now);
     params.multicast.problem = lane.find_group(tag_)->core().params().multicast.problem;
@@ -174,20 +175,18 @@ void NetworkGroup::settle_path() {
 }
 
 // What stats() shows of the agreement.
-void NetworkGroup::describe(const Agreement& agreement) {
-  const Agreed& agreed = agreement.agreed;
-  const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed);
-  fixed_.chunk = agreed.chunk;
+void NetworkGroup::describe() {
+  const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed_);
+  fixed_.chunk = agreed_.chunk;
   fixed_.segment =
-      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed).reduce.segment;
-  fixed_.window = static_cast<size_t>(plan.window) * agreed.chunk;
-  fixed_.eager = std::min(agreed.eager, agreed.budget / 4);
-  max_block_ = max_block(agreed);
+      make_plan({wire::Kind::kReduceScatter, 0, kNoMember, 1ull << 40, ""}, agreed_).reduce.segment;
+  fixed_.window = static_cast<size_t>(plan.window) * agreed_.chunk;
+  fixed_.eager = std::min(agreed_.eager, agreed_.budget / 4);
+  max_block_ = max_block(agreed_);
   if (config_.partial != 0) {
-    const bool flat = agreement.racks.empty() || Racks(agreement.racks).flat();
-    fixed_.aggregation.no_partial = parts_.read_host ? "ranks of a host contribute together"
-                                    : !flat          ? "ranks are in several racks"
-                                                     : "";
+    fixed_.aggregation.no_partial = parts_.read_host        ? "ranks of a host contribute together"
+                                    : !agreed_.racks.flat() ? "ranks are in several racks"
+                                                            : "";
   }
 }
 
@@ -212,7 +211,7 @@ Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
 
 void NetworkGroup::settle(const Agreement& agreement) {
   settle_path();
-  describe(agreement);
+  describe();
   log(LogLevel::kInfo, "group '%s': rank %u of %u on %u host(s), path %s (%s), chunk %zu, %s%s%s",
       name_.c_str(), unsigned{rank_}, size_, agreement.hosts, fixed_.path.c_str(),
       fixed_.reason.c_str(), fixed_.chunk, fixed_.transport.c_str(),

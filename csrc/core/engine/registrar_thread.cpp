@@ -4,7 +4,6 @@
 #include "engine/registrar_thread.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -45,10 +44,7 @@ Status RegistrarThread::enter(uint64_t group, Job job) {
   if (wake_ < 0) wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_ < 0) return Status::system(errno, "no descriptor to wake the registrar by");
   names_.start();
-  if (!thread_.joinable()) {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { loop(); });
-  }
+  if (!thread_.joinable()) thread_ = named_thread("mcast-registrar", [this] { loop(); });
   core_.enter(group, std::move(job), monotonic_now());
   wake();
   return {};
@@ -103,7 +99,6 @@ void RegistrarThread::wake() const {
 }
 
 void RegistrarThread::loop() {
-  pthread_setname_np(pthread_self(), "mcast-registrar");
   std::unique_lock<std::mutex> held(mutex_);
   while (!stopping_) {
     look_up_due();

@@ -1,4 +1,5 @@
-// One field a line. A table of members makes both directions, so none is forgotten in one of them.
+// One field a line. A table of members makes both directions of texts and sizes, so none is
+// forgotten in one of them; counters and repairs have keys that are made of names and ranks.
 #include "engine/stats_record.h"
 
 #include <array>

@@ -45,9 +45,11 @@ std::optional<PeerMemory> Attachment::find(Member rank, const HostAddress& addre
 }
 
 void Attachment::find_all(const std::vector<HostAddress>& addresses,
-                          const std::vector<uint32_t>* host_of, PeerRegistry& registry) {
+                          const std::vector<uint32_t>* host_of, PeerMemory most,
+                          PeerRegistry& registry) {
   shared_->peers.resize(size_);
-  PeerMemory least = address_.arena >= 0 ? PeerMemory::kMapped : PeerMemory::kRead;
+  PeerMemory least =
+      std::min(most, address_.arena >= 0 ? PeerMemory::kMapped : PeerMemory::kRead);
   for (uint32_t i = 0; i < size_; i++) {
     const auto rank = static_cast<Member>(i);
     if (rank == self_ || (host_of != nullptr && (*host_of)[rank] != (*host_of)[self_])) continue;
@@ -58,7 +60,8 @@ void Attachment::find_all(const std::vector<HostAddress>& addresses,
   verdict_ = word_of(least);
 }
 
-void Attachment::attach(const std::vector<HostAddress>& addresses, PeerRegistry& registry) {
+void Attachment::attach(const std::vector<HostAddress>& addresses, PeerMemory most,
+                        PeerRegistry& registry) {
   HostShared& s = *shared_;
   if (self_ != 0) {
     Result<Segment> found = Segment::attach(static_cast<pid_t>(addresses[0].pid),
@@ -70,12 +73,13 @@ void Attachment::attach(const std::vector<HostAddress>& addresses, PeerRegistry&
     s.segment = std::move(found).value();
   }
   s.block = ControlBlock(s.segment.data(), size_);
-  find_all(addresses, nullptr, registry);
+  find_all(addresses, nullptr, most, registry);
 }
 
 void Attachment::attach_neighbours(const std::vector<HostAddress>& addresses,
-                                   const std::vector<uint32_t>& host_of, PeerRegistry& registry) {
-  find_all(addresses, &host_of, registry);
+                                   const std::vector<uint32_t>& host_of, PeerMemory most,
+                                   PeerRegistry& registry) {
+  find_all(addresses, &host_of, most, registry);
 }
 
 HostReader Attachment::reader() const {

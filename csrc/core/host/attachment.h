@@ -24,11 +24,13 @@ class Attachment {
                                     bool makes_segment);
   const HostAddress& address() const { return address_; }
 
-  // Maps everybody's memory; `addresses` by rank. As PeerRegistry::find().
-  void attach(const std::vector<HostAddress>& addresses, PeerRegistry& registry);
+  // Maps everybody's memory; `addresses` by rank; `most` may be done with it. As
+  // PeerRegistry::find().
+  void attach(const std::vector<HostAddress>& addresses, PeerMemory most, PeerRegistry& registry);
   // A group of several hosts: finds the ranks of this one only.
   void attach_neighbours(const std::vector<HostAddress>& addresses,
-                         const std::vector<uint32_t>& host_of, PeerRegistry& registry);
+                         const std::vector<uint32_t>& host_of, PeerMemory most,
+                         PeerRegistry& registry);
   // Reads their memory. Outlives this.
   HostReader reader() const;
 
@@ -49,7 +51,7 @@ class Attachment {
   Attachment(Member self, uint32_t size) : self_(self), size_(size) {}
   // `host_of`: only those of the own host; null: all.
   void find_all(const std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of,
-                PeerRegistry& registry);
+                PeerMemory most, PeerRegistry& registry);
   // Its memory, at most; none: it cannot be shared, verdict_ says why.
   std::optional<PeerMemory> find(Member rank, const HostAddress& address, PeerRegistry& registry);
 

@@ -119,10 +119,11 @@ Status LocalSocket::send(ConstBytes packet, std::span<const int> descriptors, Na
   }
 }
 
-LocalSocket::Got LocalSocket::receive(Packet& out, size_t most) {
+LocalSocket::Got LocalSocket::receive(Packet& out) {
   out.descriptors.clear();
-  out.bytes.resize(most);
-  iovec io{out.bytes.data(), most};
+  out.bytes.clear();
+  if (!received_) received_ = std::make_unique_for_overwrite<std::byte[]>(kMostPacket);
+  iovec io{received_.get(), kMostPacket};
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &io;
@@ -136,7 +137,7 @@ LocalSocket::Got LocalSocket::receive(Packet& out, size_t most) {
   if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Got::kNothing : Got::kEnd;
   take_descriptors(message, out.descriptors);
   if (got == 0 || (message.msg_flags & MSG_TRUNC) != 0) return Got::kEnd;
-  out.bytes.resize(static_cast<size_t>(got));
+  out.bytes.assign(received_.get(), received_.get() + got);
   return Got::kPacket;
 }
 

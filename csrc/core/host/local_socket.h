@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,10 +30,12 @@ struct Packet {
   std::vector<Fd> descriptors;
 };
 
-// One end of a SOCK_SEQPACKET connection. send() and receive() may be called at once, each by one
-// thread at a time.
+// One end of a SOCK_SEQPACKET connection. Any threads may send() at once, which keeps nothing: a
+// packet is one sendmsg(). receive() is called by one thread at a time.
 class LocalSocket {
  public:
+  static constexpr size_t kMostPacket = size_t{64} << 10;  // bytes
+
   LocalSocket() = default;
   explicit LocalSocket(Fd fd) : fd_(std::move(fd)) {}
 
@@ -41,8 +44,8 @@ class LocalSocket {
   Status send(ConstBytes packet, std::span<const int> descriptors, Nanos patience);
 
   enum class Got : uint8_t { kNothing, kPacket, kEnd };
-  // Never waits. kEnd: also of a packet that is longer than `most`.
-  Got receive(Packet& out, size_t most);
+  // Never waits. kEnd: also of a packet that is longer than kMostPacket, or empty.
+  Got receive(Packet& out);
 
   // Who is at the other end, as the kernel knows it; 0 if it does not.
   pid_t peer_pid() const;
@@ -57,6 +60,7 @@ class LocalSocket {
 
  private:
   Fd fd_;
+  std::unique_ptr<std::byte[]> received_;  // kMostPacket bytes, from the first receive() on
 };
 
 }  // namespace mcast

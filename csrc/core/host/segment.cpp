@@ -24,7 +24,6 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 }  // namespace
 
 Segment::~Segment() {
-  close_fd();
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
@@ -33,19 +32,14 @@ Segment::Segment(Segment&& other) noexcept { *this = std::move(other); }
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
+  std::swap(file_, other.file_);
   return *this;
 }
 
-void Segment::close_fd() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
-Result<Segment> Segment::map(int fd, size_t bytes) {
+Result<Segment> Segment::map(Fd file, size_t bytes) {
   Segment segment;
-  segment.fd_ = fd;
-  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  segment.file_ = std::move(file);
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd(), 0);
   if (at == MAP_FAILED) {
     return Status::system(errno, "cannot map " + std::to_string(bytes) + " shared bytes");
   }
@@ -63,36 +57,33 @@ Result<Segment> Segment::create(const char* label, size_t bytes) {
     return Status(Code::kUnavailable, "shared memory of " + std::to_string(bytes) +
                                           " bytes is beyond the file size limit (ulimit -f)");
   }
-  const int fd = ::memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return Status::system(errno, "memfd_create");
-  if (::fchmod(fd, 0600) != 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return Status::system(error,
+  Fd file(::memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return Status::system(errno, "memfd_create");
+  if (::fchmod(file.get(), 0600) != 0 || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) {
+    return Status::system(errno,
                           "cannot make shared memory of " + std::to_string(bytes) + " bytes");
   }
-  return map(fd, bytes);
+  return map(std::move(file), bytes);
 }
 
 Result<Segment> Segment::attach(pid_t pid, int fd, size_t bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-  const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (mine < 0) return Status::system(errno, "cannot open " + path);
-  return adopt(mine, bytes, path);
+  Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return Status::system(errno, "cannot open " + path);
+  return adopt(std::move(file), bytes, path);
 }
 
-Result<Segment> Segment::adopt(int fd, size_t bytes, const std::string& name) {
+Result<Segment> Segment::adopt(Fd file, size_t bytes, const std::string& name) {
   struct stat info {};
   struct statfs system {};
-  const int seals = ::fcntl(fd, F_GET_SEALS);  // -1: no such file, all bits
-  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &info) != 0 ||
-      ::fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC ||
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // -1: no such file, all bits
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &info) != 0 ||
+      ::fstatfs(file.get(), &system) != 0 || system.f_type != TMPFS_MAGIC ||
       info.st_size != static_cast<off_t>(bytes)) {
-    ::close(fd);
     return Status(Code::kUnavailable, name + " is not the shared memory that was announced");
   }
-  Result<Segment> mapped = map(fd, bytes);
+  Result<Segment> mapped = map(std::move(file), bytes);
   if (mapped.ok()) mapped->close_fd();
   return mapped;
 }

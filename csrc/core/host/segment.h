@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "transport/udp/socket.h"
 
 namespace mcast {
 
@@ -25,21 +26,21 @@ class Segment {
   static Result<Segment> create(const char* label, size_t bytes);
   // Maps what process `pid` holds as descriptor `fd`: it must be a sealed memfd of `bytes`.
   static Result<Segment> attach(pid_t pid, int fd, size_t bytes);
-  // Maps what was handed over as descriptor `fd`, which it closes; `name` is for the error.
-  static Result<Segment> adopt(int fd, size_t bytes, const std::string& name);
+  // Maps a file that was handed over, and closes it; `name` is for the error.
+  static Result<Segment> adopt(Fd file, size_t bytes, const std::string& name);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   // What others name in attach(); -1 once closed.
-  int fd() const { return fd_; }
+  int fd() const { return file_.get(); }
   // Nobody attaches any more. The mapping stays.
-  void close_fd();
+  void close_fd() { file_.reset(); }
 
  private:
-  static Result<Segment> map(int fd, size_t bytes);
+  static Result<Segment> map(Fd file, size_t bytes);
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  int fd_ = -1;
+  Fd file_;
 };
 
 }  // namespace mcast

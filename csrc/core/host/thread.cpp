@@ -4,13 +4,11 @@
 // tick.
 #include "host/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <string>
 #include <system_error>
 
+#include "base/signals_blocked.h"
 #include "host/futex.h"
 #include "host/lane.h"
 
@@ -25,17 +23,12 @@ HostThread::HostThread(HostMailbox& mailbox, size_t lane, HostClock clock)
     : mailbox_(mailbox), lane_(lane), clock_(clock) {}
 
 Status HostThread::start() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
   try {
-    thread_ = std::thread([this] { loop(); });
+    thread_ = named_thread(lane_ == 0 ? "mcast-host0" : "mcast-host1", [this] { loop(); });
   } catch (const std::system_error& error) {
-    status = Status(Code::kResourceExhausted, std::string("no thread: ") + error.what());
+    return Status(Code::kResourceExhausted, std::string("no thread: ") + error.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return status;
+  return {};
 }
 
 void HostThread::add(const std::shared_ptr<HostLane>& lane) {
@@ -71,7 +64,6 @@ void HostThread::stop() {
 }
 
 void HostThread::loop() {
-  pthread_setname_np(pthread_self(), lane_ == 0 ? "mcast-host0" : "mcast-host1");
   auto& rings = mailbox_.bells[lane_].rings;
   std::vector<std::shared_ptr<HostLane>> lanes;
   Nanos active = clock_();

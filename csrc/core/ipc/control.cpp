@@ -77,11 +77,35 @@ bool known(uint16_t type) {
          between(ControlType::kWelcome, ControlType::kStats) || is(ControlType::kLook);
 }
 
-}  // namespace
-
-std::vector<std::byte> bytes_of(const Control& message) {
+size_t length_of(const Control& message) {
   size_t length = kControlHead;
   for (const std::string& part : message.parts) length += 4 + part.size();
+  return length;
+}
+
+}  // namespace
+
+size_t fitting(const Control& message, std::span<const std::string> parts) {
+  size_t length = length_of(message), count = 0;
+  const size_t most = kMostParts - std::min(kMostParts, message.parts.size());
+  while (count < std::min(most, parts.size())) {
+    length += 4 + parts[count].size();
+    if (length > kMostControl) break;
+    count++;
+  }
+  return count;
+}
+
+std::string too_long(const Control& message) {
+  const size_t length = length_of(message), parts = message.parts.size();
+  if (length <= kMostControl && parts <= kMostParts) return "";
+  return "a message of " + std::to_string(length) + " bytes in " + std::to_string(parts) +
+         " parts is too long for the link of an engine and its client (" +
+         std::to_string(kMostControl) + " bytes, " + std::to_string(kMostParts) + " parts)";
+}
+
+std::vector<std::byte> bytes_of(const Control& message) {
+  const size_t length = length_of(message);
   if (length > kMostControl || message.parts.size() > kMostParts) return {};
   wire::Writer out;
   out.put<uint16_t>(static_cast<uint16_t>(message.type));
@@ -120,33 +144,23 @@ std::optional<Control> parse_control(ConstBytes packet) {
 
 Control control_of(const Hello& m) {
   Scalars s;
-  s.add("oldest", m.oldest).add("newest", m.newest).add("product", m.product).add("pid", m.pid);
-  s.add("salt", m.salt).add("local_rank", m.local_rank).add("memory", m.memory);
+  s.add("oldest", m.oldest).add("newest", m.newest).add("product", m.product);
   return {ControlType::kHello, 0, {s.text()}};
 }
 
 bool read(const Control& from, Hello& m) {
   const auto f = scalars(from, 1);
   return f && wire::number(*f, "oldest", m.oldest) && wire::number(*f, "newest", m.newest) &&
-         m.oldest <= m.newest && text_of(*f, "product", m.product) &&
-         wire::number(*f, "pid", m.pid) && wire::number(*f, "salt", m.salt) &&
-         wire::number(*f, "local_rank", m.local_rank) && text_of(*f, "memory", m.memory);
+         m.oldest <= m.newest && text_of(*f, "product", m.product);
 }
 
 Control control_of(const Welcome& m) {
-  Scalars s;
-  s.add("version", m.version).add("product", m.product).add("pid", m.pid).add("memory", m.memory);
-  s.add("arenas", m.arenas).add("operations", m.operations);
-  s.add("silence", m.silence);
-  return {ControlType::kWelcome, 0, {s.text()}};
+  return {ControlType::kWelcome, 0, {Scalars().add("silence", m.silence).text()}};
 }
 
 bool read(const Control& from, Welcome& m) {
   const auto f = scalars(from, 1);
-  return f && wire::number(*f, "version", m.version) && text_of(*f, "product", m.product) &&
-         wire::number(*f, "pid", m.pid) && text_of(*f, "memory", m.memory) &&
-         wire::number(*f, "arenas", m.arenas) && wire::number(*f, "operations", m.operations) &&
-         time_of(*f, "silence", m.silence);
+  return f && time_of(*f, "silence", m.silence);
 }
 
 Control control_of(ControlType type, uint64_t call, const Verdict& m) {

@@ -1,7 +1,7 @@
 // Messages on the socket between an engine of the host and its client: what is rare. One message is
 // one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
-// bytes. Descriptors of files travel beside (SCM_RIGHTS): the client's memory in Hello, the link's
-// segment in Welcome, an arena's in ArenaOffer.
+// bytes. Descriptors of files travel beside (SCM_RIGHTS): the link's segment in Welcome, an arena's
+// in ArenaOffer.
 //
 // Parsers are total: false for anything but exactly one well-formed message of that kind. In
 // messages of scalars a reader passes over fields that it does not know.
@@ -9,6 +9,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ enum class ControlType : uint16_t {
   kInterrupt = 5,  // of a creation; the call is GroupAsk's
   kAbort = 6,
   kClose = 7,
-  kStatsAsk = 8,  // one part: the group's handle, or nothing
+  kStatsAsk = 8,  // one part: the group's handle
   kBye = 9,
   // From the engine.
   kWelcome = 32,
@@ -55,28 +56,23 @@ struct Control {
 
 // Longer ones than kMostControl are refused: empty.
 std::vector<std::byte> bytes_of(const Control& message);
+// How many of `parts`, from the first on, find room in `message` behind the parts that it has.
+size_t fitting(const Control& message, std::span<const std::string> parts);
+// Why bytes_of() refuses it; empty: it does not.
+std::string too_long(const Control& message);
 std::optional<Control> parse_control(ConstBytes packet);
 
 struct Hello {
   uint16_t oldest = kControlVersion, newest = kControlVersion;  // that the client speaks
   std::string product;                                          // its version, for messages
-  uint64_t pid = 0;                                             // in its own name space
-  uint64_t salt = 0;                                            // of its job
-  uint32_t local_rank = 0;
-  std::string memory;  // how its memory is reached: "map", "copy", "slots", "auto"
 };
 
 struct Welcome {
-  uint16_t version = kControlVersion;
-  std::string product;
-  uint64_t pid = 0;
-  std::string memory;       // the road that was chosen
-  uint64_t arenas = 0;      // bytes that may be asked for
-  uint32_t operations = 0;  // in flight, at most
   Nanos silence = kSecond;  // without beats of the other side: it hangs
 };
 
-// Why there will be none: of a Hello, an ArenaOffer, a creation, a close.
+// How it went: of a close and of what a store was asked. Where there is another answer if it went
+// well (to Hello, ArenaOffer, GroupAsk, StatsAsk), why there is none.
 struct Verdict {
   Code code = Code::kInternal;
   std::string text;
@@ -103,7 +99,7 @@ struct StoreGet {
 
 struct StoreAnswer {
   Verdict verdict;
-  std::vector<std::string> values;
+  std::vector<std::string> values;  // of the first keys: as many as a message holds, one at least
 };
 
 struct GroupMade {

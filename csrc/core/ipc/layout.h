@@ -25,8 +25,8 @@ struct LinkPage {
   RingWords completion;  // from the engine
   // 1: the engine's thread for this client sleeps; a Look on the socket wakes it.
   alignas(64) std::atomic<uint32_t> engine_asleep;
-  // 1: nobody of the client reads completions, and nobody sleeps at the bell: a Look wakes its
-  // link.
+  // 1: the thread of the client's link sleeps; a Look wakes it. The engine looks at `waiters`
+  // first.
   alignas(64) std::atomic<uint32_t> client_asleep;
   alignas(64) std::atomic<uint32_t> bell;     // futex; counts batches of completions
   alignas(64) std::atomic<uint32_t> waiters;  // threads of the client that sleep at the bell

@@ -104,7 +104,7 @@ bool take_runs(wire::Reader& in, size_t count, std::vector<SliceRun>& runs) {
     run.base = in.get<uint64_t>();
     run.length = in.get<uint64_t>();
     run.stride = in.get<uint64_t>();
-    const bool known = space == static_cast<uint16_t>(Space::kClient) ||
+    const bool known = space == static_cast<uint16_t>(Space::kNone) ||
                        space >= static_cast<uint16_t>(Space::kFirstArena);
     if (!known || role > static_cast<uint16_t>(Role::kOutput) || !within_its_space(run)) {
       return false;

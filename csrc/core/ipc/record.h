@@ -13,23 +13,24 @@
 
 #include "base/lane_id.h"
 #include "base/types.h"
+#include "ipc/ring.h"
 #include "wire/bytes.h"
 #include "wire/descriptor.h"
 
 namespace mcast::ipc {
 
-// Where the bytes of a slice are: the client's own memory, or, from kFirstArena on, an arena that
-// both have mapped, by its number.
-enum class Space : uint16_t { kClient = 0, kFirstArena = 16 };
+// Where the bytes of a slice are: from kFirstArena on an arena that both have mapped, by its
+// number; kNone: it has none.
+enum class Space : uint16_t { kNone = 0, kFirstArena = 16 };
 enum class Role : uint16_t { kInput = 0, kOutput = 1 };
 
 // Slices that lie at equal distances: `count` of `length` bytes from `base` on, a `stride` apart.
 // Blocks of one tensor are one run.
 struct SliceRun {
-  Space space = Space::kClient;
+  Space space = Space::kNone;
   Role role = Role::kInput;
   uint32_t count = 1;
-  uint64_t base = 0;  // an address in kClient, else bytes from the start of the space
+  uint64_t base = 0;  // bytes from the start of the space
   uint64_t length = 0, stride = 0;
 };
 inline constexpr size_t kRunBytes = 32;
@@ -65,8 +66,8 @@ struct PartRecord {
 inline constexpr size_t kPartHead = 16;
 
 // As many runs as fit a record of either type.
-inline constexpr size_t kRunsInPost = 1021;
-inline constexpr size_t kRunsInPart = 1023;
+inline constexpr size_t kRunsInPost = (kMaxRecord - kPostHead) / kRunBytes;
+inline constexpr size_t kRunsInPart = (kMaxRecord - kPartHead) / kRunBytes;
 
 // The source may be read so far (Region::set_readable).
 struct ReadyRecord {

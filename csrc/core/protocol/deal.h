@@ -40,6 +40,8 @@ class Deal {
 
   // Fewer than kOwner stations, and than 2^32 segments in all.
   explicit Deal(const DealShape& shape);
+  // What a deal of shards of so many segments takes, at most; SIZE_MAX: that or more.
+  static size_t most_bytes(uint64_t segments, size_t owners, size_t stations);
 
   uint32_t owners() const { return static_cast<uint32_t>(segments_.size()); }
   uint32_t segments(Member owner) const { return segments_[owner]; }

@@ -2,7 +2,6 @@
 // a thread of its own. Everything is nonblocking but one poll().
 #include "service/aggregator.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -72,10 +71,7 @@ Status Aggregator::open() {
         status.ok() ? "neither /run/torch-mcast nor $XDG_RUNTIME_DIR can be written"
                     : status.message().c_str());
   }
-  {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { loop(); });
-  }
+  thread_ = named_thread("mcast-agg", [this] { loop(); });
   log(LogLevel::kInfo, "aggregator: listens at %s", address().c_str());
   return {};
 }
@@ -130,7 +126,6 @@ Report Aggregator::describe(Nanos now) const {
 }
 
 void Aggregator::loop() {
-  pthread_setname_np(pthread_self(), "mcast-agg");
   while (turn()) wait_and_serve();
   status_.close();
   commands_.close(batch_);

@@ -33,8 +33,7 @@ Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options)
   engine->listener_ = std::move(fd).value();
   const std::string status = engine->options_.path + ".status";
   if (Status opened = engine->status_.open(status, "engine"); !opened.ok()) return opened;
-  const SignalsBlocked blocked;
-  engine->thread_ = std::thread([e = engine.get()] { e->run(); });
+  engine->thread_ = named_thread("mcast-engine", [e = engine.get()] { e->run(); });
   return engine;
 }
 
@@ -96,8 +95,7 @@ void HostEngine::refuse(LocalSocket socket, const Status& why) {
 void HostEngine::sweep() {
   std::erase_if(refused_, [now = monotonic_now()](Refused& one) {
     Packet packet;
-    return now >= one.until ||
-           one.socket.receive(packet, ipc::kMostControl) == LocalSocket::Got::kEnd;
+    return now >= one.until || one.socket.receive(packet) == LocalSocket::Got::kEnd;
   });
   const std::lock_guard<std::mutex> held(mutex_);
   places_.remove_if([](const Place& place) { return place.over.load(); });

@@ -1,18 +1,32 @@
 // One question at a time: the creation's thread asks and waits. An answer that comes when nobody
 // waits is passed over, so a client cannot answer ahead.
+//
+// An answer holds the values of the first keys only where all are longer than a message. The first
+// question is for all keys, so that they are waited for together, and whatever is missing is named
+// at once; the further ones are for few, which are there then.
 #include "service/relay_store.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <span>
+
+#include "engine/clock.h"
 
 namespace mcast::service {
 namespace {
 
 constexpr Nanos kGrace = 10 * kSecond;  // beyond the store's own limit
 constexpr Nanos kSetPatience = 60 * kSecond;
+constexpr size_t kFurther = 64;              // keys of a question after the first
+constexpr Nanos kFurtherPatience = kSecond;  // at least: they are there
 
 }  // namespace
 
 Result<ipc::StoreAnswer> RelayStore::ask(const ipc::Control& question, Nanos patience) {
+  if (const std::string why = too_long(question); !why.empty()) {
+    return Status(Code::kResourceExhausted, "the client's store cannot be asked: " + why);
+  }
   {
     const std::lock_guard<std::mutex> held(mutex_);
     answer_.reset();
@@ -36,14 +50,27 @@ Status RelayStore::set(const std::string& key, const std::string& value) {
 
 Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::string>& keys,
                                                        Nanos timeout) {
-  const auto answer = ask(control_of(call_, ipc::StoreGet{timeout, keys}), timeout + kGrace);
-  if (!answer.ok()) return answer.status();
-  if (Status status = answer->verdict.status(); !status.ok()) return status;
-  if (answer->values.size() != keys.size()) {
-    return Status(Code::kInternal,
-                  "the client's store has answered other keys than were asked for");
+  const Nanos deadline = monotonic_now() + timeout;
+  std::vector<std::string> values;
+  while (values.size() < keys.size()) {
+    const bool first = values.empty();
+    const Nanos left = first ? timeout : std::max(kFurtherPatience, deadline - monotonic_now());
+    const auto rest = std::span(keys).subspan(values.size());
+    ipc::StoreGet get{left, {}};
+    // (What does not fit is longer than a message by itself, and ask() says so.)
+    const size_t room = std::max<size_t>(1, fitting(control_of(call_, get), rest));
+    const size_t count = std::min({rest.size(), room, first ? room : kFurther});
+    get.keys.assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(count));
+    auto answer = ask(control_of(call_, get), left + kGrace);
+    if (!answer.ok()) return answer.status();
+    if (Status status = answer->verdict.status(); !status.ok()) return status;
+    if (answer->values.empty() || answer->values.size() > count) {
+      return Status(Code::kInternal,
+                    "the client's store has answered other keys than were asked for");
+    }
+    std::move(answer->values.begin(), answer->values.end(), std::back_inserter(values));
   }
-  return answer->values;
+  return values;
 }
 
 void RelayStore::answered(ipc::StoreAnswer answer) {

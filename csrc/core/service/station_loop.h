@@ -24,6 +24,7 @@ class StationLoop final : private StreamSink, private DatagramSink, private aggr
   StationLoop(const StationSpec& spec, std::unique_ptr<Transport> transport, Nanos now);
 
   Transport& transport() { return *transport_; }
+  // Of any thread: neither changes.
   wire::Accept::Station where() const;
   uint32_t largest_datagram() const { return largest_datagram_; }
 

@@ -5,8 +5,6 @@
 // readers never wait for the station nor it for them.
 #include "service/station_thread.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <exception>
 
@@ -31,11 +29,8 @@ Nanos thread_cpu_time() {
 StationThread::StationThread(StationSpec spec, std::unique_ptr<Transport> transport)
     : spec_(std::move(spec)),
       station_(spec_, std::move(transport), monotonic_now()),
-      where_(station_.where()),
-      largest_datagram_(station_.largest_datagram()),
       report_(station_.report(monotonic_now())) {
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this] { loop(); });
+  thread_ = named_thread(spec_.name, [this] { loop(); });
 }
 
 StationThread::~StationThread() {
@@ -61,7 +56,6 @@ StationReport StationThread::report() const {
 }
 
 void StationThread::loop() {
-  pthread_setname_np(pthread_self(), spec_.name.substr(0, 15).c_str());
   try {
     while (end_at_.load() == kNever && !station_.ended()) {
       if (!turn()) sleep();

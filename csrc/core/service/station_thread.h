@@ -21,8 +21,8 @@ class StationThread final : public StationRunner {
   // Ends the thread, within the patience that end() was given.
   ~StationThread() override;
 
-  wire::Accept::Station where() const override { return where_; }
-  uint32_t largest_datagram() const override { return largest_datagram_; }
+  wire::Accept::Station where() const override { return station_.where(); }
+  uint32_t largest_datagram() const override { return station_.largest_datagram(); }
   void end(Nanos patience) override;
   std::optional<std::string> ended() const override;
   bool finished() const override { return finished_.load(); }
@@ -39,8 +39,6 @@ class StationThread final : public StationRunner {
 
   const StationSpec spec_;
   StationLoop station_;
-  const wire::Accept::Station where_;
-  const uint32_t largest_datagram_;
   // Of the thread, once it runs.
   Nanos now_ = 0, published_ = 0;
 

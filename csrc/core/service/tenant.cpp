@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -30,14 +29,6 @@ constexpr size_t kMostArenas = 4096;
 
 ipc::Control refusal(uint64_t call, const Status& why) {
   return control_of(ipc::ControlType::kRefused, call, ipc::Verdict::of(why));
-}
-
-std::thread named_thread(const char* name, std::function<void()> work) {
-  const SignalsBlocked blocked;
-  return std::thread([name, work = std::move(work)] {
-    (void)::pthread_setname_np(::pthread_self(), name);
-    work();
-  });
 }
 
 }  // namespace
@@ -99,17 +90,13 @@ Tenant::Worker Tenant::start(const char* name, std::function<void()> work) {
 }
 
 void Tenant::sweep() {
-  for (auto it = closing_.begin(); it != closing_.end();) {
-    const bool over = *it->over;
-    if (over) it->thread.join();
-    it = over ? closing_.erase(it) : it + 1;
-  }
-  for (auto it = creations_.begin(); it != creations_.end();) {
-    Worker& worker = it->second.worker;
-    const bool over = *worker.over;
-    if (over) worker.thread.join();
-    it = over ? creations_.erase(it) : std::next(it);
-  }
+  const auto over = [](Worker& worker) {
+    if (!*worker.over) return false;
+    worker.thread.join();
+    return true;
+  };
+  std::erase_if(closing_, over);
+  std::erase_if(creations_, [&over](auto& creation) { return over(creation.second.worker); });
 }
 
 void Tenant::wind_up(const std::string& why) {
@@ -206,11 +193,7 @@ std::string Tenant::on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> run
                                     static_cast<uint8_t>(Code::kClosed), "the group is closed"});
     return "";
   }
-  const Status status = group->post(head, runs, [this](ipc::Space space) {
-    const std::lock_guard<std::mutex> held(mutex_);
-    const auto it = arenas_.find(space);
-    return it == arenas_.end() ? nullptr : it->second;
-  });
+  const Status status = group->post(head, runs, arenas_);
   return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
 }
 
@@ -246,11 +229,6 @@ std::string Tenant::greet(const ipc::Control& message) {
     return "";
   }
   ipc::Welcome welcome;
-  welcome.product = version();
-  welcome.pid = static_cast<uint64_t>(::getpid());
-  welcome.memory = "map";
-  welcome.arenas = limits_.arenas;
-  welcome.operations = limits_.operations;
   welcome.silence = limits_.silence;
   const int memory = link_->memory().fd();
   greeted_ = true;
@@ -306,7 +284,11 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   for (const auto& [key, value] : limits_.settings) asked.settings[key] = value;
   asked.settings["engine"] = "inproc";  // that is, in this one
   auto config = Config::resolve(asked.settings, {});
-  const size_t groups = report().groups.size() + creations_.size();
+  size_t groups = creations_.size();
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    groups += groups_.size();
+  }
   Status wrong = config.status();
   if (wrong.ok() && groups >= limits_.groups) {
     wrong = Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(limits_.groups) +
@@ -360,17 +342,13 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
   if (arenas_.size() >= kMostArenas) {
     return link_->tell(refusal(call, Status(Code::kResourceExhausted, "too many arenas")));
   }
-  const int fd = file.get();
-  file.forget();
-  Result<Segment> mapped = Segment::adopt(fd, offered.bytes, "an arena");
+  Result<Segment> mapped = Segment::adopt(std::move(file), offered.bytes, "an arena");
   if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));
-  ipc::Arena answer{0, offered.bytes};
+  const size_t space = static_cast<size_t>(ipc::Space::kFirstArena) + arenas_.size();
+  const ipc::Arena answer{static_cast<uint16_t>(space), offered.bytes};
+  arenas_.push_back(std::make_shared<Segment>(std::move(mapped).value()));
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    answer.space =
-        static_cast<uint16_t>(static_cast<size_t>(ipc::Space::kFirstArena) + arenas_.size());
-    arenas_[static_cast<ipc::Space>(answer.space)] =
-        std::make_shared<Segment>(std::move(mapped).value());
     arena_bytes_ += offered.bytes;
   }
   link_->tell(control_of(ipc::ControlType::kArena, call, answer));

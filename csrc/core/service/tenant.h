@@ -101,10 +101,10 @@ class Tenant {
   std::map<uint64_t, Creation> creations_;
   std::map<uint32_t, Pending> pending_;
   std::vector<Worker> closing_;
+  Arenas arenas_;
 
   mutable std::mutex mutex_;  // of what follows: creations add, reports read
   std::map<uint32_t, std::unique_ptr<TenantGroup>> groups_;
-  std::map<ipc::Space, std::shared_ptr<Segment>> arenas_;
   uint32_t next_handle_ = 1;
   uint64_t arena_bytes_ = 0;
 

@@ -22,14 +22,17 @@ const char* kept_name(const std::string& name) {
 }
 
 // The slices of a run. False: it lies beside its arena, or in none.
-bool lay_out(const ipc::SliceRun& run, const ArenaOf& arena, bool staged, std::vector<Slice>& out) {
+bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
+             std::vector<Slice>& out) {
   if (run.length == 0) {
     out.insert(out.end(), run.count, Slice());
     return true;
   }
   if (run.space < ipc::Space::kFirstArena) return false;
-  const std::shared_ptr<Segment> memory = arena(run.space);
-  if (!memory) return false;
+  const size_t number =
+      static_cast<size_t>(run.space) - static_cast<size_t>(ipc::Space::kFirstArena);
+  if (number >= arenas.size()) return false;
+  const std::shared_ptr<Segment>& memory = arenas[number];
   // These sums do not wrap: the parser has seen to that.
   const uint64_t reach = run.stride * (run.count - 1) + run.length;
   if (run.base + reach > memory->size()) return false;
@@ -86,7 +89,6 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
   options.label = {head.descriptor.element, kept_name(head.descriptor.name)};
   auto contributors = std::make_shared<std::atomic<uint32_t>>(group_->size());
   options.contributors = contributors;
-  in_flight_->fetch_add(1);
   options.done = [flights = flights_, link = link_, in_flight = in_flight_, contributors,
                   handle = handle_, lane = head.lane,
                   sequence = head.sequence](const Status& status) {
@@ -120,11 +122,11 @@ void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
 }
 
 Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-                         const ArenaOf& arena) {
+                         const Arenas& arenas) {
   std::vector<Slice> inputs, outputs;
   for (const ipc::SliceRun& run : runs) {
     const bool input = run.role == ipc::Role::kInput;
-    if (!lay_out(run, arena, input && head.staged, input ? inputs : outputs)) {
+    if (!lay_out(run, arenas, input && head.staged, input ? inputs : outputs)) {
       return Status(Code::kInvalidArgument, "a slice lies beside its arena");
     }
   }
@@ -142,6 +144,7 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
     const std::lock_guard<std::mutex> held(flights_->mutex);
     flights_->inputs[{head.lane, head.sequence}] = inputs;
   }
+  in_flight_->fetch_add(1);
   const Result<Sequence> taken = call(head, std::move(inputs), std::move(outputs));
   if (!taken.ok()) {
     in_flight_->fetch_sub(1);

@@ -15,8 +15,8 @@
 
 namespace mcast::service {
 
-// An arena's memory by its number; null: there is none.
-using ArenaOf = std::function<std::shared_ptr<Segment>(ipc::Space)>;
+// By their number: the first is ipc::Space::kFirstArena.
+using Arenas = std::vector<std::shared_ptr<Segment>>;
 
 // By the tenant's thread.
 class TenantGroup {
@@ -29,7 +29,7 @@ class TenantGroup {
   // Not ok: the record cannot be one of a sound client, which is ended. Everything else that is
   // wrong with a post is its completion's status, and the group is aborted.
   Status post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-              const ArenaOf& arena);
+              const Arenas& arenas);
   void ready(const ipc::ReadyRecord& record);
 
   const std::string& name() const { return name_; }

@@ -4,6 +4,7 @@
 // the client's link sleeps and sends it a Look.
 #include "service/tenant_link.h"
 
+#include "base/log.h"
 #include "host/futex.h"
 
 namespace mcast::service {
@@ -58,7 +59,13 @@ void TenantLink::wake() {
 }
 
 void TenantLink::tell(const ipc::Control& message, std::span<const int> descriptors) {
-  const std::lock_guard<std::mutex> held(sending_);
+  if (const std::string why = too_long(message); !why.empty()) {
+    log(LogLevel::kError, "client (process %d): %s", static_cast<int>(socket_.peer_pid()),
+        why.c_str());
+    const ipc::Verdict refused{Code::kResourceExhausted, why};
+    if (message.call != 0) tell(control_of(ipc::ControlType::kRefused, message.call, refused));
+    return;
+  }
   (void)socket_.send(ipc::bytes_of(message), descriptors, 0);
 }
 

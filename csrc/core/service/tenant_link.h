@@ -14,6 +14,8 @@
 
 namespace mcast::service {
 
+static_assert(ipc::kMostControl == LocalSocket::kMostPacket);
+
 // complete() and tell() by any thread; the others by the tenant's.
 class TenantLink {
  public:
@@ -24,9 +26,10 @@ class TenantLink {
   void flush();
   bool waiting();  // for room in the ring
 
-  // Best effort: a client that takes no messages is found to be gone by its socket.
+  // Best effort: a client that takes no messages is found to be gone by its socket. In the place of
+  // an answer that is too long for a message goes a Refused that says so.
   void tell(const ipc::Control& message, std::span<const int> descriptors = {});
-  LocalSocket::Got receive(Packet& out) { return socket_.receive(out, ipc::kMostControl); }
+  LocalSocket::Got receive(Packet& out) { return socket_.receive(out); }
 
   ipc::RingReader& submissions() { return submissions_; }
   ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
@@ -42,7 +45,6 @@ class TenantLink {
   LocalSocket socket_;
   Segment memory_;
   ipc::RingReader submissions_;
-  std::mutex sending_;
   std::mutex mutex_;  // of what follows
   ipc::RingWriter completions_;
   std::deque<std::vector<std::byte>> kept_;

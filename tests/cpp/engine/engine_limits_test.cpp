@@ -144,9 +144,9 @@ class Hostile {
     Packet packet;
     pollfd ready{socket_.fd(), POLLIN, 0};
     (void)::poll(&ready, 1, 10'000);
-    if (socket_.receive(packet, ipc::kMostControl) != LocalSocket::Got::kPacket) return false;
+    if (socket_.receive(packet) != LocalSocket::Got::kPacket) return false;
     if (packet.descriptors.size() != 1) return false;
-    auto memory = Segment::adopt(::dup(packet.descriptors[0].get()), ipc::kLinkBytes, "link");
+    auto memory = Segment::adopt(std::move(packet.descriptors[0]), ipc::kLinkBytes, "link");
     if (!memory.ok()) return false;
     memory_ = std::move(memory).value();
     auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());

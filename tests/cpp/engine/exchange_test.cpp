@@ -11,7 +11,7 @@
 namespace mcast {
 namespace {
 
-class CountingStore final : public KeyValueStore {
+class CountingStore : public KeyValueStore {
  public:
   Status set(const std::string& key, const std::string& value) override {
     values_[key] = value;
@@ -169,6 +169,24 @@ TEST(Exchange, WhatRankZeroRefusesIsRefusedByAll) {
 }
 
 // Whatever else another version does, it publishes a record; nobody waits for its conclusion.
+// As through the link to an engine of the host.
+TEST(Exchange, AConclusionThatTheStoreDoesNotTakeFailsOnAllRanks) {
+  class NarrowStore final : public CountingStore {
+   public:
+    Status set(const std::string& key, const std::string& value) override {
+      if (value.size() < 1000) return CountingStore::set(key, value);
+      return Status(Code::kResourceExhausted, "too long");
+    }
+  };
+  NarrowStore store;
+  publish(store, 40);
+  for (const Member rank : {0, 3}) {
+    const auto roster = run(store, spec_of(rank, 40), record_of(rank));
+    EXPECT_EQ(roster.status().code(), Code::kResourceExhausted);
+    EXPECT_EQ(roster.status().message(), rank == 0 ? "too long" : "rank 0: too long");
+  }
+}
+
 TEST(Exchange, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
   CountingStore store;
   RankRecord other = record_of(0);

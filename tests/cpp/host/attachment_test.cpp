@@ -36,8 +36,8 @@ TEST_F(AttachmentTest, BothMapTheSameControlBlock) {
   EXPECT_GE(first.address().segment, 0);
   EXPECT_EQ(second.address().segment, -1);
   const std::vector<HostAddress> addresses{first.address(), second.address()};
-  first.attach(addresses, *registry_);
-  second.attach(addresses, *registry_);
+  first.attach(addresses, PeerMemory::kMapped, *registry_);
+  second.attach(addresses, PeerMemory::kMapped, *registry_);
   EXPECT_EQ(first.verdict(), second.verdict());
   EXPECT_THAT(first.verdict(), AnyOf("mapped", "direct", "slots"));
   EXPECT_TRUE(first.look_after(monotonic(), kSecond).ok());
@@ -54,9 +54,9 @@ TEST_F(AttachmentTest, BothMapTheSameControlBlock) {
 TEST_F(AttachmentTest, NeighboursAreThoseOfTheOwnHost) {
   Attachment mine = prepare(0);
   const std::vector<HostAddress> addresses{mine.address(), HostAddress{}};
-  mine.attach_neighbours(addresses, {0, 1}, *registry_);
+  mine.attach_neighbours(addresses, {0, 1}, PeerMemory::kMapped, *registry_);
   EXPECT_THAT(mine.verdict(), AnyOf("mapped", "direct")) << "rank 1 is elsewhere";
-  mine.attach_neighbours({mine.address(), mine.address()}, {0, 0}, *registry_);
+  mine.attach_neighbours({mine.address(), mine.address()}, {0, 0}, PeerMemory::kMapped, *registry_);
   if (mine.verdict() == "slots") GTEST_SKIP() << "needs process_vm_readv";
   const uint64_t word = 12345;
   uint64_t copy = 0;
@@ -69,12 +69,12 @@ TEST_F(AttachmentTest, AnotherMailboxThanAnnouncedIsRefused) {
   Attachment mine = prepare(0);
   HostAddress other = mine.address();
   other.token++;
-  mine.attach({mine.address(), other}, *registry_);
+  mine.attach({mine.address(), other}, PeerMemory::kMapped, *registry_);
   EXPECT_THAT(mine.verdict(), HasSubstr("rank 0 cannot share memory with rank 1: its mailbox is"));
   other = mine.address();
   other.segment = other.mailbox;
   Attachment second = prepare(1);
-  second.attach({other, second.address()}, *registry_);
+  second.attach({other, second.address()}, PeerMemory::kMapped, *registry_);
   EXPECT_THAT(second.verdict(), HasSubstr("is not the shared memory that was announced"));
 }
 

@@ -44,7 +44,7 @@ TEST(Segment, WhatIsNotSealedIsNotMapped) {
     const int fd = ::memfd_create("mcast-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     EXPECT_EQ(::ftruncate(fd, 8192), 0);
     EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, seals), 0);
-    return fd;
+    return Fd(fd);
   };
   constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   for (const int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, kAll}) {

@@ -24,14 +24,10 @@ Control sent(const Control& message) {
 TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   Hello hello, hello_read;
   hello.product = "0.9+abc";
-  hello.pid = 4711;
-  hello.salt = UINT64_MAX;
-  hello.local_rank = 3;
-  hello.memory = "map";
   ASSERT_TRUE(read(sent(control_of(hello)), hello_read));
   EXPECT_EQ(bytes_of(control_of(hello_read)), bytes_of(control_of(hello)));
 
-  Welcome welcome{1, "0.9", 12, "slots", 1u << 31, 4096, 3 * kSecond}, welcome_read;
+  Welcome welcome{3 * kSecond}, welcome_read;
   ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
   EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
 
@@ -95,7 +91,7 @@ TEST(IpcControl, WhatCannotBeIsRefused) {
   EXPECT_TRUE(hello(good + "later=1\n")) << "a later version says more";
   EXPECT_FALSE(hello("oldest=1\n"));
   EXPECT_FALSE(hello(good + "newest=0\n")) << "from 1 to 0";
-  EXPECT_FALSE(hello(good + "pid=-1\n"));
+  EXPECT_FALSE(hello(good + "oldest=-1\n"));
 
   GroupAsk ask;
   EXPECT_FALSE(read(control_of(1, GroupAsk{"g", 4, 4, 0, {}}), ask)) << "rank 4 of 4";
@@ -123,6 +119,31 @@ TEST(IpcControl, WhatCannotBeIsRefused) {
 TEST(IpcControl, TooLongOnesAreNotSent) {
   EXPECT_TRUE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl, 'x')})).empty());
   EXPECT_FALSE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl - 30, 'x')})).empty());
+}
+
+// What fits is sent, one more is not, and the reason is said exactly where it is not.
+TEST(IpcControl, HowManyPartsFit) {
+  const auto check = [](const Control& head, const std::vector<std::string>& parts, size_t fits) {
+    EXPECT_EQ(fitting(head, parts), fits);
+    for (const size_t count : {fits, fits + 1}) {
+      if (count > parts.size()) continue;
+      Control all = head;
+      all.parts.insert(all.parts.end(), parts.begin(),
+                       parts.begin() + static_cast<ptrdiff_t>(count));
+      EXPECT_EQ(bytes_of(all).empty(), count > fits);
+      EXPECT_EQ(too_long(all).empty(), count <= fits);
+    }
+  };
+  const Control head{ControlType::kStoreAnswer, 1, {"1234", ""}};
+  const size_t room = kMostControl - kControlHead - 2 * 4 - 4;
+  check(head, std::vector<std::string>(100, std::string(2048, 'x')), room / 2052);
+  check(head, std::vector<std::string>(5000), 4094);
+  check(head, {std::string(room - 4, 'x'), ""}, 1);
+  check(head, {std::string(room - 3, 'x'), ""}, 0);
+  check(head, {}, 0);
+  const std::string why = too_long(Control{ControlType::kStoreSet, 1, {std::string(70'000, 'x')}});
+  EXPECT_NE(why.find("70020 bytes"), std::string::npos) << why;
+  EXPECT_NE(why.find("65536 bytes"), std::string::npos) << why;
 }
 
 TEST(IpcControl, AnyBytes) {

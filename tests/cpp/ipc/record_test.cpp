@@ -142,31 +142,30 @@ TEST(IpcRecord, RunsStayWithinTheirSpace) {
     return parse_submission(bytes_of(Submission(post))).has_value();
   };
   constexpr uint64_t kEnd = UINT64_MAX;
-  EXPECT_TRUE(accepted({Space::kClient, Role::kInput, 1, kEnd - 10, 10, 0}));
-  EXPECT_FALSE(accepted({Space::kClient, Role::kInput, 1, kEnd - 10, 11, 0}));
-  EXPECT_FALSE(accepted({Space::kClient, Role::kInput, 3, 0, 8, kEnd / 2 + 1}));
-  EXPECT_FALSE(accepted({Space::kClient, Role::kInput, 3, kEnd - 100, 8, 50}));
-  EXPECT_FALSE(accepted({Space::kClient, Role::kInput, 0, 0, 8, 8}));
-  EXPECT_FALSE(accepted({Space::kClient, Role::kInput, kMostSlices + 1, 0, 8, 8}));
+  EXPECT_TRUE(accepted({Space::kNone, Role::kInput, 1, kEnd - 10, 10, 0}));
+  EXPECT_FALSE(accepted({Space::kNone, Role::kInput, 1, kEnd - 10, 11, 0}));
+  EXPECT_FALSE(accepted({Space::kNone, Role::kInput, 3, 0, 8, kEnd / 2 + 1}));
+  EXPECT_FALSE(accepted({Space::kNone, Role::kInput, 3, kEnd - 100, 8, 50}));
+  EXPECT_FALSE(accepted({Space::kNone, Role::kInput, 0, 0, 8, 8}));
+  EXPECT_FALSE(accepted({Space::kNone, Role::kInput, kMostSlices + 1, 0, 8, 8}));
   EXPECT_FALSE(accepted({static_cast<Space>(2), Role::kInput, 1, 0, 8, 0}));
-  EXPECT_FALSE(accepted({Space::kClient, static_cast<Role>(2), 1, 0, 8, 0}));
+  EXPECT_FALSE(accepted({Space::kNone, static_cast<Role>(2), 1, 0, 8, 0}));
   PostRecord post;
-  post.runs.assign(2, {Space::kClient, Role::kInput, kMostSlices, 0, 8, 8});
+  post.runs.assign(2, {Space::kNone, Role::kInput, kMostSlices, 0, 8, 8});
   EXPECT_FALSE(parse_submission(bytes_of(Submission(post)))) << "more slices than a group has";
 }
 
 TEST(IpcRecord, SlicesAtEqualDistancesAreOneRun) {
   std::vector<SliceRun> runs;
-  for (uint64_t i = 0; i < 5; i++)
-    add_slice(runs, Space::kClient, Role::kOutput, 4096 + i * 64, 64);
+  for (uint64_t i = 0; i < 5; i++) add_slice(runs, Space::kNone, Role::kOutput, 4096 + i * 64, 64);
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].count, 5u);
   EXPECT_EQ(runs[0].stride, 64u);
-  add_slice(runs, Space::kClient, Role::kOutput, 4096 + 5 * 64 + 8, 64);  // not where it should be
-  add_slice(runs, Space::kClient, Role::kOutput, 4096, 64);               // backwards
-  add_slice(runs, Space::kClient, Role::kInput, 8192, 64);                // another role
-  add_slice(runs, Space::kFirstArena, Role::kInput, 8192 + 64, 64);       // another space
-  add_slice(runs, Space::kFirstArena, Role::kInput, 16384, 32);           // another length
+  add_slice(runs, Space::kNone, Role::kOutput, 4096 + 5 * 64 + 8, 64);  // not where it should be
+  add_slice(runs, Space::kNone, Role::kOutput, 4096, 64);               // backwards
+  add_slice(runs, Space::kNone, Role::kInput, 8192, 64);                // another role
+  add_slice(runs, Space::kFirstArena, Role::kInput, 8192 + 64, 64);     // another space
+  add_slice(runs, Space::kFirstArena, Role::kInput, 16384, 32);         // another length
   ASSERT_EQ(runs.size(), 6u);
   for (size_t i = 1; i < 6; i++) EXPECT_EQ(runs[i].count, 1u) << i;
   EXPECT_EQ(runs[1].stride, 0u);

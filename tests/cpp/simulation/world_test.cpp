@@ -81,6 +81,25 @@ TEST(World, HostsMayHaveSeveralRanks) {
   }
 }
 
+// What a rank is shown is what its lanes have: contributions are the longer the fewer contribute.
+TEST(World, StatsShowTheSegmentOfThoseWhoContribute) {
+  for (const char* shared : {"auto", "off"}) {
+    SCOPED_TRACE(std::string("shared_memory ") + shared);
+    const bool hosts = shared == std::string("auto");
+    sim::WorldSpec spec = world_of(10, "star");
+    spec.ranks = 2;
+    spec.config.shared_memory = shared;
+    spec.config.incast = 512 << 10;
+    sim::World world(spec);
+    const auto g = world.make_group();
+    ASSERT_TRUE(world.run([&] { return world.made(g); }, 60 * kSecond));
+    const GroupStats stats = world.group(g, 3).stats();
+    EXPECT_EQ(stats.contributions, hosts ? "one per host (10)" : "one per rank");
+    const size_t others = hosts ? 10 - 1 : 20 - 1;
+    EXPECT_EQ(stats.segment, spec.config.incast / (2 * others) / 64 * 64);
+  }
+}
+
 TEST(World, RanksOfOneHostNeedNoNetwork) {
   sim::WorldSpec spec = world_of(1, "star");
   spec.ranks = 4;

@@ -1,0 +1,188 @@
+// An engine asks a job's store through its client: what is more than a message comes in several,
+// what is too long for one is an error of the creation, and the link goes on.
+#include "service/relay_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "engine/client_link.h"
+#include "service/tenant_link.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+// The client's.
+class MapStore final : public KeyValueStore {
+ public:
+  Status set(const std::string& key, const std::string& value) override {
+    values[key] = value;
+    return {};
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys, Nanos) override {
+    questions++;
+    std::vector<std::string> found;
+    size_t missing = 0;
+    for (const std::string& key : keys) {
+      const auto it = values.find(key);
+      missing += it == values.end() ? 1 : 0;
+      found.push_back(it == values.end() ? "" : it->second);
+    }
+    if (missing == 0) return found;
+    return Status(Code::kTimeout,
+                  std::to_string(missing) + " of " + std::to_string(keys.size()) + " keys missing");
+  }
+
+  std::map<std::string, std::string> values;
+  int questions = 0;
+};
+
+// An engine that makes no group, but asks the store of who wants one; what it says is the
+// creation's end. The client's link is real.
+Status create(MapStore& store, const std::function<Status(service::RelayStore&)>& creation) {
+  std::string folder = (std::filesystem::temp_directory_path() / "mcast-relay-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) return Status(Code::kInternal, "no folder");
+  const std::string path = folder + "/engine.sock";
+  auto listener = listen_at(path, SOCK_SEQPACKET, 4, 0600, "engine");
+  if (!listener.ok()) return listener.status();
+  std::thread engine([&] {
+    pollfd ready{listener->get(), POLLIN, 0};
+    (void)::poll(&ready, 1, 10'000);
+    auto made = service::TenantLink::make(
+        LocalSocket(Fd(::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK))));
+    ASSERT_TRUE(made.ok());
+    const auto link = std::move(made).value();
+    std::unique_ptr<service::RelayStore> relay;
+    std::thread creating;
+    for (bool over = false; !over;) {
+      link->page().engine_beats.fetch_add(1);
+      pollfd more{link->socket().fd(), POLLIN, 0};
+      (void)::poll(&more, 1, 100);
+      Packet packet;
+      const auto got = link->receive(packet);
+      if (got == LocalSocket::Got::kNothing) continue;
+      const auto message =
+          got == LocalSocket::Got::kPacket ? ipc::parse_control(packet.bytes) : std::nullopt;
+      over = !message || message->type == ipc::ControlType::kBye;
+      if (over) break;
+      ipc::StoreAnswer answer;
+      if (message->type == ipc::ControlType::kHello) {
+        const int memory = link->memory().fd();
+        link->tell(control_of(ipc::Welcome{}), std::span<const int>(&memory, 1));
+      } else if (message->type == ipc::ControlType::kGroupAsk) {
+        relay = std::make_unique<service::RelayStore>(
+            message->call, [link](const ipc::Control& m) { link->tell(m); });
+        creating = std::thread([&creation, &relay, link, call = message->call] {
+          const ipc::Verdict end = ipc::Verdict::of(creation(*relay));
+          link->tell(control_of(ipc::ControlType::kGroupFailed, call, end));
+        });
+      } else if (relay && read(*message, answer)) {
+        relay->answered(std::move(answer));
+      }
+    }
+    if (relay) relay->give_up();
+    if (creating.joinable()) creating.join();
+  });
+  Status end;
+  if (auto link = ClientLink::connect(path, 5 * kSecond); link.ok()) {
+    GroupSpec spec;
+    spec.timeout = 20 * kSecond;
+    end = (*link)->make_group(spec, store).status();
+    EXPECT_TRUE((*link)->lost().ok()) << (*link)->lost().message();
+  } else {
+    end = link.status();
+  }
+  engine.join();
+  std::filesystem::remove_all(folder);
+  return end;
+}
+
+constexpr char kDone[] = "done";  // a creation that went well must end somehow
+
+TEST(RelayStore, ManyValuesComeInSeveralMessages) {
+  MapStore store;
+  std::vector<std::string> keys;
+  for (int r = 0; r < 300; r++) {
+    keys.push_back("rank/" + std::to_string(r));
+    store.values[keys.back()] = std::string(2048, static_cast<char>('a' + r % 26)) + keys.back();
+  }
+  const Status end = create(store, [&](service::RelayStore& relay) {
+    const auto values = relay.multi_get(keys, 10 * kSecond);
+    if (!values.ok()) return values.status();
+    EXPECT_EQ(values->size(), keys.size());
+    for (size_t i = 0; i < values->size(); i++) EXPECT_EQ((*values)[i], store.values[keys[i]]) << i;
+    return Status(Code::kAborted, kDone);
+  });
+  EXPECT_EQ(end.message(), kDone) << end.to_string();
+  EXPECT_LT(store.questions, 15) << "about 31 values fit a message";
+}
+
+TEST(RelayStore, MoreKeysThanAQuestionHolds) {
+  MapStore store;
+  std::vector<std::string> keys;
+  for (int r = 0; r < 6000; r++) {
+    keys.push_back("rank/" + std::to_string(r));
+    store.values[keys.back()] = std::to_string(r);
+  }
+  const Status end = create(store, [&](service::RelayStore& relay) {
+    const auto values = relay.multi_get(keys, 10 * kSecond);
+    if (!values.ok()) return values.status();
+    EXPECT_EQ(values->size(), keys.size());
+    for (size_t i = 0; i < values->size(); i++) EXPECT_EQ((*values)[i], std::to_string(i));
+    return Status(Code::kAborted, kDone);
+  });
+  EXPECT_EQ(end.message(), kDone) << end.to_string();
+}
+
+TEST(RelayStore, AllThatIsMissingIsNamedAtOnce) {
+  MapStore store;
+  std::vector<std::string> keys;
+  for (int r = 0; r < 300; r++) keys.push_back("rank/" + std::to_string(r));
+  store.values[keys[0]] = "there";
+  const Status end = create(
+      store, [&](service::RelayStore& relay) { return relay.multi_get(keys, kMilli).status(); });
+  EXPECT_EQ(end.code(), Code::kTimeout);
+  EXPECT_EQ(end.message(), "299 of 300 keys missing");
+}
+
+TEST(RelayStore, AValueThatIsTooLongIsAnErrorThatNamesTheLimit) {
+  MapStore store;
+  store.values["short"] = "x";
+  store.values["long"] = std::string(70'000, 'x');
+  const Status got = create(store, [&](service::RelayStore& relay) {
+    return relay.multi_get({"short", "long"}, 10 * kSecond).status();
+  });
+  EXPECT_EQ(got.code(), Code::kResourceExhausted) << got.to_string();
+  EXPECT_THAT(got.message(), HasSubstr("the store's value of long: "));
+  EXPECT_THAT(got.message(), HasSubstr("(65536 bytes, "));
+  const Status set = create(store, [&](service::RelayStore& relay) {
+    EXPECT_TRUE(relay.set("other", std::string(65'000, 'y')).ok());
+    return relay.set("mine", std::string(70'000, 'x'));
+  });
+  EXPECT_EQ(set.code(), Code::kResourceExhausted) << set.to_string();
+  EXPECT_THAT(set.message(), HasSubstr("the client's store cannot be asked: "));
+  EXPECT_THAT(set.message(), HasSubstr("(65536 bytes, "));
+  EXPECT_EQ(store.values.count("mine"), 0u);
+  EXPECT_EQ(store.values["other"].size(), 65'000u);
+}
+
+// Both ends: nothing that is too long is sent as an empty packet, which would end the link.
+TEST(RelayStore, AMessageThatIsTooLongDoesNotEndTheLink) {
+  MapStore store;
+  const Status end = create(
+      store, [](service::RelayStore&) { return Status(Code::kAborted, std::string(70'000, 'x')); });
+  EXPECT_EQ(end.code(), Code::kResourceExhausted) << end.to_string();
+  EXPECT_THAT(end.message(), HasSubstr("a message of 70"));
+}
+
+}  // namespace
+}  // namespace mcast::test
