@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/element.h"
 #include "base/fold_order.h"
 #include "base/types.h"
 #include "protocol/placement.h"

@@ -93,9 +93,8 @@ size_t list_bytes(const wire::Descriptor& descriptor, const Agreed& agreed, size
   const size_t deal = Deal::most_bytes(rows, agreed.members, stations);
   if (agreed.racks.flat()) return deal;
   size_t sum = 0;
-  const bool more =
-      __builtin_mul_overflow(rows, agreed.members * TreeList::kEntryBytes, &sum) ||
-      __builtin_add_overflow(sum, deal, &sum);
+  const bool more = __builtin_mul_overflow(rows, agreed.members * TreeList::kEntryBytes, &sum) ||
+                    __builtin_add_overflow(sum, deal, &sum);
   return more ? SIZE_MAX : sum;
 }
 

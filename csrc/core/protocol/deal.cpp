@@ -45,8 +45,8 @@ size_t Deal::most_bytes(uint64_t segments, size_t owners, size_t stations) {
   const size_t row = owners * sizeof(uint16_t) + notes / kStride + 1;
   const size_t first = notes * 4 + owners * 64;  // lengths, the notes of a part of a stride, shards
   size_t sum = 0;
-  const bool more = __builtin_mul_overflow(segments, row, &sum) ||
-                    __builtin_add_overflow(sum, first, &sum);
+  const bool more =
+      __builtin_mul_overflow(segments, row, &sum) || __builtin_add_overflow(sum, first, &sum);
   return more ? SIZE_MAX : sum;
 }
 

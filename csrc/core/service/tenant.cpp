@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -96,7 +97,9 @@ void Tenant::sweep() {
     return true;
   };
   std::erase_if(closing_, over);
-  std::erase_if(creations_, [&over](auto& creation) { return over(creation.second.worker); });
+  for (auto it = creations_.begin(); it != creations_.end();) {
+    it = over(it->second.worker) ? creations_.erase(it) : std::next(it);
+  }
 }
 
 void Tenant::wind_up(const std::string& why) {

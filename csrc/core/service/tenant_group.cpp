@@ -22,8 +22,7 @@ const char* kept_name(const std::string& name) {
 }
 
 // The slices of a run. False: it lies beside its arena, or in none.
-bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
-             std::vector<Slice>& out) {
+bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged, std::vector<Slice>& out) {
   if (run.length == 0) {
     out.insert(out.end(), run.count, Slice());
     return true;
