@@ -18,11 +18,13 @@ struct SendCase {
   bool lost = false;  // what is refused is not sent later
 };
 
-// What was lost of bytes and came again, at all ranks: a rank to which all came at once has none.
+// What was lost of bytes and came again, at all ranks, by whatever way: a rank to which all came at
+// once has none, and where all have lost the same chunks, these are multicast again.
 uint64_t came_again(Group& group, Member rank, uint32_t size) {
   std::vector<uint64_t> counts(size);
   counts[rank] = counter(group, "repair_chunks_received") +
-                 counter(group, "early_chunks_received") + counter(group, "ring_bytes_sent");
+                 counter(group, "early_chunks_received") + counter(group, "ring_bytes_sent") +
+                 counter(group, "remulticast_chunks");
   std::vector<std::byte> all(size * sizeof(uint64_t));
   std::memcpy(all.data(), counts.data(), all.size());
   const Status status = allgather(group, all, 20 * kSecond);
