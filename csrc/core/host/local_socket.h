@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "transport/udp/socket.h"
 
 namespace mcast {
 

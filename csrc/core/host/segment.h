@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <string>
 
+#include "base/fd.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "transport/udp/socket.h"
 
 namespace mcast {
 

@@ -14,10 +14,6 @@
 
 namespace mcast {
 
-void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
 Result<Fd> open_socket(int type) {
   const int fd = ::socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return Status::system(errno, "socket");

@@ -1,5 +1,5 @@
-// Thin wrappers of the socket and epoll system calls: an owning descriptor, options with readable
-// errors, IPv4 addresses. Single-threaded.
+// Thin wrappers of the socket and epoll system calls: options with readable errors, IPv4 addresses.
+// Single-threaded.
 #pragma once
 
 #include <netinet/in.h>
@@ -12,36 +12,11 @@
 #include <string>
 #include <utility>
 
+#include "base/fd.h"
 #include "base/status.h"
 #include "base/types.h"
 
 namespace mcast {
-
-// Owns one file descriptor.
-class Fd {
- public:
-  Fd() noexcept = default;
-  explicit Fd(int fd) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  ~Fd() { reset(); }
-
-  int get() const noexcept { return fd_; }
-  bool valid() const noexcept { return fd_ >= 0; }
-  void reset() noexcept;                // close(2) and nothing else: safe in the child of a fork
-  void forget() noexcept { fd_ = -1; }  // it is closed already
-
- private:
-  int fd_ = -1;
-};
 
 // Nonblocking, close-on-exec. `type`: SOCK_DGRAM or SOCK_STREAM.
 Result<Fd> open_socket(int type);
