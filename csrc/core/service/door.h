@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "service/links.h"
 #include "service/options.h"
+#include "transport/udp/socket.h"
 #include "wire/admission.h"
 #include "wire/record_stream.h"
 
