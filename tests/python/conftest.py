@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import host_engine
 import pytest
 from ranks import Pool
 from xdist.scheduler import LoadScopeScheduling
@@ -62,34 +64,64 @@ def pool() -> Iterator[Pool]:
     workers.close()
 
 
-# Modules whose tests run over both: the network path on loopback, and shared memory.
-BOTH_PATHS = {"test_ops", "test_reduce", "test_training", "test_work"}
+@pytest.fixture(scope="session")
+def mapped_pool() -> Iterator[Pool]:
+    """Processes of their own: once tensors lie in arenas, they do for good."""
+    workers = Pool({"MCAST_ENGINE_MEMORY": "map"})
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(scope="session")
+def engine_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    socket = tmp_path_factory.mktemp("engine") / "engine.sock"
+    process = host_engine.start(socket)
+    yield socket
+    host_engine.end(process)
+
+
+# What `ranks` can be: the settings of each path.
+PATHS = {
+    "network": {"MCAST_SHARED_MEMORY": "off"},
+    "host": {"MCAST_SHARED_MEMORY": "auto"},
+    "host-slots": {"MCAST_SHARED_MEMORY": "slots"},
+    "engine": {"MCAST_ENGINE_MEMORY": "slots"},
+    "engine-map": {},
+}
+# Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
+# MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
+ALL_PATHS: dict[str, set[str]] = {
+    "test_ops": set(),
+    "test_reduce": set(),
+    "test_training": {"host-slots", "engine", "engine-map"},
+    "test_work": {"host-slots", "engine-map"},
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "ranks" in metafunc.fixturenames and metafunc.module.__name__ in BOTH_PATHS:
+    module = metafunc.module.__name__
+    if "ranks" in metafunc.fixturenames and module in ALL_PATHS:
         paths = ["network"]
         if not metafunc.definition.get_closest_marker("network"):
-            every_run = metafunc.module.__name__ in THROUGH_SLOTS
-            slots = pytest.param("host-slots", marks=[] if every_run else pytest.mark.all_tier)
-            paths = ["network", "host", slots]
+            paths = [
+                pytest.param(p, marks=[pytest.mark.all_tier] if p in ALL_PATHS[module] else [])
+                for p in PATHS
+            ]
         metafunc.parametrize("ranks", paths, indirect=True)
-
-
-# Whose bytes go through slots in every run: they test what is carried. The others test what is around it,
-# which is the same code where the ranks read each other's memory.
-THROUGH_SLOTS = {"test_ops", "test_reduce"}
 
 
 @pytest.fixture
 def ranks(pool: Pool, request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """ranks(world, function, *args, ...): see ranks.Pool.run."""
-    setting = {"network": "off", "host": "auto", "host-slots": "slots"}[
-        getattr(request, "param", "network")
-    ]
+    path = getattr(request, "param", "network")
+    workers, setting = pool, PATHS[path]
+    if path.startswith("engine"):
+        setting = {**setting, "MCAST_ENGINE": f"host:{request.getfixturevalue('engine_socket')}"}
+    if path == "engine-map":
+        workers = request.getfixturevalue("mapped_pool")
 
     def run(world: int, *args: Any, env: dict[str, str] | None = None, **more: Any) -> list[Any]:
-        return pool.run(world, *args, env={"MCAST_SHARED_MEMORY": setting, **(env or {})}, **more)
+        return workers.run(world, *args, env={**setting, **(env or {})}, **more)
 
     return run
 

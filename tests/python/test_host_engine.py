@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,29 +13,11 @@ from pathlib import Path
 import pytest
 import test_training
 import torch
+from host_engine import end, start
 
-from torch_mcast import _program
 from torch_mcast.engine import NoEngine, main, read
 
 COMMAND = [sys.executable, "-m", "torch_mcast.engine"]
-
-
-def start(socket: Path, *options: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [_program.find_program("mcast-engine"), "--socket", str(socket), *options],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = process.stderr.readline()
-    assert "listens at" in line, line
-    return process
-
-
-def end(process: subprocess.Popen[str]) -> str:
-    process.terminate()
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    return said
 
 
 @pytest.fixture
@@ -92,6 +76,54 @@ def test_ranks_without_any_network(engine, tmp_path):
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0
         assert said.split() == ["1", "multicast"]
+
+
+# As TRAIN, but FSDP2, and who makes a socket of the network is killed, so there is no Gloo.
+CAGED = """
+import pickle, sys
+sys.path[:0] = [{tests!r}, {tests!r} + "/lifecycle"]
+import sandbox
+for family in (2, 10, 16, 17):  # AF_INET, AF_INET6, AF_NETLINK, AF_PACKET
+    sandbox.kill([("socket", {{0: family}})])
+if sys.argv[1] == "proof":
+    import socket
+    socket.socket()
+import test_training
+import torch.distributed as dist
+import torch_mcast
+dist.init_process_group("mcast", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2,
+                        pg_options=torch_mcast.Options(fallback="none"))
+trained = test_training.run(*test_training.CASES["fsdp2_fp32"])
+assert torch_mcast.stats()["calls"]["all_gather_into_tensor"]["engine"] > 0
+dist.destroy_process_group()
+with open(sys.argv[2] + sys.argv[1], "wb") as file:
+    pickle.dump(trained, file)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own takes root")
+@pytest.mark.parametrize("memory", ["slots", "map"])
+def test_fsdp2_where_sockets_kill(ranks, engine, tmp_path, memory):
+    """Each rank has no network, and may not even make a socket of one."""
+    script = tmp_path / "train.py"
+    script.write_text(CAGED.format(tests=str(Path(__file__).parent)))
+    settings = {
+        "MCAST_ENGINE": f"host:{engine}",
+        "MCAST_ENGINE_MEMORY": memory,
+    }
+
+    def rank(which: str) -> subprocess.Popen[bytes]:
+        command = ["unshare", "--net", sys.executable, str(script), which, str(tmp_path / "store")]
+        return subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.PIPE)
+
+    assert rank("proof").wait(60) == -signal.SIGSYS
+    for process in [rank("0"), rank("1")]:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
+    ours = [pickle.loads((tmp_path / f"store{r}").read_bytes()) for r in range(2)]
+    test_training.assert_parity(
+        ours, ranks(2, test_training.run, *test_training.CASES["fsdp2_fp32"], backend="gloo")
+    )
 
 
 def test_auto_takes_this_process_where_no_engine_answers(ranks, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import test_training
 import torch
 import torch.distributed as dist
+from host_engine import end, start
 from ranks import Pool
-from test_host_engine import end, start
 
 import torch_mcast
 from torch_mcast.engine import read

@@ -24,8 +24,9 @@ struct Memory {
 
 Memory memory_of(const Post& post, Member self) {
   if (post.reduce) {
+    const bool takes = post.descriptor.kind != wire::Kind::kReduce || post.descriptor.root == self;
     Memory m{post.reduce->inputs, {}, false};
-    if (post.reduce->output.length > 0) m.outputs = {post.reduce->output};
+    if (takes) m.outputs = {post.reduce->output};  // of 0 bytes, too
     return m;
   }
   switch (post.descriptor.kind) {

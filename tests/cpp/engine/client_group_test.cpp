@@ -47,7 +47,7 @@ void run_suite(bool arenas) {
     for (int i = 0; i <= 6; i++) {
       filter += ":Sizes/EngineOps.DeliverExactBytes/" + std::to_string(i);
     }
-    for (int i = 0; i <= 5; i++) {
+    for (int i = 0; i <= 6; i++) {
       filter += ":Sizes/EngineReductions.EqualTheSumBesideOtherTraffic/" + std::to_string(i);
     }
     // These count what the process of the group has: lanes, descriptors, salts.

@@ -69,11 +69,11 @@ TEST_P(EngineReductions, EqualTheSumBesideOtherTraffic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, EngineReductions,
-                         testing::Values(Case{1, 1000, 2}, Case{2, 1, 20}, Case{2, 300'007, 3},
-                                         Case{3, 7'001, 10}, Case{4, 100'003, 3},
-                                         Case{5, 1'001, 10}, Case{2, 1, 200, "auto"},
-                                         Case{2, 300'007, 3, "slots"}, Case{3, 7'001, 50, "auto"},
-                                         Case{4, 100'003, 5, "auto"},
+                         testing::Values(Case{1, 1000, 2}, Case{2, 0, 3}, Case{2, 1, 20},
+                                         Case{2, 300'007, 3}, Case{3, 7'001, 10},
+                                         Case{4, 100'003, 3}, Case{5, 1'001, 10},
+                                         Case{2, 1, 200, "auto"}, Case{2, 300'007, 3, "slots"},
+                                         Case{3, 7'001, 50, "auto"}, Case{4, 100'003, 5, "auto"},
                                          Case{5, 100'003, 3, "slots"}));
 
 TEST(Engine, ReductionsFailWhereRanksDisagree) {

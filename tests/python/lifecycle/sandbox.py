@@ -1,5 +1,5 @@
-"""Denies system calls to this process and all its later threads, as sandboxes and old kernels do
-(seccomp filters; needs no rights). There is no way back: for processes that end with the test."""
+"""Denies system calls to this process and all its later threads, as sandboxes and old kernels do, or has them
+kill it (seccomp filters; needs no rights). There is no way back: for processes that end with the test."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _ARCH, _NUMBERS = {
     "x86_64": (
         0xC000003E,
         {
+            "socket": 41,
             "sendmsg": 46,
             "clone": 56,
             "setsockopt": 54,
@@ -36,6 +37,7 @@ _ARCH, _NUMBERS = {
     "aarch64": (
         0xC00000B7,
         {
+            "socket": 198,
             "sendmsg": 211,
             "clone": 220,
             "setsockopt": 208,
@@ -61,7 +63,7 @@ _NUMBERS |= {"pidfd_open": 434, "clone3": 435, "epoll_pwait2": 441}
 
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000  # the last: the process
 _PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 
 
@@ -76,7 +78,7 @@ def _instruction(code: int, value: int, if_so: int = 0, if_not: int = 0) -> byte
     return struct.pack("=HBBI", code, if_so, if_not, value)
 
 
-def _denial(call: str, arguments: dict[int, int], error: int) -> bytes:
+def _answer(call: str, arguments: dict[int, int], action: int) -> bytes:
     """Instructions that go on behind their end if this is another call."""
     tests = [(_NUMBER_AT, _NUMBERS[call])]
     tests += [(_ARGUMENTS_AT + 8 * place, value) for place, value in arguments.items()]
@@ -84,16 +86,29 @@ def _denial(call: str, arguments: dict[int, int], error: int) -> bytes:
     for i, (at, value) in enumerate(tests):
         rest = 2 * (len(tests) - i - 1) + 1
         code += _instruction(_LOAD, at) + _instruction(_EQUAL, value, if_not=rest)
-    return code + _instruction(_RETURN, _ERRNO | error)
+    return code + _instruction(_RETURN, action)
 
 
-def deny(calls: Sequence[tuple[str, dict[int, int]]], error: int) -> None:
-    """`calls`: names of system calls, and which of their arguments must have which value. They fail
-    with `error` from now on."""
+Calls = Sequence[
+    tuple[str, dict[int, int]]
+]  # names, and which of their arguments must have which value
+
+
+def deny(calls: Calls, error: int) -> None:
+    """They fail with `error` from now on."""
+    _install(calls, _ERRNO | error)
+
+
+def kill(calls: Calls) -> None:
+    """Who makes one of them ends by SIGSYS."""
+    _install(calls, _KILL)
+
+
+def _install(calls: Calls, action: int) -> None:
     code = _instruction(_LOAD, _ARCH_AT) + _instruction(_EQUAL, _ARCH, if_so=1)
     code += _instruction(_RETURN, _ALLOW)
     for call, arguments in calls:
-        code += _denial(call, arguments, error)
+        code += _answer(call, arguments, action)
     code += _instruction(_RETURN, _ALLOW)
     memory = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.addressof(memory))
