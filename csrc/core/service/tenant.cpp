@@ -26,6 +26,7 @@ namespace {
 constexpr int kBeatMs = 100;
 constexpr int kFullMs = 1;   // between looks at a full completion ring
 constexpr int kBatch = 256;  // records between two looks at the socket
+constexpr size_t kSpareCompletions = 1024;
 constexpr size_t kMostArenas = 4096;
 
 ipc::Control refusal(uint64_t call, const Status& why) {
@@ -77,7 +78,7 @@ void Tenant::run() {
 void Tenant::sleep() {
   if (greeted_ && !link_->submissions().announce_sleep(link_->page().engine_asleep)) return;
   pollfd ready{link_->socket().fd(), POLLIN, 0};
-  (void)::poll(&ready, 1, link_->waiting() ? kFullMs : kBeatMs);
+  (void)::poll(&ready, 1, link_->waiting() > 0 ? kFullMs : kBeatMs);
   link_->page().engine_asleep.store(0, std::memory_order_seq_cst);
 }
 
@@ -145,6 +146,9 @@ std::string Tenant::take_record(bool& some) {
   const ipc::RingReader::Found found = link_->submissions().read();
   some = found == ipc::RingReader::Found::kRecord;
   if (found == ipc::RingReader::Found::kNothing) return "";
+  // A sound client has no more of them than operations, and what is said of its groups.
+  if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)
+    return "its process broke the engine's protocol: it does not read what is over";
   const std::string where = std::to_string(link_->submissions().position());
   if (!some) return "its process broke the engine's ring at byte " + where;
   auto record = ipc::parse_submission(link_->submissions().record());

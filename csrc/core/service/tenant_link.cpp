@@ -45,9 +45,9 @@ void TenantLink::flush() {
   wake();
 }
 
-bool TenantLink::waiting() {
+size_t TenantLink::waiting() {
   const std::lock_guard<std::mutex> held(mutex_);
-  return !kept_.empty() && !completions_.broken();
+  return completions_.broken() ? 0 : kept_.size();
 }
 
 void TenantLink::wake() {

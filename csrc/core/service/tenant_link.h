@@ -24,7 +24,7 @@ class TenantLink {
   // Completions never wait: what the ring does not take is kept, and follows by flush().
   void complete(const ipc::Completed& record);
   void flush();
-  bool waiting();  // for room in the ring
+  size_t waiting();  // completions, for room in the ring
 
   // Best effort: a client that takes no messages is found to be gone by its socket. In the place of
   // an answer that is too long for a message goes a Refused that says so.

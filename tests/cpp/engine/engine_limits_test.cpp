@@ -133,6 +133,7 @@ TEST(EngineLimits, NobodyAnswers) {
 // A client that keeps no word: its own end of the link, whatever it likes to do with it.
 class Hostile {
  public:
+  static constexpr size_t kLent = size_t{1} << 20;
   Hostile(const std::string& path, uint64_t seed) : rng_(seed) {
     auto fd = connect_to(path, SOCK_SEQPACKET);
     if (fd.ok()) socket_ = LocalSocket(std::move(fd).value());
@@ -170,6 +171,81 @@ class Hostile {
       default:
         return record();
     }
+  }
+  // Asks for a group of its own and lends an arena: what it posts then comes far.
+  void settle() {
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(1, ipc::GroupAsk{"x", 0, 1, kSecond, {}})), {},
+                       kSecond);
+    const auto made = Segment::create("arena", kLent);
+    if (!made.ok()) return;
+    const std::vector<int> files{made->fd()};
+    const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, 2, ipc::Arena{0, kLent});
+    (void)socket_.send(ipc::bytes_of(m), files, kSecond);
+    for (bool made_group = false; !made_group && !ended();) {
+      Packet packet;
+      pollfd ready{socket_.fd(), POLLIN, 0};
+      if (::poll(&ready, 1, 5000) == 0) return;
+      if (socket_.receive(packet) != LocalSocket::Got::kPacket) return;
+      const auto message = ipc::parse_control(packet.bytes);
+      made_group = message && message->type == ipc::ControlType::kGroupMade;
+    }
+  }
+  // A post as a sound client might make it in the settled group, as far as the parser can tell.
+  void post() {
+    ipc::PostRecord post;
+    post.group = 1 + (rng_() % 16 == 0);
+    const bool reduces = rng_() % 2 == 0;
+    post.lane = reduces ? LaneId::kReduce : LaneId::kMulticast;
+    post.sequence = next_[reduces];
+    post.timeout = kSecond;
+    const uint64_t bytes = 8 * (rng_() % 512);
+    post.descriptor = {reduces ? wire::Kind::kAllreduce : wire::Kind::kAllgather, 0, 0, bytes, "x"};
+    post.descriptor.element = reduces ? static_cast<uint8_t>(Element::kInt32) : 0;
+    const auto slice = [&](ipc::Role role) {
+      const uint64_t at = rng_() % 64 * 4096;
+      const bool empty = bytes == 0;
+      ipc::add_slice(post.runs, static_cast<ipc::Space>(empty ? 0 : 16), role, empty ? 0 : at,
+                     bytes);
+    };
+    slice(ipc::Role::kInput);
+    slice(ipc::Role::kOutput);
+    next_[reduces] += post.group == 1;
+    submit(ipc::bytes_of(ipc::Submission(post)));
+  }
+  // Reads nothing of what is over, but makes room for it.
+  void forget() {
+    auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
+    words.head.store(words.tail.load());
+  }
+  bool ended() {
+    pollfd end{socket_.fd(), 0, 0};
+    return ::poll(&end, 1, 0) != 0;
+  }
+  // Every second one works for a while like a sound client, so that its wrongs come late and deep.
+  void attack(bool patient) {
+    if (!greet()) return;
+    if (patient && writer_) {
+      settle();
+      for (int i = 0; i < 3000 && !ended(); i++) {
+        if (rng_() % 500 == 0)
+          act();
+        else
+          post();
+        if (i % 64 == 0) forget();
+      }
+    }
+    for (int i = 0; i < 60; i++) act();
+  }
+  // Its records that the engine has read, once that has ended the link or has read all.
+  uint64_t taken() {
+    if (!writer_) return 0;
+    const auto& words = reinterpret_cast<const ipc::LinkPage*>(memory_.data())->submission;
+    pollfd end{socket_.fd(), 0, 0};
+    while (::poll(&end, 1, 1) == 0 && !ends_.empty() && words.head.load() < ends_.back()) {
+    }
+    const uint64_t head = words.head.load();  // or what was written over it
+    return static_cast<uint64_t>(std::upper_bound(ends_.begin(), ends_.end(), head) -
+                                 ends_.begin());
   }
 
  private:
@@ -226,7 +302,14 @@ class Hostile {
     if (rng_() % 4 == 0) one = ipc::ReadyRecord{LaneId::kReduce, 1, 0, 0, rng_()};
     auto bytes = ipc::bytes_of(one);
     if (rng_() % 3 == 0) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
-    (void)writer_->write(bytes);
+    submit(bytes);
+  }
+  void submit(const std::vector<std::byte>& bytes) {
+    for (int i = 0; !writer_->write(bytes); i++) {
+      if (writer_->broken() || ended() || i > 100) return;
+      usleep(100);
+    }
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + bytes.size());
     auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
     if (ipc::RingWriter::take_sleeper(page.engine_asleep)) {
       (void)socket_.send(ipc::bytes_of({ipc::ControlType::kLook, 0, {}}), {}, 0);
@@ -237,7 +320,27 @@ class Hostile {
   LocalSocket socket_;
   Segment memory_;
   std::unique_ptr<ipc::RingWriter> writer_;
+  std::vector<uint64_t> ends_;  // in the ring, of the records written
+  uint32_t next_[2] = {0, 0};   // sequence of the settled group's lanes
 };
+
+// Posts to a group that is not there are answered, so there is no end of answers.
+TEST(EngineLimits, WhoReadsNoCompletionsIsEnded) {
+  service::TenantLimits limits;
+  limits.operations = 16;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore&) {
+    Hostile client(engine.path(), 1);
+    if (!client.greet()) return false;
+    int posts = 0;
+    while (!client.ended() && posts < 200'000) {
+      client.post();
+      posts++;
+    }
+    EXPECT_LT(posts, 20'000) << "both rings, and what the engine keeps";
+    return client.ended();
+  }));
+}
 
 // By a client that is in order otherwise: the post comes to the group.
 TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
@@ -276,13 +379,17 @@ TEST(EngineLimits, AHostileClientHarmsNobody) {
   limits.arenas = uint64_t{64} << 20;
   EngineProcess engine(limits);
   const Seeds all = seeds(60);
-  expect_all_good(run_ranks(3, 120, [&](Member rank, DirectoryStore& store) {
+  const auto limit = static_cast<unsigned>(120 + all.size() / 10);
+  expect_all_good(run_ranks(3, limit, [&](Member rank, DirectoryStore& store) {
     if (rank == 2) {
+      uint64_t taken = 0;
       for (const uint64_t seed : all) {
         Hostile client(engine.path(), seed);
-        if (!client.greet()) continue;
-        for (int i = 0; i < 60; i++) client.act();
+        client.attack(seed % 2 == 0);
+        taken += client.taken();
       }
+      std::printf("%lu hostile records were read\n", taken);
+      EXPECT_GT(taken, 10 * all.size()) << "the attack has reached the engine";
       return store.set("attacked", "").ok();
     }
     auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
