@@ -52,6 +52,22 @@ ARENAS = [
         "HostRounds*:HostSchedules*",
     ),
     Mutant(
+        "completions-kept-without-end",
+        "service/tenant.cpp",
+        "if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)",
+        "if (false)",
+        "engine",
+        "EngineLimits.WhoReadsNo*",
+    ),
+    Mutant(
+        "empty-output-left-out",
+        "engine/client_staging.cpp",
+        "if (takes) m.outputs",
+        "if (takes && post.reduce->output.length > 0) m.outputs",
+        "engine",
+        "ClientGroup.TheSuiteOf*",
+    ),
+    Mutant(
         "slice-beside-its-arena-taken",
         "service/tenant_group.cpp",
         "if (run.base + reach > memory->size()) return false;",
