@@ -82,8 +82,12 @@ TEST(EngineLimits, OperationsInFlight) {
   EngineProcess engine(limits);
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (!made.ok()) return false;
     Group& group = **made;
+    // Else its creation may end with the other's abort.
+    if (!store.set("made." + std::to_string(rank), "").ok()) return false;
+    if (!store.multi_get({"made.0", "made.1"}, 30 * kSecond).ok()) return false;
     if (rank == 1) {
       std::vector<std::byte> data(100);
       const Status status = broadcast(group, data, 0, 20 * kSecond);
