@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +20,9 @@ from torch_mcast.engine import NoEngine, main, read
 COMMAND = [sys.executable, "-m", "torch_mcast.engine"]
 
 
-def start(socket: Path, *options: str) -> subprocess.Popen[str]:
+def start(path: Path, *options: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [_program.find_program("mcast-engine"), "--socket", str(socket), *options],
+        [_program.find_program("mcast-engine"), "--socket", str(path), *options],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -38,9 +40,9 @@ def end(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def engine(tmp_path):
-    socket = tmp_path / "engine.sock"
-    process = start(socket)
-    yield socket
+    path = tmp_path / "engine.sock"
+    process = start(path)
+    yield path
     end(process)
 
 
@@ -138,6 +140,10 @@ def test_two_engines_at_one_socket(engine):
         (["--mode", "999"], "three octal digits"),
         (["--groups", "0"], "a whole number from 1 to 65535"),
         (["--nosuch"], 'no option "--nosuch"'),
+        (["--allow", "root,nosuchuser"], '"root,nosuchuser" is not valid; allowed: users of'),
+        (["--group", "nosuchgroup"], "a group of this system"),
+        (["--goodbye", "-1"], "seconds from 0 to 86400"),
+        (["--guardian", "maybe"], '"maybe" is not valid; allowed: on or off'),
     ],
 )
 def test_wrong_options_end_with_2(options, text):
@@ -153,12 +159,87 @@ def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):
 
 
 def test_a_killed_engine_leaves_a_socket_that_the_next_one_takes(tmp_path):
-    socket = tmp_path / "engine.sock"
-    first = start(socket)
+    path = tmp_path / "engine.sock"
+    first = start(path)
     first.kill()
     first.communicate()
-    assert socket.exists()
-    second = start(socket)
-    assert read(socket)["pid"] == second.pid
+    assert path.exists()
+    second = start(path)
+    assert guardian_of(read(path)["pid"]) == second.pid
     end(second)
-    assert not socket.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def guardian_of(pid: int) -> int:
+    """The process that the engine's own is a child of."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
+def test_without_a_guardian_there_is_one_process(tmp_path):
+    process = start(tmp_path / "engine.sock", "--guardian", "off")
+    assert read(tmp_path / "engine.sock")["pid"] == process.pid
+    end(process)
+
+
+def test_a_guardian_ends_an_engine_that_stands_still(tmp_path):
+    process = start(tmp_path / "engine.sock", "--silence", "2000")
+    os.kill(read(tmp_path / "engine.sock")["pid"], signal.SIGSTOP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "has not run for" in said and "(state T): it is killed" in said
+
+
+def drain(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "drain", "--socket", str(path), *options],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_drain_and_the_next_engine(tmp_path):
+    """One that connects and says nothing is a client, which keeps the engine until it goes."""
+    path = tmp_path / "engine.sock"
+    first = start(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+        while not read(path)["clients"]:
+            pass
+        assert read(path)["draining"] is False
+        told = drain(path)
+        assert told.returncode == 0 and "ends within 600.0 s" in told.stdout
+        assert drain(path, "--limit", "700").stdout.strip().endswith("600.0 s"), (
+            "the earlier end holds"
+        )
+        status = read(path)
+        assert status["draining"] is True and status["drain_limit_s"] == 600
+        assert 0 < status["drain_left_s"] <= 600
+        table = subprocess.run(
+            [*COMMAND, "status", "--socket", str(path)], capture_output=True, text=True, check=True
+        )
+        assert "draining: no new clients or groups" in table.stdout
+        second = start(path)
+        assert guardian_of(read(path)["pid"]) == second.pid
+        assert read(path)["draining"] is False
+        assert first.poll() is None
+    assert first.wait(timeout=60) == 0
+    assert "another engine has taken the place" in first.stderr.read()
+    assert guardian_of(read(path)["pid"]) == second.pid
+    end(second)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_replaces_one(tmp_path):
+    path = tmp_path / "engine.sock"
+    first = start(path)
+    second = start(path, "--replace", "on")
+    assert first.wait(timeout=60) == 0, "nobody used it: it has drained at once"
+    assert guardian_of(read(path)["pid"]) == second.pid
+    end(second)
+
+
+def test_drain_where_there_is_none(tmp_path):
+    none = drain(tmp_path / "engine.sock")
+    assert none.returncode == 1 and "no engine answers" in none.stderr
+    wrong = drain(tmp_path / "engine.sock", "--limit", "soon")
+    assert wrong.returncode == 2 and '"soon" is not valid; allowed: seconds' in wrong.stderr

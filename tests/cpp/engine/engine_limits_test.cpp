@@ -261,9 +261,9 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
     if (!link.ok()) return false;
     const auto made = (*link)->make_group(spec, store);
     const auto span = (*link)->arenas().take(4096);
-    if (!made.ok() || !span.ok()) return false;
+    if (!made.ok() || !*made || !span.ok()) return false;
     ipc::PostRecord post;
-    post.group = made->handle;
+    post.group = (*made)->handle;
     post.timeout = 20 * kSecond;
     post.descriptor = {wire::Kind::kBroadcast, 0, 0, 4096, "broadcast"};
     ipc::add_slice(post.runs, static_cast<ipc::Space>((*span)->space), ipc::Role::kInput,
