@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -243,3 +244,62 @@ def test_drain_where_there_is_none(tmp_path):
     assert none.returncode == 1 and "no engine answers" in none.stderr
     wrong = drain(tmp_path / "engine.sock", "--limit", "soon")
     assert wrong.returncode == 2 and '"soon" is not valid; allowed: seconds' in wrong.stderr
+
+
+def install(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, "install", *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_unit_is_one(tmp_path):
+    written = install("systemd", "--write", str(tmp_path), "--socket", "/run/engines/e.sock")
+    unit = tmp_path / "torch-mcast-engine@.service"
+    assert written.stdout.strip() == str(unit)
+    one = tmp_path / "torch-mcast-engine@a.service"
+    one.write_text(unit.read_text())
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(one)], capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "RuntimeDirectory=engines\n" in unit.read_text()
+
+
+def started_as(line: list[str], path: Path) -> None:
+    """The program takes the options of a supervisor's command line."""
+    run = line.index("run")
+    at = line.index("--socket")
+    options = [*line[run + 1 : at], *line[at + 2 :]]
+    end(start(path, *[o for o in options if not o.startswith("$")]))
+
+
+def test_the_unit_s_command_runs(tmp_path):
+    text = install("systemd").stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert "--socket /run/torch-mcast/engine.sock" in line
+    started_as(line.split(), tmp_path / "engine.sock")
+    wrong = install("systemd", "--socket", "/tmp/a/b/engine.sock")
+    assert wrong.returncode == 2 and "below /run" in wrong.stderr
+    assert install("systemd", "--write", str(tmp_path / "none")).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_daemonset_is_one(tmp_path):
+    install("kubernetes", "--write", str(tmp_path), "--image", "here/mcast:7", "--group", "1234")
+    read_back = subprocess.run(
+        ["kubectl", "annotate", "--local", "-o", "json", "a=b",
+         "-f", str(tmp_path / "torch-mcast-engine.yaml")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    spec = json.loads(read_back.stdout)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["hostNetwork"] and "hostPID" not in spec
+    assert spec["securityContext"]["runAsUser"] == 1234
+    assert container["image"] == "here/mcast:7"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (volume,) = spec["volumes"]
+    assert (
+        volume["hostPath"]["path"]
+        == container["volumeMounts"][0]["mountPath"]
+        == "/run/torch-mcast"
+    )
+    started_as(container["command"], tmp_path / "engine.sock")
