@@ -303,3 +303,20 @@ def test_the_daemonset_is_one(tmp_path):
         == "/run/torch-mcast"
     )
     started_as(container["command"], tmp_path / "engine.sock")
+
+
+def test_the_doctor_knows_the_engine(engine, tmp_path):
+    def row(setting: str) -> dict:
+        asked = subprocess.run(
+            [sys.executable, "-m", "torch_mcast.doctor", "--json", "--local"],
+            env={**os.environ, "MCAST_ENGINE": setting}, capture_output=True, text=True,
+        )  # fmt: skip
+        rows = {row["check"]: row for row in json.loads(asked.stdout)["findings"]}
+        return {**rows["engine"], "code": asked.returncode, "rows": rows}
+
+    here = row(f"host:{engine}")
+    assert (here["verdict"], here["data"]["takes"]) == ("ok", "host")
+    assert here["data"]["status"]["limits"]["groups"] == 256
+    assert "engine memory" in here["rows"]
+    nobody = row(f"host:{tmp_path}/no.sock")
+    assert (nobody["verdict"], nobody["code"]) == ("fail", 1)
