@@ -1,15 +1,16 @@
-// The program behind `torch-mcast engine run`: options, signals, exit codes; the rest is
-// service/host_engine.h. SIGTERM and SIGINT end it: clients are told by their sockets' end, their
-// groups fail by name on all ranks. Exit codes: 0 ended in order, 1 cannot serve, 2 wrong options.
-#include <signal.h>
-
+// The program behind `torch-mcast engine run` and `drain`: its command line and exit codes; the
+// rest is service/engine_program.h. Exit codes: 0 ended in order, 1 cannot serve (drain: nobody
+// does), 2 wrong options, 3 it stood still and was killed, 128 and a signal's number: it died of
+// that.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 
 #include "base/log.h"
 #include "base/version.h"
+#include "service/drain_socket.h"
 #include "service/engine_options.h"
+#include "service/engine_program.h"
 
 namespace {
 
@@ -20,19 +21,11 @@ int fail(int code, const char* message) {
   return code;
 }
 
-int run(const service::HostEngineOptions& options) {
-  const char* const level = std::getenv("MCAST_DEBUG");
-  set_log_level(parse_log_level(level != nullptr ? level : "").value_or(LogLevel::kInfo));
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  auto engine = service::HostEngine::start(options);
-  if (!engine.ok()) return fail(1, engine.status().message().c_str());
-  log(LogLevel::kInfo, "engine listens at %s", options.path.c_str());
-  int number = 0;
-  sigwait(&signals, &number);
+int drain(const service::DrainRequest& request) {
+  const auto told = service::ask_to_drain(request.path, request.limit);
+  if (!told.ok()) return fail(1, told.status().message().c_str());
+  std::printf("the engine at %s takes no new clients or groups and ends within %s\n",
+              request.path.c_str(), seconds_text(told->limit).c_str());
   return 0;
 }
 
@@ -49,8 +42,10 @@ int main(int argc, char** argv) {
     std::printf("torch-mcast engine %s\n", version());
     return 0;
   }
+  const char* const level = std::getenv("MCAST_DEBUG");
+  set_log_level(parse_log_level(level != nullptr ? level : "").value_or(LogLevel::kInfo));
   try {
-    return run(line->options);
+    return line->drain ? drain(*line->drain) : service::run_engine(line->options, [] {});
   } catch (const std::exception& error) {  // no thread, no memory
     return fail(1, error.what());
   }

@@ -63,6 +63,7 @@ void read_control(ConstBytes packet) {
   again(GroupMade());
   again(Close());
   again(Abort());
+  again(Draining());
   again(Arena());
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +24,9 @@ COMMAND = [sys.executable, "-m", "torch_mcast.engine"]
 
 @pytest.fixture
 def engine(tmp_path):
-    socket = tmp_path / "engine.sock"
-    process = start(socket)
-    yield socket
+    path = tmp_path / "engine.sock"
+    process = start(path)
+    yield path
     end(process)
 
 
@@ -170,6 +172,10 @@ def test_two_engines_at_one_socket(engine):
         (["--mode", "999"], "three octal digits"),
         (["--groups", "0"], "a whole number from 1 to 65535"),
         (["--nosuch"], 'no option "--nosuch"'),
+        (["--allow", "root,nosuchuser"], '"root,nosuchuser" is not valid; allowed: users of'),
+        (["--group", "nosuchgroup"], "a group of this system"),
+        (["--goodbye", "-1"], "seconds from 0 to 86400"),
+        (["--guardian", "maybe"], '"maybe" is not valid; allowed: on or off'),
     ],
 )
 def test_wrong_options_end_with_2(options, text):
@@ -185,12 +191,163 @@ def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):
 
 
 def test_a_killed_engine_leaves_a_socket_that_the_next_one_takes(tmp_path):
-    socket = tmp_path / "engine.sock"
-    first = start(socket)
+    path = tmp_path / "engine.sock"
+    first = start(path)
     first.kill()
     first.communicate()
-    assert socket.exists()
-    second = start(socket)
-    assert read(socket)["pid"] == second.pid
+    assert path.exists()
+    second = start(path)
+    assert guardian_of(read(path)["pid"]) == second.pid
     end(second)
-    assert not socket.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def guardian_of(pid: int) -> int:
+    """The process that the engine's own is a child of."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
+def test_without_a_guardian_there_is_one_process(tmp_path):
+    process = start(tmp_path / "engine.sock", "--guardian", "off")
+    assert read(tmp_path / "engine.sock")["pid"] == process.pid
+    end(process)
+
+
+def test_a_guardian_ends_an_engine_that_stands_still(tmp_path):
+    process = start(tmp_path / "engine.sock", "--silence", "2000")
+    os.kill(read(tmp_path / "engine.sock")["pid"], signal.SIGSTOP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "has not run for" in said and "(state T): it is killed" in said
+
+
+def drain(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "drain", "--socket", str(path), *options],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_drain_and_the_next_engine(tmp_path):
+    """One that connects and says nothing is a client, which keeps the engine until it goes."""
+    path = tmp_path / "engine.sock"
+    first = start(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+        while not read(path)["clients"]:
+            pass
+        assert read(path)["draining"] is False
+        told = drain(path)
+        assert told.returncode == 0 and "ends within 600.0 s" in told.stdout
+        assert drain(path, "--limit", "700").stdout.strip().endswith("600.0 s"), (
+            "the earlier end holds"
+        )
+        status = read(path)
+        assert status["draining"] is True and status["drain_limit_s"] == 600
+        assert 0 < status["drain_left_s"] <= 600
+        table = subprocess.run(
+            [*COMMAND, "status", "--socket", str(path)], capture_output=True, text=True, check=True
+        )
+        assert "draining: no new clients or groups" in table.stdout
+        second = start(path)
+        assert guardian_of(read(path)["pid"]) == second.pid
+        assert read(path)["draining"] is False
+        assert first.poll() is None
+    assert first.wait(timeout=60) == 0
+    assert "another engine has taken the place" in first.stderr.read()
+    assert guardian_of(read(path)["pid"]) == second.pid
+    end(second)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_replaces_one(tmp_path):
+    path = tmp_path / "engine.sock"
+    first = start(path)
+    second = start(path, "--replace", "on")
+    assert first.wait(timeout=60) == 0, "nobody used it: it has drained at once"
+    assert guardian_of(read(path)["pid"]) == second.pid
+    end(second)
+
+
+def test_drain_where_there_is_none(tmp_path):
+    none = drain(tmp_path / "engine.sock")
+    assert none.returncode == 1 and "no engine answers" in none.stderr
+    wrong = drain(tmp_path / "engine.sock", "--limit", "soon")
+    assert wrong.returncode == 2 and '"soon" is not valid; allowed: seconds' in wrong.stderr
+
+
+def install(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, "install", *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_unit_is_one(tmp_path):
+    written = install("systemd", "--write", str(tmp_path), "--socket", "/run/engines/e.sock")
+    unit = tmp_path / "torch-mcast-engine@.service"
+    assert written.stdout.strip() == str(unit)
+    one = tmp_path / "torch-mcast-engine@a.service"
+    one.write_text(unit.read_text())
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(one)], capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "RuntimeDirectory=engines\n" in unit.read_text()
+
+
+def started_as(line: list[str], path: Path) -> None:
+    """The program takes the options of a supervisor's command line."""
+    run = line.index("run")
+    at = line.index("--socket")
+    options = [*line[run + 1 : at], *line[at + 2 :]]
+    end(start(path, *[o for o in options if not o.startswith("$")]))
+
+
+def test_the_unit_s_command_runs(tmp_path):
+    text = install("systemd").stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert "--socket /run/torch-mcast/engine.sock" in line
+    started_as(line.split(), tmp_path / "engine.sock")
+    wrong = install("systemd", "--socket", "/tmp/a/b/engine.sock")
+    assert wrong.returncode == 2 and "below /run" in wrong.stderr
+    assert install("systemd", "--write", str(tmp_path / "none")).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_daemonset_is_one(tmp_path):
+    install("kubernetes", "--write", str(tmp_path), "--image", "here/mcast:7", "--group", "1234")
+    read_back = subprocess.run(
+        ["kubectl", "annotate", "--local", "-o", "json", "a=b",
+         "-f", str(tmp_path / "torch-mcast-engine.yaml")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    spec = json.loads(read_back.stdout)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["hostNetwork"] and "hostPID" not in spec
+    assert spec["securityContext"]["runAsUser"] == 1234
+    assert container["image"] == "here/mcast:7"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (volume,) = spec["volumes"]
+    assert (
+        volume["hostPath"]["path"]
+        == container["volumeMounts"][0]["mountPath"]
+        == "/run/torch-mcast"
+    )
+    started_as(container["command"], tmp_path / "engine.sock")
+
+
+def test_the_doctor_knows_the_engine(engine, tmp_path):
+    def row(setting: str) -> dict:
+        asked = subprocess.run(
+            [sys.executable, "-m", "torch_mcast.doctor", "--json", "--local"],
+            env={**os.environ, "MCAST_ENGINE": setting}, capture_output=True, text=True,
+        )  # fmt: skip
+        rows = {row["check"]: row for row in json.loads(asked.stdout)["findings"]}
+        return {**rows["engine"], "code": asked.returncode, "rows": rows}
+
+    here = row(f"host:{engine}")
+    assert (here["verdict"], here["data"]["takes"]) == ("ok", "host")
+    assert here["data"]["status"]["limits"]["groups"] == 256
+    assert "engine memory" in here["rows"]
+    nobody = row(f"host:{tmp_path}/no.sock")
+    assert (nobody["verdict"], nobody["code"]) == ("fail", 1)

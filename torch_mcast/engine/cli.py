@@ -1,8 +1,10 @@
-"""`torch-mcast engine run`: becomes the engine's program; `torch-mcast engine status` asks one."""
+"""`torch-mcast engine run` and `drain` become the engine's program; `status` asks one; `install` prints
+what a host needs to run one."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch_mcast._program import become
@@ -10,13 +12,20 @@ from torch_mcast._status_socket import status_command
 from torch_mcast.engine.status import DEFAULT_SOCKET, read
 
 USAGE = """usage: torch-mcast engine run [OPTIONS]
+       torch-mcast engine drain [--socket PATH] [--limit SECONDS]
        torch-mcast engine status [--json] [--socket PATH]
+       torch-mcast engine install [OPTIONS]
 
 torch-mcast engine run --help lists the options."""
 
 
 def _show(status: dict[str, Any]) -> None:
     print(f"engine {status['version']}, process {status['pid']}, at {status['socket']}")
+    if status["draining"]:
+        print(
+            f"draining: no new clients or groups; {status['drain_left_s']:.0f} s of "
+            f"{status['drain_limit_s']:.0f} s are left"
+        )
     rows = [("process", "user", "in flight", "shared memory", "groups")] + [
         (
             str(client["pid"]),
@@ -32,13 +41,31 @@ def _show(status: dict[str, Any]) -> None:
         print("  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[4]]))
 
 
+def _status(arguments: list[str]) -> int:
+    option = {"default": DEFAULT_SOCKET, "help": "as given to it"}
+    return status_command("engine", arguments, option, read, _show)
+
+
+def _install(arguments: list[str]) -> int:
+    from torch_mcast.engine.install import main as install
+
+    return install(arguments)
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": lambda arguments: become("engine", arguments),
+    "drain": lambda arguments: become("engine", ["drain", *arguments]),
+    "status": _status,
+    "install": _install,
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs `torch-mcast engine ARGUMENTS`; does not return where that is the program itself."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["status"]:
-        option = {"default": DEFAULT_SOCKET, "help": "as given to it"}
-        return status_command("engine", arguments[1:], option, read, _show)
-    if arguments[:1] != ["run"]:
-        print(USAGE, file=sys.stdout if arguments[:1] in (["-h"], ["--help"]) else sys.stderr)
-        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    return become("engine", arguments[1:])
+    command = _COMMANDS.get(arguments[0]) if arguments else None
+    if command is not None:
+        return command(arguments[1:])
+    asked = arguments[:1] in (["-h"], ["--help"])
+    print(USAGE, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2

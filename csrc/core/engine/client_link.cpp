@@ -2,7 +2,8 @@
 // counts itself among the waiters, and sleeps at the bell between looks. The link's own thread
 // sleeps in poll(); the engine wakes it by a Look where there are completions and nobody at the
 // bell. It also answers for the engine's life: the socket ends with the engine's process, and an
-// engine that hangs stops counting its beats.
+// engine that hangs stops counting its beats. One that is being replaced says so: its groups go on,
+// and it is left with the last of them.
 //
 // Whoever finds that the link is broken may hold a group's locks, so it only ends the socket: the
 // link's thread, which holds none, sees that and tells everybody.
@@ -29,8 +30,9 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kBeat = 100 * kMilli;
-constexpr Nanos kRetry = 20 * kMilli;  // of a connection
-constexpr Nanos kRoom = 100 * kMicro;  // between looks at a full ring
+constexpr Nanos kRetry = 20 * kMilli;           // of a connection
+constexpr Nanos kReplacedRetry = 200 * kMilli;  // of one to an engine that others come to as well
+constexpr Nanos kRoom = 100 * kMicro;           // between looks at a full ring
 constexpr Nanos kSendPatience = 5 * kSecond;
 
 Status lost_status(pid_t pid, const std::string& how) {
@@ -38,48 +40,7 @@ Status lost_status(pid_t pid, const std::string& how) {
                 "engine of this host (process " + std::to_string(pid) + ") " + how);
 }
 
-// As many values as find room.
-ipc::StoreAnswer look_up(const ipc::StoreGet& get, KeyValueStore& store) {
-  ipc::StoreAnswer answer;
-  auto values = store.multi_get(get.keys, get.timeout);
-  answer.verdict = ipc::Verdict::of(values.status());
-  if (!values.ok()) return answer;
-  const size_t count = fitting(control_of(0, answer), *values);
-  if (count == 0 && !values->empty()) {
-    answer.values = {values->front()};
-    const Status why(Code::kResourceExhausted, "the store's value of " + get.keys[0] + ": " +
-                                                   too_long(control_of(0, answer)));
-    return {ipc::Verdict::of(why), {}};
-  }
-  values->resize(count);
-  answer.values = std::move(values).value();
-  return answer;
-}
-
 }  // namespace
-
-struct ClientLink::Creation {
-  std::mutex mutex;
-  std::condition_variable there;
-  std::deque<ipc::Control> messages;
-  bool lost = false;
-
-  void push(ipc::Control message) {
-    const std::lock_guard<std::mutex> held(mutex);
-    messages.push_back(std::move(message));
-    there.notify_one();
-  }
-  // Nothing after `patience`, or once the link is lost.
-  std::optional<ipc::Control> take(Nanos patience) {
-    std::unique_lock<std::mutex> held(mutex);
-    there.wait_for(held, std::chrono::nanoseconds(patience),
-                   [&] { return lost || !messages.empty(); });
-    if (messages.empty()) return std::nullopt;
-    ipc::Control first = std::move(messages.front());
-    messages.pop_front();
-    return first;
-  }
-};
 
 ClientLink::ClientLink(LocalSocket socket)
     : socket_(std::move(socket)),
@@ -89,18 +50,20 @@ Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path,
   const Nanos deadline = monotonic_now() + patience;
   for (;;) {
     Result<Fd> fd = connect_to(path, SOCK_SEQPACKET);
+    Status why = fd.status().with_context("engine of this host");
+    const Nanos pause = fd.ok() ? kReplacedRetry : kRetry;
     if (fd.ok()) {
       std::shared_ptr<ClientLink> link(new ClientLink(LocalSocket(std::move(fd).value())),
                                        &ClientLink::destroy);
-      if (Status status = link->greet(deadline); !status.ok()) return status;
-      link->start();
-      return link;
+      why = link->greet(deadline);
+      if (why.ok()) {
+        link->start();
+        return link;
+      }
     }
-    const bool later = fd.status().code() == Code::kUnavailable;
-    if (!later || monotonic_now() + kRetry > deadline) {
-      return fd.status().with_context("engine of this host");
-    }
-    ::usleep(static_cast<useconds_t>(kRetry / kMicro));
+    const bool later = why.code() == Code::kUnavailable;
+    if (!later || monotonic_now() + pause > deadline) return why;
+    ::usleep(static_cast<useconds_t>(pause / kMicro));
   }
 }
 
@@ -119,7 +82,10 @@ Status ClientLink::greet(Nanos deadline) {
     pollfd ready{socket_.fd(), POLLIN, 0};
     (void)::poll(&ready, 1, static_cast<int>(left / kMilli) + 1);
   }
-  if (got == LocalSocket::Got::kEnd) return lost_status(engine_pid_, "ended while it was greeted");
+  if (got == LocalSocket::Got::kEnd) {
+    const Status why = lost_status(engine_pid_, "ended while it was greeted");
+    return Status(Code::kUnavailable, why.message());  // the next one may have its place soon
+  }
   const auto message = ipc::parse_control(packet.bytes);
   ipc::Verdict refused;
   if (message && message->type == ipc::ControlType::kRefused && read(*message, refused)) {
@@ -165,7 +131,7 @@ void ClientLink::run() {
     deliver();
     const Nanos now = monotonic_now();
     watch_engine(now);
-    if (!lost().ok()) return;
+    if (!lost().ok() || leave()) return;
     sleep();
   }
 }
@@ -216,8 +182,11 @@ bool ClientLink::hand_on_messages() {
 
 void ClientLink::on_message(ipc::Control message) {
   Answered answered;
+  ipc::Draining draining;
+  const bool drains = message.type == ipc::ControlType::kDraining && read(message, draining);
   {
     const std::lock_guard<std::mutex> held(mutex_);
+    if (drains) drain_limit_ = draining.limit;
     if (const auto it = creations_.find(message.call); it != creations_.end()) {
       return it->second->push(std::move(message));
     }
@@ -311,7 +280,27 @@ void ClientLink::suspect(const std::string& how) {
 
 std::string ClientLink::suspicion() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  return suspicion_.empty() ? "ended; its log says why" : suspicion_;
+  if (!suspicion_.empty()) return suspicion_;
+  if (!drain_limit_) return "ended; its log says why";
+  return "ended: it is being replaced, and its clients had " + seconds_text(*drain_limit_) +
+         " to go";
+}
+
+bool ClientLink::draining() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return drain_limit_.has_value();
+}
+
+// An engine that is being replaced is left as soon as it has nothing of ours.
+bool ClientLink::leave() {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (!drain_limit_ || !ears_.empty() || !creations_.empty() || !calls_.empty()) return false;
+    lost_ = lost_status(engine_pid_, "is being replaced");
+  }
+  log(LogLevel::kInfo, "%s: this process has left it", lost().message().c_str());
+  (void)tell({ipc::ControlType::kBye, 0, {}});
+  return true;
 }
 
 void ClientLink::ask(ipc::Control message, Answered answered, std::span<const int> descriptors) {
@@ -380,42 +369,29 @@ Result<uint16_t> ClientLink::offer(const Segment& segment) {
   return arena.space;
 }
 
-Status ClientLink::answer_store(const ipc::Control& question, KeyValueStore& store) {
-  ipc::StoreAnswer answer;
-  ipc::StoreSet set;
-  ipc::StoreGet get;
-  if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
-    answer.verdict = ipc::Verdict::of(store.set(set.key, set.value));
-  } else if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
-    answer = look_up(get, store);
-  } else {
-    return lost_status(engine_pid_, "asked what cannot be read");
-  }
-  Status told = tell(control_of(question.call, answer));
-  return told.ok() ? lost() : told;
-}
-
-Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueStore& store) {
+Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& spec,
+                                                             KeyValueStore& store) {
   ipc::GroupAsk asked{spec.name, spec.rank, spec.size, spec.timeout, spec.config.values()};
-  auto creation = std::make_shared<Creation>();
+  auto creation = std::make_shared<ClientCreation>();
   uint64_t call = 0;
   {
     const std::lock_guard<std::mutex> held(mutex_);
+    if (drain_limit_) return std::optional<ipc::GroupMade>();
     if (!lost_.ok()) return lost_;
     call = next_call_++;
     creations_[call] = creation;
   }
-  const auto leave = [&](Status why) {
+  const auto give_up = [&](Status why) {
     const std::lock_guard<std::mutex> held(mutex_);
     creations_.erase(call);
     return why;
   };
-  if (Status told = tell(control_of(call, asked)); !told.ok()) return leave(told);
+  if (Status told = tell(control_of(call, asked)); !told.ok()) return give_up(told);
   const Nanos deadline = monotonic_now() + spec.timeout + 10 * kSecond;
   bool told = false;
   while (monotonic_now() < deadline) {
     auto message = creation->take(kBeat);
-    if (!lost().ok()) return leave(lost());
+    if (!lost().ok()) return give_up(lost());
     if (!message) {
       if (!told && spec.interrupted && spec.interrupted()) {
         (void)tell({ipc::ControlType::kInterrupt, call, {}});
@@ -426,18 +402,25 @@ Result<ipc::GroupMade> ClientLink::make_group(const GroupSpec& spec, KeyValueSto
     ipc::GroupMade made;
     ipc::Verdict failed;
     if (message->type == ipc::ControlType::kGroupMade && read(*message, made)) {
-      (void)leave({});
-      return made;
+      const std::lock_guard<std::mutex> held(mutex_);
+      creations_.erase(call);
+      ears_[made.handle] = {};  // there is a group before anybody listens
+      return std::optional<ipc::GroupMade>(made);
     }
-    const bool refused = message->type == ipc::ControlType::kGroupFailed ||
-                         message->type == ipc::ControlType::kRefused;
-    if (refused && read(*message, failed)) {
-      return leave(failed.status());
+    const bool refused = message->type == ipc::ControlType::kRefused;
+    if ((refused || message->type == ipc::ControlType::kGroupFailed) && read(*message, failed)) {
+      if (!refused || failed.code != Code::kUnavailable) return give_up(failed.status());
+      (void)give_up({});
+      return std::optional<ipc::GroupMade>();
     }
-    if (Status status = answer_store(*message, store); !status.ok()) return leave(status);
+    const auto answer = answer_of(*message, store);
+    if (!answer) return give_up(lost_status(engine_pid_, "asked what cannot be read"));
+    Status sent = tell(control_of(message->call, *answer));
+    if (sent.ok()) sent = lost();
+    if (!sent.ok()) return give_up(sent);
   }
-  return leave(Status(Code::kTimeout, "creating group '" + spec.name +
-                                          "': the engine of this host has not answered"));
+  return give_up(Status(Code::kTimeout, "creating group '" + spec.name +
+                                            "': the engine of this host has not answered"));
 }
 
 void ClientLink::listen(uint32_t handle, std::weak_ptr<ClientEar> ear) {
@@ -464,11 +447,7 @@ void ClientLink::fail(const Status& why) {
     lost_ = why;
     calls.swap(calls_);
     ears = ears_;
-    for (const auto& [call, creation] : creations_) {
-      const std::lock_guard<std::mutex> inner(creation->mutex);
-      creation->lost = true;
-      creation->there.notify_one();
-    }
+    for (const auto& [call, creation] : creations_) creation->lose();
   }
   if (!ending_) log(LogLevel::kWarn, "%s", why.message().c_str());
   for (const auto& [call, answered] : calls) answered(why);

@@ -5,18 +5,18 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/client_arenas.h"
+#include "engine/client_creation.h"
 #include "engine/group.h"
 #include "host/local_socket.h"
 #include "ipc/control.h"
@@ -42,9 +42,10 @@ class ClientLink {
   static Result<std::shared_ptr<ClientLink>> connect(const std::string& path, Nanos patience);
   ~ClientLink();
 
-  // A group in the engine: its handle and its first stats (engine/stats_record.h). Blocks as
-  // Engine::create_group() does; the store is asked on this thread.
-  Result<ipc::GroupMade> make_group(const GroupSpec& spec, KeyValueStore& store);
+  // A group in the engine: its handle and its first stats (engine/stats_record.h). None: the engine
+  // is being replaced; the store was not asked. Blocks as Engine::create_group() does; the store is
+  // asked on this thread.
+  Result<std::optional<ipc::GroupMade>> make_group(const GroupSpec& spec, KeyValueStore& store);
   void listen(uint32_t handle, std::weak_ptr<ClientEar> ear);
   void forget(uint32_t handle);
 
@@ -65,6 +66,8 @@ class ClientLink {
 
   ClientArenas& arenas() { return arenas_; }
   Status lost() const;
+  // The engine is being replaced: it makes no groups any more.
+  bool draining() const;
   pid_t engine_pid() const { return engine_pid_; }
   // Whether this is the link's own thread.
   bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -72,8 +75,6 @@ class ClientLink {
   void abandon_after_fork() noexcept { socket_.abandon(); }
 
  private:
-  struct Creation;  // the messages of one GroupAsk
-
   explicit ClientLink(LocalSocket socket);
   // The last reference may be let go of in a callback on the link's own thread, which cannot wait
   // for itself: another one does it then.
@@ -83,6 +84,7 @@ class ClientLink {
   void run();
   void sleep();
   void watch_engine(Nanos now);
+  bool leave();
   bool read_socket();
   bool hand_on_messages();
   void on_message(ipc::Control message);
@@ -95,7 +97,6 @@ class ClientLink {
   // On the link's thread.
   void fail(const Status& why);
   Result<uint16_t> offer(const Segment& segment);
-  Status answer_store(const ipc::Control& question, KeyValueStore& store);
 
   ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
 
@@ -115,10 +116,11 @@ class ClientLink {
   mutable std::mutex mutex_;  // of what follows
   uint64_t next_call_ = 1;
   std::map<uint64_t, Answered> calls_;
-  std::map<uint64_t, std::shared_ptr<Creation>> creations_;
+  std::map<uint64_t, std::shared_ptr<ClientCreation>> creations_;
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
   Status lost_;
   std::string suspicion_;
+  std::optional<Nanos> drain_limit_;  // there is one: the engine is being replaced
   std::atomic<bool> ending_{false};
 
   struct {

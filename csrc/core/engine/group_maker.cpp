@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "engine/bootstrap.h"
 #include "engine/client_group.h"
+#include "engine/clock.h"
 #include "engine/fault_classifier.h"
 #include "engine/network_group.h"
 
@@ -60,21 +61,35 @@ Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path,
     const std::lock_guard<std::mutex> lock(mutex_);
     if (down_) return Status(Code::kClosed, "the engine is shut down");
     const auto it = links_.find(path);
-    if (it != links_.end() && it->second->lost().ok()) return it->second;
+    if (it != links_.end() && it->second->lost().ok() && !it->second->draining()) {
+      return it->second;
+    }
   }
   auto link = ClientLink::connect(path, patience);
   if (!link.ok()) return link.status();
   const std::lock_guard<std::mutex> lock(mutex_);
-  // One that was lost stays with its groups.
+  // One that was lost, or drains, stays with its groups.
   links_[path] = *link;
   return link;
 }
 
-Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(
-    const GroupSpec& spec, KeyValueStore& store, const std::shared_ptr<ClientLink>& link) {
-  auto made = link->make_group(spec, store);
-  if (!made.ok()) return made.status();
-  return std::shared_ptr<GroupBase>(std::make_shared<ClientGroup>(spec, link, *made));
+// An engine that is being replaced makes none: the next connection finds the new one.
+Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& spec,
+                                                              KeyValueStore& store,
+                                                              const std::string& path,
+                                                              Nanos patience, Status& none) {
+  const Nanos deadline = monotonic_now() + patience;
+  for (;;) {
+    auto link = link_to(path, std::max<Nanos>(deadline - monotonic_now(), 0));
+    if (!link.ok()) {
+      none = link.status();
+      return std::shared_ptr<GroupBase>();
+    }
+    auto made = (*link)->make_group(spec, store);
+    if (!made.ok()) return made.status();
+    if (!*made) continue;
+    return std::shared_ptr<GroupBase>(std::make_shared<ClientGroup>(spec, *link, **made));
+  }
 }
 
 Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyValueStore& store) {
@@ -85,11 +100,13 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyVa
   (void)EngineChoice::parse(spec.config.engine, choice);
   const bool may = choice.where == EngineChoice::Where::kAuto;
   if (choice.where == EngineChoice::Where::kHost || (may && !one_host_job())) {
-    auto link = link_to(choice.path, may ? kEngineAutoPatience : kEnginePatience);
-    if (link.ok()) return make_in_engine(spec, store, *link);
-    if (!may) return link.status().with_context("group '" + spec.name + "'");
+    Status none;
+    auto made =
+        make_in_engine(spec, store, choice.path, may ? kEngineAutoPatience : kEnginePatience, none);
+    if (!made.ok() || *made) return made;
+    if (!may) return none.with_context("group '" + spec.name + "'");
     log(LogLevel::kInfo, "group '%s' runs in this process: %s", spec.name.c_str(),
-        link.status().message().c_str());
+        none.message().c_str());
   }
   return Bootstrap(resources_, spec, store).run();
 }

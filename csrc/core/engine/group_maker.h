@@ -36,8 +36,10 @@ class GroupMaker {
 
  private:
   Result<std::shared_ptr<GroupBase>> make(const GroupSpec& spec, KeyValueStore& store);
+  // Null: no engine takes it within `patience`, for the reason `none`.
   Result<std::shared_ptr<GroupBase>> make_in_engine(const GroupSpec& spec, KeyValueStore& store,
-                                                    const std::shared_ptr<ClientLink>& link);
+                                                    const std::string& path, Nanos patience,
+                                                    Status& none);
   // The link to the engine at `path`; not ok: none answers within `patience`.
   Result<std::shared_ptr<ClientLink>> link_to(const std::string& path, Nanos patience);
 

@@ -1,6 +1,8 @@
 // A process that was killed leaves its socket's file behind. Whether somebody still listens there
-// is told by connecting to it. A packet's descriptors come with its first byte, so one recvmsg()
-// has all of both; descriptors beyond the few that are wanted are closed by the kernel.
+// is told by connecting to it. A new socket listens under another name first and is then renamed,
+// so that there is never a moment without one, nor one with the wrong mode. A packet's descriptors
+// come with its first byte, so one recvmsg() has all of both; descriptors beyond the few that are
+// wanted are closed by the kernel.
 #include "host/local_socket.h"
 
 #include <poll.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -40,6 +43,14 @@ bool somebody_listens(const sockaddr_un& address, int type) {
          errno == EPROTOTYPE;
 }
 
+// In the same folder, for a socket that is renamed once it listens. No longer than it must be: an
+// address has room for 107 bytes.
+std::string name_beside(const std::string& path) {
+  static std::atomic<unsigned> number{0};
+  return path.substr(0, path.rfind('/') + 1) + "." + std::to_string(::getpid()) + "." +
+         std::to_string(number++ % 100);
+}
+
 ucred credentials(int fd) {
   ucred who{0, static_cast<uid_t>(-1), 0};
   socklen_t size = sizeof who;
@@ -60,26 +71,57 @@ void take_descriptors(msghdr& message, std::vector<Fd>& out) {
 
 }  // namespace
 
-Result<Fd> listen_at(const std::string& path, int type, int backlog, mode_t mode, const char* who) {
+Result<LocalListener> LocalListener::open(const std::string& path, const How& how) {
   const Result<sockaddr_un> address = address_of(path);
   if (!address.ok()) return address.status();
-  if (somebody_listens(*address, type)) {
-    return Status(Code::kUnavailable, std::string("another ") + who + " answers at " + path);
+  if (!how.replace && somebody_listens(*address, how.type)) {
+    return Status(Code::kUnavailable, std::string("another ") + how.who + " answers at " + path);
   }
+  const auto cannot = [&path](int error) {
+    return Status::system(error, "cannot listen at " + path);
+  };
   struct stat there {};
-  if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) (void)::unlink(path.c_str());
-  Fd fd = unix_socket(type);
-  if (::bind(fd.get(), plain(*address), sizeof(sockaddr_un)) != 0 ||
-      ::chmod(path.c_str(), mode) != 0 || ::listen(fd.get(), backlog) != 0) {
-    return Status::system(errno, "cannot listen at " + path);
-  }
-  return fd;
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode)) return cannot(EEXIST);
+  const std::string beside = name_beside(path);
+  const Result<sockaddr_un> place = address_of(beside);
+  if (!place.ok()) return place.status();
+  (void)::unlink(beside.c_str());
+  LocalListener made;
+  made.fd_ = unix_socket(how.type);
+  made.path_ = beside;
+  const int fd = made.fd_.get();
+  if (::bind(fd, plain(*place), sizeof(sockaddr_un)) != 0) return cannot(errno);
+  const bool listens = ::lstat(beside.c_str(), &there) == 0 &&
+                       ::lchown(beside.c_str(), static_cast<uid_t>(-1), how.group) == 0 &&
+                       ::chmod(beside.c_str(), how.mode) == 0 && ::listen(fd, how.backlog) == 0;
+  const int error = errno;
+  made.device_ = there.st_dev;
+  made.inode_ = there.st_ino;
+  if (!listens) return cannot(error);
+  if (::rename(beside.c_str(), path.c_str()) != 0) return cannot(errno);
+  made.path_ = path;
+  return made;
 }
 
-void stop_listening(Fd& listener, const std::string& path) {
-  if (!listener.valid()) return;
-  listener.reset();
-  (void)::unlink(path.c_str());
+LocalListener& LocalListener::operator=(LocalListener&& other) noexcept {
+  close();
+  fd_ = std::move(other.fd_);
+  path_ = std::move(other.path_);
+  device_ = other.device_;
+  inode_ = other.inode_;
+  return *this;
+}
+
+void LocalListener::close() noexcept {
+  if (!fd_.valid()) return;
+  fd_.reset();
+  if (file() == File::kOwn) (void)::unlink(path_.c_str());
+}
+
+LocalListener::File LocalListener::file() const {
+  struct stat there {};
+  if (::lstat(path_.c_str(), &there) != 0) return File::kGone;
+  return there.st_dev == device_ && there.st_ino == inode_ ? File::kOwn : File::kOther;
 }
 
 Result<Fd> connect_to(const std::string& path, int type) {

@@ -2,6 +2,7 @@
 // over one. A path crosses network name spaces, which an abstract name does not.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -15,12 +16,42 @@
 
 namespace mcast {
 
-// Listens at `path`, in the place of a socket that nobody listens at, nonblocking. `type`:
-// SOCK_STREAM or SOCK_SEQPACKET; `mode` of the file; `who` listens ("aggregator"), for the error.
-// kUnavailable: another process listens there.
-Result<Fd> listen_at(const std::string& path, int type, int backlog, mode_t mode, const char* who);
-// Also removes the file.
-void stop_listening(Fd& listener, const std::string& path);
+// Listens at a path, nonblocking. Another process may put its own socket in the place of the file
+// at any time; who is connected or waits in the backlog stays.
+class LocalListener {
+ public:
+  struct How {
+    int type = SOCK_STREAM;  // or SOCK_SEQPACKET
+    int backlog = 16;
+    mode_t mode = 0600;                    // of the file
+    gid_t group = static_cast<gid_t>(-1);  // of the file; -1: the process's
+    const char* who = "";                  // listens ("aggregator"), for the error
+    bool replace = false;                  // also one at which somebody listens
+  };
+  // In the place of a socket that is there. kUnavailable: another process listens at it.
+  static Result<LocalListener> open(const std::string& path, const How& how);
+
+  LocalListener() = default;
+  ~LocalListener() { close(); }
+  LocalListener(LocalListener&& other) noexcept = default;
+  LocalListener& operator=(LocalListener&& other) noexcept;
+
+  // Also removes the file, if it is this socket's still.
+  void close() noexcept;
+  // What is at the path by now.
+  enum class File : uint8_t { kOwn, kGone, kOther };
+  File file() const;
+
+  bool valid() const { return fd_.valid(); }
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  Fd fd_;
+  std::string path_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
 
 // kUnavailable: nobody listens there (yet); a later try may find somebody.
 Result<Fd> connect_to(const std::string& path, int type);

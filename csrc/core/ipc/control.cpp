@@ -73,8 +73,8 @@ bool known(uint16_t type) {
   const auto between = [type](ControlType a, ControlType b) {
     return type >= static_cast<uint16_t>(a) && type <= static_cast<uint16_t>(b);
   };
-  return between(ControlType::kHello, ControlType::kBye) ||
-         between(ControlType::kWelcome, ControlType::kStats) || is(ControlType::kLook);
+  return between(ControlType::kHello, ControlType::kDrain) ||
+         between(ControlType::kWelcome, ControlType::kDraining) || is(ControlType::kLook);
 }
 
 size_t length_of(const Control& message) {
@@ -267,6 +267,15 @@ bool read(const Control& from, Abort& m) {
   if (!f) return false;
   m.reason = from.parts[1];
   return wire::number(*f, "handle", m.handle);
+}
+
+Control control_of(ControlType type, uint64_t call, const Draining& m) {
+  return {type, call, {Scalars().add("limit", m.limit).text()}};
+}
+
+bool read(const Control& from, Draining& m) {
+  const auto f = scalars(from, 1);
+  return f && time_of(*f, "limit", m.limit);
 }
 
 Control control_of(ControlType type, uint64_t call, const Arena& m) {

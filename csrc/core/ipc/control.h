@@ -33,6 +33,7 @@ enum class ControlType : uint16_t {
   kClose = 7,
   kStatsAsk = 8,  // one part: the group's handle
   kBye = 9,
+  kDrain = 10,  // from its owner, at a socket of its own
   // From the engine.
   kWelcome = 32,
   kRefused = 33,
@@ -43,6 +44,7 @@ enum class ControlType : uint16_t {
   kGroupFailed = 38,
   kClosed = 39,
   kStats = 40,
+  kDraining = 41,
   // From both: there are records in the ring.
   kLook = 64,
 };
@@ -119,6 +121,12 @@ struct Abort {
   std::string reason;
 };
 
+// It takes no new clients or groups, and ends after `limit` from when it began at the latest. Of
+// Drain: that it should.
+struct Draining {
+  Nanos limit = 0;
+};
+
 // Of an offer, with the descriptor of a sealed memfd of so many bytes; and of the answer.
 struct Arena {
   uint16_t space = 0;  // ipc::Space; the engine gives it
@@ -137,6 +145,7 @@ Control control_of(uint64_t call, const StoreAnswer& m);
 Control control_of(uint64_t call, const GroupMade& m);
 Control control_of(uint64_t call, const Close& m);
 Control control_of(const Abort& m);
+Control control_of(ControlType type, uint64_t call, const Draining& m);
 Control control_of(ControlType type, uint64_t call, const Arena& m);
 
 bool read(const Control& from, Hello& m);
@@ -149,6 +158,7 @@ bool read(const Control& from, StoreAnswer& m);
 bool read(const Control& from, GroupMade& m);
 bool read(const Control& from, Close& m);
 bool read(const Control& from, Abort& m);
+bool read(const Control& from, Draining& m);
 bool read(const Control& from, Arena& m);
 
 }  // namespace mcast::ipc

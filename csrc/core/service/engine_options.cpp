@@ -1,7 +1,12 @@
-// The table of options of `torch-mcast engine run`.
+// The tables of options of `torch-mcast engine run` and `drain`.
 #include "service/engine_options.h"
 
+#include <grp.h>
+#include <pwd.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace mcast::service {
 namespace {
@@ -21,15 +26,66 @@ EngineRow limit(const char* name, const char* fallback, const char* help, uint64
           }};
 }
 
-const std::vector<EngineRow>& engine_rows() {
-  static const auto* const kRows = new std::vector<EngineRow>{
-      {{"--socket", "PATH", kDefaultEnginePath,
-        "where clients connect; what they name in MCAST_ENGINE=host:PATH. The folder must exist"},
-       "a path of at most 100 bytes",
-       [](const std::string& v, HostEngineOptions& o) {
-         o.path = v;
-         return v.size() <= kMostPath && !v.empty() && v[0] == '/';
-       }},
+template <typename Options>
+OptionRow<Options> socket_row(const char* help) {
+  return {{"--socket", "PATH", kDefaultEnginePath, help},
+          "a path of at most 100 bytes",
+          [](const std::string& v, Options& o) {
+            o.path = v;
+            return v.size() <= kMostPath && !v.empty() && v[0] == '/';
+          }};
+}
+
+// "on" and "off" of a switch.
+EngineRow flag(const char* name, const char* fallback, const char* help,
+               bool& (*field)(HostEngineOptions&)) {
+  return {{name, "on|off", fallback, help},
+          "on or off",
+          [field](const std::string& v, HostEngineOptions& o) {
+            field(o) = v == "on";
+            return v == "on" || v == "off";
+          }};
+}
+
+// A name of the system's, or a number.
+bool read_user(const std::string& text, uid_t& out) {
+  if (const passwd* const found = ::getpwnam(text.c_str()); found != nullptr) {
+    out = found->pw_uid;
+    return true;
+  }
+  return read_whole(text, out, 0, UINT32_MAX - 1);
+}
+
+bool read_group(const std::string& text, gid_t& out) {
+  if (const ::group* const found = ::getgrnam(text.c_str()); found != nullptr) {
+    out = found->gr_gid;
+    return true;
+  }
+  return read_whole(text, out, 0, UINT32_MAX - 1);
+}
+
+bool read_users(const std::string& text, std::vector<uid_t>& out) {
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    uid_t user = 0;
+    if (!read_user(text.substr(at, end - at), user)) return false;
+    out.push_back(user);
+    at = end + 1;
+  }
+  return true;
+}
+
+// Milliseconds or seconds, `least` to `most`.
+bool read_time(const std::string& text, Nanos& out, Nanos unit, uint64_t least, uint64_t most) {
+  if (!read_whole(text, out, least, most)) return false;
+  out *= unit;
+  return true;
+}
+
+std::vector<EngineRow> door_rows() {
+  return {
+      socket_row<HostEngineOptions>(
+          "where clients connect; what they name in MCAST_ENGINE=host:PATH. The folder must exist"),
       {{"--mode", "OCTAL", "660", "who may connect: the mode of the socket's file"},
        "three octal digits such as 660",
        [](const std::string& v, HostEngineOptions& o) {
@@ -37,6 +93,30 @@ const std::vector<EngineRow>& engine_rows() {
          o.mode = static_cast<mode_t>(std::strtoul(v.c_str(), &end, 8));
          return v.size() == 3 && *end == 0 && o.mode <= 0777;
        }},
+      {{"--group", "NAME", "that of this process", "the group of the socket's file"},
+       "a group of this system, or its number",
+       [](const std::string& v, HostEngineOptions& o) { return read_group(v, o.group); }},
+      {{"--allow", "USERS", "all whom the file lets", "only these may connect: names or numbers"},
+       "users of this system, or their numbers, with commas between them",
+       [](const std::string& v, HostEngineOptions& o) { return read_users(v, o.users); }},
+      flag("--replace", "off", "take the place of an engine that answers at the socket; it drains",
+           [](HostEngineOptions& o) -> bool& { return o.replace; }),
+      {{"--goodbye", "SECONDS", "10",
+        "after SIGTERM: time that clients have to go before their groups end by name"},
+       "seconds from 0 to 86400",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_time(v, o.goodbye, kSecond, 0, 86'400);
+       }},
+      flag(
+          "--guardian", "on",
+          "a second process watches this one: if it stands still for a quarter of --silence (0.5 s "
+          "at least) it is killed, so that clients see an end",
+          [](HostEngineOptions& o) -> bool& { return o.guardian; }),
+  };
+}
+
+std::vector<EngineRow> limit_rows() {
+  return {
       limit("--clients", "64", "clients at once, of one user", 4096,
             [](HostEngineOptions& o) -> uint32_t& { return o.clients; }),
       limit("--groups", "256", "process groups of a client", 65535,
@@ -53,9 +133,7 @@ const std::vector<EngineRow>& engine_rows() {
         "time that this process may stand still before clients take it for hung"},
        "milliseconds from 500 to 600000",
        [](const std::string& v, HostEngineOptions& o) {
-         if (!read_whole(v, o.limits.silence, 500, 600'000)) return false;
-         o.limits.silence *= kMilli;
-         return true;
+         return read_time(v, o.limits.silence, kMilli, 500, 600'000);
        }},
       {{"--interface", "NAME", "as each client says",
         "network interface of all clients, as the setting MCAST_SOCKET_IFNAME"},
@@ -65,6 +143,26 @@ const std::vector<EngineRow>& engine_rows() {
          return !v.empty();
        }},
   };
+}
+
+const std::vector<EngineRow>& engine_rows() {
+  static const auto* const kRows = [] {
+    auto* const rows = new std::vector<EngineRow>(door_rows());
+    for (EngineRow& row : limit_rows()) rows->push_back(std::move(row));
+    return rows;
+  }();
+  return *kRows;
+}
+
+const std::vector<OptionRow<DrainRequest>>& drain_rows() {
+  static const auto* const kRows = new std::vector<OptionRow<DrainRequest>>{
+      socket_row<DrainRequest>("as given to the engine"),
+      {{"--limit", "SECONDS", "600", "time that its clients have to go"},
+       "seconds from 0 to 86400",
+       [](const std::string& v, DrainRequest& o) {
+         return read_time(v, o.limit, kSecond, 0, 86'400);
+       }},
+  };
   return *kRows;
 }
 
@@ -72,7 +170,11 @@ const std::vector<EngineRow>& engine_rows() {
 
 Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments) {
   EngineCommandLine line;
-  const Result<Action> action = parse_options(engine_rows(), arguments, line.options);
+  const bool drains = !arguments.empty() && arguments[0] == "drain";
+  if (drains) line.drain.emplace();
+  const Result<Action> action =
+      drains ? parse_options(drain_rows(), {arguments.begin() + 1, arguments.end()}, *line.drain)
+             : parse_options(engine_rows(), arguments, line.options);
   if (!action.ok()) return action.status();
   line.action = *action;
   return line;
@@ -80,10 +182,16 @@ Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::strin
 
 std::string engine_help_text() {
   return "usage: torch-mcast engine run [OPTIONS]\n"
-         "       torch-mcast engine status [--json] [--socket PATH]\n\n"
+         "       torch-mcast engine drain [--socket PATH] [--limit SECONDS]\n"
+         "       torch-mcast engine status [--json] [--socket PATH]\n"
+         "       torch-mcast engine install [--help]\n\n"
          "Runs the network of training processes of this host that say MCAST_ENGINE=host, until "
          "SIGTERM.\n\n" +
-         options_help(engine_rows());
+         options_help(engine_rows()) +
+         "\ndrain: it takes no new clients or groups, and ends when the last client has gone or "
+         "the "
+         "limit is over. A new engine may start at once.\n" +
+         options_help(drain_rows());
 }
 
 }  // namespace mcast::service

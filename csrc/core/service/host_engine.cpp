@@ -1,5 +1,8 @@
 // One thread accepts, a thread per client serves. Clients of one user are counted by what the
 // kernel says of the socket's other end, so nobody takes the places of others.
+//
+// The accepting thread goes on until the last tenant has ended, so the guardian sees beats as long
+// as there is anybody to serve.
 #include "service/host_engine.h"
 
 #include <poll.h>
@@ -13,6 +16,7 @@
 #include "base/log.h"
 #include "base/signals_blocked.h"
 #include "base/version.h"
+#include "engine/client_link.h"
 #include "engine/clock.h"
 
 namespace mcast::service {
@@ -22,57 +26,135 @@ constexpr int kClientBacklog = 64;
 constexpr int kAcceptMs = 100;
 constexpr Nanos kRefusedPatience = kSecond;
 constexpr size_t kMostRefused = 64;
+constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's answer
 
 }  // namespace
 
 Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options) {
   std::unique_ptr<HostEngine> engine(new HostEngine(std::move(options)));
-  Result<Fd> fd = listen_at(engine->options_.path, SOCK_SEQPACKET, kClientBacklog,
-                            engine->options_.mode, "engine");
-  if (!fd.ok()) return fd.status();
-  engine->listener_ = std::move(fd).value();
-  const std::string status = engine->options_.path + ".status";
-  if (Status opened = engine->status_.open(status, "engine"); !opened.ok()) return opened;
+  if (Status opened = engine->open(); !opened.ok()) return opened;
   engine->thread_ = named_thread("mcast-engine", [e = engine.get()] { e->run(); });
   return engine;
 }
 
+// The clients' socket comes last: who finds it finds a whole engine.
+Status HostEngine::open() {
+  if (!options_.replace) {
+    // Its answer, not that it listens: one that drains makes room.
+    Status other = connect_to(options_.path, SOCK_SEQPACKET).status();
+    if (other.ok()) other = ClientLink::connect(options_.path, kOtherPatience).status();
+    if (other.code() != Code::kUnavailable) {
+      const std::string why = other.ok() ? "" : " (" + other.message() + ")";
+      return Status(Code::kUnavailable, "another engine answers at " + options_.path + why);
+    }
+  }
+  if (Status opened = drain_.open(options_.path, true); !opened.ok()) return opened;
+  const std::string status = options_.path + ".status";
+  if (Status opened = status_.open(status, "engine", true); !opened.ok()) return opened;
+  LocalListener::How how;
+  how.type = SOCK_SEQPACKET;
+  how.backlog = kClientBacklog;
+  how.mode = options_.mode;
+  how.group = options_.group;
+  how.who = "engine";
+  how.replace = true;
+  Result<LocalListener> made = LocalListener::open(options_.path, how);
+  if (!made.ok()) return made.status();
+  listener_ = std::move(made).value();
+  return {};
+}
+
 HostEngine::~HostEngine() {
-  ending_ = true;
-  if (thread_.joinable()) thread_.join();
-  stop_listening(listener_, options_.path);
-  for (Place& place : places_) place.tenant->end();
-  places_.clear();
+  if (!thread_.joinable()) return;
+  if (!over_) (void)drain(0);
+  thread_.join();
+}
+
+Nanos HostEngine::drain(Nanos limit) {
+  const Nanos until = monotonic_now() + limit;
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (until < until_) {
+    log(LogLevel::kInfo, "engine drains: no new clients or groups; %zu client(s) have %s to go",
+        places_.size(), seconds_text(limit).c_str());
+    limit_ = limit;
+    until_ = until;
+    for (const Place& place : places_) place.tenant->drain(limit);
+  }
+  return limit_;
 }
 
 void HostEngine::run() {
-  while (!ending_) {
-    std::vector<pollfd> list{{listener_.get(), POLLIN, 0}};
-    status_.watch(list);
-    (void)::poll(list.data(), list.size(), kAcceptMs);
-    status_.serve(std::span<const pollfd>(list).subspan(1), monotonic_now(),
-                  [this] { return status_text(); });
+  while (!over_) {
+    if (options_.beats != nullptr) options_.beats->fetch_add(1, std::memory_order_relaxed);
+    wait_and_serve();
+    look_after_file();
     sweep();
-    for (;;) {
-      Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd.valid()) break;
-      admit(std::move(fd));
-    }
+    advance(monotonic_now());
   }
+}
+
+void HostEngine::wait_and_serve() {
+  std::vector<pollfd> list{{listener_.fd(), POLLIN, 0}};
+  drain_.watch(list);
+  const size_t status_from = list.size();
+  status_.watch(list);
+  (void)::poll(list.data(), list.size(), kAcceptMs);
+  const std::span<const pollfd> all(list);
+  const Nanos now = monotonic_now();
+  drain_.serve(all.subspan(1, status_from - 1), now, [this](Nanos limit) { return drain(limit); });
+  status_.serve(all.subspan(status_from), now, [this] { return status_text(); });
+  for (;;) {
+    Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) break;
+    admit(std::move(fd));
+  }
+}
+
+// Who may write to the folder may put another engine in this one's place.
+void HostEngine::look_after_file() {
+  const LocalListener::File file = listener_.file();
+  if (file == LocalListener::File::kOwn || std::exchange(file_lost_, true)) return;
+  if (file == LocalListener::File::kGone) {
+    log(LogLevel::kWarn, "nobody finds this engine any more: %s was removed",
+        options_.path.c_str());
+  } else {
+    log(LogLevel::kInfo, "another engine has taken the place at %s", options_.path.c_str());
+    (void)drain(kDrain);
+  }
+}
+
+void HostEngine::advance(Nanos now) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (until_ == kNever) return;
+  for (const Place& place : places_) {
+    if (now >= until_) place.tenant->end(limit_);
+  }
+  over_ = places_.empty();
+  if (!over_ && news_.allow(now)) {
+    log(LogLevel::kInfo, "engine drains: %zu client(s) are left, of %s %s are over", places_.size(),
+        seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
+  }
+}
+
+Status HostEngine::may_come(uid_t uid) const {
+  const std::vector<uid_t>& users = options_.users;
+  if (!users.empty() && std::find(users.begin(), users.end(), uid) == users.end()) {
+    return Status(Code::kInvalidArgument,
+                  "user " + std::to_string(uid) + " is not in the engine's --allow");
+  }
+  if (until_ != kNever) return being_replaced();
+  const auto same = std::count_if(places_.begin(), places_.end(),
+                                  [uid](const Place& p) { return p.uid == uid && !p.over; });
+  if (static_cast<uint64_t>(same) < options_.clients) return {};
+  return Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(options_.clients) +
+                                              " clients of one user (--clients) is reached");
 }
 
 void HostEngine::admit(Fd fd) {
   LocalSocket socket(std::move(fd));
   const uid_t uid = socket.peer_uid();
   const std::lock_guard<std::mutex> held(mutex_);
-  const auto same = std::count_if(places_.begin(), places_.end(),
-                                  [uid](const Place& p) { return p.uid == uid && !p.over; });
-  if (static_cast<uint64_t>(same) >= options_.clients) {
-    return refuse(
-        std::move(socket),
-        Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(options_.clients) +
-                                             " clients of one user (--clients) is reached"));
-  }
+  if (const Status may = may_come(uid); !may.ok()) return refuse(std::move(socket), may);
   Place& place = places_.emplace_back();
   place.uid = uid;
   auto tenant = Tenant::serve(std::move(socket), options_.limits, [&place] { place.over = true; });
@@ -104,7 +186,13 @@ void HostEngine::sweep() {
 std::string HostEngine::status_text() const {
   Json json;
   json.open('{').field("version", version()).field("pid", static_cast<uint64_t>(::getpid()));
-  json.field("socket", options_.path).key("clients").open('[');
+  json.field("socket", options_.path);
+  const TenantLimits& most = options_.limits;
+  json.key("limits").open('{').field("clients", options_.clients).field("groups", most.groups);
+  json.field("operations", most.operations).field("arena_bytes", most.arenas);
+  json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
+  tell_drain(json);
+  json.key("clients").open('[');
   for (const TenantReport& one : report()) {
     json.open('{').field("pid", static_cast<uint64_t>(one.pid));
     json.field("uid", static_cast<uint64_t>(one.uid)).field("in_flight", one.in_flight);
@@ -114,6 +202,15 @@ std::string HostEngine::status_text() const {
   }
   json.close(']').close('}');
   return json.take() + "\n";
+}
+
+void HostEngine::tell_drain(Json& json) const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  json.field("draining", until_ != kNever);
+  if (until_ == kNever) return;
+  const Nanos left = std::max<Nanos>(until_ - monotonic_now(), 0);
+  json.field("drain_limit_s", static_cast<double>(limit_) / 1e9);
+  json.field("drain_left_s", static_cast<double>(left) / 1e9);
 }
 
 std::vector<TenantReport> HostEngine::report() const {

@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "service/drain_socket.h"
 #include "service/status_socket.h"
 #include "service/tenant.h"
 
@@ -19,16 +22,36 @@ namespace mcast::service {
 struct HostEngineOptions {
   std::string path = kDefaultEnginePath;  // of the socket
   mode_t mode = 0660;                     // of its file
+  gid_t group = static_cast<gid_t>(-1);   // of its file; -1: the process's
+  std::vector<uid_t> users;               // who may connect; empty: whom the file lets
+  bool replace = false;                   // an engine that answers at the path
   uint32_t clients = 64;                  // at once, of one user
   TenantLimits limits;                    // of each client
+  Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
+  bool guardian = true;                   // of the program: a second process watches this one
+  // Counted up as long as the engine's thread runs; null: nobody looks.
+  std::atomic<uint64_t>* beats = nullptr;
 };
 
 // Thread-safe.
+//
+// At its end it drains: it refuses new clients and groups, those that there are go on, and when the
+// last client has gone, or the limit is over, it is over. An engine whose socket's file another one
+// has replaced drains by itself.
 class HostEngine {
  public:
+  // What clients have to go where nobody says otherwise.
+  static constexpr Nanos kDrain = 600 * kSecond;
+
+  // kUnavailable: another engine, which does not drain, answers at the path.
   static Result<std::unique_ptr<HostEngine>> start(HostEngineOptions options);
-  // Ends all clients and waits for their threads.
+  // As drain(0), and waits.
   ~HostEngine();
+
+  // Of several limits the one that ends first holds; tells how long it is, from when it began.
+  Nanos drain(Nanos limit);
+  // It has drained: nobody is served any more.
+  bool over() const { return over_; }
 
   const std::string& path() const { return options_.path; }
   std::vector<TenantReport> report() const;
@@ -50,18 +73,29 @@ class HostEngine {
   };
 
   explicit HostEngine(HostEngineOptions options) : options_(std::move(options)) {}
+  Status open();
   void run();
+  void wait_and_serve();
+  void look_after_file();
+  void advance(Nanos now);
   void admit(Fd fd);
+  // Ok: this user may come now.
+  Status may_come(uid_t uid) const;  // mutex_ held
+  void tell_drain(Json& json) const;
   void refuse(LocalSocket socket, const Status& why);
   void sweep();
 
   const HostEngineOptions options_;
-  StatusSocket status_;  // the thread's
-  Fd listener_;
-  std::atomic<bool> ending_{false};
-  mutable std::mutex mutex_;  // of the list
+  StatusSocket status_;  // the thread's, as the next ones
+  DrainSocket drain_;
+  LocalListener listener_;
+  std::vector<Refused> refused_;
+  bool file_lost_ = false;
+  RateLimit news_{60 * kSecond};
+  std::atomic<bool> over_{false};
+  mutable std::mutex mutex_;  // of what follows
   std::list<Place> places_;
-  std::vector<Refused> refused_;  // the thread's
+  Nanos limit_ = kNever, until_ = kNever;  // of the drain
   std::thread thread_;
 };
 

@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "host/local_socket.h"
-
 namespace mcast::service {
 namespace {
 
@@ -30,26 +28,28 @@ std::string default_status_path() {
   return "";
 }
 
-Status StatusSocket::open(const std::string& path, const char* who) {
+Status StatusSocket::open(const std::string& path, const char* who, bool replace) {
   // Users of the host may ask; what is told opens nothing.
   constexpr int kBacklog = kMostReaders;
-  Result<Fd> fd = listen_at(path, SOCK_STREAM, kBacklog, 0666, who);
-  if (!fd.ok()) return fd.status();
-  listener_ = std::move(fd).value();
-  path_ = path;
+  LocalListener::How how;
+  how.backlog = kBacklog;
+  how.mode = 0666;
+  how.who = who;
+  how.replace = replace;
+  Result<LocalListener> made = LocalListener::open(path, how);
+  if (!made.ok()) return made.status();
+  listener_ = std::move(made).value();
   return {};
 }
 
 void StatusSocket::close() {
-  if (!listener_.valid()) return;
-  stop_listening(listener_, path_);
+  listener_ = {};
   readers_.clear();
-  path_.clear();
 }
 
 void StatusSocket::watch(std::vector<pollfd>& list) {
   listening_ = listener_.valid() && readers_.size() < kMostReaders;
-  if (listening_) list.push_back({listener_.get(), POLLIN, 0});
+  if (listening_) list.push_back({listener_.fd(), POLLIN, 0});
   for (const Reader& reader : readers_) list.push_back({reader.fd.get(), POLLOUT, 0});
 }
 
@@ -73,8 +73,8 @@ void StatusSocket::serve(std::span<const pollfd> ready, Nanos now,
     return now >= reader.until || (writable && !write(reader));
   });
   while (asked && readers_.size() < kMostReaders) {
-    Reader reader{Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)),
-                  "", 0, now + kPatience};
+    Reader reader{Fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), "",
+                  0, now + kPatience};
     if (!reader.fd.valid()) return;
     reader.text = text();
     if (write(reader)) readers_.push_back(std::move(reader));

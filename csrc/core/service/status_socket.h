@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "host/local_socket.h"
 
 namespace mcast::service {
 
@@ -27,17 +28,16 @@ class StatusSocket {
   static constexpr Nanos kPatience = 5 * kSecond;
 
   StatusSocket() = default;
-  ~StatusSocket() { close(); }
   StatusSocket(const StatusSocket&) = delete;
   StatusSocket& operator=(const StatusSocket&) = delete;
 
-  // Takes the place of a socket that nobody listens at. kUnavailable: another process does.
-  // `who` listens, for the error.
-  Status open(const std::string& path, const char* who = "aggregator");
-  // Also removes the file.
+  // Takes the place of a socket that nobody listens at, with `replace` of any. kUnavailable:
+  // another process does. `who` listens, for the error.
+  Status open(const std::string& path, const char* who = "aggregator", bool replace = false);
+  // Also removes the file, if nobody has taken its place.
   void close();
   // Empty: not open.
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return listener_.path(); }
 
   // As of Door.
   void watch(std::vector<pollfd>& list);
@@ -54,8 +54,7 @@ class StatusSocket {
   // False: it is done with.
   static bool write(Reader& reader);
 
-  Fd listener_;
-  std::string path_;
+  LocalListener listener_;
   std::vector<Reader> readers_;
   bool listening_ = false;  // in the last watch()
 };

@@ -35,6 +35,11 @@ ipc::Control refusal(uint64_t call, const Status& why) {
 
 }  // namespace
 
+Status being_replaced() {
+  return Status(Code::kUnavailable, "it (process " + std::to_string(::getpid()) +
+                                        ") is being replaced and takes no new clients or groups");
+}
+
 Result<std::unique_ptr<Tenant>> Tenant::serve(LocalSocket socket, const TenantLimits& limits,
                                               std::function<void()> over) {
   auto link = TenantLink::make(std::move(socket));
@@ -49,7 +54,7 @@ Tenant::Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
 }
 
 Tenant::~Tenant() {
-  end();
+  link_->shutdown();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -66,6 +71,7 @@ void Tenant::run() {
   while (why.empty() && !bye_) {
     why = serve_socket();
     if (why.empty() && greeted_) why = serve_ring();
+    if (why.empty() && !bye_) why = heed_drain();
     link_->flush();
     sweep();
     link_->page().engine_beats.fetch_add(1, std::memory_order_relaxed);
@@ -73,6 +79,18 @@ void Tenant::run() {
   }
   wind_up(bye_ ? "" : why);
   over_();
+}
+
+std::string Tenant::heed_drain() {
+  const bool ending = ending_;
+  const Nanos limit = drain_limit_;
+  if (greeted_ && limit != told_limit_) {
+    told_limit_ = limit;
+    link_->tell(control_of(ipc::ControlType::kDraining, 0, ipc::Draining{limit}));
+  }
+  if (!ending) return "";
+  return "the engine of its host (process " + std::to_string(::getpid()) +
+         ") is being replaced: its clients had " + seconds_text(limit) + " to go";
 }
 
 void Tenant::sleep() {
@@ -211,6 +229,8 @@ std::string Tenant::serve_socket() {
       case LocalSocket::Got::kNothing:
         return "";
       case LocalSocket::Got::kEnd:
+        bye_ = !greeted_;  // somebody who looked whether there is an engine
+        if (bye_) return "";
         return "its process " + std::to_string(link_->socket().peer_pid()) + " has ended";
       case LocalSocket::Got::kPacket:
         break;
@@ -232,6 +252,11 @@ std::string Tenant::greet(const ipc::Control& message) {
     link_->tell(refusal(0, Status(Code::kMismatch, std::string("it is of version ") + version() +
                                                        ", this process of " + hello.product +
                                                        "; install the same on both sides")));
+    bye_ = true;
+    return "";
+  }
+  if (drain_limit_ != kNever) {
+    link_->tell(refusal(0, being_replaced()));
     bye_ = true;
     return "";
   }
@@ -288,6 +313,10 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   ipc::GroupAsk asked;
   if (!read(message, asked)) return "a GroupAsk that cannot be read";
   if (creations_.count(message.call) != 0) return "two creations of one number";
+  if (drain_limit_ != kNever) {
+    link_->tell(refusal(message.call, being_replaced()));
+    return "";
+  }
   for (const auto& [key, value] : limits_.settings) asked.settings[key] = value;
   asked.settings["engine"] = "inproc";  // that is, in this one
   auto config = Config::resolve(asked.settings, {});

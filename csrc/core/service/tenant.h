@@ -30,6 +30,9 @@ struct TenantLimits {
   std::map<std::string, std::string> settings;  // that override a client's
 };
 
+// What who comes to an engine that drains is told: kUnavailable.
+Status being_replaced();
+
 // What is told of it (engine status).
 struct TenantReport {
   pid_t pid = 0;
@@ -49,8 +52,14 @@ class Tenant {
   // Waits for the thread.
   ~Tenant();
 
-  // The client's groups end on all ranks, as if its process had ended.
-  void end() { link_->shutdown(); }
+  // From now on it makes no new groups; the client is told, and goes when it has none. `limit`: how
+  // long clients have in all.
+  void drain(Nanos limit) { drain_limit_ = limit; }
+  // As drain(), and the client's groups end on all ranks, by name. Soon, on the tenant's thread.
+  void end(Nanos limit) {
+    drain(limit);
+    ending_ = true;
+  }
   TenantReport report() const;
 
  private:
@@ -75,6 +84,7 @@ class Tenant {
   static Worker start(const char* name, std::function<void()> work);
   void sweep();
   // Each: "" or why the client is ended.
+  std::string heed_drain();
   std::string serve_ring();
   std::string catch_up();
   std::string take_record(bool& some);
@@ -96,6 +106,9 @@ class Tenant {
   const std::function<void()> over_;
   GroupMaker maker_;
   bool greeted_ = false, bye_ = false;
+  std::atomic<Nanos> drain_limit_{kNever};  // kNever: it does not drain
+  std::atomic<bool> ending_{false};
+  Nanos told_limit_ = kNever;
   const std::shared_ptr<std::atomic<uint32_t>> in_flight_ =
       std::make_shared<std::atomic<uint32_t>>(0);
   std::map<uint64_t, Creation> creations_;

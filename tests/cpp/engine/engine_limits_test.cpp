@@ -82,8 +82,12 @@ TEST(EngineLimits, OperationsInFlight) {
   EngineProcess engine(limits);
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (!made.ok()) return false;
     Group& group = **made;
+    // Else its creation may end with the other's abort.
+    if (!store.set("made." + std::to_string(rank), "").ok()) return false;
+    if (!store.multi_get({"made.0", "made.1"}, 30 * kSecond).ok()) return false;
     if (rank == 1) {
       std::vector<std::byte> data(100);
       const Status status = broadcast(group, data, 0, 20 * kSecond);
@@ -360,9 +364,9 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
     if (!link.ok()) return false;
     const auto made = (*link)->make_group(spec, store);
     const auto span = (*link)->arenas().take(4096);
-    if (!made.ok() || !span.ok()) return false;
+    if (!made.ok() || !*made || !span.ok()) return false;
     ipc::PostRecord post;
-    post.group = made->handle;
+    post.group = (*made)->handle;
     post.timeout = 20 * kSecond;
     post.descriptor = {wire::Kind::kBroadcast, 0, 0, 4096, "broadcast"};
     ipc::add_slice(post.runs, static_cast<ipc::Space>((*span)->space), ipc::Role::kInput,

@@ -7,56 +7,64 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 
-#include "service/host_engine.h"
+#include "service/engine_program.h"
 
 namespace mcast::test {
 
 // Listens once it is made.
 class EngineProcess {
  public:
-  explicit EngineProcess(const service::TenantLimits& limits = {}, uint32_t clients = 64) {
-    folder_ = (std::filesystem::temp_directory_path() / "mcast-engine-XXXXXX").string();
-    if (mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << "no folder";
+  explicit EngineProcess(const service::TenantLimits& limits = {}, uint32_t clients = 64)
+      : EngineProcess(options_of(limits, clients)) {}
+  // At a socket of its own unless the options say where. `after`: it starts once that file exists,
+  // and does not listen yet when it is made.
+  explicit EngineProcess(service::HostEngineOptions options, const std::string& after = "") {
+    if (options.path == kDefaultEnginePath) {
+      folder_ = (std::filesystem::temp_directory_path() / "mcast-engine-XXXXXX").string();
+      if (mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << "no folder";
+      options.path = folder_ + "/engine.sock";
+    }
+    path_ = options.path;
     int ready[2];
     if (pipe(ready) != 0) ADD_FAILURE() << "no pipe";
     pid_ = fork();
     if (pid_ == 0) {
-      sigset_t signals;
-      sigemptyset(&signals);
-      sigaddset(&signals, SIGTERM);
-      pthread_sigmask(SIG_BLOCK, &signals, nullptr);
       alarm(300);
-      service::HostEngineOptions options;
-      options.path = path();
-      options.limits = limits;
-      options.clients = clients;
-      int number = 0;
-      {
-        auto engine = service::HostEngine::start(options);
-        if (!engine.ok() || write(ready[1], "", 1) != 1) _exit(3);
-        sigwait(&signals, &number);
-      }
-      _exit(0);
+      while (!after.empty() && !std::filesystem::exists(after)) usleep(1000);
+      _exit(service::run_engine(options, [&] {
+        if (write(ready[1], "", 1) != 1) _exit(3);
+      }));
     }
     close(ready[1]);
     char byte = 0;
-    EXPECT_EQ(read(ready[0], &byte, 1), 1) << "the engine does not listen";
+    if (after.empty()) {
+      EXPECT_EQ(read(ready[0], &byte, 1), 1) << "the engine does not listen";
+    }
     close(ready[0]);
   }
   ~EngineProcess() {
     EXPECT_EQ(end(SIGTERM), 0) << "an engine ends in order";
-    std::filesystem::remove_all(folder_);
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
   EngineProcess(const EngineProcess&) = delete;
   EngineProcess& operator=(const EngineProcess&) = delete;
 
-  std::string path() const { return folder_ + "/engine.sock"; }
+  const std::string& path() const { return path_; }
   std::string setting() const { return "host:" + path(); }
+  pid_t pid() const { return pid_; }
+  // Of any process: it has ended, and nobody has asked how.
+  static bool has_ended(pid_t pid) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    return !std::getline(in, text) || text.find(") Z ") != std::string::npos;
+  }
   void signal(int number) const { kill(pid_, number); }
-  // Its exit status, or minus the signal that it died of; 0 if it has been asked before.
+  // Sends it a signal (0: none) and waits. Its exit status, or minus the signal that it died of; 0
+  // if it has been asked before.
   int end(int number) {
     if (pid_ <= 0) return 0;
     kill(pid_, number);
@@ -66,7 +74,17 @@ class EngineProcess {
   }
 
  private:
-  std::string folder_;
+  static service::HostEngineOptions options_of(const service::TenantLimits& limits,
+                                               uint32_t clients) {
+    service::HostEngineOptions options;
+    options.limits = limits;
+    options.clients = clients;
+    options.guardian = false;  // signals reach the engine itself
+    options.goodbye = 0;
+    return options;
+  }
+
+  std::string folder_, path_;
   pid_t pid_ = 0;
 };
 

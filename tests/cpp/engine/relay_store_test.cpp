@@ -52,13 +52,15 @@ Status create(MapStore& store, const std::function<Status(service::RelayStore&)>
   std::string folder = (std::filesystem::temp_directory_path() / "mcast-relay-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return Status(Code::kInternal, "no folder");
   const std::string path = folder + "/engine.sock";
-  auto listener = listen_at(path, SOCK_SEQPACKET, 4, 0600, "engine");
+  LocalListener::How how;
+  how.type = SOCK_SEQPACKET;
+  const auto listener = LocalListener::open(path, how);
   if (!listener.ok()) return listener.status();
   std::thread engine([&] {
-    pollfd ready{listener->get(), POLLIN, 0};
+    pollfd ready{listener->fd(), POLLIN, 0};
     (void)::poll(&ready, 1, 10'000);
     auto made = service::TenantLink::make(
-        LocalSocket(Fd(::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK))));
+        LocalSocket(Fd(::accept4(listener->fd(), nullptr, nullptr, SOCK_NONBLOCK))));
     ASSERT_TRUE(made.ok());
     const auto link = std::move(made).value();
     std::unique_ptr<service::RelayStore> relay;

@@ -77,6 +77,12 @@ TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
   EXPECT_EQ(abort.reason, any);
 
   Arena arena;
+  for (const ControlType type : {ControlType::kDrain, ControlType::kDraining}) {
+    Draining draining;
+    ASSERT_TRUE(read(sent(control_of(type, 3, Draining{600 * kSecond})), draining));
+    EXPECT_EQ(draining.limit, 600 * kSecond);
+  }
+
   ASSERT_TRUE(read(sent(control_of(ControlType::kArena, 1, Arena{17, 1u << 30})), arena));
   EXPECT_TRUE(arena.space == 17 && arena.bytes == 1u << 30);
 }
@@ -109,6 +115,9 @@ TEST(IpcControl, WhatCannotBeIsRefused) {
   Close close;
   EXPECT_FALSE(read(Control{ControlType::kClose, 1, {"handle=1\nlimit=-5\nforce=0\n"}}, close));
   EXPECT_FALSE(read(Control{ControlType::kClose, 1, {"handle=1\nlimit=5\nforce=2\n"}}, close));
+  Draining draining;
+  EXPECT_FALSE(read(Control{ControlType::kDraining, 0, {"limit=-1\n"}}, draining));
+  EXPECT_FALSE(read(Control{ControlType::kDraining, 0, {}}, draining));
   StoreAnswer answer;
   EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {"code=2\n", "no", "value"}}, answer));
   EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {}}, answer));

@@ -41,14 +41,14 @@ constexpr std::string_view kHostDrivers[] = {
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group",           // facts
-    "client_arenas client_staging client_link stats_record",  // the link to an engine
-    "admission admission_link name_lookup record_link",       // an aggregator, as a group knows it
-    "rendezvous roster transport_choice",                     // what ranks agree on
-    "lane lane_driver lane_loop lane_thread lane_pool",       // what drives groups
-    "exchange group_base group_posts",                        // what all groups do alike
-    "split",                                                  // carrying one out by others
-    "registrar registrar_core registrar_thread",              // asking aggregators
+    "clock connection_room fault_classifier group",                           // facts
+    "client_arenas client_creation client_staging client_link stats_record",  // to an engine
+    "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
+    "rendezvous roster transport_choice",                // what ranks agree on
+    "lane lane_driver lane_loop lane_thread lane_pool",  // what drives groups
+    "exchange group_base group_posts",                   // what all groups do alike
+    "split",                                             // carrying one out by others
+    "registrar registrar_core registrar_thread",         // asking aggregators
     "network_group network_open network_stations host_group rails subgroups",
     "client_group",  // one that an engine of the host carries out
     "resources",     // what groups share

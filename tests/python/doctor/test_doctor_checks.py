@@ -6,6 +6,7 @@ import pytest
 
 from torch_mcast.doctor.checks import (
     buffers,
+    engine,
     host,
     interfaces,
     limits,
@@ -311,3 +312,88 @@ def test_exit_code_is_that_of_the_worst():
     assert worst([]) is OK
     assert [exit_code(v) for v in (OK, WARN, FAIL)] == [0, 0, 1]
     assert worst([ok("a", ""), *settings.judge_values({"MCAST_A": "bad"})]) is FAIL
+
+
+LIMITS = {"clients": 64, "groups": 256, "operations": 4096, "arena_bytes": 64 << 30}
+ENGINE = {"version": "0.2", "pid": 7, "clients": [], "draining": False, "limits": LIMITS}
+PLACE = "/run/x/engine.sock"
+
+
+@pytest.mark.parametrize(
+    ("where", "seen", "one_host", "verdict", "takes", "words"),
+    [
+        ("inproc", {}, False, OK, "inproc", "none answers at /run/x/engine.sock"),
+        ("auto", {}, False, OK, "inproc", "each rank runs its own network"),
+        ("host", {}, False, FAIL, "none", "no group can be made"),
+        ("host", {"status": ENGINE}, False, OK, "host", "4096 operations, 64 GiB shared"),
+        ("host", {"status": ENGINE}, True, OK, "host", "MCAST_ENGINE=host: it runs the network"),
+        ("auto", {"status": ENGINE}, False, OK, "host", "MCAST_ENGINE=auto: it runs the network"),
+        ("auto", {"status": ENGINE}, True, OK, "inproc", "each rank runs its own network"),
+        ("inproc", {"status": ENGINE}, False, OK, "inproc", "each rank runs its own network"),
+        ("host", {"status": ENGINE, "closed_to": "mcast"}, False, FAIL, "none", "may not connect"),
+        (
+            "auto",
+            {"status": ENGINE, "closed_to": "mcast"},
+            False,
+            WARN,
+            "inproc",
+            "may not connect",
+        ),
+        (
+            "inproc",
+            {"status": ENGINE, "closed_to": "mcast"},
+            False,
+            OK,
+            "inproc",
+            "may not connect",
+        ),
+        (
+            "host",
+            {"status": {**ENGINE, "draining": True}},
+            False,
+            WARN,
+            "next",
+            "is being replaced",
+        ),
+        (
+            "host",
+            {"status": {**ENGINE, "version": "0.1"}},
+            False,
+            WARN,
+            "host",
+            "process is of 0.2",
+        ),
+        ("inproc", {"status": {**ENGINE, "version": "0.1"}}, False, OK, "inproc", "0.1, process 7"),
+    ],
+)
+def test_engine(where, seen, one_host, verdict, takes, words):
+    finding = engine.judge_engine(where, engine.Seen(PLACE, **seen), "0.2", one_host)
+    assert (finding.verdict, finding.data["takes"]) == (verdict, takes)
+    assert words in finding.finding
+    if verdict is FAIL and "closed_to" in seen:
+        assert finding.fix.startswith("usermod --append --groups mcast")
+    elif verdict is FAIL:
+        assert finding.fix == f"torch-mcast engine run --socket {PLACE}"
+
+
+def test_engine_setting():
+    assert engine.parse("inproc") == ("inproc", "/run/torch-mcast/engine.sock")
+    assert engine.parse("host:/a/b:c") == ("host", "/a/b:c")
+    assert engine.parse("auto") == ("auto", "/run/torch-mcast/engine.sock")
+
+
+@pytest.mark.parametrize(
+    ("setting", "overcommit", "most", "verdict", "possible", "words"),
+    [
+        ("slots", "0", None, OK, True, "MCAST_ENGINE_MEMORY=map is possible"),
+        ("slots", "2", None, OK, False, "map is not possible: vm.overcommit_memory is 2"),
+        ("map", "1", 32 << 30, OK, True, "up to 16 GiB"),
+        ("map", "2", 32 << 30, WARN, False, "tensors are copied: vm.overcommit_memory is 2"),
+        ("map", "0", 8 << 30, WARN, False, "more than the engine's --arenas 8 GiB"),
+    ],
+)
+def test_engine_memory(setting, overcommit, most, verdict, possible, words):
+    finding = engine.judge_memory(setting, overcommit, 16 << 30, most)
+    assert (finding.verdict, finding.data["map"]) == (verdict, possible)
+    assert words in finding.finding
+    assert (finding.fix == "") == (verdict is OK)

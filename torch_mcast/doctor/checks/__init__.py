@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch_mcast.doctor.checks import (
     buffers,
+    engine,
     host,
     interfaces,
     limits,
@@ -38,6 +39,7 @@ ALL: tuple[Check, ...] = (
     rdma.run,
     limits.run,
     memory.run,
+    engine.run,
     host.run,
 )
 

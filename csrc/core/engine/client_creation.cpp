@@ -1,0 +1,65 @@
+// The engine has no way to the job's store: it asks, and the thread that makes the group, which
+// would use the store by itself in process, answers.
+#include "engine/client_creation.h"
+
+#include <chrono>
+#include <utility>
+
+namespace mcast {
+namespace {
+
+// As many values as find room.
+ipc::StoreAnswer look_up(const ipc::StoreGet& get, KeyValueStore& store) {
+  ipc::StoreAnswer answer;
+  auto values = store.multi_get(get.keys, get.timeout);
+  answer.verdict = ipc::Verdict::of(values.status());
+  if (!values.ok()) return answer;
+  const size_t count = fitting(control_of(0, answer), *values);
+  if (count == 0 && !values->empty()) {
+    answer.values = {values->front()};
+    const Status why(Code::kResourceExhausted, "the store's value of " + get.keys[0] + ": " +
+                                                   too_long(control_of(0, answer)));
+    return {ipc::Verdict::of(why), {}};
+  }
+  values->resize(count);
+  answer.values = std::move(values).value();
+  return answer;
+}
+
+}  // namespace
+
+void ClientCreation::push(ipc::Control message) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  messages_.push_back(std::move(message));
+  there_.notify_one();
+}
+
+void ClientCreation::lose() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  lost_ = true;
+  there_.notify_one();
+}
+
+std::optional<ipc::Control> ClientCreation::take(Nanos patience) {
+  std::unique_lock<std::mutex> held(mutex_);
+  there_.wait_for(held, std::chrono::nanoseconds(patience),
+                  [&] { return lost_ || !messages_.empty(); });
+  if (messages_.empty()) return std::nullopt;
+  ipc::Control first = std::move(messages_.front());
+  messages_.pop_front();
+  return first;
+}
+
+std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store) {
+  ipc::StoreSet set;
+  ipc::StoreGet get;
+  if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
+    return ipc::StoreAnswer{ipc::Verdict::of(store.set(set.key, set.value)), {}};
+  }
+  if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
+    return look_up(get, store);
+  }
+  return std::nullopt;
+}
+
+}  // namespace mcast

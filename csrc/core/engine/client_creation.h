@@ -1,0 +1,33 @@
+// One ask for a group of an engine: what the engine says of it, and what it is answered.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "engine/group.h"
+#include "ipc/control.h"
+
+namespace mcast {
+
+// Thread-safe: the link's thread pushes, who makes the group takes.
+class ClientCreation {
+ public:
+  void push(ipc::Control message);
+  // Nothing comes any more.
+  void lose();
+  // Nothing after `patience`, or once nothing comes any more.
+  std::optional<ipc::Control> take(Nanos patience);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable there_;
+  std::deque<ipc::Control> messages_;
+  bool lost_ = false;
+};
+
+// What `store` says to the engine's question; none: that is no question. Blocks as the store does.
+std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store);
+
+}  // namespace mcast

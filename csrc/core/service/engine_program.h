@@ -1,0 +1,15 @@
+// An engine of the host as a program: signals and exit status.
+#pragma once
+
+#include <functional>
+
+#include "service/host_engine.h"
+
+namespace mcast::service {
+
+// Runs an engine until it has ended, in a child that is watched unless `options.guardian` is false
+// (service/guardian.h). Returns, in each of its processes, the exit status. The caller has one
+// thread. `listens` is called once clients can connect.
+int run_engine(HostEngineOptions options, const std::function<void()>& listens);
+
+}  // namespace mcast::service

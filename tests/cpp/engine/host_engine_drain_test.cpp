@@ -1,0 +1,291 @@
+// An engine of the host that is replaced, drained, ended, or that stands still: what its clients
+// and the ranks elsewhere hear, and that groups go on as long as they may.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "engine/client_link.h"
+#include "engine/clock.h"
+#include "engine_process.h"
+#include "programs.h"
+#include "service/drain_socket.h"
+#include "service/guardian.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+service::HostEngineOptions unwatched() {
+  service::HostEngineOptions options;
+  options.guardian = false;
+  return options;
+}
+
+std::shared_ptr<Group> hosted(const std::string& setting, const std::string& name, Member rank,
+                              uint32_t ranks, DirectoryStore& store) {
+  auto scope = store.scoped(name);
+  return make_group(name, rank, ranks, scope, {{"engine", setting}});
+}
+
+bool meet(const std::string& where, Member rank, uint32_t ranks, DirectoryStore& store) {
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < ranks; r++) keys.push_back(where + "." + std::to_string(r));
+  return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
+}
+
+bool await(const std::function<bool()>& what) {
+  const Nanos until = monotonic_now() + 30 * kSecond;
+  bool there = false;
+  while (!(there = what()) && monotonic_now() < until) usleep(1000);
+  return there;
+}
+
+std::string server(const Group& group) { return group.stats().transport_reason; }
+
+// A job of two ranks whose engine is replaced while it works: what it had goes on, what it makes is
+// served by the new engine, and the old one ends when its last group is gone, long before its limit
+// and while its clients' processes live.
+void replace_engine(bool by_force) {
+  EngineProcess first(unwatched());
+  const std::string drained = first.path() + ".drained";
+  service::HostEngineOptions next = unwatched();
+  next.path = first.path();
+  next.replace = by_force;
+  EngineProcess second(next, drained);
+  expect_all_good(run_ranks(2, 100, [&](Member rank, DirectoryStore& store) {
+    auto old = hosted(first.setting(), "old", rank, 2, store);
+    if (!old || !work(*old, 10'000, 2) || !meet("worked", rank, 2, store)) return false;
+    if (rank == 0) {
+      if (!by_force) {
+        const auto told = service::ask_to_drain(first.path(), 500 * kSecond);
+        EXPECT_TRUE(told.ok() && told->limit == 500 * kSecond) << told.status().to_string();
+      }
+      std::ofstream(drained) << "now";
+    }
+    if (by_force && rank == 0) {  // else a first group may still find the first one
+      EXPECT_TRUE(await([&] {
+        const auto link = ClientLink::connect(first.path(), kSecond);
+        return link.ok() && (*link)->engine_pid() == second.pid();
+      }));
+    }
+    if (!meet("drained", rank, 2, store)) return false;
+    std::shared_ptr<Group> made;
+    int tries = 0;
+    do {  // by force, the first engine takes a moment to see that it was replaced
+      made = hosted(first.setting(), "new" + std::to_string(tries), rank, 2, store);
+      if (!made || !work(*made, 10'000, 1)) return false;
+      if (!meet("tried" + std::to_string(tries), rank, 2, store)) return false;
+      std::vector<std::byte> go_on(2);
+      const bool there = server(*made) != server(*old);
+      go_on[rank] = std::byte(there ? 1 : 0);
+      if (!allgather(*old, go_on).ok()) return false;
+      if (!by_force || (go_on[0] == go_on[1] && there)) break;
+      usleep(50'000);
+    } while (++tries < 100);
+    EXPECT_THAT(server(*made), HasSubstr("(process " + std::to_string(second.pid()) + ")"));
+    EXPECT_THAT(server(*old), HasSubstr("(process " + std::to_string(first.pid()) + ")"));
+    EXPECT_TRUE(work(*old, 100'000, 3));
+    EXPECT_TRUE(reduce_all_ways(*old, 10'000, 1));
+    EXPECT_FALSE(EngineProcess::has_ended(first.pid()));
+    EXPECT_TRUE(meet("last", rank, 2, store));
+    EXPECT_TRUE(old->close(5 * kSecond).ok());
+    old.reset();
+    EXPECT_TRUE(await([&] { return EngineProcess::has_ended(first.pid()); }));
+    return work(*made, 10'000, 3) && made->close(5 * kSecond).ok();
+  }));
+  EXPECT_EQ(first.end(0), 0) << "it ended by itself";
+  std::filesystem::remove(drained);
+  EXPECT_TRUE(std::filesystem::exists(second.path())) << "the first left the second's socket";
+}
+
+TEST(EngineDrain, AJobGoesOnWhileANewEngineServesTheNext) { replace_engine(false); }
+
+TEST(EngineDrain, AnEngineWhoseSocketIsReplacedDrains) { replace_engine(true); }
+
+// Rank 0's operation is in flight, rank 2 calls nothing meanwhile; both are of the engine that
+// ends. Rank 1 is elsewhere.
+TEST(EngineDrain, TheLimitIsNamedOnAllRanks) {
+  EngineProcess first(unwatched()), second(unwatched());
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(rank == 1 ? second.setting() : first.setting(), "g", rank, 3, store);
+    if (!group || !work(*group, 1000, 2) || !meet("worked", rank, 3, store)) return false;
+    if (rank == 0) {
+      EXPECT_TRUE(service::ask_to_drain(first.path(), kSecond).ok());
+    }
+    if (rank == 2) {
+      EXPECT_TRUE(await([&] { return EngineProcess::has_ended(first.pid()); }));
+    }
+    std::vector<std::byte> data(3 << 20);
+    const Status status = allgather(*group, data);
+    EXPECT_EQ(status.ok(), false);
+    EXPECT_THAT(status.message(), HasSubstr("is being replaced"));
+    EXPECT_THAT(status.message(), HasSubstr("its clients had 1.0 s to go"));
+    if (rank == 1) {
+      EXPECT_THAT(status.message(), HasSubstr("is lost: the engine of its host"));
+    }
+    return true;
+  }));
+  EXPECT_EQ(first.end(0), 0);
+}
+
+// SIGTERM is a drain of `goodbye`; another one a moment later does not wait for that.
+TEST(EngineDrain, ASecondSignalEndsItAtOnce) {
+  service::HostEngineOptions options = unwatched();
+  options.goodbye = 3600 * kSecond;
+  EngineProcess engine(options);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine.setting(), "g", rank, 2, store);
+    if (!group || !work(*group, 1000, 2) || !meet("worked", rank, 2, store)) return false;
+    if (rank == 0) engine.signal(SIGTERM);
+    if (rank == 0) {
+      EXPECT_TRUE(await([&] {
+        return ClientLink::connect(engine.path(), 150 * kMilli).status().code() ==
+               Code::kUnavailable;
+      }));
+    }
+    EXPECT_TRUE(meet("drains", rank, 2, store));
+    EXPECT_TRUE(work(*group, 1000, 2)) << "it goes on";
+    EXPECT_TRUE(meet("worked again", rank, 2, store));
+    Status status;
+    std::vector<std::byte> data(2 << 10);
+    const Nanos until = monotonic_now() + 30 * kSecond;
+    while (status.ok() && monotonic_now() < until) {
+      if (rank == 0) engine.signal(SIGTERM);
+      usleep(100'000);
+      status = allgather(*group, data);
+    }
+    EXPECT_THAT(status.message(), HasSubstr("is being replaced"));
+    return true;
+  }));
+  EXPECT_EQ(engine.end(0), 0);
+}
+
+TEST(EngineDrain, WhoComesIsToldAndAutoTakesThisProcess) {
+  EngineProcess engine(unwatched());
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto old = hosted(engine.setting(), "old", rank, 2, store);
+    if (!old || !meet("made", rank, 2, store)) return false;
+    if (rank == 0) {
+      EXPECT_TRUE(service::ask_to_drain(engine.path(), 600 * kSecond).ok());
+    }
+    if (!meet("drained", rank, 2, store)) return false;
+    const auto refused = ClientLink::connect(engine.path(), 100 * kMilli);
+    EXPECT_EQ(refused.status().code(), Code::kUnavailable);
+    EXPECT_THAT(refused.status().message(),
+                HasSubstr("is being replaced and takes no new clients or groups"));
+    auto made = hosted("auto:" + engine.path(), "new", rank, 2, store);
+    if (!made || !work(*made, 10'000, 1) || !work(*old, 10'000, 1)) return false;
+    EXPECT_THAT(server(*made), Not(HasSubstr("engine of this host")));
+    EXPECT_THAT(server(*old), HasSubstr("engine of this host"));
+    return meet("end", rank, 2, store) && old->close(5 * kSecond).ok() &&
+           made->close(5 * kSecond).ok();
+  }));
+  EXPECT_EQ(engine.end(0), 0);
+}
+
+TEST(EngineDrain, IsForTheOwnerOnly) {
+  EngineProcess engine;
+  struct stat file {};
+  ASSERT_EQ(stat((engine.path() + ".drain").c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(engine.path().c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0660u);
+  // One that says nothing that can be read is told so, and the engine goes on.
+  auto fd = connect_to(engine.path() + ".drain", SOCK_SEQPACKET);
+  ASSERT_TRUE(fd.ok());
+  LocalSocket socket(std::move(fd).value());
+  ASSERT_TRUE(socket.send(ipc::bytes_of(control_of(ipc::Hello{})), {}, kSecond).ok());
+  Packet packet;
+  LocalSocket::Got got = LocalSocket::Got::kNothing;
+  EXPECT_TRUE(await([&] { return (got = socket.receive(packet)) != LocalSocket::Got::kNothing; }));
+  const auto answer = ipc::parse_control(packet.bytes);
+  ipc::Verdict verdict;
+  ASSERT_TRUE(answer && read(*answer, verdict));
+  EXPECT_EQ(verdict.text, "the question cannot be read");
+  EXPECT_TRUE(ClientLink::connect(engine.path(), kSecond).ok());
+  const auto nobody = service::ask_to_drain("/nonexistent/engine.sock", 0);
+  EXPECT_THAT(nobody.status().message(), HasSubstr("no engine answers"));
+}
+
+TEST(EngineDrain, OnlyUsersThatAreAllowedMayCome) {
+  service::HostEngineOptions options = unwatched();
+  options.users = {geteuid() + 1};
+  options.group = getegid();
+  EngineProcess engine(options);
+  const auto refused = ClientLink::connect(engine.path(), kSecond);
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("user " + std::to_string(geteuid()) + " is not in the engine's --allow"));
+}
+
+// An engine with a guardian, by the process that clients talk to.
+pid_t engine_of(const EngineProcess& guarded) {
+  const auto link = ClientLink::connect(guarded.path(), 10 * kSecond);
+  EXPECT_TRUE(link.ok()) << link.status().to_string();
+  return link.ok() ? (*link)->engine_pid() : 0;
+}
+
+// What ranks hear when rank 0 sends `number` to a process; the guardian's exit status follows.
+void expect_an_end(EngineProcess& engine, const std::function<pid_t()>& victim, int number) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = hosted(engine.setting(), "g", rank, 2, store);
+    if (!group || !work(*group, 1000, 2) || !meet("worked", rank, 2, store)) return false;
+    if (rank == 0) kill(victim(), number);
+    Status status;
+    std::vector<std::byte> data(2 << 20);
+    const Nanos until = monotonic_now() + 30 * kSecond;
+    while (status.ok() && monotonic_now() < until) status = allgather(*group, data);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr("ended; its log says why"));
+    return true;
+  }));
+}
+
+service::HostEngineOptions watched() {
+  service::HostEngineOptions options;
+  options.limits.silence = 20 * kSecond;  // which would be named as "has not run for"
+  return options;
+}
+
+TEST(EngineGuardian, EndsAnEngineThatStandsStill) {
+  EngineProcess engine(watched());
+  const pid_t inner = engine_of(engine);
+  EXPECT_NE(inner, engine.pid());
+  expect_an_end(
+      engine, [&] { return inner; }, SIGSTOP);
+  EXPECT_EQ(engine.end(0), service::kStoodStill);
+}
+
+TEST(EngineGuardian, TellsTheSignalThatAnEngineDiedOf) {
+  EngineProcess engine(watched());
+  const pid_t inner = engine_of(engine);
+  expect_an_end(
+      engine, [&] { return inner; }, SIGKILL);
+  EXPECT_EQ(engine.end(0), 128 + SIGKILL);
+}
+
+TEST(EngineGuardian, TakesItsEngineAlong) {
+  EngineProcess engine(watched());
+  const pid_t inner = engine_of(engine);
+  expect_an_end(
+      engine, [&] { return engine.pid(); }, SIGKILL);
+  EXPECT_TRUE(await([&] { return EngineProcess::has_ended(inner); }));
+  EXPECT_EQ(engine.end(0), -SIGKILL);
+}
+
+// Signals are handed on, and the engine's status is the guardian's.
+TEST(EngineGuardian, EndsInOrderWithItsEngine) {
+  EngineProcess engine(watched());
+  const pid_t inner = engine_of(engine);
+  EXPECT_EQ(engine.end(SIGINT), 0);
+  EXPECT_TRUE(EngineProcess::has_ended(inner));
+}
+
+}  // namespace
+}  // namespace mcast::test

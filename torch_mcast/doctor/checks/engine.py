@@ -1,0 +1,144 @@
+"""The engine of this host: whether one answers, may be used and is of this version, what it allows, and
+what MCAST_ENGINE takes here. How tensors come to it: by copies, or mapped."""
+
+from __future__ import annotations
+
+import grp
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_mcast.doctor.checks.buffers import size_text
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read
+
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_POOLS = 64 << 40  # of all ranks of a host
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The engine at `path` as this process finds it."""
+
+    path: str
+    status: dict[str, Any] | None = None  # None: none answers
+    silent: str = ""  # why
+    closed_to: str = ""  # the group whose members may connect, where this process may not
+
+
+def parse(choice: str) -> tuple[str, str]:
+    """(inproc, host or auto; the path) of the setting `engine`."""
+    where, _, path = choice.partition(":")
+    return where, path or DEFAULT_SOCKET
+
+
+def look(path: str) -> Seen:
+    try:
+        status = read(path)
+    except NoEngine as error:
+        return Seen(path, silent=str(error))
+    closed_to = ""
+    try:
+        if not os.access(path, os.W_OK):
+            gid = os.stat(path).st_gid
+            try:
+                closed_to = grp.getgrgid(gid).gr_name
+            except KeyError:
+                closed_to = str(gid)
+    except OSError as error:
+        return Seen(path, silent=f"its status answers, but not {path}: {error.strerror}")
+    return Seen(path, status, closed_to=closed_to)
+
+
+def judge_engine(where: str, seen: Seen, version: str, one_host: bool) -> Finding:
+    """`where`: as of parse(); `one_host`: all ranks of the job are here, so `auto` stays in process."""
+    status = seen.status
+    told = f"MCAST_ENGINE={where}"
+    data: dict[str, Any] = {"setting": where, "path": seen.path, "status": status}
+    must = fail if where == "host" else ok
+    if status is None:
+        text = f"none answers at {seen.path}; {told}: "
+        text += "no group can be made" if where == "host" else "each rank runs its own network"
+        fix = f"torch-mcast engine run --socket {seen.path}" if where == "host" else ""
+        return must("engine", text, fix, takes="none" if fix else "inproc", why=seen.silent, **data)
+    what = f"{status['version']}, process {status['pid']}, {len(status['clients'])} client(s)"
+    wanted = where == "host" or (where == "auto" and not one_host)
+    judge = {"host": fail, "auto": warn}.get(where, ok) if wanted else ok
+    if seen.closed_to:
+        text = f"{what}: this user may not connect to {seen.path} ({told})"
+        fix = f'usermod --append --groups {seen.closed_to} "$USER"  (then log in again)'
+        return judge("engine", text, fix, takes="none" if judge is fail else "inproc", **data)
+    if status["draining"] and wanted:
+        text = f"{what}: is being replaced, makes no new groups; {told} waits for the next one"
+        return warn(
+            "engine", text, f"torch-mcast engine run --socket {seen.path}", takes="next", **data
+        )
+    if status["version"] != version and wanted:
+        text = f"{what}: this process is of {version}; {told}"
+        return warn("engine", text, "install the same version on both sides", takes="host", **data)
+    most = status["limits"]
+    text = (
+        f"{what}; of a user {most['clients']} clients, of a client {most['groups']} groups, "
+        f"{most['operations']} operations, {size_text(most['arena_bytes'])} shared; {told}: "
+    )
+    text += "it runs the network" if wanted else "each rank runs its own network"
+    return ok("engine", text, takes="host" if wanted else "inproc", **data)
+
+
+def judge_memory(setting: str, overcommit: str, pool: int, most: int | None) -> Finding:
+    """`setting`: engine_memory; `pool`: address space that mapped tensors of this process would have;
+    `most`: what the engine lets a client share, None without one."""
+    data = {"setting": setting, "overcommit": overcommit, "pool": pool, "engine_limit": most}
+    problem, fix = "", ""
+    if overcommit == "2":
+        problem, fix = "vm.overcommit_memory is 2", "sysctl -w vm.overcommit_memory=0"
+    elif most is not None and pool > most:
+        problem = (
+            f"the pool of {size_text(pool)} is more than the engine's --arenas {size_text(most)}"
+        )
+        fix = f"torch-mcast engine run --arenas {-(-pool >> 30) + 1}G ..."
+    if setting == "map" and problem:
+        return warn(
+            "engine memory",
+            f"map is asked for, tensors are copied: {problem}",
+            fix,
+            map=False,
+            **data,
+        )
+    if setting == "map":
+        text = f"map: tensors of 1 MiB and more are mapped, up to {size_text(pool)}"
+    elif problem:
+        text = f"slots: tensors are copied by the ranks; map is not possible: {problem}"
+    else:
+        text = "slots: tensors are copied by the ranks; MCAST_ENGINE_MEMORY=map is possible"
+    return ok("engine memory", text, map=not problem, **data)
+
+
+def _pool(ranks: int) -> int:
+    """As host/arena_pool.cpp sizes it."""
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        room = min(room, soft // 4)
+    return min(room, _POOLS // min(max(ranks, 1), 4096))
+
+
+def run(context: Context) -> list[Finding]:
+    from torch_mcast import __version__
+
+    where, path = parse(context.values.get("engine", "inproc"))
+    seen = look(path)
+    local, world = context.whole("LOCAL_WORLD_SIZE", 0), context.whole("WORLD_SIZE", 0)
+    found = [judge_engine(where, seen, __version__, 0 < local == world)]
+    if where == "inproc" and seen.status is None:
+        return found  # nobody asked for one: how its memory would be is no news
+    try:
+        overcommit = _OVERCOMMIT.read_text().strip()
+    except OSError:
+        overcommit = ""
+    most = seen.status["limits"]["arena_bytes"] if seen.status else None
+    setting = context.values.get("engine_memory", "slots")
+    return [*found, judge_memory(setting, overcommit, _pool(local), most)]
