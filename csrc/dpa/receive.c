@@ -2,7 +2,8 @@
 // pointers only count up and the owner bit is one value. For each: is it what is expected (one
 // comparison says owner, format and opcode), which slice and chunk, does the length fit, is the bit
 // clear. Then a write from the slot to the chunk's place is put into the loopback queue, the bit
-// set. One doorbell and one of each counter end the call.
+// set. One doorbell and one of each counter end the call. For an engine, what no slice wants is
+// written likewise, whole, to a ring that the engine reads.
 //
 // Slots go back in the order of the ring. So every 16th write is signalled, and notes in the unread
 // end of its entry how far the receive queue had come: when it is done, so are all before it, and
@@ -207,16 +208,18 @@ DPA_INLINED int accept(struct dpa_slice* slice, const struct dpa_cqe* cqe, uint3
   return 1;
 }
 
+// The flags of an entry: each 16th is signalled, and notes how far the receive queue has come.
+DPA_INLINED uint64_t signal(union dpa_write_wqe* wqe, uint32_t taken) {
+  if (((uintptr_t)wqe & SIGNAL_BITS) != SIGNAL_BITS) return 0;
+  wqe->seg.note = taken;
+  return (uint64_t)DPA_SIGNALLED << 24;
+}
+
 DPA_INLINED void post(struct writing* at, uint64_t qpn, const struct dpa_slice* slice,
                       uint32_t index, uint64_t from, uint32_t taken) {
   union dpa_write_wqe* const wqe = at->wqe;
   wqe->word[0] = dpa_be64(at->index) | qpn;
-  uint64_t flags = 0;
-  if (((uintptr_t)wqe & SIGNAL_BITS) == SIGNAL_BITS) {
-    flags = (uint64_t)DPA_SIGNALLED << 24;
-    wqe->seg.note = taken;
-  }
-  wqe->word[1] = flags;
+  wqe->word[1] = signal(wqe, taken);
   wqe->word[2] = dpa_be64(slice->destination + (uint64_t)index * slice->stride);
   wqe->word[3] = slice->key;
   wqe->word[4] = index == slice->last ? slice->tail : slice->full;
@@ -225,12 +228,38 @@ DPA_INLINED void post(struct writing* at, uint64_t qpn, const struct dpa_slice* 
   at->index += UINT64_C(1) << 40;
 }
 
+// A datagram that no open slice has a place for, whole, as far as the engine's ring has room.
+DPA_COLD static struct writing hand_on(struct dpa_worker* w, const struct dpa_cqe* cqe,
+                                       struct writing at, uint64_t from, uint32_t taken) {
+  struct dpa_rest* const rest = &w->rest;
+  const uint32_t entry = rest->written & rest->mask;
+  const uint32_t bytes = dpa_be32(cqe->byte_count) - DPA_GRH_BYTES;
+  const uint32_t used = rest->written - __atomic_load_n(&rest->taken, __ATOMIC_ACQUIRE);
+  // (A write of no bytes would be one of 2^31.)
+  if (used > rest->mask || bytes - 1 >= rest->stride) {
+    w->progress.foreign++;
+    return at;
+  }
+  union dpa_write_wqe* const wqe = at.wqe;
+  const uint64_t units = (uint64_t)dpa_be32(DPA_WRITE_UNITS) << 32;
+  wqe->word[0] = dpa_be64(at.index) | w->sq.qpn | units;
+  wqe->word[1] = signal(wqe, taken);
+  wqe->word[2] = dpa_be64(rest->destination + (uint64_t)entry * rest->stride);
+  wqe->word[3] = rest->key;
+  wqe->word[4] = rest->data | dpa_be32(bytes);
+  wqe->word[5] = dpa_be64(from);
+  dpa_put32(&rest->bytes[entry], bytes);
+  dpa_release();
+  dpa_put32(&rest->written, rest->written + 1);
+  return (struct writing){at.wqe + 1, at.index + (UINT64_C(1) << 40)};
+}
+
 DPA_INLINED uint32_t opcode_of(enum flavour flavour) {
   if (flavour == HEADER) return DPA_CQE_SEND;
   return flavour == IMMEDIATE ? DPA_CQE_SEND_IMMEDIATE : DPA_CQE_WRITE_IMMEDIATE;
 }
 
-DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
+DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int hands_on) {
   const uint32_t drained = w->rq.drained;
   if (w->progress.syndrome != 0) return DPA_FAILED;
   const uint32_t attention = __atomic_load_n(&w->attention, __ATOMIC_ACQUIRE);
@@ -265,7 +294,10 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
     }
     uint32_t index;
     struct dpa_slice* const slice = find(w, cqe, slot, flavour, &index);
-    if (slice == 0) {
+    if (slice == 0 && hands_on) {
+      const uint64_t from = (uintptr_t)slot + delta - DPA_HEADER_BYTES;
+      at = hand_on(w, cqe, at, from, behind - (uint32_t)(end - cqe) + 1);
+    } else if (slice == 0) {
       w->progress.foreign++;
     } else if (accept(slice, cqe, index) && flavour != PLACED) {
       post(&at, qpn, slice, index, (uintptr_t)slot + delta, behind - (uint32_t)(end - cqe) + 1);
@@ -276,8 +308,10 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
   return w->progress.syndrome != 0 ? DPA_FAILED : (int)taken;
 }
 
-int dpa_receive_header(struct dpa_worker* worker) { return receive(worker, HEADER); }
+int dpa_receive_header(struct dpa_worker* worker) { return receive(worker, HEADER, 0); }
 
-int dpa_receive_immediate(struct dpa_worker* worker) { return receive(worker, IMMEDIATE); }
+int dpa_receive_for_engine(struct dpa_worker* worker) { return receive(worker, HEADER, 1); }
 
-int dpa_receive_placed(struct dpa_worker* worker) { return receive(worker, PLACED); }
+int dpa_receive_immediate(struct dpa_worker* worker) { return receive(worker, IMMEDIATE, 0); }
+
+int dpa_receive_placed(struct dpa_worker* worker) { return receive(worker, PLACED, 0); }
