@@ -424,8 +424,10 @@ class Harts final : public test::Surroundings, private SimNetwork::Listener {
   std::vector<KernelTransport*> at_;
 };
 
-// All clusters of this program, those of the tests of tests/cpp/collective too.
+// All clusters of this program, those of the tests of tests/cpp/collective too; of their seeds a
+// part, unless the environment says how many.
 const bool kInstalled = [] {
+  setenv("MCAST_TEST_SEEDS", "25", 0);
   test::surround() = [](SimNetwork& network) { return std::make_unique<Harts>(network); };
   return true;
 }();
