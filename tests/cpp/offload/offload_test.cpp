@@ -104,6 +104,25 @@ TEST(Offload, AnAbortReachesTheGroup) {
   EXPECT_EQ(c.group(1).counters().get(Counter::aborts_received), 1u);
 }
 
+// A socket would hold eleven chunks; the hart goes on while the rank is stopped.
+TEST(Offload, AStoppedRankReceives) {
+  ClusterOptions o = ranks(3);
+  o.net.rate = 1.25e8;
+  o.net.receive_budget = 16 << 10;
+  Cluster c(o);
+  const Since since;
+  Runs runs = broadcast_all(c, 0, 40 * kChunk, 1);
+  c.run_for(10 * kMicro);
+  c.pause(2, true);
+  c.run_for(50 * kMilli);
+  EXPECT_FALSE(runs[2]->done());
+  c.pause(2, false);
+  finish(c, runs);
+  EXPECT_EQ(c.net().totals().overflowed, 0u);
+  EXPECT_EQ(c.total(Counter::gaps), 0u);
+  EXPECT_EQ(since.placed(), 80u);
+}
+
 // A copy of every datagram, when its operation is over and its memory the caller's.
 TEST(Offload, LateDatagramsTouchNothing) {
   Cluster c(ranks(3));
