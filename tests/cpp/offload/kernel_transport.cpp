@@ -260,6 +260,12 @@ bool KernelTransport::busy() const {
   return any;
 }
 
+bool KernelTransport::has_slices() const {
+  bool any = false;
+  for (const Open& o : open_) any = any || o.serial != 0;
+  return any;
+}
+
 size_t KernelTransport::receive(DatagramSink& sink, size_t) {
   look();
   collect();

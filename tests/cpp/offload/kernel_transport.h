@@ -52,6 +52,8 @@ class KernelTransport final : public Transport,
   // Something is on its way to the lane.
   bool busy() const;
 
+  bool has_slices() const;
+
   const char* name() const override { return inner_->name(); }
   Datagram& datagram() override { return *this; }
   Stream& stream() override { return inner_->stream(); }

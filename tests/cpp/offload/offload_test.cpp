@@ -158,6 +158,25 @@ TEST(Offload, DuplicatesAreCounted) {
       60u);
 }
 
+// Others do not learn that it is complete here while its device may write: the root's memory would
+// be its caller's, and what is repeated from there other bytes.
+TEST(Offload, AnOperationIsCompleteWhenItsSlicesAreRetired) {
+  Cluster c(ranks(3));
+  const Since since;
+  uint64_t told = 0;
+  c.net().set_frame_hook([&](size_t from, size_t, Channel, ConstBytes frame) {
+    wire::FrameHeader h;
+    if (from == 2 && wire::parse_frame(frame, h) && h.type == wire::FrameType::kComplete) {
+      told++;
+      EXPECT_FALSE(dynamic_cast<KernelTransport&>(c.lane(2).transport()).has_slices());
+    }
+    return true;
+  });
+  finish(c, allgather_all(c, 200 * kChunk, 1));
+  EXPECT_EQ(since.retired(), since.slices());
+  EXPECT_GT(told, 0u);
+}
+
 // The group fails while writes are on their way: the memory comes back when they have landed.
 TEST(Offload, AFailedOperationKeepsItsMemoryUntilItsSlicesRetire) {
   uint64_t waited = 0;
