@@ -108,7 +108,7 @@ headers: build-tests
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
 ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-MEMORY := base wire ipc protocol aggregation collective host dpa
+MEMORY := base wire ipc protocol aggregation collective host dpa offload
 THREADS := transport host ipc engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
 SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*

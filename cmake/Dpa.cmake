@@ -20,7 +20,7 @@ target_compile_options(mcast_dpa PRIVATE -Wall -Wextra -Wshadow -Wconversion -O2
 # Each announcement is looked at by the model of the NIC; under other names, and sanitized.
 add_library(mcast_dpa_observed OBJECT ${MCAST_DPA_SOURCES})
 target_compile_definitions(mcast_dpa_observed PRIVATE DPA_OBSERVED)
-foreach(kernel receive_header receive_immediate receive_placed send_header send_immediate)
+foreach(kernel receive_header receive_for_engine receive_immediate receive_placed send_header send_immediate)
   target_compile_definitions(mcast_dpa_observed PRIVATE dpa_${kernel}=dpa_observed_${kernel})
 endforeach()
 target_link_libraries(mcast_dpa_observed PRIVATE mcast_flags)
@@ -28,10 +28,20 @@ foreach(target mcast_dpa mcast_dpa_observed)
   target_include_directories(${target} PRIVATE csrc/dpa)
 endforeach()
 
-# What the program of tests/cpp/dpa needs beyond that of another folder.
+# What the program of tests/cpp/offload has beyond its folder: a model of a NIC, and the tests of groups that
+# it runs with the kernel as receiver.
+set(MCAST_OFFLOAD_SOURCES tests/cpp/dpa/nic_model.c tests/cpp/dpa/observed.cpp tests/cpp/dpa/public_faults.c)
+foreach(tests schedule schedule_run schedules_test paper_cases_test late_test sleepy_test failure_test)
+  list(APPEND MCAST_OFFLOAD_SOURCES tests/cpp/collective/${tests}.cpp)
+endforeach()
+
+# What the programs of tests/cpp/dpa and tests/cpp/offload need beyond that of another folder.
 function(mcast_dpa_tests)
-  target_include_directories(mcast_test_dpa PRIVATE csrc/dpa)
-  target_link_libraries(mcast_test_dpa PRIVATE mcast_dpa mcast_dpa_observed)
+  foreach(program dpa offload)
+    target_include_directories(mcast_test_${program} PRIVATE csrc/dpa)
+    target_link_libraries(mcast_test_${program} PRIVATE mcast_dpa_observed)
+  endforeach()
+  target_link_libraries(mcast_test_dpa PRIVATE mcast_dpa)
   if(MCAST_HAVE_VERBS)
     # infiniband/mlx5dv.h, which the formats are held against.
     target_compile_definitions(mcast_test_dpa PRIVATE MCAST_HAVE_VERBS)

@@ -4,6 +4,7 @@ from mutant import Mutant
 from mutant_list_aggregation import AGGREGATION
 from mutant_list_arenas import ARENAS
 from mutant_list_dpa import DPA
+from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
 
 MUTANTS = [
@@ -106,10 +107,8 @@ MUTANTS = [
     Mutant(
         "duplicate-placed-twice",
         "collective/reception.cpp",
-        """BlockReceiver& receiver = op.receivers[stream];
-  if (op.local_complete || receiver.has(chunk)) {""",
-        """BlockReceiver& receiver = op.receivers[stream];
-  if (op.local_complete) {""",
+        "if (op.local_complete || op.receivers[stream].has(chunk)) {",
+        "if (op.local_complete) {",
         "collective",
         "PaperCases*:Shard/Schedules*",
     ),
@@ -452,5 +451,6 @@ MUTANTS = [
     ),
     *AGGREGATION,
     *DPA,
+    *PLACING,
     *ARENAS,
 ]

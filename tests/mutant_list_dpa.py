@@ -46,8 +46,10 @@ DPA = [
     Mutant(
         "dpa-horizon-behind-the-bits",
         "../dpa/receive.c",
-        "dpa_put32(&w->progress.horizon, w->sq.index + most);",
-        "dpa_put32(&w->progress.horizon, w->sq.index);",
+        """covers.
+    dpa_put32(&w->progress.horizon, w->sq.index + most);""",
+        """covers.
+    dpa_put32(&w->progress.horizon, w->sq.index);""",
         "dpa",
         "*DpaSchedules*:DpaWorker*",
     ),

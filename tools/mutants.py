@@ -49,7 +49,7 @@ SETTINGS = (
 )
 PROGRAMS = (
     "base", "wire", "ipc", "protocol", "transport", "aggregation", "collective", "host", "engine",
-    "service", "dpa",
+    "service", "dpa", "offload",
 )  # fmt: skip
 # The same in every run, and few seeds: most faults show with any.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}

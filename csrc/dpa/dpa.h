@@ -108,7 +108,20 @@ struct dpa_progress {
   uint32_t horizon;   // no write behind this is posted, counted for ever
   uint32_t landed;    // writes before this are done
   uint32_t syndrome;  // why it has failed: 0x10000, op_own << 8, syndrome of the CQE; 0: it works
-  uint32_t foreign;   // datagrams that no open slice has a place for
+  uint32_t foreign;   // datagrams that no open slice has a place for, and that were not handed on
+};
+
+// Where datagrams go that no open slice has a place for: a ring in the engine's memory, of entries
+// that hold one each, header and payload.
+struct dpa_rest {
+  uint64_t destination;  // control: of entry 0, as the loopback queue writes it
+  uint64_t key;          // control: as a slice's
+  uint64_t data;         // control: as a slice's `full`, without the bytes
+  uint32_t* bytes;       // worker: of each entry's datagram
+  uint32_t mask;         // control: entries - 1
+  uint32_t stride;       // control: bytes of an entry; 0: there is no such ring
+  uint32_t taken;        // control, at any time: entries before this are free again
+  uint32_t written;      // worker: entries before this are posted, and have landed when bits have
 };
 
 struct dpa_worker {
@@ -124,6 +137,7 @@ struct dpa_worker {
   uint32_t attended;
   uint32_t closing;  // slices that are to retire
   struct dpa_progress progress;
+  struct dpa_rest rest;
 };
 
 // Each takes at most one batch of completions, does what is to be done, and returns how many it
@@ -131,6 +145,8 @@ struct dpa_worker {
 //
 // header: our datagrams; the chunk, and whose it is, are in the slot.
 int dpa_receive_header(struct dpa_worker* worker);
+// The same; besides, what no open slice has a place for is handed on to the engine (dpa_rest).
+int dpa_receive_for_engine(struct dpa_worker* worker);
 // The paper's: task and chunk in the immediate of a datagram.
 int dpa_receive_immediate(struct dpa_worker* worker);
 // The paper's proposal: writes with an immediate that have placed the data already. No staging: the

@@ -2,7 +2,8 @@
 // pointers only count up and the owner bit is one value. For each: is it what is expected (one
 // comparison says owner, format and opcode), which slice and chunk, does the length fit, is the bit
 // clear. Then a write from the slot to the chunk's place is put into the loopback queue, the bit
-// set. One doorbell and one of each counter end the call.
+// set. One doorbell and one of each counter end the call. For an engine, what no slice wants is
+// written likewise, whole, to a ring that the engine reads.
 //
 // Slots go back in the order of the ring. So every 16th write is signalled, and notes in the unread
 // end of its entry how far the receive queue had come: when it is done, so are all before it, and
@@ -207,16 +208,18 @@ DPA_INLINED int accept(struct dpa_slice* slice, const struct dpa_cqe* cqe, uint3
   return 1;
 }
 
+// The flags of an entry: each 16th is signalled, and notes how far the receive queue has come.
+DPA_INLINED uint64_t signal(union dpa_write_wqe* wqe, uint32_t taken) {
+  if (((uintptr_t)wqe & SIGNAL_BITS) != SIGNAL_BITS) return 0;
+  wqe->seg.note = taken;
+  return (uint64_t)DPA_SIGNALLED << 24;
+}
+
 DPA_INLINED void post(struct writing* at, uint64_t qpn, const struct dpa_slice* slice,
                       uint32_t index, uint64_t from, uint32_t taken) {
   union dpa_write_wqe* const wqe = at->wqe;
   wqe->word[0] = dpa_be64(at->index) | qpn;
-  uint64_t flags = 0;
-  if (((uintptr_t)wqe & SIGNAL_BITS) == SIGNAL_BITS) {
-    flags = (uint64_t)DPA_SIGNALLED << 24;
-    wqe->seg.note = taken;
-  }
-  wqe->word[1] = flags;
+  wqe->word[1] = signal(wqe, taken);
   wqe->word[2] = dpa_be64(slice->destination + (uint64_t)index * slice->stride);
   wqe->word[3] = slice->key;
   wqe->word[4] = index == slice->last ? slice->tail : slice->full;
@@ -230,7 +233,8 @@ DPA_INLINED uint32_t opcode_of(enum flavour flavour) {
   return flavour == IMMEDIATE ? DPA_CQE_SEND_IMMEDIATE : DPA_CQE_WRITE_IMMEDIATE;
 }
 
-DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
+// `leaves`: ends before a datagram that no open slice has a place for.
+DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int leaves) {
   const uint32_t drained = w->rq.drained;
   if (w->progress.syndrome != 0) return DPA_FAILED;
   const uint32_t attention = __atomic_load_n(&w->attention, __ATOMIC_ACQUIRE);
@@ -266,6 +270,7 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
     uint32_t index;
     struct dpa_slice* const slice = find(w, cqe, slot, flavour, &index);
     if (slice == 0) {
+      if (leaves) break;
       w->progress.foreign++;
     } else if (accept(slice, cqe, index) && flavour != PLACED) {
       post(&at, qpn, slice, index, (uintptr_t)slot + delta, behind - (uint32_t)(end - cqe) + 1);
@@ -276,8 +281,61 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour) {
   return w->progress.syndrome != 0 ? DPA_FAILED : (int)taken;
 }
 
-int dpa_receive_header(struct dpa_worker* worker) { return receive(worker, HEADER); }
+// Goes on where receive() has left something: datagrams go whole, as far as the engine's ring has
+// room. Apart from that, since it would take registers from every chunk.
+DPA_COLD static int hand_on(struct dpa_worker* w, uint32_t before) {
+  struct dpa_rest* const rest = &w->rest;
+  const uint32_t drained = w->rq.drained, begin = w->received.index;
+  const uint32_t most = dpa_smaller(room(w, HEADER), DPA_BATCH - before);
+  const uint32_t free =
+      rest->mask + 1 - (rest->written - __atomic_load_n(&rest->taken, __ATOMIC_ACQUIRE));
+  const uint64_t qpn = w->sq.qpn | (uint64_t)dpa_be32(DPA_WRITE_UNITS) << 32;
+  const struct dpa_cqe* cqe = dpa_next(&w->received);
+  const uint8_t* slot =
+      w->rq.staging + (uint64_t)(begin & ((1u << w->received.log) - 1)) * w->rq.stride;
+  struct writing at = place_in(&w->sq, DPA_OPCODE_WRITE);
+  dpa_put32(&w->progress.horizon, w->sq.index + most);
+  dpa_release();
+  uint32_t taken = 0, posted = 0;
+  for (; taken != most; cqe++, slot += w->rq.stride) {
+    uint32_t index;
+    if (dpa_says(cqe) != (DPA_CQE_SEND << 4 | dpa_owner(&w->received))) break;
+    if (find(w, cqe, slot, HEADER, &index) != 0) break;
+    taken++;
+    const uint32_t bytes = dpa_be32(cqe->byte_count) - DPA_GRH_BYTES;
+    // (A write of no bytes would be one of 2^31.)
+    if (posted == free || bytes - 1 >= rest->stride) {
+      w->progress.foreign++;
+      continue;
+    }
+    const uint32_t entry = rest->written & rest->mask;
+    at.wqe->word[0] = dpa_be64(at.index) | qpn;
+    at.wqe->word[1] = signal(at.wqe, begin + taken);
+    at.wqe->word[2] = dpa_be64(rest->destination + (uint64_t)entry * rest->stride);
+    at.wqe->word[3] = rest->key;
+    at.wqe->word[4] = rest->data | dpa_be32(bytes);
+    at.wqe->word[5] = dpa_be64((uintptr_t)slot + w->rq.delta + HEADER_AT);
+    at.wqe++;
+    at.index += UINT64_C(1) << 40;
+    posted++;
+    dpa_put32(&rest->bytes[entry], bytes);
+    dpa_release();
+    dpa_put32(&rest->written, rest->written + 1);
+  }
+  commit(w, taken, drained, &at, HEADER);
+  return (int)(before + taken);
+}
 
-int dpa_receive_immediate(struct dpa_worker* worker) { return receive(worker, IMMEDIATE); }
+int dpa_receive_header(struct dpa_worker* worker) { return receive(worker, HEADER, 0); }
 
-int dpa_receive_placed(struct dpa_worker* worker) { return receive(worker, PLACED); }
+int dpa_receive_for_engine(struct dpa_worker* worker) {
+  const int taken = receive(worker, HEADER, 1);
+  if (taken < 0 || taken == DPA_BATCH) return taken;
+  const struct dpa_cqe* const next = dpa_next(&worker->received);
+  if (!dpa_written(dpa_says(next), dpa_owner(&worker->received))) return taken;
+  return hand_on(worker, (uint32_t)taken);
+}
+
+int dpa_receive_immediate(struct dpa_worker* worker) { return receive(worker, IMMEDIATE, 0); }
+
+int dpa_receive_placed(struct dpa_worker* worker) { return receive(worker, PLACED, 0); }

@@ -25,7 +25,8 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       small_(g_),
       membership_(g_),
       path_(g_, membership_),
-      reception_(g_, small_, path_),
+      placing_(g_),
+      reception_(g_, small_, path_, placing_),
       repair_(g_, reception_, small_),
       multicast_(g_, small_, reception_),
       ring_(g_),
@@ -170,11 +171,12 @@ void GroupCore::start_blocks(Operation& op, Nanos now) {
   if (plan.small && op.own.stream) small_.add(op);
   if (plan.small) small_.learn_sent(op, now);
   reception_.replay_staged(op, now);
+  placing_.start(op);
 }
 
 void GroupCore::check_complete(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reductions_.complete(op))) return;
-  if (repair_.reading(op)) return;
+  if (!placing_.retired(op) || repair_.reading(op)) return;
   if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
   if (op.own.sender && op.plan.small && !op.own.started) return;  // the block is still the caller's
   if (!ring_.forwarded(op)) return;
@@ -227,6 +229,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   op.post.sequence = post.sequence;
   op.post.descriptor = post.descriptor;
   op.post.posted = post.posted;
+  if (placing_.hold(post, status)) return;
   if (post.done) g_.ended.emplace_back(std::move(post.done), status);
 }
 
@@ -277,6 +280,7 @@ void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
 }
 
 bool GroupCore::quiet() const {
+  if (!placing_.idle()) return false;
   return g_.failed() || (g_.ops.empty() && !path_.creation().under_way() && g_.deferred.empty());
 }
 

@@ -10,6 +10,7 @@
 //   GroupContext      the operations, the path, the way out                 group_context.h
 //   SmallOperations   small ones until they are sent; how far roots are     small_operations.h
 //   Reception         datagrams into memory or staging                      reception.h
+//   Placing           streams that a device writes into memory              placing.h
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
@@ -37,6 +38,7 @@
 #include "collective/membership.h"
 #include "collective/multicast.h"
 #include "collective/path_switch.h"
+#include "collective/placing.h"
 #include "collective/reception.h"
 #include "collective/reductions.h"
 #include "collective/repair.h"
@@ -74,6 +76,9 @@ class GroupCore {
 
   // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
   void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // As of DatagramSink; on_placed() returns the bytes of the chunks, headers included.
+  size_t on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now);
+  void on_retired(const SliceName& name, const SliceCounts& counts, Nanos now);
   // A frame for this group from `from`, header parsed and checksum verified.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   // `peer`: a member or a station.
@@ -118,6 +123,8 @@ class GroupCore {
 
   // Says that this member posts nothing more.
   void leave(Nanos now);
+  // The group goes: no device writes for it any more, and what ended waits for none.
+  void abandon() { placing_.abandon(); }
   // Nothing of ours is unconfirmed: the group may be dropped.
   bool quiet() const;
   // What can be confirmed is: the oldest operation that is not over waits for other ranks, and
@@ -191,6 +198,7 @@ class GroupCore {
   SmallOperations small_;
   Membership membership_;
   PathSwitch path_;
+  Placing placing_;
   Reception reception_;
   Repair repair_;
   Multicast multicast_;

@@ -178,4 +178,19 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
   settle(now);
 }
 
+size_t GroupCore::on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now) {
+  Operation* const op = g_.failed() ? nullptr : g_.find(name.sequence);
+  if (op == nullptr) return 0;
+  const size_t bytes = reception_.on_placed(*op, name.member, word, bits, now);
+  settle(now);
+  return bytes;
+}
+
+void GroupCore::on_retired(const SliceName& name, const SliceCounts& counts, Nanos now) {
+  g_.counters.add(Counter::duplicates, counts.duplicates);
+  g_.counters.add(Counter::malformed, counts.misfits);
+  placing_.on_retired(name);
+  settle(now);
+}
+
 }  // namespace mcast

@@ -22,6 +22,8 @@ class Port {
                              size_t /*length*/) {
     return false;
   }
+  // Null: chunks come as datagrams.
+  virtual Placer* placer() { return nullptr; }
   // Queues a frame made of `parts`.
   virtual void send(Member to, Channel channel, std::span<const ConstBytes> parts) = 0;
   // Bytes of earlier frames that the medium has not taken.

@@ -2,10 +2,11 @@
 // chunk, is it new, is its checksum right; only then do its bytes touch a region and its bit is set
 // (the placement rule), so late, stale, repeated and corrupt datagrams can neither reach memory
 // that was given back nor overwrite a good chunk. What belongs to an operation that is not posted
-// here is staged.
+// here is staged. Chunks that a device has placed are judged by then, and only entered.
 #include "collective/reception.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/streaming_copy.h"
 
@@ -46,6 +47,28 @@ void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
   const bool in_order = header.in_order;
   place(*op, *stream, header.chunk, payload, true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
+}
+
+size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now) {
+  const auto stream = op.stream_of(root);
+  if (!stream || op.receivers.empty()) return 0;
+  size_t bytes = 0;
+  g_.ops.touch(op);
+  for (; bits != 0; bits &= bits - 1) {
+    const Chunk chunk = word * 64 + static_cast<Chunk>(std::countr_zero(bits));
+    if (chunk >= op.plan.chunks) break;
+    const size_t size = wire::kDatagramHeader + op.plan.length(chunk);
+    g_.counters.add(Counter::datagrams_received);
+    g_.counters.add(Counter::datagram_bytes_received, size);
+    bytes += size;
+    if (op.local_complete || op.receivers[*stream].has(chunk)) {
+      g_.counters.add(Counter::duplicates);
+    } else {
+      arrived(op, *stream, chunk, true, now);
+    }
+  }
+  if (op.plan.small) small_.note_sent(root, op.post.sequence, now);
+  return bytes;
 }
 
 // Data of an operation that is not in flight here.
@@ -100,8 +123,7 @@ void Reception::on_position(Sequence sequence, Member root, uint32_t descriptor,
 
 bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live,
                       Nanos now) {
-  BlockReceiver& receiver = op.receivers[stream];
-  if (op.local_complete || receiver.has(chunk)) {
+  if (op.local_complete || op.receivers[stream].has(chunk)) {
     g_.counters.add(Counter::duplicates);
     return false;
   }
@@ -112,6 +134,12 @@ bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes pa
     copy_result(op.destination(stream) + offset, payload.data(), payload.size(),
                 op.plan.block * op.receivers.size());
   }
+  arrived(op, stream, chunk, live, now);
+  return true;
+}
+
+void Reception::arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now) {
+  BlockReceiver& receiver = op.receivers[stream];
   receiver.accept(chunk, live, now);
   op.flow.active.add(stream);
   if (op.first_byte == kNever) op.first_byte = now;
@@ -126,9 +154,9 @@ bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes pa
   }
   if (receiver.complete()) {
     op.receiving--;
+    placing_.end(op, stream);
     g_.may_be_complete(op);
   }
-  return true;
 }
 
 void Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,

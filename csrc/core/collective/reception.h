@@ -5,6 +5,7 @@
 
 #include "collective/group_context.h"
 #include "collective/path_switch.h"
+#include "collective/placing.h"
 #include "collective/small_operations.h"
 #include "protocol/staging.h"
 
@@ -12,11 +13,17 @@ namespace mcast {
 
 class Reception {
  public:
-  Reception(GroupContext& context, SmallOperations& small, PathSwitch& path)
-      : g_(context), small_(small), path_(path), staging_(context.params.staging) {}
+  Reception(GroupContext& context, SmallOperations& small, PathSwitch& path, Placing& placing)
+      : g_(context),
+        small_(small),
+        path_(path),
+        placing_(placing),
+        staging_(context.params.staging) {}
 
   // A datagram of data; its checksum is verified here, once it is known to be wanted.
   void on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // Chunks that a device has written to the operation's memory; returns their bytes.
+  size_t on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now);
   // A verified one that says how far a root has got: with its small operations, or with one.
   void on_position_datagram(const wire::DatagramHeader& header, Nanos now);
   void on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent, Nanos now);
@@ -38,11 +45,14 @@ class Reception {
   size_t headroom() const;
 
  private:
+  // The chunk's bytes are in the operation's memory.
+  void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
   void on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
 
   GroupContext& g_;
   SmallOperations& small_;
   PathSwitch& path_;
+  Placing& placing_;
   Staging staging_;
 };
 

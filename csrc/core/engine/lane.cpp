@@ -46,6 +46,8 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
   return lane_.transport_->datagram().commit_gather(header, block, offset, length);
 }
 
+Placer* LaneGroup::placer() { return lane_.transport_->datagram().placer(); }
+
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
   if (const PeerId to_peer = peer(to); to_peer != kNoPeer) {
     lane_.transport_->stream().send(to_peer, channel, parts);
@@ -176,6 +178,7 @@ LaneGroup* Lane::find_group(uint64_t tag) {
 void Lane::remove_group(uint64_t tag) {
   const auto it = groups_.find(tag);
   if (it == groups_.end()) return;
+  it->second->core_.abandon();
   while (it->second->core_.deliver()) {
   }
   const GroupAddress& address = it->second->address_;
@@ -253,13 +256,26 @@ Nanos Lane::coalesce(Nanos now) {
   return pays && pause >= kShortestPause ? pause : 0;
 }
 
-void Lane::on_datagram(ConstBytes datagram) {
-  taken_ += datagram.size();
-  if (arrived_) {
-    // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
-    const uint64_t before = arrived_->load(std::memory_order_relaxed);
-    arrived_->store(before + datagram.size(), std::memory_order_relaxed);
+void Lane::note_received(size_t bytes) {
+  taken_ += bytes;
+  if (!arrived_) return;
+  // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
+  const uint64_t before = arrived_->load(std::memory_order_relaxed);
+  arrived_->store(before + bytes, std::memory_order_relaxed);
+}
+
+void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {
+  if (LaneGroup* const group = find_group(name.tag)) {
+    note_received(group->core_.on_placed(name, word, bits, now_));
   }
+}
+
+void Lane::on_retired(const SliceName& name, const SliceCounts& counts) {
+  if (LaneGroup* const group = find_group(name.tag)) group->core_.on_retired(name, counts, now_);
+}
+
+void Lane::on_datagram(ConstBytes datagram) {
+  note_received(datagram.size());
   wire::DatagramHeader header;
   if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
     malformed_++;

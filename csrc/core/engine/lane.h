@@ -41,6 +41,7 @@ class LaneGroup final : public Port {
   void commit(size_t size) override;
   size_t gather_from() const override;
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
+  Placer* placer() override;
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   void meet(Member station, const StreamAddress& address) override;
@@ -114,6 +115,9 @@ class Lane final : private DatagramSink, private StreamSink {
  private:
   friend class LaneGroup;
   void on_datagram(ConstBytes datagram) override;
+  void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
+  void on_retired(const SliceName& name, const SliceCounts& counts) override;
+  void note_received(size_t bytes);
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;

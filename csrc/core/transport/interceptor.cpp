@@ -26,6 +26,7 @@ std::vector<std::byte> copy_of(ConstBytes bytes) { return {bytes.begin(), bytes.
 
 // --- datagrams ---------------------------------------------------------------------------------
 
+// It places nothing, whatever the medium could: rules are about datagrams, and all come here.
 class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink {
  public:
   explicit FaultyDatagram(Interceptor& owner)

@@ -19,6 +19,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "wire/datagram.h"
 
 namespace mcast {
 
@@ -55,11 +56,54 @@ inline constexpr size_t kChannels = 3;
 inline constexpr size_t kMaxControlFrame = 64 * 1024;
 inline constexpr size_t kMaxBulkFrame = 64 * 1024 + 256;
 
+// A stream that a Placer has; of one name there is one at a time.
+struct SliceName {
+  uint64_t tag = 0;
+  Sequence sequence = 0;
+  Member member = 0;
+  bool operator==(const SliceName&) const = default;
+};
+
+// What a device has counted of it and handed to nobody.
+struct SliceCounts {
+  uint64_t duplicates = 0;  // chunks that were there
+  uint64_t misfits = 0;     // of another length than their place has
+};
+
 class DatagramSink {
  public:
   virtual ~DatagramSink() = default;
   // `datagram` is the transport's memory, valid during the call only. Not yet verified.
   virtual void on_datagram(ConstBytes datagram) = 0;
+  // Of a slice that was placed: chunks word * 64 + i, for each bit i, have come, and their bytes
+  // are in its memory. Each once.
+  virtual void on_placed(const SliceName&, uint32_t /*word*/, uint64_t /*bits*/) {}
+  // What retire() was asked for, and could not say yet.
+  virtual void on_retired(const SliceName&, const SliceCounts&) {}
+};
+
+struct PlacedStream {
+  SliceName name;
+  wire::DatagramHeader header;  // of its datagrams, but for `chunk` and `last`
+  Slice memory;                 // of the whole stream
+  size_t chunk = 0;             // bytes of each but the last, which may be shorter
+};
+
+// Placing, an optional capability of a Datagram: a device writes the chunks of streams into memory
+// by itself. It looks at the header alone; bytes that the medium has damaged it must not write.
+// Datagrams that belong to no slice come as without it.
+class Placer {
+ public:
+  virtual ~Placer() = default;
+  // From now on it may write to the memory, which the caller keeps alive. False: there is no room
+  // for the slice.
+  virtual bool place(const PlacedStream& stream) = 0;
+  // No further chunk is written. True: nothing is on its way to the memory either, it may be given
+  // back, and the name is free. False: not yet, and on_retired() will say when; on_placed() may
+  // still come until then.
+  virtual bool retire(const SliceName& name) = 0;
+  // For who is about to go: retires it at once, whatever the endpoint's other slices lose by that.
+  virtual void revoke(const SliceName& name) = 0;
 };
 
 class Datagram {
@@ -108,8 +152,12 @@ class Datagram {
   // now.
   virtual uint64_t fragmented() const { return 0; }
 
+  // Null: this transport does not place.
+  virtual Placer* placer() { return nullptr; }
+
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
-  // handed over; 0 means that the socket was seen empty.
+  // handed over; 0 means that the socket was seen empty, and that nothing is on its way from a
+  // device into memory.
   virtual size_t receive(DatagramSink& sink, size_t max_bytes) = 0;
 };
 

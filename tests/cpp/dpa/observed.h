@@ -10,6 +10,7 @@ struct nic;
 
 extern "C" {
 int dpa_observed_receive_header(dpa_worker* worker);
+int dpa_observed_receive_for_engine(dpa_worker* worker);
 int dpa_observed_receive_immediate(dpa_worker* worker);
 int dpa_observed_receive_placed(dpa_worker* worker);
 int dpa_observed_send_header(dpa_sender* sender);

@@ -26,6 +26,12 @@ rig_kernel kernel_of(rig_flavour flavour) {
                                     : dpa_observed_receive_placed;
 }
 
+// Where there is no ring, it does what the others do.
+TEST(DpaForEngine, PlacesWhatHasCome) {
+  const Schedule schedule{RIG_HEADER, dpa_observed_receive_for_engine, true, false};
+  test::for_seeds(test::seeds(40, 3), [&](uint64_t seed) { return run_schedule(seed, schedule); });
+}
+
 class DpaSchedules : public ::testing::TestWithParam<rig_flavour> {};
 
 TEST_P(DpaSchedules, PlaceWhatHasCome) {
@@ -340,6 +346,93 @@ TEST_F(DpaWorker, ImmediatesWrapAfter256Operations) {
     settle();
     EXPECT_EQ(flavour == RIG_IMMEDIATE ? 1u : 0u, counts().present);
   }
+}
+
+// What no slice wants is handed on whole: header and payload, in the order in which it came.
+class DpaHandsOn : public DpaWorker {
+ protected:
+  void start_for_engine() {
+    start(RIG_HEADER);
+    rig_->kernel = dpa_observed_receive_for_engine;
+    rig_hand_on(rig_.get());
+    other_ = stream_;
+    other_.tag++;
+  }
+  bool arrive_other(uint32_t chunk, uint32_t bytes = 64) {
+    std::vector<uint8_t> payload(bytes, static_cast<uint8_t>(chunk));
+    uint8_t header[DPA_HEADER_BYTES];
+    rig_header(header, &other_, chunk);
+    return nic_receive(&rig_->nic, DPA_CQE_SEND, 0, header, payload.data(), bytes) != 0;
+  }
+  const dpa_rest& rest() const { return rig_->worker.rest; }
+  // Of the entry: whose chunk it is, by its header, and its last byte.
+  void expect_entry(uint32_t entry, uint32_t chunk, uint32_t bytes = 64) {
+    const uint8_t* const at = rig_->rest + entry * RIG_STRIDE;
+    uint8_t header[DPA_HEADER_BYTES];
+    rig_header(header, &other_, chunk);
+    EXPECT_EQ(DPA_HEADER_BYTES + bytes, rig_->rest_bytes[entry]);
+    EXPECT_EQ(0, std::memcmp(header, at, sizeof header)) << "entry " << entry;
+    EXPECT_EQ(static_cast<uint8_t>(chunk), at[DPA_HEADER_BYTES + bytes - 1]) << "entry " << entry;
+  }
+  rig_stream other_{};
+};
+
+TEST_F(DpaHandsOn, WholeAndBetweenChunks) {
+  start_for_engine();
+  for (uint32_t i = 0; i < 10; i++) {
+    arrive(i);
+    arrive_other(i, 10 + i);
+  }
+  settle();
+  EXPECT_EQ(10u, counts().present);
+  EXPECT_EQ(10u, rest().written);
+  EXPECT_EQ(0u, progress().foreign);
+  for (uint32_t i = 0; i < 10; i++) expect_entry(i, i, 10 + i);
+  EXPECT_EQ(static_cast<uint8_t>(9), byte(9));
+  EXPECT_STREQ(nullptr, rig_->nic.broken);
+}
+
+// Entries are there once their horizon has landed, as bits are.
+TEST_F(DpaHandsOn, EntriesLandAsBitsDo) {
+  start_for_engine();
+  arrive_other(7);
+  poll();
+  EXPECT_EQ(1u, rest().written);
+  EXPECT_GE(static_cast<int32_t>(progress().horizon - progress().landed), 1);
+  settle();
+  EXPECT_EQ(progress().horizon, progress().landed);
+  expect_entry(0, 7);
+}
+
+// A full ring loses what comes next; chunks are placed meanwhile, and slots come back.
+TEST_F(DpaHandsOn, NoMoreThanTheRingHolds) {
+  start_for_engine();
+  for (uint32_t i = 0; i < RIG_REST + 5; i++) {
+    arrive_other(i);
+    settle();
+  }
+  EXPECT_EQ(static_cast<uint32_t>(RIG_REST), rest().written);
+  EXPECT_EQ(5u, progress().foreign);
+  arrive(3);
+  settle();
+  EXPECT_EQ(1u, counts().present);
+  expect_entry(0, 0);
+  rig_->worker.rest.taken = 1;
+  arrive_other(99);
+  settle();
+  expect_entry(0, 99);
+  expect_entry(1, 1);
+  EXPECT_EQ(64u, posted());
+  EXPECT_STREQ(nullptr, rig_->nic.broken);
+}
+
+TEST_F(DpaHandsOn, ADatagramOfNothingIsNone) {
+  start_for_engine();
+  ASSERT_TRUE(nic_receive(&rig_->nic, DPA_CQE_SEND, 0, nullptr, nullptr, 0));
+  settle();
+  EXPECT_EQ(0u, rest().written);
+  EXPECT_EQ(1u, progress().foreign);
+  EXPECT_STREQ(nullptr, rig_->nic.broken);
 }
 
 // A stream dealt out to workers by ranges: each has its own and sees the others' as foreign.

@@ -5,7 +5,7 @@
 
 enum { QPN = 0x4711, STAGING_KEY = 0x5500 };
 static const uint64_t kStaging = UINT64_C(0x7f5500000000),
-                      kDestination = UINT64_C(0x10123400000000);
+                      kDestination = UINT64_C(0x10123400000000), kRest = UINT64_C(0x20000000000000);
 
 static void init_nic(struct rig* rig, uint32_t log) {
   struct nic* const nic = &rig->nic;
@@ -53,6 +53,13 @@ void rig_init(struct rig* rig, enum rig_flavour flavour, uint32_t log, rig_kerne
   }
   rig->rq_records[DPA_RECEIVE_RECORD] = be32(1u << log);
   nic_observe(&rig->nic, 0);
+}
+
+void rig_hand_on(struct rig* rig) {
+  const uint32_t key = nic_add_region(&rig->nic, kRest, rig->rest, sizeof rig->rest);
+  const uint64_t data = (uint64_t)be32(STAGING_KEY) << 32;
+  rig->worker.rest =
+      (struct dpa_rest){kRest, be32(key), data, rig->rest_bytes, RIG_REST - 1, RIG_STRIDE, 0, 0};
 }
 
 uint32_t rig_slot(const struct rig* rig, const struct rig_stream* stream) {

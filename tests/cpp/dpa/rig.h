@@ -22,6 +22,7 @@ enum {
   RIG_BYTES = 1 << 15,  // of a destination
   RIG_GUARD = 64,       // bytes before and behind it
   RIG_WORDS = 64,       // of a bitmap
+  RIG_REST = 32,        // entries of the engine's ring
 };
 
 // A stream, and the part of it that a slice has.
@@ -52,10 +53,15 @@ struct rig {
   __attribute__((aligned(64))) uint8_t staging[RIG_SLOTS * RIG_STRIDE];
   uint8_t destinations[RIG_SLICES][RIG_GUARD + RIG_BYTES + RIG_GUARD];
   uint64_t bitmaps[RIG_SLICES][RIG_WORDS];
+  uint8_t rest[RIG_REST * RIG_STRIDE];
+  uint32_t rest_bytes[RIG_REST];
 };
 
 // 2^log slots, all posted; no slice is open. The same in every byte whatever was there.
 void rig_init(struct rig* rig, enum rig_flavour flavour, uint32_t log, rig_kernel kernel);
+
+// What no slice wants is handed on (dpa_receive_for_engine), from now on.
+void rig_hand_on(struct rig* rig);
 
 // The index of the stream's slice in the table.
 uint32_t rig_slot(const struct rig* rig, const struct rig_stream* stream);

@@ -3,7 +3,7 @@
 // counted, nor are those at the end, in which the last writes land.
 #include "scenario.h"
 
-enum kind { STEADY, DUPLICATES, FOREIGN, EMPTY };
+enum kind { STEADY, DUPLICATES, FOREIGN, HANDED_ON, EMPTY };
 
 struct plan {
   const char* name;
@@ -20,6 +20,8 @@ static const struct plan kReceive[] = {
     {"header_foreign", RIG_HEADER, dpa_receive_header, FOREIGN},
     {"header_empty", RIG_HEADER, dpa_receive_header, EMPTY},
     {"placed_empty", RIG_PLACED, dpa_receive_placed, EMPTY},
+    {"engine", RIG_HEADER, dpa_receive_for_engine, STEADY},
+    {"engine_handed_on", RIG_HEADER, dpa_receive_for_engine, HANDED_ON},
 };
 enum { RECEIVES = sizeof kReceive / sizeof kReceive[0] };
 _Static_assert(SCENARIOS == RECEIVES + 2, "those above, and two that send");
@@ -54,6 +56,10 @@ static uint64_t hash_rig(const struct rig* rig, uint32_t slot) {
   h = hash(h, rig->written, sizeof rig->written);
   h = hash(h, &rig->doorbell, sizeof rig->doorbell);
   h = hash(h, rig->rq_records, sizeof rig->rq_records);
+  if (rig->worker.rest.stride != 0) {
+    h = hash(h, rig->rest, sizeof rig->rest);
+    h = hash(h, rig->rest_bytes, sizeof rig->rest_bytes);
+  }
   return hash(h, rig->sq_records, sizeof rig->sq_records);
 }
 
@@ -61,7 +67,7 @@ static void arrive(struct rig* rig, const struct plan* plan, uint32_t chunk) {
   struct rig_stream stream = kStream;
   uint8_t payload[16];
   for (uint32_t i = 0; i < sizeof payload; i++) payload[i] = (uint8_t)(chunk * 31 + i);
-  if (plan->kind == FOREIGN) stream.tag++;
+  if (plan->kind == FOREIGN || plan->kind == HANDED_ON) stream.tag++;
   if (plan->kind == EMPTY) return;
   rig_arrive(rig, &stream, chunk, payload);
 }
@@ -72,6 +78,7 @@ static struct scenario_result receive(const struct plan* plan, struct rig* rig,
   rig_init(rig, plan->flavour, 8, plan->kernel);
   const uint32_t slot = rig_slot(rig, &kStream);
   rig_open(rig, slot, &kStream);
+  if (plan->kernel == dpa_receive_for_engine) rig_hand_on(rig);
   int taken = plan->kernel(&rig->worker);
   // Duplicates: everything has come already.
   for (uint32_t turn = plan->kind == DUPLICATES ? 0 : 1; turn < 2; turn++) {
@@ -86,6 +93,7 @@ static struct scenario_result receive(const struct plan* plan, struct rig* rig,
       }
       nic_observe(&rig->nic, 0);
       nic_write(&rig->nic, 1000);
+      rig->worker.rest.taken = rig->worker.rest.written;  // the engine has read them
     }
   }
   for (uint32_t i = 0; i < 3; i++) {
@@ -94,9 +102,11 @@ static struct scenario_result receive(const struct plan* plan, struct rig* rig,
     nic_write(&rig->nic, 1000);
   }
   const uint32_t present = rig->slices[slot].counts.present;
-  const uint32_t placed = plan->kind == FOREIGN || plan->kind == EMPTY ? 0 : SCENARIO_CHUNKS;
+  const uint32_t placed = plan->kind == STEADY || plan->kind == DUPLICATES ? SCENARIO_CHUNKS : 0;
+  const uint32_t handed_on = plan->kind == HANDED_ON ? SCENARIO_CHUNKS : 0;
   r.broken = rig->nic.broken;
   if (r.broken == 0 && present != placed) r.broken = "chunks are missing";
+  if (r.broken == 0 && rig->worker.rest.written != handed_on) r.broken = "others were handed on";
   if (r.broken == 0 && rig->nic.dropped != 0) r.broken = "slots were missing";
   if (r.broken == 0 && r.completions != (plan->kind == EMPTY ? 0 : SCENARIO_CHUNKS)) {
     r.broken = "a batch was not full";

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { SCENARIOS = 9, SCENARIO_CHUNKS = 512 };
+enum { SCENARIOS = 11, SCENARIO_CHUNKS = 512 };
 
 struct scenario_memory {
   struct rig rig;

@@ -23,6 +23,11 @@
 
 namespace mcast::test {
 
+std::function<std::unique_ptr<Surroundings>(SimNetwork&)>& surround() {
+  static std::function<std::unique_ptr<Surroundings>(SimNetwork&)> one;
+  return one;
+}
+
 namespace {
 
 constexpr std::byte kGone{0x5a};
@@ -82,9 +87,11 @@ std::string OpRun::compare(uint32_t size) const {
 }
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(options.net) {
+  if (surround() && !options.transport) surroundings_ = surround()(net_);
   for (uint32_t r = 0; r < options.ranks; r++) {
     std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
     if (options.wrap) medium = options.wrap(std::move(medium));
+    if (surroundings_) medium = surroundings_->wrap(std::move(medium), r);
     lanes_.push_back(std::make_unique<Lane>(std::move(medium)));
   }
   if (options.prepare) options.prepare(net_);
@@ -329,7 +336,8 @@ void Cluster::step(Nanos latest) {
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
     const Nanos time = clock(static_cast<Member>(r));
-    if (options_.sleepy && !left_over_[r] && !net_.waiting(r) && lanes_[r]->deadline(time) > time) {
+    const bool waiting = net_.waiting(r) || (surroundings_ && surroundings_->waiting(r));
+    if (options_.sleepy && !left_over_[r] && !waiting && lanes_[r]->deadline(time) > time) {
       continue;
     }
     turns_++;

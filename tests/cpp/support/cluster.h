@@ -93,6 +93,18 @@ struct ClusterOptions {
   bool sleepy = false;
 };
 
+// What stands between all ranks and the simulated network, whatever the options say: a program may
+// run the tests of another with another receiver. One for each cluster.
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  virtual std::unique_ptr<Transport> wrap(std::unique_ptr<Transport> medium, size_t endpoint) = 0;
+  // Whether something is there that the endpoint's lane has not taken yet.
+  virtual bool waiting(size_t endpoint) const = 0;
+};
+// What makes them, of this program; empty: nobody.
+std::function<std::unique_ptr<Surroundings>(SimNetwork&)>& surround();
+
 class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
@@ -187,6 +199,7 @@ class Cluster {
 
   ClusterOptions options_;
   SimNetwork net_;
+  std::unique_ptr<Surroundings> surroundings_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<StationNode>> stations_;
   std::vector<bool> stopped_stations_;
