@@ -336,9 +336,9 @@ void Cluster::step(Nanos latest) {
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
     const Nanos time = clock(static_cast<Member>(r));
-    const bool waiting = net_.waiting(r) || (surroundings_ && surroundings_->waiting(r));
-    if (options_.sleepy && !left_over_[r] && !waiting && lanes_[r]->deadline(time) > time) {
-      continue;
+    if (options_.sleepy && !left_over_[r] && lanes_[r]->deadline(time) > time) {
+      // With transports of their own ranks are never sleepy: nothing waits in the network.
+      if (!net_.waiting(r) && !(surroundings_ && surroundings_->waiting(r))) continue;
     }
     turns_++;
     const bool more = lanes_[r]->poll(time);
