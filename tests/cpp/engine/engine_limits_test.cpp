@@ -353,7 +353,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
     const GroupSpec spec = spec_of(engine, rank, 2);
     if (rank == 1) {
       auto made = Engine::instance().create_group(spec, store);
-      if (!made.ok()) return false;
+      if (!made.ok() || !store.set("both are there", "").ok()) return false;
       std::vector<std::byte> data(4096);
       const Status status = broadcast(**made, data, 0);
       EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
