@@ -365,6 +365,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
     const auto made = (*link)->make_group(spec, store);
     const auto span = (*link)->arenas().take(4096);
     if (!made.ok() || !*made || !span.ok()) return false;
+    if (!store.multi_get({"both are there"}, 20 * kSecond).ok()) return false;
     ipc::PostRecord post;
     post.group = (*made)->handle;
     post.timeout = 20 * kSecond;
