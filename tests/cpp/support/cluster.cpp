@@ -51,11 +51,11 @@ Guarded::~Guarded() {
                                 << late - bytes_.begin() - 64 << " of " << size_;
 }
 
-void Guarded::give_back() {
+void Guarded::give_back(bool read_late) {
   if (given_back_) return;
   given_back_ = true;
   std::fill(bytes_.begin(), bytes_.end(), kGone);
-  poison(bytes_);
+  if (!read_late) poison(bytes_);
 }
 
 std::string OpRun::compare(uint32_t size) const {
@@ -229,8 +229,10 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     if (absent) run->folding.absent = absent(run->sequence);
     run->verdict = run->compare(options_.ranks);
     if (at_done) at_done(*run);
-    if (run->memory) run->memory->give_back();
-    if (run->input) run->input->give_back();
+    // What a medium that refuses sends has gathered and not taken may be repaired meanwhile.
+    const bool read_late = options_.wrap && options_.net.gather_from != SIZE_MAX;
+    if (run->memory) run->memory->give_back(read_late);
+    if (run->input) run->input->give_back(read_late);
     if (then) then();
   };
   if (adjust) adjust(rank, post);

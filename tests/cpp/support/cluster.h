@@ -21,14 +21,15 @@ using sim::check_pattern, sim::factor_of, sim::fill_pattern, sim::Folding;
 
 // Memory with 64 guard bytes on either side. Once it is given back to its owner nobody else may
 // touch it: late reads get other bytes, late writes are found at the end, and under
-// AddressSanitizer both end the test on the spot.
+// AddressSanitizer both end the test on the spot. (Not so if a device may still read it, as
+// Datagram::commit_gather() allows.)
 class Guarded {
  public:
   explicit Guarded(size_t size) : bytes_(size + 128, std::byte{0xA5}), size_(size) {}
   ~Guarded();
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  void give_back();
+  void give_back(bool read_late = false);
   std::byte* data() { return bytes_.data() + 64; }
   size_t size() const { return size_; }
   bool intact() const {
