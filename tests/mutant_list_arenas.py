@@ -97,7 +97,7 @@ ARENAS = [
         "if (!lost().ok() || leave()) return;",
         "if (!lost().ok()) return;",
         "engine",
-        "EngineDrain.AJob*",
+        "EngineDrain.WhoComes*",
     ),
     Mutant(
         "socket-of-the-next-engine-removed",
