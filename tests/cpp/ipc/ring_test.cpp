@@ -99,22 +99,24 @@ TEST(Ring, BetweenTwoThreads) {
       }
     }
   });
-  // The reader sleeps whenever it may: a wake-up that is lost would end the test by its limit.
+  // The reader sleeps whenever it may: a wake-up that is lost would end the test by its limit. The
+  // writer may wake a reader that has announced to sleep and then sees that there is something.
   RingReader reader(memory.place());
   uint32_t slept = 0;
   for (uint64_t i = 0; i < kRecords;) {
     const Found found = reader.read();
     ASSERT_NE(found, Found::kBroken);
+    const uint32_t before = woken.load();
     if (found == Found::kRecord) {
       ASSERT_EQ(reader.record()[4], record_of(i, 16)[4]);
       i++;
     } else if (reader.announce_sleep(asleep)) {
-      woken.wait(slept);
+      woken.wait(before);
       slept++;
     }
   }
   writing.join();
-  EXPECT_EQ(woken.load(), slept);
+  EXPECT_GE(woken.load(), slept) << "each sleep ends by a wake-up of its own";
 }
 
 TEST(Ring, ClaimsThatCannotBe) {
