@@ -1,4 +1,4 @@
-// An owning file descriptor. Single-threaded.
+// A file descriptor with an owner.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 namespace mcast {
 
-// Owns one file descriptor.
+// Owns one. Single-threaded.
 class Fd {
  public:
   Fd() noexcept = default;

@@ -55,14 +55,12 @@ class FreeRanges {
     ranges_.emplace(at, range);
   }
 
-  // act(at, range) of touched ranges, from the highest on, until it is false; what it was true
-  // for is untouched then.
-  template <typename Act>
-  void untouch(Act&& act) {
-    for (auto it = ranges_.rbegin(); it != ranges_.rend(); ++it) {
-      if (it->second.touched == 0) continue;
-      if (!act(it->first, it->second)) return;
-      it->second.touched = 0;
+  // act(at, range) of touched ranges, from the highest on, until enough(); what it was true for is
+  // untouched then.
+  template <typename Enough, typename Act>
+  void untouch(Enough&& enough, Act&& act) {
+    for (auto it = ranges_.rbegin(); it != ranges_.rend() && !enough(); ++it) {
+      if (it->second.touched > 0 && act(it->first, it->second)) it->second.touched = 0;
     }
   }
 

@@ -191,8 +191,8 @@ bool ArenaPool::release(std::byte* data) noexcept {
 
 // From the top: what lies low is taken first.
 void ArenaPool::trim() {
-  free_.untouch([this](uint64_t at, const FreeRanges::Range& range) {
-    if (kept_ <= std::max(kAlwaysKept, in_use_)) return false;
+  const auto few = [this] { return kept_ <= std::max(kAlwaysKept, in_use_); };
+  free_.untouch(few, [this](uint64_t at, const FreeRanges::Range& range) {
     if (::madvise(memory_.data() + at, range.bytes, MADV_REMOVE) != 0) return false;
     kept_ -= range.touched;
     return true;

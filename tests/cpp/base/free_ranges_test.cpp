@@ -50,7 +50,9 @@ TEST(FreeRanges, AccountOfWhatIsTouched) {
   EXPECT_EQ(free.take(40)->at, 30u);
   free.give_back(20, {10, 10});
   std::vector<uint64_t> seen;
-  free.untouch([&](uint64_t at, const FreeRanges::Range& range) {
+  const auto never = [] { return false; };
+  free.untouch(never, [](uint64_t, const FreeRanges::Range&) { return false; });
+  free.untouch(never, [&](uint64_t at, const FreeRanges::Range& range) {
     seen.push_back(at);
     EXPECT_EQ(range.touched, 25u);
     return true;
