@@ -144,6 +144,9 @@ void Tenant::wind_up(const std::string& why) {
 }
 
 std::string Tenant::serve_ring() {
+  // A sound client has no more of them than operations, and what is said of its groups.
+  if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)
+    return "its process broke the engine's protocol: it does not read what is over";
   for (int i = 0; i < kBatch; i++) {
     bool some = false;
     if (std::string why = take_record(some); !why.empty() || !some) return why;
@@ -164,9 +167,6 @@ std::string Tenant::take_record(bool& some) {
   const ipc::RingReader::Found found = link_->submissions().read();
   some = found == ipc::RingReader::Found::kRecord;
   if (found == ipc::RingReader::Found::kNothing) return "";
-  // A sound client has no more of them than operations, and what is said of its groups.
-  if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)
-    return "its process broke the engine's protocol: it does not read what is over";
   const std::string where = std::to_string(link_->submissions().position());
   if (!some) return "its process broke the engine's ring at byte " + where;
   auto record = ipc::parse_submission(link_->submissions().record());
