@@ -8,10 +8,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "service/engine_program.h"
+#include "support/temporary_folder.h"
 
 namespace mcast::test {
 
@@ -24,9 +26,7 @@ class EngineProcess {
   // and does not listen yet when it is made.
   explicit EngineProcess(service::HostEngineOptions options, const std::string& after = "") {
     if (options.path == kDefaultEnginePath) {
-      folder_ = (std::filesystem::temp_directory_path() / "mcast-engine-XXXXXX").string();
-      if (mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << "no folder";
-      options.path = folder_ + "/engine.sock";
+      options.path = folder_.emplace().path() + "/engine.sock";
     }
     path_ = options.path;
     int ready[2];
@@ -46,10 +46,7 @@ class EngineProcess {
     }
     close(ready[0]);
   }
-  ~EngineProcess() {
-    EXPECT_EQ(end(SIGTERM), 0) << "an engine ends in order";
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
+  ~EngineProcess() { EXPECT_EQ(end(SIGTERM), 0) << "an engine ends in order"; }
   EngineProcess(const EngineProcess&) = delete;
   EngineProcess& operator=(const EngineProcess&) = delete;
 
@@ -84,7 +81,8 @@ class EngineProcess {
     return options;
   }
 
-  std::string folder_, path_;
+  std::optional<TemporaryFolder> folder_;
+  std::string path_;
   pid_t pid_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "arena_new.h"
 #include "engine/clock.h"
 #include "support/reach.h"
+#include "support/temporary_folder.h"
 
 namespace mcast::test {
 
@@ -59,9 +60,8 @@ Result<std::vector<std::string>> DirectoryStore::multi_get(const std::vector<std
 
 std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
                              const std::function<bool(Member, DirectoryStore&)>& body) {
-  std::string directory = (std::filesystem::temp_directory_path() / "mcast-test-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr) return {};
-  (void)chmod(directory.c_str(), 0777);  // ranks may become other users
+  const TemporaryFolder directory;
+  (void)chmod(directory.path().c_str(), 0777);  // ranks may become other users
   std::vector<pid_t> children;
   fflush(nullptr);
   for (uint32_t r = 0; r < ranks; r++) {
@@ -69,7 +69,7 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
     if (pid == 0) {
       alarm(seconds);
       if (getenv("MCAST_TEST_ARENAS") != nullptr) new_in_arenas();
-      DirectoryStore store(directory);
+      DirectoryStore store(directory.path());
       const bool good = body(static_cast<Member>(r), store);
       Engine::instance().shutdown();
       write_reach();
@@ -87,7 +87,6 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
     if (WIFSIGNALED(status)) e.signal = WTERMSIG(status);
     ends.push_back(e);
   }
-  std::filesystem::remove_all(directory);
   return ends;
 }
 

@@ -8,13 +8,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <thread>
 
 #include "engine/client_link.h"
 #include "service/tenant_link.h"
+#include "support/temporary_folder.h"
 
 namespace mcast::test {
 namespace {
@@ -49,9 +49,8 @@ class MapStore final : public KeyValueStore {
 // An engine that makes no group, but asks the store of who wants one; what it says is the
 // creation's end. The client's link is real.
 Status create(MapStore& store, const std::function<Status(service::RelayStore&)>& creation) {
-  std::string folder = (std::filesystem::temp_directory_path() / "mcast-relay-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return Status(Code::kInternal, "no folder");
-  const std::string path = folder + "/engine.sock";
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/engine.sock";
   LocalListener::How how;
   how.type = SOCK_SEQPACKET;
   const auto listener = LocalListener::open(path, how);
@@ -104,7 +103,6 @@ Status create(MapStore& store, const std::function<Status(service::RelayStore&)>
     end = link.status();
   }
   engine.join();
-  std::filesystem::remove_all(folder);
   return end;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "host/local_socket.h"
+#include "support/temporary_folder.h"
 
 namespace mcast {
 namespace {
@@ -19,21 +20,18 @@ using File = LocalListener::File;
 class LocalListeners : public testing::Test {
  protected:
   LocalListeners() {
-    folder_ = (std::filesystem::temp_directory_path() / "mcast-listen-XXXXXX").string();
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
     how_.type = SOCK_SEQPACKET;
     how_.mode = 0640;
     how_.who = "service";
   }
-  ~LocalListeners() override { std::filesystem::remove_all(folder_); }
 
   size_t files() const {
-    const std::filesystem::directory_iterator all(folder_);
+    const std::filesystem::directory_iterator all(folder_.path());
     return static_cast<size_t>(std::distance(begin(all), end(all)));
   }
 
-  std::string folder_;
-  std::string path() const { return folder_ + "/a.sock"; }
+  test::TemporaryFolder folder_;
+  std::string path() const { return folder_.path() + "/a.sock"; }
   LocalListener::How how_;
 };
 
