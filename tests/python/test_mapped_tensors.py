@@ -13,6 +13,7 @@ from host_engine import end, start
 from ranks import Pool
 
 import torch_mcast
+from torch_mcast.doctor.checks import engine as doctor_engine
 from torch_mcast.engine import read
 
 MIB = 1 << 20
@@ -107,6 +108,16 @@ def test_what_is_not_mapped_is_read(mapped):
     for rank, counters in enumerate(mapped(3, of_both_kinds, 700_001)):
         assert counters["shm_mapped_bytes"] > 0
         assert (counters["shm_direct_bytes"] > 0) == (rank != 1)
+
+
+def pool_of_this_process() -> tuple[int, int]:
+    tensors_of(700_001)
+    return sum(end - begin for begin, end in arenas()), doctor_engine.pool_bytes(1)
+
+
+def test_the_doctor_knows_how_large_the_pool_is(mapped):
+    for pool, told in mapped(1, pool_of_this_process, store="none"):
+        assert pool == told
 
 
 def freed_and_taken_again() -> int:

@@ -117,8 +117,8 @@ def judge_memory(setting: str, overcommit: str, pool: int, most: int | None) -> 
     return ok("engine memory", text, map=not problem, **data)
 
 
-def _pool(ranks: int) -> int:
-    """As host/arena_pool.cpp sizes it."""
+def pool_bytes(ranks: int) -> int:
+    """Of the arena pool of one of so many ranks of a host: as host/arena_pool.cpp sizes it."""
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
@@ -141,4 +141,4 @@ def run(context: Context) -> list[Finding]:
         overcommit = ""
     most = seen.status["limits"]["arena_bytes"] if seen.status else None
     setting = context.values.get("engine_memory", "slots")
-    return [*found, judge_memory(setting, overcommit, _pool(local), most)]
+    return [*found, judge_memory(setting, overcommit, pool_bytes(local), most)]
