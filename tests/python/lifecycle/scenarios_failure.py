@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,14 +38,25 @@ def used() -> tuple[int, list[str]]:
     """How many descriptors are open, and the threads but those that the process starts with their
     first task and keeps: the names of ours, and how many others there are (those of Gloo name
     themselves some time after their start)."""
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/comm") as file:
-            names.append(file.read().strip())
+    until = time.monotonic() + 5
     lasting = {"mcast-finish", "mcast-future"}
-    ours = sorted(n for n in names if n.startswith("mcast") and n not in lasting)
+    while True:
+        names = thread_names()
+        ours = sorted(n for n in names if n.startswith("mcast") and n not in lasting)
+        # Until a thread has named itself it is called like the one that made it.
+        if len(set(ours)) == len(ours) or time.monotonic() > until:
+            break
+        time.sleep(0.01)
     others = sum(not n.startswith("mcast") for n in names)
     return len(os.listdir("/proc/self/fd")), [*ours, f"{others} others"]
+
+
+def thread_names() -> list[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            names.append(Path(f"/proc/self/task/{task}/comm").read_text().strip())
+    return names
 
 
 class MallInfo2(ctypes.Structure):
