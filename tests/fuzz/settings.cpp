@@ -47,8 +47,9 @@ std::string number(double value) {
 std::string text_of(const FaultRule& r) {
   std::string text = fault_action_name(r.action);
   text += ":rate=" + number(r.rate) + ",burst=" + number(r.burst) +
-          ",seed=" + std::to_string(r.seed) + ",dir=" + (r.outgoing ? "out" : "in") +
-          ",after=" + std::to_string(r.after) + ",count=" + std::to_string(r.count);
+          ",seed=" + std::to_string(r.seed) + ",after=" + std::to_string(r.after) +
+          ",count=" + std::to_string(r.count);
+  if (r.action != FaultAction::kRefuse) text += std::string(",dir=") + (r.outgoing ? "out" : "in");
   if (r.action == FaultAction::kReorder) text += ",hold=" + std::to_string(r.hold);
   for (const auto& [key, value] : r.predicates) text += "," + key + "=" + value;
   return text;
