@@ -18,7 +18,7 @@ MIRROR=${MCAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libisal-dev libisal2 libhwy-dev libhwy1 libgtest-dev libgmock-dev
 libibverbs-dev librdmacm-dev"
 # Slowest last.
-PROGRAMS="base dpa wire ipc protocol aggregation transport verbs host engine collective"
+PROGRAMS="base dpa wire ipc protocol aggregation offload transport verbs host engine collective"
 
 # What is left out, and why.
 left_out() {

@@ -5,7 +5,8 @@ The faults are in tests/mutant_list*.py. Tests that pass whatever the code does 
 otherwise. A fault that no test of its filter catches is tried on all of them (--whole), is reported
 as a survivor and makes the exit status 1: then a test is missing.
 
-Everything happens in build/mutants; what is compiled once is taken from ccache the next time.
+Everything happens in build/mutants; what is compiled once is taken from ccache the next time. Rows of
+docs/mutants.md are each from the last run that planted their fault.
 """
 
 import argparse
@@ -57,7 +58,7 @@ ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 HEAD = """# Mutants
 
 Faults that `make mutants` plants into the core one at a time, and the test that notices each: written by
-`tools/mutants.py` from `tests/mutant_list*.py`.
+`tools/mutants.py` from `tests/mutant_list*.py`, each row by the last run that planted its fault.
 
 | fault | in | caught by | seconds |
 |---|---|---|---|
@@ -190,39 +191,51 @@ def check_sound(mutants: list[Mutant], jobs: int) -> None:
             sys.exit(f"{failed} fails without any fault")
 
 
+def report() -> dict[str, str]:
+    """The rows that there are, by their fault."""
+    text = REPORT.read_text() if REPORT.is_file() else ""
+    return {m[1]: m[0] + "\n" for m in re.finditer(r"^\| ([a-z0-9-]+) \| `.*$", text, re.MULTILINE)}
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", metavar="NAME", action="append", help="this fault, not all")
+    options.add_argument(
+        "--new", action="store_true", help="those without a row in docs/mutants.md"
+    )
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
     options.add_argument(
         "--list", action="store_true", help="names the faults; an error where the code has changed"
     )
     options.add_argument("--whole", action="store_true", help="survivors meet all tests")
     given = options.parse_args()
+    rows = report()
     mutants = [m for m in MUTANTS if not given.only or m.name in given.only]
+    unknown = set(given.only or ()) - {m.name for m in mutants}
+    if given.new:
+        mutants = [m for m in mutants if m.name not in rows]
     if given.list:
         check_places(mutants)
         print("\n".join(f"{m.name:50} {m.file}" for m in mutants))
         return 0
-    if len(mutants) != len(given.only or MUTANTS):
-        sys.exit("no such fault: see --list")
+    if unknown:
+        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; see --list")
     check_places(mutants)
     copy_tree()
     configure()
     began = time.monotonic()
     check_sound(mutants, given.jobs)
     print(f"without a fault all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
-    rows, survivors = [], []
+    survivors = []
     for m in mutants:
         start = time.monotonic()
         caught = try_mutant(m, given.jobs, given.whole)
         seconds = f"{time.monotonic() - start:.0f}"
         print(f"{m.name:50} {caught or 'SURVIVES':60} {seconds:>4}", flush=True)
-        rows.append(f"| {m.name} | `{m.file}` | {caught or '**nothing**'} | {seconds} |\n")
+        rows[m.name] = f"| {m.name} | `{m.file}` | {caught or '**nothing**'} | {seconds} |\n"
+        REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
         if not caught:
             survivors.append(m.name)
-    if not given.only:
-        REPORT.write_text(HEAD + "".join(rows))
     print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught", end="")
     print(f" in {time.monotonic() - began:.0f} s")
     return 1 if survivors else 0

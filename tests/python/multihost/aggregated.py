@@ -192,16 +192,29 @@ def join(ctx, number: int = 0, timeout_s: float = 60.0, **options) -> None:
     ctx.init_process_group("mcast", timeout_s, pg_options=options)
 
 
-def rounds(ctx, check: Callable[[int], None], count: int) -> dict:
-    """check(0), check(1), ...: one round each; with the backend's own settings."""
+def rounds_once_served(
+    ctx, check: Callable[[int], None], count: int, limit_s: float = 60.0
+) -> dict:
+    """check(0), check(1), ...: one round each, with the backend's own settings, on the driver's "go". Before
+    it one that aggregators have folded parts of for every rank: they take a job when they answer.
+    Notifies "served" then."""
     programs.join(ctx)
+    until, folded = time.monotonic() + limit_s, torch.zeros(1)
+    while not folded.item():
+        before = torch_mcast.stats()["counters"]["agg_results"]
+        check(0)
+        folded.fill_(float(torch_mcast.stats()["counters"]["agg_results"] > before))
+        dist.all_reduce(folded, Op.MIN)
+        assert time.monotonic() < until, torch_mcast.stats()["aggregators"]
+    ctx.notify("served")
+    ctx.wait("go")
     for salt in range(count):
         check(salt)
     return last_stats()
 
 
 def rounds_until_a_loss(ctx, check: Callable[[int], None], most: int) -> dict:
-    """As rounds(), until two more have followed that in which the last rank has lost an aggregator.
+    """As rounds_once_served(), at once, until two more have followed that in which the last rank has lost an aggregator.
     Notifies "aggregated" once aggregators have folded."""
     programs.join(ctx)
     more, told = 3, False

@@ -5,7 +5,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
-from aggregated import rounds, rounds_until_a_loss
+from aggregated import rounds_once_served, rounds_until_a_loss
 
 from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
@@ -37,8 +37,11 @@ def tree(aggregator_racks: list[int]) -> LabSpec:
 def uplink_bytes(lab: Lab) -> int:
     """That leave the racks, for ROUNDS operations."""
     with Pool.in_lab(lab, programs.PRELOAD) as pool:
+        call = pool.start(rounds_once_served, check, ROUNDS)
+        call.wait("served")
         before = lab.counters()
-        rows = pool.run(rounds, check, ROUNDS)
+        call.signal("go")
+        rows = call.results()
         moved = lab.counters() - before
     for row in rows:
         assert row["counters"]["agg_bytes_sent"] > 0
