@@ -97,6 +97,7 @@ soak: build-tests
 
 # Side by side, since most tests wait most of the time; then those that measure.
 test-python: build
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null  # what cannot be imported fails in seconds
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml

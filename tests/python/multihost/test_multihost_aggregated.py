@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from aggregated import rounds, rounds_until_a_loss
+from aggregated import rounds_once_served, rounds_until_a_loss
 
 WORDS = 1 << 20
 
@@ -25,7 +25,10 @@ def check(salt: int) -> None:
 
 
 def test_aggregators_fold_their_part(served):
-    rows = served(4, 2).run(rounds, check, 3)
+    call = served(4, 2).start(rounds_once_served, check, 3)
+    call.wait("served")
+    call.signal("go")
+    rows = call.results()
     assert [row["state"] for row in rows[0]["aggregators"]] == ["admitted", "admitted"]
     for row in rows:
         assert row["counters"]["agg_operations"] >= 3  # a reduce_scatter of so little gains nothing
