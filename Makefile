@@ -97,7 +97,8 @@ soak: build-tests
 
 # Side by side, since most tests wait most of the time; then those that measure.
 test-python: build
-	$(BIN)/python -m pytest --collect-only -qq > /dev/null  # what cannot be imported fails in seconds
+	@# Workers side by side go on past a file that cannot be imported: this says so in seconds.
+	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml

@@ -64,6 +64,10 @@ def test_snooping_delivers_to_members_only(plain, traffic):
         if stray < 5000:
             break
     assert stray < 5000
+    # Of version 2 they would keep reports back that another host has sent, and their ports be pruned.
+    for host in plain.hosts:
+        memberships = plain.run(host, ["cat", "/proc/net/igmp"]).stdout.splitlines()
+        assert [line.split()[-1] for line in memberships if "eth0" in line] == ["V3"]
 
 
 def test_loss_counters_account_for_every_datagram(plain, traffic):

@@ -214,9 +214,8 @@ def rounds_once_served(
 
 
 def rounds_until_a_loss(ctx, check: Callable[[int], None], most: int) -> dict:
-    """As rounds_once_served(), at once, until two more have followed that in which the last rank has lost
-    an aggregator.
-    Notifies "aggregated" once aggregators have folded."""
+    """check(0), check(1), ...: one round each, until two more have followed that in which the last rank has
+    lost an aggregator. Notifies "aggregated" once aggregators have folded."""
     programs.join(ctx)
     more, told = 3, False
     for salt in range(most):
