@@ -224,8 +224,12 @@ TEST(Engine, JobsDifferInTheirSaltGroupsOfAJobDoNot) {
 TEST(Engine, KilledRankIsNamedByTheOthers) {
   const auto ends = run_ranks(3, 30, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("victim", rank, 3, store, {{"liveness_limit", "1000"}});
-    if (!group) return false;
-    if (rank == 1) raise(SIGKILL);
+    if (!group || !store.set("made/" + std::to_string(rank), "").ok()) return false;
+    if (rank == 1) {
+      // Before that its loss would end the making of the group.
+      if (!store.multi_get({"made/0", "made/2"}, 20 * kSecond).ok()) return false;
+      raise(SIGKILL);
+    }
     std::vector<std::byte> data(3 << 20);
     const Nanos start = monotonic_now();
     const Status s = allgather(*group, data);
