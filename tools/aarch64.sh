@@ -16,9 +16,9 @@ ROOT=$TREE/root
 JOBS=${JOBS:-$(nproc)}
 MIRROR=${MCAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libisal-dev libisal2 libhwy-dev libhwy1 libgtest-dev libgmock-dev
-libibverbs-dev librdmacm-dev"
+libibverbs-dev librdmacm-dev libssl-dev libssl3"
 # Slowest last.
-PROGRAMS="base dpa wire ipc protocol aggregation offload transport verbs host engine collective"
+PROGRAMS="base dpa wire crypto ipc protocol aggregation offload transport verbs host engine collective"
 
 # What is left out, and why.
 left_out() {

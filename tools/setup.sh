@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
-PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev \
+PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev libssl-dev \
 ccache clang-format-14 python3-venv python3-dev iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev \
 libibverbs-dev librdmacm-dev ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 
@@ -75,7 +75,7 @@ venv() {
     # shellcheck disable=SC2046
     "$VENV/bin/pip" install -q --disable-pip-version-check $(cpu_index) "$TORCH"
     "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'pytest-xdist>=3.5' 'ruff>=0.8' rich click \
-        matplotlib psutil pyyaml cloudpickle 'setuptools>=69' wheel
+        matplotlib psutil pyyaml cloudpickle cryptography 'setuptools>=69' wheel
     touch "$stamp"
 }
 

@@ -1,0 +1,66 @@
+// Authenticated encryption by libcrypto: AES-GCM (NIST SP 800-38D) and ChaCha20-Poly1305 (RFC
+// 8439), with 96-bit nonces and 128-bit tags. A context per key: expanding a key takes longer than
+// sealing a chunk, so only the nonce is set per call. Whoever seals must never use a nonce twice
+// under one key: see SealKey of crypto/datagram_guard.h, which is the only way that a datagram gets
+// one.
+//
+// Needs an ok() of load_library(). A context belongs to one thread at a time. No call allocates.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "crypto/hash.h"
+#include "crypto/modes.h"
+
+struct evp_cipher_ctx_st;
+
+namespace mcast::crypto {
+
+inline constexpr size_t kNonceSize = 12;
+inline constexpr size_t kTagSize = 16;
+using Nonce = std::array<std::byte, kNonceSize>;
+
+// iv XOR (32 zero bits, then `number`, big-endian): of one key, another nonce for each number.
+Nonce make_nonce(const Nonce& iv, uint64_t number) noexcept;
+
+namespace internal {
+struct FreeContext {
+  void operator()(evp_cipher_ctx_st* context) const noexcept;
+};
+using Context = std::unique_ptr<evp_cipher_ctx_st, FreeContext>;
+}  // namespace internal
+
+class SealContext {
+ public:
+  // key.size() == key_size(suite). kUnavailable: the library has no such cipher here.
+  static Result<SealContext> make(Suite suite, ConstBytes key);
+
+  // The tag covers `aad`, then what `parts` hold. Their ciphertext goes to `out`, which has room
+  // for all of them and may begin where the only part begins, but not overlap otherwise. False: the
+  // library has failed; what is in `out` is no ciphertext.
+  bool seal(const Nonce& nonce, Parts aad, Parts parts, std::byte* out,
+            std::span<std::byte, kTagSize> tag) noexcept;
+
+ private:
+  explicit SealContext(internal::Context context) noexcept : context_(std::move(context)) {}
+  internal::Context context_;
+};
+
+class OpenContext {
+ public:
+  static Result<OpenContext> make(Suite suite, ConstBytes key);
+
+  // True: the tag is right, and `out` holds the text (as long as the ciphertext). False: nothing
+  // that was given may be believed, and what is in `out` has no meaning.
+  bool open(const Nonce& nonce, Parts aad, ConstBytes ciphertext,
+            std::span<const std::byte, kTagSize> tag, std::byte* out) noexcept;
+
+ private:
+  explicit OpenContext(internal::Context context) noexcept : context_(std::move(context)) {}
+  internal::Context context_;
+};
+
+}  // namespace mcast::crypto

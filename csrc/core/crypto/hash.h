@@ -1,0 +1,37 @@
+// SHA-256, HMAC-SHA256 (RFC 2104) and HKDF-SHA256 (RFC 5869) by libcrypto. Needs an ok() of
+// load_library(). Pure functions, any thread. `parts` are taken one after the other.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "base/types.h"
+#include "crypto/key.h"
+
+namespace mcast::crypto {
+
+using Parts = std::span<const ConstBytes>;
+
+inline ConstBytes bytes_of(std::string_view text) noexcept {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+Digest sha256(Parts parts) noexcept;
+Digest sha256(std::initializer_list<ConstBytes> parts) noexcept;
+
+Digest hmac_sha256(ConstBytes key, Parts parts) noexcept;
+Digest hmac_sha256(ConstBytes key, std::initializer_list<ConstBytes> parts) noexcept;
+
+// `salt` and `ikm` have at least one byte.
+Key hkdf_extract(ConstBytes salt, ConstBytes ikm) noexcept;
+// Fills `out`, at most 255 * 32 bytes.
+void hkdf_expand(ConstBytes prk, ConstBytes info, Bytes out) noexcept;
+
+// Whether the bytes are the same; takes as long wherever they differ. The sizes are no secret.
+bool same(ConstBytes a, ConstBytes b) noexcept;
+
+// Whether the library does all of the above. For load_library(), which asks once.
+bool digests_work() noexcept;
+
+}  // namespace mcast::crypto

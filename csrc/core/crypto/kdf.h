@@ -1,0 +1,89 @@
+// The key schedule: every key of a guarded group, by name, from what it follows. Labels and inputs
+// are part of the protocol (docs/security.md); a second implementation checks them
+// (tests/data/security_vectors.json). Needs an ok() of load_library(). Pure functions, any thread.
+// Integers that go into a key are little-endian.
+//
+//   secret -> root_key -> record_key, hello_key, mix_key; secret_id is public
+//   records -> transcript T
+//   member 0: group_secret G, wrapped for each rank by wrap_key
+//   T, G -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ...
+//   a pair of endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/types.h"
+#include "crypto/aead.h"
+#include "crypto/exchange.h"
+#include "crypto/filter.h"
+#include "crypto/hash.h"
+#include "crypto/key.h"
+#include "crypto/modes.h"
+
+namespace mcast::crypto {
+
+// HKDF-Expand(key, "mcast1 " | label | 0 | context): what all of the below is made of.
+void derive(const Key& key, std::string_view label, Parts context, Bytes out) noexcept;
+Key derive_key(const Key& key, std::string_view label, Parts context = {}) noexcept;
+
+// --- From the job's secret (at least 16 bytes).
+Key root_key(ConstBytes secret) noexcept;      // PRK
+uint32_t secret_id(const Key& root) noexcept;  // "id": public, tells a wrong secret
+Key record_key(const Key& root) noexcept;      // "record": MAC of values in the store
+Key hello_key(const Key& root) noexcept;       // "hello": MAC of a stream's Hello
+Key mix_key(const Key& root) noexcept;         // "mix": into what X25519 brings
+// What a daemon that serves the job, and is no rank, gets in place of the root. A name of at most
+// 255 bytes.
+Key role_key(const Key& root, uint8_t role, std::string_view name) noexcept;  // "role"
+
+// --- Values in the store. What a value is, so that it fits nowhere else. Every text is preceded by
+// its length (u32) in what the MAC covers.
+struct RecordPlace {
+  std::string_view scope;  // prefix of the store, with the incarnation
+  std::string_view key;    // "rank/3"
+  std::string_view group;
+  uint32_t rank = 0, size = 0;
+};
+Digest record_mac(const Key& record_key, const RecordPlace& place, std::string_view text) noexcept;
+
+// T: SHA-256 of "torch-mcast transcript 1", `ranks`, and each record after its length (u32), in the
+// order of ranks; a second set of records (of another transport) follows the first.
+Digest transcript(uint32_t ranks, std::span<const std::string> records) noexcept;
+
+// --- The group's secret. `shared`: X25519 of member 0 and the rank.
+Key group_secret(std::span<const std::byte, 32> random, const Key& mix) noexcept;  // G
+Key wrap_key(const Digest& transcript, const Key& shared, const Key& mix, Member rank) noexcept;
+inline constexpr size_t kWrappedSize = kKeySize + kTagSize;
+using Wrapped = std::array<std::byte, kWrappedSize>;
+// AES-256-GCM with the zero nonce: a wrap_key serves once. Nothing from unwrap(): it was wrapped
+// for another rank or for other records.
+Wrapped wrap(const Key& wrap_key, const Key& secret);
+std::optional<Key> unwrap(const Key& wrap_key, std::span<const std::byte, kWrappedSize> wrapped);
+
+Key group_root(const Digest& transcript, const Key& secret) noexcept;  // M
+
+// --- Datagrams. Lane: 0 multicast, 1 reduce.
+FilterKey filter_key(const Key& root, uint8_t lane) noexcept;
+Key first_chain(const Key& root, Mode mode, Suite suite, uint8_t lane, Member member) noexcept;
+// Of the next epoch; the caller lets the old one go, which wipes it.
+Key next_chain(const Key& chain) noexcept;
+
+// What an epoch of a chain seals with.
+struct EpochKey {
+  Key key;  // of which the first key_size(suite) bytes are used
+  Nonce iv{};
+};
+EpochKey epoch_key(const Key& chain, Suite suite) noexcept;
+
+// --- Streams.
+Key pair_key(const Key& shared, const Key& mix) noexcept;        // W
+Key connection_key(const Key& pair, const Digest& h2) noexcept;  // C
+Key ack_key(const Key& connection) noexcept;                     // "ack"
+Key confirm_key(const Key& connection) noexcept;                 // "confirm"
+enum class Direction : uint8_t { kToAcceptor, kToConnector };    // "c2a", "a2c"
+Key stream_chain(const Key& connection, Direction direction, Mode mode, Suite suite) noexcept;
+
+}  // namespace mcast::crypto

@@ -1,0 +1,19 @@
+// The library behind all primitives of this folder: libcrypto of OpenSSL 3, loaded when the first
+// guarded group is made, so that a process without one never maps it. It stays loaded. Any thread.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace mcast::crypto {
+
+// Loads it at the first call and tries its digests and key derivation; later calls return the same.
+// kUnavailable: it is not there, too old, or lacks something (the message names it). Everything
+// else of this folder needs an ok() from here before.
+Status load_library();
+
+// "OpenSSL 3.0.19 27 Jan 2026"; empty unless load_library() is ok.
+std::string library_version();
+
+}  // namespace mcast::crypto
