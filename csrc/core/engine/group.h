@@ -35,6 +35,9 @@ class KeyValueStore {
   // Waits until every key exists; values in the order of `keys`.
   virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                                      Nanos timeout) = 0;
+  // What tells the keys of this group and incarnation from those of others in the same store: goes
+  // into the MACs of guarded groups.
+  virtual Result<std::string> scope() { return std::string(); }
 };
 
 // How contributions become one (base/reduce_kernels.h has the numerics contract: a fixed order,
