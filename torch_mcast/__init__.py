@@ -25,6 +25,7 @@ __all__ = [
     "config",
     "contributors",
     "export_chrome_trace",
+    "metrics",
     "register",
     "stats",
     "trace",
@@ -48,6 +49,7 @@ except Exception:
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options
+    from torch_mcast._metrics import metrics
     from torch_mcast._stats import abort, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
 
@@ -57,6 +59,7 @@ _LAZY = {
     "abort": "_stats",
     "config": "_stats",
     "contributors": "_stats",
+    "metrics": "_metrics",
     "trace": "_trace",
     "export_chrome_trace": "_trace",
 }

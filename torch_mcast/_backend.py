@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from torch_mcast._load import extension
+from torch_mcast._metrics import write_every_interval
 
 
 def create(group: Any, options: Any) -> Any:
@@ -35,6 +36,8 @@ def create(group: Any, options: Any) -> Any:
 
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
     _attach_fallbacks(backend, group, options)
+    if metrics_file := options.resolved()["metrics_file"]:
+        write_every_interval(metrics_file)
     return backend
 
 

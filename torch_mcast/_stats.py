@@ -72,6 +72,10 @@ def stats(group: Any = None) -> dict[str, Any]:
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them
     repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
+    security    {"mode": setting `security`, "causes": {cause: what the group's lanes have refused for
+                it, see torch_mcast._C.causes()}, "sources_watched" (setting `monitor`), "sources":
+                [{"address", "refused", "inherited": of these at most so many are another source's,
+                "causes"}], the ten with most}
     failure     why the group cannot be used any more, or ""
     """
     return backend_of(group)._stats()

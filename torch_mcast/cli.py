@@ -27,6 +27,7 @@ COMMANDS = {
     ),
     "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
     "settings": ("torch_mcast.settings", "print the table of settings"),
+    "secret": ("torch_mcast.secret", "make a secret for a job"),
 }
 
 

@@ -18,6 +18,7 @@
 #include "device/completion_poller.h"
 #include "device/gate.h"
 #include "engine/transport_choice.h"
+#include "security_stats.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;
@@ -234,6 +235,7 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["segment"] = stats.segment;
   result["next_sequence"] = stats.next_sequence.multicast;
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
+  result["security"] = security_dict(stats.security);
   result["failure"] = stats.failure;
   result["fallback"] = backend.fallback_names();
   result["calls"] = calls;
@@ -433,6 +435,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
+  module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
+  module.def("groups", &groups_list, "Counters and facts of every group of this process.");
   module.def(
       "set_gate",
       [](const std::string& device, uintptr_t wait, uintptr_t signal, uintptr_t capture_mode) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 
 from torch_mcast.doctor import job
@@ -15,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="torch-mcast doctor",
         description="Checks this machine for torch-mcast; under torchrun, all ranks against each "
-        "other. Exit code: 0 ok or warnings, 1 a failure.",
+        "other. Exit code: 0 ok or warnings, 1 a failure. `doctor watch`: who joins multicast groups.",
     )
     p.add_argument("--json", action="store_true", help="a JSON document instead of the table")
     p.add_argument("--local", action="store_true", help="this machine only, also under torchrun")
@@ -34,6 +35,11 @@ def under_launcher(environment: Mapping[str, str]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["watch"]:
+        from torch_mcast.doctor import watch
+
+        return watch.main(arguments[1:])
     parsed = parser().parse_args(arguments)
     context: Context = gather()
     findings = run_all(context)

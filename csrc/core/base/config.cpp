@@ -16,6 +16,7 @@
 #include <string_view>
 #include <variant>
 
+#include "base/ipv4_network.h"
 #include "base/net_address.h"
 #include "base/units.h"
 
@@ -63,6 +64,9 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "algorithm") return {"auto", "multicast", "ring"};
   if (name == "engine_memory") return {"slots", "map"};
   if (name == "device_wait") return {"stream", "host"};
+  if (name == "security") return {"off", "auth", "sealed"};
+  if (name == "security_suite") return {"auto", "aes128gcm", "aes256gcm", "chacha20poly1305"};
+  if (name == "monitor") return {"auto", "on", "off"};
   if (name == "debug") return {"off", "error", "warn", "info", "trace"};
   return {};
 }
@@ -144,6 +148,10 @@ std::string allowed(const Row& row) {
         return "host:port, each once, separated by commas, at most " +
                std::to_string(kMostAggregators) + "; rack/host:port tells a rack";
       }
+      if (row.info.name == std::string_view("allow")) {
+        return "IPv4 networks as 10.1.0.0/24, or single addresses, separated by commas, at most " +
+               std::to_string(kMostAllowed);
+      }
       if (row.info.name == std::string_view("rack")) {
         return "at most " + std::to_string(kMostRackBytes) + " letters, digits, '.', '-' or '_'";
       }
@@ -164,6 +172,17 @@ bool assign_aggregators(Config& config, std::string_view text) {
   config.aggregators.clear();
   for (const NetAddress& one : *all) {
     config.aggregators += (config.aggregators.empty() ? "" : ",") + one.text();
+  }
+  return true;
+}
+
+// As it is written, without blanks.
+bool assign_allow(Config& config, std::string_view text) {
+  const Result<std::vector<Ipv4Network>> all = parse_networks(text, kMostAllowed);
+  if (!all.ok()) return false;
+  config.allow.clear();
+  for (const Ipv4Network& one : *all) {
+    config.allow += (config.allow.empty() ? "" : ",") + one.text();
   }
   return true;
 }
@@ -207,6 +226,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   const auto s = std::get<std::string Config::*>(row.field);
   if (s == &Config::rack && !text.empty() && !is_rack_name(text)) return false;
   if (s == &Config::aggregators) return assign_aggregators(config, text);
+  if (s == &Config::allow) return assign_allow(config, text);
   if (EngineChoice choice; s == &Config::engine && !EngineChoice::parse(text, choice)) return false;
   if (row.choices.empty()) {
     config.*s = std::string(text);
@@ -221,8 +241,11 @@ bool assign(Config& config, const Row& row, std::string_view text) {
 
 // Which part of a list is wrong, and why; "": it is no list.
 std::string reason_of(const Row& row, const std::string& text) {
-  if (row.info.name != std::string_view("aggregators")) return "";
-  const Status status = parse_net_addresses(trim(text), kMostAggregators).status();
+  const std::string_view name = row.info.name;
+  if (name != "aggregators" && name != "allow") return "";
+  const Status status = name == "allow"
+                            ? parse_networks(trim(text), kMostAllowed).status()
+                            : parse_net_addresses(trim(text), kMostAggregators).status();
   return status.ok() ? "" : " (" + status.message() + ")";
 }
 

@@ -142,6 +142,29 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "fetched, ms")                                                                                 \
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                       \
     "time that close and exit wait for small operations to be confirmed, ms")                      \
+  S(security, "MCAST_SECURITY", "off", true, true,                                                 \
+    "off: nothing is authenticated; auth: every datagram and frame is; sealed: encrypted too. "    \
+    "Not "                                                                                         \
+    "ready yet: a group that asks for auth or sealed is refused once all ranks have agreed")       \
+  S(secret_file, "MCAST_SECRET_FILE", "", false, true,                                             \
+    "file with the job's secret, hex or base64 of 16 bytes or more, or /dev/fd/N; wins over the "  \
+    "variable MCAST_SECRET, which is taken out of the environment once it is read")                \
+  U(trust_store, "MCAST_TRUST_STORE", 0, 0, 1, true, true,                                         \
+    "1: without a secret of the ranks' own, rank 0 makes one and passes it through the store")     \
+  S(security_suite, "MCAST_SECURITY_SUITE", "auto", true, true,                                    \
+    "auto: aes128gcm where every rank's CPU has AES and carry-less multiply, else "                \
+    "chacha20poly1305; or one of these, or aes256gcm")                                             \
+  S(allow, "MCAST_ALLOW", "", false, true,                                                         \
+    "networks whose hosts may talk to this process, \"10.1.0.0/24,10.2.0.7\": others' datagrams "  \
+    "are dropped in the kernel, their connections refused; empty: any. Sockets only, not verbs")   \
+  S(monitor, "MCAST_MONITOR", "auto", false, true,                                                 \
+    "whether datagrams and connections that are refused are counted by source, and told of in "    \
+    "the "                                                                                         \
+    "log: auto: where security is not off or allow is set; on; off")                               \
+  S(metrics_file, "MCAST_METRICS_FILE", "", false, false,                                          \
+    "file that gets torch_mcast.metrics() every 10 s, for a collector of Prometheus' text "        \
+    "format; "                                                                                     \
+    "empty: none")                                                                                 \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
 
 // Where an engine of the host listens, unless somebody says otherwise.
@@ -156,6 +179,8 @@ struct EngineChoice {
   static bool parse(std::string_view text, EngineChoice& out);
 };
 
+// Networks in the setting `allow`, at most.
+inline constexpr size_t kMostAllowed = 64;
 // Addresses in the setting `aggregators`, at most.
 inline constexpr size_t kMostAggregators = 64;
 
@@ -183,6 +208,10 @@ struct Config {
   std::map<std::string, std::string> values() const;
   // "name=value ..." of the agreed settings, in table order.
   std::string agreed_text() const;
+  // The setting `monitor`: whether what is refused is counted by source.
+  bool watches_sources() const {
+    return monitor == "on" || (monitor == "auto" && (security != "off" || !allow.empty()));
+  }
   // The values of the lane settings: equal for groups that may share lanes.
   std::string lane_key() const;
 };

@@ -19,25 +19,28 @@
 namespace mcast {
 namespace {
 
-bool from_getrandom(uint64_t* out) noexcept {
-  // Requests of up to 256 bytes are all or nothing once the generator is ready; only the wait for
-  // that, early at boot, can be interrupted.
-  ssize_t n;
-  do {
-    n = ::getrandom(out, sizeof(*out), 0);
-  } while (n < 0 && errno == EINTR);
-  return n == static_cast<ssize_t>(sizeof(*out));
+// All of it by `more(rest)`, which is as read(2): a signal may end it early.
+template <typename More>
+bool fill(Bytes out, More&& more) noexcept {
+  while (!out.empty()) {
+    const ssize_t n = more(out);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    out = out.subspan(static_cast<size_t>(n));
+  }
+  return true;
 }
 
-bool from_device(uint64_t* out) noexcept {
+bool from_getrandom(Bytes out) noexcept {
+  return fill(out, [](Bytes rest) { return ::getrandom(rest.data(), rest.size(), 0); });
+}
+
+bool from_device(Bytes out) noexcept {
   const int fd = ::open("/dev/urandom", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  ssize_t n;
-  do {
-    n = ::read(fd, out, sizeof(*out));
-  } while (n < 0 && errno == EINTR);
+  const bool filled = fill(out, [fd](Bytes rest) { return ::read(fd, rest.data(), rest.size()); });
   ::close(fd);
-  return n == static_cast<ssize_t>(sizeof(*out));
+  return filled;
 }
 
 }  // namespace
@@ -53,9 +56,11 @@ uint64_t fallback_random64() noexcept {
   return mix64(seed[0] ^ mix64(seed[1] ^ mix64((pid << 40) ^ call)));
 }
 
+bool secure_random_bytes(Bytes out) noexcept { return from_getrandom(out) || from_device(out); }
+
 uint64_t secure_random64() noexcept {
   uint64_t value = 0;
-  if (from_getrandom(&value) || from_device(&value)) return value;
+  if (secure_random_bytes({reinterpret_cast<std::byte*>(&value), sizeof value})) return value;
   static std::atomic<bool> told{false};
   if (!told.exchange(true)) {
     log(LogLevel::kWarn,

@@ -75,7 +75,7 @@ class GroupCore {
   void arrived(Sequence sequence, Nanos now);
 
   // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
-  void on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  Judged on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // As of DatagramSink; on_placed() returns the bytes of the chunks, headers included.
   size_t on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now);
   void on_retired(const SliceName& name, const SliceCounts& counts, Nanos now);

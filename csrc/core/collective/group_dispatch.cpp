@@ -152,22 +152,24 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body) {
   }
 }
 
-void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
-  if (g_.failed()) return;
+Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+  if (g_.failed()) return Judged::kUnread;
   if (header.member == g_.self) {
     g_.counters.add(Counter::own_echo);
-    return;
+    return Judged::kUnread;
   }
   if (header.member >= g_.size || header.reserved != 0) {
     g_.counters.add(Counter::malformed);
-    return;
+    return Judged::kMalformed;
   }
+  Judged judged = Judged::kVerified;
   g_.counters.add(Counter::datagrams_received);
   g_.counters.add(Counter::datagram_bytes_received, datagram.size());
   if (header.type == wire::DatagramType::kData) {
-    reception_.on_data(header, datagram, now);
+    judged = reception_.on_data(header, datagram, now);
   } else if (!wire::verify_datagram(datagram)) {
     g_.counters.add(Counter::corrupt);
+    judged = Judged::kDamaged;
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
@@ -176,6 +178,7 @@ void GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datag
     path_.on_probe(header.member, header.sequence);
   }
   settle(now);
+  return judged;
 }
 
 size_t GroupCore::on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now) {

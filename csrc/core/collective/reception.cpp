@@ -12,10 +12,10 @@
 
 namespace mcast {
 
-void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+Judged Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
   if (header.sequence < g_.ops.base()) {
     g_.counters.add(Counter::stale);
-    return;
+    return Judged::kUnread;
   }
   const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   Operation* op = g_.find(header.sequence);
@@ -23,30 +23,31 @@ void Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram,
   if (header.descriptor != op->plan.hash) {
     if (!wire::verify_datagram(datagram)) {
       g_.counters.add(Counter::corrupt);
-    } else {
-      g_.agrees(header.member, header.sequence, header.descriptor);
+      return Judged::kDamaged;
     }
-    return;
+    g_.agrees(header.member, header.sequence, header.descriptor);
+    return Judged::kVerified;
   }
   const auto stream = op->stream_of(header.member);
   if (!stream || op->receivers.empty() || header.chunk >= op->plan.chunks ||
       payload.size() != op->plan.length(header.chunk)) {
     g_.counters.add(Counter::malformed);
-    return;
+    return Judged::kMalformed;
   }
   BlockReceiver& receiver = op->receivers[*stream];
   if (op->local_complete || receiver.has(header.chunk)) {
     g_.counters.add(Counter::duplicates);
-    return;
+    return Judged::kUnread;
   }
   if (!wire::verify_datagram(datagram)) {
     g_.counters.add(Counter::corrupt);
-    return;
+    return Judged::kDamaged;
   }
   g_.ops.touch(*op);
   const bool in_order = header.in_order;
   place(*op, *stream, header.chunk, payload, true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
+  return Judged::kVerified;
 }
 
 size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now) {
@@ -72,25 +73,27 @@ size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t 
 }
 
 // Data of an operation that is not in flight here.
-void Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+Judged Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes datagram,
+                                Nanos now) {
   if (!wire::verify_datagram(datagram)) {
     g_.counters.add(Counter::corrupt);
-    return;
+    return Judged::kDamaged;
   }
   if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     if (g_.agrees(header.member, header.sequence, header.descriptor)) {
       g_.counters.add(Counter::duplicates);
     }
-    return;
+    return Judged::kVerified;
   }
   if (header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
     g_.counters.add(Counter::malformed);
-    return;
+    return Judged::kVerified;
   }
   path_.on_heard(header.member, header.sequence);
   stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
         datagram.subspan(wire::kDatagramHeader));
   if (header.in_order) small_.note_sent(header.member, header.sequence, now);
+  return Judged::kVerified;
 }
 
 void Reception::on_position_datagram(const wire::DatagramHeader& header, Nanos now) {

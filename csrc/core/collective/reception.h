@@ -11,6 +11,14 @@
 
 namespace mcast {
 
+// What has become of a datagram, for who counts what arrives and what is refused.
+enum class Judged : uint8_t {
+  kVerified,   // its checksum is right, whatever it was good for
+  kUnread,     // not wanted, so not verified: late, repeated, our own
+  kMalformed,  // no such datagram can be
+  kDamaged,    // its checksum is wrong
+};
+
 class Reception {
  public:
   Reception(GroupContext& context, SmallOperations& small, PathSwitch& path, Placing& placing)
@@ -21,7 +29,7 @@ class Reception {
         staging_(context.params.staging) {}
 
   // A datagram of data; its checksum is verified here, once it is known to be wanted.
-  void on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  Judged on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // Chunks that a device has written to the operation's memory; returns their bytes.
   size_t on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now);
   // A verified one that says how far a root has got: with its small operations, or with one.
@@ -47,7 +55,7 @@ class Reception {
  private:
   // The chunk's bytes are in the operation's memory.
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
-  void on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  Judged on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
 
   GroupContext& g_;
   SmallOperations& small_;

@@ -4,6 +4,7 @@
 // the network. No call throws across a thread; errors are Status.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "base/element.h"
 #include "base/landing.h"
 #include "base/lane_id.h"
+#include "base/monitor.h"
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
@@ -86,6 +88,24 @@ struct AggregatorStats {
   double capacity = 0;    // of these together, in links of a rank
 };
 
+// What the group's lanes have refused; groups that share lanes show the same.
+struct SecurityStats {
+  std::string mode;              // setting `security`
+  bool sources_watched = false;  // setting `monitor`
+  std::array<uint64_t, kCauses> causes{};
+  struct SourceRow {
+    std::string address;
+    // Of these `inherited` may be another source's, whose place in the table it has taken.
+    uint64_t refused = 0, inherited = 0;
+    std::array<uint64_t, kCauses> causes{};
+  };
+  static constexpr size_t kMostSources = 10;
+  std::vector<SourceRow> sources;  // those with most
+
+  // Of another lane.
+  void add(const Monitor& monitor);
+};
+
 struct GroupStats {
   std::string name;
   Member rank = 0, size = 0;
@@ -103,6 +123,7 @@ struct GroupStats {
   struct {
     uint64_t multicast = 0, reduce = 0;  // lanes
   } next_sequence;
+  SecurityStats security;
   std::string failure;                                     // empty, or why the group is poisoned
   std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together
   std::vector<uint64_t> reduce_counters;                   // the reduce lane's part of them

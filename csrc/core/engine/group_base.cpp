@@ -115,8 +115,26 @@ Status GroupBase::close(Nanos limit, bool force) {
   return future.get();
 }
 
+void SecurityStats::add(const Monitor& monitor) {
+  sources_watched = sources_watched || monitor.watches();
+  for (size_t i = 0; i < kCauses; i++) causes[i] += monitor.count(static_cast<Cause>(i));
+  for (const SourceTable::Row& row : monitor.top(kMostSources)) {
+    const std::string address = row.source.host_text();
+    auto at = std::find_if(sources.begin(), sources.end(),
+                           [&](const SourceRow& r) { return r.address == address; });
+    if (at == sources.end()) at = sources.insert(at, SourceRow{address, 0, 0, {}});
+    at->refused += row.total;
+    at->inherited += row.inherited;
+    for (size_t i = 0; i < kCauses; i++) at->causes[i] += row.causes[i];
+  }
+  std::stable_sort(sources.begin(), sources.end(),
+                   [](const SourceRow& a, const SourceRow& b) { return a.refused > b.refused; });
+  if (sources.size() > kMostSources) sources.resize(kMostSources);
+}
+
 GroupStats GroupBase::common_stats() const {
   GroupStats s = fixed_;
+  s.security.mode = config_.security;
   s.aggregation.no_partial = config_.partial == 0 ? "off" : "all ranks are on one host";
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);

@@ -3,7 +3,7 @@
 // turn, outside of every event: after what was received, and before the batch leaves. A timer that
 // could declare a loss or a death only sees `drained` when this turn found the datagram socket
 // empty. Frames for a group that this rank has not made yet (its peers may be ahead after the
-// rendezvous) wait in a small bounded store.
+// rendezvous) wait in a store that is bounded for each peer.
 //
 // Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
 // where cores are few, takes the core from the sender. While much is on its way the thread
@@ -12,12 +12,16 @@
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "base/random.h"
 
 namespace mcast {
 namespace {
 constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
-constexpr size_t kOrphanBytes = 1u << 20;
+constexpr size_t kOrphanCost = 64;              // bytes that a frame takes besides its own
+constexpr size_t kLostTags = 8;  // that are remembered of a peer; beyond, any may be meant
 // Ranks make a group within moments of each other; what is older belongs to one that never came.
 constexpr Nanos kOrphanAge = 60 * kSecond;
 // For how long a group's probe also speaks for new groups among its members, while it lives: half
@@ -148,6 +152,12 @@ void LaneGroup::reach_lost() {
   for (const auto& [tag, group] : lane_.groups_) group->proven_.clear();
 }
 
+Lane::Lane(std::unique_ptr<Transport> transport, std::shared_ptr<std::atomic<uint64_t>> arrived,
+           bool watch)
+    : transport_(std::move(transport)), arrived_(std::move(arrived)) {
+  if (watch) monitor_.watch_sources(secure_random64());
+}
+
 Lane::~Lane() {
   while (!groups_.empty()) remove_group(groups_.begin()->first);
 }
@@ -167,6 +177,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
       group.core_.on_peer_down(static_cast<Member>(m), it->second.why, it->second.graceful, now);
     }
   }
+  if (!early_.empty()) fail_overrun(group);
   return group;
 }
 
@@ -195,21 +206,7 @@ void Lane::remove_group(uint64_t tag) {
 bool Lane::poll(Nanos now) {
   now_ = now;
   while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
-  // Replayed here, not in add_group(): the caller has had time to start the probe.
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    const auto group = groups_.find(it->first);
-    if (group == groups_.end()) {
-      ++it;
-      continue;
-    }
-    auto list = std::move(it->second);
-    it = orphans_.erase(it);
-    for (const Orphan& o : list) {
-      orphan_bytes_ -= o.frame.size();
-      wire::FrameHeader header;
-      if (wire::parse_frame(o.frame, header)) dispatch(*group->second, o.peer, header, o.frame);
-    }
-  }
+  replay_orphans();
   const size_t datagrams = transport_->datagram().receive(*this, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
   deliver();
@@ -274,26 +271,29 @@ void Lane::on_retired(const SliceName& name, const SliceCounts& counts) {
   if (LaneGroup* const group = find_group(name.tag)) group->core_.on_retired(name, counts, now_);
 }
 
+void Lane::refuse_datagram(Cause cause) {
+  monitor_.note(cause, transport_->datagram().source(), now_);
+}
+
 void Lane::on_datagram(ConstBytes datagram) {
-  note_received(datagram.size());
   wire::DatagramHeader header;
   if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
     malformed_++;
+    refuse_datagram(Cause::malformed);
     return;
   }
   if (last_ == nullptr || last_->core_.params().tag != header.group_tag) {
     const auto it = groups_.find(header.group_tag);
-    if (it == groups_.end()) {
-      foreign_++;
-      return;
-    }
+    if (it == groups_.end()) return refuse_datagram(Cause::foreign);
     last_ = it->second.get();
   }
-  if (header.lane != last_->core_.params().lane) {
-    foreign_++;
-    return;
+  if (header.lane != last_->core_.params().lane) return refuse_datagram(Cause::foreign);
+  const Judged judged = last_->core_.on_datagram(header, datagram, now_);
+  if (judged == Judged::kVerified) {
+    note_received(datagram.size());
+  } else if (judged != Judged::kUnread) {
+    refuse_datagram(judged == Judged::kDamaged ? Cause::damaged : Cause::malformed);
   }
-  last_->core_.on_datagram(header, datagram, now_);
 }
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
@@ -304,6 +304,7 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
   }
   if (!wire::parse_frame(frame, header)) {
     malformed_++;
+    monitor_.note(Cause::malformed, {}, now_);
     // (Of a rank, a later version's; the operation that misses it says so.)
     if (station_peers_.count(peer) > 0)
       tell_down(peer, {Status(Code::kPeerLost, "a frame from it does not parse"), false});
@@ -339,22 +340,76 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
   }
 }
 
-void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
+void Lane::age_orphans() {
   for (auto it = orphans_.begin(); it != orphans_.end();) {
     if (now_ - it->second.front().at < kOrphanAge) {
       ++it;
       continue;
     }
-    for (const Orphan& o : it->second) orphan_bytes_ -= o.frame.size();
-    foreign_ += it->second.size();
+    for (const Orphan& o : it->second) {
+      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
+      monitor_.note(Cause::foreign, {}, now_);
+    }
     it = orphans_.erase(it);
   }
-  if (retired_.count(tag) || orphan_bytes_ + frame.size() > kOrphanBytes) {
-    foreign_++;
+  std::erase_if(early_, [this](const auto& entry) {
+    const Early& early = entry.second;
+    return early.bytes == 0 && (early.dropped == kNever || now_ - early.dropped >= kOrphanAge);
+  });
+}
+
+void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
+  age_orphans();
+  if (retired_.count(tag) > 0) return monitor_.note(Cause::foreign, {}, now_);
+  Early& early = early_[peer];
+  const size_t cost = frame.size() + kOrphanCost;
+  if (early.bytes + cost <= kEarlyBytes) {
+    orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});
+    early.bytes += cost;
     return;
   }
-  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});
-  orphan_bytes_ += frame.size();
+  // A frame is never repeated: should the group come, it must not wait for this one.
+  monitor_.note(Cause::foreign, {}, now_);
+  early.dropped = now_;
+  const bool known = std::find(early.lost.begin(), early.lost.end(), tag) != early.lost.end();
+  if (!known && early.lost.size() < kLostTags) early.lost.push_back(tag);
+}
+
+// In a turn, not in add_group(): the caller has had time to start the probe.
+void Lane::replay_orphans() {
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    const auto group = groups_.find(it->first);
+    if (group == groups_.end()) {
+      ++it;
+      continue;
+    }
+    auto list = std::move(it->second);
+    it = orphans_.erase(it);
+    for (const Orphan& o : list) {
+      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
+      wire::FrameHeader header;
+      if (wire::parse_frame(o.frame, header)) dispatch(*group->second, o.peer, header, o.frame);
+    }
+  }
+}
+
+// The group has just been added: what of its members' frames was lost, it would wait for in vain.
+void Lane::fail_overrun(LaneGroup& group) {
+  const uint64_t tag = group.core_.params().tag;
+  for (size_t m = 0; m < group.peers_.size(); m++) {
+    const auto it = early_.find(group.peers_[m]);
+    if (it == early_.end() || it->second.dropped == kNever) continue;
+    const std::vector<uint64_t>& lost = it->second.lost;
+    const bool named = std::find(lost.begin(), lost.end(), tag) != lost.end();
+    if (!named && lost.size() < kLostTags) continue;
+    group.core_.fail_later(
+        Status(Code::kResourceExhausted,
+               "rank " + std::to_string(m) + " sent more than " +
+                   std::to_string(kEarlyBytes >> 10) +
+                   " KiB before this rank had the group, and what was beyond is lost; "
+                   "make groups in the same order on all ranks"),
+        now_);
+  }
 }
 
 void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header,
@@ -379,6 +434,15 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
   if (const auto group = groups_.find(r.tag); group != groups_.end()) {
     group->second->core_.on_read(r.token, bytes, now_);
   }
+}
+
+// Whoever it was has taken part in nothing: no group and no later one loses anything by it.
+void Lane::on_stranger_gone(PeerId peer) {
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    std::erase_if(it->second, [peer](const Orphan& o) { return o.peer == peer; });
+    it = it->second.empty() ? orphans_.erase(it) : std::next(it);
+  }
+  early_.erase(peer);
 }
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {

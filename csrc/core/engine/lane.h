@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/monitor.h"
 #include "collective/group_core.h"
 #include "transport/transport.h"
 
@@ -76,10 +77,10 @@ class LaneGroup final : public Port {
 
 class Lane final : private DatagramSink, private StreamSink {
  public:
-  // `arrived` counts the bytes of datagrams received, if not null.
+  // `arrived` counts the bytes of datagrams that were received and verified, if not null. `watch`:
+  // what is refused is counted by source, too.
   explicit Lane(std::unique_ptr<Transport> transport,
-                std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr)
-      : transport_(std::move(transport)), arrived_(std::move(arrived)) {}
+                std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr, bool watch = false);
   ~Lane() override;
 
   Transport& transport() { return *transport_; }
@@ -103,9 +104,14 @@ class Lane final : private DatagramSink, private StreamSink {
   // Tags of removed groups that are remembered: frames for them are late ones, not early ones.
   static constexpr size_t kRetiredTags = 4096;
 
-  // Datagrams that belonged to no group here, and such that did not parse.
-  uint64_t foreign() const { return foreign_; }
+  // Bytes of early frames that one peer may leave here, bookkeeping included.
+  static constexpr size_t kEarlyBytes = 64u << 10;
+
+  // Datagrams and frames that belonged to no group here, and such that did not parse.
+  uint64_t foreign() const { return monitor_.count(Cause::foreign); }
   uint64_t malformed() const { return malformed_; }
+  // All that was refused, also within groups.
+  const Monitor& monitor() const { return monitor_; }
   uint32_t busy_groups() const { return busy_; }
   // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
   // Any thread.
@@ -118,12 +124,18 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);
+  void refuse_datagram(Cause cause);
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void on_stranger_gone(PeerId peer) override;
+  void on_refused(Cause cause, Source source) override { monitor_.note(cause, source, now_); }
   void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
+  void age_orphans();
+  void replay_orphans();
+  void fail_overrun(LaneGroup& group);
   struct Down {
     Status why;
     bool graceful;
@@ -141,7 +153,13 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::map<uint64_t, std::vector<Orphan>> orphans_;
-  size_t orphan_bytes_ = 0;
+  // Of early frames, by peer.
+  struct Early {
+    size_t bytes = 0;
+    Nanos dropped = kNever;      // since when frames were dropped for want of room
+    std::vector<uint64_t> lost;  // tags of those, as many as are kept
+  };
+  std::unordered_map<PeerId, Early> early_;
   std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
   std::deque<uint64_t> retired_order_;    // oldest first
   std::unordered_map<PeerId, Down> down_;
@@ -161,10 +179,11 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  uint64_t taken_ = 0;     // bytes of datagrams since the last coalesce(),
+  uint64_t taken_ = 0;     // verified bytes of datagrams since the last coalesce(),
   Nanos taken_since_ = 0;  // which was then
   uint32_t busy_ = 0;
-  uint64_t foreign_ = 0, malformed_ = 0;
+  uint64_t malformed_ = 0;
+  Monitor monitor_;
 };
 
 }  // namespace mcast

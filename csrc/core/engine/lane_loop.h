@@ -15,8 +15,8 @@ class LaneLoop {
  public:
   // As Lane.
   explicit LaneLoop(std::unique_ptr<Transport> transport,
-                    std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr)
-      : lane_(std::move(transport), std::move(arrived)) {}
+                    std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr, bool watch = false)
+      : lane_(std::move(transport), std::move(arrived), watch) {}
 
   Lane& lane() { return lane_; }
   const Lane& lane() const { return lane_; }

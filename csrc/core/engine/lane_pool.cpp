@@ -53,7 +53,8 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
   auto lane = std::make_shared<LaneThread>(
       std::move(wrapped).value(),
       (multicast ? "mcast-lane" : "mcast-red") + std::to_string(lanes_.size() / kLanes),
-      number == 0 ? pin_cpu(config, id) : -1, multicast ? arrived_ : nullptr);
+      number == 0 ? pin_cpu(config, id) : -1, multicast ? arrived_ : nullptr,
+      config.watches_sources());
   log(LogLevel::kInfo, "%s lane: transport %s", multicast ? "multicast" : "reduce",
       lane->description().c_str());
   lanes_[key] = lane;

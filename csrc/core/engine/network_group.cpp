@@ -161,6 +161,7 @@ GroupStats NetworkGroup::stats() const {
         }
       }
       // What could not be attributed to a group is shown by every group of the lane.
+      s.security.add(l.monitor());
       s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
       s.counters[static_cast<size_t>(Counter::malformed)].second += l.malformed();
       s.counters[static_cast<size_t>(Counter::fragmented)].second +=

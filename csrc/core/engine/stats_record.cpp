@@ -39,6 +39,47 @@ std::string counter_key(const char* name, bool reduce) {
   return std::string(reduce ? "reduce." : "both.") + name;
 }
 
+std::string cause_key(const std::string& of, size_t cause) {
+  return of + "." + cause_name(static_cast<Cause>(cause));
+}
+std::string source_of(size_t i) { return "source." + std::to_string(i); }
+
+void put_security(const SecurityStats& s, std::string& out) {
+  const auto put = [&out](const std::string& key, uint64_t count) {
+    if (count != 0) wire::put_field(out, key, std::to_string(count));
+  };
+  wire::put_field(out, "security", s.mode);
+  put("security.watched", s.sources_watched ? 1 : 0);
+  for (size_t i = 0; i < kCauses; i++) put(cause_key("refused", i), s.causes[i]);
+  for (size_t n = 0; n < s.sources.size(); n++) {
+    const SecurityStats::SourceRow& row = s.sources[n];
+    wire::put_field(out, source_of(n), row.address);
+    put(source_of(n) + ".refused", row.refused);
+    put(source_of(n) + ".inherited", row.inherited);
+    for (size_t i = 0; i < kCauses; i++) put(cause_key(source_of(n), i), row.causes[i]);
+  }
+}
+
+void read_security(const wire::Fields& fields, SecurityStats& s) {
+  if (const auto mode = fields.find("security"); mode != fields.end()) s.mode = mode->second;
+  uint64_t watched = 0;
+  if (wire::number(fields, "security.watched", watched)) s.sources_watched = watched != 0;
+  for (size_t i = 0; i < kCauses; i++) {
+    (void)wire::number(fields, cause_key("refused", i), s.causes[i]);
+  }
+  for (size_t n = 0; n < SecurityStats::kMostSources; n++) {
+    const auto at = fields.find(source_of(n));
+    if (at == fields.end()) break;
+    SecurityStats::SourceRow& row = s.sources.emplace_back();
+    row.address = at->second;
+    (void)wire::number(fields, source_of(n) + ".refused", row.refused);
+    (void)wire::number(fields, source_of(n) + ".inherited", row.inherited);
+    for (size_t i = 0; i < kCauses; i++) {
+      (void)wire::number(fields, cause_key(source_of(n), i), row.causes[i]);
+    }
+  }
+}
+
 }  // namespace
 
 std::string encode_stats(const GroupStats& stats) {
@@ -56,6 +97,7 @@ std::string encode_stats(const GroupStats& stats) {
     if (from != 0) wire::put_field(out, "repair_from." + std::to_string(r), std::to_string(from));
     if (to != 0) wire::put_field(out, "repair_to." + std::to_string(r), std::to_string(to));
   }
+  put_security(stats.security, out);
   return out;
 }
 
@@ -75,6 +117,7 @@ void read_stats(const std::string& text, GroupStats& stats) {
     (void)wire::number(fields, "repair_from." + std::to_string(r), from);
     (void)wire::number(fields, "repair_to." + std::to_string(r), to);
   }
+  read_security(fields, stats.security);
 }
 
 }  // namespace mcast

@@ -38,6 +38,7 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
   size_t max_datagram(const MulticastAddress& a) const override { return inner_.max_datagram(a); }
   size_t receive_budget() const override { return inner_.receive_budget(); }
   uint64_t fragmented() const override { return inner_.fragmented(); }
+  Source source() const override { return inner_.source(); }
   Status join(const MulticastAddress& a) override { return inner_.join(a); }
   void leave(const MulticastAddress& a) override { inner_.leave(a); }
 
@@ -264,6 +265,11 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
     std::erase_if(owner_.frames_in_, [peer](const Held& h) { return h.peer == peer; });
     sink_->on_peer_down(peer, why, graceful);
   }
+  void on_stranger_gone(PeerId peer) override {
+    std::erase_if(owner_.frames_in_, [peer](const Held& h) { return h.peer == peer; });
+    sink_->on_stranger_gone(peer);
+  }
+  void on_refused(Cause cause, Source source) override { sink_->on_refused(cause, source); }
 
   Interceptor& owner_;
   Stream& inner_;

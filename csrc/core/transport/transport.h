@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refusal.h"
 #include "base/region.h"
 #include "base/status.h"
 #include "base/types.h"
@@ -155,6 +156,9 @@ class Datagram {
   // Null: this transport does not place.
   virtual Placer* placer() { return nullptr; }
 
+  // During on_datagram(): where that datagram comes from, if the medium was asked to say so.
+  virtual Source source() const { return {}; }
+
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
   // handed over; 0 means that the socket was seen empty, and that nothing is on its way from a
   // device into memory.
@@ -167,9 +171,13 @@ class StreamSink {
   // `frame` is the transport's memory, valid during the call only. Framing is intact; content is
   // not verified.
   virtual void on_frame(PeerId peer, Channel channel, ConstBytes frame) = 0;
-  // The peer's process is gone, refused us, or broke the protocol. Once per peer; sends to it are
+  // The process of a peer that was added is gone, refused us, or broke the protocol. Once per peer; sends to it are
   // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
   virtual void on_peer_down(PeerId peer, const Status& why, bool graceful) = 0;
+  // A peer that nobody has added is gone, and with it its id, which another may get.
+  virtual void on_stranger_gone(PeerId) {}
+  // A connection was not let in.
+  virtual void on_refused(Cause, Source) {}
   // The bytes that RemoteMemory::read() asked for; the transport's memory, valid during the call.
   virtual void on_read(PeerId, uint64_t /*token*/, ConstBytes) {}
 };

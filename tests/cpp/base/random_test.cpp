@@ -139,6 +139,9 @@ int restricted_child(const std::vector<long>& calls, int expected_warnings) {
     for (int i = 0; i < 100; ++i) {
       if (!seen.insert(secure_random64()).second) ::_exit(3);
     }
+    // A key is refused where a tag gets a value that can be guessed.
+    std::array<std::byte, 40> key{};
+    if (secure_random_bytes(key) != (expected_warnings == 0)) ::_exit(6);
     ::_exit(g_warnings == expected_warnings ? 0 : 4);
   }
   int status = 0;

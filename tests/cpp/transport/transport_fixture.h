@@ -47,6 +47,8 @@ struct Node : DatagramSink, StreamSink {
   std::vector<Buffer> datagrams;
   std::vector<Frame> frames;
   std::vector<Down> downs;
+  std::vector<PeerId> strangers_gone;
+  std::vector<std::pair<Cause, Source>> refusals;
 
   void on_datagram(ConstBytes d) override { datagrams.push_back(to_buffer(d)); }
   void on_frame(PeerId peer, Channel channel, ConstBytes f) override {
@@ -55,6 +57,8 @@ struct Node : DatagramSink, StreamSink {
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override {
     downs.push_back({peer, why, graceful});
   }
+  void on_stranger_gone(PeerId peer) override { strangers_gone.push_back(peer); }
+  void on_refused(Cause cause, Source source) override { refusals.emplace_back(cause, source); }
 
   Datagram& dg() { return transport->datagram(); }
   Stream& st() { return transport->stream(); }

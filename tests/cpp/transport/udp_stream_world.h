@@ -20,8 +20,13 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
   const TcpStats& stats(size_t i) {
     return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
   }
-  static Fd raw_connect(const StreamAddress& to) {
+  // `from`: an address of the loopback network, in host byte order; 0: what the kernel takes.
+  static Fd raw_connect(const StreamAddress& to, uint32_t from = 0) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (from != 0) {
+      const sockaddr_in own = ipv4_address({htonl(from)}, 0);
+      EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+    }
     const auto address = parse_ipv4(to.host, to.port);
     EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()),
                         sizeof(sockaddr_in)),
@@ -49,8 +54,13 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     hello.listen_port = 1;
     return hello;
   }
-  // A raw connection that the transport takes for a peer.
+  // A raw connection that the transport takes for a peer that it was told of.
   Fd accepted_peer(uint64_t source, Channel channel = Channel::kControl) {
+    node(0).st().add_peer({source, "127.0.0.1", 1});
+    return accepted_stranger(source, channel);
+  }
+  // The same of one that it was not told of.
+  Fd accepted_stranger(uint64_t source, Channel channel = Channel::kControl) {
     Fd fd = raw_connect(node(0).st().address(true));
     Hello hello = hello_to(0, source);
     hello.channel = channel;

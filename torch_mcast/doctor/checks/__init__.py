@@ -17,6 +17,7 @@ from torch_mcast.doctor.checks import (
     offload,
     rdma,
     routing,
+    security,
     settings,
     tcp,
     versions,
@@ -39,6 +40,7 @@ ALL: tuple[Check, ...] = (
     rdma.run,
     limits.run,
     memory.run,
+    security.run,
     engine.run,
     host.run,
 )

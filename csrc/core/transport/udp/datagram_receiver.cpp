@@ -65,7 +65,9 @@ Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const 
   auto socket = open_socket(SOCK_DGRAM);
   if (!socket.ok()) return socket;
   const int fd = socket->get();
-  Status status = set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+  // First: nothing may come in between bind() and the filter.
+  Status status = allow_ == nullptr ? Status() : allow_->attach(fd);
+  if (status.ok()) status = set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   if (status.ok()) status = set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL");
   if (!status.ok()) return status;
   const sockaddr_in bound = multicast_sockaddr(address);
@@ -161,6 +163,10 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
+  if (options_.monitor) {
+    message.msg_name = &from_;
+    message.msg_namelen = sizeof from_;
+  }
   ssize_t got = -1;
   do {
     got = ::recvmsg(fd, &message, MSG_DONTWAIT);

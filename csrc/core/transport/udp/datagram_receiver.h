@@ -11,6 +11,7 @@
 #include "transport/udp/netif.h"
 #include "transport/udp/options.h"
 #include "transport/udp/socket.h"
+#include "transport/udp/source_filter.h"
 
 namespace mcast {
 
@@ -28,10 +29,14 @@ class DatagramReceiver {
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
+  // `allow` outlives the receiver.
+  void restrict_to(const SourceFilter& allow) { allow_ = &allow; }
+
   // See Datagram. Both may be called from within a sink.
   Status join(const MulticastAddress& address);
   void leave(const MulticastAddress& address);
   size_t receive(DatagramSink& sink, size_t max_bytes);
+  Source source() const noexcept { return {ntohl(from_.sin_addr.s_addr), ntohs(from_.sin_port)}; }
 
   // Smallest SO_RCVBUF granted, the kernel's figure: what payload AND bookkeeping are charged to.
   size_t granted() const noexcept;
@@ -63,6 +68,8 @@ class DatagramReceiver {
   size_t next_ = 0;    // socket whose turn it is
   uint64_t call_ = 0;  // number of the running receive()
   std::unique_ptr<std::byte[]> buffer_;
+  sockaddr_in from_{};  // of the last super-packet, if options_.monitor
+  const SourceFilter* allow_ = nullptr;
 };
 
 }  // namespace mcast

@@ -19,6 +19,8 @@ struct UdpTransportOptions {
   Nanos liveness_limit = 20 * kSecond;  // unanswered TCP data after which the kernel gives up
   bool gso = true;                      // false: one datagram per send, for tests and comparison
   bool gro = true;                      // false: one datagram per receive
+  std::string allow;                    // networks that may talk to this process; empty: any
+  bool monitor = false;                 // ask the kernel where datagrams come from
   uint32_t first_frame = 0;             // number of a stripe's first one; not 0: tests, all alike
 
   static UdpTransportOptions from(const Config& config, size_t lane = 0) {
@@ -30,6 +32,8 @@ struct UdpTransportOptions {
     o.sndbuf = config.sndbuf;
     o.ttl = config.ttl;
     o.liveness_limit = config.liveness_limit;
+    o.allow = config.allow;
+    o.monitor = config.watches_sources();
     return o;
   }
 };
@@ -60,6 +64,8 @@ struct TcpStats {
   uint64_t yielded = 0;        // connections given up for the other side's
   uint64_t hello_refused = 0;  // wrong magic, version, uid or channel; half a hello
   uint64_t hello_timeouts = 0;
+  uint64_t not_allowed = 0;  // connections from outside of `allow`
+  uint64_t crowded_out = 0;  // half-open ones, or peers that nobody had added, displaced
   uint64_t accept_errors = 0;
   uint64_t protocol_violations = 0;  // bad frame lengths, bytes after a goodbye
   uint64_t frames_dropped = 0;       // sent to a peer that is down or after close_peers()

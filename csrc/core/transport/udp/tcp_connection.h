@@ -17,7 +17,6 @@ class TcpConnection {
   enum class State {
     kConnecting,  // ours: connect() is running
     kHelloSent,   // ours: waiting for the HelloAck
-    kHelloWait,   // theirs: waiting for the Hello
     kOpen,
     kDead,  // closed; the object goes at the end of the current poll
   };
@@ -37,7 +36,7 @@ class TcpConnection {
   void want(uint32_t events);     // changes what is waited for
   void close();                   // deregisters, closes, state kDead
 
-  // Reads until `partial` holds `size` bytes, never more. kOk: complete.
+  // Ours: reads until `partial` holds `size` bytes, never more. kOk: complete.
   Io read_exactly(size_t size);
   // Writes a whole handshake message; the buffer of a fresh socket always has the room.
   bool write_message(ConstBytes bytes);
@@ -80,7 +79,6 @@ class TcpConnection {
   bool held = false;      // the first frame in `partial` waits for one of another connection
   bool deadline_set = false;
   Nanos deadline = kNever;    // of the handshake
-  Nanos since = 0;            // when it was accepted
   bool goodbye = false;       // received
   bool read_done = false;     // EOF received after a goodbye
   bool write_broken = false;  // a write failed; the read side tells how it ends

@@ -2,11 +2,12 @@
 //
 // The connector sends a Hello and waits for the answer; the acceptor checks magic, version and uid
 // before the connection is bound to a peer, so unauthenticated bytes cost a bounded amount of
-// memory and time. If both sides connect at once, the side with the lower uid insists: it answers
-// "yield" to the other's Hello, while the other side drops its own attempt when it sees the Hello.
-// This holds only once the own Hello is written. Before that the attempt is unknown to the peer,
-// and whoever comes in is accepted; so a link through which only one direction can connect works
-// too.
+// memory and time (half_open.h). Whoever nobody has added is a guest (tcp_guests.h): bounded too,
+// and forgotten with its last connection. If both sides connect at once, the side with the lower
+// uid insists: it answers "yield" to the other's Hello, while the other side drops its own attempt
+// when it sees the Hello. This holds only once the own Hello is written. Before that the attempt is
+// unknown to the peer, and whoever comes in is accepted; so a link through which only one direction
+// can connect works too.
 //
 // A refused or broken attempt is repeated with growing pauses for kConnectPatience, then the peer
 // is reported. Where descriptors have run out, the soft limit is raised as far as the hard one
@@ -28,8 +29,7 @@ namespace {
 constexpr Nanos kFirstBackoff = 10 * kMilli;
 constexpr Nanos kLastBackoff = 200 * kMilli;
 constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
-constexpr Nanos kEvictAge = kSecond;        // a silent connection gives its place to a waiting one
-constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
+constexpr uint64_t kMoreDescriptors = 256;        // asked for when none is left
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -82,8 +82,7 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   }
   const bool at_once = ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
   if (!at_once && errno != EINPROGRESS) return attempt_failed(id, line, errno);
-  TcpConnection* c =
-      pool_.add(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT, now_);
+  TcpConnection* c = pool_.add(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT);
   if (c == nullptr) return attempt_failed(id, line, ENOMEM);
   timers_.touch();
   c->peer = id;
@@ -147,58 +146,98 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
   timers_.touch();
 }
 
-void TcpStream::refuse(TcpConnection& c) {
-  ++stats_.hello_refused;
-  pool_.retire(c);
+void TcpStream::refused(Cause cause, Source source) {
+  switch (cause) {
+    case Cause::not_allowed:
+      ++stats_.not_allowed;
+      break;
+    case Cause::hello_timeouts:
+      ++stats_.hello_timeouts;
+      break;
+    case Cause::crowded_out:
+      ++stats_.crowded_out;
+      break;
+    default:
+      ++stats_.hello_refused;
+      break;
+  }
+  refusals_.push_back({cause, source});
 }
 
-void TcpStream::on_hello(TcpConnection& c) {
-  const auto io = c.read_exactly(kHelloSize);
-  if (io == TcpConnection::Io::kAgain) return;
-  if (io != TcpConnection::Io::kOk) {
-    // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
-    return c.partial.empty() ? pool_.retire(c) : refuse(c);
+void TcpStream::on_hello(HalfOpen::Place& place) {
+  const auto io = half_open_.read(place);
+  if (io == HalfOpen::Io::kAgain) return;
+  // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
+  if (io == HalfOpen::Io::kSilent) return half_open_.reset(place);
+  if (io == HalfOpen::Io::kComplete) {
+    const auto hello = decode_hello(place.hello);
+    if (hello && hello->target == uid_ && hello->source != uid_ && hello->source != 0 &&
+        hello->stripes <= stripe_.size()) {
+      return accept_hello(place, *hello);
+    }
   }
-  const auto hello =
-      decode_hello(std::span<const std::byte, kHelloSize>(c.partial.data(), kHelloSize));
-  if (!hello || hello->target != uid_ || hello->source == uid_ || hello->source == 0 ||
-      hello->stripes > stripe_.size()) {
-    return refuse(c);
-  }
-  const auto known = by_uid_.find(hello->source);
-  if (known == by_uid_.end() && !strangers_) return refuse(c);
-  const bool located = known != by_uid_.end() && !peers_[known->second].address.host.empty();
-  const PeerId id =
-      located ? known->second
-              : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
-  if (peers_[id].down) return refuse(c);
+  refused(Cause::hello_refused, place.from);
+  half_open_.reset(place);
+}
 
-  c.peer = id;
-  c.channel = hello->channel;
-  c.stripe = hello->stripe;
-  c.numbered = hello->channel != Channel::kControl && hello->stripes > 1;
-  Link& link = link_of(c);
+// Whoever it is that nobody has added. If there are too many, one of them has to go.
+PeerId TcpStream::guest(const Hello& hello, Source from) {
+  if (guests_.full()) {
+    const PeerId other = guests_.to_displace();
+    refused(Cause::crowded_out, from);
+    fail_peer(other, Status(Code::kPeerLost, "others wanted its place"));
+  }
+  const PeerId id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+  peers_[id].stranger = true;
+  guests_.enter(id, from.address);
+  return id;
+}
+
+void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
+  const auto known = by_uid_.find(hello.source);
+  PeerId id = known == by_uid_.end() ? kNoPeer : known->second;
+  if (id == kNoPeer ? !guests_.welcome() : peers_[id].down) {
+    refused(Cause::hello_refused, place.from);
+    return half_open_.reset(place);
+  }
+  if (id == kNoPeer) {
+    id = guest(hello, place.from);
+  } else if (peers_[id].address.host.empty()) {  // one that was expected
+    add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+  }
+  const bool numbered = hello.channel != Channel::kControl && hello.stripes > 1;
+  Link& link = peers_[id].links[line_of(hello.channel, hello.stripe)];
   const bool ours_wins = link.phase == Phase::kAttempt &&
                          link.connection->state == TcpConnection::State::kHelloSent &&
-                         uid_ < hello->source;
-  HelloAck ack;
-  ack.channel = hello->channel;
-  ack.uid = uid_;
-  if (ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded) {
-    ack.verdict = Verdict::kYield;
-    (void)c.write_message(encode(ack));
-    return pool_.retire(c);
+                         uid_ < hello.source;
+  const bool yield = ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded;
+  Fd fd = half_open_.release(place);
+  const auto ack =
+      encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello.channel, uid_});
+  // The buffer of a fresh socket always has the room.
+  const bool said = ::send(fd.get(), ack.data(), ack.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+                    static_cast<ssize_t>(ack.size());
+  TcpConnection* const c = said && !yield
+                               ? pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN)
+                               : nullptr;
+  if (c == nullptr) {
+    // A stranger without a connection would stay for ever.
+    if (peers_[id].stranger && !yield) fail_peer(id, Status(Code::kPeerLost, "it went away"));
+    return;
   }
-  if (!c.write_message(encode(ack))) return pool_.retire(c);
+  c->peer = id;
+  c->channel = hello.channel;
+  c->stripe = hello.stripe;
+  c->numbered = numbered;
   if (link.connection != nullptr) {
     ++stats_.yielded;
     pool_.retire(*link.connection);
   }
-  adopt(c);
+  adopt(*c);
 }
 
 void TcpStream::adopt(TcpConnection& c) {
-  pool_.opened(c);
+  c.state = TcpConnection::State::kOpen;
   c.partial.clear();
   Link& link = link_of(c);
   link.phase = Phase::kOpen;
@@ -214,8 +253,11 @@ void TcpStream::adopt(TcpConnection& c) {
 }
 
 void TcpStream::accept_all(const TcpListeners::Listener& listener) {
-  while (pool_.unauthenticated() < kMaxUnauthenticated) {
-    Fd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  for (size_t n = 0; n < kAcceptsPerPoll; ++n) {
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    Fd fd(::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                    SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE && make_descriptor_room(kMoreDescriptors)) continue;
@@ -224,30 +266,39 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
       warn_of_limits(limit_warnings_, now_, errno);
       return listeners_.pause(now_ + kDescriptorPause);
     }
+    const Source from{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
+    if (allow_ != nullptr && !allow_->passes(from.address)) {
+      refused(Cause::not_allowed, from);
+      reset_connection(std::move(fd));
+      continue;
+    }
     TcpConnection::configure(fd.get(), options_.liveness_limit, stripe_.size());
-    TcpConnection* c = pool_.add(std::move(fd), TcpConnection::State::kHelloWait, EPOLLIN, now_);
-    if (c == nullptr) continue;
+    Source displaced;
+    HalfOpen::Place* const place = half_open_.admit(std::move(fd), from, now_, displaced);
+    if (displaced.address != 0) refused(Cause::crowded_out, displaced);
+    if (place == nullptr) continue;
     timers_.touch();
-    on_hello(*c);  // it is usually there already
+    on_hello(*place);  // it is usually there already
   }
-  listeners_.pause(now_ + kMilli);
 }
 
 void TcpStream::run_timers(Nanos now) {
   const bool away = timers_.away(now, options_.liveness_limit);
   timers_.restart();
-  const bool full = pool_.unauthenticated() >= kMaxUnauthenticated;
+  half_open_.expire(now, away, [this](HalfOpen::Place& place) {
+    refused(Cause::hello_timeouts, place.from);
+    half_open_.reset(place);
+  });
+  timers_.add(half_open_.next());
   std::vector<TcpConnection*> expired;
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
     if (away) c->deadline_set = false;
-    const bool theirs = c->state == TcpConnection::State::kHelloWait;
     if (!c->deadline_set) {
-      c->deadline = now + (theirs ? kHelloPatience : options_.liveness_limit);
+      c->deadline = now + options_.liveness_limit;
       c->deadline_set = true;
     }
-    const bool evicted = theirs && full && listeners_.paused() && now - c->since >= kEvictAge;
-    if (now >= c->deadline || evicted) {
+    if (now >= c->deadline) {
       expired.push_back(c.get());
     } else {
       timers_.add(c->deadline);
@@ -255,14 +306,9 @@ void TcpStream::run_timers(Nanos now) {
   }
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
-    if (c->state == TcpConnection::State::kHelloWait) {
-      ++stats_.hello_timeouts;
-      pool_.retire(*c);
-    } else {
-      fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
-                                                     " did not answer a connection attempt (its "
-                                                     "log tells if it is out of descriptors)"));
-    }
+    fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
+                                                   " did not answer a connection attempt (its "
+                                                   "log tells if it is out of descriptors)"));
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
     for (size_t line = 0; line < peers_[id].links.size() && !peers_[id].down; ++line) {
@@ -271,7 +317,7 @@ void TcpStream::run_timers(Nanos now) {
       run_link_timer(id, line, now);
     }
   }
-  listeners_.look(now, pool_.unauthenticated() < kMaxUnauthenticated, kDescriptorPause);
+  listeners_.look(now);
 }
 
 void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {

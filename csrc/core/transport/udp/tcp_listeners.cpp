@@ -74,12 +74,8 @@ void TcpListeners::pause(Nanos resume_at) {
   watch_all(0);
 }
 
-void TcpListeners::look(Nanos now, bool room, Nanos pause) {
+void TcpListeners::look(Nanos now) {
   if (!paused_ || now < resume_at_) return;
-  if (!room) {
-    resume_at_ = now + pause;
-    return;
-  }
   paused_ = false;
   watch_all(EPOLLIN);
 }

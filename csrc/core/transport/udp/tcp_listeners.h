@@ -1,5 +1,5 @@
 // Where a TcpStream listens, and for whom: a socket per interface, which rest while there is no
-// room for another connection.
+// descriptor for another connection.
 #pragma once
 
 #include <span>
@@ -34,8 +34,8 @@ class TcpListeners {
   void pause(Nanos resume_at);
   bool paused() const noexcept { return paused_; }
   Nanos resume_at() const noexcept { return resume_at_; }
-  // Ends a pause whose time has come if there is `room`, else prolongs it.
-  void look(Nanos now, bool room, Nanos pause);
+  // Ends a pause whose time has come.
+  void look(Nanos now);
 
  private:
   Status listen_on(const Interface& interface, Listener& listener);

@@ -14,19 +14,16 @@ class TcpPool {
   explicit TcpPool(Epoll& epoll) : epoll_(epoll) {}  // outlives this
 
   // Watched for `events`; null: it cannot be.
-  TcpConnection* add(Fd fd, TcpConnection::State state, uint32_t events, Nanos now) {
+  TcpConnection* add(Fd fd, TcpConnection::State state, uint32_t events) {
     auto c = std::make_unique<TcpConnection>(epoll_, std::move(fd), state);
     if (!c->watch(events).ok()) return nullptr;
     c->index = live_.size();
-    c->since = now;
-    if (state == TcpConnection::State::kHelloWait) ++unauthenticated_;
     live_.push_back(std::move(c));
     return live_.back().get();
   }
   // Closed now, freed by bury(); again: nothing.
   void retire(TcpConnection& c) {
     if (c.state == TcpConnection::State::kDead) return;
-    leave_unauthenticated(c);
     c.close();
     const size_t index = c.index;
     graveyard_.push_back(std::move(live_[index]));
@@ -36,27 +33,15 @@ class TcpPool {
     }
     live_.pop_back();
   }
-  // Its Hello is valid.
-  void opened(TcpConnection& c) {
-    leave_unauthenticated(c);
-    c.state = TcpConnection::State::kOpen;
-  }
   // Frees the retired ones: no event can name them any more.
   void bury() { graveyard_.clear(); }
 
   const std::vector<std::unique_ptr<TcpConnection>>& live() const noexcept { return live_; }
-  // Accepted ones without a valid Hello.
-  size_t unauthenticated() const noexcept { return unauthenticated_; }
 
  private:
-  void leave_unauthenticated(const TcpConnection& c) {
-    if (c.state == TcpConnection::State::kHelloWait) --unauthenticated_;
-  }
-
   Epoll& epoll_;
   std::vector<std::unique_ptr<TcpConnection>> live_;
   std::vector<std::unique_ptr<TcpConnection>> graveyard_;
-  size_t unauthenticated_ = 0;
 };
 
 }  // namespace mcast

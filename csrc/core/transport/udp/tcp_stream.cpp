@@ -40,24 +40,40 @@ std::string TcpStream::peer_text(PeerId id, size_t stripe) const {
 
 StreamAddress TcpStream::address(bool loopback) const { return listeners_.address(uid_, loopback); }
 
-PeerId TcpStream::add_peer(const StreamAddress& address) {
-  const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
-  if (added) {
-    Peer& peer = peers_.emplace_back();
-    peer.links.resize(kChannels * stripe_.size());
-    peer.next_out.fill(options_.first_frame);
-    peer.next_in.fill(options_.first_frame);
+PeerId TcpStream::new_peer(const StreamAddress& address) {
+  PeerId id = guests_.take_id();
+  if (id == kNoPeer) {
+    id = static_cast<PeerId>(peers_.size());
+    peers_.emplace_back();
   }
+  Peer& peer = peers_[id] = Peer();
+  peer.address = address;
+  peer.links.resize(kChannels * stripe_.size());
+  peer.next_out.fill(options_.first_frame);
+  peer.next_in.fill(options_.first_frame);
+  by_uid_[address.uid] = id;
+  return id;
+}
+
+PeerId TcpStream::add_peer(const StreamAddress& address) {
+  const auto known = by_uid_.find(address.uid);
+  const PeerId id = known != by_uid_.end() ? known->second : new_peer(address);
+  Peer& peer = peers_[id];
+  if (peer.stranger) guests_.leave(id);
+  peer.stranger = false;
   // The newest address counts: the first may only be what the peer's Hello said.
-  peers_[it->second].address = address;
-  peers_[it->second].stripes = std::min(stripe_count(address), stripe_.size());
-  return it->second;
+  peer.address = address;
+  peer.stripes = std::min(stripe_count(address), stripe_.size());
+  if (const auto endpoints = stripe_endpoints(address); endpoints.ok()) {
+    for (const sockaddr_in& at : *endpoints) half_open_.add_member(ntohl(at.sin_addr.s_addr));
+  }
+  return id;
 }
 
 std::vector<PeerId> TcpStream::expect(std::span<const uint64_t> uids) {
   std::vector<PeerId> ids;
   for (const uint64_t uid : uids) ids.push_back(add_peer({.uid = uid, .host = "", .port = 0}));
-  strangers_ = false;
+  guests_.turn_away();
   return ids;
 }
 
@@ -161,6 +177,8 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
     void* const tag = ready[i].data.ptr;
     if (const TcpListeners::Listener* const listener = listeners_.find(tag)) {
       accept_all(*listener);
+    } else if (half_open_.owns(tag)) {
+      if (HalfOpen::Place* const place = half_open_.find(tag)) on_hello(*place);
     } else {
       service(*static_cast<TcpConnection*>(tag), ready[i].events, sink, events);
     }
@@ -169,10 +187,17 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
   // A sink may send, and so add to the list.
   for (size_t i = 0; i < reports_.size(); ++i) {
     const Report report = reports_[i];
-    sink.on_peer_down(report.peer, report.why, report.graceful);
+    if (report.stranger) {
+      sink.on_stranger_gone(report.peer);
+      guests_.give_back(report.peer);
+    } else {
+      sink.on_peer_down(report.peer, report.why, report.graceful);
+    }
     ++events;
   }
   reports_.clear();
+  for (const Refusal& refusal : refusals_) sink.on_refused(refusal.cause, refusal.source);
+  refusals_.clear();
   pool_.bury();
   return events;
 }
@@ -192,9 +217,6 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
     }
     case State::kHelloSent:
       on_hello_ack(c);
-      return;
-    case State::kHelloWait:
-      on_hello(c);
       return;
     case State::kOpen:
       break;
@@ -347,7 +369,10 @@ void TcpStream::fail_peer(PeerId id, Status why, bool graceful) {
     link.phase = Phase::kEnded;
     link.queue.clear();
   }
-  reports_.push_back({id, std::move(why), graceful});
+  reports_.push_back({id, std::move(why), graceful, peer.stranger});
+  if (!peer.stranger) return;
+  by_uid_.erase(peer.address.uid);
+  guests_.leave(id);
 }
 
 bool TcpStream::close_peers(Nanos now) {

@@ -16,9 +16,12 @@
 #include "base/log.h"
 #include "transport/timer_watch.h"
 #include "transport/transport.h"
+#include "transport/udp/half_open.h"
 #include "transport/udp/netif.h"
 #include "transport/udp/options.h"
+#include "transport/udp/source_filter.h"
 #include "transport/udp/tcp_connection.h"
+#include "transport/udp/tcp_guests.h"
 #include "transport/udp/tcp_listeners.h"
 #include "transport/udp/tcp_pool.h"
 
@@ -27,19 +30,23 @@ namespace mcast {
 // Time a connector keeps trying. A peer listens before it publishes its address, so only a dead one
 // refuses for long.
 inline constexpr Nanos kConnectPatience = 2 * kSecond;
-inline constexpr Nanos kHelloPatience = 10 * kSecond;
 // One read, and in front of it the partial frame of the read before.
 inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix + kFrameNumber;
-// Accepted connections without a valid Hello, at most; further ones wait in the backlog.
-inline constexpr size_t kMaxUnauthenticated = 64;
+// Connections accepted in one poll of a listener, so that a flood of them does not hold up the
+// lane.
+inline constexpr size_t kAcceptsPerPoll = 64;
 
 class TcpStream final : public Stream {
  public:
   // `stats` outlives the endpoint.
-  explicit TcpStream(TcpStats& stats) : stats_(stats), listeners_(epoll_), pool_(epoll_) {}
+  explicit TcpStream(TcpStats& stats)
+      : stats_(stats), listeners_(epoll_), half_open_(epoll_), pool_(epoll_) {}
   // `stripe`: one interface or several.
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
+
+  // Before the first poll; `allow` outlives the endpoint.
+  void restrict_to(const SourceFilter& allow) { allow_ = &allow; }
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
@@ -77,6 +84,7 @@ class TcpStream final : public Stream {
   struct Peer {
     StreamAddress address;
     bool down = false;
+    bool stranger = false;    // nobody has added it
     size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
     std::vector<Link> links;  // by line
     std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
@@ -85,6 +93,11 @@ class TcpStream final : public Stream {
     PeerId peer;
     Status why;
     bool graceful;
+    bool stranger;
+  };
+  struct Refusal {
+    Cause cause;
+    Source source;
   };
 
   // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
@@ -103,10 +116,14 @@ class TcpStream final : public Stream {
     attempt_failed(c.peer, line_of(c.channel, c.stripe), error);
   }
   void say_hello(TcpConnection& c);
-  void on_hello(TcpConnection& c);
+  void on_hello(HalfOpen::Place& place);
+  void accept_hello(HalfOpen::Place& place, const Hello& hello);
   void on_hello_ack(TcpConnection& c);
-  void refuse(TcpConnection& c);
   void adopt(TcpConnection& c);
+  PeerId new_peer(const StreamAddress& address);
+  PeerId guest(const Hello& hello, Source from);
+  // Counts it, and has it reported.
+  void refused(Cause cause, Source source);
 
   void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
@@ -130,19 +147,22 @@ class TcpStream final : public Stream {
   uint64_t uid_ = 0;
   Epoll epoll_;
   TcpListeners listeners_;
+  HalfOpen half_open_;
+  const SourceFilter* allow_ = nullptr;
 
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
   TcpPool pool_;
   size_t turn_ = 0;  // of the stripe, among equals
+  TcpGuests guests_;
   std::vector<Report> reports_;
+  std::vector<Refusal> refusals_;
   std::unique_ptr<std::byte[]> scratch_;
 
   RateLimit limit_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll
   TimerWatch timers_;
   bool closing_ = false;
-  bool strangers_ = true;  // peers that nobody has added may connect
 };
 
 }  // namespace mcast

@@ -31,6 +31,9 @@ class UdpDatagram final : public Datagram {
     return receiver_.receive(sink, max_bytes);
   }
 
+  Source source() const override { return receiver_.source(); }
+  void restrict_to(const SourceFilter& allow) { receiver_.restrict_to(allow); }
+
   const DatagramSender& sender() const noexcept { return sender_; }
   const DatagramReceiver& receiver() const noexcept { return receiver_; }
   // Clears pending errors of all sockets, which would keep them ready.

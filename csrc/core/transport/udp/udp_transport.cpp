@@ -42,10 +42,25 @@ Status UdpTransport::open_on(const UdpTransportOptions& options, std::vector<Int
   wake_fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_.valid()) return Status::system(errno, "eventfd");
   Status status = poller_.add(wake_fd_.get(), EPOLLIN, &wake_fd_);
+  if (status.ok()) status = restrict_sources();
   if (status.ok()) status = datagram_.open(options, interfaces_, loopback);
   if (status.ok()) status = stream_.open(options, interfaces_, loopback);
   if (status.ok()) status = poller_.add(stream_.poll_fd(), EPOLLIN, &stream_);
   return status.with_context("interface " + names());
+}
+
+// Ranks of this host may use any of its interfaces.
+Status UdpTransport::restrict_sources() {
+  if (options_.allow.empty()) return {};
+  auto all = list_interfaces();
+  if (!all.ok()) return all.status();
+  std::erase_if(*all, [](const Interface& i) { return i.address.s_addr == 0; });
+  auto made = SourceFilter::make(options_.allow, *all);
+  if (!made.ok()) return made.status();
+  allow_ = std::move(made).value();
+  datagram_.restrict_to(allow_);
+  stream_.restrict_to(allow_);
+  return {};
 }
 
 std::string UdpTransport::names() const {

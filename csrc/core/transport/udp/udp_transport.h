@@ -43,11 +43,13 @@ class UdpTransport final : public Transport {
 
  private:
   std::string names() const;
+  Status restrict_sources();
 
   UdpTransportOptions options_;
   UdpStats datagram_stats_;
   TcpStats stream_stats_;
   std::vector<Interface> interfaces_;
+  SourceFilter allow_;
   Epoll poller_;
   Fd wake_fd_;
   UdpDatagram datagram_;

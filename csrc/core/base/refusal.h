@@ -1,0 +1,53 @@
+// What came from the network and was refused: why, and from where.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/ipv4_network.h"
+
+namespace mcast {
+
+// name, help, what its source does (for a warning).
+#define MCAST_CAUSES(X)                                                                        \
+  X(foreign, "datagrams or frames of no group here: another job at the same address, or late", \
+    "sends what belongs to no group here: another job at the same address")                    \
+  X(malformed, "datagrams or frames that do not parse", "sends what does not parse")           \
+  X(damaged, "datagrams or frames whose checksum is wrong", "sends what is damaged (CRC-32C)") \
+  X(not_allowed, "connections from outside of the setting allow",                              \
+    "connects, and is in none of the networks in MCAST_ALLOW")                                 \
+  X(hello_refused, "connections that began with garbage, or were for somebody else",           \
+    "connects without a valid Hello")                                                          \
+  X(hello_timeouts, "connections that said nothing in time", "connects and says nothing")      \
+  X(crowded_out, "connections that others displaced, or that found no place",                  \
+    "holds more connections that nobody knows than there is room for")                         \
+  X(storm, "seconds in which more than 10,000 messages were refused",                          \
+    "sends a storm of what is refused")
+
+enum class Cause : uint8_t {
+#define MCAST_CAUSE_ENUM(name, help, does) name,
+  MCAST_CAUSES(MCAST_CAUSE_ENUM)
+#undef MCAST_CAUSE_ENUM
+      kCount
+};
+inline constexpr size_t kCauses = static_cast<size_t>(Cause::kCount);
+
+const char* cause_name(Cause cause) noexcept;
+const char* cause_help(Cause cause) noexcept;
+const char* cause_does(Cause cause) noexcept;
+
+// IPv4, in host byte order; address 0: not known.
+struct Source {
+  uint32_t address = 0;
+  uint16_t port = 0;
+
+  std::string host_text() const {
+    return address == 0 ? "a source that is not known" : ipv4_text(address);
+  }
+  std::string text() const {
+    return host_text() + (address == 0 || port == 0 ? "" : ":" + std::to_string(port));
+  }
+};
+
+}  // namespace mcast

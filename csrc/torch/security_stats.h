@@ -1,0 +1,17 @@
+// What was refused, as Python sees it: part of stats(), and the help of the causes.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "engine/group.h"
+
+namespace mcast::pg {
+
+// stats()["security"].
+pybind11::dict security_dict(const SecurityStats& stats);
+// {cause: what it counts}.
+pybind11::dict causes_dict();
+// For metrics: of every group of this process name, rank, size, path, failure, counters, security.
+pybind11::list groups_list();
+
+}  // namespace mcast::pg

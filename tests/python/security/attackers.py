@@ -1,0 +1,228 @@
+"""What ranks do while they are attacked, and what the attacker's host does to them: functions with a lab
+Context first. The attacker has no part in the job; it hears what is multicast in the segment."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from contents import compare
+
+import torch_mcast
+
+PRELOAD = ("torch", "torch_mcast", "attackers")
+RANKS = 3
+ATTACKER = RANKS
+SIZE = 1 << 20
+ROUNDS = 12
+HEADER = 32
+MAGIC = b"CM"
+PROBE, DATA = 0x14, 0x11  # version and type
+
+
+def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
+    words = torch.arange(size // 8, dtype=torch.int64)
+    words = (words + (rank << 40) + (salt << 48)) * 0x5851F42D4C957F2D
+    return words.view(torch.uint8)
+
+
+def all_gather(salt: int) -> None:
+    output = torch.zeros(SIZE * RANKS, dtype=torch.uint8)
+    dist.all_gather_into_tensor(output, pattern(SIZE, dist.get_rank(), salt))
+    for r in range(RANKS):
+        got = output[r * SIZE : (r + 1) * SIZE]
+        compare(got, pattern(SIZE, r, salt), f"round {salt}, from {r}")
+
+
+def _hex_address(text: str) -> tuple[str, int]:
+    address, port = text.split(":")
+    return socket.inet_ntoa(struct.pack("<I", int(address, 16))), int(port, 16)
+
+
+def sockets(table: str, listening: bool) -> list[tuple[str, int]]:
+    """Local addresses in /proc/net/udp or /proc/net/tcp of this host."""
+    rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    found = {_hex_address(row[1]) for row in rows if not listening or row[3] == "0A"}
+    return sorted(found)
+
+
+def targets() -> dict:
+    """What an attacker finds out by listening (IGMP) and by a port scan."""
+    return {
+        "groups": [a for a in sockets("udp", False) if a[0].startswith("239.")],
+        "streams": [a for a in sockets("tcp", True) if a[0].startswith("10.")],
+    }
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def victim(ctx, options: dict) -> dict:
+    """A rank: some rounds before the attack, then those during it."""
+    ctx.world_size = RANKS
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
+    for salt in range(3):
+        all_gather(salt)
+    before = resident()
+    ctx.notify("made", targets())
+    ctx.wait("attacked")
+    for salt in range(ROUNDS):
+        all_gather(salt + 3)
+    ctx.notify("rounds are over")
+    ctx.wait("attack is over")
+    all_gather(0)
+    return {"stats": torch_mcast.stats(), "grown": resident() - before}
+
+
+def _sender() -> socket.socket:
+    out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return out
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for i in range(256):
+        for _ in range(8):
+            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
+        table.append(i)
+    return table
+
+
+def crc32c(data: bytes, table: list[int] = _crc32c_table()) -> int:  # noqa: B008 - made once
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def forged(tag: int, member: int, size: int, kind: int = DATA, sequence: int = 5) -> bytes:
+    """A datagram that anybody can make: its checksum is right."""
+    rest = MAGIC + bytes([kind, 0]) + struct.pack("<QIIIHH", tag, sequence, 7, 0, member, 0)
+    rest += bytes(size)
+    return struct.pack("<I", crc32c(rest)) + rest
+
+
+def _send(out: socket.socket, payloads: list[bytes], group: tuple[str, int], count: int) -> int:
+    sent = 0
+    for i in range(count):
+        try:
+            sent += out.sendto(payloads[i % len(payloads)], group) > 0
+        except OSError:  # the own queue is full: a flood does not wait
+            continue
+    return sent
+
+
+def blind_flood(ctx, found: list[dict]) -> int:
+    """As fast as it can: what does not parse, and what looks like another job's."""
+    noise = [zlib.compress(struct.pack("<Q", i))[:7] * 150 for i in range(16)]
+    ours = [forged(0x1111 * (i + 1), 1, 1000) for i in range(16)]
+    out = _sender()
+    return sum(_send(out, noise + ours, group, 6000) for group in found[0]["groups"])
+
+
+def foreign_job(ctx, found: list[dict]) -> int:
+    """Another job at the same address: good datagrams with a tag of its own."""
+    out = _sender()
+    payloads = [forged(0xFEED, m, 1400, kind) for m in range(3) for kind in (DATA, PROBE)]
+    return sum(_send(out, payloads, group, 3000) for group in found[0]["groups"])
+
+
+def _sum16(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def _ip_packet(source: str, group: tuple[str, int], payload: bytes) -> bytes:
+    udp = struct.pack("!HHHH", 4711, group[1], 8 + len(payload), 0) + payload
+    head = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 1, socket.IPPROTO_UDP, 0,
+        socket.inet_aton(source), socket.inet_aton(group[0]),
+    )  # fmt: skip
+    return head[:10] + struct.pack("!H", _sum16(head)) + head[12:] + udp
+
+
+def spoofed_member(ctx, found: list[dict]) -> int:
+    """Datagrams that come from a member's address, as far as IP says, with headers that were
+    captured in the segment: the true tag, sequence and chunk, and other bytes behind them."""
+    sent = 0
+    victim_address = found[1]["streams"][0][0]
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    for group in found[0]["groups"]:
+        ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ear.bind(group)
+        request = socket.inet_aton(group[0]) + socket.inet_aton(ctx.address)
+        ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+        ear.settimeout(2.0)
+        captured = []
+        end = time.monotonic() + 2.0
+        while len(captured) < 400 and time.monotonic() < end:
+            try:
+                datagram = ear.recv(65536)
+            except TimeoutError:
+                break
+            if datagram[4:6] == MAGIC:
+                captured.append(datagram)
+        for datagram in captured:
+            worse = datagram[:HEADER] + bytes(b ^ 0x5A for b in datagram[HEADER:])
+            sent += raw.sendto(_ip_packet(victim_address, group, worse), (group[0], 0)) > 0
+        # And the tag, for what comes later: a chunk far ahead of the true one.
+        for datagram in captured[:1]:
+            for chunk in range(300):
+                head = datagram[4:24] + struct.pack("<I", chunk) + datagram[28:HEADER]
+                later = datagram[:4] + head + bytes(1000)
+                sent += raw.sendto(_ip_packet(victim_address, group, later), (group[0], 0)) > 0
+    return sent
+
+
+def hello_siege(ctx, found: list[dict]) -> int:
+    """Connections that say nothing, half a Hello, garbage, or a Hello for somebody else."""
+    held, made = [], 0
+    words = [b"", b"MCST", b"GET / HTTP/1.1\r\n\r\n" * 4, b"MCST\x01\x00\x00\x00" + bytes(24)]
+    for target in [at for row in found for at in row["streams"]]:
+        for i in range(150):
+            one = socket.socket()
+            one.settimeout(1.0)
+            try:
+                one.connect(tuple(target))
+                one.sendall(words[i % len(words)])
+                made += 1
+            except OSError:
+                continue
+            held.append(one)
+    return made
+
+
+ATTACKS = {
+    "blind_flood": blind_flood,
+    "foreign_job": foreign_job,
+    "spoofed_member": spoofed_member,
+    "hello_siege": hello_siege,
+}
+
+
+def attacker(ctx, name: str) -> int:
+    found = ctx.wait("targets")
+    ctx.notify("ready")
+    # The rounds begin at the same time; a capture needs their traffic.
+    sent = ATTACKS[name](ctx, found)
+    ctx.notify("spent", sent)
+    ctx.wait("attack is over")
+    return sent
+
+
+def play(ctx, name: str, options: dict):
+    return attacker(ctx, name) if ctx.rank == ATTACKER else victim(ctx, options)

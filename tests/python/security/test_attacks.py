@@ -1,0 +1,97 @@
+"""A host that is no rank attacks a job in the same segment while all-gathers run. Held: the results, every
+byte; what is counted, under which cause and source; the memory of the ranks. Never times."""
+
+import attackers
+import pytest
+from attackers import ATTACKER, RANKS
+
+# What an attack may make a rank grow by, its socket buffers (which the kernel holds) apart.
+GROWTH = 24 << 20
+
+
+def run(segment, name, **options):
+    """(rows of the ranks, what the attacker sent)."""
+    ranks = list(range(RANKS))
+    call = segment.start(attackers.play, name, options)
+    found = call.wait("made", ranks)
+    call.signal("targets", found, [ATTACKER])
+    call.wait("ready", [ATTACKER])
+    call.signal("attacked", None, ranks)
+    (sent,) = call.wait("spent", [ATTACKER], timeout_s=120)
+    call.wait("rounds are over", ranks, timeout_s=120)
+    call.signal("attack is over")
+    rows = call.results(timeout_s=120)
+    assert sent > 0
+    return rows[:RANKS], sent
+
+
+def refused(rows, cause):
+    return [row["stats"]["security"]["causes"][cause] for row in rows]
+
+
+def unharmed(rows):
+    for row in rows:
+        stats = row["stats"]
+        assert not stats["failure"] and stats["counters"]["ops_failed"] == 0
+        assert stats["counters"]["mismatched"] == 0
+        assert row["grown"] < GROWTH, f"grew by {row['grown'] >> 20} MiB"
+
+
+def attacker_address(segment):
+    return segment.lab.workers[ATTACKER].address
+
+
+@pytest.mark.parametrize("monitor", ["on", "off"])
+def test_a_blind_flood_is_refused_by_cause_and_source(segment, monitor):
+    rows, _ = run(segment, "blind_flood", monitor=monitor)
+    unharmed(rows)
+    assert min(refused(rows, "foreign")) > 0 and min(refused(rows, "malformed")) > 0
+    for row in rows:
+        security = row["stats"]["security"]
+        assert security["mode"] == "off" and security["sources_watched"] == (monitor == "on")
+        if monitor == "off":
+            assert security["sources"] == []
+            continue
+        worst = security["sources"][0]
+        assert worst["address"] == attacker_address(segment)
+        assert worst["causes"]["foreign"] > 0 and worst["causes"]["malformed"] > 0
+
+
+def test_another_job_at_the_same_address_is_foreign(segment):
+    rows, _ = run(segment, "foreign_job", monitor="on")
+    unharmed(rows)
+    for row in rows:
+        causes = row["stats"]["security"]["causes"]
+        assert causes["foreign"] > 0
+        assert causes["damaged"] == causes["malformed"] == 0
+
+
+def test_captured_headers_with_other_bytes_change_nothing(segment):
+    rows, _ = run(segment, "spoofed_member", monitor="on")
+    unharmed(rows)
+    told = [s for row in rows for s in row["stats"]["security"]["sources"]]
+    assert sum(refused(rows, "damaged")) > 0
+    assert attacker_address(segment) not in {s["address"] for s in told}, "as spoofed"
+
+
+def test_a_siege_of_connections_leaves_the_job_alone(segment):
+    rows, _ = run(segment, "hello_siege", monitor="on")
+    unharmed(rows)
+    for row in rows:
+        causes = row["stats"]["security"]["causes"]
+        assert causes["hello_refused"] > 0
+        assert causes["crowded_out"] > 0
+        assert attacker_address(segment) in {
+            s["address"] for s in row["stats"]["security"]["sources"]
+        }
+
+
+def test_allow_keeps_the_kernel_in_front(segment):
+    ranks = ",".join(segment.lab.workers[r].address for r in range(RANKS))
+    rows, _ = run(segment, "blind_flood", allow=ranks)
+    unharmed(rows)
+    assert refused(rows, "foreign") == refused(rows, "malformed") == [0] * RANKS
+    rows, _ = run(segment, "hello_siege", allow=ranks)
+    unharmed(rows)
+    assert min(refused(rows, "not_allowed")) > 0
+    assert refused(rows, "hello_refused") == [0] * RANKS

@@ -1,0 +1,133 @@
+"""`torch-mcast secret new`, what doctor says about a secret, and what `doctor watch` reads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+
+import pytest
+
+from torch_mcast import cli, secret
+from torch_mcast.doctor import watch
+from torch_mcast.doctor.checks import security
+from torch_mcast.doctor.findings import Verdict
+
+
+def test_a_secret_is_32_bytes_and_every_one_another(capsys):
+    assert cli.main(["secret", "new"]) == 0
+    assert cli.main(["secret", "new"]) == 0
+    first, second = capsys.readouterr().out.split()
+    assert first != second and len(bytes.fromhex(first)) == len(bytes.fromhex(second)) == 32
+
+
+def test_a_file_is_its_owners_alone_and_never_overwritten(tmp_path, capsys):
+    path = tmp_path / "secret"
+    old = os.umask(0)
+    try:
+        assert secret.main(["new", str(path)]) == 0
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert len(bytes.fromhex(text)) == 32
+    assert capsys.readouterr().out == ""
+    assert secret.main(["new", str(path)]) == 1
+    assert "File exists" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def verdict(findings, check):
+    (row,) = [f for f in findings if f.check == check]
+    return row.verdict
+
+
+def test_doctor_judges_a_file_as_the_library_does(tmp_path):
+    path = tmp_path / "secret"
+    secret.write(str(path))
+    for mode, expected in [
+        (0o600, Verdict.OK), (0o400, Verdict.OK), (0o640, Verdict.WARN), (0o604, Verdict.WARN),
+        (0o620, Verdict.FAIL), (0o602, Verdict.FAIL),
+    ]:  # fmt: skip
+        path.chmod(mode)
+        assert verdict(security.judge_secret("auth", str(path), False, False), "secret") is expected
+    nobody = security.judge_file("x", stat.S_IFREG | 0o600, 4711, 1)
+    assert nobody.verdict is Verdict.FAIL and "belongs to user 4711" in nobody.finding
+    missing = security.judge_secret("auth", str(tmp_path / "none"), False, False)
+    assert verdict(missing, "secret") is Verdict.FAIL
+    assert verdict(security.judge_secret("auth", "", False, False), "secret") is Verdict.FAIL
+    assert verdict(security.judge_secret("auth", "", True, False), "secret") is Verdict.WARN
+    assert verdict(security.judge_secret("auth", "", False, True), "secret") is Verdict.WARN
+    assert verdict(security.judge_secret("off", "", True, False), "security") is Verdict.WARN
+    assert verdict(security.judge_secret("off", "", False, False), "security") is Verdict.OK
+
+
+def test_doctor_knows_what_ciphers_need():
+    assert security.judge_cpu({"aes", "pclmulqdq", "sse2"}).verdict is Verdict.OK
+    assert security.judge_cpu({"aes", "pmull"}).verdict is Verdict.OK
+    assert security.judge_cpu({"aes"}).verdict is Verdict.WARN
+    assert "OpenSSL 3" in security.judge_library().finding
+
+
+def ip(igmp: bytes, source: str = "10.1.0.9", protocol: int = 2) -> bytes:
+    options = b"\x94\x04\x00\x00"  # router alert, as IGMP has it
+    return (
+        struct.pack("!BBHHHBBH", 0x46, 0xC0, 24 + len(igmp), 0, 0, 1, protocol, 0)
+        + socket.inet_aton(source)
+        + socket.inet_aton("224.0.0.22")
+        + options
+        + igmp
+    )
+
+
+def v3(*records: tuple[int, str, int]) -> bytes:
+    out = struct.pack("!BBHHH", 0x22, 0, 0, 0, len(records))
+    for mode, group, sources in records:
+        out += struct.pack("!BBH", mode, 0, sources) + socket.inet_aton(group)
+        out += socket.inet_aton("10.9.9.9") * sources
+    return out
+
+
+def test_reports_of_all_versions_are_read():
+    packet = ip(
+        v3((4, "239.1.2.3", 0), (3, "239.1.2.4", 0), (1, "239.5.5.5", 2), (6, "239.6.6.6", 1))
+    )
+    assert list(watch.parse(packet)) == [
+        watch.Membership("10.1.0.9", "239.1.2.3", True),
+        watch.Membership("10.1.0.9", "239.1.2.4", False),
+        watch.Membership("10.1.0.9", "239.5.5.5", True),
+    ]
+    group = socket.inet_aton("239.7.7.7")
+    assert [m.joined for m in watch.parse(ip(b"\x16\0\0\0" + group))] == [True]
+    assert [m.joined for m in watch.parse(ip(b"\x17\0\0\0" + group))] == [False]
+    assert [m.joined for m in watch.parse(ip(b"\x12\0\0\0" + group))] == [True]
+
+
+def test_any_bytes_are_read_without_harm():
+    whole = ip(v3((4, "239.1.2.3", 3), (2, "239.1.2.4", 0)))
+    for size in range(len(whole)):
+        list(watch.parse(whole[:size]))
+    assert list(watch.parse(ip(v3((4, "239.1.2.3", 0)), protocol=17))) == []
+    assert list(watch.parse(b"\x60" + whole[1:])) == []
+
+
+def test_only_strangers_are_called_so():
+    here = watch.Watch(watch._networks("10.1.0.0/24, 10.2.0.7"))
+    note = lambda source, joined=True, group="239.1.1.1": here.note(  # noqa: E731
+        watch.Membership(source, group, joined)
+    )
+    assert note("10.1.0.9") == "10.1.0.9 has joined 239.1.1.1"
+    assert note("10.1.0.9") is None
+    assert "STRANGER 10.3.0.1 has joined 239.1.1.1" in note("10.3.0.1")
+    assert note("10.2.0.7", group="224.0.0.251") is None
+    assert note("10.1.0.9", joined=False) == "10.1.0.9 has left 239.1.1.1"
+    assert note("10.1.0.8", joined=False) is None
+    assert here.strangers == {"10.3.0.1"}
+
+
+def test_watch_needs_an_interface_that_is_there(capsys):
+    assert cli.main(["doctor", "watch", "nosuch0", "--seconds", "0.1"]) == 2
+    assert "torch-mcast doctor watch" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "watch"])

@@ -1,0 +1,115 @@
+"""Counters of all groups of this process for a collector: Prometheus' text format, as a string or in a
+file that is replaced every ten seconds. No port is opened: a node's own exporter reads the file."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch_mcast._load import extension
+
+INTERVAL = 10.0  # seconds
+
+_writers: dict[tuple[int, str], threading.Event] = {}
+_lock = threading.Lock()
+
+
+def _label(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _line(name: str, labels: dict[str, object], value: int) -> str:
+    inside = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+    return f"{name}{{{inside}}} {value}"
+
+
+def _family(name: str, kind: str, text: str, lines: Iterable[str]) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines]
+
+
+def _render(groups: list[dict[str, Any]]) -> str:
+    labels = [{"group": g["group"], "rank": g["rank"]} for g in groups]
+    pairs = list(zip(labels, groups, strict=True))
+    out = _family(
+        "torch_mcast_group", "gauge", "Groups of this process: size, path and security mode.",
+        [
+            _line("torch_mcast_group",
+                  own | {"size": g["size"], "path": g["path"], "security": g["security"]["mode"]}, 1)
+            for own, g in pairs
+        ],
+    )  # fmt: skip
+    out += _family(
+        "torch_mcast_group_failed", "gauge", "1: the group cannot be used any more.",
+        [_line("torch_mcast_group_failed", own, int(bool(g["failure"]))) for own, g in pairs],
+    )  # fmt: skip
+    for counter, text in extension().counters().items():
+        name = f"torch_mcast_{counter}_total"
+        out += _family(
+            name,
+            "counter",
+            f"{text}.",
+            [_line(name, own, g["counters"][counter]) for own, g in pairs],
+        )
+    name = "torch_mcast_refused_total"
+    out += _family(
+        name, "counter", "What the lanes of a group have refused, by cause.",
+        [
+            _line(name, own | {"cause": cause}, count)
+            for own, g in pairs
+            for cause, count in g["security"]["causes"].items()
+        ],
+    )  # fmt: skip
+    name = "torch_mcast_refused_by_source_total"
+    out += _family(
+        name, "counter", "The same of the ten sources with most, if sources are watched.",
+        [
+            _line(name, own | {"source": source["address"], "cause": cause}, count)
+            for own, g in pairs
+            for source in g["security"]["sources"]
+            for cause, count in source["causes"].items()
+            if count
+        ],
+    )  # fmt: skip
+    return "\n".join(out) + "\n"
+
+
+def metrics() -> str:
+    """Counters of every group of this process, in Prometheus' text format."""
+    return _render(extension().groups())
+
+
+def write(path: str) -> None:
+    """Replaces the file by rename, so that a reader never sees half of it."""
+    target = Path(path.replace("%p", str(os.getpid())))
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_text(metrics())
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _keep_writing(path: str, stop: threading.Event) -> None:
+    while not stop.wait(INTERVAL):
+        try:
+            write(path)
+        except OSError:
+            continue  # the first write has told whoever made the group; a full disk may have room later
+
+
+def write_every_interval(path: str) -> None:
+    """Writes the file now, and from now on every ten seconds and at exit. OSError: it cannot be."""
+    key = (os.getpid(), path)
+    with _lock:
+        if key in _writers:
+            return
+        stop = _writers[key] = threading.Event()
+    write(path)
+    threading.Thread(
+        target=_keep_writing, args=(path, stop), name="mcast-metrics", daemon=True
+    ).start()
+    atexit.register(stop.set)

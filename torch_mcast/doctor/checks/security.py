@@ -1,0 +1,99 @@
+"""What security needs on this host: a secret that others cannot read, a library, instructions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from pathlib import Path
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.findings import Finding, fail, ok, warn
+
+_LIBRARY = "libcrypto.so.3"
+_NEEDED_FLAGS = {"aes", "pclmulqdq"}  # ARM calls them aes and pmull
+
+
+def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
+    """As the library judges the file of a secret (csrc/core/crypto/secret.cpp)."""
+    data = {"file": path, "mode": oct(stat.S_IMODE(mode)), "owner": owner}
+    fix = f"chmod 600 {path}"
+    if not stat.S_ISREG(mode):
+        return fail("secret", f"{path} is no regular file", **data)
+    if owner not in (0, user):
+        return fail("secret", f"{path} belongs to user {owner}, not to {user} or root", **data)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return fail(
+            "secret", f"{path} can be written by others", f"{fix}; make a new secret", **data
+        )
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        return warn("secret", f"{path} can be read by others", fix, **data)
+    return ok("secret", f"{path}, for its owner only", **data)
+
+
+def judge_secret(mode: str, path: str, variable: bool, trusted: bool) -> list[Finding]:
+    if mode == "off":
+        if path or variable:
+            return [
+                warn("security", "off, though there is a secret", "export MCAST_SECURITY=sealed")
+            ]
+        return [ok("security", "off: anybody in the network can forge; see docs/security.md")]
+    found = [
+        ok("security", f"{mode}; ranks exchange keys, groups over a network are not ready yet")
+    ]
+    if path.startswith("/dev/fd/"):
+        return [*found, ok("secret", f"from descriptor {path[8:]}")]
+    if path:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            return [*found, fail("secret", f"{path}: {error.strerror}", "torch-mcast secret new")]
+        return [*found, judge_file(path, status.st_mode, status.st_uid, os.geteuid())]
+    if variable:
+        text = "in MCAST_SECRET, which launchers pass on and keep"
+        return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...")]
+    if trusted:
+        return [*found, warn("secret", "through the store: whoever reads it has the secret")]
+    return [*found, fail("secret", "none", "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE")]
+
+
+def judge_cpu(flags: set[str]) -> Finding:
+    arm = {"aes", "pmull"}
+    if flags >= _NEEDED_FLAGS or flags >= arm:
+        return ok("cipher", "this CPU has AES and carry-less multiply: aes128gcm")
+    return warn("cipher", "no AES instructions here: auto takes chacha20poly1305 on all ranks")
+
+
+def _flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def judge_library() -> Finding:
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return fail("libcrypto", f"cannot be loaded: {error}", "apt install libssl3")
+    library.OpenSSL_version.restype = ctypes.c_char_p
+    return ok("libcrypto", library.OpenSSL_version(0).decode())
+
+
+def run(context: Context) -> list[Finding]:
+    settings = context.values
+    mode = settings.get("security", "off")
+    findings = judge_secret(
+        mode,
+        settings.get("secret_file", ""),
+        bool(context.environment.get("MCAST_SECRET")),
+        settings.get("trust_store", "0") == "1",
+    )
+    if mode != "off":
+        findings += [judge_library(), judge_cpu(_flags())]
+    return findings
