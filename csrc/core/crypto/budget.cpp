@@ -1,0 +1,39 @@
+// Windows by the clock. The table has one word per slot: the round in which some number with this
+// hash was tried. Two numbers of one slot crowd each other out within a window, which costs a true
+// chunk a repair; to remember which one it was would let a forger take turns with two of them. The
+// table is never cleared: a new window that uses it has a new round.
+#include "crypto/budget.h"
+
+#include "base/rng.h"
+
+namespace mcast::crypto {
+
+OpenBudget::OpenBudget(const BudgetLimits& limits) : limits_(limits), tried_(limits.numbers, 0) {}
+
+void OpenBudget::begin(Nanos now) {
+  if (now < until_) return;
+  until_ = now + limits_.window;
+  spent_ = 0;
+  if (used_) ++round_;
+  used_ = false;
+}
+
+bool OpenBudget::allows(uint16_t sender, uint64_t number, Nanos now) {
+  begin(now);
+  if (spent_ < limits_.bytes) return true;
+  used_ = true;
+  uint32_t& slot = tried_[mix64(number ^ mix64(sender)) & (tried_.size() - 1)];
+  if (slot == round_) {
+    ++refused_;
+    return false;
+  }
+  slot = round_;
+  return true;
+}
+
+void OpenBudget::failed(size_t bytes, Nanos now) {
+  begin(now);
+  spent_ += bytes + limits_.each;
+}
+
+}  // namespace mcast::crypto

@@ -1,0 +1,47 @@
+// OpenBudget: what may be spent on opening datagrams that turn out to be forged. A forger who has
+// captured a true header gets past the filter, and each of his datagrams would cost a pass over its
+// bytes. Within a window so many bytes may fail; beyond that each packet number is tried once per
+// window, so that true datagrams, whose numbers are all different, go on. One that is crowded out
+// is a loss, which is repaired by stream.
+//
+// One per lane. Not thread-safe; no allocation after the constructor.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcast::crypto {
+
+struct BudgetLimits {
+  uint64_t bytes = 256u << 10;  // that may fail in a window
+  uint64_t each = 1u << 10;     // more that each failure counts
+  Nanos window = 10 * kMilli;
+  size_t numbers = 4096;  // that are remembered; a power of two
+};
+
+class OpenBudget {
+ public:
+  explicit OpenBudget(const BudgetLimits& limits = {});
+
+  // Whether the datagram with this number, of this sender, may be tried.
+  bool allows(uint16_t sender, uint64_t number, Nanos now);
+  // It was tried, and has failed.
+  void failed(size_t bytes, Nanos now);
+
+  uint64_t refused() const { return refused_; }  // attempts, in all
+
+ private:
+  void begin(Nanos now);
+
+  BudgetLimits limits_;
+  Nanos until_ = 0;  // of the window
+  uint64_t spent_ = 0;
+  uint32_t round_ = 1;           // numbers the windows in which the table was used
+  bool used_ = false;            // the table, in this window
+  std::vector<uint32_t> tried_;  // by hash of a number: the round in which one was tried
+  uint64_t refused_ = 0;
+};
+
+}  // namespace mcast::crypto

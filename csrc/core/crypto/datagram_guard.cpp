@@ -1,0 +1,232 @@
+// The nonce is the epoch's iv XOR the packet number, the number is a counter that seal() alone
+// takes from: (epoch, counter) to (key, nonce) is one to one. The number is taken before the cipher
+// runs, so what fails half-way is not used again either.
+//
+// A receiver keeps the keys of two epochs. A number of a later one lets it derive that epoch's key
+// from the chain, and only a tag that fits moves the chain on. The filter is checked before all of
+// that: to make a receiver derive keys takes a header by a member.
+#include "crypto/datagram_guard.h"
+
+#include <string>
+
+namespace mcast::crypto {
+namespace {
+
+using wire::kDatagramTag;
+using wire::kGuardedHeader;
+
+uint32_t header_filter(const FilterKey& key, const std::byte* header) noexcept {
+  return static_cast<uint32_t>(siphash13(key, {header + 4, kGuardedHeader - 4}));
+}
+
+}  // namespace
+
+Result<SealKey> SealKey::make(const Key& root, const Guarding& how, Member self,
+                              const EpochLimits& limits) {
+  EpochChain chain(first_chain(root, how.mode, how.suite, how.lane, self), how.suite);
+  auto current = Keyed<SealContext>::make(chain);
+  if (!current.ok()) return current.status();
+  return SealKey(std::move(chain), std::move(current).value(), filter_key(root, how.lane), how,
+                 limits);
+}
+
+bool SealKey::step() {
+  if (chain_.epoch() + 1 >= limits_.epochs) {
+    failure_ = Status(Code::kResourceExhausted,
+                      "all " + std::to_string(limits_.epochs) +
+                          " epochs of this rank's keys are used up; make a new group");
+    return false;
+  }
+  chain_.step();
+  auto next = Keyed<SealContext>::make(chain_);
+  if (!next.ok()) {
+    failure_ = next.status();
+    return false;
+  }
+  current_ = std::move(next).value();
+  next_ = 0;
+  blocks_ = 0;
+  return true;
+}
+
+size_t SealKey::seal(Bytes out, const wire::DatagramHeader& header, ConstBytes payload) noexcept {
+  if (!failure_.ok()) return 0;
+  const uint64_t blocks = blocks_of(kGuardedHeader + payload.size());
+  if ((next_ >= limits_.packets || blocks_ + blocks > limits_.blocks) && !step()) return 0;
+  const uint64_t number = wire::packet_number(chain_.epoch(), next_++);
+  blocks_ += blocks;
+  std::byte* const p = out.data();
+  const bool sealed = how_.mode == Mode::kSealed;
+  wire::write_guarded(p, {header, sealed, 0, number});
+  wire::store<uint32_t>(p, header_filter(filter_, p));
+  const std::span<std::byte, kTagSize> tag(p + kGuardedHeader + payload.size(), kTagSize);
+  std::byte* const place = p + kGuardedHeader;
+  const ConstBytes head(p, kGuardedHeader);
+  bool good = false;
+  if (sealed) {
+    good = current_.context.seal(make_nonce(current_.iv, number), {&head, 1}, {&payload, 1}, place,
+                                 tag);
+  } else {
+    // What is authenticated is what is sent: copied first, since the caller may write to it.
+    if (!payload.empty() && payload.data() != place) {
+      std::memcpy(place, payload.data(), payload.size());
+    }
+    const ConstBytes all(p, kGuardedHeader + payload.size());
+    good = current_.context.seal(make_nonce(current_.iv, number), {&all, 1}, {}, place, tag);
+  }
+  if (!good) {
+    failure_ = Status(Code::kInternal, "libcrypto has failed to seal a datagram");
+    return 0;
+  }
+  ++sealed_;
+  return kGuardedHeader + payload.size() + kDatagramTag;
+}
+
+Result<OpenKey> OpenKey::make(const Key& root, const Guarding& how, Member sender,
+                              const OpenLimits& limits) {
+  EpochChain chain(first_chain(root, how.mode, how.suite, how.lane, sender), how.suite);
+  auto current = Keyed<OpenContext>::make(chain);
+  if (!current.ok()) return current.status();
+  return OpenKey(std::move(chain), std::move(current).value(), limits);
+}
+
+bool OpenKey::knows(uint32_t epoch, Nanos now) const noexcept {
+  const uint32_t mine = chain_.epoch();
+  if (epoch >= mine) return epoch - mine <= limits_.ahead;
+  return epoch + 1 == mine && previous_ && now < previous_until_;
+}
+
+bool OpenKey::open(uint64_t number, Parts aad, ConstBytes ciphertext,
+                   std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now) {
+  const uint32_t epoch = wire::epoch_of(number);
+  if (!knows(epoch, now)) return false;
+  const auto with = [&](Keyed<OpenContext>& keyed) {
+    const bool good = keyed.context.open(make_nonce(keyed.iv, number), aad, ciphertext, tag, out);
+    failures_ += good ? 0 : 1;
+    return good;
+  };
+  if (epoch == chain_.epoch()) return with(current_);
+  if (epoch < chain_.epoch()) return with(*previous_);
+  EpochChain ahead = chain_.clone();
+  while (ahead.epoch() + 1 < epoch) ahead.step();
+  auto before = Keyed<OpenContext>::make(ahead);
+  ahead.step();
+  auto next = Keyed<OpenContext>::make(ahead);
+  if (!before.ok() || !next.ok() || !with(*next)) return false;
+  chain_ = std::move(ahead);
+  previous_ = std::move(before).value();
+  previous_until_ = now + limits_.previous;
+  current_ = std::move(next).value();
+  return true;
+}
+
+const char* refusal_name(Refusal refusal) noexcept {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "none";
+    case Refusal::kMalformed:
+      return "malformed";
+    case Refusal::kDowngraded:
+      return "downgraded";
+    case Refusal::kForeign:
+      return "foreign";
+    case Refusal::kForgedHeader:
+      return "forged_header";
+    case Refusal::kOwn:
+      return "own";
+    case Refusal::kStale:
+      return "stale";
+    case Refusal::kReplayed:
+      return "replayed";
+    case Refusal::kCrowdedOut:
+      return "crowded_out";
+    case Refusal::kForged:
+      return "forged";
+  }
+  return "unknown";
+}
+
+DatagramGuard::DatagramGuard(const Key& root, const Params& params, SealKey seal,
+                             std::shared_ptr<OpenBudget> budget)
+    : root_(root.clone()),
+      params_(params),
+      filter_(filter_key(root, params.how.lane)),
+      seal_(std::move(seal)),
+      budget_(std::move(budget)),
+      senders_(params.members),
+      scratch_(params.most_payload) {}
+
+Result<std::unique_ptr<DatagramGuard>> DatagramGuard::make(const Key& root, const Params& params,
+                                                           std::shared_ptr<OpenBudget> budget) {
+  auto seal = SealKey::make(root, params.how, params.self, params.epochs);
+  if (!seal.ok()) return seal.status();
+  return std::unique_ptr<DatagramGuard>(
+      new DatagramGuard(root, params, std::move(seal).value(), std::move(budget)));
+}
+
+DatagramGuard::Sender* DatagramGuard::sender(Member member) {
+  std::optional<Sender>& sender = senders_[member];
+  if (!sender) {
+    auto key = OpenKey::make(root_, params_.how, member, params_.opens);
+    if (!key.ok()) return nullptr;
+    sender.emplace(Sender{std::move(key).value(), std::nullopt});
+  }
+  return &*sender;
+}
+
+Refusal DatagramGuard::admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now) {
+  switch (wire::parse_guarded(datagram, header)) {
+    case wire::ParseError::kNone:
+      break;
+    case wire::ParseError::kVersion:
+      return Refusal::kDowngraded;
+    default:
+      return Refusal::kMalformed;
+  }
+  if (header.sealed != (params_.how.mode == Mode::kSealed)) return Refusal::kDowngraded;
+  if (header.inner.lane != params_.how.lane) return Refusal::kForeign;
+  if (header.filter != header_filter(filter_, datagram.data())) return Refusal::kForgedHeader;
+  if (header.inner.member == params_.self) return Refusal::kOwn;
+  if (header.inner.member >= params_.members || header.inner.reserved != 0 ||
+      datagram.size() > kGuardedHeader + kDatagramTag + scratch_.size()) {
+    return Refusal::kMalformed;
+  }
+  Sender* const from = sender(header.inner.member);
+  if (from == nullptr || !from->key.knows(wire::epoch_of(header.number), now)) {
+    return Refusal::kStale;
+  }
+  if (header.inner.type != wire::DatagramType::kData && from->last_control &&
+      header.number <= *from->last_control) {
+    return Refusal::kReplayed;
+  }
+  return Refusal::kNone;
+}
+
+Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagram,
+                            ConstBytes& payload, Nanos now) {
+  const Member member = header.inner.member;
+  if (!budget_->allows(member, header.number, now)) return Refusal::kCrowdedOut;
+  Sender& from = *senders_[member];
+  const auto tag = datagram.last<kTagSize>();
+  const ConstBytes covered = datagram.first(datagram.size() - kTagSize);
+  const ConstBytes body = covered.subspan(kGuardedHeader);
+  const bool sealed = params_.how.mode == Mode::kSealed;
+  const ConstBytes aad = sealed ? covered.first(kGuardedHeader) : covered;
+  if (!from.key.open(header.number, {&aad, 1}, sealed ? body : ConstBytes{}, tag, scratch_.data(),
+                     now)) {
+    budget_->failed(datagram.size(), now);
+    if (from.key.worn_out()) worn_out_ = member;
+    return Refusal::kForged;
+  }
+  payload = sealed ? ConstBytes(scratch_).first(body.size()) : body;
+  if (header.inner.type != wire::DatagramType::kData) from.last_control = header.number;
+  ++opened_;
+  return Refusal::kNone;
+}
+
+uint32_t DatagramGuard::epoch_of(Member member) const noexcept {
+  const std::optional<Sender>& from = senders_[member];
+  return from ? from->key.epoch() : 0;
+}
+
+}  // namespace mcast::crypto

@@ -1,0 +1,168 @@
+// DatagramGuard: what stands between a guarded group's lane and the medium. It seals the datagrams
+// of this member and opens those of the others (format: wire/guarded_datagram.h).
+//
+// Nonces. Under one key no nonce may serve twice. Every datagram, a repetition too, takes a packet
+// number that was never taken before: only SealKey::seal() gives them out, a SealKey cannot be
+// copied, and there is one for a member's epochs. Who opens has OpenKeys, which cannot seal.
+//
+// Receiving is in two steps, since between them the group judges whether it wants the bytes at all:
+// admit() looks at the header alone and costs a stranger's datagram 25 ns; open() authenticates.
+// Nothing that a datagram says may change any state before open() was true.
+//
+// Pure: bytes and time come in. Not thread-safe. Needs an ok() of load_library().
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "crypto/budget.h"
+#include "crypto/epoch_chain.h"
+#include "crypto/limits.h"
+#include "wire/guarded_datagram.h"
+
+namespace mcast::crypto {
+
+// How a sender's datagrams are guarded.
+struct Guarding {
+  Mode mode = Mode::kSealed;  // not kOff
+  Suite suite = Suite::kAes128Gcm;
+  uint8_t lane = 0;
+  bool operator==(const Guarding&) const = default;
+};
+
+// The one thing that seals for a member, by one thread. Move-only.
+class SealKey {
+ public:
+  static Result<SealKey> make(const Key& root, const Guarding& how, Member self,
+                              const EpochLimits& limits);
+  SealKey(SealKey&&) noexcept = default;
+  SealKey& operator=(SealKey&&) noexcept = default;
+
+  // Writes the whole datagram to `out`, which has room for it: payload.size() + kGuardedHeader +
+  // kDatagramTag bytes, which are returned. The payload may lie anywhere, also at its place in
+  // `out`, and is read once. `header.member` is this member. 0: no datagram, and never one again;
+  // failure() says why.
+  size_t seal(Bytes out, const wire::DatagramHeader& header, ConstBytes payload) noexcept;
+  const Status& failure() const noexcept { return failure_; }
+
+  uint32_t epoch() const noexcept { return chain_.epoch(); }
+  uint64_t sealed() const noexcept { return sealed_; }  // datagrams, in all epochs
+
+ private:
+  SealKey(EpochChain chain, Keyed<SealContext> current, const FilterKey& filter,
+          const Guarding& how, const EpochLimits& limits)
+      : chain_(std::move(chain)),
+        current_(std::move(current)),
+        filter_(filter),
+        how_(how),
+        limits_(limits) {}
+  bool step();  // to the next epoch
+
+  EpochChain chain_;
+  Keyed<SealContext> current_;
+  FilterKey filter_;
+  Guarding how_;
+  EpochLimits limits_;
+  uint64_t next_ = 0;    // counter; nothing but seal() and step() writes it
+  uint64_t blocks_ = 0;  // under this key
+  uint64_t sealed_ = 0;
+  Status failure_;
+};
+
+// Opens what one member seals.
+class OpenKey {
+ public:
+  static Result<OpenKey> make(const Key& root, const Guarding& how, Member sender,
+                              const OpenLimits& limits);
+
+  // Whether the packet number is of an epoch that is opened now.
+  bool knows(uint32_t epoch, Nanos now) const noexcept;
+  // As OpenContext::open(), with the key of the number's epoch; of a later epoch only if it is good
+  // are its keys kept. False also if !knows().
+  bool open(uint64_t number, Parts aad, ConstBytes ciphertext,
+            std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now);
+  // So many have failed that the keys should not be used any more.
+  bool worn_out() const noexcept { return failures_ >= limits_.failures; }
+  uint32_t epoch() const noexcept { return chain_.epoch(); }
+
+ private:
+  OpenKey(EpochChain chain, Keyed<OpenContext> current, const OpenLimits& limits)
+      : chain_(std::move(chain)), current_(std::move(current)), limits_(limits) {}
+
+  EpochChain chain_;
+  Keyed<OpenContext> current_;
+  std::optional<Keyed<OpenContext>> previous_;
+  Nanos previous_until_ = 0;
+  OpenLimits limits_;
+  uint64_t failures_ = 0;
+};
+
+// Why a datagram goes no further.
+enum class Refusal : uint8_t {
+  kNone,
+  kMalformed,     // does not parse
+  kDowngraded,    // version 1, or in clear where it must be sealed, or the reverse
+  kForeign,       // of another lane
+  kForgedHeader,  // the filter: its sender has not the group's keys
+  kOwn,           // this member's own, looped back
+  kStale,         // of an epoch that is over, or too far ahead
+  kReplayed,      // older than the last of its kind
+  kCrowdedOut,    // not tried: too many have failed lately
+  kForged,        // the tag
+};
+const char* refusal_name(Refusal refusal) noexcept;
+
+class DatagramGuard {
+ public:
+  struct Params {
+    Guarding how;
+    Member self = 0;
+    uint32_t members = 0;
+    size_t most_payload = 0;  // of a datagram that is opened
+    EpochLimits epochs;
+    OpenLimits opens;
+  };
+  // `root`: of the group (group_root()); a copy is kept. `budget`: of the lane.
+  static Result<std::unique_ptr<DatagramGuard>> make(const Key& root, const Params& params,
+                                                     std::shared_ptr<OpenBudget> budget);
+
+  Mode mode() const noexcept { return params_.how.mode; }
+  SealKey& seal_key() noexcept { return seal_; }
+
+  // The header of a datagram that came, or why it is none for this group. The group tag is not
+  // looked at.
+  Refusal admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now);
+  // After admit(): kNone, and `payload` is what was sent, valid until the next call; in kAuth a
+  // part of `datagram`.
+  Refusal open(const wire::GuardedHeader& header, ConstBytes datagram, ConstBytes& payload,
+               Nanos now);
+
+  uint64_t opened() const noexcept { return opened_; }
+  // A member whose keys are worn out by forgeries; kNoMember: none.
+  Member worn_out() const noexcept { return worn_out_; }
+  // The latest epoch that was opened of a member.
+  uint32_t epoch_of(Member member) const noexcept;
+
+ private:
+  struct Sender {
+    OpenKey key;
+    std::optional<uint64_t> last_control;  // number of the last datagram that was no data
+  };
+  DatagramGuard(const Key& root, const Params& params, SealKey seal,
+                std::shared_ptr<OpenBudget> budget);
+  Sender* sender(Member member);
+
+  Key root_;
+  Params params_;
+  FilterKey filter_;
+  SealKey seal_;
+  std::shared_ptr<OpenBudget> budget_;
+  std::vector<std::optional<Sender>> senders_;  // by member; made when its first header comes
+  std::vector<std::byte> scratch_;
+  uint64_t opened_ = 0;
+  Member worn_out_ = kNoMember;
+};
+
+}  // namespace mcast::crypto

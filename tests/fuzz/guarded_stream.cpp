@@ -1,0 +1,116 @@
+// A guarded connection from Challenge to records, with somebody in between: the input says which of
+// the messages are changed, and how. Whatever is changed is noticed before a frame is believed, and
+// bytes that are no message at all end a handshake or a connection, nothing else.
+#include <array>
+#include <vector>
+
+#include "crypto/handshake.h"
+#include "crypto/library.h"
+#include "crypto/stream_guard.h"
+#include "fuzz.h"
+
+using namespace mcast;
+using namespace mcast::crypto;
+using fuzz::require;
+
+namespace {
+
+Identity make_end(unsigned number) {
+  require(load_library().ok(), "libcrypto is there");
+  std::array<std::byte, 32> random;
+  random.fill(static_cast<std::byte>(number));
+  auto pair = KeyPair::make(random);
+  require(pair.ok(), "a key pair");
+  const Key root = root_key(std::vector<std::byte>(16, std::byte{5}));
+  const auto suites =
+      static_cast<uint8_t>(suite_bit(Suite::kAes128Gcm) | suite_bit(Suite::kChaCha20Poly1305));
+  return {Mode::kSealed,   suites,        Role::kRank,
+          hello_key(root), mix_key(root), std::move(pair).value()};
+}
+
+// Replaces bytes as the input says: place, value, again while the next byte is odd. True: changed.
+bool meddle(fuzz::Input& input, Bytes message) {
+  if (input.byte() % 4 != 1) return false;
+  const std::vector<std::byte> before(message.begin(), message.end());
+  do {
+    const size_t at = input.byte();
+    message[at % message.size()] = static_cast<std::byte>(input.byte());
+  } while (input.byte() % 2 == 1);
+  return !fuzz::equal(before, message);
+}
+
+// Whether both ends believe that they are connected; then no message was changed.
+bool shake_hands(fuzz::Input& input, Acceptor& acceptor, Connector& connector) {
+  std::array<std::byte, kHelloHead> hello_head{};
+  std::array<std::byte, kAckHead> ack_head{};
+  HandshakeNonce nonce{};
+  ChallengeBytes challenge = acceptor.challenge();
+  bool changed = meddle(input, challenge);
+  HelloBytes hello;
+  if (connector.hello(challenge, hello_head, nonce, hello) != HandshakeError::kNone) return false;
+  changed = meddle(input, hello) || changed;
+  if (acceptor.check_hello(hello) != HandshakeError::kNone) return false;
+  require(!changed, "a changed Hello, or Challenge, is refused");
+  AckBytes ack;
+  if (acceptor.answer(ack_head, ack) != HandshakeError::kNone) return false;
+  changed = meddle(input, ack);
+  ConfirmBytes confirm;
+  if (connector.check_ack(ack, confirm) != HandshakeError::kNone) return false;
+  require(!changed, "a changed answer is refused");
+  changed = meddle(input, confirm);
+  const bool good = acceptor.check_confirm(confirm) == HandshakeError::kNone;
+  require(good != changed, "a changed confirmation is refused, and no other");
+  return good;
+}
+
+void records(fuzz::Input& input, StreamChains from, StreamChains to) {
+  EpochLimits limits;
+  limits.packets = 3;
+  auto sealer = RecordSealer::make(std::move(from.seal), from.suite, from.mode, limits);
+  auto opener = RecordOpener::make(std::move(to.open), to.suite, to.mode, limits);
+  require(sealer.ok() && opener.ok(), "a direction");
+  std::array<std::byte, 256> body{}, scratch{};
+  bool broken = false;
+  for (int i = 0; i < 8 && !input.empty(); i++) {
+    const ConstBytes part = ConstBytes(body).first(input.byte());
+    const bool striped = input.byte() % 2 == 1;
+    std::vector<std::byte> record(record_size(part.size(), striped));
+    require(sealer->seal(striped ? std::optional<uint32_t>(i) : std::nullopt, {&part, 1},
+                         record.data()),
+            "sealing goes on");
+    broken = meddle(input, record) || broken;
+    const auto got = opener->open(striped, record, scratch);
+    require(got.has_value() == !broken, "a record is believed until the first that was changed");
+    require(!got || fuzz::equal(*got, part), "and is what was sent");
+  }
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const Identity one = make_end(1), two = make_end(2);
+  fuzz::Input input(fuzz::bytes_of(data, size));
+  Acceptor acceptor(one, {});
+  Connector connector(two, one.pair.public_key());
+  if (shake_hands(input, acceptor, connector)) {
+    const bool backwards = input.byte() % 2 == 1;
+    records(input, backwards ? acceptor.chains() : connector.chains(),
+            backwards ? connector.chains() : acceptor.chains());
+  }
+  // Any bytes in place of each message.
+  const ConstBytes raw = fuzz::bytes_of(data, size);
+  const auto padded = [&raw]<size_t N>(std::array<std::byte, N> out) {
+    for (size_t i = 0; i < N && i < raw.size(); i++) out[i] = raw[i];
+    return out;
+  };
+  HelloBytes hello;
+  Connector any(two, one.pair.public_key());
+  (void)any.hello(padded(ChallengeBytes{}), std::array<std::byte, kHelloHead>{}, {}, hello);
+  Acceptor strangers(one, {});
+  require(strangers.check_hello(padded(HelloBytes{})) != HandshakeError::kNone,
+          "a stranger's Hello is refused");
+  ConfirmBytes confirm;
+  require(any.check_ack(padded(AckBytes{}), confirm) != HandshakeError::kNone,
+          "a stranger's answer is refused");
+  return 0;
+}
