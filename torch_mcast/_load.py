@@ -41,7 +41,7 @@ def extension() -> ModuleType:
     global _extension
     if _extension is not None:
         return _extension
-    import torch
+    import torch  # what is wrong with it, or that it is missing, is said as Python says it
 
     try:
         from torch_mcast import _build_info

@@ -1,5 +1,6 @@
-"""The packet filter of this host against what a job sends: UDP to its groups, the questions of the network's
-IGMP querier, TCP connections of other hosts. Rules are read, not tried: whether packets pass shows in a job."""
+"""The packet filter of this host against what a job sends: UDP to its groups, the questions of the
+network's IGMP querier, TCP connections of other hosts. Rules are read, not tried: whether packets pass
+shows in a job."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from torch_mcast.doctor.netif import Interface
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LEGACY = Path("/proc/net/ip_tables_names")
 _ANYWHERE = Network("0.0.0.0/0")
 
 
@@ -50,7 +52,7 @@ def _chain_of(blame: str) -> str:
 def judge(
     chains: dict[str, Chain] | None, interface: Interface, tcp_ports: tuple[int, int], narrow: bool
 ) -> list[Finding]:
-    """`chains`: None where the rules may not be read. `narrow`: TCP ports were chosen, by MCAST_PORT_RANGE."""
+    """`chains`: None where the rules may not be read. `narrow`: TCP ports are those of MCAST_PORT_RANGE."""
     where = f"from {interface.subnet} on {interface.name}"
     if chains is None:
         return [
@@ -133,7 +135,7 @@ def read_chains(interface: str) -> dict[str, Chain] | None:
 def _legacy() -> dict[str, Chain]:
     """Rules of the older kind beside: asked only where there are some, since asking loads its modules."""
     try:
-        tables = Path("/proc/net/ip_tables_names").read_text().split()
+        tables = _LEGACY.read_text().split()
     except OSError:
         return {}
     rules = _output("iptables-legacy", "-S") if "filter" in tables else None

@@ -70,7 +70,8 @@ def judge_readv(problem: str, scope: str) -> Finding:
         cost = "processes of one user may read each other where the one that is read allows it"
         fix = sysctl("kernel.yama.ptrace_scope", 1, cost)
         if scope == "3":  # cannot be lowered
-            fix = "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/60-torch-mcast.conf  (from the next boot on)"
+            file = "/etc/sysctl.d/60-torch-mcast-ptrace_scope.conf"
+            fix = f"echo kernel.yama.ptrace_scope=1 > {file}  (from the next boot on; {cost})"
         return warn("process_vm_readv", text, fix, **data)
     fix = (
         "docker run --cap-add SYS_PTRACE ...  (for that container: its processes may read each other; "

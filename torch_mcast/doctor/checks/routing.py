@@ -64,9 +64,9 @@ def judge_rp_filter(strict: list[str], chosen: str) -> list[Finding]:
 def igmp_version(text: str, interface: str) -> int:
     """What the queriers heard on this interface ask for, in /proc/net/igmp; 0: it is not there."""
     for line in text.splitlines()[1:]:
-        if m := re.match(r"\d+\s+(\S+?)\s*:\s+\d+\s+V(\d)", line):
-            if m[1] == interface:
-                return int(m[2])
+        m = re.match(r"\d+\s+(\S+?)\s*:\s+\d+\s+V(\d)", line)
+        if m and m[1] == interface:
+            return int(m[2])
     return 0
 
 
@@ -76,7 +76,10 @@ def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
     if version in (0, 3):
         return []
     why = "net.ipv4.conf.*.force_igmp_version" if forced else "a querier of this network"
-    text = f"{why} asks for version {version}, in which switches that snoop may lose members: repairs, and the ring"
+    text = (
+        f"{why} asks for version {version}, in which switches that snoop may lose members: repairs, then "
+        "the ring"
+    )
     fix = (
         sysctl(f"net.ipv4.conf.{interface}.force_igmp_version", 0)
         if forced

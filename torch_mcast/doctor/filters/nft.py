@@ -88,6 +88,8 @@ def _single(left: dict[str, Any], value: Any) -> Condition:
             return lambda packets: ports(packets) if packets.protocol == protocol else Fit.NO
     if kind == "ct" and row.get("key") == "state":
         return lambda packets: Fit.YES if value == "new" else Fit.NO
+    if kind == "ct" and row.get("key") == "status":
+        return lambda packets: Fit.NO  # the first packet of a connection, which nobody translates
     if kind == "fib" and row.get("result") == "type" and row.get("flags") == ["daddr"]:
         return _packet_type(value)
     return _unknown
@@ -131,7 +133,7 @@ class _Reader:
             text += f' ("{comment}")'
         conditions: list[Condition] = []
         for part in row.get("expr", []):
-            kind, value = next(iter(part.items())) if isinstance(part, dict) else (part, None)
+            kind, value = next(iter(part.items())) if isinstance(part, dict) else (str(part), {})
             if kind == "match":
                 conditions.append(self.match(value, at))
             elif kind in ("accept", "drop", "return"):

@@ -1,8 +1,8 @@
 """Packet filters as rules that can be asked: would this packet come in?
 
 A ruleset is read by iptables.py or nft.py into chains of rules. What a reader does not understand is a
-condition that may hold or not. So the answer is a set: a chain that certainly accepts, certainly drops, or may
-do either, in which case the doctor says that it does not know.
+condition that may hold or not. So the answer is a set of outcomes: accept, drop, or both, in which case the
+doctor says that it does not know.
 """
 
 from __future__ import annotations
