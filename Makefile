@@ -11,8 +11,9 @@
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
-# All of it works in a fresh clone on Debian 12; nothing needs to be active. Variables: PYTHON (3.10+),
-# VENV, TORCH (requirement), JOBS, SECONDS.
+# All of it works in a fresh clone on Debian or Ubuntu; nothing needs to be active. Each target sets up what
+# it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
+# PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS.
 
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
@@ -38,7 +39,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench demo test test-all test-cpp test-python headers test-sanitized quick soak sanitize fuzz mutants \
+.PHONY: bench bench-setup demo test test-all test-cpp test-python headers test-sanitized quick soak sanitize fuzz mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it.
@@ -46,14 +47,18 @@ demo: build
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py \
 	  --steps 40 --batch 1 --context 32 --width 384 --prefetch 2
 
+bench-setup:
+	@tools/setup.sh bench
+
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: test headers sanitize fuzz mutants aarch64 dpa-count
+test-all: bench-setup test headers sanitize fuzz mutants aarch64 dpa-count
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
 bench: build
+	@tools/setup.sh bench
 	mkdir -p $(RESULTS)
 	$(BENCH) --hosts 8 --rate 1gbit --mtu 1500 \
 	  --ops broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,fsdp2,barrier --sizes 64k,1M,8M,64M \
@@ -64,14 +69,14 @@ bench: build
 	build/bench/mcast_bench_core | tee $(RESULTS)/micro.txt
 
 setup:
-	@tools/setup.sh packages venv
+	@tools/setup.sh test
 
 build: export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
 build:
-	@tools/setup.sh packages venv build
+	@tools/setup.sh run build
 
 build-tests: export MCAST_WERROR = 1
-build-tests: build
+build-tests: setup build
 	$(CMAKE) -B $(TREE) "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"
 	cmake --build $(TREE) -j $(JOBS)
 	[ -L build/cpp ] || rm -rf build/cpp
@@ -96,7 +101,7 @@ soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
 # Side by side, since most tests wait most of the time; then those that measure.
-test-python: build
+test-python: setup build
 	@# Workers side by side go on past a file that cannot be imported: this says so in seconds.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
@@ -115,8 +120,7 @@ THREADS := transport host ipc engine service
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
 SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
 
-sanitize:
-	@tools/setup.sh packages
+sanitize: setup
 	$(CMAKE) -B build/asan $(ASAN)
 	cmake --build build/asan -j $(JOBS)
 	ctest --test-dir build/asan -j $(JOBS) --output-on-failure
@@ -132,8 +136,8 @@ test-sanitized: setup
 	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
 	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(AT_ONCE) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
 
-fuzz:
-	@tools/setup.sh packages fuzzer
+fuzz: setup
+	@tools/setup.sh fuzzer
 	$(CMAKE) -B build/fuzz -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF \
 	  -DCMAKE_CXX_COMPILER=clang++-14
 	cmake --build build/fuzz -j $(JOBS)
@@ -148,14 +152,14 @@ dpa-count:
 	@tools/setup.sh dpa
 	$(PYTHON) tools/dpa_count.py
 
-mutants:
-	@tools/setup.sh packages
+mutants: setup
 	$(PYTHON) tools/mutants.py --jobs $(JOBS)
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	clang-format-14 --dry-run --Werror $(CPP)
+	$(BIN)/python -m mypy
 	$(PYTHON) tools/measures.py
 	$(PYTHON) tools/mutants.py --list > /dev/null
 

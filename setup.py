@@ -1,7 +1,9 @@
 """Builds torch_mcast._C with CMake against the torch of this interpreter, and the programs of the
 aggregator and of the simulator:
 
-    pip install --no-build-isolation .        or        pip install --no-build-isolation -e .
+    pip install .        or        pip install -e .
+
+CMake and Ninja come along; torch must be there already.
 
 Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors; otherwise as the build folder
 was configured), CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the

@@ -8,16 +8,23 @@
 set(MCAST_EXTENSION_DIR ${CMAKE_SOURCE_DIR}/torch_mcast CACHE PATH "Where _C and _build_info.py go")
 
 find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
-execute_process(
-  COMMAND ${Python3_EXECUTABLE} -c "
+set(torch_question "
 import importlib.util, os, re, sys
 spec = importlib.util.find_spec('torch')
 if spec is None or spec.origin is None:
     sys.exit('torch is not installed for ' + sys.executable)
 root = os.path.dirname(spec.origin)
 text = open(os.path.join(root, 'version.py')).read()
-print(root, re.search(r'__version__ = .(.+).', text).group(1), sep=';', end='')"
-  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
+print(root, re.search(r'__version__ = .(.+).', text).group(1), sep=';', end='')")
+execute_process(COMMAND ${Python3_EXECUTABLE} -c "${torch_question}"
+                OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
+if(torch_failed)
+  # pip builds where it hides, by these variables, what is installed. The torch that this is built for is
+  # the one that is installed, not one that would be brought along for the build.
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=PYTHONPATH --unset=PYTHONNOUSERSITE
+                  ${Python3_EXECUTABLE} -c "${torch_question}"
+                  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
+endif()
 if(torch_failed)
   message(FATAL_ERROR "MCAST_BUILD_TORCH: ${torch_error}")
 endif()

@@ -1,26 +1,42 @@
 #!/bin/sh
-# Prepares a fresh clone on Debian 12: system packages, virtual environment, Python packages, the
-# extension. Used by the Makefile; each step leaves a stamp in .venv so that it runs once.
+# Prepares a fresh clone on Debian or Ubuntu: system packages, virtual environment, Python packages, the
+# extension. Used by the Makefile; what is there already is left alone.
 #
-#   tools/setup.sh packages   Debian packages: installs them as root, else names the missing and stops
-#   tools/setup.sh fuzzer     likewise clang, for make fuzz
-#   tools/setup.sh aarch64    likewise a cross compiler and qemu, for make aarch64
-#   tools/setup.sh dpa        likewise a bare-metal RISC-V compiler and qemu, for make dpa-count
-#   tools/setup.sh venv       .venv with torch and the development tools
+#   tools/setup.sh run        what building and running takes: Debian packages, .venv with torch
+#   tools/setup.sh test       run, and what tests and lint take
+#   tools/setup.sh bench      run, and what the benchmark and its peers take
 #   tools/setup.sh build      pip install -e . into .venv
+#   tools/setup.sh fuzzer     Debian packages: clang, for make fuzz
+#   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
+#   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
+#
+# As root it installs missing Debian packages; else it names them and stops. Variables:
+#   VENV, PYTHON, TORCH       .venv, python3, torch==2.13.0
+#   MCAST_TORCH_INDEX         where pip looks for torch besides its own index: by default
+#                             https://download.pytorch.org/whl/cpu, since PyPI's torch for x86-64 brings
+#                             gigabytes of CUDA; ".../whl/cu130" for a CUDA build; "none": nowhere else
 set -eu
 cd "$(dirname "$0")/.."
 
 VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
-PACKAGES="cmake ninja-build g++ libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev libssl-dev \
-ccache clang-format-14 python3-venv python3-dev iproute2 iptables nftables ethtool openmpi-bin libopenmpi-dev \
-libibverbs-dev librdmacm-dev ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
+TORCH_INDEX=${MCAST_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 
-packages() {
+# What run cannot do without; the rest of it pip has, or CMake fetches.
+NEEDED="g++ python3-venv python3-dev libssl-dev"
+RUN="$NEEDED cmake ninja-build libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
+TEST="libgtest-dev libgmock-dev ccache clang-format-14 iproute2 iptables nftables ethtool dropbear-bin openssh-client \
+ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
+BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
+
+RUN_PIP="numpy rich packaging setuptools>=69 wheel"
+TEST_PIP="pytest>=8 pytest-xdist>=3.5 ruff>=0.8 mypy==2.4.1 types-PyYAML pyyaml cloudpickle cryptography matplotlib"
+BENCH_PIP="cloudpickle matplotlib"
+
+absent() { # of these packages
     missing=""
-    for package in $PACKAGES; do
+    for package in "$@"; do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" ||
             missing="$missing $package"
     done
@@ -32,6 +48,15 @@ packages() {
 open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
         missing=$(echo "$missing" | sed 's/ python3-dev//')
     fi
+    echo "$missing"
+}
+
+packages() { # these
+    if ! command -v dpkg-query >/dev/null; then
+        echo "no Debian packages here: going on with what there is" >&2
+        return 0
+    fi
+    missing=$(absent "$@")
     [ -z "$missing" ] && return 0
     if [ "$(id -u)" -ne 0 ]; then
         echo "These packages are missing:$missing" >&2
@@ -44,39 +69,83 @@ open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
         { apt-get update && apt-get install -y --no-install-recommends $missing; }
 }
 
-fuzzer() (
-    PACKAGES="clang-14 libclang-rt-14-dev"
-    packages
-)
-
-aarch64() (
-    PACKAGES="g++-aarch64-linux-gnu qemu-user-static cmake ninja-build"
-    packages
-)
-
-dpa() (
-    PACKAGES="gcc-riscv64-unknown-elf qemu-system-misc"
-    packages
-)
-
-cpu_index() {
-    # PyPI's torch for x86-64 brings gigabytes of CUDA; the CPU wheel has an index of its own. A
-    # mirror that serves CPU wheels already, or a machine without that index, keeps its default.
-    [ "${MCAST_TORCH_INDEX:-}" ] && echo "--index-url $MCAST_TORCH_INDEX"
-    return 0
+# Without root, what pip has instead and what CMake fetches is taken from there.
+run_packages() {
+    # shellcheck disable=SC2086
+    if [ "$(id -u)" -eq 0 ]; then
+        packages $RUN
+    else
+        packages $NEEDED
+        command -v cmake >/dev/null && command -v ninja >/dev/null || RUN_PIP="$RUN_PIP cmake ninja"
+    fi
 }
 
-venv() {
-    stamp="$VENV/.stamp-venv"
+fuzzer() { packages clang-14 libclang-rt-14-dev; }
+aarch64() { packages g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; }
+dpa() { packages gcc-riscv64-unknown-elf qemu-system-misc; }
+
+pip_install() { "$VENV/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
+
+# An index that does not answer would cost pip minutes of retries.
+answers() { # this index
+    "$VENV/bin/python" - "$1" <<'END'
+import sys, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1].rstrip("/") + "/torch/", timeout=10).close()
+except (OSError, ValueError):
+    sys.exit(1)
+END
+}
+
+# pip's options that have it take torch from there: 2.13.0+cpu counts as newer than 2.13.0. Says in one
+# line what is done.
+torch_index() {
+    case $TORCH_INDEX in
+    "" | none) echo "torch: from pip's own index" >&2 ;;
+    *)
+        if answers "$TORCH_INDEX"; then
+            echo "torch: from $TORCH_INDEX (MCAST_TORCH_INDEX=none: from pip's own index)" >&2
+            echo "--extra-index-url $TORCH_INDEX"
+        else
+            echo "torch: from pip's own index, since $TORCH_INDEX does not answer" >&2
+        fi
+        ;;
+    esac
+}
+
+venv() { # for this purpose, with these packages
+    stamp="$VENV/.stamp-$1"
+    shift
     if [ "$stamp" -nt pyproject.toml ] 2>/dev/null && [ "$stamp" -nt tools/setup.sh ]; then
         return 0
     fi
-    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-    # shellcheck disable=SC2046
-    "$VENV/bin/pip" install -q --disable-pip-version-check $(cpu_index) "$TORCH"
-    "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'pytest-xdist>=3.5' 'ruff>=0.8' rich click \
-        matplotlib psutil pyyaml cloudpickle cryptography 'setuptools>=69' wheel
+    if ! [ -e "$VENV/.stamp-torch" ] || [ "$(cat "$VENV/.stamp-torch")" != "$TORCH" ]; then
+        [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+        # shellcheck disable=SC2046
+        pip_install $(torch_index) "$TORCH"
+        echo "$TORCH" >"$VENV/.stamp-torch"
+    fi
+    pip_install "$@"
     touch "$stamp"
+}
+
+# Words of a list are requirements of their own.
+# shellcheck disable=SC2086
+run() {
+    run_packages
+    venv run $RUN_PIP
+}
+
+# shellcheck disable=SC2086
+tests() {
+    packages $RUN $TEST
+    venv test $RUN_PIP $TEST_PIP
+}
+
+# shellcheck disable=SC2086
+bench() {
+    packages $RUN $BENCH
+    venv bench $RUN_PIP $BENCH_PIP
 }
 
 build() {
@@ -85,15 +154,16 @@ build() {
         csrc/torch -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
         return 0
     fi
-    "$VENV/bin/pip" install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+    pip_install --no-build-isolation --no-deps -e .
     touch "$stamp"
 }
 
 for step in "$@"; do
     case $step in
-    packages | fuzzer | aarch64 | dpa | venv | build) "$step" ;;
+    test) tests ;;
+    run | bench | build | fuzzer | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [packages] [fuzzer] [aarch64] [dpa] [venv] [build]" >&2
+        echo "usage: tools/setup.sh [run] [test] [bench] [build] [fuzzer] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac

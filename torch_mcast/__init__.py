@@ -6,15 +6,16 @@
     dist.init_process_group("mcast")
     torch_mcast.stats()                     # which path was taken, repairs, who served which calls
 
-Importing this registers the backend and loads nothing else; the extension module is loaded when the
-first group is made or one of its names is used.
+Importing this registers the backend, or has it registered when torch.distributed is imported, and loads
+nothing else: command lines work without torch. The extension module is loaded when the first group is
+made or one of its names is used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_mcast._register import BACKEND, register, use_arenas
+from torch_mcast._register import BACKEND, register, register_with_torch, use_arenas
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +41,7 @@ def _inside_import_torch() -> bool:
 
 
 try:
-    register()
+    register_with_torch()
     use_arenas()
 except Exception:
     # torch's entry point imports this package at the end of `import torch`, which must not fail.

@@ -8,6 +8,9 @@ from types import ModuleType
 
 _extension: ModuleType | None = None
 
+# No index has a package of ours.
+REINSTALL = "pip install --force-reinstall --no-deps .  (in torch-mcast's source folder)"
+
 
 def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split("+")[0].split(".")[:2])
@@ -21,8 +24,8 @@ def check_torch(built: str, present: str) -> None:
     """
     if _minor(built) != _minor(present):
         raise ImportError(
-            f"torch_mcast was built for torch {built}, but torch {present} is installed. Reinstall it "
-            "for this torch: pip install --no-build-isolation --force-reinstall --no-deps torch-mcast"
+            f"torch_mcast was built for torch {built}, but torch {present} is installed. Build it for "
+            f"this torch: {REINSTALL}"
         )
 
 
@@ -38,14 +41,14 @@ def extension() -> ModuleType:
     global _extension
     if _extension is not None:
         return _extension
-    import torch
+    import torch  # what is wrong with it, or that it is missing, is said as Python says it
 
     try:
         from torch_mcast import _build_info
     except ImportError:
         raise ImportError(
             "torch_mcast has no compiled extension here. Install it with "
-            "'pip install --no-build-isolation .' (or '-e .') in the source folder."
+            "'pip install .' (or 'pip install -e .') in the source folder."
         ) from None
     check_torch(_build_info.TORCH_VERSION, str(torch.__version__))
     from torch_mcast import _C

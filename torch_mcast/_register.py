@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 BACKEND = "mcast"
@@ -31,6 +37,44 @@ def register() -> None:
         return
     # A list: torch up to 2.13 would take a str letter by letter.
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
+
+
+class _Watch:
+    """A finder of modules that finds torch.distributed as the others do, and registers once it has been
+    executed."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _DISTRIBUTED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            with contextlib.suppress(
+                Exception
+            ):  # `import torch` must not fail; register() says why
+                register()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_DISTRIBUTED = "torch.distributed"
+
+
+def register_with_torch() -> None:
+    """Registers now if torch.distributed is there already, else when it is imported. So a command that
+    needs no torch does not wait for it, and the one that says what is wrong with torch can run."""
+    if _DISTRIBUTED in sys.modules:
+        register()
+    elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Watch())
 
 
 def use_arenas() -> None:

@@ -58,11 +58,20 @@ def main(arguments: list[str] | None = None) -> int:
     if row is None:
         print(f"torch-mcast: no command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
         return 2
-    module = importlib.import_module(row[0])
-    if not hasattr(module, "main"):  # a package keeps its command line apart
-        module = importlib.import_module(f"{row[0]}.cli")
     try:
+        module = importlib.import_module(row[0])
+        if not hasattr(module, "main"):  # a package keeps its command line apart
+            module = importlib.import_module(f"{row[0]}.cli")
         return module.main(arguments[1:]) or 0
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "torch_mcast"):
+            raise
+        print(
+            f"torch-mcast {arguments[0]}: needs {name}, which is not installed: pip install {name}",
+            file=sys.stderr,
+        )
+        return 1
     except BrokenPipeError:  # "torch-mcast settings | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -213,6 +213,42 @@ def test_debug_wrapper(ranks):
         fresh.close()
 
 
+def test_a_command_needs_no_torch():
+    """Nothing imports it, wherever it lies."""
+    out = python(
+        "import resource, sys, torch_mcast.cli as cli\n"
+        "cli.main(['--version']), cli.main(['--help']), cli.main(['nonsense'])\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print([m for m in sys.modules if m.startswith('torch') and not m.startswith('torch_mcast')])\n"
+        "print(len(sys.modules), used.ru_utime + used.ru_stime)"
+    )
+    lines = out.splitlines()
+    assert lines[0].startswith("torch-mcast 0.") and lines[-2] == "[]"
+    modules, seconds = lines[-1].split()
+    assert int(modules) < 200, seconds  # a fifth of what torch brings; 0.03 s of CPU
+
+
+def test_torch_that_comes_later_registers():
+    out = python(
+        "import torch_mcast, sys\nassert 'torch' not in sys.modules\n"
+        "import torch.distributed as dist\nprint(dist.is_backend_available('mcast'))\n"
+        "print(any(type(f).__name__ == '_Watch' for f in sys.meta_path))",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert out.split() == ["True", "False"]
+
+
+def test_a_command_that_lacks_a_package_says_which(monkeypatch, capsys):
+    def lacking(name):
+        raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
+
+    monkeypatch.setattr(cli.importlib, "import_module", lacking)
+    assert cli.main(["settings"]) == 1
+    assert capsys.readouterr().err == (
+        "torch-mcast settings: needs rich, which is not installed: pip install rich\n"
+    )
+
+
 def test_command_line(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("torch-mcast 0.")

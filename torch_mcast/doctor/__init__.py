@@ -2,6 +2,7 @@
 
     python -m torch_mcast.doctor                    # this machine
     torchrun --nproc-per-node 4 -m torch_mcast.doctor      # every rank, and all ranks together
+    srun --ntasks-per-node=1 torch-mcast doctor            # likewise
 
 Each check looks at one thing the library depends on and says what it found, whether that is good,
 and the command that repairs it. Sockets are plain Python ones, so that the machine can be judged

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping
 
 from torch_mcast.doctor import job
 from torch_mcast.doctor.checks import run_all
 from torch_mcast.doctor.context import Context, gather
+from torch_mcast.doctor.job.rendezvous import say
+from torch_mcast.doctor.launcher import in_job, job_of, judge_allocation
 from torch_mcast.doctor.report import show
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="torch-mcast doctor",
-        description="Checks this machine for torch-mcast; under torchrun, all ranks against each "
+        description="Checks this machine for torch-mcast; under torchrun or srun, all ranks against each "
         "other. Exit code: 0 ok or warnings, 1 a failure. `doctor watch`: who joins multicast groups.",
     )
     p.add_argument("--json", action="store_true", help="a JSON document instead of the table")
-    p.add_argument("--local", action="store_true", help="this machine only, also under torchrun")
+    p.add_argument("--local", action="store_true", help="this machine only, also in a job")
     p.add_argument(
         "--timeout",
         type=float,
@@ -30,10 +32,6 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def under_launcher(environment: Mapping[str, str]) -> bool:
-    return all(environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
-
-
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["watch"]:
@@ -41,8 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
 
         return watch.main(arguments[1:])
     parsed = parser().parse_args(arguments)
-    context: Context = gather()
+    environment = job_of(os.environ)
+    if parsed.local:
+        environment = {n: v for n, v in environment.items() if n not in ("RANK", "MASTER_ADDR")}
+    together = in_job(environment)
+    if together and environment["RANK"] == "0":
+        say(f"checking {os.uname().nodename}")
+    context: Context = gather(environment)
     findings = run_all(context)
-    if not parsed.local and under_launcher(context.environment):
+    if together:
         return job.run(context, findings, parsed.timeout, parsed.json)
+    if not parsed.local:
+        findings += judge_allocation(environment)
     return show(findings, parsed.json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ _DEFAULTS = {
     "sndbuf": str(1 << 20),
     "ttl": "1",
     "faults": "",
+    "port_range": "",
 }
 
 
@@ -30,7 +32,7 @@ def load_table() -> tuple[Any, list[dict[str, Any]], str]:
 
         module = extension()
         return module.Options, module.settings(), ""
-    except (ImportError, OSError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a broken torch raises is to be reported
         return None, [], f"{type(error).__name__}: {error}"
 
 
@@ -84,6 +86,12 @@ class Context:
             found.pop()
         return [i for i in found if i is not None]
 
+    @property
+    def ports(self) -> tuple[int, int] | None:
+        """That a job's processes listen on for TCP; None: any."""
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.values.get("port_range", ""))
+        return (int(found[1]), int(found[2] or found[1])) if found else None
+
     def whole(self, variable: str, default: int) -> int:
         """A count in the environment, as launchers set it; `default` if it is none."""
         text = self.environment.get(variable, "")
@@ -97,6 +105,7 @@ def gather(environment: Mapping[str, str] = os.environ) -> Context:
     else:
         values, bad = dict(_DEFAULTS), {}
         values["interface"] = environment.get("MCAST_SOCKET_IFNAME", "").strip()
+        values["port_range"] = environment.get("MCAST_PORT_RANGE", "").strip()
     context = Context(environment, values, rows, bad, error)
     context.routes = netif.read_routes()
     try:

@@ -42,15 +42,15 @@ class Finding:
         return cls(row["check"], row["finding"], Verdict(row["verdict"]), row["fix"], row["data"])
 
 
-def ok(check: str, finding: str, fix: str = "", **data: Any) -> Finding:
+def ok(check: str, finding: str, fix: str = "", /, **data: Any) -> Finding:
     return Finding(check, finding, Verdict.OK, fix, data)
 
 
-def warn(check: str, finding: str, fix: str = "", **data: Any) -> Finding:
+def warn(check: str, finding: str, fix: str = "", /, **data: Any) -> Finding:
     return Finding(check, finding, Verdict.WARN, fix, data)
 
 
-def fail(check: str, finding: str, fix: str = "", **data: Any) -> Finding:
+def fail(check: str, finding: str, fix: str = "", /, **data: Any) -> Finding:
     return Finding(check, finding, Verdict.FAIL, fix, data)
 
 

@@ -1,8 +1,9 @@
-"""Multicast sockets set up as the library's are (csrc/core/transport/udp), in plain Python."""
+"""Sockets set up as the library's are (csrc/core/transport/udp), in plain Python."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import select
 import socket
@@ -66,6 +67,20 @@ def open_receiver(interface: Interface, group: str, port: int = 0) -> socket.soc
         s.close()
         raise
     return s
+
+
+def listen(address: str, ports: tuple[int, int] | None, backlog: int = 16) -> socket.socket:
+    """On one of these ports, both ends included; None: any. OSError if none of them is free."""
+    first, last = ports or (0, 0)
+    count = last - first + 1
+    start = secrets.randbelow(count)
+    for i in range(count):
+        try:
+            return socket.create_server((address, first + (start + i) % count), backlog=backlog)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"all ports from {first} to {last} are taken")
 
 
 def set_buffer(s: socket.socket, receive: bool, size: int) -> int:

@@ -1,14 +1,27 @@
 // CRC-32C by Intel ISA-L, which picks the fastest kernel for the CPU at run time (crc32
 // instructions, carry-less multiplication, vectors). ISA-L works on the bare register: the
 // inversions before and after that the standard asks for are made here, which is also what makes
-// checksums chain. Its length is an int, so longer inputs are cut.
+// checksums chain. Its length is an int, so longer inputs are cut. Where the machine that builds
+// has no ISA-L (cmake/Libraries.cmake) it is Google's crc32c, which uses the same instructions.
 #include "base/checksum.h"
 
+#ifdef MCAST_CRC32C
+#include <crc32c/crc32c.h>
+#else
 #include <isa-l/crc.h>
+#endif
 
 #include <algorithm>
 
 namespace mcast {
+
+#ifdef MCAST_CRC32C
+
+uint32_t crc32c(ConstBytes data, uint32_t seed) noexcept {
+  return ::crc32c::Extend(seed, reinterpret_cast<const uint8_t*>(data.data()), data.size());
+}
+
+#else
 
 uint32_t crc32c(ConstBytes data, uint32_t seed) noexcept {
   constexpr size_t kMaxPiece = size_t{1} << 30;
@@ -23,5 +36,7 @@ uint32_t crc32c(ConstBytes data, uint32_t seed) noexcept {
   }
   return ~state;
 }
+
+#endif
 
 }  // namespace mcast

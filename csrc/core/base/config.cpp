@@ -155,6 +155,9 @@ std::string allowed(const Row& row) {
       if (row.info.name == std::string_view("rack")) {
         return "at most " + std::to_string(kMostRackBytes) + " letters, digits, '.', '-' or '_'";
       }
+      if (row.info.name == std::string_view("port_range")) {
+        return "first-last, ports from 1 to 65535";
+      }
       std::string list;
       for (size_t i = 0; i < row.choices.size(); ++i) {
         if (i > 0) list += i + 1 == row.choices.size() ? " or " : ", ";
@@ -225,6 +228,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   }
   const auto s = std::get<std::string Config::*>(row.field);
   if (s == &Config::rack && !text.empty() && !is_rack_name(text)) return false;
+  if (PortRange range; s == &Config::port_range && !parse_port_range(text, range)) return false;
   if (s == &Config::aggregators) return assign_aggregators(config, text);
   if (s == &Config::allow) return assign_allow(config, text);
   if (EngineChoice choice; s == &Config::engine && !EngineChoice::parse(text, choice)) return false;

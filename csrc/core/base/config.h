@@ -83,6 +83,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                      \
     "IP TTL of multicast datagrams (hops between subnets)")                                        \
+  S(port_range, "MCAST_PORT_RANGE", "", false, true,                                               \
+    "ports to listen on for TCP, \"42000-42999\", so that a firewall can let them in: two per "    \
+    "rank of a host, and two more per subgroup; empty: what the kernel picks")                     \
   U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                 \
     "bytes of contributions that the owner of a reduction's block asks for at once: its memory "   \
     "and the burst at its switch port")                                                            \

@@ -87,4 +87,19 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
   return all;
 }
 
+bool parse_port_range(std::string_view text, PortRange& out) {
+  text = without_blanks(text);
+  out = {};
+  if (text.empty()) return true;
+  const size_t dash = text.find('-');
+  PortRange range;
+  if (!read_number(text.substr(0, dash), range.first)) return false;
+  range.last = range.first;
+  if (dash != std::string_view::npos && !read_number(text.substr(dash + 1), range.last))
+    return false;
+  if (range.first == 0 || range.last < range.first) return false;
+  out = range;
+  return true;
+}
+
 }  // namespace mcast

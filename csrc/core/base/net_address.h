@@ -2,6 +2,7 @@
 // of these, in which a rack may stand in front: "row3/10.0.0.9:7117". Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,5 +30,15 @@ bool is_rack_name(std::string_view text);
 // Separated by commas, blanks around them; none where there is no text. kInvalidArgument, and what
 // is wrong: one that is none, one that is there twice, more than `most`.
 Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_t most);
+
+// "first-last", or one port: ports from 1 to 65535, both ends included.
+struct PortRange {
+  uint16_t first = 0;  // 0: no range, any port
+  uint16_t last = 0;
+  bool any() const noexcept { return first == 0; }
+  size_t size() const noexcept { return size_t{last} - first + 1; }
+};
+// Blanks around it do no harm; no text is no range. False: it is none.
+bool parse_port_range(std::string_view text, PortRange& out);
 
 }  // namespace mcast

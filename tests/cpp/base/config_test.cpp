@@ -272,11 +272,22 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
   }
   EXPECT_EQ(marked,
             (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf",
-                                   "ttl", "pin", "liveness_limit", "probe_timeout", "security",
-                                   "secret_file", "trust_store", "security_suite", "allow",
-                                   "monitor"}));
+                                    "ttl", "port_range", "pin", "liveness_limit", "probe_timeout",
+                                    "security", "secret_file", "trust_store", "security_suite",
+                                    "allow", "monitor"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
+}
+
+TEST(Config, ARangeOfPortsHasTwoEnds) {
+  EXPECT_EQ(good({{"port_range", " 42000-42999 "}}).port_range, "42000-42999");
+  EXPECT_EQ(good({{"port_range", ""}}, {{"MCAST_PORT_RANGE", "1-2"}}).port_range, "");
+  for (const char* wrong :
+       {"0", "0-9", "9-8", "1-65536", "1-", "-1", "1-2-3", "1,2", "1 - 2", "a"}) {
+    EXPECT_THAT(error({{"port_range", wrong}}),
+                AllOf(HasSubstr("setting port_range"), HasSubstr("ports from 1 to 65535")))
+        << wrong;
+  }
 }
 
 TEST(Config, ARackIsAName) {

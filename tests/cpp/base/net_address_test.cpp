@@ -56,5 +56,17 @@ TEST(NetAddress, ListsMayTellRacks) {
   EXPECT_FALSE(is_rack_name(std::string(65, 'x')));
 }
 
+TEST(PortRange, BothEndsBelongToIt) {
+  PortRange range;
+  ASSERT_TRUE(parse_port_range("42000-42003", range));
+  EXPECT_FALSE(range.any());
+  EXPECT_EQ(range.size(), 4u);
+  ASSERT_TRUE(parse_port_range("65535", range));
+  EXPECT_EQ(range.first, 65535);
+  EXPECT_EQ(range.size(), 1u);
+  ASSERT_TRUE(parse_port_range(" ", range));
+  EXPECT_TRUE(range.any());
+}
+
 }  // namespace
 }  // namespace mcast

@@ -2,6 +2,9 @@
 // and silence, and connections that do not come about.
 #include <gmock/gmock.h>
 
+#include <set>
+
+#include "base/random.h"
 #include "support/seeds.h"
 #include "transport/udp_stream_world.h"
 
@@ -18,6 +21,45 @@ TEST_F(UdpStreamTest, UidsDifferAndAddressesAreNumeric) {
   EXPECT_EQ(a.host, "127.0.0.1");
   EXPECT_NE(a.port, 0);
   EXPECT_EQ(node(0).st().address(false).port, a.port);  // lo is the chosen interface
+}
+
+// Ports of loopback that nobody uses, below those that the kernel gives away.
+PortRange free_ports(uint16_t count) {
+  for (;;) {
+    const auto first = static_cast<uint16_t>(10000 + secure_random64() % 9000);
+    bool free = true;
+    for (uint16_t i = 0; i < count && free; ++i) {
+      const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, first + i);
+      free = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+    }
+    if (free) return {first, static_cast<uint16_t>(first + count - 1)};
+  }
+}
+
+TEST_F(UdpStreamTest, PeersListenInTheRangeOfPorts) {
+  const PortRange range = world_.options.ports = free_ports(3);
+  make_nodes(2);
+  expect_still_working();  // with a third
+  std::set<uint16_t> ports;
+  for (const auto& n : nodes_) ports.insert(n->st().address(true).port);
+  EXPECT_EQ(ports.size(), 3u);
+  EXPECT_EQ(*ports.begin(), range.first);
+  EXPECT_EQ(*ports.rbegin(), range.last);
+}
+
+TEST_F(UdpStreamTest, ARangeThatIsTakenIsAnErrorUntilItsOwnerIsGone) {
+  world_.options.ports = free_ports(1);
+  make_nodes(1);
+  const auto second = make_udp_transport(world_.options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().message(),
+              HasSubstr("all 1 ports of port_range: Address already in use"));
+  // This connection is closed by the owner first: the kernel remembers it, and the port with it.
+  const Fd peer = accepted_peer(77);
+  node(0).transport.reset();
+  const auto third = make_udp_transport(world_.options);
+  EXPECT_TRUE(third.ok()) << third.status().to_string();
 }
 
 TEST_F(UdpStreamTest, AHelloForSomebodyElseIsRefused) {

@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from torch_mcast.doctor import fixes
 from torch_mcast.doctor.checks import (
     buffers,
     engine,
@@ -37,7 +38,7 @@ OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
         ("2.13.0", "2.13.0", True, "", OK),
         ("2.13.0", "2.13.1", True, "", OK),
         ("2.12.0", "2.13.0", True, "ImportError: built for torch 2.12.0", FAIL),
-        ("2.13.0", "", False, "ModuleNotFoundError: torch", FAIL),
+        ("2.13.0+cpu", "", False, "ModuleNotFoundError: torch", FAIL),
         ("2.13.0", "2.13.0", False, "", FAIL),
     ],
 )
@@ -47,6 +48,14 @@ def test_torch(built, present, distributed, error, verdict):
     if error and present:
         assert error in finding.finding
         assert finding.fix.startswith("pip install")
+
+
+def test_torch_that_is_there_and_broken():
+    finding = versions.judge_torch(
+        "2.13.0", "2.13.0+cpu", False, "x", "OSError: libtorch.so: file too short"
+    )
+    assert finding.verdict is FAIL and "file too short" in finding.finding
+    assert finding.fix.startswith("pip install --force-reinstall torch==2.13.0 ")
 
 
 def test_python_files_and_extension_of_one_version():
@@ -140,44 +149,40 @@ def test_route():
     default = Route("eth1", 0, 0, 0, False)
     rejecting = Route("*", 0xE0000000, 0xF0000000, 0, True)
     assert routing.best_route([default, rejecting]) is rejecting
-    assert routing.judge_route([default, rejecting], "eth0").verdict is WARN
-    other = routing.judge_route([default], "eth0")
+    stopped = routing.judge_route([default, rejecting], "eth0", passes=False)
+    assert stopped.verdict is WARN and "until reboot" in stopped.fix
+    # No alarm where datagrams pass all the same.
+    assert routing.judge_route([default, rejecting], "eth0", passes=True).verdict is OK
+    other = routing.judge_route([default], "eth0", passes=True)
     assert other.verdict is OK
     assert "ignored" in other.finding
-    assert routing.judge_route([], "eth0").verdict is OK
+    assert routing.judge_route([], "eth0", passes=True).verdict is OK
 
 
-NFT = """table inet filter {
-\tchain input {
-\t\ttype filter hook input priority filter; policy drop;
-\t\tct state established,related accept
-\t}
-\tchain output {
-\t\ttype filter hook output priority filter; policy accept;
-\t}
-}
+IGMP = """Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter
+1\tlo        :     1      V3
+\t\t\t\t010000E0     1 0:00000000\t\t0
+2\teth0      :     2      V2
+\t\t\t\t010000E0     1 0:00000000\t\t0
+14\tbond0.100:     1      V3
+\t\t\t\t010000E0     1 0:00000000\t\t0
 """
 
 
-@pytest.mark.parametrize(
-    ("nft", "iptables", "verdict", "fix"),
-    [
-        (None, None, OK, ""),
-        ("", "-P INPUT ACCEPT", OK, ""),
-        (NFT, None, WARN, "nft insert rule inet filter input ip daddr 224.0.0.0/4 accept"),
-        (NFT.replace("ct state", "ip daddr 224.0.0.0/4 accept\n ct state"), None, OK, ""),
-        (NFT.replace("inet", "ip6"), None, OK, ""),
-        ("", "-P INPUT DROP", WARN, "iptables -I INPUT"),
-        ("", "-P INPUT ACCEPT\n-A INPUT -j REJECT --reject-with x", WARN, "iptables -I INPUT"),
-        ("", "-P INPUT DROP\n-A INPUT -d 224.0.0.0/4 -j ACCEPT", OK, ""),
-        ("", "-P INPUT ACCEPT\n-A INPUT -d 239.0.0.0/8 -j DROP", WARN,
-         "iptables -D INPUT -d 239.0.0.0/8 -j DROP"),
-        ("ip daddr 224.0.0.0/4 counter drop", None, WARN, "nft -a list ruleset"),
-    ],
-)  # fmt: skip
-def test_firewall(nft, iptables, verdict, fix):
-    finding = routing.judge_filter(nft, iptables)
-    assert (finding.verdict, finding.fix[: len(fix)]) == (verdict, fix)
+def test_the_version_of_igmp():
+    assert [routing.igmp_version(IGMP, name) for name in ("lo", "eth0", "bond0.100", "eth1")] == [
+        3,
+        2,
+        3,
+        0,
+    ]
+    assert routing.judge_igmp(3, "eth0", False) == routing.judge_igmp(0, "", False) == []
+    (asked,) = routing.judge_igmp(2, "eth0", False)
+    assert (
+        asked.verdict is WARN and "querier" in asked.finding and "mcast_igmp_version 3" in asked.fix
+    )
+    (forced,) = routing.judge_igmp(2, "eth0", True)
+    assert "force_igmp_version=0" in forced.fix
 
 
 def test_strict_reverse_path_filter():
@@ -230,7 +235,7 @@ def test_buffers():
     assert buffers.judge(True, 32 << 20, 64 << 20).verdict is OK
     short = buffers.judge(True, 32 << 20, 425984)
     assert short.verdict is WARN
-    assert short.fix == "sysctl -w net.core.rmem_max=33554432"
+    assert short.fix.startswith("sysctl -w net.core.rmem_max=33554432  (until reboot; to keep it: ")
     assert short.data == {"asked": 33554432, "granted": 212992}
     assert buffers.judge(False, 1 << 20, 1).fix.startswith("sysctl -w net.core.wmem_max=")
     assert [buffers.size_text(n) for n in (1, 2048, 3 << 20)] == ["1 B", "2 KiB", "3 MiB"]
@@ -265,20 +270,22 @@ def test_files():
     # The engine raises the soft limit, as far as the hard one.
     assert limits.judge_files(1024, unlimited, 1000).verdict is OK
     few = limits.judge_files(1024, 4096, 1000)
-    assert few.verdict is WARN and "nofile 8192" in few.fix and "limits.conf" in few.fix
+    assert few.verdict is WARN and "nofile 8192" in few.fix and "limits.d/" in few.fix
     assert limits.judge_files(64, 64, 2).verdict is FAIL
 
 
 def test_memlock_matters_with_rdma_only():
     assert limits.judge_memlock(8 << 20, []).verdict is OK
-    assert limits.judge_memlock(8 << 20, ["mlx5_0"]).verdict is WARN
+    short = limits.judge_memlock(8 << 20, ["mlx5_0"])
+    assert short.verdict is WARN and '"*' not in short.fix  # for one user
     assert limits.judge_memlock(resource.RLIM_INFINITY, ["mlx5_0"]).verdict is OK
 
 
 def test_readv_and_shm():
     assert memory.judge_readv("", "1").verdict is OK
-    yama = memory.judge_readv("Operation not permitted", "1")
-    assert yama.fix == "sysctl -w kernel.yama.ptrace_scope=0"
+    yama = memory.judge_readv("Operation not permitted", "2")
+    assert yama.fix.startswith("sysctl -w kernel.yama.ptrace_scope=1  (until reboot")
+    assert "from the next boot on" in memory.judge_readv("Operation not permitted", "3").fix
     assert "SYS_PTRACE" in memory.judge_readv("Operation not permitted", "").fix
     assert memory.judge_shm(64 << 20, 64 << 20, 1).verdict is OK
     small = memory.judge_shm(64 << 20, 60 << 20, 8)
@@ -306,6 +313,19 @@ def test_a_check_that_breaks_is_a_row_and_the_rest_still_runs():
     findings = run_all(Context({}, {}), (broken, lambda context: [ok("next", "fine")]))
     assert [f.verdict for f in findings] == [FAIL, OK]
     assert "gone" in findings[0].finding
+
+
+def test_fixes_say_how_long_they_last():
+    for fix in (
+        fixes.sysctl("a.b", 1),
+        fixes.link("ip link set lo up"),
+        fixes.until_reboot("x", "y", "z"),
+    ):
+        assert "(until reboot; to keep it: " in fix
+    assert "> /etc/sysctl.d/60-torch-mcast-b.conf" in fixes.sysctl("a.b", 1)
+    assert "next login" in fixes.user_limit(
+        "nofile", 8, "cost"
+    ) and "LimitNOFILE=" in fixes.user_limit("nofile", 8, "")
 
 
 def test_exit_code_is_that_of_the_worst():

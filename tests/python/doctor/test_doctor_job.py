@@ -8,6 +8,7 @@ import pytest
 from torch_mcast.doctor import netif, udp
 from torch_mcast.doctor.findings import Verdict, worst
 from torch_mcast.doctor.job import compare, diagnose, reach
+from torch_mcast.doctor.job import rendezvous as rendezvous_module
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard, Probe
 from torch_mcast.doctor.job.rendezvous import Rendezvous
@@ -76,6 +77,18 @@ def test_versions():
     assert compare.versions(job(rank(), rank(version="0.2.0")))[0].verdict is FAIL
     assert compare.versions(job(rank(), rank(torch="2.13.1")))[0].verdict is WARN
     assert compare.versions(job(rank(), rank(python="3.12.0")))[0].verdict is WARN
+
+
+def test_the_newest_version_is_no_matter_of_letters():
+    (finding,) = compare.versions(
+        job(rank(version="0.9.0"), rank(version="0.10.0"), rank(version="?"))
+    )
+    assert finding.fix.startswith("git checkout v0.10.0 && pip install ")
+    assert finding.fix.endswith("on ranks 0, 2")
+    (finding,) = compare.versions(job(rank(torch="2.9.1+cpu"), rank(torch="2.13.0+cu130")))
+    assert finding.fix.startswith("pip install torch==2.13.0 && ") and finding.fix.endswith(
+        "on rank 0"
+    )
 
 
 def test_settings_agreed_or_not():
@@ -243,7 +256,17 @@ def test_refused_connections():
     finding = diagnose.judge_tcp(plan, {0: Heard(refused={1: "10.0.0.98: no answer"})}, facts)
     assert finding.verdict is FAIL
     assert "rank 0 to 1 (10.0.0.98: no answer)" in finding.finding
-    assert "-s 10.0.0.0/24" in finding.fix
+    assert finding.fix.startswith(
+        "export MCAST_PORT_RANGE="
+    )  # else all of TCP would have to be let in
+    facts[1]["values"] = values(port_range="42000-42999")
+    finding = diagnose.judge_tcp(plan, {0: Heard(refused={1: "10.0.0.98: no answer"})}, facts)
+    assert "-i eth0 -s 10.0.0.0/24 -p tcp --dport 42000:42999 -j ACCEPT" in finding.fix
+    assert finding.fix.endswith("(on b)")
+    facts[1]["findings"] = [{"check": "firewall", "data": {"manager": "ufw"}}]
+    assert diagnose.let_in(1, facts, "udp").startswith(
+        "ufw allow in on eth0 proto udp from 10.0.0.0/24"
+    )
 
 
 class Store:
@@ -272,6 +295,17 @@ def test_rendezvous_does_not_wait_beyond_its_deadline():
     rendezvous.publish("facts/1", {"a": [1]})
     assert rendezvous.collect("facts", range(3), time.monotonic()) == {1: {"a": [1]}}
     assert rendezvous.fetch("verdict", time.monotonic()) is None
+
+
+def test_who_is_waited_for_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(rendezvous_module, "_TELL_S", 0.0)
+    rendezvous = Rendezvous(Store(), 0, 3)
+    rendezvous.publish("facts/1", 1)
+    assert rendezvous.collect(
+        "facts", range(3), time.monotonic() + 0.2, "waiting for the facts"
+    ) == {1: 1}
+    out, err = capsys.readouterr()
+    assert out == "" and "waiting for the facts of ranks 0, 2, 0 s at most" in err
 
 
 def test_the_last_to_arrive_opens_the_gate():

@@ -64,7 +64,7 @@ def test_host_with_a_packet_filter(hosts):
     assert sorted(map(tuple, reach["data"]["pairs"])) == [(0, 1), (1, 1)]
     assert "not even from itself" in rows(document)["likely cause"]["finding"]
     others = {row["check"]: row for row in document["job"]["others"]}
-    assert others["[1] firewall"]["fix"].startswith("iptables -D INPUT -d 224.0.0.0/4")
+    assert others["[1] firewall"]["fix"].startswith("iptables -I INPUT -i eth0 -s ")
 
 
 def test_switch_with_a_smaller_mtu(hosts):

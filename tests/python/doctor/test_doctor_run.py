@@ -11,8 +11,8 @@ import pytest
 from forked import Forked
 from ranks import free_port
 
-from torch_mcast.doctor.cli import under_launcher
-from torch_mcast.doctor.findings import fail, ok, warn
+from torch_mcast.doctor.findings import Verdict, fail, ok, warn
+from torch_mcast.doctor.launcher import first_host, in_job, job_of, judge_allocation, tasks_on
 from torch_mcast.doctor.report import SCHEMA
 from torch_mcast.doctor.table import summary, table
 
@@ -149,6 +149,37 @@ def test_without_the_extension(tmp_path):
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "raise OSError('libcudart.so.13: cannot open shared object file')",
+            "OSError: libcudart.so.13",
+        ),
+        (
+            "raise RuntimeError('Failed to load the backend extension: other')",
+            "RuntimeError: Failed",
+        ),
+        (None, "is not installed for this Python"),
+    ],
+)
+def test_with_a_broken_torch_or_none(tmp_path, source, words):
+    """The row about torch says so, everything else is checked."""
+    if source is None:  # hidden, wherever it lies
+        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    else:
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").write_text(source + "\n")
+    done = typed("doctor", "--json", command=("-m", "torch_mcast"), PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    rows = {row["check"]: row for row in findings(done)}
+    assert rows["torch"]["verdict"] == "fail" and words in rows["torch"]["finding"]
+    assert rows["torch"]["fix"].startswith("pip install ")
+    assert rows["multicast on lo"]["verdict"] == "ok"
+    table = typed("doctor", command=("-m", "torch_mcast"), PYTHONPATH=str(tmp_path))
+    assert "Traceback" not in table.stdout + table.stderr
+
+
 def torchrun(*arguments, ranks=2, **variables):
     return typed(
         *arguments,
@@ -229,8 +260,64 @@ def test_a_store_that_never_answers_does_not_hang():
 
 
 def test_launcher_is_seen_by_its_variables():
-    assert under_launcher({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"})
-    assert not under_launcher({"RANK": "0", "WORLD_SIZE": "1"})
+    assert in_job({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"})
+    assert not in_job({"RANK": "0", "WORLD_SIZE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu1", "gpu1"), ("a1,a2", "a1"), ("gpu[03-05,9],login1", "gpu03"), ("n[7]", "n7"),
+     ("r[1-2]n[04-05]", "r1n[04-05]"), ("rack[1-3]-ib,x", "rack1-ib"), ("", "")],
+)  # fmt: skip
+def test_the_first_host_of_a_slurm_list(nodes, first):
+    assert first_host(nodes) == first
+
+
+def test_tasks_per_node():
+    assert [tasks_on("2(x3),1", node) for node in range(5)] == [2, 2, 2, 1, 1]
+    assert tasks_on("", 0) == tasks_on("many", 0) == 1
+
+
+STEP = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_JOB_NUM_NODES": "2",
+}  # fmt: skip
+
+
+def test_a_slurm_step_is_a_job():
+    job = job_of(STEP)
+    assert in_job(job) and judge_allocation(job) == []
+    assert {name: job[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")} == {
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"
+    }  # fmt: skip
+    assert job["MASTER_ADDR"] == "node1" and 61000 <= int(job["MASTER_PORT"]) < 65000
+    assert job_of({**STEP, "SLURM_PROCID": "0"})["MASTER_PORT"] == job["MASTER_PORT"]
+    assert job_of({**STEP, "SLURM_STEP_ID": "1"})["MASTER_PORT"] != job["MASTER_PORT"]
+    assert job_of({**STEP, "MASTER_ADDR": "ib1"})["MASTER_ADDR"] == "ib1"
+    torchrun = {**STEP, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}
+    assert job_of(torchrun) == torchrun  # torchrun within a step counts
+
+
+def test_an_allocation_without_a_step_looks_at_one_host_and_says_so():
+    batch = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
+    assert not in_job(job_of(batch))
+    (row,) = judge_allocation(batch)
+    assert row.verdict is Verdict.WARN and row.fix.startswith("srun ")
+    assert judge_allocation({}) == [] and judge_allocation({"SLURM_JOB_ID": "1"}) == []
+
+
+def test_two_tasks_of_a_slurm_step():
+    slurm = {**STEP, "SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": str(free_port())}  # fmt: skip
+    tasks = [
+        Forked([*MODULE, "--json"], environment(**{**slurm, "SLURM_PROCID": n, "SLURM_LOCALID": n}))
+        for n in "01"
+    ]
+    (out, err), (silent, _) = (task.communicate(timeout=120) for task in tasks)
+    document = json.loads(out)
+    assert [row["rank"] for row in document["job"]["ranks"]] == [0, 1] and silent == ""
+    assert "torch-mcast doctor: trying multicast and TCP between 2 ranks" in err  # progress
 
 
 def test_table_fits_and_keeps_commands_whole():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch_mcast.doctor.checks import (
     buffers,
     engine,
+    firewall,
     host,
     interfaces,
     limits,
@@ -31,8 +32,9 @@ ALL: tuple[Check, ...] = (
     versions.run,
     settings.run,
     interfaces.run,
-    routing.run,
     multicast.run,
+    routing.run,  # after what it looks for causes of
+    firewall.run,
     mtu.run,
     buffers.run,
     offload.run,

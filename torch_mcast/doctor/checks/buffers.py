@@ -7,6 +7,7 @@ import socket
 from torch_mcast.doctor import udp
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
+from torch_mcast.doctor.fixes import sysctl
 
 
 def size_text(size: int) -> str:
@@ -30,7 +31,8 @@ def judge(receive: bool, asked: int, reported: int) -> Finding:
         else "shorter bursts"
     )
     text = f"{size_text(asked)} asked, {size_text(granted)} granted: {effect}"
-    return warn(name, text, f"sysctl -w {limit}={asked}", **data)
+    cost = "each socket of any user may then hold that much kernel memory"
+    return warn(name, text, sysctl(limit, asked, cost), **data)
 
 
 def measure(receive: bool, asked: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import sysctl
 from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -94,7 +95,10 @@ def judge_memory(setting: str, overcommit: str, pool: int, most: int | None) -> 
     data = {"setting": setting, "overcommit": overcommit, "pool": pool, "engine_limit": most}
     problem, fix = "", ""
     if overcommit == "2":
-        problem, fix = "vm.overcommit_memory is 2", "sysctl -w vm.overcommit_memory=0"
+        problem, fix = (
+            "vm.overcommit_memory is 2",
+            sysctl("vm.overcommit_memory", 0, "the kernel may promise more memory than there is"),
+        )
     elif most is not None and pool > most:
         problem = (
             f"the pool of {size_text(pool)} is more than the engine's --arenas {size_text(most)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import link
 from torch_mcast.doctor.netif import Interface
 
 
@@ -28,7 +29,7 @@ def suggestion(interfaces: list[Interface]) -> str:
     usable = [i for i in interfaces if i.usable]
     good = [i for i in usable if i.multicast and not i.loopback] or usable
     if not good:
-        return "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV"
+        return link("ip link set DEV up && ip addr add ADDRESS/BITS dev DEV")
     return f'export MCAST_SOCKET_IFNAME="={good[0].name}"'
 
 
@@ -42,19 +43,20 @@ def judge_chosen(
     if chosen.loopback and any(i.usable and not i.loopback for i in interfaces):
         return ok("interface used", text + "; only ranks on this host can take part", **data)
     if chosen.loopback:
-        fix = "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV"
+        fix = link("ip link set DEV up && ip addr add ADDRESS/BITS dev DEV")
         return warn("interface used", text + "; only ranks on this host", fix, **data)
     if not chosen.multicast:
         judge = fail if algorithm == "multicast" else warn
         text += "; without the flag MULTICAST datagrams may not leave it: groups then use the ring"
-        return judge("interface used", text, f"ip link set {chosen.name} multicast on", **data)
+        fix = link(f"ip link set {chosen.name} multicast on")
+        return judge("interface used", text, fix, **data)
     return ok("interface used", text, **data)
 
 
 def judge_loopback(loopback: Interface | None) -> list[Finding]:
     if loopback is not None:
         return []
-    return [fail("loopback", "no loopback interface that is up", "ip link set lo up")]
+    return [fail("loopback", "no loopback interface that is up", link("ip link set lo up"))]
 
 
 def run(context: Context) -> list[Finding]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import user_limit
 
 # Python, torch and a data loader, the engine's sockets; then per peer up to three streams, and as
 # many again while both sides connect at once.
@@ -26,7 +27,7 @@ def judge_files(soft: int, hard: int, world: int) -> Finding:
         # The engine raises it when a group is made.
         return ok("open files", f"{shown}, raised by itself; {world} ranks need {need}", **data)
     wanted = 1 << (need - 1).bit_length()
-    fix = f'echo "* - nofile {wanted}" >> /etc/security/limits.conf  (then log in again)'
+    fix = user_limit("nofile", wanted, "each process of that user may open as many files")
     judge = fail if soft < _BASE_FILES // 2 else warn
     return judge("open files", f"{shown}; {world} ranks may need {need}", fix, **data)
 
@@ -42,7 +43,9 @@ def judge_memlock(soft: int, devices: list[str]) -> Finding:
     return warn(
         "locked memory",
         f"{shown}; registering memory with {', '.join(devices)} needs more",
-        'echo "* - memlock unlimited" >> /etc/security/limits.conf  (then log in again)',
+        user_limit(
+            "memlock", "unlimited", "that user's processes may take memory that is never swapped"
+        ),
         **data,
     )
 

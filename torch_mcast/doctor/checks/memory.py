@@ -1,7 +1,8 @@
 """Memory shared on one host: /dev/shm, and process_vm_readv between processes.
 
-Ranks are siblings, and Yama's scope 1 lets a process read only its descendants. So a child reads
-the memory of its parent, which is allowed exactly where siblings may read each other."""
+Ranks are siblings, and Yama's scope 1 lets a process read only its descendants, unless the other allows it,
+as the library does (csrc/core/host/process.cpp). So a child reads the memory of its parent, which has
+allowed it: that works exactly where ranks may read each other."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from pathlib import Path
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
+from torch_mcast.doctor.fixes import sysctl, until_reboot
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PR_SET_PTRACER, _PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
 _SHM_PER_RANK = 64 << 20
 _READER = """
 import ctypes, os, sys
@@ -39,13 +42,18 @@ def read_by_child() -> str:
     token = secrets.token_bytes(16)
     buffer = ctypes.create_string_buffer(token, len(token))
     arguments = [os.getpid(), ctypes.addressof(buffer), len(token)]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _READER, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=5,
-        check=False,
-    )
+    allow = ctypes.CDLL(None).prctl
+    allow(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _READER, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    finally:
+        allow(_PR_SET_PTRACER, 0, 0, 0, 0)
     answer = done.stdout.strip()
     if answer == token.hex():
         return ""
@@ -57,10 +65,19 @@ def judge_readv(problem: str, scope: str) -> Finding:
     if not problem:
         return ok("process_vm_readv", "processes of this user can read each other", **data)
     text = f"{problem}: no single-copy reads between ranks of one host"
-    if scope not in ("", "0"):
+    if scope in ("2", "3"):
         text += f" (Yama ptrace_scope is {scope})"
-        return warn("process_vm_readv", text, "sysctl -w kernel.yama.ptrace_scope=0", **data)
-    return warn("process_vm_readv", text, "docker run --cap-add SYS_PTRACE ...", **data)
+        cost = "processes of one user may read each other where the one that is read allows it"
+        fix = sysctl("kernel.yama.ptrace_scope", 1, cost)
+        if scope == "3":  # cannot be lowered
+            file = "/etc/sysctl.d/60-torch-mcast-ptrace_scope.conf"
+            fix = f"echo kernel.yama.ptrace_scope=1 > {file}  (from the next boot on; {cost})"
+        return warn("process_vm_readv", text, fix, **data)
+    fix = (
+        "docker run --cap-add SYS_PTRACE ...  (for that container: its processes may read each other; "
+        "without, ranks copy by way of shared memory, which is slower for large tensors)"
+    )
+    return warn("process_vm_readv", text, fix, **data)
 
 
 def judge_shm(total: int, free: int, ranks: int) -> Finding:
@@ -70,7 +87,10 @@ def judge_shm(total: int, free: int, ranks: int) -> Finding:
     if free >= need:
         return ok("/dev/shm", text, **data)
     size = max(1 << 30, 1 << (need - 1).bit_length()) >> 30
-    fix = f"mount -o remount,size={size}G /dev/shm  (docker: --shm-size={size}g)"
+    keep = f"in /etc/fstab; docker: --shm-size={size}g"
+    fix = until_reboot(
+        f"mount -o remount,size={size}G /dev/shm", keep, "takes memory only as it is used"
+    )
     text += f"; {ranks} rank(s) of this host and their data loaders want {size_text(need)}"
     return warn("/dev/shm", text, fix, **data)
 
@@ -85,7 +105,11 @@ def run(context: Context) -> list[Finding]:
         ranks = max(context.whole("LOCAL_WORLD_SIZE", 1), 1)
         shm = judge_shm(room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail, ranks)
     except OSError as error:
-        shm = warn("/dev/shm", str(error.strerror), "mount -t tmpfs tmpfs /dev/shm")
+        shm = warn(
+            "/dev/shm",
+            str(error.strerror),
+            until_reboot("mount -t tmpfs tmpfs /dev/shm", "in /etc/fstab"),
+        )
     try:
         readv = judge_readv(read_by_child(), scope)
     except (OSError, subprocess.TimeoutExpired) as error:

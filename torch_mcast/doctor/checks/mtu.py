@@ -12,6 +12,7 @@ from torch_mcast.doctor import udp
 from torch_mcast.doctor.checks.multicast import not_tried
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import link
 from torch_mcast.doctor.netif import Interface
 
 _ETHERNET = 1500
@@ -54,7 +55,7 @@ def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
     data = {"mtu": interface.mtu, "datagram": result.size, "received": result.received}
     if result.size < 64 + 32:  # one chunk, one header
         text = f"{interface.mtu}: no room for a datagram"
-        return fail(name, text, f"ip link set {interface.name} mtu 1500", **data)
+        return fail(name, text, link(f"ip link set {interface.name} mtu 1500"), **data)
     if not result.received:
         text = f"{interface.mtu}, but a full datagram of {result.size} bytes: {result.problem}"
         return warn(name, text, f"export MCAST_MAX_MTU={min(interface.mtu, _ETHERNET)}", **data)
@@ -67,7 +68,7 @@ def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
         return warn(
             name,
             text + "; below Ethernet's 1500: more datagrams for the same data",
-            f"ip link set {interface.name} mtu 1500  (if the network carries it)",
+            link(f"ip link set {interface.name} mtu 1500", "only if the network carries it"),
             **data,
         )
     elif interface.mtu == _ETHERNET:

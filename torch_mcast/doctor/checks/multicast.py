@@ -13,6 +13,7 @@ from pathlib import Path
 from torch_mcast.doctor import udp
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import UDP_PORTS, Opening, link, sysctl
 from torch_mcast.doctor.netif import Interface
 
 _LIMIT_S = 1.0
@@ -37,9 +38,6 @@ def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple
     return False, f"sent, but not received within {limit:g} s"
 
 
-_ACCEPT = "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT"
-
-
 def not_tried(check: str, interface: Interface) -> Finding:
     """For checks that need multicast to arrive: they would blame the wrong thing."""
     text = f"not tried: multicast does not arrive, see the row multicast on {interface.name}"
@@ -54,9 +52,10 @@ def judge_round_trip(interface: Interface, received: bool, problem: str, algorit
         return ok(name, f"sent and received on this host{where}", **data)
     who = "ranks of one host" if interface.loopback else "groups"
     text = f"{problem}: {who} use the ring"
-    fix = _ACCEPT
+    opening = Opening("udp", interface.subnet, interface.name, UDP_PORTS)
+    fix = f"{opening.command('iptables')}  if the row firewall says that it drops multicast"
     if not interface.multicast and not interface.loopback:
-        fix = f"ip link set {interface.name} multicast on"
+        fix = link(f"ip link set {interface.name} multicast on")
     return (fail if algorithm == "multicast" else warn)(name, text, fix, **data)
 
 
@@ -76,7 +75,8 @@ def judge_memberships(limit: int | None, joined: int, problem: str) -> Finding:
     data = {"joined": joined, "limit": limit}
     if joined == _JOINED:
         return ok("memberships", text, **data)
-    fix = "sysctl -w net.ipv4.igmp_max_memberships=20; ulimit -n 65536"
+    cost = "each user's sockets may join that many groups"
+    fix = sysctl("net.ipv4.igmp_max_memberships", 20, cost) + "; ulimit -n 65536"
     judge = warn if joined else fail
     return judge("memberships", f"{text}: {problem}", fix, **data)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 
+from torch_mcast.doctor import udp
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok
+from torch_mcast.doctor.fixes import until_reboot
 from torch_mcast.doctor.netif import Interface
 
 
-def measure(address: str, limit: float = 1.0) -> str:
-    """Listens, connects, moves a byte. "" or what went wrong."""
+def measure(address: str, ports: tuple[int, int] | None, limit: float = 1.0) -> str:
+    """Listens, on one of these ports if there are some, connects, moves a byte. "" or what went wrong."""
     try:
-        with socket.create_server((address, 0)) as server:
+        with udp.listen(address, ports) as server:
             server.settimeout(limit)
             with (
                 socket.create_connection(server.getsockname(), limit) as client,
@@ -29,10 +31,12 @@ def judge(interface: Interface, problem: str) -> Finding:
     name, data = f"tcp on {interface.name}", {"address": interface.address}
     if problem:
         text = f"listen and connect on {interface.address}: {problem}"
-        fix = f"iptables -I INPUT -p tcp -d {interface.address} -j ACCEPT"
+        # Packets to an own address come by loopback.
+        rule = f"iptables -I INPUT -i lo -d {interface.address} -p tcp -j ACCEPT"
+        fix = until_reboot(rule, "netfilter-persistent save", "for programs of this host only")
         return fail(name, text, fix, **data)
     return ok(name, f"listens and connects on {interface.address}", **data)
 
 
 def run(context: Context) -> list[Finding]:
-    return [judge(i, measure(i.address)) for i in context.paths]
+    return [judge(i, measure(i.address, context.ports)) for i in context.paths]

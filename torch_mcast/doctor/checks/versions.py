@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
 import sys
 
+from torch_mcast._load import REINSTALL
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
 
-_REINSTALL = "pip install --no-build-isolation --force-reinstall --no-deps torch-mcast"
 _LEAST_PYTHON = (3, 10)
 _LEAST_KERNEL = (5, 0)  # UDP_SEGMENT came with 4.18, UDP_GRO with 5.0
 
 
-def judge_torch(built: str, present: str, distributed: bool, error: str) -> Finding:
-    """`built`, `present`: versions, "" if unknown; `error`: why the extension does not load."""
+def judge_torch(
+    built: str, present: str, distributed: bool, error: str, broken: str = ""
+) -> Finding:
+    """`built`, `present`: versions, "" if unknown; `error`: why the extension does not load; `broken`: why
+    torch cannot be imported."""
     data = {"built": built, "running": present}
+    if broken and present:
+        text = f"torch {present} is installed and cannot be imported: {broken}"
+        fix = f"pip install --force-reinstall torch=={present.partition('+')[0]}  (in this environment)"
+        return fail("torch", text, fix, **data)
     if not present:
-        return fail("torch", "torch cannot be imported", "pip install torch", **data)
+        text = "torch is not installed for this Python" + (f": {broken}" if broken else "")
+        public = built.partition("+")[0]
+        fix = f"pip install {f'torch=={public}' if public else 'torch'}  (in this environment)"
+        return fail("torch", text, fix, **data)
     if not distributed:
         return fail("torch", f"torch {present} was built without torch.distributed", **data)
     if error:
-        return fail(
-            "torch", f"torch {present}; extension not loadable: {error}", _REINSTALL, **data
-        )
+        return fail("torch", f"torch {present}; extension not loadable: {error}", REINSTALL, **data)
     if built != present:
         return ok("torch", f"built for {built}, running {present}: same minor version", **data)
     return ok("torch", f"{present}, the one it was built for", **data)
@@ -37,7 +46,7 @@ def judge_package(version: str, binary: str) -> Finding:
         return fail(
             "torch_mcast",
             f"Python files are {version}, the extension is {binary}",
-            _REINSTALL,
+            REINSTALL,
             version=version,
             extension=binary,
         )
@@ -65,20 +74,26 @@ def judge_kernel(system: str, release: str) -> Finding:
     return ok("kernel", f"Linux {release}", **data)
 
 
-def _torch() -> tuple[str, bool]:
+def _torch() -> tuple[str, bool, str]:
+    """(version, with torch.distributed, why it cannot be imported)."""
     if importlib.util.find_spec("torch") is None:
-        return "", False
+        return "", False, ""
     try:
         import torch
-    except (ImportError, OSError):
-        return "", False
-    return str(torch.__version__), torch.distributed.is_available()
+
+        return str(torch.__version__), torch.distributed.is_available(), ""
+    except Exception as error:  # noqa: BLE001 - whatever a broken torch raises is to be reported
+        try:
+            version = importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            version = "of unknown version"
+        return version, False, f"{type(error).__name__}: {error}"
 
 
 def run(context: Context) -> list[Finding]:
     from torch_mcast import __version__
 
-    present, distributed = _torch()
+    present, distributed, broken = _torch()
     built = binary = ""
     if importlib.util.find_spec("torch_mcast._build_info") is not None:
         from torch_mcast import _build_info
@@ -86,7 +101,7 @@ def run(context: Context) -> list[Finding]:
         built, binary = _build_info.TORCH_VERSION, _build_info.VERSION
     return [
         judge_package(__version__, binary),
-        judge_torch(built, present, distributed, context.extension_error),
+        judge_torch(built, present, distributed, context.extension_error, broken),
         judge_python(sys.version_info[:2], f"{platform.python_version()} at {sys.executable}"),
         judge_kernel(os.uname().sysname, os.uname().release),
     ]

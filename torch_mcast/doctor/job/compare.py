@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from torch_mcast._load import REINSTALL
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import link
 from torch_mcast.doctor.job.ranks import label, spans
 
 Facts = dict[int, dict[str, Any]]  # of the ranks that reported
@@ -22,8 +24,31 @@ def by_value(facts: Facts, value: Callable[[dict[str, Any]], str]) -> dict[str, 
     return dict(groups)
 
 
+def value_of(setting: str) -> Callable[[dict[str, Any]], str]:
+    return lambda f: f["values"][setting]
+
+
 def describe(groups: dict[str, list[int]]) -> str:
     return "; ".join(f"{value or '(empty)'} on {label(ranks)}" for value, ranks in groups.items())
+
+
+def newest(groups: dict[str, list[int]]) -> str:
+    """Of versions; what is none comes before all that are."""
+    from packaging.version import InvalidVersion, Version
+
+    def order(text: str) -> tuple[bool, Version]:
+        try:
+            return (True, Version(text))
+        except InvalidVersion:
+            return (False, Version("0"))
+
+    return max(groups, key=order)
+
+
+def describe_others(groups: dict[str, list[int]], value: str) -> str:
+    return label(
+        sorted(rank for other, ranks in groups.items() if other != value for rank in ranks)
+    )
 
 
 def presence(facts: Facts, size: int) -> Finding:
@@ -43,11 +68,14 @@ def versions(facts: Facts) -> list[Finding]:
     torch = by_value(facts, lambda f: f["torch"])
     python = by_value(facts, lambda f: f["python"])
     if len(mine) > 1:
-        fix = f"pip install torch-mcast=={max(mine)}  (on all hosts)"
+        best = newest(mine)
+        fix = f"git checkout v{best} && {REINSTALL}, on {describe_others(mine, best)}"
         return [fail("versions", f"torch_mcast differs: {describe(mine)}", fix, versions=mine)]
     found = []
     if len(torch) > 1:
-        fix = f"pip install torch=={max(torch)}  (on all hosts)"
+        best = newest(torch)
+        public = best.partition("+")[0]
+        fix = f"pip install torch=={public} && {REINSTALL}, on {describe_others(torch, best)}"
         found.append(warn("versions", f"torch differs: {describe(torch)}", fix, versions=torch))
     if len(python) > 1:
         text = f"Python differs: {describe(python)}"
@@ -62,11 +90,11 @@ def settings(facts: Facts) -> list[Finding]:
     found = []
     for name in names:
         having = {rank: f for rank, f in facts.items() if name in f["values"]}
-        groups = by_value(having, lambda f, name=name: f["values"][name])
+        groups = by_value(having, value_of(name))
         if len(groups) < 2:
             continue
         variable = f"MCAST_{name.upper()}"
-        common = max(groups, key=lambda v, groups=groups: len(groups[v]))
+        common = max(groups.items(), key=lambda item: len(item[1]))[0]
         fix = f'export {variable}="{common}"  (on all ranks)'
         text = f"{name} differs: {describe(groups)}"
         if name in agreed:
@@ -135,7 +163,8 @@ def networks(facts: Facts) -> list[Finding]:
         least = min(mtus, key=int)
         largest = max(mtus, key=int)
         text = f"differs: {describe(mtus)}; all use {least}"
-        fix = f"ip link set {names[mtus[least][0]]} mtu {largest}  (on {label(mtus[least])})"
+        command = f"ip link set {names[mtus[least][0]]} mtu {largest}"
+        fix = link(command, f"on {label(mtus[least])}, only if the network carries it")
         found.append(warn("mtu", text, fix, mtu=mtus))
     elif mtus:
         found.append(ok("mtu", f"{next(iter(mtus))} on all", mtu=mtus))

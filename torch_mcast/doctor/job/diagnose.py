@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.fixes import RING, UDP_PORTS, Opening
 from torch_mcast.doctor.job.compare import Facts, prefer_interface
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard
@@ -12,11 +13,35 @@ from torch_mcast.doctor.job.reach import Heard
 _MATRIX = 40  # ranks; beyond it the pairs alone are listed
 _PAIRS = 12  # named in one row
 
-_RING = "export MCAST_ALGORITHM=ring  (accept it)"
-_ACCEPT = "iptables -I INPUT -p udp -d 224.0.0.0/4 -j ACCEPT"
+
+NO_RANGE = "export MCAST_PORT_RANGE=42000-42999  (on all hosts), then let these in"
 
 Pairs = list[tuple[int, int]]  # (sender, receiver) that multicast does not reach
 Causes = list[tuple[str, str]]  # (likely cause, fix)
+
+
+def let_in(rank: int, facts: Facts, *protocols: str) -> str:
+    """What its host must do for these to come in from the hosts of its subnet."""
+    interface = facts[rank]["interface"]
+    if not interface:
+        return "see the row firewall of that host"
+    rows = [f for f in facts[rank]["findings"] if f["check"] == "firewall"]
+    manager = next((f["data"]["manager"] for f in rows if "manager" in f["data"]), "iptables")
+    if manager == "nft":
+        return "see the row firewall of that host, by root  (its chain is not known here)"
+    commands = []
+    for protocol in protocols:
+        ports = {"udp": UDP_PORTS, "igmp": (0, 0)}.get(protocol) or port_range(facts[rank])
+        if ports is None:
+            return NO_RANGE
+        opening = Opening(protocol, interface["subnet"], interface["name"], ports)
+        commands.append(opening.command(manager))
+    return "; ".join(commands) + f"  (on {facts[rank]['host']})"
+
+
+def port_range(fact: dict[str, Any]) -> tuple[int, int] | None:
+    first, _, last = fact["values"].get("port_range", "").partition("-")
+    return (int(first), int(last or first)) if first.isdigit() else None
 
 
 def unreachable_pairs(reports: dict[int, Heard], ranks: list[int]) -> Pairs:
@@ -76,7 +101,7 @@ def causes(pairs: Pairs, reports: dict[int, Heard], ranks: list[int], facts: Fac
     across = [(s, r) for s, r in pairs if host[s] != host[r]]
     if not across:
         packet_filter = "ranks of one host do not hear each other: a packet filter"
-        return [*found, (packet_filter, _ACCEPT)]
+        return [*found, (packet_filter, let_in(pairs[0][1], facts, "udp"))]
     subnet = {r: (facts[r]["interface"] or {}).get("subnet") for r in ranks}
     apart = [(s, r) for s, r in across if subnet[s] != subnet[r]]
     if apart:
@@ -96,7 +121,7 @@ def _not_even_itself(own: list[int], facts: Facts) -> Causes:
         return []
     names = ", ".join(sorted({facts[r]["host"] for r in own}))
     cause = f"{label(own)} ({names}) not even from itself: a packet filter on that host"
-    return [(cause, f"{_ACCEPT}  (on {names})")]
+    return [(cause, let_in(own[0], facts, "udp"))]
 
 
 def _hosts_apart(
@@ -124,7 +149,7 @@ def _hosts_apart(
             (
                 f"the host {host_name} ({label(mine)}) {what}: its firewall, its interface, or "
                 "its switch port",
-                f"{_ACCEPT}; iptables -I INPUT -p igmp -j ACCEPT  (on {host_name})",
+                let_in(mine[0], facts, "udp", "igmp"),
             )
         )
     return found
@@ -137,7 +162,7 @@ def _of_the_network(across: Pairs, host: dict[int, str]) -> Causes:
             (
                 "no host hears another: a cloud or container network without multicast (AWS needs "
                 "a Transit Gateway multicast domain, Docker's bridge passes none), or firewalls",
-                "docker run --network host ...; else " + _RING,
+                "docker run --network host ...; else " + RING,
             )
         )
     found.append(
@@ -161,7 +186,7 @@ def judge_reach(
         found.append(fail("reach", text, "look at the output of these ranks", ranks=silent))
     for rank, report in reports.items():
         if report.problem:
-            found.append(warn("reach", f"rank {rank}: {report.problem}", _RING, rank=rank))
+            found.append(warn("reach", f"rank {rank}: {report.problem}", RING, rank=rank))
     pairs = unreachable_pairs(reports, ranks)
     where = "loopback" if plan["path"] == "loopback" else "the chosen interfaces"
     data = {"pairs": pairs, "size": plan["size"], "path": plan["path"]}
@@ -178,7 +203,7 @@ def judge_reach(
         }.get(algorithm, "groups with these ranks use the ring, which is slower")
         likely = causes(pairs, reports, ranks, facts)
         text = f"{name_pairs(pairs)} on {where}: {result}"
-        found.append(judge("reach", text, _RING if algorithm == "auto" else "", **data))
+        found.append(judge("reach", text, RING if algorithm == "auto" else "", **data))
         found += [judge("likely cause", cause, fix) for cause, fix in likely]
     return found
 
@@ -192,8 +217,7 @@ def judge_tcp(plan: dict[str, Any], reports: dict[int, Heard], facts: Facts) -> 
     for rank, row in sorted(refused.items())[:_PAIRS]:
         why = "; ".join(sorted(set(row.values()))[:3])
         texts.append(f"rank {rank} to {spans(row)} ({why})")
-    path = [facts[r]["interface"] for r in refused]
-    subnets = ",".join(sorted({i["subnet"] for i in path if i and not i["loopback"]}))
-    fix = f"iptables -I INPUT -p tcp -s {subnets or '127.0.0.0/8'} -j ACCEPT  (where no answer)"
+    deaf = sorted({other for row in refused.values() for other in row})
+    fix = let_in(deaf[0], facts, "tcp") if deaf[0] in facts else NO_RANGE
     text = f"no connection from {', '.join(texts)}: a group cannot be made"
     return fail("tcp between ranks", text, fix, **data)

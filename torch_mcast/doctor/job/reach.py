@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_mcast.doctor import udp
+from torch_mcast.doctor.fixes import UDP_PORTS
 from torch_mcast.doctor.job.compare import Facts
 from torch_mcast.doctor.netif import Interface
 
@@ -47,7 +48,8 @@ def plan(facts: Facts) -> dict[str, Any]:
         "ranks": able,
         "hosts": {str(rank): facts[rank]["host_id"] for rank in able},
         "group": udp.random_group(),
-        "port": 30000 + secrets.randbelow(2000),  # below the ephemeral ports
+        # Of a job's own: what filters let in for jobs passes. Groups apart, so that none is disturbed.
+        "port": UDP_PORTS[0] + secrets.randbelow(UDP_PORTS[1] - UDP_PORTS[0] + 1),
         "token": secrets.token_hex(16),
         "size": max(probe_size(datagram, max(chunks, default=0)), _SMALL),
         "rounds": 10 if len(able) <= 64 else 3,
@@ -86,6 +88,7 @@ class Probe:
         addresses: dict[str, str],
         ttl: int,
         rcvbuf: int,
+        ports: tuple[int, int] | None = None,  # to listen on; None: any
     ) -> None:
         self.plan, self.rank = plan, rank
         self._token = bytes.fromhex(plan["token"])
@@ -99,7 +102,7 @@ class Probe:
             self._sender = stack.enter_context(udp.open_sender(multicast, ttl))
             for kind, address in addresses.items():
                 backlog = max(len(plan["ranks"]), 16)
-                listener = socket.create_server((address, 0), backlog=backlog)
+                listener = udp.listen(address, ports, backlog)
                 self._listeners[kind] = stack.enter_context(listener)
                 listener.setblocking(False)
             self._sockets = stack.pop_all()

@@ -4,12 +4,21 @@ deadline: what is not there by then is missing, and the caller says so."""
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from torch_mcast.doctor.job.ranks import label
+
 _RETRY_S = 0.05
+_TELL_S = 5.0
+
+
+def say(text: str) -> None:
+    """Progress, beside the report on standard output."""
+    print(f"torch-mcast doctor: {text}", file=sys.stderr, flush=True)
 
 
 class Rendezvous:
@@ -27,10 +36,25 @@ class Rendezvous:
             time.sleep(_RETRY_S)
         return json.loads(self.store.get(key))
 
-    def collect(self, key: str, ranks: Iterable[int], deadline: float) -> dict[int, Any]:
-        """{rank: value} of those that published "key/rank" in time."""
-        found = {rank: self.fetch(f"{key}/{rank}", deadline) for rank in ranks}
-        return {rank: value for rank, value in found.items() if value is not None}
+    def collect(
+        self, key: str, ranks: Iterable[int], deadline: float, what: str = ""
+    ) -> dict[int, Any]:
+        """{rank: value} of those that published "key/rank" in time. `what`: said on standard error while it
+        takes long, with the ranks that are waited for."""
+        missing, found = sorted(ranks), {}
+        tell_at = time.monotonic() + _TELL_S
+        while True:
+            for rank in list(missing):
+                if self.store.check([f"{key}/{rank}"]):
+                    found[rank] = json.loads(self.store.get(f"{key}/{rank}"))
+                    missing.remove(rank)
+            now = time.monotonic()
+            if not missing or now >= deadline:
+                return dict(sorted(found.items()))
+            if what and now >= tell_at:
+                tell_at = now + _TELL_S
+                say(f"{what} of {label(missing)}, {deadline - now:.0f} s at most")
+            time.sleep(_RETRY_S)
 
     def arrive(self, key: str, expected: int) -> None:
         """Counts this rank in; the last one opens the gate that `passed` looks at."""

@@ -23,7 +23,7 @@ from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, exit_code, fail, worst
 from torch_mcast.doctor.job import compare, diagnose, facts
 from torch_mcast.doctor.job.reach import Heard, Probe, plan
-from torch_mcast.doctor.job.rendezvous import Rendezvous, connect
+from torch_mcast.doctor.job.rendezvous import Rendezvous, connect, say
 from torch_mcast.doctor.report import colour, document, show, width
 from torch_mcast.doctor.table import summary, table
 
@@ -32,23 +32,22 @@ _PROBE_S = 10.0
 _MARGIN_S = 5.0
 
 
-def _alone(findings: list[Finding], problem: str, as_json: bool) -> int:
+def _alone(findings: list[Finding], problem: str, as_json: bool, rank: str) -> int:
     fix = "check MASTER_ADDR, MASTER_PORT and the way to them: nc -vz $MASTER_ADDR $MASTER_PORT"
     rows = [*findings, fail("job", f"ranks could not be compared: {problem}", fix)]
-    rank = os.environ.get("RANK", "?")
-    print(f"torch-mcast doctor: rank {rank} alone\n", file=sys.stderr)
+    say(f"rank {rank} alone\n")
     return show(rows, as_json)
 
 
 class _Watchdog:
     """Ends the process with its own report when the exchange takes longer than its steps can."""
 
-    def __init__(self, limit: float, findings: list[Finding], as_json: bool) -> None:
-        self._timer = threading.Timer(limit, self._expire, (limit, findings, as_json))
+    def __init__(self, limit: float, findings: list[Finding], as_json: bool, rank: str) -> None:
+        self._timer = threading.Timer(limit, self._expire, (limit, findings, as_json, rank))
         self._timer.daemon = True
 
-    def _expire(self, limit: float, findings: list[Finding], as_json: bool) -> None:
-        _alone(findings, f"no answer from the store within {limit:g} s", as_json)
+    def _expire(self, limit: float, findings: list[Finding], as_json: bool, rank: str) -> None:
+        _alone(findings, f"no answer from the store within {limit:g} s", as_json, rank)
         sys.stdout.flush()
         os._exit(1)
 
@@ -70,7 +69,7 @@ def _open_probe(context: Context, what: dict[str, Any], rank: int) -> Probe:
     if chosen is not None:
         addresses["interface"] = chosen.address
     ttl, rcvbuf = context.number("ttl"), context.number("rcvbuf")
-    return Probe(what, rank, multicast, addresses, ttl, rcvbuf)
+    return Probe(what, rank, multicast, addresses, ttl, rcvbuf, context.ports)
 
 
 def _probe(
@@ -112,17 +111,24 @@ def _start_probe(rendezvous: Rendezvous, what: dict[str, Any]) -> None:
 
 def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dict[str, Any], str]:
     """Rank 0: (the job's part of the JSON document, the matrix)."""
-    known = rendezvous.collect("facts", range(rendezvous.size), time.monotonic() + timeout)
+    say(f"checked {os.uname().nodename}; {rendezvous.size} ranks are to report")
+    known = rendezvous.collect(
+        "facts", range(rendezvous.size), time.monotonic() + timeout, "waiting for the facts"
+    )
     found = compare.compare(known, rendezvous.size)
     what = plan(known)
     rendezvous.publish("plan", what)
+    say(f"trying multicast and TCP between {len(what['ranks'])} ranks")
     starter = threading.Thread(target=_start_probe, args=(rendezvous, what), daemon=True)
     starter.start()
     with contextlib.ExitStack() as stack:
         _probe(rendezvous, context, timeout, stack)
         starter.join()
         answers = rendezvous.collect(
-            "heard", what["ranks"], time.monotonic() + _PROBE_S + _MARGIN_S
+            "heard",
+            what["ranks"],
+            time.monotonic() + _PROBE_S + _MARGIN_S,
+            "waiting for what was heard",
         )
     reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
     algorithm = context.values["algorithm"]
@@ -171,15 +177,18 @@ def _print(findings: list[Finding], job: dict[str, Any], matrix: str, as_json: b
 
 
 def run(context: Context, findings: list[Finding], timeout: float, as_json: bool) -> int:
+    rank = context.environment["RANK"]
+    if rank == "0":
+        say(f"meeting the other ranks at {context.environment['MASTER_ADDR']}")
     try:
-        with _Watchdog(timeout + _MARGIN_S, findings, as_json):
+        with _Watchdog(timeout + _MARGIN_S, findings, as_json, rank):
             rendezvous = connect(context.environment, timeout)
         # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
         limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _MARGIN_S
-        with _Watchdog(limit, findings, as_json):
+        with _Watchdog(limit, findings, as_json, rank):
             return _run(rendezvous, context, findings, timeout, as_json)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        return _alone(findings, str(error).splitlines()[0], as_json)
+    except Exception as error:  # noqa: BLE001 - a broken torch may raise anything
+        return _alone(findings, (str(error) or repr(error)).splitlines()[0], as_json, rank)
 
 
 def _run(
@@ -199,6 +208,6 @@ def _run(
         wait = _READY_S + 2 * _PROBE_S + 2 * _MARGIN_S + timeout
         code = rendezvous.fetch("verdict", time.monotonic() + wait)
     if code is None:
-        return _alone(findings, "rank 0 gave no verdict", as_json)
+        return _alone(findings, "rank 0 gave no verdict", as_json, str(rendezvous.rank))
     rendezvous.publish(f"left/{rendezvous.rank}", True)
     return max(code, exit_code(worst(findings)))

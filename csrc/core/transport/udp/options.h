@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "base/net_address.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -16,6 +17,7 @@ struct UdpTransportOptions {
   uint64_t rcvbuf = 32 << 20;           // bytes asked for, per receive socket
   uint64_t sndbuf = 1 << 20;            // bytes asked for, per transmit socket
   uint64_t ttl = 1;                     // hops of multicast datagrams
+  PortRange ports;                      // that stream endpoints listen on
   Nanos liveness_limit = 20 * kSecond;  // unanswered TCP data after which the kernel gives up
   bool gso = true;                      // false: one datagram per send, for tests and comparison
   bool gro = true;                      // false: one datagram per receive
@@ -31,6 +33,7 @@ struct UdpTransportOptions {
     o.rcvbuf = config.rcvbuf;
     o.sndbuf = config.sndbuf;
     o.ttl = config.ttl;
+    (void)parse_port_range(config.port_range, o.ports);  // which it is: the config has looked
     o.liveness_limit = config.liveness_limit;
     o.allow = config.allow;
     o.monitor = config.watches_sources();

@@ -53,7 +53,7 @@ Status TcpStream::open(const UdpTransportOptions& options, std::span<const Inter
   scratch_ = std::make_unique<std::byte[]>(kScratchSize);
   while (uid_ == 0) uid_ = secure_random64();
   Status status = epoll_.open();
-  return status.ok() ? listeners_.open(stripe_, loopback) : status;
+  return status.ok() ? listeners_.open(stripe_, loopback, options_.ports) : status;
 }
 
 void TcpStream::connect_link(PeerId id, size_t line) {

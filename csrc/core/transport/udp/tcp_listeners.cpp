@@ -1,3 +1,8 @@
+// With a range of ports a listener tries them in turn, from one that is drawn, so that the ranks of
+// a host seldom meet at the same port. That another has a port shows in bind(), or in listen()
+// where both have bound it; a socket that is bound cannot be bound again, so each port gets a new
+// one.
+//
 // A pause takes the sockets out of epoll's sight, not out of the kernel's: connections that come
 // meanwhile wait in the backlog.
 #include "transport/udp/tcp_listeners.h"
@@ -7,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/random.h"
 #include "transport/udp/stream_wire.h"
 
 namespace mcast {
@@ -14,29 +20,57 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
+// Port 0: any. 0, or the errno.
+int listen_at(int fd, sockaddr_in& at) {
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  socklen_t length = sizeof at;
+  const bool done = ::bind(fd, address, length) == 0 && ::listen(fd, kBacklog) == 0 &&
+                    ::getsockname(fd, address, &length) == 0;
+  return done ? 0 : errno;
+}
+
+Result<Fd> listen_in(in_addr address, PortRange ports, sockaddr_in& at) {
+  const size_t count = ports.any() ? 1 : ports.size();
+  const size_t start = ports.any() ? 0 : secure_random64() % count;
+  int error = 0;
+  for (size_t i = 0; i < count; ++i) {
+    auto fd = open_socket(SOCK_STREAM);
+    if (!fd.ok()) return fd.status();
+    at = ipv4_address(address, static_cast<uint16_t>(ports.first + (start + i) % count));
+    if (!ports.any()) {
+      // Connections of the last job that wait out their time do not take its ports from the next.
+      const Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+      if (!status.ok()) return status;
+    }
+    error = listen_at(fd->get(), at);
+    if (error == 0) return fd;
+    if (error != EADDRINUSE || ports.any()) break;
+  }
+  const bool all_taken = error == EADDRINUSE && !ports.any();
+  return Status::system(
+      error, all_taken ? "all " + std::to_string(count) + " ports of port_range" : "listen");
+}
+
 }  // namespace
 
-Status TcpListeners::open(std::span<const Interface> stripe, const Interface& loopback) {
+Status TcpListeners::open(std::span<const Interface> stripe, const Interface& loopback,
+                          PortRange ports) {
   const bool apart = stripe[0].index != loopback.index;
   stripe_ = stripe.size();
   // Events point at the listeners: they stay where they are.
   listeners_.resize(stripe_ + (apart ? 1 : 0));
   Status status;
   for (size_t i = 0; i < listeners_.size() && status.ok(); ++i) {
-    status = listen_on(i < stripe_ ? stripe[i] : loopback, listeners_[i]);
+    status = listen_on(i < stripe_ ? stripe[i] : loopback, ports, listeners_[i]);
   }
   return status;
 }
 
-Status TcpListeners::listen_on(const Interface& interface, Listener& listener) {
-  auto fd = open_socket(SOCK_STREAM);
-  if (!fd.ok()) return fd.status();
-  listener.address = ipv4_address(interface.address, 0);
-  auto* const address = reinterpret_cast<sockaddr*>(&listener.address);
-  socklen_t length = sizeof listener.address;
-  if (::bind(fd->get(), address, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
-      ::getsockname(fd->get(), address, &length) != 0) {
-    return Status::system(errno, "listen on " + interface.name + " " + to_text(interface.address));
+Status TcpListeners::listen_on(const Interface& interface, PortRange ports, Listener& listener) {
+  auto fd = listen_in(interface.address, ports, listener.address);
+  if (!fd.ok()) {
+    return fd.status().with_context("listen on " + interface.name + " " +
+                                    to_text(interface.address));
   }
   if (Status status = epoll_.add(fd->get(), EPOLLIN, &listener); !status.ok()) return status;
   listener.fd = std::move(fd.value());

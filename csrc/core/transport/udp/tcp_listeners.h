@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/net_address.h"
 #include "transport/transport.h"
 #include "transport/udp/netif.h"
 #include "transport/udp/socket.h"
@@ -20,8 +21,9 @@ class TcpListeners {
 
   explicit TcpListeners(Epoll& epoll) : epoll_(epoll) {}  // outlives this
   // One per interface of the stripe, then one on loopback unless the first is that. Their events
-  // are tagged with the listener.
-  Status open(std::span<const Interface> stripe, const Interface& loopback);
+  // are tagged with the listener. kSystem if an address is gone, or all ports of the range are
+  // taken.
+  Status open(std::span<const Interface> stripe, const Interface& loopback, PortRange ports);
 
   // What peers must be given, with this uid.
   StreamAddress address(uint64_t uid, bool loopback) const;
@@ -38,7 +40,7 @@ class TcpListeners {
   void look(Nanos now);
 
  private:
-  Status listen_on(const Interface& interface, Listener& listener);
+  Status listen_on(const Interface& interface, PortRange ports, Listener& listener);
   void watch_all(uint32_t events);
 
   Epoll& epoll_;

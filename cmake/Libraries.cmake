@@ -1,0 +1,98 @@
+# Highway and a CRC-32C: those of the system where it has them (libhwy-dev and libisal-dev), else fetched.
+# Nobody needs to be root to build, so what is missing comes from its own repository, at a commit whose
+# hash git checks. In the place of ISA-L, which cannot be built without an assembler that few machines
+# have, comes crc32c, which is C++ and uses the same instructions.
+#
+# Sets: targets mcast_highway and mcast_crc.
+
+option(MCAST_FETCH "Fetch libraries that this machine lacks" ON)
+set(MCAST_HIGHWAY_URL https://github.com/google/highway.git CACHE STRING "Where Highway comes from")
+set(MCAST_HIGHWAY_COMMIT 2607d3b5b0113992fe84d3848859eae13b3b52c1 CACHE STRING "Which one: 1.4.0")
+set(MCAST_CRC32C_URL https://github.com/google/crc32c.git CACHE STRING "Where crc32c comes from")
+set(MCAST_CRC32C_COMMIT 2bbb3be42e20a0e6c0f7b39dc07dc863d9ffbc07 CACHE STRING "Which one: 1.1.2 and a fix")
+
+# One commit without its past, into `folder`, once. FetchContent would take all of the past, and would
+# hide why it failed.
+function(mcast_fetch name package url commit folder)
+  if(EXISTS ${folder}/CMakeLists.txt)
+    return()
+  endif()
+  set(why "MCAST_FETCH is off")
+  if(MCAST_FETCH)
+    message(STATUS "${name} is not on this machine: fetching ${url} at ${commit}")
+    find_program(GIT git)
+    set(why "there is no git")
+    if(GIT)
+      file(REMOVE_RECURSE ${folder})
+      file(MAKE_DIRECTORY ${folder})
+      set(git ${CMAKE_COMMAND} -E env GIT_TERMINAL_PROMPT=0 ${GIT} -C ${folder})
+      execute_process(COMMAND ${git} init -q COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND ${git} fetch -q --depth 1 ${url} ${commit} TIMEOUT 300
+                      RESULT_VARIABLE failed ERROR_VARIABLE why OUTPUT_QUIET)
+      if(NOT failed)
+        execute_process(COMMAND ${git} checkout -q ${commit} RESULT_VARIABLE failed ERROR_VARIABLE why)
+      endif()
+      if(NOT failed)
+        return()
+      endif()
+      file(REMOVE_RECURSE ${folder})
+      string(STRIP "${why} (${failed})" why)
+    endif()
+  endif()
+  message(FATAL_ERROR "torch-mcast needs ${name}, which is not on this machine and could not be fetched from "
+          "${url}: ${why}\n"
+          "Install it (Debian, Ubuntu: ${package}), or build where ${url} can be reached.")
+endfunction()
+
+# Not installed along, no tests, and not held to our warnings.
+macro(mcast_add_fetched folder)
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that option() takes what is set here
+  set(BUILD_TESTING OFF)
+  set(CMAKE_POLICY_VERSION_MINIMUM 3.5)
+  set(BUILD_SHARED_LIBS OFF)
+  set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -w")
+  add_subdirectory(${folder} ${folder}-build EXCLUDE_FROM_ALL)
+endmacro()
+
+find_path(HWY_INCLUDE hwy/highway.h)
+find_library(HWY_LIBRARY hwy)
+add_library(mcast_highway INTERFACE)
+if(HWY_INCLUDE AND HWY_LIBRARY)
+  target_include_directories(mcast_highway SYSTEM INTERFACE ${HWY_INCLUDE})
+  target_link_libraries(mcast_highway INTERFACE ${HWY_LIBRARY})
+else()
+  set(folder ${CMAKE_BINARY_DIR}/fetched/highway)
+  mcast_fetch(Highway libhwy-dev ${MCAST_HIGHWAY_URL} ${MCAST_HIGHWAY_COMMIT} ${folder})
+  function(mcast_add_highway)
+    set(HWY_ENABLE_CONTRIB OFF)
+    set(HWY_ENABLE_EXAMPLES OFF)
+    set(HWY_ENABLE_INSTALL OFF)
+    set(HWY_ENABLE_TESTS OFF)
+    mcast_add_fetched(${folder})
+  endfunction()
+  mcast_add_highway()
+  target_include_directories(mcast_highway SYSTEM INTERFACE ${folder})
+  target_link_libraries(mcast_highway INTERFACE hwy)
+endif()
+
+find_path(ISAL_INCLUDE isa-l/crc.h)
+find_library(ISAL_LIBRARY isal)
+add_library(mcast_crc INTERFACE)
+if(ISAL_INCLUDE AND ISAL_LIBRARY)
+  target_include_directories(mcast_crc SYSTEM INTERFACE ${ISAL_INCLUDE})
+  target_link_libraries(mcast_crc INTERFACE ${ISAL_LIBRARY})
+else()
+  set(folder ${CMAKE_BINARY_DIR}/fetched/crc32c)
+  mcast_fetch("ISA-L or crc32c" libisal-dev ${MCAST_CRC32C_URL} ${MCAST_CRC32C_COMMIT} ${folder})
+  function(mcast_add_crc32c)
+    set(CRC32C_BUILD_TESTS OFF)
+    set(CRC32C_BUILD_BENCHMARKS OFF)
+    set(CRC32C_USE_GLOG OFF)
+    set(CRC32C_INSTALL OFF)
+    mcast_add_fetched(${folder})
+  endfunction()
+  mcast_add_crc32c()
+  target_include_directories(mcast_crc SYSTEM INTERFACE ${folder}/include)
+  target_link_libraries(mcast_crc INTERFACE crc32c)
+  target_compile_definitions(mcast_crc INTERFACE MCAST_CRC32C)
+endif()

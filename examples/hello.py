@@ -1,0 +1,17 @@
+"""The least script: all ranks give and get, and rank 0 says which path the bytes took, and why."""
+
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+dist.init_process_group("mcast")
+mine = torch.full((1 << 20,), float(dist.get_rank()))
+everyone = torch.empty(dist.get_world_size() << 20)
+dist.all_gather_into_tensor(everyone, mine)
+dist.all_reduce(mine)
+if dist.get_rank() == 0:
+    stats = torch_mcast.stats()
+    print(f"{stats['size']} ranks: {everyone[:: 1 << 20].tolist()} sum {mine[0].item():g}")
+    print(f"path: {stats['path']}: {stats['reason']}")
+dist.destroy_process_group()

@@ -1,0 +1,294 @@
+"""docs/cluster.md: its commands, run on two hosts of a lab. What it takes several machines, clouds or vendors'
+switches for is compared with what the code says, where that can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from torch_mcast.doctor.fixes import UDP_PORTS, Opening
+from torch_mcast.lab import Lab, LabSpec
+from torch_mcast.lab.launch import rank_env
+from torch_mcast.lab.topology import bridges
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+BIN = str(Path(sys.executable).parent)
+LIMIT_S = 240
+
+
+def blocks(kind: str) -> list[str]:
+    found = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.M | re.S)
+    assert found, kind
+    return found
+
+
+def block(kind: str, word: str = "") -> str:
+    (found,) = (text for text in blocks(kind) if word in text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lab(lab_rights):
+    with Lab(LabSpec(hosts=2)) as made:
+        yield made
+
+
+def variables(**more: str) -> dict[str, str]:
+    path = os.pathsep.join((BIN, os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    packages = os.pathsep.join(filter(None, sys.path))
+    return {"HEAD": "h1", "PATH": path, "VIRTUAL_ENV": sys.prefix, "PYTHONPATH": packages,
+            "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}  # fmt: skip
+
+
+def finish(processes: list[subprocess.Popen]) -> list[str]:
+    texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+    for process, text in zip(processes, texts, strict=True):
+        assert process.returncode == 0, "\n----\n".join(texts)
+    return texts
+
+
+def on_both(lab: Lab, script: str, **more: str) -> list[str]:
+    """What each host has written."""
+    return finish(
+        [
+            lab.popen(
+                host, ["bash", "-euc", script], variables(**more), cwd=ROOT, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True,
+            )
+            for host in lab.workers
+        ]
+    )  # fmt: skip
+
+
+def test_every_block_is_run_or_looked_at():
+    kinds = set(re.findall(r"^```(\S.*)$", PAGE, re.M))
+    assert kinds == {"sh packages", "sh install", "sh both", "sh node1", "sh slurm", "sh iptables",
+                     "sh nft", "sh bridge", "yaml", "text"}  # fmt: skip
+
+
+def test_install_is_what_the_makefile_installs():
+    setup = (ROOT / "tools" / "setup.sh").read_text()
+    run = " ".join(re.findall(r'^(?:NEEDED|RUN)="([^"]*)"', setup, re.M)).split()
+    asked = set(block("sh packages").split()) - {"apt-get", "install", "-y", "git"}
+    assert asked <= set(run) and asked >= {"g++", "python3-dev", "libhwy-dev", "libisal-dev"}
+    install = block("sh install")
+    assert re.search(r"^TORCH \?= (\S+)$", (ROOT / "Makefile").read_text(), re.M)[1] in install
+    assert re.search(r"MCAST_TORCH_INDEX-(\S+)\}", setup)[1] in install
+    assert "\npip install .\n" in install
+
+
+def test_the_doctor_on_each_node(lab):
+    (script,) = (text for text in blocks("sh both") if text == "torch-mcast doctor\n")
+    for text in on_both(lab, script):
+        assert re.search(r"\d+ ok, \d+ warn, 0 fail", text)
+
+
+def test_the_doctor_on_both(lab):
+    text = "".join(on_both(lab, block("sh both", "-m torch_mcast.doctor")))
+    assert "sends \\ hears" in text and "trying multicast and TCP between 2 ranks" in text
+
+
+def shown() -> list[str]:
+    """The lines that the page promises of the least script."""
+    return re.findall(r"^    (2 ranks: .*|path: .*)$", PAGE, re.M)
+
+
+def test_the_least_script(lab):
+    text = on_both(lab, block("sh both", "hello.py"))[0]
+    assert text.splitlines()[-2:] == shown()
+
+
+def test_training(lab):
+    first, second = on_both(lab, block("sh both", "train_ddp.py"))
+    text = first + second
+    assert "2 ranks have the same weights" in text and text.count("path: multicast") == 2
+
+
+def start_sshd(lab: Lab, folder: Path) -> list[subprocess.Popen]:
+    """On each host, for root with a key and a home of this test's own."""
+    home = folder / "home"
+    (home / ".ssh").mkdir(parents=True, mode=0o700)
+    home.chmod(0o700)
+    key, host_key = folder / "key", folder / "host_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    subprocess.run(
+        ["dropbearkey", "-t", "ed25519", "-f", host_key], check=True, capture_output=True
+    )
+    (home / ".ssh" / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
+    (folder / "passwd").write_text(f"root:x:0:0:root:{home}:/bin/bash\n")
+    (folder / "config").write_text(
+        f"Host *\n IdentityFile {key}\n User root\n StrictHostKeyChecking no\n"
+        f" UserKnownHostsFile /dev/null\n LogLevel ERROR\n ConnectionAttempts 10\n"
+    )
+    (folder / "bin").mkdir()
+    client = folder / "bin" / "ssh"
+    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    client.chmod(0o755)
+    script = (
+        f"mount --bind {folder}/passwd /etc/passwd\n"
+        f"exec dropbear -F -E -s -r {host_key} -p 22 -P {folder}/$(hostname).pid"
+    )
+    started = [
+        lab.popen(host, ["sh", "-ec", script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for host in lab.workers
+    ]
+    for process in started:  # it says so when it listens
+        assert b"Not backgrounding" in process.stderr.readline()
+    return started
+
+
+def test_from_one_node_by_ssh(lab, tmp_path):
+    servers = start_sshd(lab, tmp_path)
+    try:
+        path = f"{tmp_path}/bin{os.pathsep}{variables()['PATH']}"
+        process = lab.popen(
+            "h1", ["bash", "-euc", block("sh node1")], variables(PATH=path, NODES="h1 h2"), cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        (text,) = finish([process])
+        assert all(line in text for line in shown()), text
+    finally:
+        for server in servers:
+            server.kill()
+            server.communicate()
+
+
+SRUN = """#!{python}
+# Stands in for Slurm's: a task on each host, with the variables that Slurm sets.
+import json, os, subprocess, sys
+hosts, step = json.loads(os.environ["TEST_HOSTS"]), os.environ["TEST_STEPS"]
+with open(step, "a") as file:
+    file.write("x")
+tasks = []
+for n, prefix in enumerate(hosts):
+    task = {{"SLURM_PROCID": n, "SLURM_LOCALID": 0, "SLURM_NODEID": n, "SLURM_NTASKS": len(hosts),
+            "SLURM_STEP_ID": os.path.getsize(step), "SLURM_STEP_NUM_TASKS": len(hosts),
+            "SLURM_STEP_NODELIST": "h[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}}
+    env = {{**os.environ, **{{name: str(value) for name, value in task.items()}}}}
+    tasks.append(subprocess.Popen([*prefix, *sys.argv[1:]], env=env))
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+def test_a_batch_script_of_slurm(lab, tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text(SRUN.format(python=sys.executable))
+    (folder / "scontrol").write_text(
+        '#!/bin/sh\n[ "$*" = "show hostnames h[1-2]" ] && printf "h1\\nh2\\n"\n'
+    )
+    for name in ("srun", "scontrol"):
+        (folder / name).chmod(0o755)
+    (tmp_path / "mcast" / "bin").mkdir(parents=True)
+    (tmp_path / "mcast" / "bin" / "activate").touch()
+    script = tmp_path / "job.sh"
+    script.write_text(block("sh slurm"))
+    batch = {
+        "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "HOME": str(tmp_path),
+        "TEST_HOSTS": json.dumps([lab.inside(host, []) for host in lab.workers]),
+        "TEST_STEPS": str(tmp_path / "steps"),
+    }  # fmt: skip
+    path = f"{folder}{os.pathsep}{variables()['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", str(script)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env={**os.environ, **variables(PATH=path), **batch},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "steps").read_text() == "xxx"
+    assert "all 2 ranks together" in done.stdout  # the doctor took Slurm's variables
+    for line in shown():
+        assert done.stdout.count(line) == 2, done.stdout + done.stderr  # by torchrun, and as tasks
+
+
+@pytest.mark.parametrize("kind", ["iptables", "nft"])
+def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
+    closed = {
+        "iptables": "iptables -A INPUT -i lo -j ACCEPT\niptables -A INPUT -m conntrack --ctstate "
+        "ESTABLISHED -j ACCEPT\niptables -A INPUT -p tcp --dport 29500 -j ACCEPT\niptables -P INPUT DROP",
+        "nft": "nft -f - <<'END'\ntable inet filter {\n chain input {\n type filter hook input priority 0; "
+        'policy drop;\n iifname "lo" accept\n ct state established accept\n tcp dport 29500 accept\n }\n}\nEND',
+    }[kind]
+    with Lab(LabSpec(hosts=2)) as lab:
+        on_both(lab, closed)
+        before = diagnose(lab)
+        found = [row for row in before["findings"] if row["check"] == "firewall"]
+        assert [row["verdict"] for row in found] == ["warn"] * 3
+        assert before["rows"]["reach"]["verdict"] == "warn"
+        assert before["rows"]["tcp between ranks"]["verdict"] == "fail"
+        subnet = lab.workers[0].address.rpartition(".")[0] + ".0/24"
+        commands = block(f"sh {kind}").replace("10.1.0.0/24", subnet)
+        # What the doctor says is what the page says.
+        given = sorted(row["fix"].partition("  (")[0] for row in found)
+        assert given == sorted(commands.strip().splitlines())
+        on_both(lab, commands)
+        after = diagnose(lab)
+        assert {row["verdict"] for row in after["rows"].values()} == {"ok"}
+        (row,) = (row for row in after["findings"] if row["check"] == "firewall")
+        assert row["finding"].startswith("lets in multicast")
+
+
+def diagnose(lab: Lab) -> dict:
+    """Rank 0's findings, and the job's by name."""
+    ports = re.search(r"export (MCAST_PORT_RANGE)=(\S+)", block("sh both", "MCAST_PORT_RANGE"))
+    processes = [
+        lab.popen(
+            host, [sys.executable, "-m", "torch_mcast.doctor", "--json"],
+            {**variables(), **rank_env(lab, host, 0, 29500), ports[1]: ports[2]},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for host in lab.workers
+    ]  # fmt: skip
+    texts = [process.communicate(timeout=LIMIT_S) for process in processes]
+    assert texts[0][0], texts[0][1]
+    document = json.loads(texts[0][0])
+    rows = {row["check"]: row for row in document["job"]["findings"]}
+    return {"findings": document["findings"], "rows": rows}
+
+
+def test_the_commands_of_ufw_and_firewalld_are_the_doctors():
+    """Those commands opened the rulesets "-open" of the doctor's tests."""
+    text = "".join(blocks("text"))
+    for manager in ("ufw", "firewalld"):
+        for protocol, ports in (("udp", UDP_PORTS), ("igmp", (0, 0)), ("tcp", (42000, 42999))):
+            opening = Opening(protocol, "10.1.0.0/24", "eth0", ports)
+            assert opening.command(manager).partition("  (")[0] in text.splitlines()
+
+
+def test_a_bridge(lab):
+    (bridge,) = bridges(lab.spec)
+    script = block("sh bridge").replace("br0", bridge)
+    done = subprocess.run(
+        ["ip", "netns", "exec", lab.switch, "sh", "-euc", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run(
+        ["ip", "netns", "exec", lab.switch, "ip", "-d", "-j", "link", "show", bridge],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (link,) = json.loads(shown.stdout)
+    data = link["linkinfo"]["info_data"]
+    assert (data["mcast_igmp_version"], data["mcast_snooping"], data["mcast_querier"]) == (3, 1, 1)
+
+
+def test_the_pod_has_what_a_job_needs():
+    pod = yaml.safe_load(block("yaml"))["spec"]
+    assert pod["hostNetwork"] is True
+    (container,) = pod["containers"]
+    names = {row["name"] for row in container["env"]}
+    assert set(re.findall(r"\$\((\w+)\)", " ".join(container["command"]))) <= names
+    assert (ROOT / container["command"][-1]).exists()
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}

@@ -1,0 +1,179 @@
+"""The packet filter of this host against what a job sends: UDP to its groups, the questions of the
+network's IGMP querier, TCP connections of other hosts. Rules are read, not tried: whether packets pass
+shows in a job."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from torch_mcast.doctor.context import Context
+from torch_mcast.doctor.filters import iptables, nft
+from torch_mcast.doctor.filters.rules import Answer, Chain, Network, Packets, ask
+from torch_mcast.doctor.findings import Finding, ok, warn
+from torch_mcast.doctor.fixes import GROUPS, UDP_PORTS, Opening
+from torch_mcast.doctor.netif import Interface
+
+_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+_LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LEGACY = Path("/proc/net/ip_tables_names")
+_ANYWHERE = Network("0.0.0.0/0")
+
+
+def packets_of(interface: Interface, tcp_ports: tuple[int, int]) -> list[Packets]:
+    own, subnet = Network(f"{interface.address}/32"), Network(interface.subnet)
+    name = interface.name
+    return [
+        Packets("multicast", "udp", Network(GROUPS), subnet, name, UDP_PORTS, multicast=True),
+        # Queriers may have any address, or none.
+        Packets("IGMP", "igmp", Network("224.0.0.1/32"), _ANYWHERE, name, multicast=True),
+        Packets("TCP", "tcp", own, subnet, name, tcp_ports),
+    ]
+
+
+def manager_of(blame: str, chains: dict[str, Chain]) -> str:
+    """Who keeps the rule that is to blame, so that theirs is the command to change it."""
+    if blame.startswith("nftables"):
+        return "firewalld" if "firewalld" in blame else "nft"
+    names = " ".join(chains)
+    if "ufw-" in names:
+        return "ufw"
+    return "firewalld" if "INPUT_ZONES" in names else "iptables"
+
+
+def _chain_of(blame: str) -> str:
+    return blame.partition(":")[0].removeprefix("nftables ")
+
+
+def judge(
+    chains: dict[str, Chain] | None, interface: Interface, tcp_ports: tuple[int, int], narrow: bool
+) -> list[Finding]:
+    """`chains`: None where the rules may not be read. `narrow`: TCP ports are those of MCAST_PORT_RANGE."""
+    where = f"from {interface.subnet} on {interface.name}"
+    if chains is None:
+        return [
+            ok(
+                "firewall",
+                "not known: its rules are for root to read; a job's check tries what passes",
+                read=False,
+            )
+        ]
+    found, fine = [], []
+    for packets in packets_of(interface, tcp_ports):
+        answer = ask(chains, packets)
+        first, last = packets.ports
+        told = f"{packets.name} ({GROUPS}, ports {first} to {last})"
+        if packets.protocol == "tcp":
+            told = f"TCP (ports {first} to {last})"
+        elif packets.protocol == "igmp":
+            told = "IGMP queries"
+        if answer.accepted:
+            fine.append(told)
+            continue
+        manager = manager_of(answer.blame, chains)
+        found.append(_refused(answer, packets, told, where, manager, narrow))
+    if not found:
+        text = f"lets in {', '.join(fine)} {where}"
+        return [ok("firewall", text, manager=manager_of("", chains), read=True)]
+    return found
+
+
+def _refused(
+    answer: Answer, packets: Packets, told: str, where: str, manager: str, narrow: bool
+) -> Finding:
+    data = {"packets": packets.name, "blame": answer.blame, "manager": manager, "read": True}
+    if not answer.dropped:
+        text = f"not known whether it lets in {told} {where}: {answer.blame}"
+        return ok("firewall", text, **data)
+    effect = {
+        "udp": "groups use the ring",
+        "igmp": "a switch that snoops forgets this host after some minutes",
+        "tcp": "no group with other hosts can be made",
+    }[packets.protocol]
+    ports = packets.ports if packets.protocol != "igmp" else (0, 0)
+    opening = Opening(packets.protocol, str(packets.source), packets.interface, ports)
+    fix = opening.command(manager, _chain_of(answer.blame))
+    if packets.protocol == "tcp" and not narrow:
+        fix = "export MCAST_PORT_RANGE=42000-42999  (on all hosts), then ask again for the rule"
+    return warn("firewall", f"drops {told} {where}, so {effect}: {answer.blame}", fix, **data)
+
+
+def _output(*command: str) -> str | None:
+    tool = shutil.which(command[0], path=_PATH)
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run(
+            [tool, *command[1:]], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def read_chains(interface: str) -> dict[str, Chain] | None:
+    """All filters of IPv4 that this process may read; None: it may read none."""
+    chains: dict[str, Chain] = {}
+    seen = False
+    without: set[tuple[str, str]] = set()
+    if (rules := _output("iptables", "-S")) is not None:
+        seen = True
+        chains |= iptables.read(rules)
+        if "nf_tables" in (_output("iptables", "--version") or ""):
+            without.add(("ip", "filter"))
+            chains |= _legacy()
+    if (ruleset := _output("nft", "-j", "list", "ruleset")) is not None:
+        seen = True
+        chains |= nft.read(ruleset, interface, frozenset(without))
+    return chains if seen else None
+
+
+def _legacy() -> dict[str, Chain]:
+    """Rules of the older kind beside: asked only where there are some, since asking loads its modules."""
+    try:
+        tables = _LEGACY.read_text().split()
+    except OSError:
+        return {}
+    rules = _output("iptables-legacy", "-S") if "filter" in tables else None
+    chains = iptables.read(rules or "", "iptables-legacy")
+    # Their names are those of the other kind's.
+    mark = "legacy:"
+    for chain in chains.values():
+        chain.rules = [
+            type(r)(
+                r.conditions, r.verdict, mark + r.target if r.target in chains else r.target, r.text
+            )
+            for r in chain.rules
+        ]
+    return {mark + name: chain for name, chain in chains.items()}
+
+
+def _local_ports() -> tuple[int, int]:
+    """That the kernel gives to who asks for any."""
+    try:
+        first, last = map(int, _LOCAL_PORTS.read_text().split())
+    except (OSError, ValueError):
+        return (32768, 60999)
+    return (first, last)
+
+
+def run(context: Context) -> list[Finding]:
+    chosen = context.chosen
+    if chosen is None or chosen.loopback or not chosen.address:
+        return [ok("firewall", "not looked at: ranks of one host use loopback")]
+    ports = context.ports
+    try:
+        chains = read_chains(chosen.name)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        ipaddress.AddressValueError,
+        json.JSONDecodeError,
+    ) as error:
+        return [ok("firewall", f"not known: its rules were not understood ({error})", read=False)]
+    return judge(chains, chosen, ports or _local_ports(), ports is not None)

@@ -1,0 +1,96 @@
+"""Commands that repair, as narrow as they can be: for one user, one interface, one subnet, the ports in use.
+Behind each stands how long it lasts and what it costs."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass
+
+UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
+GROUPS = "239.0.0.0/8"
+RING = "export MCAST_ALGORITHM=ring  (goes on without multicast: a host then sends more)"
+
+
+def until_reboot(command: str, keep: str, cost: str = "") -> str:
+    return f"{command}  (until reboot; to keep it: {keep}" + (f"; {cost})" if cost else ")")
+
+
+def link(command: str, also: str = "") -> str:
+    """`ip link ...`."""
+    return until_reboot(command, "in the network's configuration", also)
+
+
+def sysctl(name: str, value: int | str, cost: str = "") -> str:
+    keep = f"echo {name}={value} > /etc/sysctl.d/60-torch-mcast-{name.rpartition('.')[2]}.conf"
+    return until_reboot(f"sysctl -w {name}={value}", keep, cost)
+
+
+def user_limit(item: str, value: int | str, cost: str) -> str:
+    """For the user who asks, in logins from then on. Batch systems and services have limits of their own."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "USER"
+    file = f"/etc/security/limits.d/torch-mcast-{item}.conf"
+    return (
+        f'echo "{user} - {item} {value}" > {file}  (for this user, from the next login on; of services: '
+        f"Limit{item.upper()}= in their units; {cost})"
+    )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a packet filter must let in: `protocol` udp, tcp or igmp, from one subnet, by one interface."""
+
+    protocol: str
+    source: str
+    interface: str
+    ports: tuple[int, int] = (0, 0)
+
+    @property
+    def to(self) -> str:
+        return {"udp": GROUPS, "igmp": "224.0.0.0/4"}.get(self.protocol, "")
+
+    def command(self, manager: str, chain: str = "") -> str:
+        """`manager`: ufw, firewalld, nft or iptables. `chain`: of nft, "inet filter input"."""
+        return {
+            "ufw": self._ufw,
+            "firewalld": self._firewalld,
+            "nft": lambda: self._nft(chain),
+        }.get(manager, self._iptables)()
+
+    def _ufw(self) -> str:
+        ports = f" port {self.ports[0]}:{self.ports[1]}" if self.ports[0] else ""
+        source = "any" if self.protocol == "igmp" else self.source
+        return (
+            f"ufw allow in on {self.interface} proto {self.protocol} from {source} "
+            f"to {self.to or 'any'}{ports}  (stays; ufw delete allow ... takes it back)"
+        )
+
+    def _firewalld(self) -> str:
+        source = "" if self.protocol == "igmp" else f' source address="{self.source}"'
+        to = f' destination address="{self.to}"' if self.to else ""
+        what = f' port port="{self.ports[0]}-{self.ports[1]}" protocol="{self.protocol}"'
+        if not self.ports[0]:
+            what = f' protocol value="{self.protocol}"'
+        rule = f'rule family="ipv4"{source}{to}{what} accept'
+        return (
+            f"firewall-cmd --permanent --zone=$(firewall-cmd --get-zone-of-interface={self.interface}) "
+            f"--add-rich-rule='{rule}' && firewall-cmd --reload  (stays; --remove-rich-rule takes it back)"
+        )
+
+    def _nft(self, chain: str) -> str:
+        source = "" if self.protocol == "igmp" else f" ip saddr {self.source}"
+        to = f" ip daddr {self.to}" if self.to else ""
+        what = f" {self.protocol} dport {self.ports[0]}-{self.ports[1]}"
+        if not self.ports[0]:
+            what = f" ip protocol {self.protocol}"
+        rule = f'iifname "{self.interface}"{source}{to}{what} accept'
+        return until_reboot(f"nft insert rule {chain} {rule}", "in /etc/nftables.conf")
+
+    def _iptables(self) -> str:
+        source = "" if self.protocol == "igmp" else f" -s {self.source}"
+        to = f" -d {self.to}" if self.to else ""
+        ports = f" --dport {self.ports[0]}:{self.ports[1]}" if self.ports[0] else ""
+        rule = f"-i {self.interface}{source}{to} -p {self.protocol}{ports} -j ACCEPT"
+        return until_reboot(f"iptables -I INPUT {rule}", "netfilter-persistent save")
