@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kTrainPiece = 60u << 10;
 constexpr size_t kTrainQueue = 256u << 10;
-constexpr Nanos kLookAgain = kMilli;       // at a queue that is full
+constexpr Nanos kLookAgain = kMilli;        // at a queue that is full
 constexpr Nanos kLostRound = 10 * kSecond;  // without a verdict: somebody has left
 constexpr uint32_t kMore = 0, kLast = 1;
 
@@ -43,7 +43,8 @@ void RateTest::on_finished(const Operation& op, Nanos now) {
   const uint64_t bytes = static_cast<uint64_t>(op.plan.roots) * op.plan.block * (op.reduce ? 2 : 1);
   const bool ring = g_.path.by_ring(op.post.sequence);
   if (bytes < kLargeBytes || ring != g_.path.on_ring() || (ring && !chose_ring())) return;
-  meter_.add(bytes, op.first_byte != kNever ? op.first_byte : op.post.posted, now);
+  // From the call on, by either path: who comes late slows both alike.
+  meter_.add(bytes, op.post.posted, now);
   if (ring) judge_trial(now);
 }
 
@@ -125,7 +126,8 @@ void RateTest::on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos 
     return;
   }
   // A train may be here before the word of the parent. The top alone begins rounds.
-  if (header.type != FrameType::kRate && header.sequence > last_round_ && !g_.tree.is_top(g_.self)) {
+  if (header.type != FrameType::kRate && header.sequence > last_round_ &&
+      !g_.tree.is_top(g_.self)) {
     begin(header.sequence, now);
   }
   if (!round_ || header.sequence != round_->number) return;  // of a round that is over here
@@ -169,8 +171,8 @@ void RateTest::conclude(double unicast, Nanos now) {
   if (g_.path.on_ring() || multicast == 0 || unicast < kWorth * multicast) return;
   multicast_ = multicast;
   not_before_ = now;  // the trial is judged as soon as enough of it has been seen
-  verdict_ = Verdict{true, "multicast moves " + megabytes(multicast) + ", unicast " +
-                               megabytes(unicast)};
+  verdict_ =
+      Verdict{true, "multicast moves " + megabytes(multicast) + ", unicast " + megabytes(unicast)};
 }
 
 }  // namespace mcast

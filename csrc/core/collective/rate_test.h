@@ -21,7 +21,8 @@ class RateTest {
   void on_finished(const Operation& op, Nanos now);
   // Trains are on their way, as far as this member knows.
   bool under_way() const { return round_.has_value(); }
-  // Sends what can be sent of the own train. At the top, if `may_begin`: begins a test if one is due.
+  // Sends what can be sent of the own train. At the top, if `may_begin`: begins a test if one is
+  // due.
   void drive(Nanos now, bool may_begin);
   Nanos deadline() const { return next_; }
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
@@ -41,7 +42,7 @@ class RateTest {
   static constexpr Nanos kMeasured = kSecond;        // of them under way, before a test
   static constexpr Nanos kTrial = kSecond / 4;       // on the ring, before that is judged
   static constexpr Nanos kTrainTime = 100 * kMilli;  // of a train, at most
-  static constexpr Nanos kRest = 600 * kSecond;      // between two tests; doubles with a failed trial
+  static constexpr Nanos kRest = 600 * kSecond;  // between two tests; doubles with a failed trial
   static constexpr Nanos kLongestRest = 16 * kRest;
   static constexpr double kWorth = 2;         // times that unicast must be faster for a trial
   static constexpr double kWorthStay = 1.25;  // times that the ring must be faster then
@@ -69,7 +70,7 @@ class RateTest {
   void judge_trial(Nanos now);
 
   GroupContext& g_;
-  RateMeter meter_;  // of the path in use, at the top
+  RateMeter meter_;       // of the path in use, at the top
   double multicast_ = 0;  // what it moved when the ring was chosen; 0: it was not, or is over
   Nanos not_before_ = 0, rest_ = kRest;
   uint32_t last_round_ = 0;
