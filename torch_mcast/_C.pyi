@@ -50,6 +50,7 @@ class Options(Backend.Options):
         pin: _Count | bool = None,
         liveness_limit: _Milliseconds = None,
         probe_timeout: _Milliseconds = None,
+        rate_test: _Count = None,
         cutoff: _Milliseconds = None,
         linger: _Milliseconds = None,
         security: str | None = None,
@@ -86,6 +87,7 @@ class Options(Backend.Options):
     pin: int
     liveness_limit: float
     probe_timeout: float
+    rate_test: int
     cutoff: float
     linger: float
     debug: str

@@ -1,19 +1,18 @@
-"""`torch-mcast bench`: measure here (loopback), in a lab (--hosts), or as a rank under torchrun."""
+"""`torch-mcast bench`: measure on this host, in a lab (--hosts), or as a rank under torchrun."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_mcast.bench import peers, rows
+from torch_mcast.bench import document, peers, rows
+from torch_mcast.bench.document import Document
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.bench.plan import EXTERNAL, Plan, parse_sizes
 from torch_mcast.lab import cli as lab_cli
@@ -21,17 +20,19 @@ from torch_mcast.lab import rootless
 from torch_mcast.lab.calls import WorkerFailure
 from torch_mcast.lab.spec import LabSpec
 from torch_mcast.lab.system import LabError
-from torch_mcast.lab.units import format_rate, parse_rate
+from torch_mcast.lab.units import parse_rate
 
 _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
+_END_S = 30  # of what is ended in order after a signal
+_LAUNCHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast bench",
         description=__doc__,
-        epilog="Without --hosts the ranks run on this host over loopback; under torchrun the "
-        "environment decides.",
+        epilog="Without --hosts the ranks run on this host; under torchrun the environment decides.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--ops", default=_DEFAULT_OPS, help=f"of {','.join(OPS)}; default {_DEFAULT_OPS}")
@@ -42,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         help="e.g. mcast,mcast:ring,mcast:fold=turn:aggregators=2,gloo,nccl (aggregators=N: the first "
         "N of MCAST_AGGREGATORS or of the lab); default: mcast if it is built, and gloo",
     )
-    add("--peers", default="", help="external programs, used if installed: openmpi,uftp,blaster")
+    add("--peers", default="", help=f"external programs, used if installed: {','.join(EXTERNAL)}")
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")
     add("--repetitions", type=int, default=9)
     add("--warmup", type=int, default=2)
@@ -55,14 +56,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=1, help="of the order of backends")
     add("--no-check", action="store_true", help="do not compare results with the right ones")
-    add("--ranks", type=int, default=2, help="ranks on loopback")
-    add("--link-rate", default=None, help="under torchrun: the NIC's rate, for the bound")
-    add("--link-mtu", type=int, default=1500, help="under torchrun: its MTU, for the bound")
-    add("--json", type=Path, help="write the result here")
+    add("--json", type=Path, help="write the result here, after every case")
     add("--plot", type=Path, help="write a PNG here")
-    add("--width", type=int, default=None, help="columns of the table")
+    add("--wide", action="store_true", help="all columns: spread, bandwidths, bytes, CPU")
+    add("--width", type=int, default=None, help="characters of the table")
+    here = parser.add_argument_group("on this host")
+    here.add_argument("--ranks", type=int, default=2)
+    nic = parser.add_argument_group("under torchrun")
+    nic.add_argument("--link-rate", default=None, help="the NIC's rate, for the bound")
+    nic.add_argument("--link-mtu", type=int, default=1500, help="its MTU, for the bound")
     lab_cli.add_spec_arguments(parser, hosts=None)
     return parser
+
+
+def _refuse_what_is_not_used(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, argv: list[str], launched: bool
+) -> None:
+    """ValueError for an option of another way to run than this one: it would change nothing."""
+    place = "under torchrun" if launched else "the lab" if args.hosts else "on this host"
+    for group in parser._action_groups:
+        if group.title in (place, "positional arguments", "options"):
+            continue
+        for action in group._group_actions:
+            for option in action.option_strings:
+                if any(word == option or word.startswith(option + "=") for word in argv):
+                    needs = {"the lab": "needs --hosts", "under torchrun": "is for torchrun"}
+                    raise ValueError(
+                        f"{option} {needs.get(str(group.title), 'is for ranks on this host')}; "
+                        f"this run is {place if place != 'the lab' else 'in a lab (--hosts)'}"
+                    )
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
@@ -71,7 +93,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
     if args.backends:
         names = args.backends.split(",")
     else:
-        built = importlib.util.find_spec("torch_mcast._C") is not None
+        built = document.extension() is not None
         names = ["mcast", "gloo"] if built else ["gloo"]
         if not built:
             notes.append("mcast left out: torch_mcast._C is not built")
@@ -98,49 +120,47 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
 
 
 def _document(
-    plan: Plan,
-    measured: list[dict[str, Any]],
-    where: str,
-    notes: list[str],
-    versions: dict[str, str],
-    peer: str,
-    argv: list[str],
-    seconds: float,
-    extra: dict[str, Any],
-) -> dict[str, Any]:
-    from torch_mcast.bench import report
-
-    used = peer if peer in plan.backends and len(plan.backends) > 1 else None
-    if used:
-        rows.add_ratios(measured, used)
-    unit = "per cent of the bound = least time the receiving NIC needs / median"
-    return {
-        "title": f"torch-mcast bench: {where}",
-        "caption": f"times of the slowest rank, {plan.repetitions} interleaved repetitions or "
-        f"fewer; {unit}; bytes per operation, as framed; x model: against the payload that "
-        "multicast must send; ratio > 1: faster, with quartiles",
-        "command": "torch-mcast bench " + shlex.join(argv),
-        "date": time.strftime("%Y-%m-%d"),
-        "seconds": round(seconds, 1),
-        "machine": report.machine(),
-        "versions": versions,
-        "peer": used,
-        "notes": notes + rows.engine_notes(measured) + rows.exposed_notes(measured, used),
-        "rows": measured,
-        **extra,
-    }
+    args: argparse.Namespace, argv: list[str], plan: Plan, where: str, **more: Any
+) -> Document:
+    """Of a run that begins now."""
+    used = args.ratio_to in plan.backends and len(plan.backends) > 1
+    return Document(
+        where,
+        "torch-mcast bench " + shlex.join(argv),
+        peer=args.ratio_to if used else None,
+        repetitions=plan.repetitions,
+        path=args.json,
+        **more,
+    )
 
 
-def _finish(document: dict[str, Any], args: argparse.Namespace) -> int:
+def _finish(result: Document, args: argparse.Namespace, complete: bool = True) -> int:
     """Prints and writes; 1 if a backend gave a wrong result."""
     from torch_mcast.bench import plot, report
 
-    report.show(document, args.width)
-    if args.json:
-        report.write_json(args.json, document)
+    result.save(complete)
+    whole = result.as_json(complete)
+    report.show(whole, args.width, args.wide)
     if args.plot:
-        plot.draw(document, args.plot)
-    return 0 if all(row["right"] for row in document["rows"]) else 1
+        plot.draw(whole, args.plot)
+    return 0 if all(row["right"] for row in result.rows) else 1
+
+
+class _Stopped(BaseException):
+    """A signal asks for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.code = 128 + number
+
+
+def _stop(number: int, _frame: object) -> None:
+    # Once: what then ends labs and programs in order is not to be ended itself. Where that hangs, the
+    # alarm ends this process, and the lab's reaper the rest.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    signal.alarm(_END_S)
+    raise _Stopped(number)
 
 
 def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
@@ -148,46 +168,31 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
 
     plan, notes = _plan(args)
     spec: LabSpec | None = None
-    where = f"{args.ranks} ranks over loopback"
+    where = f"{args.ranks} ranks on one host"
     if args.hosts:
         spec = lab_cli.spec_from(args)
-        where = (
-            f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, "
-            f"{format_rate(spec.rate)}, MTU {spec.mtu}"
-        )
-        for fault in spec.faults:
-            where += f", {fault.kind} {fault.probability:g} ({fault.direction}, {fault.unit})"
+        where = document.lab_text(spec)
         rootless.enter_if_needed([sys.executable, "-m", "torch_mcast.bench", *argv])
-        if spec.rate:
-            notes.append(
-                f"up to {spec.burst} bytes pass a shaper at full speed: small messages do "
-                "not see the link's rate and may beat the bound"
-            )
-    # So that labs and programs are ended in order.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    start, failure = time.monotonic(), ""
+    failure, code = "", 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     with _Progress(len(plan.cases)) as on_case:
-        run = Run(plan, spec, args.ranks, on_case)
+        run = Run(plan, spec, args.ranks, on_case, lambda: result.save())
+        result = _document(
+            args, argv, plan, where, rows=run.rows, versions=run.versions, notes=notes, spec=spec,
+            rate=run.rate, mtu=run.mtu,
+        )  # fmt: skip
         try:
             run.go()
-        except (WorkerFailure, TimeoutError) as error:
+        except (WorkerFailure, TimeoutError, _Stopped) as error:
             failure = str(error)  # what was measured before it is still shown
-            notes.append("stopped by a failure before the end")
-    document = _document(
-        plan,
-        run.rows,
-        where,
-        notes,
-        run.versions,
-        args.ratio_to,
-        argv,
-        time.monotonic() - start,
-        {"lab": spec.to_json() if spec else None},
-    )
-    code = _finish(document, args)
+            code = error.code if isinstance(error, _Stopped) else 2
+            notes.append("stopped before the end: these are the cases until then")
+    signal.alarm(0)
+    wrong = _finish(result, args, complete=not failure)
     if failure:
         print(f"torch-mcast bench: {failure}", file=sys.stderr)
-    return 2 if failure else code
+    return code or wrong
 
 
 class _Progress:
@@ -232,27 +237,19 @@ def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
 
     plan, notes = _plan(args)
     if any(name in EXTERNAL for name in plan.backends):
-        raise ValueError("external programs are measured on loopback and in a lab only")
+        raise ValueError("external programs are measured on one host and in a lab only")
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     hosts = max(1, world // local)
-    collector = _Collector(world, hosts, parse_rate(args.link_rate), args.link_mtu)
-    start = time.monotonic()
-    versions = rank.run(plan, collector)
-    if os.environ["RANK"] != "0":
-        return 0
-    where = f"{hosts} hosts x {local} ranks"
-    document = _document(
-        plan,
-        collector.rows,
-        where,
-        notes,
-        versions,
-        args.ratio_to,
-        argv,
-        time.monotonic() - start,
-        {"lab": None},
-    )
-    return _finish(document, args)
+    rate = parse_rate(args.link_rate)
+    collector = _Collector(world, hosts, rate, args.link_mtu)
+    first = os.environ["RANK"] == "0"
+    result = _document(
+        args, argv, plan, f"{hosts} hosts x {local} ranks", rows=collector.rows, notes=notes,
+        rate=rate, mtu=args.link_mtu,
+    )  # fmt: skip
+    collector.on_row = result.save if first else lambda: None
+    result.versions.update(rank.run(plan, collector))
+    return _finish(result, args) if first else 0
 
 
 class _Collector:
@@ -261,10 +258,12 @@ class _Collector:
     def __init__(self, world: int, hosts: int, rate: int | None, mtu: int) -> None:
         self._about = (world, hosts, rate, mtu)
         self.rows: list[dict[str, Any]] = []
+        self.on_row: Callable[[], None] = lambda: None
 
     def tell(self, kind: str, value: Any) -> None:
         if kind == "row":
             self.rows.append(rows.finish(value, *self._about))
+            self.on_row()
 
     def counters(self, tag: Any) -> None:
         """No lab here; the ranks count their own NICs."""
@@ -274,12 +273,15 @@ class _Collector:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs `torch-mcast bench ARGV`; the exit code (1: a wrong result, 2: it could not run)."""
+    """Runs `torch-mcast bench ARGV`; the exit code (1: a wrong result, 2: it could not run, 128 + N: signal
+    N stopped it)."""
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser().parse_args(argv)
-    under_launcher = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    parser = _parser()
+    args = parser.parse_args(argv)
+    launched = os.environ.keys() >= _LAUNCHER
     try:
-        return _as_rank(args, argv) if under_launcher else _as_driver(args, argv)
-    except (LabError, ValueError) as error:
+        _refuse_what_is_not_used(parser, args, argv, launched)
+        return _as_rank(args, argv) if launched else _as_driver(args, argv)
+    except (LabError, ValueError, OSError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)
         return 2

@@ -25,7 +25,8 @@ def _measure(context: Any, plan: Plan) -> dict[str, Any]:
 
 
 class Run:
-    """One run of the benchmark. `rows` grows while it runs; `notes` say what was left out."""
+    """One run of the benchmark. `rows` and `versions` grow while it runs; on_row() runs when there is
+    another row."""
 
     def __init__(
         self,
@@ -33,14 +34,14 @@ class Run:
         spec: LabSpec | None,
         ranks: int,
         on_case: Callable[[str, int], None] = lambda op, size: None,
+        on_row: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan, self.spec = plan, spec
         self.world = spec.world_size if spec else ranks
         self.hosts = spec.hosts if spec else 1
         self.rows: list[dict[str, Any]] = []
-        self.notes: list[str] = []
         self.versions: dict[str, str] = {}
-        self._on_case = on_case
+        self._on_case, self._on_row = on_case, on_row
         self._lab: Lab | None = None
         self._programs: dict[str, Program] = {}
         self._counted: dict[Any, Any] = {}
@@ -79,7 +80,7 @@ class Run:
                 elif kind == "external":
                     name, *arguments = value
                     call.signal("answer", self._programs[name].measure(*arguments), ranks=[0])
-            self.versions = call.results(0.1)[0]
+            self.versions.update(call.results(0.1)[0])
             for name, program in self._programs.items():
                 self.versions[name] = program.version
 
@@ -99,3 +100,4 @@ class Run:
             idle = self._counted[("idle", "after")] - self._counted[("idle", "before")]
             raw["lab"] = rows.lab_traffic(after - before, idle, [h.name for h in self._lab.workers])
         self.rows.append(rows.finish(raw, self.world, self.hosts, self.rate, self.mtu))
+        self._on_row()

@@ -105,12 +105,15 @@ def payload_rate(rate: int, mtu: int) -> float:
     return rate / 8 * (mtu - _HEADERS) / (mtu + _ETHERNET)
 
 
-def bound_s(op: str, size: int, hosts: int, rate: int | None, mtu: int) -> float | None:
-    """Least seconds for the operation; None without a link rate or without bytes to receive."""
+def bound_s(
+    op: str, size: int, hosts: int, rate: int | None, mtu: int, burst: int = 0
+) -> float | None:
+    """Least seconds for the operation; None without a link rate or without bytes to receive. burst:
+    bytes as framed that the link takes at once."""
     need = receive_bytes(op, size, hosts)
     if rate is None or not need:
         return None
-    return need / payload_rate(rate, mtu)
+    return max(0.0, need / payload_rate(rate, mtu) - burst * 8 / rate)
 
 
 def padded_size(size: int, world: int, item: int = 4) -> int:

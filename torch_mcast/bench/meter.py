@@ -33,13 +33,17 @@ def _engine_pid(path: str) -> int:
     return int(read(path or DEFAULT_SOCKET)["pid"])
 
 
+@functools.cache
 def interface() -> str | None:
-    """The NIC that the launcher named, if it is one name."""
-    for variable in ("MCAST_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        name = os.environ.get(variable, "").lstrip("=")
-        if name and Path(f"/sys/class/net/{name}").exists():
-            return name
-    return None
+    """The NIC that the library uses here; where it cannot be asked, the one that Gloo is told to use."""
+    from torch_mcast.doctor import netif
+
+    try:
+        wanted = os.environ.get("MCAST_SOCKET_IFNAME", "")
+        return netif.choose_interface(netif.list_interfaces(), wanted)[0].name
+    except (ImportError, ValueError, OSError):
+        name = os.environ.get("GLOO_SOCKET_IFNAME", "")
+        return name if name and Path(f"/sys/class/net/{name}").exists() else None
 
 
 def nic_bytes() -> tuple[int, int] | None:

@@ -1,13 +1,18 @@
 """Open MPI's collectives (benchmarks/mpi/collectives.c), one long-lived mpirun over the hosts.
 
 In a lab mpirun runs in the first host and reaches the others by an agent script in place of ssh
-that enters their namespaces. TCP only: the lab's hosts share a kernel, and shared memory would
-bypass the links. Ranks that wait yield the CPU (there are more ranks than cores)."""
+that enters their namespaces. Ranks that wait yield the CPU (there are more ranks than cores).
+
+`openmpi` is the library as it comes, over TCP alone, as Gloo is. `openmpi_tuned` is the best of it: ranks
+of one host share memory, and for each operation and size the program tries all of the library's
+algorithms and keeps the fastest. Hosts of a lab share a kernel but not a host name, which is what Open MPI
+tells hosts apart by, so between them it uses TCP either way."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shlex
 import shutil
@@ -35,7 +40,9 @@ def _build(folder: Path) -> Path:
     if not source().exists():
         raise LabError(f"openmpi: {source()} is missing; it comes with the source tree")
     program = folder / "collectives"
-    done = subprocess.run(["mpicc", "-O2", "-o", program, source()], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mpicc", "-O2", "-o", program, source()], capture_output=True, text=True, timeout=120
+    )
     if done.returncode:
         raise LabError(f"mpicc: {done.stderr}")
     return program
@@ -53,7 +60,18 @@ def _agent(lab: Lab, folder: Path) -> Path:
     return path
 
 
-def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[str]:
+def _transports(tuned: bool) -> str:
+    """Open MPI's byte transfer layers."""
+    if not tuned:
+        return "tcp,self"
+    said = subprocess.run(
+        ["mpirun", "--version"], capture_output=True, text=True, timeout=60
+    ).stdout
+    found = re.search(r"(\d+)\.\d+", said)
+    return f"tcp,{'sm' if found and int(found[1]) >= 5 else 'vader'},self"
+
+
+def command(program: Path, folder: Path, lab: Lab | None, world: int, tuned: bool) -> list[str]:
     """mpirun's command line, to be run on this machine."""
     interface = "eth0" if lab else "lo"
     argv = [
@@ -66,7 +84,7 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[st
         str(world),
         "--mca",
         "btl",
-        "tcp,self",
+        _transports(tuned),
         "--mca",
         "pml",
         "ob1",
@@ -92,7 +110,9 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int) -> list[st
             "plm_rsh_no_tree_spawn",
             "1",
         ]
-    argv += [str(program), str(folder)]
+    if tuned:
+        argv += ["--mca", "coll_tuned_use_dynamic_rules", "1"]
+    argv += [str(program), str(folder), *(["tuned"] if tuned else [])]
     # In a lab it dies with the lab; here it must end with this process.
     return lab.inside(lab.workers[0], argv) if lab else ["setpriv", "--pdeathsig", "TERM", *argv]
 
@@ -129,8 +149,13 @@ class OpenMpi:
         if op not in _OPS:
             return {"s": None, "cpu_s": None, "right": True}
         self._tell(f"{op} {size} {inner} {int(check)}")
-        seconds, cpu, right = self._line(_ANSWER_S).split()
-        return {"s": float(seconds), "cpu_s": float(cpu), "right": right == "1"}
+        seconds, cpu, right, algorithm = self._line(_ANSWER_S).split()
+        return {
+            "s": float(seconds),
+            "cpu_s": float(cpu),
+            "right": right == "1",
+            "algorithm": algorithm if algorithm != "default" else None,
+        }
 
     def close(self) -> None:
         """Lets the ranks end, kills what does not."""
@@ -146,7 +171,7 @@ class OpenMpi:
 
 
 @contextlib.contextmanager
-def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
+def start(lab: Lab | None, world: int, tuned: bool = False) -> Iterator[OpenMpi]:
     """Builds the program and starts it on all hosts."""
     folder = lab.scratch("mpi") if lab else Path(tempfile.mkdtemp(prefix="mcast-mpi-"))
     try:
@@ -156,7 +181,7 @@ def start(lab: Lab | None, world: int) -> Iterator[OpenMpi]:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command(program, folder, lab, world),
+                command(program, folder, lab, world, tuned),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -14,11 +14,12 @@ from torch_mcast.bench.groups import Groups
 _LAYERS = 4
 _BATCH = 4
 _PERIOD = 251
+_NOTHING = float("nan")  # equals no result
 
 
 class Case:
-    """One operation of one size, ready to run(). check() says whether the last run's result is
-    right.
+    """One operation of one size, ready to run(). verify() runs it once over outputs that hold
+    nothing right, and says whether the result is.
 
     size: bytes, a multiple of 4 x world. Values are small integers, so that sums are exact.
     """
@@ -38,8 +39,14 @@ class Case:
             "barrier": self._barrier,
         }
         self.run: Callable[[], Any]
-        self.check: Callable[[], bool]
+        self._right: Callable[[], bool]
+        self._spoil: Callable[[], Any] = lambda: None
         build[op]()
+
+    def verify(self) -> bool:
+        self._spoil()
+        self.run()
+        return self._right()
 
     @staticmethod
     def _tile(period: torch.Tensor, count: int) -> torch.Tensor:
@@ -63,9 +70,13 @@ class Case:
         if self.rank == 0:
             tensor.copy_(self._ramp(self._items, 0))
         self.run = lambda: dist.broadcast(tensor, 0, group=group)
-        self.check = lambda: torch.equal(tensor, self._ramp(self._items, 0))
+        self._right = lambda: torch.equal(tensor, self._ramp(self._items, 0))
+        if self.rank != 0:
+            self._spoil = lambda: tensor.fill_(_NOTHING)
 
-    def _gather_buffers(self) -> tuple[torch.Tensor, torch.Tensor, Callable[[], bool]]:
+    _Buffers = tuple[torch.Tensor, torch.Tensor, Callable[[], bool]]
+
+    def _gather_buffers(self) -> _Buffers:
         shard = self._items // self.world
         output, part = torch.zeros(self._items), self._ramp(shard, self.rank)
 
@@ -77,35 +88,36 @@ class Case:
 
         return output, part, right
 
-    def _reduce_buffers(self) -> tuple[torch.Tensor, torch.Tensor, Callable[[], bool]]:
+    def _reduce_buffers(self) -> _Buffers:
         shard = self._items // self.world
         output, whole = torch.zeros(shard), self._ramp(self._items, self.rank)
         return output, whole, lambda: torch.equal(output, self._sum(self.rank * shard, shard))
 
     def _all_gather(self) -> None:
-        output, part, self.check = self._gather_buffers()
+        output, part, self._right = self._gather_buffers()
+        self._spoil = lambda: output.fill_(_NOTHING)
         self.run = lambda: dist.all_gather_into_tensor(output, part, group=self._groups.first)
 
     def _reduce_scatter(self) -> None:
-        output, whole, self.check = self._reduce_buffers()
+        output, whole, self._right = self._reduce_buffers()
+        self._spoil = lambda: output.fill_(_NOTHING)
         self.run = lambda: dist.reduce_scatter_tensor(output, whole, group=self._groups.first)
 
     def _all_reduce(self) -> None:
-        # In place: repeated sums would overflow, so the timed runs sum zeros and the check's own
-        # run sums values.
+        # In place: repeated sums would overflow, so the timed runs sum zeros. What holds nothing right
+        # for the check is the input.
         tensor = torch.zeros(self._items)
 
         def run() -> None:
             dist.all_reduce(tensor, group=self._groups.first)
 
         def right() -> bool:
-            tensor.copy_(self._ramp(self._items, self.rank))
-            run()
             good = torch.equal(tensor, self._sum(0, self._items))
             tensor.zero_()
             return good
 
-        self.run, self.check = run, right
+        self.run, self._right = run, right
+        self._spoil = lambda: tensor.copy_(self._ramp(self._items, self.rank))
 
     def _pair(self) -> None:
         output, part, gathered = self._gather_buffers()
@@ -117,11 +129,16 @@ class Case:
             one.wait()
             two.wait()
 
-        self.run, self.check = run, lambda: gathered() and reduced()
+        def spoil() -> None:
+            output.fill_(_NOTHING)
+            shard.fill_(_NOTHING)
+
+        self.run, self._spoil = run, spoil
+        self._right = lambda: gathered() and reduced()
 
     def _barrier(self) -> None:
         self.run = lambda: dist.barrier(group=self._groups.first)
-        self.check = lambda: True
+        self._right = lambda: True
 
     def _fsdp2(self, prefetch: bool = False) -> None:
         """Square layers whose parameters have `size` bytes together; a batch so small that the step
@@ -166,6 +183,8 @@ class Case:
             optimizer.step()
 
         def right() -> bool:
+            if sharded[0].weight.grad is None:
+                return False
             plain = model()
             (plain(inputs.flatten(0, 1)).square().sum() / self.world).backward()
             mine = sharded[0].weight.grad.to_local()
@@ -173,4 +192,8 @@ class Case:
             expected = whole[self.rank] if self.rank < len(whole) else mine
             return torch.allclose(mine[: len(expected)], expected, rtol=1e-3, atol=1e-3)
 
-        self.run, self.check = run, right
+        def spoil() -> None:
+            for parameter in sharded.parameters():
+                parameter.grad = None
+
+        self.run, self._right, self._spoil = run, right, spoil

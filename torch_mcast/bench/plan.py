@@ -10,7 +10,7 @@ from torch_mcast.lab.units import parse_size
 
 SIZELESS = ("barrier",)
 STEPS = ("fsdp2", "fsdp2_async")
-EXTERNAL = ("openmpi", "uftp", "blaster")
+EXTERNAL = ("openmpi", "openmpi_tuned", "uftp", "blaster")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Plan:
     """ops x sizes (bytes) x backends.
 
     backends: names of torch.distributed, "mcast:..." = mcast with settings (variant_settings()),
-        and external programs (openmpi, uftp, blaster).
+        and external programs (EXTERNAL).
     repetitions: at most; fewer if one case would take longer than case_s seconds, but at least 3.
     inner: operations per timing; None = as many as take 50 ms, at most 1000.
     seed: of the order of backends in each repetition. check: compare results with the right ones.

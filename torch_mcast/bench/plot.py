@@ -1,108 +1,122 @@
-"""A plot of the result: time against size per operation, or bars where there is one size; the bound
-is drawn in. Needs matplotlib."""
+"""A plot of the result: per operation how near it comes to the bound (without one: time), and below that
+what a host sends, by size. Backends have markers of their own shape, side by side, so that equal ones do
+not hide each other. Needs matplotlib."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch_mcast.bench import rows
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import format_size
 
+_MARKERS = "osD^vPX*"
+_WIDTH = 0.09  # between the markers of two backends, as a part of the distance of two sizes
+
+Row = dict[str, Any]
+Figure = Callable[[Row], float | None]
+
+
+def _share(row: Row) -> float | None:
+    return row["bound_percent"]
+
+
+def _milliseconds(row: Row) -> float | None:
+    return row["median_s"] * 1e3
+
+
+def _sent(row: Row) -> float | None:
+    sent, _ = rows.host_bytes(row)
+    return sent / 1e6 if sent else None
+
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Writes a PNG."""
+    """Writes a PNG; nothing where no operation has a size."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [row for row in document["rows"] if row["supported"]]
-    ops = list(dict.fromkeys(row["op"] for row in rows if row["size"]))
+    found = [row for row in document["rows"] if row["supported"]]
+    ops = list(dict.fromkeys(row["op"] for row in found if row["size"]))
     if not ops:
         return
-    backends = list(dict.fromkeys(row["backend"] for row in rows))
-    colours = {name: f"C{index}" for index, name in enumerate(backends)}
-    columns = min(3, len(ops))
-    lines = -(-len(ops) // columns)
-    figure, axes = pyplot.subplots(
-        lines, columns, figsize=(4.6 * columns, 3.6 * lines), squeeze=False, layout="constrained"
-    )
-    for axis, op in zip(axes.flat, ops, strict=False):
-        mine = [row for row in rows if row["op"] == op]
-        if len({row["size"] for row in mine}) > 1:
-            _curves(axis, mine, colours)
-        else:
-            _bars(axis, mine, colours)
-        axis.set_title(OPS[op].title, fontsize=10)
-        axis.grid(True, axis="y", alpha=0.3)
-    for axis in axes.flat[len(ops) :]:
-        axis.axis("off")
-    handles = [
-        pyplot.Line2D([], [], color=colours[name], marker="o", label=name) for name in backends
+    backends = list(dict.fromkeys(row["backend"] for row in found))
+    bound = any(row["bound_percent"] for row in found)
+    parts: list[tuple[Figure, str]] = [
+        (_share, "% of the bound") if bound else (_milliseconds, "median of the slowest rank, ms")
     ]
-    if any(row["bound_s"] for row in rows):
-        handles.append(
-            pyplot.Line2D([], [], color="black", linestyle="--", label="bound: receiving NIC")
+    if any(_sent(row) for row in found):
+        parts.append((_sent, "sent per host, MB"))
+    figure, axes = pyplot.subplots(
+        len(parts), len(ops), figsize=(1 + 3.1 * len(ops), 1 + 2.7 * len(parts)), squeeze=False,
+        sharex="col", sharey="row", layout="constrained",
+    )  # fmt: skip
+    for line, (value, label) in enumerate(parts):
+        for axis, op in zip(axes[line], ops, strict=True):
+            mine = [row for row in found if row["op"] == op]
+            _panel(axis, mine, backends, value, spread=value is not _sent)
+            if value is _share:
+                axis.axhline(100, color="black", linestyle="--", linewidth=1)
+                axis.set_ylim(bottom=0)
+            else:
+                axis.set_yscale("log")
+            if line == 0:
+                axis.set_title(OPS[op].title, fontsize=9)
+        axes[line][0].set_ylabel(label, fontsize=9)
+    handles = [
+        pyplot.Line2D(
+            [],
+            [],
+            color=f"C{i}",
+            marker=_MARKERS[i % len(_MARKERS)],
+            markerfacecolor="none",
+            label=name,
         )
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
-    figure.suptitle(document["title"], fontsize=11)
+        for i, name in enumerate(backends)
+    ]
+    if bound:
+        label = "bound: what the receiving NIC can take"
+        handles.append(pyplot.Line2D([], [], color="black", linestyle="--", label=label))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), fontsize=9
+    )
+    figure.suptitle(document["title"], fontsize=10, wrap=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def _curves(axis: Any, rows: list[dict[str, Any]], colours: dict[str, str]) -> None:
-    """Log-log medians with the range from min to p90."""
-    for name, colour in colours.items():
-        mine = sorted((row for row in rows if row["backend"] == name), key=lambda row: row["size"])
-        if not mine:
-            continue
-        sizes = [row["size"] for row in mine]
-        axis.plot(
-            sizes, [row["median_s"] * 1e3 for row in mine], color=colour, marker="o", markersize=3
-        )
-        axis.fill_between(
-            sizes,
-            [row["min_s"] * 1e3 for row in mine],
-            [row["p90_s"] * 1e3 for row in mine],
-            color=colour,
-            alpha=0.15,
-        )
-    bounds = sorted({(row["size"], row["bound_s"]) for row in rows if row["bound_s"]})
-    if bounds:
-        axis.plot(
-            [size for size, _ in bounds],
-            [bound * 1e3 for _, bound in bounds],
-            color="black",
-            linestyle="--",
-            linewidth=1,
-        )
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    sizes = sorted({row["size"] for row in rows})
-    step = -(-len(sizes) // 6)
-    wanted = {row["size"]: row["wanted"] for row in rows}
-    axis.set_xticks(
-        sizes[::step], [format_size(wanted[size]) for size in sizes[::step]], fontsize=8
-    )
-    axis.minorticks_off()
-    axis.set_ylabel("slowest rank, median (ms)", fontsize=8)
+def _panel(axis: Any, found: list[Row], backends: list[str], value: Figure, spread: bool) -> None:
+    """Sizes are equally far from each other. Lines go from the shortest time to the 90th percentile."""
+    sizes = sorted({row["size"] for row in found})
+    wanted = {row["size"]: row["wanted"] for row in found}
+    for index, name in enumerate(backends):
+        points = []
+        for row in sorted(found, key=lambda row: row["size"]):
+            shown = value(row) if row["backend"] == name else None
+            if shown is None:
+                continue
+            place = sizes.index(row["size"]) + _WIDTH * (index - (len(backends) - 1) / 2)
+            points.append((place, shown))
+            if spread:
+                low, high = (
+                    value({**row, "median_s": time, "bound_percent": _at(row, time)})
+                    for time in (row["p90_s"], row["min_s"])
+                )
+                axis.plot([place] * 2, [low, high], color=f"C{index}", linewidth=1, alpha=0.6)
+        if points:
+            axis.plot(
+                *zip(*points, strict=True), color=f"C{index}", marker=_MARKERS[index % len(_MARKERS)],
+                markersize=4.5, markerfacecolor="none", linewidth=0.8 if len(points) > 1 else 0,
+            )  # fmt: skip
+    axis.set_xticks(range(len(sizes)), [format_size(wanted[size]) for size in sizes], fontsize=8)
+    axis.set_xlim(-0.6, len(sizes) - 0.4)
+    axis.tick_params(axis="x", rotation=30)
+    axis.grid(True, axis="y", alpha=0.3)
 
 
-def _bars(axis: Any, rows: list[dict[str, Any]], colours: dict[str, str]) -> None:
-    names = [row["backend"] for row in rows]
-    middles = [row["median_s"] * 1e3 for row in rows]
-    below = [middle - row["min_s"] * 1e3 for middle, row in zip(middles, rows, strict=True)]
-    above = [
-        max(0.0, row["p90_s"] * 1e3 - middle) for middle, row in zip(middles, rows, strict=True)
-    ]
-    bars = axis.bar(names, middles, color=[colours[name] for name in names], width=0.6)
-    axis.errorbar(names, middles, yerr=[below, above], fmt="none", ecolor="black", elinewidth=1)
-    axis.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
-    bound = rows[0]["bound_s"]
-    if bound:
-        axis.axhline(bound * 1e3, color="black", linestyle="--", linewidth=1)
-    axis.set_ylabel(f"ms, {format_size(rows[0]['wanted'])}", fontsize=8)
-    axis.tick_params(axis="x", labelsize=8)
-    axis.margins(y=0.15)
+def _at(row: Row, time: float) -> float | None:
+    return 100 * row["bound_s"] / time if row["bound_s"] else None

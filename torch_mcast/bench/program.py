@@ -14,7 +14,8 @@ class Program(Protocol):
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
         """{"s": seconds per operation of the slowest rank, None if it cannot do it; "cpu_s": of all
-        ranks per operation or None; "right": results were right (or not checked)}."""
+        ranks per operation or None; "right": results were right (or not checked); perhaps
+        "algorithm": which one it used}. check: outputs are spoiled before."""
 
 
 def one_rank_per_host(lab: Lab | None) -> bool:

@@ -1,42 +1,30 @@
-"""The table for people (rich) and the JSON for programs."""
+"""The table for people (rich): five columns, or all of them."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from torch_mcast.bench import rows
-from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import format_size
 
-
-def machine() -> dict[str, Any]:
-    """What a reader must know of the machine."""
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": model,
-        "cpus": os.cpu_count(),
-        "memory_bytes": memory,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_before": os.getloadavg(),
-    }
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+_WIDE = (
+    "n",
+    "median",
+    "min",
+    "p90",
+    "algbw GB/s",
+    "busbw GB/s",
+    "% of bound",
+    "sent/host",
+    "x model",
+    "recv/host",
+    "fabric",
+    "CPU s/GB",
+    "repairs",
+)
 
 
 def time_text(seconds: float) -> str:
@@ -63,28 +51,16 @@ def _optional(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def table(document: dict[str, Any]) -> Table:
+def table(document: dict[str, Any], wide: bool = False) -> Table:
     """One line per operation, size and backend."""
     peer = document.get("peer")
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
-    for name in ("op", "size", "backend"):
+    for name in ("operation", "backend"):
         out.add_column(name, no_wrap=True)
-    names = [
-        "median",
-        "min",
-        "p90",
-        "algbw GB/s",
-        "busbw GB/s",
-        "% of bound",
-        "sent/host",
-        "x model",
-        "recv/host",
-        "fabric",
-        "CPU s/GB",
-        "repairs",
-    ]
+    bound = any(row.get("bound_percent") for row in document["rows"])
+    names = [*_WIDE] if wide else ["median (n)", "% of bound" if bound else "GB/s"]
     for name in [*names, *([f"x {peer}"] if peer else [])]:
-        out.add_column(name, justify="right")
+        out.add_column(name, justify="right", no_wrap=True)
     last = None
     for row in document["rows"]:
         if not row["supported"]:  # an external program that has no such operation
@@ -92,26 +68,35 @@ def table(document: dict[str, Any]) -> Table:
         case = (row["op"], row["size"])
         if last and last[0] != row["op"]:
             out.add_section()
-        head = [OPS[row["op"]].name, format_size(row["wanted"]) if row["size"] else "-"]
-        cells = (head if case != last else ["", ""]) + [_label(row)]
+        size = f" {format_size(row['wanted'])}" if row["size"] else ""
+        backend = _label(row) + ("" if row["right"] else " [red]WRONG RESULT[/red]")
+        figures = _all_figures(row) if wide else _figures(row, bound)
+        ratio = [_ratio(row)] if peer else []
+        out.add_row(f"{row['op']}{size}" if case != last else "", backend, *figures, *ratio)
         last = case
-        if not row["right"]:
-            cells[-1] += " [red]WRONG RESULT[/red]"
-        out.add_row(*cells, *_figures(row), *([_ratio(row)] if peer else []))
     return out
 
 
 def _label(row: dict[str, Any]) -> str:
-    """The backend, with the path that mcast took where the name does not say it."""
-    path = row.get("path")
+    """The backend, with the path that mcast took or the algorithm that a program chose."""
+    path = row.get("path") or row.get("algorithm")
     return f"{row['backend']} ({path})" if path and path not in row["backend"] else row["backend"]
 
 
-def _figures(row: dict[str, Any]) -> list[str]:
+def _figures(row: dict[str, Any], bound: bool) -> list[str]:
+    share = row["bound_percent"] if bound else row["algbw"] and row["algbw"] / 1e9
+    return [
+        f"{time_text(row['median_s'])} ({row['n']})",
+        _optional(share, ".0f" if bound else ".3g"),
+    ]
+
+
+def _all_figures(row: dict[str, Any]) -> list[str]:
     sent, received = rows.host_bytes(row)
     model = row["model_send_bytes"]
     gb = [None if row[key] is None else row[key] / 1e9 for key in ("algbw", "busbw")]
     return [
+        str(row["n"]) if row["inner"] == 1 else f"{row['n']} x {row['inner']}",
         time_text(row["median_s"]),
         time_text(row["min_s"]),
         time_text(row["p90_s"]),
@@ -134,11 +119,11 @@ def _ratio(row: dict[str, Any]) -> str:
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def show(document: dict[str, Any], width: int | None = None) -> None:
+def show(document: dict[str, Any], width: int | None = None, wide: bool = False) -> None:
     """Prints the table; at its full width where the output is no terminal."""
     console = Console()
     if not console.is_terminal or width:
         console = Console(width=width or 200)
-    console.print(table(document))
+    console.print(table(document, wide))
     for note in document["notes"]:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)

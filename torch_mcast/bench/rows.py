@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from torch_mcast.bench import formulas
-from torch_mcast.bench.statistics import median, paired_ratio, percentile, slowest
+from torch_mcast.bench.samples import paired_ratio, percentile, slowest
+from torch_mcast.lab.units import format_size
 
 GB = 1e9
 
@@ -42,10 +44,11 @@ def finish(
     middle = median(times)
     row.update(
         times_s=times,
+        n=len(times),
         inner=raw["inner"],
         median_s=middle,
         min_s=min(times),
-        p90_s=percentile(times, 0.9),
+        p90_s=percentile(times, 90),
         algbw=size / middle if size and factor is not None else None,
         busbw=size / middle * factor if size and factor is not None else None,
         bound_percent=100 * row["bound_s"] / middle if row["bound_s"] else None,
@@ -55,6 +58,7 @@ def finish(
         # Of one CPU, in the mean of the ranks.
         rank_cpu_share=cpu / world / middle if cpu is not None and middle else None,
         path=raw.get("path"),
+        algorithm=raw.get("algorithm"),
         repairs=raw.get("repairs"),
         nic=raw.get("nic"),
         lab=raw.get("lab"),
@@ -102,6 +106,71 @@ def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
         notes.append(
             f"{op} of {size} bytes: without communication {found[0]['silent_s'] * 1e3:.0f} ms; "
             f"communication exposed (step less that): {', '.join(parts)}"
+        )
+    return notes
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['op']} of {format_size(row['wanted'])}" if row["size"] else row["op"]
+
+
+def path_text(rows: list[dict[str, Any]]) -> str:
+    """How mcast's data travelled, for the title: "; mcast by multicast"."""
+    paths = dict.fromkeys(
+        (row["backend"].partition(":")[0], row["path"]) for row in rows if row.get("path")
+    )
+    return "".join(f"; {name} by {path}" for name, path in paths)
+
+
+def few_notes(rows: list[dict[str, Any]], wanted: int) -> list[str]:
+    """Which cases were repeated less often than was asked for."""
+    fewer = {_name(row): row["n"] for row in rows if row.get("n", wanted) < wanted}
+    if not fewer:
+        return []
+    cases = ", ".join(f"{name} {n}" for name, n in fewer.items())
+    return [f"timings by case, fewer than {wanted} for their length (--case-seconds): {cases}"]
+
+
+def above_bound_notes(
+    rows: list[dict[str, Any]], rate: int | None, mtu: int, burst: int
+) -> list[str]:
+    """What lets a row take less than the bound: so much passes a shaper at full speed."""
+    notes = []
+    for row in rows:
+        if rate is None or row.get("bound_percent") is None or row["bound_percent"] <= 100:
+            continue
+        least = formulas.bound_s(row["op"], row["size"], row["hosts"], rate, mtu, burst) or 0.0
+        text = f"{_name(row)}, {row['backend']}: {row['bound_percent']:.0f} % of the bound, "
+        if row["median_s"] >= least:
+            text += f"since {format_size(burst)} pass a shaper at full speed (--burst)"
+        else:
+            text += (
+                f"and the shaper's burst of {format_size(burst)} does not explain it: look into it"
+            )
+        notes.append(text)
+    return notes
+
+
+def rival_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
+    """Where Open MPI is faster than the peer of the ratios, the first backend is compared with it, too."""
+    notes = []
+    by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["supported"]:
+            by_case.setdefault((row["op"], row["size"]), []).append(row)
+    for found in by_case.values():
+        rivals = [row for row in found if row["backend"].startswith("openmpi")]
+        other = next((row for row in found if row["backend"] == peer), None)
+        if not rivals or other is None or found[0] in (*rivals, other):
+            continue
+        best = min(rivals, key=lambda row: row["median_s"])
+        if best["median_s"] >= other["median_s"]:
+            continue
+        mine = paired_ratio(found[0]["times_s"], best["times_s"])
+        notes.append(
+            f"{_name(best)}: {best['backend']} is {other['median_s'] / best['median_s']:.2f} x as fast as "
+            f"{peer}; {found[0]['backend']} is {mine.median:.2f} ({mine.low:.2f}-{mine.high:.2f}) x as "
+            "fast as that"
         )
     return notes
 

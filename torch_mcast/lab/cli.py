@@ -1,4 +1,4 @@
-"""`torch-mcast lab`: run, up, exec, set, counters, status, down, vm, rootless."""
+"""`torch-mcast lab`: run, up, exec, set, counters, status, down, rootless."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 import json
 import os
 import shlex
+import subprocess
 import sys
 
-from torch_mcast.lab import launch, network, rootless, state, system, vm
+from torch_mcast.lab import launch, network, rootless, state, system
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.spec import MULTICAST_MODES, Fault, LabSpec
 from torch_mcast.lab.units import format_rate, parse_rate, parse_size
@@ -50,6 +51,11 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
         default="",
         help="what the switch does; default: flood, with aggregators snooping",
     )
+    add(
+        "--multicast-rate",
+        default=None,
+        help="multicast that the switch takes from each host, as gateways of clouds limit it",
+    )
     add("--loss", action="append", default=[], metavar="SPEC", help=_FAULT)
     add("--bit-errors", action="append", default=[], metavar="SPEC", help="as --loss")
 
@@ -75,6 +81,7 @@ def spec_from(args: argparse.Namespace) -> LabSpec:
         uplink_rate=parse_rate(args.uplink_rate),
         tx_queues=args.tx_queues,
         multicast=args.multicast,
+        multicast_rate=parse_rate(args.multicast_rate),
         faults=(
             *(Fault.parse("loss", text) for text in args.loss),
             *(Fault.parse("bits", text) for text in args.bit_errors),
@@ -106,8 +113,6 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument(
         "--all", action="store_true", help="every lab, also those of running programs"
     )
-    machines = commands.add_parser("vm", help="virtual machines with Soft-RoCE (verbs, rdma_cm)")
-    _add_boot(machines.add_subparsers(dest="vm_command", required=True))
     _add_command(commands.add_parser("rootless", help="run a command where it may make labs"))
     return parser
 
@@ -144,29 +149,17 @@ def _add_set(change: argparse.ArgumentParser) -> None:
     change.add_argument("--no-faults", action="store_true", help="no loss and bit errors any more")
 
 
-def _add_boot(vm_commands: argparse._SubParsersAction) -> None:
-    boot = vm_commands.add_parser("run", help="boot machines, run a command in each, remove them")
-    boot.add_argument("--nodes", type=int, default=2)
-    boot.add_argument("--memory", type=int, default=512, metavar="MB", help="of each machine")
-    boot.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
-    boot.add_argument("--netem", default="", help='of each link, tc\'s words: "loss 1%%"')
-    boot.add_argument(
-        "--kill",
-        action="append",
-        default=[],
-        metavar="NODE=TEXT",
-        help="cut this machine's power when TEXT appears in any output",
-    )
-    _add_command(boot)
-
-
-def _attach(name: str | None) -> Lab:
+def _the_lab(name: str | None) -> str:
     if name is None:
         known = state.known()
         if len(known) != 1:
             raise system.LabError(f"say which lab: --lab with one of {known or 'none'}")
         name = known[0]
-    return Lab.attach(name)
+    return name
+
+
+def _attach(name: str | None) -> Lab:
+    return Lab.attach(_the_lab(name))
 
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
@@ -199,7 +192,11 @@ def _exec(args: argparse.Namespace) -> int:
 
 
 def _set(args: argparse.Namespace) -> int:
-    lab = _attach(args.lab)
+    with state.lock():  # from reading the lab's state to writing it
+        return _set_locked(args, _attach(args.lab))
+
+
+def _set_locked(args: argparse.Namespace, lab: Lab) -> int:
     for host, rate in args.rate:
         lab.set_rate(host, rate)
     for host in args.cut + args.cut_silently:
@@ -276,6 +273,11 @@ def _counters(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
+    with state.lock():
+        return _down_locked(args)
+
+
+def _down_locked(args: argparse.Namespace) -> int:
     gone = state.collect_garbage()
     if args.all:
         for name in state.known():
@@ -284,16 +286,12 @@ def _down(args: argparse.Namespace) -> int:
     elif args.lab in gone:
         pass
     else:
-        lab = _attach(args.lab)
-        state.destroy(lab.id)
-        gone.append(lab.id)
+        name = _the_lab(args.lab)
+        state.load(name)  # or it says which there are
+        state.destroy(name)
+        gone.append(name)
     print("removed:", ", ".join(gone) or "nothing")
     return 0
-
-
-def _vm(args: argparse.Namespace) -> int:
-    kill = {int(node): text for node, _, text in (pair.partition("=") for pair in args.kill)}
-    return vm.run(args.nodes, args.argv, args.memory, args.netem, args.timeout, kill)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -312,8 +310,10 @@ def main(argv: list[str] | None = None) -> int:
             "status": _status,
             "counters": _counters,
             "down": _down,
-            "vm": _vm,
         }[args.command](args)
-    except (system.LabError, ValueError) as error:
+    except (system.LabError, ValueError, OSError, subprocess.TimeoutExpired) as error:
         print(f"torch-mcast lab: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("torch-mcast lab: interrupted", file=sys.stderr)
+        return 130

@@ -1,4 +1,4 @@
-"""Random loss, bit errors and cuts, as nftables rules at the ingress of a device.
+"""Random loss, bit errors, cuts and a limit of multicast, as nftables rules at the ingress of a device.
 
 Damage towards a host happens where its NIC receives; damage from a host where the switch's port
 receives, that is after the sender's shaper. Each device has one table, rewritten as a whole when
@@ -51,11 +51,19 @@ def applies(fault: Fault, device: Device) -> bool:
     return fault.direction == device.direction and (not fault.hosts or device.host in fault.hosts)
 
 
-def rules(faults: list[Fault], silent: bool) -> list[str]:
-    """nft rules in order; silent = the cable is cut without either end seeing it."""
+def limit_rule(rate: int, burst: int) -> str:
+    """What is multicast beyond `rate` bits/s is dropped, once `burst` bytes of it have passed."""
+    return (
+        f"ip daddr 224.0.0.0/4 ip protocol udp limit rate over {max(1, rate // 8)} bytes/second "
+        f'burst {burst} bytes counter drop comment "multicast rate"'
+    )
+
+
+def rules(faults: list[Fault], silent: bool, limit: str = "") -> list[str]:
+    """nft rules in order; silent = the cable is cut without either end seeing it. limit: limit_rule()."""
     if silent:
         return ['counter drop comment "cut"']
-    out = []
+    out = [limit] if limit else []
     for fault in faults:
         match = "" if fault.protocol == "all" else f"ip protocol {fault.protocol} "
         # Rules share the probability evenly: at most one of the places is hit by far most times.
@@ -72,10 +80,10 @@ def rules(faults: list[Fault], silent: bool) -> list[str]:
     return out
 
 
-def script(device: Device, faults: list[Fault], silent: bool) -> str:
-    """nft script that replaces the device's table; without faults it only removes it."""
+def script(device: Device, faults: list[Fault], silent: bool, limit: str = "") -> str:
+    """nft script that replaces the device's table; without rules it only removes it."""
     lines = [f"table netdev {device.table}", f"delete table netdev {device.table}"]
-    body = rules(faults, silent)
+    body = rules(faults, silent, limit)
     if body:
         lines += [
             f"table netdev {device.table} {{ chain ingress {{",
@@ -114,12 +122,14 @@ def apply(
         for direction, device in devices(host, switch).items():
             mine = [fault for fault in faults if applies(fault, device) and fault.probability > 0]
             cut = host.name in silent
+            rate = spec.multicast_rate if direction == "out" else None
+            limit = limit_rule(rate, spec.burst) if rate is not None else ""
             key = (host.name, direction)
-            if not mine and not cut and key not in before:
+            if not mine and not cut and not limit and key not in before:
                 continue
-            if mine or cut:
+            if mine or cut or limit:
                 after.add(key)
-            scripts.setdefault(device.namespace, []).append(script(device, mine, cut))
+            scripts.setdefault(device.namespace, []).append(script(device, mine, cut, limit))
             namespace, line = offload_script(
                 device, host, any(fault.unit == "datagram" for fault in mine)
             )

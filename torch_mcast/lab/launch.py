@@ -56,6 +56,7 @@ class Job:
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
+        self._deadline: float | None = None  # when ranks that still run are ended
 
     def start(self, argv: list[str], port: int = 29500) -> None:
         """Starts argv in every worker host, once per local rank."""
@@ -102,7 +103,7 @@ class Job:
 
     def wait(self, grace_s: float = 10.0) -> int:
         """Exit code of the first process that fails (128 + signal), 0 if all succeed."""
-        first, deadline = 0, None
+        first = 0
         running = list(self._running)
         while running:
             for entry in list(running):
@@ -112,9 +113,9 @@ class Job:
                 running.remove(entry)
                 if code and not first:
                     first = code if code > 0 else 128 - code
-                    deadline = time.monotonic() + grace_s
+                    self._end_within(grace_s)
                     self._say(f"{entry[0]} ended with {_describe(code)}")
-            if deadline and running and time.monotonic() > deadline:
+            if self._deadline and running and time.monotonic() > self._deadline:
                 self._say(f"ending {len(running)} ranks that still run after {grace_s:g} s")
                 self._end([process for _, process in running])
                 break
@@ -151,8 +152,14 @@ class Job:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.01, end - time.monotonic()))
 
-    def interrupt(self, number: int) -> None:
-        """Sends a signal to all ranks, as a terminal would to one program."""
+    def _end_within(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self._deadline = end if self._deadline is None else min(end, self._deadline)
+
+    def interrupt(self, number: int, grace_s: float) -> None:
+        """Sends a signal to all ranks, as a terminal would to one program. What still runs `grace_s` later
+        is ended: ranks may ignore the signal, or wait for each other."""
+        self._end_within(grace_s)
         for _, process in self._running:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -178,7 +185,7 @@ def run(
 
     def on_signal(number: int, _frame: object) -> None:
         stopping.append(number)
-        job.interrupt(signal.SIGINT if len(stopping) == 1 else signal.SIGKILL)
+        job.interrupt(signal.SIGINT if len(stopping) == 1 else signal.SIGKILL, grace_s)
 
     before = {
         number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)

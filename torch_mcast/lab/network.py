@@ -140,8 +140,10 @@ class Lab:
         }
 
     def _save(self) -> None:
-        saved = state.load(self.id)
-        state.save(self.id, {**self._state(), "owner": saved["owner"], "command": saved["command"]})
+        with state.lock():  # what is gone meanwhile stays gone
+            saved = state.load(self.id)
+            kept = {"owner": saved["owner"], "command": saved["command"]}
+            state.save(self.id, {**self._state(), **kept})
 
     def _build(self) -> None:
         build.build(self.id, self.spec, self.hosts, self.uplinks)
@@ -215,6 +217,7 @@ class Lab:
             host for host in self.hosts if self.spec.rate_of(host.name) != spec.rate_of(host.name)
         ]
         mode, same = spec.multicast, self.spec.faults == spec.faults
+        same = same and self.spec.multicast_rate == spec.multicast_rate
         was = self.spec.multicast
         self.spec = spec
         build.shape(self.switch, self.spec, changed)
@@ -245,11 +248,11 @@ class Lab:
         # `ip netns exec` has given the program a mount namespace of its own already.
         script = f'mount --bind {state.hosts_file(self.id)} /etc/hosts; hostname "$0"; exec "$@"'
         return [
-            "ip",
+            system.tool("ip"),
             "netns",
             "exec",
             host.namespace,
-            "unshare",
+            system.tool("unshare"),
             "--uts",
             "sh",
             "-ec",

@@ -19,7 +19,7 @@ _SCRIPT = 'mount -t tmpfs tmpfs /run && mkdir /run/netns && exec "$@"'
 def exec_inside(argv: list[str]) -> None:
     """Replaces this process by argv inside a new user, network and mount namespace."""
     os.environ[_MARK] = "1"
-    os.execvp("unshare", ["unshare", "-Urnm", "sh", "-ec", _SCRIPT, "sh", *argv])
+    os.execvp(system.tool("unshare"), ["unshare", "-Urnm", "sh", "-ec", _SCRIPT, "sh", *argv])
 
 
 def enter_if_needed(argv: list[str]) -> None:

@@ -105,6 +105,8 @@ class LabSpec:
     multicast: ``flood`` (a switch without snooping), ``snooping`` (with a querier: members only),
         ``blocked`` (unknown multicast is not forwarded, as where memberships have aged out). Empty:
         snooping where there are aggregators, which a flood would fill the links of, else flood.
+    multicast_rate: bits/s of UDP multicast that the switch takes from each host, as gateways of clouds
+        limit it; what is more is dropped. None: as much as the link carries.
     """
 
     hosts: int = 2
@@ -122,6 +124,7 @@ class LabSpec:
     uplink_rate: int | None = None
     tx_queues: int = 1
     multicast: str = ""
+    multicast_rate: int | None = None
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,6 +133,7 @@ class LabSpec:
 
         put("rate", parse_rate(self.rate))
         put("uplink_rate", parse_rate(self.uplink_rate))
+        put("multicast_rate", parse_rate(self.multicast_rate))
         put("burst", parse_size(self.burst))
         put("queue", parse_size(self.queue))
         put("host_rates", {name: parse_rate(rate) for name, rate in self.host_rates.items()})

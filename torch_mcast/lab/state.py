@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,22 +73,35 @@ def _free_bytes(folder: Path) -> int:
         return 0
 
 
+_thread_lock = threading.RLock()
+_depth = 0
+
+
 @contextlib.contextmanager
-def _lock() -> Iterator[None]:
-    STATE_DIR.mkdir(parents=True, exist_ok=True)
-    with open(STATE_DIR / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def lock() -> Iterator[None]:
+    """One process, and one thread of it, at a time changes what labs there are and how they are.
+    Nests."""
+    global _depth
+    with _thread_lock, contextlib.ExitStack() as stack:
+        if _depth == 0:
+            STATE_DIR.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(STATE_DIR / ".lock", "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        _depth += 1
+        try:
+            yield
+        finally:
+            _depth -= 1
 
 
-def claim(lab: str, state: dict[str, Any]) -> None:
+def claim(name: str, state: dict[str, Any]) -> None:
     """Writes the state of a new lab; LabError if the name is taken."""
-    with _lock():
-        if path_of(lab).exists():
+    with lock():
+        if path_of(name).exists():
             raise LabError(
-                f"there is a lab {lab!r} already; `torch-mcast lab down {lab}` removes it"
+                f"there is a lab {name!r} already; `torch-mcast lab down {name}` removes it"
             )
-        save(lab, state)
+        save(name, state)
 
 
 def save(lab: str, state: dict[str, Any]) -> None:
@@ -103,6 +117,10 @@ def load(lab: str) -> dict[str, Any]:
     except FileNotFoundError:
         names = ", ".join(known()) or "none"
         raise LabError(f"no lab {lab!r}; there are: {names}") from None
+    except json.JSONDecodeError as error:
+        raise LabError(
+            f"{path_of(lab)} is damaged ({error}); `torch-mcast lab down --all`"
+        ) from None
 
 
 def known() -> list[str]:
@@ -111,6 +129,11 @@ def known() -> list[str]:
 
 def destroy(lab: str) -> None:
     """Kills what runs in the lab's namespaces, removes them and the state file. Repeatable."""
+    with lock():
+        _destroy(lab)
+
+
+def _destroy(lab: str) -> None:
     names = system.namespaces(prefix(lab))
     kill_inside(names)
     for name in names:
@@ -147,10 +170,10 @@ def collect_garbage() -> list[str]:
     if not STATE_DIR.is_dir():
         return []
     removed = []
-    with _lock():
-        for lab in known():
-            with contextlib.suppress(LabError, json.JSONDecodeError):
-                if not owner_alive(load(lab)):
-                    destroy(lab)
-                    removed.append(lab)
+    with lock():
+        for name in known():
+            with contextlib.suppress(LabError):
+                if not owner_alive(load(name)):
+                    destroy(name)
+                    removed.append(name)
     return removed

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NETNS_DIR = Path("/run/netns")
+_CALL_S = 60
 _TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -23,6 +24,29 @@ _TOOLS = {
     "ethtool": "ethtool",
     "unshare": "util-linux",
 }
+
+
+# Kernel settings that forbid user namespaces: name, value, what that is, the remedy.
+_RESTRICTIONS = (
+    (
+        "kernel.apparmor_restrict_unprivileged_userns",
+        "1",
+        "Ubuntu, from 23.10 on, restricts user namespaces to programs with an AppArmor profile",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    (
+        "kernel.unprivileged_userns_clone",
+        "0",
+        "this kernel keeps user namespaces for root",
+        "kernel.unprivileged_userns_clone=1",
+    ),
+    (
+        "user.max_user_namespaces",
+        "0",
+        "this kernel allows no user namespaces",
+        "user.max_user_namespaces=10000",
+    ),
+)
 
 
 # Runs a module of the lab without its parent package's __init__, which may import torch (seconds).
@@ -46,9 +70,20 @@ class LabRightsError(LabError):
     """This process may not make network namespaces; the message says what to do."""
 
 
+def tool(name: str) -> str:
+    """Where a tool of the lab is: found as check_tools() looks for it, on whatever PATH it is run."""
+    return shutil.which(name, path=_path()) or name
+
+
 def call(argv: list[str], text_in: str | None = None, check: bool = True) -> str:
-    """Standard output of a command; LabError with its words when it fails."""
-    done = subprocess.run(argv, input=text_in, capture_output=True, text=True, timeout=60)
+    """Standard output of a command; LabError with its words when it fails or does not end."""
+    try:
+        done = subprocess.run(
+            [tool(argv[0]), *argv[1:]], input=text_in, capture_output=True, text=True,
+            timeout=_CALL_S, env={**os.environ, "PATH": _path()},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{' '.join(argv)}: has not ended after {_CALL_S} s") from None
     if check and done.returncode:
         lines = f"\n--- input\n{text_in[:2000]}" if text_in else ""
         raise LabError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}{lines}")
@@ -104,8 +139,24 @@ def capable() -> bool:
 
 def rootless_possible() -> bool:
     """True if this kernel lets this user make a user namespace with a network namespace in it."""
-    done = subprocess.run(["unshare", "-Urnm", "true"], capture_output=True)
+    try:
+        done = subprocess.run(
+            [tool("unshare"), "-Urnm", "true"], capture_output=True, timeout=_CALL_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return done.returncode == 0
+
+
+def _why_not_rootless() -> str:
+    """What forbids user namespaces here, and how to allow them."""
+    for name, value, who, fix in _RESTRICTIONS:
+        try:
+            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == value:
+                return f"{who} ({name}={value}); to allow them until the next boot: sysctl -w {fix}"
+        except OSError:
+            continue
+    return "this kernel allows no user namespaces here (a container: --privileged or --cap-add)"
 
 
 def require_rights() -> None:
@@ -119,9 +170,8 @@ def require_rights() -> None:
             "torch-mcast lab rootless -- COMMAND (`lab run` does that by itself)"
         )
     raise LabRightsError(
-        "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), and this "
-        "kernel allows no user namespaces here (see user.max_user_namespaces, "
-        "kernel.unprivileged_userns_clone, or the container's --privileged/--cap-add)"
+        "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN), and without it: "
+        + _why_not_rootless()
     )
 
 

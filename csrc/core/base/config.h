@@ -140,6 +140,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "silence after which a rank counts as dead while an operation is in flight, ms")               \
   D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                            \
     "time to see multicast reach all hosts before the group uses the ring, ms")                    \
+  U(rate_test, "MCAST_RATE_TEST", 4u << 20, 0, 1u << 30, true, false,                              \
+    "bytes that each rank sends to see whether unicast is faster than multicast, which "           \
+    "algorithm=auto then leaves for the ring; 0: it never looks")                                  \
   D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                          \
     "alpha of the cutoff timer: time that announced chunks may be missing before they are "        \
     "fetched, ms")                                                                                 \

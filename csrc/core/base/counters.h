@@ -83,6 +83,8 @@ namespace mcast {
   X(agg_lost, "stations that were given up")                                                 \
   X(path_checks, "times the group asked again whether multicast reaches every rank")         \
   X(path_switches, "changes between multicast and the ring after the group's creation")      \
+  X(rate_tests, "times the group compared the rate of unicast with multicast's")             \
+  X(rate_test_bytes, "bytes sent for that")                                                  \
   X(roster_changes, "times other stations were put in force for its reductions")             \
   X(agg_repeated, "frames of aggregation that had come before")                              \
   X(agg_stale, "frames of aggregation of an operation or roster that is over")               \

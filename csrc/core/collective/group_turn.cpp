@@ -23,7 +23,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) { c.path_.creation().drive(now); }},
       {[](const GroupCore& c) { return c.path_.deadline(); },
        [](GroupCore& c, Nanos now, bool) {
-         if (c.path_.checking() || !c.g_.ops.empty()) c.path_.drive(now);
+         if (c.path_.busy() || !c.g_.ops.empty()) c.path_.drive(now);
        }},
       {[](const GroupCore& c) { return c.stations_.roster().deadline(); },
        [](GroupCore& c, Nanos now, bool) {

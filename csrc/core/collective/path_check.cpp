@@ -27,11 +27,23 @@ void PathSwitch::check_later(Nanos now) {
 // At the top, with every turn of a group that has something to do.
 void PathSwitch::drive(Nanos now) {
   if (check_) return drive_check(now);
+  act_on_rates(now);
   if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.multicast.wanted ||
       g_.state != GroupState::kOpen)
     return;
   if (next_check_ == kNever) check_later(now);
   if (now >= next_check_) start_check(now, "");
+}
+
+// The ring because it is faster is looked at again as late as one that has been needed for long.
+void PathSwitch::act_on_rates(Nanos now) {
+  const bool free = g_.state == GroupState::kOpen;
+  rates_.drive(now, free && g_.tree.is_top(g_.self) && !g_.path.on_ring());
+  if (!free) return;
+  const auto verdict = rates_.take_verdict();
+  if (!verdict || verdict->to_ring == g_.path.on_ring()) return;
+  if (verdict->to_ring) next_check_ = now + RateTest::kRest;
+  begin(verdict->to_ring, verdict->why, now);
 }
 
 void PathSwitch::start_check(Nanos now, const std::string& why) {
@@ -75,7 +87,12 @@ void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
   check_.reset();
   if (!g_.tree.is_top(g_.self)) return;
   if (g_.path.on_ring()) {
-    if (heard) return begin(false, "multicast reaches every rank again", now);
+    if (heard) {
+      return begin(false,
+                   rates_.chose_ring() ? "to see whether multicast is faster now"
+                                       : "multicast reaches every rank again",
+                   now);
+    }
     return check_later(now);
   }
   if (heard) return;

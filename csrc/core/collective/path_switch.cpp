@@ -57,6 +57,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
   g_.path.reason = "switched at operation " + std::to_string(first) + ": " + reason_;
   g_.counters.add(Counter::path_switches);
   to_ring_ ? g_.port.reach_lost() : g_.port.reach_proven(now);
+  rates_.on_change(to_ring_);
   if (g_.tree.is_top(g_.self)) {
     log(LogLevel::kWarn, "group '%s' goes on by %s: %s", g_.params.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", g_.path.reason.c_str());

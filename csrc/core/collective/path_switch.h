@@ -4,6 +4,7 @@
 // Threads: the lane's.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "collective/line.h"
 #include "collective/membership.h"
 #include "collective/path_probe.h"
+#include "collective/rate_test.h"
 #include "protocol/probe.h"
 #include "protocol/reachability_monitor.h"
 
@@ -24,6 +26,7 @@ class PathSwitch {
       : g_(context),
         creation_(context, membership),
         reachability_(context.size),
+        rates_(context),
         line_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
                         wire::FrameType::kSwitchAt}) {}
 
@@ -45,8 +48,12 @@ class PathSwitch {
 
   // path_check.cpp: whether multicast reaches everybody, asked again
   bool checking() const { return check_.has_value(); }
+  // Something is under way that drive() goes on with, whether operations are or not.
+  bool busy() const { return checking() || rates_.under_way(); }
   void drive(Nanos now);
-  Nanos deadline() const { return check_ ? check_->deadline() : kNever; }
+  Nanos deadline() const {
+    return std::min(check_ ? check_->deadline() : kNever, rates_.deadline());
+  }
   // Probes and their frames; round 0 is the creation's.
   void on_probe(Member from, uint32_t round) {
     if (round == 0) return creation_.on_probe(from);
@@ -55,6 +62,9 @@ class PathSwitch {
 
   using Frame = wire::FrameHeader;
   void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
+
+  // Whether the ring would be faster.
+  RateTest& rates() { return rates_; }
 
   // path_switch.cpp: what has been agreed, or is being
   void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
@@ -71,10 +81,12 @@ class PathSwitch {
   void begin_round(uint32_t round, Nanos now);
   void drive_check(Nanos now);
   void end_round(bool heard, const std::string& why, Nanos now);
+  void act_on_rates(Nanos now);
 
   GroupContext& g_;
   PathProbe creation_;
   ReachabilityMonitor reachability_;
+  RateTest rates_;
   std::optional<ReachProbe> check_;  // a round of asking
   uint32_t round_ = 0;
   Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring

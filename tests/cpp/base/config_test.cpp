@@ -253,7 +253,7 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
             "window=0 chains=0 subgroups=1 arity=32 "
             "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 "
             "aggregators= aggregate=careful aggregator_patience=1000 partial=0 link_rate=0 "
-            "liveness_limit=20000 probe_timeout=2000 "
+            "liveness_limit=20000 probe_timeout=2000 rate_test=4194304 "
             "security=off trust_store=0 security_suite=auto");
 }
 

@@ -1,12 +1,14 @@
 """The benchmark's formulas, statistics and rows, against values worked out by hand. No torch."""
 
+import json
 import re
 
 import pytest
 
-from torch_mcast.bench import formulas, rows, statistics
+from torch_mcast.bench import document, formulas, rows, samples
 from torch_mcast.bench.plan import Plan, parse_sizes, variant_settings
 from torch_mcast.lab.counters import Counters, Port
+from torch_mcast.lab.spec import LabSpec, Loss
 
 
 @pytest.mark.parametrize(
@@ -76,24 +78,24 @@ def test_sizes_are_padded_to_equal_shards(size, world, padded):
 
 
 def test_percentiles_interpolate():
-    assert statistics.percentile([4, 1, 3, 2], 0.5) == 2.5
-    assert statistics.percentile(range(11), 0.9) == 9
-    assert statistics.percentile([7], 0.9) == 7
+    assert samples.percentile([4, 1, 3, 2], 50) == 2.5
+    assert samples.percentile(range(11), 90) == 9
+    assert samples.percentile([7], 90) == 7
     with pytest.raises(ValueError):
-        statistics.percentile([], 0.5)
+        samples.percentile([], 50)
 
 
 def test_the_slowest_rank_counts_in_each_repetition():
-    assert statistics.slowest([[1, 5, 2], [3, 1, 2]]) == [3, 5, 2]
+    assert samples.slowest([[1, 5, 2], [3, 1, 2]]) == [3, 5, 2]
     with pytest.raises(ValueError):
-        statistics.slowest([[1, 2], [1]])
+        samples.slowest([[1, 2], [1]])
 
 
 def test_ratios_are_paired_by_repetition():
     # The machine was twice as slow in the second repetition: the ratio does not see it.
-    ratio = statistics.paired_ratio([1, 2, 1], [3, 6, 3])
+    ratio = samples.paired_ratio([1, 2, 1], [3, 6, 3])
     assert (ratio.median, ratio.low, ratio.high) == (3, 3, 3)
-    assert statistics.paired_ratio([1, 1, 1], [1, 2, 3]).median == 2
+    assert samples.paired_ratio([1, 1, 1], [1, 2, 3]).median == 2
 
 
 def raw(op="all_gather", size=400 * 10**6, backend="x", times=((1.0, 3.0, 2.0), (2.0, 1.0, 2.0))):
@@ -232,3 +234,104 @@ def test_exposed_communication_is_the_step_less_a_silent_one():
     assert "without communication 600 ms" in note
     assert "mcast 1000 ms (0.50 of gloo's)" in note and "gloo 2000 ms" in note
     assert rows.exposed_notes([{"op": "broadcast"}], "gloo") == []
+
+
+def test_n_of_each_row_is_told_where_it_is_less_than_asked_for():
+    few = rows.finish(raw(), 4, 4, 10**9, 1500)
+    assert few["n"] == 3
+    (note,) = rows.few_notes([few], 5)
+    assert "all_gather of 390625 KiB 3" in note and "fewer than 5" in note
+    assert rows.few_notes([few, {"op": "barrier", "supported": False}], 3) == []
+
+
+def test_rows_above_the_bound_are_explained_by_the_burst_or_not_at_all():
+    size, burst = 1 << 20, 256 << 10
+    bound = formulas.bound_s("all_gather", size, 8, 10**9, 1500)
+    least = formulas.bound_s("all_gather", size, 8, 10**9, 1500, burst)
+    assert least == pytest.approx(bound - burst * 8 / 1e9)
+    assert formulas.bound_s("all_gather", 4096, 8, 10**9, 1500, burst) == 0
+
+    def notes(seconds, rate=10**9):
+        row = rows.finish(raw(size=size, times=[[seconds] * 3] * 2), 8, 8, 10**9, 1500)
+        return rows.above_bound_notes([row], rate, 1500, burst)
+
+    assert notes(1.01 * bound) == [] and notes(0.95 * bound, rate=None) == []
+    (explained,) = notes(0.95 * bound)
+    assert "105 % of the bound" in explained and "256 KiB pass a shaper" in explained
+    (strange,) = notes(0.5 * least)
+    assert "does not explain it" in strange
+
+
+def test_open_mpi_is_named_where_it_is_faster_than_the_peer():
+    def row(backend, seconds):
+        return rows.finish(raw(backend=backend, times=[[seconds] * 3] * 2), 2, 2, None, 1500)
+
+    mine, gloo, tuned = row("mcast", 1.0), row("gloo", 4.0), row("openmpi_tuned", 2.0)
+    (note,) = rows.rival_notes([mine, gloo, row("openmpi", 3.0), tuned], "gloo")
+    assert "openmpi_tuned is 2.00 x as fast as gloo" in note and "mcast is 2.00 (2.00-2.00)" in note
+    assert rows.rival_notes([mine, gloo, row("openmpi", 5.0)], "gloo") == []
+    assert rows.rival_notes([mine, gloo, tuned], None) == []
+
+
+def test_the_headline_tells_path_lab_and_port_queue():
+    spec = LabSpec(8, rate="1gbit", queue="4M", multicast_rate="100mbit", faults=[Loss("1%")])
+    text = document.lab_text(spec)
+    for part in ("1 Gbit/s", "port queue 4 MiB", "multicast 100 Mbit/s", "loss 0.01"):
+        assert part in text
+    told = rows.path_text([{"backend": "mcast", "path": "multicast"}, {"backend": "gloo"},
+                           {"backend": "mcast:ring", "path": "ring"}])  # fmt: skip
+    assert told == "; mcast by multicast; mcast by ring"
+
+
+def test_a_document_says_what_it_was_made_with(tmp_path, monkeypatch):
+    for name, value in {"MCAST_X": "1", "GLOO_Y": "2", "OMPI_Z": "3", "OTHER": "4"}.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "new" / "result.json"
+    made = document.Document("here", "bench", [], None, 3, path=path)
+    made.rows.append(rows.finish(raw(), 4, 4, None, 1500))
+    made.save()
+    found = json.loads(path.read_text())
+    assert found["schema"] == document.SCHEMA and found["complete"] is False
+    assert found["environment"].items() >= {("MCAST_X", "1"), ("GLOO_Y", "2"), ("OMPI_Z", "3")}
+    assert "OTHER" not in found["environment"] and len(found["machine"]["load_before"]) == 3
+    extension = document.extension()
+    assert (found["build"]["extension_sha256"] is None) == (extension is None)
+    assert [each.name for each in path.parent.iterdir()] == ["result.json"]
+    made.save(complete=True)
+    assert json.loads(path.read_text())["complete"] is True
+
+
+def test_the_table_has_five_columns_or_all():
+    from torch_mcast.bench import report
+
+    table = [rows.finish(raw(backend=name), 2, 2, 10**9, 1500) for name in ("mcast", "gloo")]
+    rows.add_ratios(table, "gloo")
+    made = {"title": "t", "caption": "c", "peer": "gloo", "rows": table, "notes": []}
+    narrow = [column.header for column in report.table(made).columns]
+    assert narrow == ["operation", "backend", "median (n)", "% of bound", "x gloo"]
+    assert "2 s (3)" in list(report.table(made).columns[2].cells)
+    wide = [column.header for column in report.table(made, wide=True).columns]
+    assert len(wide) == 16 and "n" in wide and "sent/host" in wide
+
+
+def test_the_plot_shows_shares_of_the_bound_and_bytes(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib import figure
+
+    from torch_mcast.bench import plot
+
+    def row(backend, size):
+        made = rows.finish(raw(backend=backend, size=size), 4, 4, 10**9, 1500)
+        return {**made, "nic": {"h1": (size / 4, size)}}
+
+    shown = [row(backend, size) for size in (1 << 20, 1 << 26) for backend in ("mcast", "gloo")]
+    saved = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *_, **__: saved.append(self))
+    plot.draw({"title": "t", "rows": shown}, tmp_path / "x.png")
+    share, sent = saved[0].axes
+    assert "bound" in share.get_ylabel() and "sent" in sent.get_ylabel()
+    lines = [line for line in share.get_lines() if line.get_marker() not in ("None", None, "")]
+    # Equal figures of two backends: markers of different shapes at different places.
+    assert len({line.get_marker() for line in lines}) == 2
+    assert list(lines[0].get_ydata()) == list(lines[1].get_ydata())
+    assert not set(lines[0].get_xdata()) & set(lines[1].get_xdata())

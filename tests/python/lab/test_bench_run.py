@@ -4,8 +4,10 @@ model."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -51,6 +53,8 @@ def test_two_ranks_on_loopback(tmp_path):
         assert row["right"] and row["world"] == 2 and len(row["times_s"]) == 3
         assert 0 < row["min_s"] <= row["median_s"] <= row["p90_s"]
         assert row["bound_s"] is None
+        assert row["n"] == 3
+    assert document["complete"] and "2 ranks on one host" in document["title"]
     assert "all_gather" in done.stdout and document["machine"]["kernel"] == os.uname().release
     assert document["command"].startswith("torch-mcast bench ") and document["versions"]["torch"]
     assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -65,7 +69,7 @@ def test_open_mpi_is_measured_beside(tmp_path):
         "--backends",
         "gloo",
         "--peers",
-        "openmpi",
+        "openmpi,openmpi_tuned",
         "--sizes",
         "4k",
         "--ops",
@@ -73,12 +77,14 @@ def test_open_mpi_is_measured_beside(tmp_path):
     )
     by_backend = {
         name: [row for row in document["rows"] if row["backend"] == name]
-        for name in ("gloo", "openmpi")
+        for name in ("gloo", "openmpi", "openmpi_tuned")
     }
-    for row in by_backend["openmpi"]:
+    for row in by_backend["openmpi"] + by_backend["openmpi_tuned"]:
         assert row["right"] and row["supported"] == (row["op"] != "fsdp2")
         assert not row["supported"] or row["ratio"]["low"] <= row["ratio"]["high"]
     assert len(by_backend["gloo"]) == 7 and "Open MPI" in document["versions"]["openmpi"]
+    # "tuned" chooses for itself; whether anything beats the library's own choice is the machine's.
+    assert all("algorithm" in row for row in by_backend["openmpi_tuned"] if row["supported"])
 
 
 @pytest.mark.all_tier
@@ -152,3 +158,68 @@ def test_under_a_launcher_rank_0_reports(tmp_path, lab_rights):
 def test_a_backend_that_does_not_exist_is_an_error_that_says_so(tmp_path):
     done, _ = bench(tmp_path, "--backends", "nonsense", "--ops", "barrier", check=False)
     assert done.returncode == 2 and "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["--rate", "abc"], "--rate needs --hosts"),
+        (["--mtu=1500"], "--mtu needs --hosts"),
+        (["--hosts", "2", "--ranks", "3"], "--ranks is for ranks on this host"),
+        (["--link-rate", "1gbit"], "--link-rate is for torchrun"),
+        (["--hosts", "2", "--link-mtu", "9000"], "--link-mtu is for torchrun"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(tmp_path, args, words):
+    done, document = bench(tmp_path, *args, "--ops", "barrier", check=False)
+    assert done.returncode == 2 and words in done.stderr and document is None
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_lab_options_are_refused_under_a_launcher(tmp_path, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    done, _ = bench(tmp_path, "--hosts", "2", "--ops", "barrier", check=False)
+    assert done.returncode == 2 and "this run is under torchrun" in done.stderr
+
+
+def test_a_wrong_result_after_the_timings_is_found(tmp_path, monkeypatch):
+    # A backend that stops writing its outputs: right at the warm-up, and never again.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import torch.distributed as dist\n"
+        "real, calls = dist.all_gather_into_tensor, []\n"
+        "def lazy(*args, **kwargs):\n"
+        "    calls.append(1)\n"
+        "    return real(*args, **kwargs) if len(calls) < 4 else None\n"
+        "dist.all_gather_into_tensor = lazy\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out = tmp_path / "result.json"
+    done = subprocess.run(
+        [*BENCH, "--json", str(out), "--repetitions", "1", "--warmup", "1", "--backends", "gloo",
+         "--ops", "all_gather", "--sizes", "1k", "--inner", "1"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{package_root()}"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1 and "WRONG RESULT" in done.stdout, done.stdout + done.stderr
+    assert [row["right"] for row in json.loads(out.read_text())["rows"]] == [False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_leaves_what_it_had(tmp_path, number):
+    out = tmp_path / "result.json"
+    process = subprocess.Popen(
+        [*BENCH, "--json", str(out), "--backends", "gloo", "--ops", "barrier,all_gather", "--sizes",
+         "1k:64M:2", "--repetitions", "1000", "--inner", "1000", "--case-seconds", "1"],
+        env={**os.environ, "PYTHONPATH": package_root()},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not out.exists():  # the first case is there
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and f"stopped by {number.name}" in errors
+    document = json.loads(out.read_text())
+    assert document["complete"] is False and document["rows"]
+    assert "stopped before the end" in output and "barrier" in output

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import vm_image
 from nodes import Nodes
-
-from torch_mcast.lab import vm_image
-from torch_mcast.lab.vm import VmCluster
+from vm import VmCluster
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from torch_mcast.lab.vm import VmResult
+from vm import VmResult
 
 
 class Nodes:

@@ -14,13 +14,17 @@ import subprocess
 import sys
 import threading
 
-from torch_mcast.lab.system import call, ip_batch
-
 _BRIDGE = "br0"
 
 
 def tap(node: int) -> str:
     return f"tap{node}"
+
+
+def _ip(*arguments: str, lines: list[str] | None = None) -> None:
+    subprocess.run(
+        ["ip", *arguments], input="\n".join(lines or []) + "\n", text=True, check=True, timeout=60
+    )
 
 
 def _build(nodes: int) -> None:
@@ -29,12 +33,12 @@ def _build(nodes: int) -> None:
         f"link add {_BRIDGE} type bridge mcast_snooping 0",
         f"link set {_BRIDGE} up",
     ]
-    ip_batch(lines)
+    _ip("-batch", "-", lines=lines)
     for node in range(1, nodes + 1):
-        call(["ip", "tuntap", "add", "dev", tap(node), "mode", "tap"])
-        ip_batch(
-            [f"link set {tap(node)} mtu 4400 master {_BRIDGE}", f"link set {tap(node)} up"]
-        )  # before the bridge: its MTU is the least of its ports
+        _ip("tuntap", "add", "dev", tap(node), "mode", "tap")
+        # Before the bridge: its MTU is the least of its ports.
+        plug = [f"link set {tap(node)} mtu 4400 master {_BRIDGE}", f"link set {tap(node)} up"]
+        _ip("-batch", "-", lines=plug)
 
 
 def _start(console: str, argv: list[str]) -> subprocess.Popen[bytes]:
@@ -62,3 +66,7 @@ def main() -> int:
         if word == "kill":
             machines[int(number) - 1].kill()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,8 @@
     with VmCluster(nodes=2, command=["build/cpp/mcast_verbs_driver"]) as cluster:
         result = cluster.wait(timeout=120)
 
+    python tests/python/verbs/vm.py --nodes 3 --netem "loss 1%" -- COMMAND...
+
 Each machine boots in software emulation (a few seconds), sees this machine's file system read-only
 (what it writes below /tmp is its own), has an interface eth0 on a common bridge and an RDMA device rxe0
 on top of it, runs the command with torchrun's variables, and goes away. Output and exit codes come back
@@ -12,6 +14,7 @@ vm_inside.py.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -25,10 +28,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch_mcast.lab import system, vm_image
+import vm_image
+from vm_image import SHARE
+from vm_inside import tap
+
+from torch_mcast.lab import system
 from torch_mcast.lab.system import LabError
-from torch_mcast.lab.vm_image import SHARE
-from torch_mcast.lab.vm_inside import tap
 
 SUBNET = "10.98.77"
 MAX_NODES = 16
@@ -203,10 +208,19 @@ class VmCluster:
     def _start(self, image: vm_image.Image) -> None:
         nodes = [self._machine(image, node) for node in range(1, self.nodes + 1)]
         rights = [] if system.capable() else ["--user", "--map-root-user"]
-        supervisor = system.python_argv("vm_inside", json.dumps({"nodes": nodes}))
+        inside = str(Path(__file__).with_name("vm_inside.py"))
+        supervisor = [sys.executable, inside, json.dumps({"nodes": nodes})]
         with open(self._share / "supervisor", "wb") as errors:
             self._process = subprocess.Popen(
-                ["unshare", *rights, "--net", "--pid", "--fork", "--kill-child", *supervisor],
+                [
+                    system.tool("unshare"),
+                    *rights,
+                    "--net",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    *supervisor,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -259,8 +273,8 @@ class VmCluster:
 def run(
     nodes: int, command: list[str], memory_mb: int, netem: str, timeout: float, kill: dict[int, str]
 ) -> int:
-    """`torch-mcast lab vm run`: output with a prefix per node; the exit code. kill: node -> text of
-    an output line (of any node) that makes it die."""
+    """Output with a prefix per node; the exit code. kill: node -> text of an output line (of any node)
+    that makes it die."""
     cluster: VmCluster
 
     def show(node: int, line: str) -> None:
@@ -277,9 +291,38 @@ def run(
     for node in result.nodes:
         if node.code is None and node.node not in victims:
             tail = "\n".join(node.console.splitlines()[-15:])
-            print(f"torch-mcast lab vm: node{node.node} gave no answer:\n{tail}", file=sys.stderr)
+            print(f"vm: node{node.node} gave no answer:\n{tail}", file=sys.stderr)
     if result.timed_out:
-        print(f"torch-mcast lab vm: not done after {timeout:g} s", file=sys.stderr)
+        print(f"vm: not done after {timeout:g} s", file=sys.stderr)
         return 124
     survivors = [node for node in result.nodes if node.node not in victims]
     return VmResult(survivors).code
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Boots machines, runs a command in each, removes them."
+    )
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--memory", type=int, default=512, metavar="MB", help="of each machine")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--netem", default="", help='of each link, tc\'s words: "loss 1%%"')
+    parser.add_argument(
+        "--kill",
+        action="append",
+        default=[],
+        metavar="NODE=TEXT",
+        help="cut this machine's power when TEXT appears in any output",
+    )
+    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+    args = parser.parse_args(argv)
+    kill = {int(node): text for node, _, text in (pair.partition("=") for pair in args.kill)}
+    try:
+        return run(args.nodes, args.argv, args.memory, args.netem, args.timeout, kill)
+    except LabError as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

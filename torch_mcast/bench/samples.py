@@ -1,25 +1,17 @@
-"""Medians, percentiles and paired ratios of small samples."""
+"""Small samples: the slowest rank, percentiles, paired ratios."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median, quantiles
 
 
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Linear interpolation between order statistics (numpy's default); fraction in [0, 1]."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
-    position = fraction * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def median(values: Sequence[float]) -> float:
-    return percentile(values, 0.5)
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Linear interpolation between order statistics (numpy's default); percent from 1 to 99."""
+    if len(values) == 1:  # quantiles() takes one from Python 3.13 on
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def slowest(per_rank: Sequence[Sequence[float]]) -> list[float]:
@@ -39,4 +31,4 @@ class Ratio:
 def paired_ratio(times: Sequence[float], peer: Sequence[float]) -> Ratio:
     """peer / times, repetition by repetition: what both met in the same moment. > 1: faster."""
     ratios = [b / a for a, b in zip(times, peer, strict=True)]
-    return Ratio(median(ratios), percentile(ratios, 0.25), percentile(ratios, 0.75))
+    return Ratio(median(ratios), percentile(ratios, 25), percentile(ratios, 75))

@@ -1,0 +1,178 @@
+// How the group finds out that multicast passes but is slower than unicast.
+//
+//   1. The top measures what large operations move by multicast, since that is what counts: raw
+//      datagrams would not show what losses and repair at a limiter cost, nor what a limiter does
+//      once its burst is spent. This sends nothing.
+//   2. When they have been under way for a second, and are not near the rate of the link if that is
+//      known, the top lets every member send a train of frames to its ring successor: all at once,
+//      as the ring would, on the ring's channel. Each tells the rate at which its predecessor's
+//      came; the least counts. A train ends by bytes and by time, whichever is first.
+//   3. If unicast is twice as fast, the group goes on by the ring. That is a trial: the same
+//      operations are measured in the same way, and unless they are a quarter faster it returns.
+//      So ranks that come late, or hosts that are too busy, which make both look slow, cost one
+//      trial and no more.
+//   4. Tests are ten minutes apart, after a trial that failed twice as long each time; from a ring
+//      that was chosen the group returns as often to see whether multicast has become faster.
+#include "collective/rate_test.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+namespace mcast {
+namespace {
+
+constexpr size_t kTrainPiece = 60u << 10;
+constexpr size_t kTrainQueue = 256u << 10;
+constexpr Nanos kLookAgain = kMilli;        // at a queue that is full
+constexpr Nanos kLostRound = 10 * kSecond;  // without a verdict: somebody has left
+constexpr uint32_t kMore = 0, kLast = 1;
+
+std::string megabytes(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof(text), rate < 10e6 ? "%.2f MB/s" : "%.0f MB/s", rate / 1e6);
+  return text;
+}
+
+}  // namespace
+
+void RateTest::on_finished(const Operation& op, Nanos now) {
+  if (!wanted() || !g_.tree.is_top(g_.self) || op.plan.trivial() || op.post.delegated) return;
+  // What a member receives: of a reduction also contributions.
+  const uint64_t bytes = static_cast<uint64_t>(op.plan.roots) * op.plan.block * (op.reduce ? 2 : 1);
+  const bool ring = g_.path.by_ring(op.post.sequence);
+  if (bytes < kLargeBytes || ring != g_.path.on_ring() || (ring && !chose_ring())) return;
+  // From the call on, by either path: who comes late slows both alike.
+  meter_.add(bytes, op.post.posted, now);
+  if (ring) judge_trial(now);
+}
+
+void RateTest::judge_trial(Nanos now) {
+  if (!meter_.enough(kTrial) || verdict_ || not_before_ > now) return;
+  if (meter_.best() >= kWorthStay * multicast_) {
+    not_before_ = kNever;  // the trial is over; PathSwitch returns to multicast when it is time
+    return;
+  }
+  verdict_ = Verdict{false, "the ring moves " + megabytes(meter_.best()) + ", multicast moved " +
+                                megabytes(multicast_)};
+  rest_ = std::min(2 * rest_, kLongestRest);
+  not_before_ = now + rest_;
+}
+
+void RateTest::on_change(bool to_ring) {
+  meter_ = {};
+  if (!to_ring) {
+    if (not_before_ == kNever) not_before_ = 0;  // it stood its trial; multicast is looked at anew
+    multicast_ = 0;
+  }
+}
+
+void RateTest::drive(Nanos now, bool may_begin) {
+  if (round_) {
+    if (!round_->all_sent && now >= next_) {
+      send_train(now);
+      report_if_over(now);
+    }
+    if (round_ && now > round_->began + kLostRound) round_.reset();
+    return;
+  }
+  if (!may_begin || !wanted() || now < not_before_ || !meter_.enough(kMeasured)) return;
+  const double link = static_cast<double>(g_.params.multicast.link_rate) / 8;
+  not_before_ = now + kRest;
+  if (meter_.best() < kNearLink * link || link == 0) return begin(last_round_ + 1, now);
+  meter_ = {};
+}
+
+void RateTest::begin(uint32_t number, Nanos now) {
+  last_round_ = number;
+  g_.counters.add(Counter::rate_tests);
+  round_.emplace(Round{number, now, TrainMeter(g_.params.multicast.rate_test),
+                       g_.tree.children(g_.self), 0, false, false,
+                       std::numeric_limits<double>::infinity()});
+  g_.send_to_children(wire::FrameType::kRateTest, number, 0);
+  send_train(now);
+}
+
+void RateTest::send_train(Nanos now) {
+  static const std::vector<std::byte> zeros(kTrainPiece);
+  Round& round = *round_;
+  const auto to = static_cast<Member>((g_.self + 1u) % g_.size);
+  const uint64_t total = g_.params.multicast.rate_test;
+  const bool late = now >= round.began + kTrainTime;
+  while (!round.all_sent) {
+    if (!late && g_.port.queued(to, Channel::kRepair) >= kTrainQueue) {
+      next_ = now + kLookAgain;
+      return;
+    }
+    const size_t length = std::min<uint64_t>(kTrainPiece, total - round.sent);
+    round.sent += length;
+    round.all_sent = late || round.sent >= total;
+    g_.send_frame(to, Channel::kRepair, wire::FrameType::kRateTrain, round.number,
+                  round.all_sent ? kLast : kMore, {}, ConstBytes(zeros).first(length));
+    g_.counters.add(Counter::rate_test_bytes, length);
+  }
+  next_ = kNever;
+}
+
+void RateTest::on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now) {
+  using wire::FrameType;
+  const auto before = static_cast<Member>((g_.self + g_.size - 1u) % g_.size);
+  const bool known = header.type == FrameType::kRateTest ? g_.from_parent(header.member)
+                     : header.type == FrameType::kRate   ? g_.tree.is_child(header.member, g_.self)
+                                                         : header.member == before;
+  if (!known || !wanted()) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  // A train may be here before the word of the parent. The top alone begins rounds.
+  if (header.type != FrameType::kRate && header.sequence > last_round_ &&
+      !g_.tree.is_top(g_.self)) {
+    begin(header.sequence, now);
+  }
+  if (!round_ || header.sequence != round_->number) return;  // of a round that is over here
+  if (header.type == FrameType::kRateTrain) on_train(header, body, now);
+  if (header.type == FrameType::kRate && round_->children > 0) {
+    round_->children--;
+    add_rate(1024.0 * header.argument);
+  }
+  report_if_over(now);
+}
+
+void RateTest::on_train(const wire::FrameHeader& header, ConstBytes body, Nanos now) {
+  Round& round = *round_;
+  if (round.all_here || round.in.got() + body.size() > g_.params.multicast.rate_test) {
+    g_.counters.add(Counter::malformed);
+    return;
+  }
+  round.in.on_piece(body.size(), now);
+  if (header.argument != kLast) return;
+  round.all_here = true;
+  add_rate(round.in.rate());
+}
+
+void RateTest::add_rate(double rate) { round_->least = std::min(round_->least, rate); }
+
+void RateTest::report_if_over(Nanos now) {
+  const Round& round = *round_;
+  if (!round.all_sent || !round.all_here || round.children > 0) return;
+  const double least = round.least;
+  const uint32_t number = round.number;
+  round_.reset();
+  if (g_.tree.is_top(g_.self)) return conclude(least, now);
+  const double most = std::numeric_limits<uint32_t>::max();
+  g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kRate, number,
+                static_cast<uint32_t>(std::min(least / 1024, most)));
+}
+
+void RateTest::conclude(double unicast, Nanos now) {
+  const double multicast = meter_.best();
+  meter_ = {};
+  if (g_.path.on_ring() || multicast == 0 || unicast < kWorth * multicast) return;
+  multicast_ = multicast;
+  not_before_ = now;  // the trial is judged as soon as enough of it has been seen
+  verdict_ =
+      Verdict{true, "multicast moves " + megabytes(multicast) + ", unicast " + megabytes(unicast)};
+}
+
+}  // namespace mcast

@@ -1,0 +1,146 @@
+"""The result of a run as one JSON document: what was measured, where, with what, and what to know of it.
+
+It is written after every case, so that a run that is stopped leaves what it had. `schema` counts changes
+of what fields mean; `complete` is false until all cases are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_mcast.bench import rows
+from torch_mcast.lab.spec import LabSpec
+from torch_mcast.lab.system import package_root
+from torch_mcast.lab.units import format_rate, format_size
+
+SCHEMA = 2
+_PREFIXES = ("MCAST_", "GLOO_", "OMPI_")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def extension() -> Path | None:
+    """The built extension, without importing anything (that would import torch)."""
+    return next(iter(sorted(_PACKAGE.glob("_C.*.so"))), None)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know of the machine. To be called before the run: `load_before`."""
+    return {
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg(),
+    }
+
+
+def build() -> dict[str, str | None]:
+    """What was built of which source: the extension's hash, and the commit where there is a checkout."""
+    file = extension()
+    done = None
+    if (Path(package_root()) / ".git").exists():
+        command = ["git", "-C", package_root(), "describe", "--always", "--dirty", "--abbrev=12"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            done = None  # no git here
+    return {
+        "extension_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+        "commit": done.stdout.strip() if done and done.returncode == 0 else None,
+    }
+
+
+def environment() -> dict[str, str]:
+    """Variables that change what is measured."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)}
+
+
+def lab_text(spec: LabSpec) -> str:
+    """A lab in the headline: what every figure of the run depends on."""
+    text = (
+        f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, {format_rate(spec.rate)}, "
+        f"MTU {spec.mtu}, port queue {format_size(spec.queue)}"
+    )
+    if spec.multicast_rate:
+        text += f", multicast {format_rate(spec.multicast_rate)}"
+    for fault in spec.faults:
+        text += f", {fault.kind} {fault.probability:g} ({fault.direction}, {fault.unit})"
+    return text
+
+
+@dataclass
+class Document:
+    """One run. `rows` is the list that grows while it runs."""
+
+    where: str
+    command: str
+    rows: list[dict[str, Any]]
+    peer: str | None  # of the ratios; None: there is none
+    repetitions: int
+    spec: LabSpec | None = None
+    rate: int | None = None
+    mtu: int = 1500
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None  # where it is written
+
+    def __post_init__(self) -> None:
+        self._machine, self._build = machine(), build()
+        self._began = time.monotonic()
+
+    def as_json(self, complete: bool) -> dict[str, Any]:
+        if self.peer:
+            rows.add_ratios(self.rows, self.peer)
+        return {
+            "schema": SCHEMA,
+            "complete": complete,
+            "title": f"torch-mcast bench: {self.where}{rows.path_text(self.rows)}",
+            "caption": f"medians of n timings ({self.repetitions} asked for) of the slowest rank, the "
+            "backends interleaved; ratio > 1: faster, repetition by repetition, with quartiles",
+            "command": self.command,
+            "date": time.strftime("%Y-%m-%d"),
+            "seconds": round(time.monotonic() - self._began, 1),
+            "machine": self._machine,
+            "build": self._build,
+            "environment": environment(),
+            "versions": self.versions,
+            "peer": self.peer,
+            "notes": self.notes + self._findings(),
+            "rows": self.rows,
+            "lab": self.spec.to_json() if self.spec else None,
+        }
+
+    def _findings(self) -> list[str]:
+        burst = self.spec.burst if self.spec else 0
+        return [
+            *rows.few_notes(self.rows, self.repetitions),
+            *rows.above_bound_notes(self.rows, self.rate, self.mtu, burst),
+            *rows.rival_notes(self.rows, self.peer),
+            *rows.engine_notes(self.rows),
+            *rows.exposed_notes(self.rows, self.peer),
+        ]
+
+    def save(self, complete: bool = False) -> None:
+        """Replaces the file at once, so that a reader never sees half of it."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        draft.write_text(json.dumps(self.as_json(complete), indent=1) + "\n")
+        draft.rename(self.path)
