@@ -27,6 +27,8 @@ class StoreAdapter final : public KeyValueStore {
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
+  // What keys of this making of the group begin with; empty before the first set().
+  const std::string& prefix() const { return prefix_; }
 
  private:
   Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
