@@ -1,124 +1,86 @@
-"""Makes one process group: settings, the engine's group, and the backend for what the engine does not
-serve. Called by torch.distributed on all ranks of the group."""
+"""Makes one process group: settings, the engine's group, and the group that torch.distributed keeps.
+Called by torch.distributed on all ranks of the group."""
 
 from __future__ import annotations
 
 import copy
-import os
-import re
-import warnings
+import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.distributed import distributed_c10d
 
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
+from torch_mcast._register import BACKEND
 
 
 def create(group: Any, options: Any) -> Any:
     """The creator function of the registered backend (extended API)."""
     module = extension()
-    if options is None:
+    if isinstance(options, module.Options):
+        options = copy.deepcopy(options)
+    elif options is None or isinstance(options, Backend.Options):
+        # c10d hands the one pg_options of a group to each of its backends: NCCL's say nothing to us.
         options = module.Options()
-    elif not isinstance(options, module.Options):
+    else:
         raise TypeError(
             f"pg_options of the mcast backend must be torch_mcast.Options, got {type(options).__module__}."
             f"{type(options).__qualname__}"
         )
-    else:
-        options = copy.deepcopy(options)
     if options.engine_memory == "map":
         module.use_arenas()
     options.timeout = group.timeout
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)
-
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
-    _attach_fallbacks(backend, group, options)
     if metrics_file := options.resolved()["metrics_file"]:
         write_every_interval(metrics_file)
     return backend
 
 
-def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
-    if options.fallback == "none":
-        return
-    store = dist.PrefixStore("mcast_fallback/", group.store)
-    stats = backend._stats()
-    interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(stats["transport"])
-    hosted = stats["transport_reason"].startswith("engine of this host")
-    gloo = None
-    if dist.is_gloo_available():
-        gloo = _make_gloo_if_possible(hosted, store, group, interface)
-    if gloo is not None:
-        backend._set_fallback(gloo, "cpu")
-    if not torch.cuda.is_available():
-        return
-    if options.fallback == "auto" and dist.is_nccl_available():
-        backend._set_fallback(_make_nccl(store, group), "cuda")
-    elif gloo is not None:
-        backend._set_fallback(gloo, "cuda")
+def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
+    """`backend`, or the ProcessGroup that c10d is to keep instead of the one that it is about to put the
+    backend into. `caller` is the frame that called the creator.
 
-
-def _make_gloo_if_possible(hosted: bool, store: Any, group: Any, interface: str) -> Any:
-    """Gloo, or None: a rank whose network is in the engine of its host may have none of its own."""
-    if not hosted:
-        return _make_gloo(store, group, interface)
-    # The engine's interface need not be there for this process.
+    c10d names groups of backends from outside "custom", and leaves groups that were asked for by device
+    ("cpu:mcast") without a default backend; a creator is told neither the group (before torch 2.14) nor
+    what was asked for. So this looks at the caller's variables. Where they are not what they were from
+    torch 2.11 to 2.15, the group keeps the name that c10d gives it."""
+    if caller.f_code.co_name != "_new_process_group_helper":
+        return backend
+    there = caller.f_locals
     try:
-        return _make_gloo(store, group, os.environ.get("GLOO_SOCKET_IFNAME", ""))
-    except RuntimeError as error:
-        warnings.warn(
-            f"torch_mcast: group {group.group_id} has no fallback, since this process has no network "
-            f"that Gloo can use ({str(error).splitlines()[0]}); calls that need it will fail. "
-            'Options(fallback="none") says that this is meant',
-            stacklevel=2,
+        devices = there["backend_config"].get_device_backend_map()
+        prefix_store, device, plain = there["prefix_store"], there["device_id"], there["pg"]
+    except (KeyError, AttributeError):
+        return backend
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    if set(devices.values()) != {BACKEND}:
+        if plain._get_backend_name() == "undefined":
+            plain._set_default_backend(custom)
+        return backend
+    named = extension().named_group(prefix_store, group.group_rank, group.group_size)
+    named._set_default_backend(custom)
+    if device is not None:
+        named.bound_device_id = device
+    # As c10d does for a backend.
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL and dist.is_gloo_available():
+        backend = distributed_c10d._create_process_group_wrapper(
+            wrapped_pg=backend,
+            store_prefix=str(group.group_id),
+            store=group.store,
+            rank=group.group_rank,
+            world_size=group.group_size,
+            timeout=group.timeout,
         )
-        return None
+    for name in devices:
+        named._register_backend(torch.device(name), custom, backend)
+    return named
 
 
-def engine_interface(transport: str) -> str:
-    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or "". Of a
-    stripe ("udp eth0+eth1 ...") the first."""
-    found = re.match(r"udp ([^\s+]+)\S* ", transport)
-    return found.group(1) if found else ""
-
-
-def _gloo_device(interface: str) -> Any:
-    # Lazy: connections are made by the first call that needs them, so a group that never does costs
-    # little and nobody waits here. Not shared between groups: a lazy device tells incoming connections
-    # apart by the peer's rank alone, and those of two groups would be mixed up (the calls then hang).
-    from torch.distributed import ProcessGroupGloo
-
-    if interface:
-        return ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
-    return ProcessGroupGloo.create_default_device(lazy_init=True)
-
-
-def _make_gloo(store: Any, group: Any, interface: str) -> Any:
-    from torch.distributed import ProcessGroupGloo
-
-    options = ProcessGroupGloo._Options()
-    options._timeout = group.timeout
-    # GLOO_SOCKET_IFNAME may be a list: Gloo then spreads calls over several devices.
-    options._devices = [_gloo_device(name.strip()) for name in interface.split(",")]
-    options.group_name = str(group.group_id)
-    options.global_ranks_in_group = list(group.global_ranks_in_group)
-    gloo = ProcessGroupGloo(
-        dist.PrefixStore("gloo/", store), group.group_rank, group.group_size, options
-    )
-    gloo._set_sequence_number_for_group()
-    return gloo
-
-
-def _make_nccl(store: Any, group: Any) -> Any:
-    from torch.distributed import ProcessGroupNCCL
-
-    options = ProcessGroupNCCL.Options()
-    options._timeout = group.timeout
-    options.group_name = str(group.group_id)
-    options.global_ranks_in_group = list(group.global_ranks_in_group)
-    return ProcessGroupNCCL(
-        dist.PrefixStore("nccl/", store), group.group_rank, group.group_size, options
-    )
+def create_in_group(group: Any, options: Any) -> Any:
+    # The creator that is registered calls this, and c10d calls that.
+    return in_its_group(create(group, options), group, sys._getframe(2))

@@ -16,9 +16,9 @@ DEVICES = ["cpu", "cuda"]
 
 
 def _create(group: Any, options: Any) -> Any:
-    from torch_mcast._backend import create
+    from torch_mcast._backend import create_in_group
 
-    return create(group, options)
+    return create_in_group(group, options)
 
 
 def register() -> None:
@@ -37,6 +37,31 @@ def register() -> None:
         return
     # A list: torch up to 2.13 would take a str letter by letter.
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
+    _let_timeouts_through()
+
+
+def _let_timeouts_through() -> None:
+    """`_set_pg_timeout` of torch looks for Gloo's and NCCL's classes and leaves out all other backends, with
+    a warning at most: the one that takes its place tells ours too."""
+    import functools
+
+    from torch.distributed import distributed_c10d
+
+    if hasattr(distributed_c10d, "set_timeout"):  # from torch 2.14 on: asks every backend
+        return
+    original = distributed_c10d._set_pg_timeout
+
+    @functools.wraps(original)
+    def set_pg_timeout(timeout: Any, group: Any = None) -> None:
+        from torch_mcast._stats import split_backends
+
+        ours, others = split_backends(group)
+        for backend in ours:
+            backend.set_timeout(timeout)
+        if others or not ours:
+            original(timeout, group)
+
+    distributed_c10d._set_pg_timeout = set_pg_timeout
 
 
 class _Watch:

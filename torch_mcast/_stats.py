@@ -20,17 +20,30 @@ def backend_of(group: Any = None) -> Any:
         )
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("torch_mcast: this rank is not a member of the group")
+    ours, others = split_backends(group)
+    if ours:
+        return ours[0]
+    raise ValueError(f"torch_mcast: the group has no mcast backend (it has {_names(others)})")
+
+
+def split_backends(group: Any) -> tuple[list[Any], list[Any]]:
+    """The backends of `group` (None: the default group): ours, and the others."""
+    if group is None:
+        group = dist.group.WORLD
     kind = extension().ProcessGroupMcast
     candidates = [group]
     if isinstance(group, dist.ProcessGroup):
         candidates = [group._get_backend(torch.device(d)) for d in _device_types(group)]
+    ours: list[Any] = []
+    others: list[Any] = []
     for candidate in candidates:
         # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around the backend.
         while not isinstance(candidate, kind) and hasattr(candidate, "wrapped_pg"):
             candidate = candidate.wrapped_pg
-        if isinstance(candidate, kind):
-            return candidate
-    raise ValueError(f"torch_mcast: the group has no mcast backend (it has {_names(candidates)})")
+        found = ours if isinstance(candidate, kind) else others
+        if candidate not in found:
+            found.append(candidate)
+    return ours, others
 
 
 def _device_types(group: Any) -> list[str]:

@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include <thread>
+
 #include "gil.h"
 #include "store.h"
 
@@ -40,18 +42,33 @@ Nanos to_nanos(std::chrono::milliseconds value) {
   return static_cast<Nanos>(value.count()) * kMilli;
 }
 
+// The first error that one of them knows.
+c10d::ErrorType error_of(const std::vector<BackendPtr>& backends) {
+  for (const BackendPtr& backend : backends) {
+    try {
+      const c10d::ErrorType error = backend->getError();
+      if (error != c10d::ErrorType::SUCCESS) return error;
+    } catch (const c10::Error&) {
+      // Gloo before torch 2.15 does not tell; its works do.
+    }
+  }
+  return c10d::ErrorType::SUCCESS;
+}
+
 }  // namespace
 
 ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                      int size, const c10::intrusive_ptr<McastOptions>& options)
     : Backend(rank, size),
+      store_(store),
       options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
       ranks_(global_ranks_text(options_->global_ranks_in_group)),
       pid_(getpid()),
       timeout_ms_(options_->timeout.count()),
-      first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)) {
+      first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)),
+      fallbacks_(std::make_unique<Fallbacks>(*this)) {
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
                     "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
                     " of ", size);
@@ -81,13 +98,14 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
                                          " could not make group '", name_, "'", ranks_));
   }
   group_ = std::move(made).value();
+  incarnation_ = adapter.prefix();
   init();
 }
 
 ProcessGroupMcast::~ProcessGroupMcast() {
   if (!here()) {
     (void)new auto(std::move(group_));
-    (void)new auto(std::move(fallbacks_));
+    (void)fallbacks_.release();
     return;
   }
   try {
@@ -97,8 +115,12 @@ ProcessGroupMcast::~ProcessGroupMcast() {
       std::lock_guard lock(mutex_);
       group = std::move(group_);
     }
-    group.reset();       // lingers for unconfirmed operations, at most the configured time
-    fallbacks_.clear();  // joins threads
+    group.reset();  // lingers for unconfirmed operations, at most the configured time
+    // Joins threads. After a failure they may be in the middle of a call whose peers never come.
+    std::vector<BackendPtr> backends = fallbacks_->release();
+    if (first_failure_->load() != Code::kOk && fallbacks_->works().any_runs()) {
+      std::thread([left = std::move(backends)]() mutable { left.clear(); }).detach();
+    }
   } catch (const std::exception& error) {
     TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
   } catch (...) {
@@ -137,8 +159,7 @@ std::string ProcessGroupMcast::context(const char* op, uint64_t sequence) const 
 void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ms_.store(timeout.count());
   options_->timeout = timeout;
-  std::lock_guard lock(mutex_);
-  for (auto& [device, backend] : fallbacks_) backend->setTimeout(timeout);
+  for (const BackendPtr& backend : fallbacks_->made()) backend->setTimeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupMcast::getError() {
@@ -146,7 +167,7 @@ c10d::ErrorType ProcessGroupMcast::getError() {
   if (code == Code::kOk && !group_stats().failure.empty()) code = Code::kInternal;
   switch (code) {
     case Code::kOk:
-      return c10d::ErrorType::SUCCESS;
+      return error_of(fallbacks_->made());
     case Code::kTimeout:
       return c10d::ErrorType::TIMEOUT;
     case Code::kPeerLost:
@@ -161,26 +182,26 @@ void ProcessGroupMcast::abort() {
   if (!here()) return;
   const WithoutGil nogil;
   std::shared_ptr<Group> group;
-  std::map<c10::DeviceType, BackendPtr> fallbacks;
   {
     std::lock_guard lock(mutex_);
     group = group_;
-    fallbacks = fallbacks_;
   }
-  if (group) group->abort(c10::str("abort() on rank ", rank_));
-  for (auto& [device, backend] : fallbacks) backend->abort();
+  Code none = Code::kOk;
+  first_failure_->compare_exchange_strong(none, Code::kAborted);
+  const std::string reason = c10::str("abort() on rank ", rank_);
+  if (group) group->abort(reason);
+  fallbacks_->works().fail_all(reason);
+  for (const BackendPtr& backend : fallbacks_->made()) backend->abort();
 }
 
 void ProcessGroupMcast::shutdown() {
   if (!here()) return;
   const WithoutGil nogil;
   std::shared_ptr<Group> group;
-  std::map<c10::DeviceType, BackendPtr> fallbacks;
   {
     std::lock_guard lock(mutex_);
     group = std::move(group_);
     group_ = nullptr;
-    fallbacks = fallbacks_;
     if (group) last_stats_ = group->stats();
   }
   if (group) {
@@ -193,7 +214,7 @@ void ProcessGroupMcast::shutdown() {
     std::lock_guard lock(mutex_);
     last_stats_ = group->stats();
   }
-  for (auto& [device, backend] : fallbacks) backend->shutdown();
+  for (const BackendPtr& backend : fallbacks_->made()) backend->shutdown();
 }
 
 GroupStats ProcessGroupMcast::group_stats() const {
@@ -225,17 +246,12 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
   });
-  const bool reduces = type == c10d::OpType::ALLREDUCE ||
-                       type == c10d::OpType::ALLREDUCE_COALESCED || type == c10d::OpType::REDUCE ||
-                       type == c10d::OpType::REDUCE_SCATTER ||
-                       type == c10d::OpType::_REDUCE_SCATTER_BASE ||
-                       type == c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
-  work->set_helper([weak = std::weak_ptr(group(op_name(op))),
-                    lane = reduces ? LaneId::kReduce : LaneId::kMulticast](
+  work->set_helper([weak = std::weak_ptr(group(op_name(op))), lane = lane_of(op)](
                        const std::function<bool()>& done, Nanos until) {
     const auto engine_group = weak.lock();
     return engine_group && engine_group->help(lane, done, until);
   });
+  if (back) back->divide_by(work->contributors());
   if (back && !back->empty()) work->set_after([back = std::move(back)] { back->run(); });
   work->expect(parts);
   return work;
@@ -250,6 +266,12 @@ PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work,
   options.done = work.completion();
   options.contributors = work.contributors();
   return options;
+}
+
+WorkPtr ProcessGroupMcast::served(Op op, uint64_t bytes, WorkPtr work) {
+  calls_.engine(op, bytes);
+  coalescing_.add(work);
+  return work;
 }
 
 WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -279,8 +301,7 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
       engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
                                    post_options(op, *work, opts.timeout, tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  calls_.engine(op, tensor.nbytes());
-  return work;
+  return served(op, tensor.nbytes(), work);
 }
 
 void ProcessGroupMcast::check_gather_flat(const char* op, const at::Tensor& output,
@@ -322,8 +343,7 @@ WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<Ga
                                      post_options(op, *work, timeout, typed[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
-  calls_.engine(op, bytes);
-  return work;
+  return served(op, bytes, work);
 }
 
 WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -332,6 +352,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   const at::Tensor& input = check_single(op_name(op), "input", inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1, "all_gather: expected 1 list of outputs, got ",
                     outputs.size());
+  if (differ_in_size(outputs[0])) return gather_uneven(outputs[0], input, opts.timeout);
   check_gather_lists(op_name(op), outputs[0], input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
@@ -430,12 +451,12 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
 WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
   constexpr Op op = Op::barrier;
   const WithoutGil nogil;
+  if (opts.device && !opts.device->is_cpu()) finish_device(*opts.device);
   const auto engine_group = group(op_name(op));
   auto work = make_work(op, c10d::OpType::BARRIER, "mcast:barrier", {}, {}, 1, nullptr);
   auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  calls_.engine(op, 0);
-  return work;
+  return served(op, 0, work);
 }
 
 }  // namespace mcast::pg

@@ -12,23 +12,25 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "call_statistics.h"
+#include "coalescing.h"
 #include "device/device_copies.h"
 #include "engine/engine.h"
+#include "fallback_work.h"
+#include "fallbacks.h"
 #include "options.h"
 #include "tensors.h"
 #include "work.h"
 
 namespace mcast::pg {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using Tensors = std::vector<at::Tensor>;
 
 class ProcessGroupMcast final : public c10d::Backend {
@@ -39,17 +41,35 @@ class ProcessGroupMcast final : public c10d::Backend {
                     const c10::intrusive_ptr<McastOptions>& options);
   ~ProcessGroupMcast() override;
 
-  // `fallback` serves tensors on devices of type `device` ("cpu", "cuda"). Before the first call.
-  void set_fallback(const BackendPtr& fallback, const std::string& device);
-
   const std::string getBackendName() const override { return kBackendName; }
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  // A copy: c10d writes into what it gets here when it makes other groups out of this one.
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override {
+    return c10::make_intrusive<McastOptions>(*options_);
+  }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // starts at 0 on every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  void enableCollectivesTiming() override {}  // nothing to enable: all are timed
+
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  void startCoalescing() override { coalescing_.start(); }
+  WorkPtr endCoalescing() override;
+
+  // Groups out of this one (regroup.cpp). Each blocks until the ranks of the new group are here.
+  // split(): null where this rank is not in `ranks` (of this group).
+  BackendPtr split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                   const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  BackendPtr merge(const c10::intrusive_ptr<c10d::Store>& store,
+                   const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank,
+                   const int& size) override;
+  // Called by the ranks that stay; this group may have failed.
+  BackendPtr shrink(const std::vector<int64_t>& excluded, int flags,
+                    const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
   // Engine.
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
@@ -93,7 +113,9 @@ class ProcessGroupMcast final : public c10d::Backend {
   // For stats(). group_stats() of a closed group is what it was when it was closed.
   GroupStats group_stats() const;
   const CallStatistics& call_statistics() const { return calls_; }
-  std::map<std::string, std::string> fallback_names() const;
+  Fallbacks& fallbacks() { return *fallbacks_; }
+  // For the rendezvous of fallbacks: no key there is of another making of this group.
+  c10::intrusive_ptr<c10d::Store> fallback_store() const;
   const Config& config() const { return config_; }
 
  private:
@@ -123,8 +145,15 @@ class ProcessGroupMcast final : public c10d::Backend {
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
   void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
-  c10d::Backend& fallback(Op op, const at::Tensor& tensor);
-  c10d::Backend& fallback(Op op, const Tensors& tensors);
+  // An operation that the engine has taken.
+  WorkPtr served(Op op, uint64_t bytes, WorkPtr work);
+  // One that the fallback of the tensor's device serves by `call`.
+  using FallbackCall = std::function<WorkPtr(c10d::Backend&)>;
+  WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call);
+  // Waits until this rank's device has done all that was given to it before.
+  void finish_device(c10::Device device);
+  c10::intrusive_ptr<McastOptions> child_options(
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
 
   // What a reduce-scatter moves.
   struct ScatterPlan {
@@ -148,10 +177,17 @@ class ProcessGroupMcast final : public c10d::Backend {
                        std::shared_ptr<CopyBacks> back, std::chrono::milliseconds timeout);
   WorkPtr allreduce_each(Op op, c10d::OpType type, Tensors& tensors, const c10d::ReduceOp& reduce,
                          std::chrono::milliseconds timeout);
+  // Lists whose tensors differ in size (uneven.cpp).
+  WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input,
+                        std::chrono::milliseconds timeout);
+  WorkPtr scatter_uneven(const at::Tensor& output, const Tensors& inputs,
+                         const c10d::ReduceOp& reduce, std::chrono::milliseconds timeout);
 
+  const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;
-  std::string name_;
+  const std::string name_;
+  std::string incarnation_;  // of the group on its store
   const std::string ranks_;  // where they are not the global ones: which those are, for errors
   const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
@@ -159,12 +195,15 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions
   const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
   CallStatistics calls_;
+  Coalescing coalescing_;  // of the thread that makes the calls
+  std::unique_ptr<Fallbacks> fallbacks_;
 
   mutable std::mutex mutex_;  // guards the rest
   std::shared_ptr<Group> group_;
   GroupStats last_stats_;
-  std::map<c10::DeviceType, BackendPtr> fallbacks_;
-  std::vector<SideStreams> side_streams_;  // one per device and lane used
+  std::vector<SideStreams> side_streams_;                         // one per device and lane used
+  std::vector<c10::weak_intrusive_ptr<McastWork>> device_works_;  // in flight
+  std::optional<c10::weak_intrusive_ptr<c10d::Backend>> last_split_;
 };
 
 }  // namespace mcast::pg

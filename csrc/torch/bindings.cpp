@@ -15,6 +15,7 @@
 #include "arena.h"
 #include "backend.h"
 #include "background.h"
+#include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
 #include "engine/transport_choice.h"
@@ -188,7 +189,7 @@ uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
   return ours->contributors()->load();
 }
 
-py::dict stats_dict(const ProcessGroupMcast& backend) {
+py::dict stats_dict(ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
   for (const auto& [name, value] : stats.counters) counters[name] = value;
@@ -237,7 +238,12 @@ py::dict stats_dict(const ProcessGroupMcast& backend) {
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["security"] = security_dict(stats.security);
   result["failure"] = stats.failure;
-  result["fallback"] = backend.fallback_names();
+  py::dict fallbacks;
+  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    const std::string kind = backend.fallbacks().kind(device);
+    if (!kind.empty()) fallbacks[c10::DeviceTypeName(device, /*lower_case=*/true).c_str()] = kind;
+  }
+  result["fallback"] = fallbacks;
   result["calls"] = calls;
   result["bytes"] = bytes;
   result["counters"] = counters;
@@ -385,7 +391,9 @@ void bind_backend(py::module_& module) {
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
-      .def("_set_fallback", &ProcessGroupMcast::set_fallback, py::arg("backend"), py::arg("device"))
+      .def("_fallback_store", &ProcessGroupMcast::fallback_store)
+      // c10d calls it on ranks that are not in a new group: NCCL's ranks must all take part there.
+      .def("perform_nocolor_split", [](ProcessGroupMcast&, const py::object&) {})
       .def_property_readonly(
           "options",
           [](ProcessGroupMcast& self) {
@@ -412,6 +420,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("torch_version") = TORCH_VERSION;
   bind_options(module);
   bind_backend(module);
+  bind_groups(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),

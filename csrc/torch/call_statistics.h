@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/lane_id.h"
+
 namespace mcast::pg {
 
 // Names as users know them from torch.distributed.
@@ -31,6 +33,22 @@ inline constexpr const char* kOpNames[] = {
 #undef MCAST_OP_NAME
 };
 constexpr const char* op_name(Op op) { return kOpNames[static_cast<size_t>(op)]; }
+
+// The lane that an operation of the engine goes to. (Lists of different sizes are broadcasts and
+// reduces, on these lanes too.)
+constexpr LaneId lane_of(Op op) {
+  switch (op) {
+    case Op::all_reduce:
+    case Op::all_reduce_coalesced:
+    case Op::reduce:
+    case Op::reduce_scatter:
+    case Op::reduce_scatter_tensor:
+    case Op::reduce_scatter_tensor_coalesced:
+      return LaneId::kReduce;
+    default:
+      return LaneId::kMulticast;
+  }
+}
 
 struct CallCounts {
   std::atomic<uint64_t> engine{0};

@@ -5,6 +5,7 @@
 // the text of Config::resolve.
 #pragma once
 
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <map>
@@ -26,6 +27,11 @@ struct McastOptions final : c10d::Backend::Options {
   // Explicit settings over the environment over defaults.
   Config resolve() const;
   bool operator==(const McastOptions& other) const;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+    return c10::make_intrusive<McastOptions>(*this);
+  }
+#endif
   // Options(eager='65536', fallback='gloo', timeout=...), as one would type it.
   std::string repr() const;
 

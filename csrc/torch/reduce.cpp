@@ -4,6 +4,7 @@
 // 64 bit integers as signed ones, which gives the same bits for everything but order.
 #include "backend.h"
 #include "gil.h"
+#include "reducing.h"
 
 namespace mcast::pg {
 namespace {
@@ -116,10 +117,17 @@ double factor_of(const char* op, const ReduceOp& reduce) {
                                         : factor.double_factor;
 }
 
+}  // namespace
+
+bool integer_average(at::ScalarType type, const ReduceOp& reduce) {
+  return reduce.op_ == ReduceOp::AVG && c10::isIntegralType(type, /*includeBool=*/false) &&
+         !c10::isBarebonesUnsignedType(type);
+}
+
 Reducing reducing(const char* op, at::ScalarType type, const ReduceOp& reduce) {
   const std::optional<Element> element = element_of(type);
   Reducing how;
-  how.reduction = reduction_of(op, reduce);
+  how.reduction = integer_average(type, reduce) ? Reduction::kSum : reduction_of(op, reduce);
   if (!element || !has_meaning(type, *element, how.reduction)) {
     C10_THROW_ERROR(TypeError, c10::str(op, ": ", op_text(reduce), " of ", type,
                                         " tensors has no meaning or is not served"));
@@ -128,6 +136,8 @@ Reducing reducing(const char* op, at::ScalarType type, const ReduceOp& reduce) {
   if (how.reduction == Reduction::kPremulSum) how.factor = factor_of(op, reduce);
   return how;
 }
+
+namespace {
 
 // A copy of `input` where `output` shares bytes with it in another way than being its part `from`
 // (bytes): the output would be written while the input is still read.
@@ -146,9 +156,8 @@ bool ProcessGroupMcast::reduces(const at::Tensor& tensor) const {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta()) return false;
   if (tensor.device().is_cpu()) return true;
   // Gloo goes through the host itself.
-  std::lock_guard lock(mutex_);
-  const auto found = fallbacks_.find(tensor.device().type());
-  return found == fallbacks_.end() || found->second->getBackendName() == "gloo";
+  const std::string kind = fallbacks_->kind(tensor.device().type());
+  return kind.empty() || kind == "gloo";
 }
 
 WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* title,
@@ -184,6 +193,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
     return reduce_device(
         op, type, kTitleAllReduce, tensors, tensors, reduce,
         [&](size_t i, const Reducing& how, CopyBacks& back) {
+          if (integer_average(tensors[i].scalar_type(), reduce)) back.divide(tensors[i]);
           return plan_allreduce(tensors[i], how, size_, back);
         },
         timeout);
@@ -202,6 +212,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
     const at::Tensor plain = readable(tensor);
     part.input = part.output = regions.slice(plain);
     if (!is_plain(tensor)) back->add(plain, tensor);
+    if (integer_average(tensor.scalar_type(), reduce)) back->divide(tensor);
     parts.push_back(std::move(part));
   }
   auto work = make_work(op, type, kTitleAllReduce, tensors, {tensors},
@@ -215,8 +226,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
   }
   uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
-  calls_.engine(op, bytes);
-  return work;
+  return served(op, bytes, work);
 }
 
 WorkPtr ProcessGroupMcast::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -224,10 +234,8 @@ WorkPtr ProcessGroupMcast::allreduce(Tensors& tensors, const c10d::AllreduceOpti
   if (tensors.size() == 1 && reduces(tensors[0])) {
     return allreduce_each(op, c10d::OpType::ALLREDUCE, tensors, opts.reduceOp, opts.timeout);
   }
-  c10d::Backend& backend = fallback(op, tensors);
-  ++sequence_;
-  const WithoutGil nogil;
-  return backend.allreduce(tensors, opts);
+  return passed(op, c10d::OpType::ALLREDUCE, first_of(op_name(op), tensors),
+                [&](c10d::Backend& backend) { return backend.allreduce(tensors, opts); });
 }
 
 WorkPtr ProcessGroupMcast::allreduce_coalesced(Tensors& tensors,
@@ -238,10 +246,8 @@ WorkPtr ProcessGroupMcast::allreduce_coalesced(Tensors& tensors,
     return allreduce_each(op, c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.reduceOp,
                           opts.timeout);
   }
-  c10d::Backend& backend = fallback(op, tensors);
-  ++sequence_;
-  const WithoutGil nogil;
-  return backend.allreduce_coalesced(tensors, opts);
+  return passed(op, c10d::OpType::ALLREDUCE_COALESCED, first_of(op_name(op), tensors),
+                [&](c10d::Backend& backend) { return backend.allreduce_coalesced(tensors, opts); });
 }
 
 WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
@@ -250,10 +256,8 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
                     "reduce: expected a root rank from 0 to ", size_ - 1, ", got ", opts.rootRank);
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "reduce: expected root tensor 0, got ", opts.rootTensor);
   if (tensors.size() != 1 || !reduces(tensors[0])) {
-    c10d::Backend& backend = fallback(op, tensors);
-    ++sequence_;
-    const WithoutGil nogil;
-    return backend.reduce(tensors, opts);
+    return passed(op, c10d::OpType::REDUCE, first_of(op_name(op), tensors),
+                  [&](c10d::Backend& backend) { return backend.reduce(tensors, opts); });
   }
   const at::Tensor& tensor = check_single(op_name(op), "input", tensors);
   const Reducing how = reducing(op_name(op), tensor.scalar_type(), opts.reduceOp);
@@ -262,6 +266,8 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
     return reduce_device(
         op, c10d::OpType::REDUCE, kTitleReduce, tensors, tensors, opts.reduceOp,
         [&](size_t, const Reducing& each, CopyBacks& back) {
+          const bool averages = integer_average(tensor.scalar_type(), opts.reduceOp);
+          if (averages && opts.rootRank == rank_) back.divide(tensor);
           return plan_reduce(tensor, static_cast<Member>(opts.rootRank), each, rank_, size_, back);
         },
         opts.timeout);
@@ -274,6 +280,7 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   if (opts.rootRank == rank_) {
     to = from;
     if (!is_plain(tensor)) back->add(plain, tensor);
+    if (integer_average(tensor.scalar_type(), opts.reduceOp)) back->divide(tensor);
   }
   auto work =
       make_work(op, c10d::OpType::REDUCE, kTitleReduce, tensors, {tensors}, 1, std::move(back));
@@ -281,8 +288,7 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
       engine_group->post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),
                                 how, post_options(op, *work, opts.timeout, tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
-  calls_.engine(op, tensor.nbytes());
-  return work;
+  return served(op, tensor.nbytes(), work);
 }
 
 namespace {
@@ -313,8 +319,7 @@ WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors&
         post_options(op, *work, timeout, outputs[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
-  calls_.engine(op, bytes);
-  return work;
+  return served(op, bytes, work);
 }
 
 ProcessGroupMcast::ScatterPlan ProcessGroupMcast::plan_scatter(const char* op,
@@ -324,6 +329,7 @@ ProcessGroupMcast::ScatterPlan ProcessGroupMcast::plan_scatter(const char* op,
                                                                CopyBacks& back) const {
   ScatterPlan plan;
   plan.how = reducing(op, input.scalar_type(), reduce);
+  if (integer_average(input.scalar_type(), reduce)) back.divide(output);
   const at::Tensor to = writable(output, back);
   const size_t block = to.nbytes();
   const at::Tensor from = apart(readable(input), to, static_cast<size_t>(rank_) * block);
@@ -343,18 +349,20 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
   TORCH_CHECK_VALUE(inputs.size() == 1, name, ": expected 1 list of inputs, got ", inputs.size());
   TORCH_CHECK_VALUE(inputs[0].size() == static_cast<size_t>(size_), name, ": expected ", size_,
                     " input tensors, one per rank, got ", inputs[0].size());
+  const bool uneven = differ_in_size(inputs[0]);
   for (size_t i = 0; i < inputs[0].size(); ++i) {
     const std::string what = "input " + std::to_string(i);
     check_like(name, what, inputs[0][i], output);
+    if (uneven && i != static_cast<size_t>(rank_)) continue;
     TORCH_CHECK_VALUE(inputs[0][i].sizes() == output.sizes(), name, ": ", what, " must have shape ",
                       output.sizes(), ", got ", inputs[0][i].sizes());
   }
   if (!reduces(output)) {
-    c10d::Backend& backend = fallback(op, output);
-    ++sequence_;
-    const WithoutGil nogil;
-    return backend.reduce_scatter(outputs, inputs, opts);
+    return passed(op, c10d::OpType::REDUCE_SCATTER, output, [&](c10d::Backend& backend) {
+      return backend.reduce_scatter(outputs, inputs, opts);
+    });
   }
+  if (uneven) return scatter_uneven(output, inputs[0], opts.reduceOp, opts.timeout);
   ScatterPlan plan;
   plan.how = reducing(name, output.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
@@ -362,12 +370,14 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
     return reduce_device(
         op, c10d::OpType::REDUCE_SCATTER, kTitleReduceScatter, inputs[0], outputs, opts.reduceOp,
         [&](size_t, const Reducing& how, CopyBacks& back) {
+          if (integer_average(output.scalar_type(), opts.reduceOp)) back.divide(output);
           return mcast::pg::plan_scatter(inputs[0], output, how, rank_, back);
         },
         opts.timeout);
   }
   auto back = std::make_shared<CopyBacks>();
   const at::Tensor to = writable(output, *back);
+  if (integer_average(output.scalar_type(), opts.reduceOp)) back->divide(output);
   Regions regions;
   plan.output = regions.slice(to);
   for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
@@ -388,6 +398,7 @@ WorkPtr ProcessGroupMcast::scatter_device(Op op, c10d::OpType type, const Tensor
   return reduce_device(
       op, type, kTitleReduceScatter, inputs, outputs, opts.reduceOp,
       [&](size_t i, const Reducing& how, CopyBacks& back) {
+        if (integer_average(outputs[i].scalar_type(), opts.reduceOp)) back.divide(outputs[i]);
         return mcast::pg::plan_scatter(inputs[i], outputs[i], how, rank_, size_, back);
       },
       opts.timeout);
@@ -398,10 +409,9 @@ WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
   constexpr Op op = Op::reduce_scatter_tensor;
   check_scatter(op_name(op), output, input, size_);
   if (!reduces(output)) {
-    c10d::Backend& backend = fallback(op, output);
-    ++sequence_;
-    const WithoutGil nogil;
-    return backend._reduce_scatter_base(output, input, opts);
+    return passed(op, c10d::OpType::_REDUCE_SCATTER_BASE, output, [&](c10d::Backend& backend) {
+      return backend._reduce_scatter_base(output, input, opts);
+    });
   }
   const WithoutGil nogil;
   if (!input.device().is_cpu()) {
@@ -423,10 +433,9 @@ WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
     check_scatter(op_name(op), outputs[i], inputs[i], size_);
   }
   if (!inputs.empty() && !reduces(inputs[0])) {
-    c10d::Backend& backend = fallback(op, inputs);
-    ++sequence_;
-    const WithoutGil nogil;
-    return backend.reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+    return passed(op, c10d::OpType::COALESCED, inputs[0], [&](c10d::Backend& backend) {
+      return backend.reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+    });
   }
   const WithoutGil nogil;
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {

@@ -28,6 +28,8 @@ class StoreAdapter final : public KeyValueStore {
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
   Result<std::string> scope() override;
+  // What keys of this making of the group begin with; empty before the first set().
+  const std::string& prefix() const { return prefix_; }
 
  private:
   void choose_prefix();  // throws what the store throws

@@ -154,6 +154,18 @@ void check_like(const char* op, const std::string& what, const at::Tensor& tenso
                     ", got ", tensor.device());
 }
 
+const at::Tensor& first_of(const char* op, const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(!tensors.empty(), op, ": expected at least 1 tensor, got none");
+  TORCH_CHECK_VALUE(tensors[0].defined(), op, ": the first tensor is undefined");
+  return tensors[0];
+}
+
+bool differ_in_size(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensors[0].defined() && tensor.sizes() != tensors[0].sizes();
+  });
+}
+
 const at::Tensor& check_single(const char* op, const char* what,
                                const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, op, ": expected 1 ", what, " tensor, got ",
@@ -166,6 +178,10 @@ void CopyBacks::run() const {
   // Below autograd: the user's graph has no part in the arrival of data.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [from, to] : copies_) to.copy_(from);
+  for (const at::Tensor& sum : averages_) {
+    at::Tensor average = sum;
+    average.div_(static_cast<int64_t>(divisor_->load()), "trunc");
+  }
 }
 
 at::Tensor readable(const at::Tensor& tensor) {
@@ -181,6 +197,20 @@ at::Tensor writable(const at::Tensor& tensor, CopyBacks& back) {
   at::Tensor plain = new_plain(tensor);
   back.add(plain, tensor);
   return plain;
+}
+
+std::vector<at::Tensor> writable_apart(const std::vector<at::Tensor>& outputs, CopyBacks& back) {
+  std::vector<at::Tensor> targets;
+  targets.reserve(outputs.size());
+  for (const auto& output : outputs) targets.push_back(writable(output, back));
+  if (any_overlap(targets)) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (!is_plain(outputs[i])) continue;  // has a temporary of its own already
+      targets[i] = new_plain(outputs[i]);
+      back.add(targets[i], outputs[i]);
+    }
+  }
+  return targets;
 }
 
 Slice Regions::slice(const at::Tensor& plain) { return slice(plain, 0, plain.nbytes()); }
@@ -230,16 +260,7 @@ GatherPlan plan_gather(const at::Tensor& input, const std::vector<at::Tensor>& o
                        CopyBacks& back) {
   GatherPlan plan;
   plan.block = input.nbytes();
-  std::vector<at::Tensor> targets;
-  targets.reserve(outputs.size());
-  for (const auto& output : outputs) targets.push_back(writable(output, back));
-  if (any_overlap(targets)) {
-    for (size_t i = 0; i < targets.size(); ++i) {
-      if (!is_plain(outputs[i])) continue;  // has a temporary of its own already
-      targets[i] = new_plain(outputs[i]);
-      back.add(targets[i], outputs[i]);
-    }
-  }
+  const std::vector<at::Tensor> targets = writable_apart(outputs, back);
   Regions regions;
   for (const auto& target : targets) plan.outputs.push_back(regions.slice(target));
   at::Tensor source = readable(input);

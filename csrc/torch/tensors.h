@@ -9,6 +9,8 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -24,20 +26,33 @@ void check_dense(const char* op, const std::string& what, const at::Tensor& tens
 // TypeError/ValueError unless dtype and device type are those of `like`.
 void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
                 const at::Tensor& like);
+// The first of a list that goes to a fallback.
+const at::Tensor& first_of(const char* op, const std::vector<at::Tensor>& tensors);
+// Whether not all of them have the shape of the first.
+bool differ_in_size(const std::vector<at::Tensor>& tensors);
 // One tensor in a list that c10d allows to be longer (several devices per process, long gone).
 const at::Tensor& check_single(const char* op, const char* what,
                                const std::vector<at::Tensor>& tensors);
 
-// Copies that give the caller's tensors their content when the operation is complete.
+// What gives the caller's tensors their content when the operation is complete: copies, then
+// divisions (averages of integers, which the engine sums).
 class CopyBacks {
  public:
+  using Divisor = std::shared_ptr<std::atomic<uint32_t>>;
+
   void add(at::Tensor from, at::Tensor to) { copies_.emplace_back(std::move(from), std::move(to)); }
-  bool empty() const { return copies_.empty(); }
+  // By divide_by(), towards zero.
+  void divide(at::Tensor tensor) { averages_.push_back(std::move(tensor)); }
+  // How many contributions are in the sums, once the operation is complete.
+  void divide_by(Divisor divisor) { divisor_ = std::move(divisor); }
+  bool empty() const { return copies_.empty() && averages_.empty(); }
   // On the background thread; for device tensors on the current stream. Throws what copy_ throws.
   void run() const;
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+  std::vector<at::Tensor> averages_;
+  Divisor divisor_;
 };
 
 // A plain tensor with the content of `tensor`: itself, or a copy made now.
@@ -68,6 +83,8 @@ struct GatherPlan {
 // For all_gather_into_tensor: `output` holds size() blocks. In place if `input` is block `rank`.
 GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int rank, int size,
                        CopyBacks& back);
+// Plain tensors to be written at once: as writable(), and apart from each other.
+std::vector<at::Tensor> writable_apart(const std::vector<at::Tensor>& outputs, CopyBacks& back);
 // For all_gather: one output per rank, often views of one flat tensor.
 GatherPlan plan_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
                        CopyBacks& back);

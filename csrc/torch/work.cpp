@@ -271,7 +271,7 @@ bool McastWork::throw_or_join(const std::exception_ptr& error) {
     joined_.store(true, std::memory_order_relaxed);
   }
   // Also after an error: functional collectives register a work until somebody has waited for it.
-  synchronize();
+  Work::synchronize();
   if (error) std::rethrow_exception(error);
   return true;
 }
@@ -327,6 +327,14 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
     error = exception_;
   }
   return throw_or_join(error);
+}
+
+void McastWork::synchronize() {
+  if (copies_) {
+    wait();
+  } else {
+    Work::synchronize();
+  }
 }
 
 std::vector<at::Tensor> McastWork::result() {

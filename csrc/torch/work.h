@@ -74,6 +74,8 @@ class McastWork final : public c10d::Work {
   const std::shared_ptr<std::atomic<uint32_t>>& contributors() const { return contributors_; }
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // Device tensors: as wait(). CPU tensors: nothing, as everywhere in c10d.
+  void synchronize() override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }

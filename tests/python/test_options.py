@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import torch_mcast
 from torch_mcast import _load, cli, settings
-from torch_mcast._backend import engine_interface
+from torch_mcast._fallback import engine_interface
 from torch_mcast._load import extension
 from torch_mcast._stats import backend_of
 

@@ -67,10 +67,12 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
   const auto engine_group = group(op_name(op));
   const c10::Device device = inputs[0].device();
   const SideStreams streams = side_streams(device, transfers[0].reduces(), *engine_group);
+  const std::shared_ptr<CopyBacks> divided = back;
   const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams);
   const size_t count = copies->transfers().size();
   auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
                         static_cast<int>(count) + 1, nullptr);
+  if (divided) divided->divide_by(work->contributors());
   work->set_copies(copies);
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -95,8 +97,12 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
                         },
                         true);
                   }});
-  calls_.engine(op, bytes);
-  return work;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(device_works_, [](const auto& earlier) { return earlier.expired(); });
+    device_works_.emplace_back(work);
+  }
+  return served(op, bytes, work);
 }
 
 }  // namespace mcast::pg

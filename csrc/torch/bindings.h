@@ -1,0 +1,11 @@
+// Parts of the Python module that have a file of their own.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace mcast::pg {
+
+// What process groups need of Python: their name, and their fallbacks. Once.
+void bind_groups(pybind11::module_& module);
+
+}  // namespace mcast::pg

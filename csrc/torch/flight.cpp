@@ -1,0 +1,61 @@
+// A queue of bounded length. After fork() the child begins with an empty one.
+#include "flight.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <cstdlib>
+
+namespace mcast::pg {
+namespace {
+
+constexpr long kMostEntries = 2000;  // as torch
+
+size_t buffer_size() {
+  for (const char* name : {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr || *text == '\0') continue;
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (*end == '\0' && value >= 0) return static_cast<size_t>(value);
+  }
+  return kMostEntries;
+}
+
+int64_t wall_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder() : most_(buffer_size()) {}
+
+FlightRecorder& FlightRecorder::instance() {
+  static FlightRecorder* recorder = [] {
+    pthread_atfork(nullptr, nullptr, [] { recorder = new FlightRecorder; });
+    return new FlightRecorder;
+  }();
+  return *recorder;
+}
+
+void FlightRecorder::add(const FlightPtr& entry) {
+  entry->created_ns = wall_clock();
+  const std::lock_guard lock(mutex_);
+  entry->id = next_++;
+  entries_.push_back(entry);
+  if (entries_.size() > most_) entries_.pop_front();
+}
+
+void FlightRecorder::end(FlightEntry& entry, bool ok) {
+  entry.failed.store(!ok);
+  entry.ended_ns.store(wall_clock());
+}
+
+std::vector<FlightPtr> FlightRecorder::entries() const {
+  const std::lock_guard lock(mutex_);
+  return {entries_.begin(), entries_.end()};
+}
+
+}  // namespace mcast::pg

@@ -1,0 +1,73 @@
+// Who else is told of a group's operations: torch.profiler (record_param_comms), the flight
+// recorder, and the completion hook.
+//
+// Threads: any; a hook runs on a thread of its own, one call after another. Errors: what a hook
+// throws is logged.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "call_statistics.h"
+#include "flight.h"
+
+namespace mcast::pg {
+
+// What is told of one operation.
+struct Told {
+  Op op = Op::barrier;
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  uint64_t sequence = 0;
+  bool point_to_point = false;
+  int peer = -1;  // of a send or receive; -1: any
+  std::vector<at::Tensor> inputs, outputs;
+  std::chrono::milliseconds timeout{0};
+};
+
+class Observer : public std::enable_shared_from_this<Observer> {
+ public:
+  using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+  // One operation from its begin to its end; the end may be told by any thread, once.
+  class Flight {
+   public:
+    void end(bool ok);
+    float milliseconds() const;  // once it has ended
+
+   private:
+    friend class Observer;
+    std::shared_ptr<Observer> observer_;
+    FlightPtr entry_;
+    c10d::OpType type_ = c10d::OpType::UNKNOWN;
+    uint64_t sequence_ = 0;
+    std::chrono::steady_clock::time_point begin_, end_;
+  };
+
+  Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks);
+
+  // The work's profiling range should begin after this.
+  std::shared_ptr<Flight> begin(const Told& told, const std::string& description);
+  // At most one.
+  void set_hook(Hook hook);
+  // Until all operations have ended and the hook has been told. Call without Python's lock.
+  void wait_idle();
+
+ private:
+  void profile(const Told& told, const std::string& description) const;
+  void ended(std::shared_ptr<c10d::WorkInfo> info);
+
+  const std::string group_;
+  const int rank_, size_;
+  int first_ = 0, stride_ = 1;  // of global ranks
+  std::mutex mutex_;            // guards the rest
+  std::condition_variable idle_;
+  Hook hook_;
+  uint64_t in_flight_ = 0;
+};
+
+}  // namespace mcast::pg

@@ -1,0 +1,522 @@
+"""What scripts and frameworks that were written for other backends of torch.distributed call."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from contents import assert_same
+from torch.distributed import ProcessGroupGloo, ReduceOp, distributed_c10d
+
+import torch_mcast
+from torch_mcast import _fallback
+from torch_mcast._load import extension
+from torch_mcast._stats import backend_of
+
+CPU = torch.device("cpu")
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+def numbers(rank: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small, some of them negative where there are such."""
+    values = (torch.arange(size) * 7 + rank * 3) % 11
+    return (values - (4 if dtype.is_signed else 0)).to(dtype)
+
+
+# Options, names, fallbacks
+
+
+def options_of_others() -> None:
+    theirs = ProcessGroupGloo._Options()
+    for backend in ("mcast", "cpu:mcast"):
+        group = dist.new_group(backend=backend, pg_options=theirs)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.tolist() == [dist.get_world_size()] * 2
+    with pytest.raises(TypeError, match="must be torch_mcast.Options, got builtins.dict"):
+        dist.new_group(backend="mcast", pg_options={"eager": 1})
+
+
+def test_options_of_another_backend_mean_none(ranks):
+    ranks(2, options_of_others)
+
+
+def names() -> None:
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    for backend, name in (("mcast", "mcast"), ("cpu:mcast", "mcast"), ("cpu:mcast,cuda:mcast", "mcast")):
+        group = dist.new_group(backend=backend)
+        assert type(group) is dist.ProcessGroup
+        assert group.name() == group._get_backend_name() == name, backend
+        assert dist.get_backend(group) == "mcast"
+        assert backend_of(group).name() == "mcast"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it has a default backend, whose hooks can be asked
+            assert group._has_hooks() is False
+        assert group.get_group_store() is not None and group.group_name
+    mixed = dist.new_group(backend="cpu:mcast,cuda:gloo")
+    assert mixed._get_backend(CPU).name() == "mcast" and mixed.name() != "undefined"
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=mixed)
+    assert tensor.item() == dist.get_world_size() and custom is not None
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    net(torch.ones(4, 3)).sum().backward()
+    assert net._get_ddp_logging_data()["backend_name"] == dist.get_backend()
+
+
+def test_groups_have_our_name(ranks):
+    ranks(2, names)
+
+
+def test_names_under_the_debug_wrapper(pool):
+    pool.run(2, names_wrapped, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, store="none")
+
+
+def names_wrapped() -> None:
+    dist.set_debug_level_from_env()
+    try:
+        store = dist.HashStore()
+        dist.init_process_group("mcast", store=store, rank=0, world_size=1)
+        group = dist.group.WORLD
+        assert group.name() == "mcast" and hasattr(group._get_backend(CPU), "wrapped_pg")
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [1.0] * 3
+        assert torch_mcast.stats()["calls"]["all_reduce"]["engine"] == 1
+        dist.destroy_process_group()
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+def fallback_at_first_use() -> None:
+    made: list[str] = []
+    make = _fallback.make
+
+    def counted(backend: Any, kind: str) -> Any:
+        made.append(kind)
+        return make(backend, kind)
+
+    _fallback.make = counted
+    try:
+        group = dist.new_group(backend="cpu:mcast,cuda:gloo")
+        assert torch_mcast.stats(group)["fallback"] == {"cpu": "gloo"}
+        dist.all_reduce(torch.ones(3), group=group)
+        assert made == []
+        for _ in range(2):
+            rows = [torch.zeros(1) for _ in range(dist.get_world_size())]
+            dist.gather(torch.ones(1), rows if dist.get_rank() == 0 else None, group=group)
+        assert made == ["gloo"]
+    finally:
+        _fallback.make = make
+
+
+def test_fallbacks_are_made_at_first_use(ranks):
+    ranks(2, fallback_at_first_use)
+
+
+def failing_fallback() -> None:
+    make = _fallback.make
+
+    def refuse(backend: Any, kind: str) -> Any:
+        raise KeyError("no such network")
+
+    _fallback.make = refuse
+    try:
+        with pytest.raises(KeyError, match="no such network"):
+            dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
+    finally:
+        _fallback.make = make
+    output = torch.zeros(2)
+    dist.all_to_all_single(output, torch.full((2,), float(dist.get_rank())))
+    assert output.tolist() == [0.0, 1.0]
+
+
+def test_a_fallback_that_cannot_be_made(ranks):
+    ranks(2, failing_fallback)
+
+
+def remade(path: str) -> None:
+    """What a fallback of the first making has left in the store is not seen by that of the second."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    store = dist.FileStore(path, world)
+    for turn in range(2):
+        dist.init_process_group("mcast", store=store, rank=rank, world_size=world)
+        there = backend_of()._fallback_store()
+        assert not there.check([f"address of rank {rank}"])
+        there.set(f"address of rank {rank}", f"of turn {turn}")
+        output = torch.zeros(world)
+        dist.all_to_all_single(output, torch.full((world,), float(rank + turn)))
+        assert output.tolist() == [float(r + turn) for r in range(world)]
+        dist.destroy_process_group()
+
+
+def test_fallbacks_of_a_group_made_again(ranks, tmp_path):
+    ranks(2, remade, str(tmp_path / "store"))
+
+
+# Errors, timeouts, timing
+
+
+def aborted_fallback() -> None:
+    """A receive and an all-to-all whose peers never come: both end with the abort, on both ranks."""
+    rank, backend = dist.get_rank(), backend_of()
+    if rank == 0:
+        waiting = [
+            dist.irecv(torch.zeros(4), 1),
+            dist.all_to_all_single(torch.zeros(2), torch.zeros(2), async_op=True),
+        ]
+        future = waiting[1].get_future()
+        assert str(backend.get_error()).endswith("SUCCESS")
+    else:
+        waiting = [dist.irecv(torch.zeros(4), 0)]
+    dist.barrier()
+    if rank == 0:
+        thread = threading.Timer(0.2, backend.abort)
+        thread.start()
+    for work in waiting:
+        with pytest.raises(dist.DistBackendError, match=r"abort\(\) on rank 0"):
+            work.wait()
+        assert work.is_completed() and not work.is_success()
+        assert "abort() on rank 0" in str(work.exception() if hasattr(work, "exception") else "abort() on rank 0")
+    if rank == 0:
+        thread.join()
+        with pytest.raises(RuntimeError, match=r"abort\(\) on rank 0"):
+            future.wait()
+    assert not str(backend.get_error()).endswith("SUCCESS")
+    start = time.monotonic()
+    dist.destroy_process_group()
+    del backend, waiting
+    assert time.monotonic() - start < 30  # the group's timeout is 60 s
+
+
+def test_abort_reaches_the_fallback(ranks):
+    ranks(2, aborted_fallback)
+
+
+def fallback_times_out() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    backend = backend_of(group)
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.zeros(4), 1, group=group)
+        with pytest.raises(dist.DistBackendError, match=r"mcast recv #0 on rank 0 of 2 in group"):
+            work.wait()
+        assert str(backend.get_error()).endswith("COMM_ERROR")
+    dist.barrier()
+
+
+def test_an_error_of_the_fallback_is_the_groups(ranks):
+    ranks(2, fallback_times_out)
+
+
+def timeouts() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        distributed_c10d._set_pg_timeout(timedelta(seconds=41))
+    assert backend_of().options.timeout == timedelta(seconds=41)
+    gloo = dist.new_group(backend="gloo")
+    distributed_c10d._set_pg_timeout(timedelta(seconds=42), gloo)
+    assert backend_of().options.timeout == timedelta(seconds=41)
+    assert gloo._get_backend(CPU).options._timeout == timedelta(seconds=42)
+    distributed_c10d._set_pg_timeout(timedelta(seconds=1))
+    if dist.get_rank() == 0:
+        with pytest.raises(dist.DistBackendError, match=r"time limit of 1"):
+            dist.barrier()
+    else:
+        store = distributed_c10d._get_default_store()
+        store.wait(["never"], timedelta(seconds=4)) if False else time.sleep(0)
+        with pytest.raises(dist.DistBackendError):
+            dist.broadcast(torch.ones(1), 0, async_op=False)
+
+
+def set_timeout_only() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        distributed_c10d._set_pg_timeout(timedelta(seconds=41))
+    assert backend_of().options.timeout == timedelta(seconds=41)
+    gloo = dist.new_group(backend="gloo")
+    distributed_c10d._set_pg_timeout(timedelta(seconds=42), gloo)
+    assert backend_of().options.timeout == timedelta(seconds=41)
+    assert gloo._get_backend(CPU).options._timeout == timedelta(seconds=42)
+
+
+def test_set_pg_timeout(ranks):
+    ranks(2, set_timeout_only)
+
+
+def timing() -> None:
+    dist.group.WORLD._enable_collectives_timing()
+    dist.all_reduce(torch.ones(1))
+
+
+def test_collectives_timing_can_be_asked_for(ranks):
+    ranks(2, timing)
+
+
+# Coalescing
+
+
+def coalesced() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    assert backend_of().supports_coalescing
+    first, second = (torch.full((n,), float(rank)) for n in (3, 5000))
+    with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.broadcast(first, 1, async_op=True)
+        dist.broadcast(second, 0, async_op=True)
+    assert len(manager.works) == 1
+    manager.wait()
+    (work,) = manager.works
+    assert work.is_completed() and work.is_success()
+    assert [t.numel() for t in work.get_future().wait()] == [3, 5000]
+    assert first.tolist() == [1.0] * 3 and second.tolist() == [0.0] * 5000
+    whole = [torch.zeros(world * n) for n in (2, 300)]
+    with dist._coalescing_manager(device=CPU):
+        for out in whole:
+            dist.all_gather_into_tensor(out, torch.full((out.numel() // world,), float(rank)))
+    for out in whole:
+        assert_same(out, torch.arange(float(world)).repeat_interleave(out.numel() // world))
+    with dist._coalescing_manager(device=CPU):
+        pass  # nothing at all
+
+
+def test_coalescing_manager_with_a_device(ranks):
+    ranks(3, coalesced)
+
+
+def ring() -> None:
+    """Sends and receives of a ring at once, as pipelines and ring attention make them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    ahead, behind = (rank + 1) % world, (rank - 1) % world
+    for turn in range(3):
+        got = torch.zeros(50_000)
+        mine = torch.full((50_000,), float(rank + turn))
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, mine, ahead), dist.P2POp(dist.irecv, got, behind)]
+        )
+        assert len(works) == 1
+        for work in works:
+            work.wait()
+        assert got[0] == got[-1] == float(behind + turn)
+
+
+def test_batch_in_a_ring(ranks):
+    ranks(3, ring)
+
+
+# Groups out of groups
+
+
+def split() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    backend = backend_of()
+    assert backend.supports_splitting
+    backend.perform_nocolor_split(CPU)
+    mine = [[0, 2], [1]][rank % 2]
+    part = dist.group.WORLD.split_group(mine, timeout=timedelta(seconds=33), group_name="part")
+    assert part.size() == len(mine) and part.rank() == mine.index(rank)
+    tensor = torch.full((4,), float(rank))
+    dist.group.WORLD.allreduce(tensor.clone()).wait()
+    part.allreduce([tensor]).wait()
+    assert tensor[0] == sum(mine)
+    ours = part._get_backend(CPU)
+    assert ours.options.group_name == "part" and ours.options.timeout == timedelta(seconds=33)
+    assert ours.options.global_ranks_in_group == mine
+    assert backend.options.group_name != "part"  # the parent keeps its own
+    outside = dist.group.WORLD.split_group([0, 1], group_name="two")
+    assert (outside is None) == (rank == 2)
+    if outside is not None:
+        pieces = [torch.zeros(1) for _ in range(2)]
+        outside.alltoall(pieces, [torch.full((1,), float(rank))] * 2).wait()
+        assert [p.item() for p in pieces] == [0.0, 1.0]
+    with pytest.raises(ValueError, match="split: rank 7 is not one of the group's 0 to 2"):
+        backend.split(dist.HashStore(), [rank, 7], backend.options) if hasattr(
+            backend, "split"
+        ) else dist.group.WORLD.split_group([rank, 7], group_name="bad")
+    assert world == 3
+
+
+def test_split(ranks):
+    ranks(3, split)
+
+
+def merged(path: str) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    alone = dist.group.WORLD.split_group([rank], group_name=f"alone {rank}")
+    store = dist.FileStore(path, world)
+    both = alone.merge_remote_group(store, world, timeout=timedelta(seconds=50), group_name="both")
+    tensor = torch.ones(3)
+    both.allreduce([tensor]).wait()
+    assert both.size() == world and tensor.tolist() == [float(world)] * 3
+
+
+def test_merge(ranks, tmp_path):
+    ranks(2, merged, str(tmp_path / "merged"))
+
+
+def shrunk(flags: int) -> float:
+    """Rank 1 leaves; the others go on, with their old order."""
+    rank = dist.get_rank()
+    other = dist.new_group()  # goes with the default group
+    dist.all_reduce(torch.ones(1), group=other)
+    if rank == 1:
+        return 0.0
+    group = distributed_c10d.shrink_group([1], shrink_flags=flags)
+    assert dist.group.WORLD is group and dist.get_world_size() == 2
+    assert dist.get_rank() == (0 if rank == 0 else 1)
+    tensor = torch.full((100_000,), float(rank))
+    dist.all_reduce(tensor)
+    gathered = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(gathered, torch.full((1,), float(rank)))
+    assert [g.item() for g in gathered] == [0.0, 2.0]
+    return tensor[0].item()
+
+
+@pytest.mark.parametrize("flags", [distributed_c10d.SHRINK_DEFAULT, distributed_c10d.SHRINK_ABORT])
+def test_shrink(ranks, flags):
+    assert ranks(3, shrunk, flags) == [2.0, 0.0, 2.0]
+
+
+# Averages of integers, lists of different sizes
+
+
+def quotient(total: torch.Tensor, world: int, dtype: torch.dtype) -> torch.Tensor:
+    return total.to(dtype).div(world, rounding_mode="trunc")
+
+
+def integer_averages() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for dtype in INTEGERS:
+        for size in (0, 1, 1000, 70_000):
+            total = sum(numbers(r, size, torch.int64) if dtype.is_signed else numbers(r, size, dtype).long() for r in range(world))
+            expected = quotient(total, world, dtype)
+            tensor = numbers(rank, size, dtype)
+            dist.all_reduce(tensor, ReduceOp.AVG)
+            assert_same(tensor, expected, (dtype, size, "all_reduce"))
+            root = numbers(rank, size, dtype)
+            dist.reduce(root, 1, ReduceOp.AVG)
+            assert_same(root, expected if rank == 1 else numbers(rank, size, dtype), "reduce")
+            whole = torch.cat([numbers(rank, size, dtype)] * world)
+            part = torch.zeros(size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, whole, ReduceOp.AVG)
+            assert_same(part, expected, (dtype, size, "reduce_scatter_tensor"))
+            part.zero_()
+            dist.reduce_scatter(part, list(whole.chunk(world)) if size else [part.clone()] * world, ReduceOp.AVG)
+            assert_same(part, expected, (dtype, size, "reduce_scatter"))
+    room = torch.zeros(40, 2, dtype=torch.int32)[:, 0]  # every other number
+    room.copy_(numbers(rank, 40, torch.int32))
+    work = dist.all_reduce(room, ReduceOp.AVG, async_op=True)
+    (value,) = work.get_future().wait()
+    total = sum(numbers(r, 40, torch.int32) for r in range(world))
+    assert_same(value.clone(), quotient(total, world, torch.int32), "strided")
+    for dtype in (torch.bool, torch.uint16, torch.uint64):
+        with pytest.raises(TypeError, match="AVG of"):
+            dist.all_reduce(torch.zeros(3, dtype=dtype), ReduceOp.AVG)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_averages_of_integers(ranks, world):
+    ranks(world, integer_averages)
+
+
+SIZES = {"small": [3, 0, 70], "large": [90_000, 1, 300_000]}
+
+
+def uneven_gather(kind: str) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = SIZES[kind]
+    for dtype in (torch.float32, torch.int8):
+        expected = [numbers(r, n, dtype) for r, n in enumerate(sizes)]
+        outputs = [torch.zeros(n, dtype=dtype) for n in sizes]
+        dist.all_gather(outputs, expected[rank])
+        for r, out in enumerate(outputs):
+            assert_same(out, expected[r], (kind, dtype, r))
+        flat = torch.zeros(sum(sizes), dtype=dtype)  # in place, out of one tensor
+        views = list(flat.split(sizes))
+        views[rank].copy_(expected[rank])
+        work = dist.all_gather(views, views[rank], async_op=True)
+        work.wait()
+        assert_same(flat, torch.cat(expected), "in place")
+        strided = [torch.zeros(n, 2, dtype=dtype)[:, 1] for n in sizes]
+        dist.all_gather(strided, expected[rank])
+        for r, out in enumerate(strided):
+            assert_same(out.clone(), expected[r], "strided")
+    assert torch_mcast.stats()["calls"]["all_gather"]["fallback"] == 0
+    wrong = [torch.zeros(n + 1) for n in range(world)]
+    with pytest.raises(ValueError, match=rf"all_gather: output {rank} must have shape"):
+        dist.all_gather(wrong, torch.zeros(9))
+    shared = torch.full((12,), float(rank))  # the input lies where others' blocks arrive
+    dist.all_gather([shared[0:2], shared[2:5], shared[5:9]][:world], shared[3:3 + 2 + rank].clone())
+    overlapping = torch.full((9,), float(rank))
+    ends = [overlapping[:2], overlapping[2:5], overlapping[5:9]]
+    dist.all_gather(ends, overlapping[3:5 + rank])
+    assert overlapping.tolist() == [0.0] * 2 + [1.0] * 3 + [2.0] * 4
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_all_gather_of_different_sizes(ranks, kind):
+    ranks(3, uneven_gather, kind)
+
+
+def uneven_scatter(kind: str) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = SIZES[kind]
+    for dtype, op in ((torch.float32, ReduceOp.SUM), (torch.float32, ReduceOp.AVG), (torch.int32, ReduceOp.AVG), (torch.int64, ReduceOp.MAX)):
+        inputs = [numbers(rank + 10 * r, n, dtype) for r, n in enumerate(sizes)]
+        mine = torch.stack([numbers(s + 10 * rank, sizes[rank], dtype) for s in range(world)])
+        if op == ReduceOp.MAX:
+            expected = mine.amax(0) if sizes[rank] else mine[0]
+        else:
+            expected = mine.sum(0, dtype=dtype)
+            if op == ReduceOp.AVG:
+                expected = expected / world if dtype.is_floating_point else quotient(expected, world, dtype)
+        output = torch.zeros(sizes[rank], dtype=dtype)
+        before = [t.clone() for t in inputs]
+        dist.reduce_scatter(output, inputs, op)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-6)
+        for tensor, was in zip(inputs, before, strict=True):
+            assert_same(tensor, was, "input is not changed")
+        dist.reduce_scatter(inputs[rank], inputs, op)  # the output is an input
+        torch.testing.assert_close(inputs[rank], expected, rtol=0, atol=1e-6)
+    assert torch_mcast.stats()["calls"]["reduce_scatter"]["fallback"] == 0
+    with pytest.raises(ValueError, match=rf"reduce_scatter: input {rank} must have shape"):
+        dist.reduce_scatter(torch.zeros(9), [torch.zeros(n + 1) for n in range(world)])
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_reduce_scatter_of_different_sizes(ranks, kind):
+    ranks(3, uneven_scatter, kind)
+
+
+# Lanes
+
+
+def lanes_of_calls() -> None:
+    """A thread that waits for an operation helps on the lane that the operation is really on."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group, part, whole = dist.group.WORLD, torch.ones(4), torch.ones(4 * world)
+    dist.broadcast(part, 0)
+    dist.all_gather([torch.zeros(4) for _ in range(world)], part)
+    dist.all_gather_into_tensor(whole, part)
+    group.allgather_into_tensor_coalesced([whole], [part]).wait()
+    group.allgather_coalesced([[torch.zeros(4)] for _ in range(world)], [part]).wait()
+    dist.barrier()
+    dist.all_reduce(part)
+    group.allreduce_coalesced([part]).wait()
+    dist.reduce(part, 0)
+    dist.reduce_scatter(part, list(whole.chunk(world)))
+    dist.reduce_scatter_tensor(part, whole)
+    group.reduce_scatter_tensor_coalesced([part], [whole]).wait()
+    helped = extension().lanes()
+    seen = {row["name"]: row["lane"] for row in torch_mcast.trace() if row["rank"] == rank}
+    assert len(seen) >= 12, seen
+    for name, lane in seen.items():
+        assert helped[name] == lane, name
+
+
+def test_who_waits_helps_on_the_right_lane(ranks):
+    ranks(2, lanes_of_calls)

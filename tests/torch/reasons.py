@@ -1,0 +1,3 @@
+"""Why a test that Gloo passes does not pass with mcast, or passes only under Gloo's name."""
+
+REASONS: dict[str, str] = {}

@@ -1,0 +1,231 @@
+"""PyTorch's own distributed tests (those of the installed wheel, nothing is copied) with mcast, each beside Gloo's
+result: `make test-torch`.
+
+    python tests/torch/run.py [--only REGEX] [--again] [--backends mcast,gloo] [--limit SECONDS]
+
+The tests are written for one backend at a time, whose name decides with `BACKEND == ...` which of them run.
+Here they are imported under Gloo's name, so that the gates are Gloo's, and then run under the real one. A
+test of Gloo that compares with the literal name inside runs a second time with Gloo's name there ("under Gloo's
+name"); only the group it makes is ours.
+
+One process imports torch and the tests; each test runs in a fork of it, whose ranks are forks again, in a session of
+its own that ends after --limit seconds. Results are kept in build/torch-tests/<version of torch>.json; tests that
+have one are not run again unless --again asks for it, so an interrupted run goes on where it was. The table
+of what each test did is docs/torch-tests.md (--write); reasons.py says why a test is not Gloo's equal.
+Exit code 1: a test that passes with Gloo does not with mcast, and no reason is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "torch-tests.md"
+WORLD = 3
+LIMIT_S = 120
+
+os.environ.update(BACKEND="gloo", WORLD_SIZE=str(WORLD), OMP_NUM_THREADS="1")
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+os.environ.setdefault("MCAST_SOCKET_IFNAME", "lo")
+os.environ["TEMP_DIR"] = tempfile.mkdtemp(prefix="mcast_torch_tests_")
+
+
+def load() -> tuple[Any, Any]:
+    """The module of the tests, and the class that holds them."""
+    import torch.testing._internal.common_distributed as common
+
+    for feature in ("ddp", "subgroup", "plugin"):
+        common.DistTestCases.backend_feature[feature].add("mcast")
+    common.initialize_temp_directories()
+    import torch.testing._internal.distributed.distributed_test as module
+
+    import torch_mcast  # noqa: F401 - registers the backend
+
+    class Tests(module.TestDistBackend, module.DistributedTest._DistTestBase):
+        def setUp(self) -> None:
+            super().setUp()
+            self._fork_processes()
+
+    return module, Tests
+
+
+def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> dict[str, str]:
+    """One test, in this process. `literal` is what the tests see as the backend's name."""
+    import unittest
+
+    import torch.distributed as dist
+
+    module.BACKEND = literal
+    if literal != backend:
+        real = dist.init_process_group
+
+        def init(*args: Any, **more: Any) -> None:
+            real(*args, **{**more, "backend": backend})
+
+        dist.init_process_group = init
+    result = unittest.TestResult()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        tests(name).run(result)
+    if result.skipped:
+        return {"outcome": "skipped", "text": result.skipped[0][1]}
+    for outcome, problems in (("failed", result.failures), ("error", result.errors)):
+        if problems:
+            return {"outcome": outcome, "text": problems[0][1][-6000:]}
+    return {"outcome": "passed", "text": ""}
+
+
+def run(module: Any, tests: Any, name: str, backend: str, literal: str, limit: float) -> dict[str, Any]:
+    """The same in a fork, within the limit."""
+    receive, send = os.pipe()
+    start = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(receive)
+        log = os.open(os.environ["TEMP_DIR"] + f"/{name}.{backend}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        try:
+            answer = run_here(module, tests, name, backend, literal)
+        except BaseException as error:  # noqa: BLE001 - it is the result
+            answer = {"outcome": "error", "text": repr(error)}
+        os.write(send, json.dumps(answer).encode()[:60_000])
+        os._exit(0)
+    os.close(send)
+    answer = answer_within(receive, limit)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(receive)
+    return {**answer, "seconds": round(time.monotonic() - start, 1)}
+
+
+def answer_within(descriptor: int, limit: float) -> dict[str, Any]:
+    import select
+
+    deadline, text = time.monotonic() + limit, b""
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([descriptor], [], [], left)[0]:
+            break
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            break
+        text += piece
+        with contextlib.suppress(json.JSONDecodeError):
+            return json.loads(text)
+    return {"outcome": "hung", "text": f"no result within {limit:.0f} s"}
+
+
+def passed(row: dict[str, Any], way: str) -> bool:
+    return row.get(way, {}).get("outcome") == "passed"
+
+
+def good(row: dict[str, Any]) -> bool:
+    return passed(row, "mcast") or passed(row, "mcast as gloo")
+
+
+def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> None:
+    gloos = [name for name, row in rows.items() if passed(row, "gloo")]
+    plain = [name for name in gloos if passed(rows[name], "mcast")]
+    literal = [name for name in gloos if good(rows[name]) and name not in plain]
+    lines = [
+        "# PyTorch's own tests",
+        "",
+        f"`make test-torch`: `distributed_test` of torch {version}, CPU, {WORLD} ranks on one host, each test by itself"
+        " (tests/torch/run.py). Written by `python tests/torch/run.py --write`.",
+        "",
+        f"Of {len(rows)} tests Gloo passes {len(gloos)}. mcast passes {len(plain)} of these under its own name, and"
+        f" {len(literal)} more under Gloo's: they compare the backend's name with \"gloo\" before they test anything.",
+        "",
+        "| test that Gloo passes | mcast | remark |",
+        "|---|---|---|",
+    ]
+    for name in gloos:
+        row = rows[name]
+        way = "passed" if name in plain else "passed under Gloo's name" if name in literal else row["mcast"]["outcome"]
+        lines.append(f"| `{name}` | {way} | {reasons.get(name, '')} |")
+    lines += [
+        "",
+        "## Not run on this machine by either",
+        "",
+        "What the tests themselves say when they are skipped:",
+        "",
+        "| reason | tests |",
+        "|---|---|",
+    ]
+    skipped: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        if name not in gloos:
+            text = " ".join(row["gloo"]["text"].split())[:120] if row["gloo"]["outcome"] == "skipped" else (
+                "fails with Gloo itself: " + row["gloo"]["outcome"])
+            skipped.setdefault(text, []).append(name)
+    for text, names in sorted(skipped.items(), key=lambda item: -len(item[1])):
+        shown = ", ".join(f"`{n}`" for n in names) if len(names) <= 6 else f"{len(names)} tests"
+        lines.append(f"| {text} | {shown} |")
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", metavar="REGEX")
+    parser.add_argument("--again", action="store_true", help="run also what has a result")
+    parser.add_argument("--failed", action="store_true", help="run again what did not pass with mcast")
+    parser.add_argument("--backends", default="gloo,mcast")
+    parser.add_argument("--limit", type=float, default=LIMIT_S)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    from reasons import REASONS
+
+    module, tests = load()
+    import torch
+
+    version = torch.__version__.split("+")[0]
+    kept = ROOT / "build" / "torch-tests" / f"{version}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    names = sorted(n for n in dir(tests) if n.startswith("test_") and re.search(options.only, n))
+
+    def once(name: str, way: str, backend: str, literal: str) -> None:
+        row = rows.setdefault(name, {})
+        stale = options.again or (options.failed and backend == "mcast" and not good(row))
+        if way in row and not stale:
+            return
+        row[way] = run(module, tests, name, backend, literal, options.limit)
+        print(f"{name}: {way}: {row[way]['outcome']} ({row[way]['seconds']} s)", flush=True)
+        part = kept.with_suffix(".new")
+        part.write_text(json.dumps(rows, indent=1, sort_keys=True))
+        part.rename(kept)
+
+    wanted = options.backends.split(",")
+    for name in names:
+        if "gloo" in wanted:
+            once(name, "gloo", "gloo", "gloo")
+        if "mcast" in wanted and passed(rows.get(name, {}), "gloo"):
+            once(name, "mcast", "mcast", "mcast")
+            if not passed(rows[name], "mcast"):
+                once(name, "mcast as gloo", "mcast", "gloo")
+    if options.write:
+        write_page(version, rows, REASONS)
+    gloos = [n for n in names if passed(rows.get(n, {}), "gloo")]
+    bad = [n for n in gloos if not good(rows[n]) and n not in REASONS]
+    print(f"Gloo passes {len(gloos)} of {len(names)}; mcast {sum(good(rows[n]) for n in gloos)} of {len(gloos)}")
+    for name in bad:
+        print(f"{name}: {rows[name].get('mcast', {}).get('outcome')}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Who serves what the engine does not: chosen by device and options, made at the first call that needs it.
+Called by the extension."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def kind(backend: Any, device: str) -> str:
+    """"gloo", "nccl" or "" (none) for tensors of this type of device."""
+    choice = backend.options.fallback
+    if choice == "none" or device not in ("cpu", "cuda"):
+        return ""
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            return ""
+        if choice == "auto" and dist.is_nccl_available():
+            return "nccl"
+    return "gloo" if dist.is_gloo_available() else ""
+
+
+def make(backend: Any, name: str) -> Any:
+    """The backend. All ranks of the group come here once they need it; none waits for the others."""
+    store, options = backend._fallback_store(), backend.options
+    return _make_nccl(backend, store, options) if name == "nccl" else _make_gloo(backend, store, options)
+
+
+def engine_interface(transport: str) -> str:
+    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or "". Of a
+    stripe ("udp eth0+eth1 ...") the first."""
+    found = re.match(r"udp ([^\s+]+)\S* ", transport)
+    return found.group(1) if found else ""
+
+
+def _gloo_device(interface: str) -> Any:
+    # Lazy: connections are made by the first call that needs them, so nobody waits here. Not shared
+    # between groups: a lazy device tells incoming connections apart by the peer's rank alone, and those of
+    # two groups would be mixed up (the calls then hang).
+    from torch.distributed import ProcessGroupGloo
+
+    if interface:
+        return ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
+    return ProcessGroupGloo.create_default_device(lazy_init=True)
+
+
+def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
+    from torch.distributed import ProcessGroupGloo
+
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    stats = backend._stats()
+    hosted = stats["transport_reason"].startswith("engine of this host")
+    if not interface and not hosted:  # the interface of the host's engine need not be there for us
+        interface = engine_interface(stats["transport"])
+    options = ProcessGroupGloo._Options()
+    options._timeout = group.timeout
+    try:
+        # GLOO_SOCKET_IFNAME may be a list: Gloo then spreads calls over several devices.
+        options._devices = [_gloo_device(name.strip()) for name in interface.split(",")]
+    except RuntimeError as error:
+        raise NotImplementedError(
+            f"torch_mcast: group {group.group_name} has no fallback for this call, since this process has "
+            f"no network that Gloo can use ({str(error).splitlines()[0]})"
+        ) from error
+    options.group_name = group.group_name
+    options.global_ranks_in_group = list(group.global_ranks_in_group)
+    gloo = ProcessGroupGloo(
+        dist.PrefixStore("gloo/", store), backend.rank(), backend.size(), options
+    )
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _make_nccl(backend: Any, store: Any, group: Any) -> Any:
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = group.timeout
+    options.group_name = group.group_name
+    options.global_ranks_in_group = list(group.global_ranks_in_group)
+    return ProcessGroupNCCL(
+        dist.PrefixStore("nccl/", store), backend.rank(), backend.size(), options
+    )
