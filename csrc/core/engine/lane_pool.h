@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/context.h"
 #include "engine/lane_thread.h"
 #include "transport/registry.h"
 
@@ -17,6 +18,8 @@ namespace mcast {
 // had.
 class LanePool {
  public:
+  explicit LanePool(const EngineContext& context = {}) : context_(context) {}
+
   // Of these settings, over this transport. `number`: of the multicast lane, for groups that want
   // one of their own; 0: everybody's. kClosed after close().
   Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number);
@@ -40,6 +43,7 @@ class LanePool {
                                                const TransportType& type, uint32_t number);
   void sweep_poisoned();
 
+  const EngineContext context_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes_;  // by their settings
   // Replaced in `lanes_`; groups may still use them.

@@ -154,10 +154,14 @@ void HostEngine::admit(Fd fd) {
   LocalSocket socket(std::move(fd));
   const uid_t uid = socket.peer_uid();
   const std::lock_guard<std::mutex> held(mutex_);
-  if (const Status may = may_come(uid); !may.ok()) return refuse(std::move(socket), may);
+  if (const Status may = may_come(uid); !may.ok()) return refuse(socket, may);
+  EngineContext context = context_for(uid);
+  auto threads = context.threads->take(Tenant::kThreads);
+  if (!threads.ok()) return refuse(socket, threads.status());
   Place& place = places_.emplace_back();
   place.uid = uid;
-  auto tenant = Tenant::serve(std::move(socket), options_.limits, [&place] { place.over = true; });
+  auto tenant = Tenant::serve(std::move(socket), options_.limits, context,
+                              std::move(threads).value(), [&place] { place.over = true; });
   if (tenant.ok()) {
     place.tenant = std::move(tenant).value();
   } else {
@@ -166,7 +170,20 @@ void HostEngine::admit(Fd fd) {
   }
 }
 
-void HostEngine::refuse(LocalSocket socket, const Status& why) {
+EngineContext HostEngine::context_for(uid_t uid) {
+  std::shared_ptr<Quota> threads = threads_[uid].lock();
+  if (!threads) {
+    threads = std::make_shared<Quota>(options_.threads,
+                                      "engine's limit of " + std::to_string(options_.threads) +
+                                          " threads of one user (--threads) is reached");
+    threads_[uid] = threads;
+  }
+  const auto weight = options_.weights.find(uid);
+  return {directory_, shares_->add(uid, weight == options_.weights.end() ? 1 : weight->second),
+          threads};
+}
+
+void HostEngine::refuse(LocalSocket& socket, const Status& why) {
   (void)socket.send(ipc::bytes_of(control_of(ipc::ControlType::kRefused, 0, ipc::Verdict::of(why))),
                     {}, 0);
   if (refused_.size() < kMostRefused) {
@@ -189,6 +206,7 @@ std::string HostEngine::status_text() const {
   json.field("socket", options_.path);
   const TenantLimits& most = options_.limits;
   json.key("limits").open('{').field("clients", options_.clients).field("groups", most.groups);
+  json.field("threads", options_.threads);
   json.field("operations", most.operations).field("arena_bytes", most.arenas);
   json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
   tell_drain(json);
@@ -196,7 +214,8 @@ std::string HostEngine::status_text() const {
   for (const TenantReport& one : report()) {
     json.open('{').field("pid", static_cast<uint64_t>(one.pid));
     json.field("uid", static_cast<uint64_t>(one.uid)).field("in_flight", one.in_flight);
-    json.field("arena_bytes", one.arena_bytes).key("groups").open('[');
+    json.field("arena_bytes", one.arena_bytes).field("sent_bytes", one.sent_bytes);
+    json.field("share_waits", one.share_waits).key("groups").open('[');
     for (const std::string& name : one.groups) json.value(std::string_view(name));
     json.close(']').close('}');
   }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,6 +27,8 @@ struct HostEngineOptions {
   std::vector<uid_t> users;               // who may connect; empty: whom the file lets
   bool replace = false;                   // an engine that answers at the path
   uint32_t clients = 64;                  // at once, of one user
+  uint32_t threads = 512;                 // of all clients of one user
+  std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
   bool guardian = true;                   // of the program: a second process watches this one
@@ -82,7 +85,8 @@ class HostEngine {
   // Ok: this user may come now.
   Status may_come(uid_t uid) const;  // mutex_ held
   void tell_drain(Json& json) const;
-  void refuse(LocalSocket socket, const Status& why);
+  void refuse(LocalSocket& socket, const Status& why);
+  EngineContext context_for(uid_t uid);  // mutex_ held
   void sweep();
 
   const HostEngineOptions options_;
@@ -93,7 +97,10 @@ class HostEngine {
   bool file_lost_ = false;
   RateLimit news_{60 * kSecond};
   std::atomic<bool> over_{false};
+  const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
+  const std::shared_ptr<EgressShares> shares_ = std::make_shared<EgressShares>();
   mutable std::mutex mutex_;  // of what follows
+  std::map<uid_t, std::weak_ptr<Quota>> threads_;
   std::list<Place> places_;
   Nanos limit_ = kNever, until_ = kNever;  // of the drain
   std::thread thread_;
