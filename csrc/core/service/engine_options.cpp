@@ -152,6 +152,12 @@ std::vector<EngineRow> limit_rows() {
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);
        }},
+      {{"--store-port", "PORT", "0: none",
+        "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
+       "a port from 1024 to 65535, or 0",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_whole(v, o.store_port, 0, 65535) && (o.store_port == 0 || o.store_port >= 1024);
+       }},
       {{"--silence", "MS", "10000",
         "time that this process may stand still before clients take it for hung"},
        "milliseconds from 500 to 600000",

@@ -16,6 +16,8 @@
 #include "base/status.h"
 #include "service/drain_socket.h"
 #include "service/status_socket.h"
+#include "service/store_relay.h"
+#include "service/store_server.h"
 #include "service/tenant.h"
 
 namespace mcast::service {
@@ -29,6 +31,7 @@ struct HostEngineOptions {
   uint32_t clients = 64;                  // at once, of one user
   uint32_t threads = 512;                 // of all clients of one user
   std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
+  uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
   bool guardian = true;                   // of the program: a second process watches this one
@@ -80,13 +83,18 @@ class HostEngine {
   void run();
   void wait_and_serve();
   void look_after_file();
+  Status open_stores();
+  void serve_stores(Nanos now);
+  size_t stores_in_use() const;
   void advance(Nanos now);
   void admit(Fd fd);
+  Status may_use(uid_t uid) const;
   // Ok: this user may come now.
   Status may_come(uid_t uid) const;  // mutex_ held
   void tell_drain(Json& json) const;
   void refuse(LocalSocket& socket, const Status& why);
-  EngineContext context_for(uid_t uid);  // mutex_ held
+  std::shared_ptr<Quota> threads_of(uid_t uid);  // mutex_ held
+  EngineContext context_for(uid_t uid);          // mutex_ held
   void sweep();
 
   const HostEngineOptions options_;
@@ -95,6 +103,9 @@ class HostEngine {
   LocalListener listener_;
   std::vector<Refused> refused_;
   bool file_lost_ = false;
+  std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
+  std::unique_ptr<StoreRelay> relay_;
+  RateLimit store_news_{60 * kSecond};
   RateLimit news_{60 * kSecond};
   std::atomic<bool> over_{false};
   const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
