@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 BACKEND = "mcast"
+SCHEME = "engine"  # of URLs: torch_mcast/_store.py
 DEVICES = ["cpu", "cuda"]
 
 
@@ -21,12 +22,28 @@ def _create(group: Any, options: Any) -> Any:
     return create_in_group(group, options)
 
 
+def _rendezvous(*args: Any, **kwargs: Any) -> Any:
+    from torch_mcast._store import rendezvous
+
+    return rendezvous(*args, **kwargs)
+
+
+def _register_store() -> None:
+    from torch.distributed import rendezvous
+
+    # torch refuses a second handler of a scheme.
+    with contextlib.suppress(RuntimeError):
+        rendezvous.register_rendezvous_handler(SCHEME, _rendezvous)
+
+
 def register() -> None:
-    """Makes "mcast" a backend of torch.distributed. Idempotent; nothing happens without distributed."""
+    """Makes "mcast" a backend of torch.distributed, and stores at engines a way to meet (engine://).
+    Idempotent; nothing happens without distributed."""
     import torch.distributed as dist
 
     if not dist.is_available():
         return
+    _register_store()
     plugin = dist.Backend._plugins.get(BACKEND.upper())
     if plugin is not None:
         if plugin.creator_fn is not _create:

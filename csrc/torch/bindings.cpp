@@ -18,6 +18,7 @@
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
+#include "engine_store.h"
 #include "engine/transport_choice.h"
 #include "security_stats.h"
 #include "transport/udp/netif.h"
@@ -408,6 +409,18 @@ void bind_backend(py::module_& module) {
           "The settings this group was made with.");
 }
 
+void bind_store(py::module_& module) {
+  py::class_<EngineStore, c10d::Store, c10::intrusive_ptr<EngineStore>>(module, "EngineStore")
+      .def(py::init([](std::string engine, std::string host, uint16_t port, std::string name,
+                       std::chrono::milliseconds timeout) {
+             return c10::make_intrusive<EngineStore>(
+                 StoreClient::Where{std::move(engine), std::move(host), port, std::move(name)},
+                 timeout);
+           }),
+           py::arg("engine"), py::arg("host"), py::arg("port"), py::arg("name"), py::arg("timeout"),
+           py::call_guard<py::gil_scoped_release>());
+}
+
 }  // namespace
 }  // namespace mcast::pg
 
@@ -421,6 +434,7 @@ PYBIND11_MODULE(_C, module) {
   bind_options(module);
   bind_backend(module);
   bind_groups(module);
+  bind_store(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),

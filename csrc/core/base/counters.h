@@ -60,6 +60,7 @@ namespace mcast {
   X(budget_overcommits, "streams granted a minimum window beyond the receive budget")        \
   X(retransmit_waits, "small operations that waited for retransmit memory")                  \
   X(would_block, "sends that the transport could not take at once")                          \
+  X(share_waits, "sends that waited since other jobs of the engine had less of the link")    \
   X(fragmented, "datagrams sent in IP fragments because an interface's MTU has shrunk")      \
   X(pings_sent, "liveness probes sent")                                                      \
   X(aborts_sent, "abort notices sent")                                                       \

@@ -22,6 +22,11 @@ struct TraceEvent {
   bool ok = false;
 };
 
+// Of one operation, for who only posts it. Written before its `done`.
+struct Moments {
+  Nanos first_byte = kNever, last_byte = kNever, done = 0;
+};
+
 // Any thread. Keeps the newest `capacity` events.
 class Trace {
  public:

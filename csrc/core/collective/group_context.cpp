@@ -178,6 +178,7 @@ void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uin
 }
 
 bool GroupContext::send_chunk(const Operation& op, Chunk chunk) {
+  if (!port.has_share()) return false;
   const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
   const size_t length = op.plan.length(chunk);
   const bool gather = !op.plan.small && op.plan.block >= port.gather_from();

@@ -219,6 +219,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
     g_.params.trace->record(trace_event(op, op.plan.descriptor, g_.params, now, status.ok()));
   }
   if (status.ok()) path_.rates().on_finished(op, now);
+  if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
   // Its machines hold pointers into the caller's memory.
   if (op.reduce) op.reduce->drop_memory();
   // A read of what is not registered any more would break the connection for every group: after a

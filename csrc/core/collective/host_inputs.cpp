@@ -21,7 +21,8 @@ HostInputs::HostInputs(const Hosts& hosts, Member self, const ReduceArgs& args, 
       between_(args.reduction),
       factor_(1),
       self_(self),
-      live_(std::make_unique<std::atomic<uint64_t>>(cookie | 1)) {
+      addresses_(std::make_shared<std::vector<uint64_t>>()),
+      live_(std::make_shared<std::atomic<uint64_t>>(cookie | 1)) {
   const bool wide = accumulator_size(args.element) != element_size(args.element);
   if (args.reduction == Reduction::kAvg) {
     within_ = wide ? Reduction::kPremulSum : Reduction::kSum;
@@ -36,12 +37,18 @@ HostInputs::HostInputs(const Hosts& hosts, Member self, const ReduceArgs& args, 
   }
   missing_ = reading_ = static_cast<uint32_t>(others_.size());
   for (const Slice& input : args.inputs) {
-    addresses_.push_back(reinterpret_cast<uint64_t>(input.data()));
+    addresses_->push_back(reinterpret_cast<uint64_t>(input.data()));
+  }
+  if (!read.publish) return;
+  read.publish(addresses_->data(), addresses_->size() * sizeof(uint64_t), addresses_);
+  read.publish(live_.get(), sizeof *live_, live_);
+  for (const Slice& input : args.inputs) {
+    if (input.region) read.publish(input.region->data(), input.region->size(), input.region);
   }
 }
 
 wire::ReduceOffer HostInputs::offer() const {
-  return {reinterpret_cast<uint64_t>(addresses_.data()), reinterpret_cast<uint64_t>(live_.get()),
+  return {reinterpret_cast<uint64_t>(addresses_->data()), reinterpret_cast<uint64_t>(live_.get()),
           cookie_, args_.factor};
 }
 
@@ -74,7 +81,7 @@ bool HostInputs::on_taken(Member from) {
 }
 
 bool HostInputs::read(const Source& from, uint64_t address, std::byte* to, size_t length) {
-  if (!read_(from.member, address, to, length)) return false;
+  if (!read_.read(from.member, address, to, length)) return false;
   counters_.add(Counter::shm_direct_bytes, length);
   return true;
 }
@@ -116,7 +123,7 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
   for (const Source& s : sources_) {
     if (s.member == self_) continue;
     uint64_t live = 0;
-    if (read_(s.member, s.offer->live, reinterpret_cast<std::byte*>(&live), sizeof live) &&
+    if (read_.read(s.member, s.offer->live, reinterpret_cast<std::byte*>(&live), sizeof live) &&
         live == s.offer->cookie) {
       continue;
     }

@@ -24,7 +24,14 @@ namespace mcast {
 
 // Copies `length` bytes at `address` of the process of member `from`, which is on this host. False:
 // it is gone, or nothing is mapped there.
-using HostReader = std::function<bool(Member from, uint64_t address, std::byte* to, size_t length)>;
+struct HostReader {
+  std::function<bool(Member from, uint64_t address, std::byte* to, size_t length)> read;
+  // Where others read only what was published: lets them read this, as long as `owner` is there.
+  // Null: they read everything.
+  std::function<void(const void* data, size_t bytes, const std::shared_ptr<const void>& owner)>
+      publish;
+  explicit operator bool() const { return read != nullptr; }
+};
 
 class HostInputs {
  public:
@@ -88,8 +95,9 @@ class HostInputs {
   Member self_;
   uint32_t missing_, reading_;
   std::optional<Member> refused_;
-  std::vector<uint64_t> addresses_;  // of our inputs, for the others to read
-  std::unique_ptr<std::atomic<uint64_t>> live_;
+  // For the others to read: where our inputs are, and whether they may still be taken.
+  const std::shared_ptr<std::vector<uint64_t>> addresses_;
+  const std::shared_ptr<std::atomic<uint64_t>> live_;
 };
 
 }  // namespace mcast

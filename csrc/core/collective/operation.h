@@ -12,6 +12,7 @@
 #include "base/landing.h"
 #include "base/region.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "collective/plan.h"
 #include "collective/reduce_run.h"
 #include "protocol/active_streams.h"
@@ -49,6 +50,7 @@ struct Post {
   std::shared_ptr<const std::atomic<bool>> delegated;
   // How many ranks' inputs are in the result: lowered where it ends without some. May be null.
   std::shared_ptr<std::atomic<uint32_t>> contributors;
+  std::shared_ptr<Moments> moments;  // may be null
   void note_contributors(uint32_t count) const {
     if (contributors && count < contributors->load()) contributors->store(count);
   }

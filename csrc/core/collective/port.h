@@ -16,6 +16,9 @@ class Port {
   // Memory of the group's next multicast datagram; empty: the medium is full, try on the next poll.
   virtual Bytes lend(size_t size) = 0;
   virtual void commit(size_t size) = 0;
+  // Whether the group may send data now, where jobs share a link; false: try on the next poll. What
+  // is small and keeps others from waiting does not ask.
+  virtual bool has_share() { return true; }
   // As in Datagram.
   virtual size_t gather_from() const { return SIZE_MAX; }
   virtual bool commit_gather(size_t /*header*/, const Slice& /*block*/, size_t /*offset*/,
@@ -26,7 +29,7 @@ class Port {
   virtual Placer* placer() { return nullptr; }
   // Queues a frame made of `parts`.
   virtual void send(Member to, Channel channel, std::span<const ConstBytes> parts) = 0;
-  // Bytes of earlier frames that the medium has not taken.
+  // Bytes of earlier frames that the medium has not taken. Of data: SIZE_MAX without a share.
   virtual size_t queued(Member to, Channel channel) const = 0;
 
   // A station of an aggregator (collective/station_table.h) is at this address: from now on it is

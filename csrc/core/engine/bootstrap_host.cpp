@@ -14,8 +14,9 @@ constexpr Nanos kAttachStep = 200 * kMilli;         // between looks at the othe
 constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a silent rank
 
 // What the settings allow with the memory of other ranks.
-PeerMemory most_memory(const Config& c) {
+PeerMemory most_memory(const Config& c, const EngineContext& context) {
   if (c.shared_memory == "slots") return PeerMemory::kSlots;
+  if (context.directory) return PeerMemory::kMapped;  // all memory is the engine's mapping
   return c.engine_memory == "map" ? PeerMemory::kMapped : PeerMemory::kRead;
 }
 
@@ -24,7 +25,6 @@ PeerMemory most_memory(const Config& c) {
 std::string Bootstrap::network_reason() const {
   const Config& c = spec_.config;
   if (c.shared_memory == "off") return "shared_memory is off";
-  if (!spec_.apart.empty()) return spec_.apart;
   if (c.transport != "auto") return "the transport " + c.transport + " was asked for";
   if (c.algorithm != "auto") return "the algorithm " + c.algorithm + " was asked for";
   if (!c.faults.empty()) return "faults are injected into the network path";
@@ -34,17 +34,14 @@ std::string Bootstrap::network_reason() const {
 
 void Bootstrap::offer_memory() {
   if (spec_.config.shared_memory == "off") return;
-  if (!spec_.apart.empty()) {
-    attachment_ = Status(Code::kUnavailable, spec_.apart);
-    return;
-  }
   const Result<PeerRegistry*> registry = resources_.registry();
   if (!registry.ok()) {
     attachment_ = registry.status();
     return;
   }
   registry_ = *registry;
-  attachment_ = Attachment::prepare(spec_.rank, spec_.size, *registry_, network_reason().empty());
+  attachment_ = Attachment::prepare(spec_.rank, spec_.size, *registry_, network_reason().empty(),
+                                    resources_.context().directory, spec_.name);
 }
 
 // Where the memory of the ranks on our host is found, by rank.
@@ -100,7 +97,7 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   if (!addresses.ok()) return addresses.status();
   {
     const auto held = resources_.lock_registry();
-    attachment_->attach(*addresses, most_memory(spec_.config), *registry_);
+    attachment_->attach(*addresses, most_memory(spec_.config, resources_.context()), *registry_);
   }
   Result<std::string> verdict =
       exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
@@ -128,8 +125,8 @@ Status Bootstrap::find_neighbours() {
   if (!addresses.ok()) return addresses.status();
   {
     const auto held = resources_.lock_registry();
-    attachment_->attach_neighbours(*addresses, agreement_.host_of, most_memory(spec_.config),
-                                   *registry_);
+    attachment_->attach_neighbours(*addresses, agreement_.host_of,
+                                   most_memory(spec_.config, resources_.context()), *registry_);
   }
   // All have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec_.config.liveness_limit + kNeighbourPatience;

@@ -9,9 +9,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "collective/report.h"
 #include "engine/clock.h"
 #include "engine/stats_record.h"
 
@@ -25,6 +27,7 @@ constexpr Nanos kStatsPatience = 2 * kSecond;
 using Key = std::pair<LaneId, Sequence>;
 
 struct Flight {
+  LaneId lane = LaneId::kMulticast;
   Post post;
   std::optional<Post> other_half;  // of a barrier on both lanes
   std::unique_ptr<ClientStaging> staging;
@@ -43,8 +46,19 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
 
 class ClientGroup::Flights final : public ClientEar {
  public:
-  Flights(std::shared_ptr<ClientLink> link, uint32_t handle, std::shared_ptr<State> state)
-      : link_(std::move(link)), handle_(handle), state_(std::move(state)) {}
+  // `trace` may be null; `params`: whose operations they are, as it tells.
+  struct Params {
+    std::string name;
+    Member self = 0;
+    uint8_t lane = 0;
+  };
+  Flights(std::shared_ptr<ClientLink> link, uint32_t handle, std::shared_ptr<State> state,
+          std::shared_ptr<Trace> trace, Params params)
+      : link_(std::move(link)),
+        handle_(handle),
+        state_(std::move(state)),
+        trace_(std::move(trace)),
+        params_(std::move(params)) {}
 
   // Not ok: the engine is lost, and would never end it.
   Status add(LaneId lane, Sequence sequence, std::shared_ptr<Flight> flight, bool to_feed) {
@@ -75,7 +89,7 @@ class ClientGroup::Flights final : public ClientEar {
       const Status status =
           done->code == 0 ? Status() : Status(static_cast<Code>(done->code), done->text);
       if (auto flight = take({done->lane, done->sequence})) {
-        end(*flight, status, done->contributors);
+        end(*flight, status, *done);
       }
     } else if (const auto* failed = std::get_if<ipc::FailedRecord>(&record)) {
       state_->note_failure(Status(static_cast<Code>(failed->code), failed->text));
@@ -93,7 +107,7 @@ class ClientGroup::Flights final : public ClientEar {
     }
     for (const auto& [key, flight] : all) {
       flight->staging->withdraw();
-      end(*flight, why.with_context(flight->post.descriptor.name), 0);
+      end(*flight, why.with_context(flight->post.descriptor.name), {});
     }
   }
 
@@ -128,24 +142,44 @@ class ClientGroup::Flights final : public ClientEar {
     return flight;
   }
 
-  static void end(Flight& flight, const Status& status, uint32_t contributors) {
+  void end(Flight& flight, const Status& status, const ipc::DoneRecord& how) {
     {
       const std::lock_guard<std::mutex> one(flight.feeding);
       flight.over = true;
     }
     if (status.ok()) {
       flight.staging->copy_out();
-      if (flight.post.reduce) flight.post.note_contributors(contributors);
+      if (flight.post.reduce) flight.post.note_contributors(how.contributors);
     }
     flight.staging.reset();
+    trace(flight.lane, flight.post, status.ok(), how);
+    if (flight.other_half) trace(LaneId::kReduce, *flight.other_half, status.ok(), how);
     const Post post = std::move(flight.post);
     if (post.done) post.done(status);
     if (flight.other_half && flight.other_half->done) flight.other_half->done(status);
   }
 
+  // By this process's clock, which need not be the engine's.
+  void trace(LaneId lane, const Post& post, bool ok, const ipc::DoneRecord& how) const {
+    if (!trace_) return;
+    const Nanos now = monotonic_now();
+    const auto moment = [&](Nanos before) {
+      return before == kNever ? kNever : std::max(now - before, post.posted);
+    };
+    struct {
+      const Post& post;
+      Nanos first_byte, last_byte;
+    } const operation{post, moment(how.first_byte), moment(how.last_byte)};
+    Params params = params_;
+    params.lane = static_cast<uint8_t>(lane);
+    trace_->record(trace_event(operation, post.descriptor, params, now, ok));
+  }
+
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
   const std::shared_ptr<State> state_;
+  const std::shared_ptr<Trace> trace_;
+  const Params params_;
   std::mutex mutex_;
   Status lost_;
   std::map<Key, std::shared_ptr<Flight>> flights_;
@@ -153,11 +187,12 @@ class ClientGroup::Flights final : public ClientEar {
 };
 
 ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link,
-                         const ipc::GroupMade& made)
+                         const ipc::GroupMade& made, std::shared_ptr<Trace> trace)
     : GroupBase(spec),
       link_(std::move(link)),
       handle_(made.handle),
-      flights_(std::make_shared<Flights>(link_, handle_, state_)) {
+      flights_(std::make_shared<Flights>(link_, handle_, state_, std::move(trace),
+                                         Flights::Params{name_, rank_})) {
   read_stats(made.stats, fixed_);
   max_block_ = made.longest;
   const std::string by =
@@ -202,6 +237,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   record.timeout = post.timeout;
   if (post.reduce) record.factor = post.reduce->factor;
   auto flight = std::make_shared<Flight>();
+  flight->lane = lane;
   flight->staging = std::move(staging).value();
   flight->post = std::move(post);
   flight->other_half = std::exchange(half_barrier_, std::nullopt);

@@ -17,7 +17,8 @@ namespace mcast {
 class ClientGroup final : public GroupBase {
  public:
   // Made in the engine already.
-  ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link, const ipc::GroupMade& made);
+  ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link, const ipc::GroupMade& made,
+              std::shared_ptr<Trace> trace);
   ~ClientGroup() override;
 
   bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;

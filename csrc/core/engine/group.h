@@ -20,6 +20,7 @@
 #include "base/monitor.h"
 #include "base/region.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "base/types.h"
 #include "collective/aggregation_report.h"
 #include "wire/descriptor.h"
@@ -74,6 +75,7 @@ struct PostOptions {
   // How many ranks' inputs are in the result of a reduction: lowered, before `done`, where it ends
   // without some (setting `partial`). May be null.
   std::shared_ptr<std::atomic<uint32_t>> contributors;
+  std::shared_ptr<Moments> moments;  // when bytes came, before `done`. May be null
   size_t completed_step = 1u << 20;
   // Null in the product. If there is one, what a broadcast or an all-gather receives goes there;
   // the outputs already hold it, for whom it is passed on to.
@@ -238,8 +240,6 @@ struct GroupSpec {
   uint32_t part_index = 0;    // which of them, from 1
   uint32_t link_sharers = 1;  // how many that use the links at once
   uint32_t lane = 0;          // which multicast lane; 0: everybody's
-  // Why ranks of the same host cannot reach this one's memory; empty: they may.
-  std::string apart;
   // What the time is, where it is not CLOCK_MONOTONIC: in a simulation. Any thread.
   std::function<Nanos()> clock;
 };

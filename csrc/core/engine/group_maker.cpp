@@ -98,7 +98,8 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& s
     auto made = (*link)->make_group(spec, store);
     if (!made.ok()) return made.status();
     if (!*made) continue;
-    return std::shared_ptr<GroupBase>(std::make_shared<ClientGroup>(spec, *link, **made));
+    return std::shared_ptr<GroupBase>(
+        std::make_shared<ClientGroup>(spec, *link, **made, resources_.trace()));
   }
 }
 

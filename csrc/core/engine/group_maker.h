@@ -18,6 +18,8 @@ namespace mcast {
 // Thread-safe. Its destruction ends threads: groups must be gone, and shutdown() called.
 class GroupMaker {
  public:
+  explicit GroupMaker(EngineContext context = {}) : resources_(std::move(context)) {}
+
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<GroupBase>> create_group(const GroupSpec& spec, KeyValueStore& store);
 

@@ -148,6 +148,7 @@ Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions op
   post.done = std::move(options.done);
   post.on_completed = std::move(options.on_completed);
   post.contributors = std::move(options.contributors);
+  post.moments = std::move(options.moments);
   post.completed_step = options.completed_step;
   post.landing = std::move(options.landing);
   {

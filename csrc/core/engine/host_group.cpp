@@ -13,7 +13,10 @@ namespace mcast {
 
 namespace {
 
-const char* how_large(PeerMemory memory) {
+const char* how_large(PeerMemory memory, bool in_engine) {
+  if (memory == PeerMemory::kMapped && in_engine) {
+    return "large operations on the peers' memory where their engine has it mapped";
+  }
   switch (memory) {
     case PeerMemory::kSlots:
       return "large reductions too (peers' memory cannot be read)";
@@ -36,7 +39,7 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
   fixed_.reason = "all ranks are on one host";
   fixed_.transport = "shared memory: " + std::to_string(kHostDepth) + " slots of " +
                      std::to_string(kHostSlot / 1024) + " KiB per rank and lane, " +
-                     how_large(memory);
+                     how_large(memory, shared_->own != nullptr);
   fixed_.chunk = kHostSlot;
   fixed_.window = kHostDepth * kHostSlot;
   fixed_.segment = kHostSlot;

@@ -31,6 +31,8 @@ constexpr Nanos kProofAge = 130 * kSecond;
 // in one for it to save anything.
 constexpr Nanos kLongestPause = 200 * kMicro, kShortestPause = 50 * kMicro;
 constexpr uint64_t kPauseBytes = 128u << 10;
+// Between looks whether others have caught up.
+constexpr Nanos kSharePause = 500 * kMicro;
 }  // namespace
 
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address,
@@ -44,22 +46,41 @@ LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address
 Bytes LaneGroup::lend(size_t size) {
   return lane_.transport_->datagram().lend(address_.multicast, size, address_.echo);
 }
-void LaneGroup::commit(size_t size) { lane_.transport_->datagram().commit(size); }
+void LaneGroup::commit(size_t size) {
+  lane_.sent(size);
+  lane_.transport_->datagram().commit(size);
+}
+
+bool LaneGroup::has_share() {
+  if (lane_.has_share()) return true;
+  counters_->add(Counter::share_waits);
+  return false;
+}
+
 size_t LaneGroup::gather_from() const { return lane_.transport_->datagram().gather_from(); }
 bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
-  return lane_.transport_->datagram().commit_gather(header, block, offset, length);
+  if (!lane_.transport_->datagram().commit_gather(header, block, offset, length)) return false;
+  lane_.sent(header + length);
+  return true;
 }
 
 Placer* LaneGroup::placer() { return lane_.transport_->datagram().placer(); }
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
-  if (const PeerId to_peer = peer(to); to_peer != kNoPeer) {
-    lane_.transport_->stream().send(to_peer, channel, parts);
-  }
+  const PeerId to_peer = peer(to);
+  if (to_peer == kNoPeer) return;
+  size_t bytes = 0;
+  for (const ConstBytes& part : parts) bytes += part.size();
+  lane_.sent(bytes);
+  lane_.transport_->stream().send(to_peer, channel, parts);
 }
 
 size_t LaneGroup::queued(Member to, Channel channel) const {
   const PeerId to_peer = peer(to);
+  if (channel != Channel::kControl && !lane_.has_share()) {
+    counters_->add(Counter::share_waits);
+    return SIZE_MAX;
+  }
   return to_peer == kNoPeer ? 0 : lane_.transport_->stream().queued(to_peer, channel);
 }
 
@@ -152,10 +173,9 @@ void LaneGroup::reach_lost() {
   for (const auto& [tag, group] : lane_.groups_) group->proven_.clear();
 }
 
-Lane::Lane(std::unique_ptr<Transport> transport, std::shared_ptr<std::atomic<uint64_t>> arrived,
-           bool watch)
-    : transport_(std::move(transport)), arrived_(std::move(arrived)) {
-  if (watch) monitor_.watch_sources(secure_random64());
+Lane::Lane(std::unique_ptr<Transport> transport, LaneAccounts accounts)
+    : transport_(std::move(transport)), accounts_(std::move(accounts)) {
+  if (accounts_.watch) monitor_.watch_sources(secure_random64());
 }
 
 Lane::~Lane() {
@@ -203,8 +223,15 @@ void Lane::remove_group(uint64_t tag) {
   retired_order_.pop_front();
 }
 
+// Others are seen to have sent by nothing but their accounts: this lane looks again soon.
+bool Lane::has_share() {
+  if (!waits_) waits_ = accounts_.share && !accounts_.share->may_send(now_);
+  return !waits_;
+}
+
 bool Lane::poll(Nanos now) {
   now_ = now;
+  waits_ = false;
   while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
   replay_orphans();
   const size_t datagrams = transport_->datagram().receive(*this, kReceivePerTurn);
@@ -220,7 +247,7 @@ bool Lane::poll(Nanos now) {
   // Before what is batched leaves: a caller that goes on has waited longest.
   const bool ended = deliver();
   const bool flushed = transport_->datagram().flush();
-  return datagrams > 0 || events > 0 || ended || (more && flushed);
+  return datagrams > 0 || events > 0 || ended || (more && flushed && !waits_);
 }
 
 bool Lane::deliver() {
@@ -230,7 +257,7 @@ bool Lane::deliver() {
 }
 
 Nanos Lane::deadline(Nanos now) const {
-  Nanos next = kNever;
+  Nanos next = waits_ ? now + kSharePause : kNever;
   for (const auto& [tag, group] : groups_) next = std::min(next, group->core_.deadline(now));
   return next;
 }
@@ -255,10 +282,10 @@ Nanos Lane::coalesce(Nanos now) {
 
 void Lane::note_received(size_t bytes) {
   taken_ += bytes;
-  if (!arrived_) return;
+  if (!accounts_.arrived) return;
   // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
-  const uint64_t before = arrived_->load(std::memory_order_relaxed);
-  arrived_->store(before + bytes, std::memory_order_relaxed);
+  std::atomic<uint64_t>& arrived = *accounts_.arrived;
+  arrived.store(arrived.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
 }
 
 void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {

@@ -13,6 +13,7 @@
 
 #include "base/monitor.h"
 #include "collective/group_core.h"
+#include "engine/egress_share.h"
 #include "transport/transport.h"
 
 namespace mcast {
@@ -40,6 +41,7 @@ class LaneGroup final : public Port {
   friend class Lane;
   Bytes lend(size_t size) override;
   void commit(size_t size) override;
+  bool has_share() override;
   size_t gather_from() const override;
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   Placer* placer() override;
@@ -75,12 +77,18 @@ class LaneGroup final : public Port {
   GroupCore core_;
 };
 
+// What a lane has in common with others of its process. Each pointer may be null.
+struct LaneAccounts {
+  // Counts the bytes of datagrams that were received and verified.
+  std::shared_ptr<std::atomic<uint64_t>> arrived;
+  std::shared_ptr<EgressShare> share;  // of the link
+  std::shared_ptr<void> hold;          // its place in a quota
+  bool watch = false;                  // what is refused is counted by source, too
+};
+
 class Lane final : private DatagramSink, private StreamSink {
  public:
-  // `arrived` counts the bytes of datagrams that were received and verified, if not null. `watch`:
-  // what is refused is counted by source, too.
-  explicit Lane(std::unique_ptr<Transport> transport,
-                std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr, bool watch = false);
+  explicit Lane(std::unique_ptr<Transport> transport, LaneAccounts accounts = {});
   ~Lane() override;
 
   Transport& transport() { return *transport_; }
@@ -120,6 +128,11 @@ class Lane final : private DatagramSink, private StreamSink {
 
  private:
   friend class LaneGroup;
+  // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
+  bool has_share();
+  void sent(size_t bytes) {
+    if (accounts_.share) accounts_.share->sent(bytes);
+  }
   void on_datagram(ConstBytes datagram) override;
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
@@ -149,7 +162,7 @@ class Lane final : private DatagramSink, private StreamSink {
   };
 
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<std::atomic<uint64_t>> arrived_;
+  const LaneAccounts accounts_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::map<uint64_t, std::vector<Orphan>> orphans_;
@@ -179,6 +192,7 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
+  bool waits_ = false;     // in this turn: for its share of the link
   uint64_t taken_ = 0;     // verified bytes of datagrams since the last coalesce(),
   Nanos taken_since_ = 0;  // which was then
   uint32_t busy_ = 0;

@@ -14,9 +14,8 @@ namespace mcast {
 class LaneLoop {
  public:
   // As Lane.
-  explicit LaneLoop(std::unique_ptr<Transport> transport,
-                    std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr, bool watch = false)
-      : lane_(std::move(transport), std::move(arrived), watch) {}
+  explicit LaneLoop(std::unique_ptr<Transport> transport, LaneAccounts accounts = {})
+      : lane_(std::move(transport), std::move(accounts)) {}
 
   Lane& lane() { return lane_; }
   const Lane& lane() const { return lane_; }

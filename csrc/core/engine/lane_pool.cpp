@@ -58,11 +58,17 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
   const bool multicast = id == LaneId::kMulticast;
+  LaneAccounts accounts{multicast ? arrived_ : nullptr, context_.share, nullptr,
+                        config.watches_sources()};
+  if (context_.threads && lanes_.size() >= kLanes) {  // the first ones are the client's in any case
+    Result<std::shared_ptr<void>> place = context_.threads->take(1);
+    if (!place.ok()) return place.status();
+    accounts.hold = std::move(place).value();
+  }
   auto lane = std::make_shared<LaneThread>(
       std::move(wrapped).value(),
       (multicast ? "mcast-lane" : "mcast-red") + std::to_string(lanes_.size() / kLanes),
-      number == 0 ? pin_cpu(config, id) : -1, multicast ? arrived_ : nullptr,
-      config.watches_sources());
+      number == 0 ? pin_cpu(config, id) : -1, std::move(accounts));
   log(LogLevel::kInfo, "%s lane: transport %s", multicast ? "multicast" : "reduce",
       lane->description().c_str());
   lane->set_identity(std::move(identity));

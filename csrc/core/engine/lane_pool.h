@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/context.h"
 #include "engine/lane_thread.h"
 #include "transport/registry.h"
 
@@ -17,6 +18,8 @@ namespace mcast {
 // had.
 class LanePool {
  public:
+  explicit LanePool(const EngineContext& context = {}) : context_(context) {}
+
   // Of these settings, over this transport. `number`: of the multicast lane, for groups that want
   // one of their own; 0: everybody's. `secret`: of guarded ones, its id; lanes are of one secret.
   // kClosed after close().
@@ -43,6 +46,7 @@ class LanePool {
                                                const std::string& secret);
   void sweep_poisoned();
 
+  const EngineContext context_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes_;  // by their settings
   // Replaced in `lanes_`; groups may still use them.

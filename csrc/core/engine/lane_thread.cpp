@@ -21,8 +21,8 @@ constexpr Nanos kLongestSleep = kSecond;
 }  // namespace
 
 LaneThread::LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu,
-                       std::shared_ptr<std::atomic<uint64_t>> arrived, bool watch)
-    : loop_(std::move(transport), std::move(arrived), watch),
+                       LaneAccounts accounts)
+    : loop_(std::move(transport), std::move(accounts)),
       name_(std::move(name)),
       description_(loop_.lane().transport().describe()),
       pin_cpu_(pin_cpu) {

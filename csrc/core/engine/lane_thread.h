@@ -18,7 +18,7 @@ class LaneThread final : public LaneDriver {
  public:
   // pin_cpu < 0: not pinned.
   LaneThread(std::unique_ptr<Transport> transport, std::string name, int pin_cpu,
-             std::shared_ptr<std::atomic<uint64_t>> arrived = nullptr, bool watch = false);
+             LaneAccounts accounts = {});
   ~LaneThread() override = default;  // only after stop()
 
   bool push(Command command) override;

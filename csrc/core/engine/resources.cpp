@@ -28,6 +28,7 @@ std::string Resources::salt() {
 void Resources::adopt_salt(const std::string& salt) {
   const std::lock_guard<std::mutex> held(mutex_);
   salt_.adopt(salt);
+  if (context_.share) context_.share->join(salt_.value(""));
 }
 
 std::shared_ptr<Trace> Resources::start_trace(size_t operations) {

@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "base/trace.h"
+#include "engine/context.h"
 #include "engine/group_base.h"
 #include "engine/lane_pool.h"
 #include "engine/registrar_thread.h"
@@ -20,6 +21,9 @@ namespace mcast {
 // Thread-safe.
 class Resources {
  public:
+  explicit Resources(EngineContext context) : context_(std::move(context)), lanes_(context_) {}
+
+  const EngineContext& context() const { return context_; }
   LanePool& lanes() { return lanes_; }
   RegistrarThread& registrar() { return registrar_; }
 
@@ -52,6 +56,7 @@ class Resources {
   void stop_registry();
 
  private:
+  const EngineContext context_;
   LanePool lanes_;
   RegistrarThread registrar_;
   mutable std::mutex mutex_;

@@ -1,9 +1,14 @@
-// One field a line. A table of members makes both directions of texts and sizes, so none is
-// forgotten in one of them; counters and repairs have keys that are made of names and ranks.
+// One field a line. What both directions have in common is written once: a table of members, and a
+// list that is told with a writer or a reader, so nothing is forgotten in one of them. Lists say how
+// many rows they have; counters and repairs have keys that are made of names and ranks.
 #include "engine/stats_record.h"
 
-#include <array>
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <type_traits>
 
+#include "collective/report.h"
 #include "wire/text_record.h"
 
 namespace mcast {
@@ -39,85 +44,210 @@ std::string counter_key(const char* name, bool reduce) {
   return std::string(reduce ? "reduce." : "both.") + name;
 }
 
-std::string cause_key(const std::string& of, size_t cause) {
-  return of + "." + cause_name(static_cast<Cause>(cause));
-}
-std::string source_of(size_t i) { return "source." + std::to_string(i); }
+// What both directions have in common is told by one list (`tell`), with one of these.
+class Put {
+ public:
+  explicit Put(size_t most) : most_(most) {}
+  static constexpr bool kReads = false;
 
-void put_security(const SecurityStats& s, std::string& out) {
-  const auto put = [&out](const std::string& key, uint64_t count) {
-    if (count != 0) wire::put_field(out, key, std::to_string(count));
-  };
-  wire::put_field(out, "security", s.mode);
-  put("security.watched", s.sources_watched ? 1 : 0);
-  for (size_t i = 0; i < kCauses; i++) put(cause_key("refused", i), s.causes[i]);
-  for (size_t n = 0; n < s.sources.size(); n++) {
-    const SecurityStats::SourceRow& row = s.sources[n];
-    wire::put_field(out, source_of(n), row.address);
-    put(source_of(n) + ".refused", row.refused);
-    put(source_of(n) + ".inherited", row.inherited);
-    for (size_t i = 0; i < kCauses; i++) put(cause_key(source_of(n), i), row.causes[i]);
+  void field(const std::string& key, const std::string& value) {
+    const size_t length = key.size() + value.size() + 2;
+    if (length <= most_ - text_.size()) wire::put_field(text_, key, value);
   }
-}
+  void operator()(const std::string& key, const std::string& value) { field(key, value); }
+  void operator()(const std::string& key, double value) { field(key, std::to_string(value)); }
+  template <typename T>
+  std::enable_if_t<std::is_integral_v<T>> operator()(const std::string& key, T value) {
+    if (value != 0) field(key, std::to_string(value));
+  }
+  void operator()(const std::string& key, const std::vector<Member>& ranks) {
+    field(key, ranks_text(ranks));
+  }
+  template <typename Row, typename Tell>
+  void rows(const std::string& key, const std::vector<Row>& list, Tell tell) {
+    (*this)(key, list.size());
+    for (size_t i = 0; i < list.size(); i++) tell(list[i], key + "." + std::to_string(i) + ".");
+  }
+  template <typename Part, typename Tell>
+  void maybe(const std::string& key, const std::optional<Part>& part, Tell tell) {
+    (*this)(key, part.has_value());
+    if (part) tell(*part, key + ".");
+  }
+  std::string take() { return std::move(text_); }
 
-void read_security(const wire::Fields& fields, SecurityStats& s) {
-  if (const auto mode = fields.find("security"); mode != fields.end()) s.mode = mode->second;
-  uint64_t watched = 0;
-  if (wire::number(fields, "security.watched", watched)) s.sources_watched = watched != 0;
-  for (size_t i = 0; i < kCauses; i++) {
-    (void)wire::number(fields, cause_key("refused", i), s.causes[i]);
+ private:
+  const size_t most_;
+  std::string text_;
+};
+
+class Take {
+ public:
+  explicit Take(const wire::Fields& fields) : fields_(fields) {}
+  static constexpr bool kReads = true;
+
+  void operator()(const std::string& key, std::string& value) const {
+    if (const auto it = fields_.find(key); it != fields_.end()) value = it->second;
   }
-  for (size_t n = 0; n < SecurityStats::kMostSources; n++) {
-    const auto at = fields.find(source_of(n));
-    if (at == fields.end()) break;
-    SecurityStats::SourceRow& row = s.sources.emplace_back();
-    row.address = at->second;
-    (void)wire::number(fields, source_of(n) + ".refused", row.refused);
-    (void)wire::number(fields, source_of(n) + ".inherited", row.inherited);
-    for (size_t i = 0; i < kCauses; i++) {
-      (void)wire::number(fields, cause_key(source_of(n), i), row.causes[i]);
+  void operator()(const std::string& key, double& value) const {
+    if (const auto it = fields_.find(key); it != fields_.end()) {
+      value = std::strtod(it->second.c_str(), nullptr);
     }
   }
+  void operator()(const std::string& key, bool& value) const {
+    uint8_t number = 0;
+    if (wire::number(fields_, key, number)) value = number != 0;
+  }
+  template <typename T>
+  std::enable_if_t<std::is_integral_v<T>> operator()(const std::string& key, T& value) const {
+    (void)wire::number(fields_, key, value);
+  }
+  // Numbers that are parted by ", "; what is none ends the list.
+  void operator()(const std::string& key, std::vector<Member>& ranks) const {
+    std::string text;
+    (*this)(key, text);
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find(", ", at), text.size());
+      Member rank = 0;
+      if (!read_number(text.substr(at, end - at), rank)) return;
+      ranks.push_back(rank);
+      at = end + 2;
+    }
+  }
+  template <typename Row, typename Tell>
+  void rows(const std::string& key, std::vector<Row>& list, Tell tell) const {
+    size_t count = 0;
+    (*this)(key, count);
+    list.clear();
+    // (No text has more rows than fields.)
+    list.resize(std::min(count, fields_.size()));
+    for (size_t i = 0; i < list.size(); i++) tell(list[i], key + "." + std::to_string(i) + ".");
+  }
+  template <typename Part, typename Tell>
+  void maybe(const std::string& key, std::optional<Part>& part, Tell tell) const {
+    bool there = false;
+    (*this)(key, there);
+    part.reset();
+    if (there) tell(part.emplace(), key + ".");
+  }
+
+ private:
+  const wire::Fields& fields_;
+};
+
+template <typename Way, typename Plan>
+void tell_plan(Way& way, Plan& plan, const std::string& at) {
+  auto kind = static_cast<uint8_t>(plan.kind);
+  auto reason = static_cast<uint8_t>(plan.placement.reason);
+  way(at + "kind", kind);
+  way(at + "reason", reason);
+  if constexpr (Way::kReads) {
+    if (kind > 0 && kind <= wire::kKindMax) plan.kind = static_cast<wire::Kind>(kind);
+    plan.placement.reason = static_cast<PlacementReason>(reason);
+  }
+  way(at + "sequence", plan.sequence);
+  way(at + "bytes", plan.bytes);
+  auto& placement = plan.placement;
+  way(at + "part", placement.part);
+  way(at + "owner", placement.owner);
+  way(at + "kept", placement.kept);
+  way(at + "planned", placement.planned);
+  way(at + "workers", placement.workers);
+  way(at + "alone", placement.alone);
+  way(at + "served", placement.served);
+  way.rows(at + "dealt", placement.stations,
+           [&](auto& part, const std::string& key) { way(key + "part", part); });
+  way.rows(at + "stations", plan.stations, [&](auto& station, const std::string& key) {
+    way(key + "address", station.address);
+    way(key + "capacity", station.capacity);
+    way(key + "lost", station.lost);
+  });
+  // Whoever shows stations shows the part of each.
+  if constexpr (Way::kReads) placement.stations.resize(plan.stations.size());
+}
+
+template <typename Way, typename Aggregation>
+void tell_aggregation(Way& way, Aggregation& aggregation) {
+  way("no_partial", aggregation.no_partial);
+  way.rows("aggregators", aggregation.aggregators, [&](auto& one, const std::string& at) {
+    way(at + "address", one.address);
+    way(at + "state", one.state);
+    way(at + "reason", one.reason);
+    way(at + "stations", one.stations);
+    way(at + "capacity", one.capacity);
+  });
+  auto& report = aggregation.report;
+  way.rows("plans", report.plans,
+           [&](auto& plan, const std::string& at) { tell_plan(way, plan, at); });
+  way("partial.operations", report.partial.operations);
+  way("partial.excused", report.partial.excused);
+  way.maybe("partial.last", report.partial.last, [&](auto& last, const std::string& at) {
+    way(at + "sequence", last.sequence);
+    way(at + "contributors", last.contributors);
+    way(at + "ranks", last.ranks);
+  });
+  way.maybe("waiting", report.waiting, [&](auto& waiting, const std::string& at) {
+    way(at + "sequence", waiting.sequence);
+    auto time = static_cast<uint64_t>(waiting.time);
+    way(at + "time", time);
+    if constexpr (Way::kReads) waiting.time = static_cast<Nanos>(time);
+    way(at + "ranks", waiting.ranks);
+  });
+}
+
+template <typename Way, typename Security>
+void tell_security(Way& way, Security& security) {
+  way("security", security.mode);
+  way("security.watched", security.sources_watched);
+  const auto tell_causes = [&way](auto& causes, const std::string& at) {
+    for (size_t i = 0; i < kCauses; i++) way(at + cause_name(static_cast<Cause>(i)), causes[i]);
+  };
+  tell_causes(security.causes, "refused.");
+  way.rows("sources", security.sources, [&](auto& row, const std::string& at) {
+    way(at + "address", row.address);
+    way(at + "refused", row.refused);
+    way(at + "inherited", row.inherited);
+    tell_causes(row.causes, at);
+  });
 }
 
 }  // namespace
 
-std::string encode_stats(const GroupStats& stats) {
-  std::string out;
-  for (const TextField& f : kTexts) wire::put_field(out, f.key, stats.*f.member);
-  for (const SizeField& f : kSizes) wire::put_field(out, f.key, std::to_string(stats.*f.member));
+std::string encode_stats(const GroupStats& stats, size_t most) {
+  Put put(most);
+  for (const TextField& f : kTexts) put.field(f.key, stats.*f.member);
+  for (const SizeField& f : kSizes) put.field(f.key, std::to_string(stats.*f.member));
   for (size_t i = 0; i < stats.counters.size(); i++) {
     const auto& [name, count] = stats.counters[i];
-    if (count != 0) wire::put_field(out, counter_key(name, false), std::to_string(count));
-    const uint64_t reduce = stats.reduce_counters[i];
-    if (reduce != 0) wire::put_field(out, counter_key(name, true), std::to_string(reduce));
+    put(counter_key(name, false), count);
+    put(counter_key(name, true), stats.reduce_counters[i]);
   }
+  tell_aggregation(put, stats.aggregation);
   for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
     const auto& [from, to] = stats.repair_from_to[r];
-    if (from != 0) wire::put_field(out, "repair_from." + std::to_string(r), std::to_string(from));
-    if (to != 0) wire::put_field(out, "repair_to." + std::to_string(r), std::to_string(to));
+    put("repair_from." + std::to_string(r), from);
+    put("repair_to." + std::to_string(r), to);
   }
-  put_security(stats.security, out);
-  return out;
+  tell_security(put, stats.security);
+  return put.take();
 }
 
 void read_stats(const std::string& text, GroupStats& stats) {
   const wire::Fields fields = wire::fields_of(text);
-  for (const TextField& f : kTexts) {
-    if (const auto it = fields.find(f.key); it != fields.end()) stats.*f.member = it->second;
-  }
-  for (const SizeField& f : kSizes) (void)wire::number(fields, f.key, stats.*f.member);
+  const Take take(fields);
+  for (const TextField& f : kTexts) take(f.key, stats.*f.member);
+  for (const SizeField& f : kSizes) take(f.key, stats.*f.member);
   for (size_t i = 0; i < stats.counters.size(); i++) {
     auto& [name, count] = stats.counters[i];
-    (void)wire::number(fields, counter_key(name, false), count);
-    (void)wire::number(fields, counter_key(name, true), stats.reduce_counters[i]);
+    take(counter_key(name, false), count);
+    take(counter_key(name, true), stats.reduce_counters[i]);
   }
+  tell_aggregation(take, stats.aggregation);
   for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
     auto& [from, to] = stats.repair_from_to[r];
-    (void)wire::number(fields, "repair_from." + std::to_string(r), from);
-    (void)wire::number(fields, "repair_to." + std::to_string(r), to);
+    take("repair_from." + std::to_string(r), from);
+    take("repair_to." + std::to_string(r), to);
   }
-  read_security(fields, stats.security);
+  tell_security(take, stats.security);
 }
 
 }  // namespace mcast

@@ -8,8 +8,9 @@
 
 namespace mcast {
 
-std::string encode_stats(const GroupStats& stats);
-// What the text does not say stays as it is in `stats`. `group` of `aggregation` is not told.
+// At most `most` bytes: what finds no room is left out, repairs by rank first.
+std::string encode_stats(const GroupStats& stats, size_t most = SIZE_MAX);
+// What the text does not say stays as it is in `stats`.
 void read_stats(const std::string& text, GroupStats& stats);
 
 }  // namespace mcast

@@ -45,7 +45,8 @@ class ArenaPool {
   // writes first pays (memory cgroup).
   void populate(const std::byte* data, size_t bytes) noexcept;
   // Puts private pages with the same contents in the place of those of [data, data + bytes): who
-  // has the segment mapped reaches them no more. Nobody may write there meanwhile. For operations
+  // has the segment mapped reaches them no more. Nobody may write to [data, data + bytes) meanwhile;
+  // to what else lies on its first and last page others may. For operations
   // whose memory must go back although somebody else may still write to it. False: it cannot.
   bool make_private(std::byte* data, size_t bytes) noexcept;
 
@@ -55,6 +56,7 @@ class ArenaPool {
   size_t kept() const noexcept;
 
  private:
+  class Edge;
   struct Block {
     size_t bytes;
     uint64_t filled = 0, filled_to = 0;  // pages that have been populated, of the segment

@@ -1,6 +1,8 @@
 // Rank 0's record names the descriptor of a fresh segment, every record its process's mailbox. Each
 // rank maps them through /proc, checks that they hold what was announced, and reads a word of every
 // peer's private memory; then all tell each other how it went: the worst verdict counts for all.
+// Ranks that an engine of the host runs name a token instead, of which its directory makes the same:
+// they find each other in one process.
 #include "host/attachment.h"
 
 #include <algorithm>
@@ -17,15 +19,49 @@ std::string cannot(Member self, Member rank, const Status& why) {
 }  // namespace
 
 Result<Attachment> Attachment::prepare(Member self, uint32_t size, const PeerRegistry& registry,
-                                       bool makes_segment) {
+                                       bool makes_segment,
+                                       const std::shared_ptr<HostDirectory>& directory,
+                                       const std::string& name) {
   Attachment attachment(self, size);
   attachment.address_ = registry.address();
-  if (self != 0 || !makes_segment) return attachment;
-  Result<Segment> made = Segment::create("mcast-group", ControlBlock::bytes(size));
-  if (!made.ok()) return made.status();
-  attachment.address_.segment = made->fd();
-  attachment.shared_->segment = std::move(made).value();
+  if (self == 0 && makes_segment) {
+    Result<Segment> made = Segment::create("mcast-group", ControlBlock::bytes(size));
+    if (!made.ok()) return made.status();
+    attachment.address_.segment = made->fd();
+    attachment.shared_->segment = std::move(made).value();
+  }
+  if (!directory) return attachment;
+  HostShared& shared = *attachment.shared_;
+  shared.own = std::make_shared<Published>();
+  shared.theirs.resize(size);
+  attachment.directory_ = directory;
+  attachment.name_ = name;
+  attachment.ticket_ =
+      HostDirectory::enter(directory, {name, self, size, attachment.address_, shared.own});
   return attachment;
+}
+
+HostAddress Attachment::address() const {
+  if (!ticket_) return address_;
+  HostAddress told;
+  told.token_here = ticket_->token();
+  return told;
+}
+
+bool Attachment::look_up(Member rank, HostAddress& address) {
+  Status why;
+  if ((directory_ != nullptr) != (address.token_here != 0)) {
+    why = Status(Code::kUnavailable, "an engine of the host runs one of them, and not the other");
+  } else if (directory_) {
+    auto found = directory_->find(address.token_here, {name_, rank, size_, {}, nullptr}, self_);
+    why = found.status();
+    if (why.ok()) {
+      address = found->address;
+      shared_->theirs[rank] = found->published;
+    }
+  }
+  if (!why.ok()) verdict_ = cannot(self_, rank, why);
+  return why.ok();
 }
 
 // The process of `rank`, and what can be done with its memory.
@@ -37,6 +73,7 @@ std::optional<PeerMemory> Attachment::find(Member rank, const HostAddress& addre
     return std::nullopt;
   }
   shared_->peers[rank] = std::move(peer).value();
+  if (directory_) return PeerMemory::kMapped;
   uint64_t copy = 0;
   const Status read = shared_->peers[rank]->process.read(
       address.private_copy, reinterpret_cast<std::byte*>(&copy), sizeof copy);
@@ -59,8 +96,18 @@ void Attachment::find_all(const std::vector<HostAddress>& addresses,
   verdict_ = word_of(least);
 }
 
-void Attachment::attach(const std::vector<HostAddress>& addresses, PeerMemory most,
+bool Attachment::look_up(std::vector<HostAddress>& addresses,
+                         const std::vector<uint32_t>* host_of) {
+  for (size_t r = 0; r < addresses.size(); r++) {
+    const bool near = host_of == nullptr || (*host_of)[r] == (*host_of)[self_];
+    if (r != self_ && near && !look_up(static_cast<Member>(r), addresses[r])) return false;
+  }
+  return true;
+}
+
+void Attachment::attach(std::vector<HostAddress> addresses, PeerMemory most,
                         PeerRegistry& registry) {
+  if (!look_up(addresses, nullptr)) return;
   HostShared& s = *shared_;
   if (self_ != 0) {
     Result<Segment> found = Segment::attach(static_cast<pid_t>(addresses[0].pid),
@@ -75,16 +122,30 @@ void Attachment::attach(const std::vector<HostAddress>& addresses, PeerMemory mo
   find_all(addresses, nullptr, most, registry);
 }
 
-void Attachment::attach_neighbours(const std::vector<HostAddress>& addresses,
+void Attachment::attach_neighbours(std::vector<HostAddress> addresses,
                                    const std::vector<uint32_t>& host_of, PeerMemory most,
                                    PeerRegistry& registry) {
-  find_all(addresses, &host_of, most, registry);
+  if (look_up(addresses, &host_of)) find_all(addresses, &host_of, most, registry);
 }
 
 HostReader Attachment::reader() const {
-  return [peers = shared_->peers](Member from, uint64_t address, std::byte* to, size_t length) {
-    return peers[from]->process.read(address, to, length).ok();
-  };
+  HostReader reader;
+  if (shared_->own) {
+    reader.read = [theirs = shared_->theirs](Member from, uint64_t address, std::byte* to,
+                                             size_t length) {
+      return theirs[from]->copy(address, to, length);
+    };
+    reader.publish = [own = shared_->own](const void* data, size_t bytes,
+                                          const std::shared_ptr<const void>& owner) {
+      own->add(data, bytes, owner);
+    };
+  } else {
+    reader.read = [peers = shared_->peers](Member from, uint64_t address, std::byte* to,
+                                           size_t length) {
+      return peers[from]->process.read(address, to, length).ok();
+    };
+  }
+  return reader;
 }
 
 const char* Attachment::word_of(PeerMemory memory) {
@@ -133,6 +194,7 @@ Status Attachment::look_after(Nanos now, Nanos limit) {
 
 std::shared_ptr<HostShared> Attachment::take() {
   shared_->segment.close_fd();
+  ticket_.reset();
   return shared_;
 }
 

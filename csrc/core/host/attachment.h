@@ -20,15 +20,20 @@ class Attachment {
   // Before the records are exchanged: this rank's address; `makes_segment` at rank 0, unless the
   // group takes the network in any case. Not ok: this rank cannot share memory; the others learn it
   // from the missing address.
+  //
+  // `directory`: of the engine of the host that runs this rank, for group `name`; null: none does.
   static Result<Attachment> prepare(Member self, uint32_t size, const PeerRegistry& registry,
-                                    bool makes_segment);
-  const HostAddress& address() const { return address_; }
+                                    bool makes_segment,
+                                    const std::shared_ptr<HostDirectory>& directory = nullptr,
+                                    const std::string& name = "");
+  // Where the others find it.
+  HostAddress address() const;
 
   // Maps everybody's memory; `addresses` by rank; `most` may be done with it. As
   // PeerRegistry::find().
-  void attach(const std::vector<HostAddress>& addresses, PeerMemory most, PeerRegistry& registry);
+  void attach(std::vector<HostAddress> addresses, PeerMemory most, PeerRegistry& registry);
   // A group of several hosts: finds the ranks of this one only.
-  void attach_neighbours(const std::vector<HostAddress>& addresses,
+  void attach_neighbours(std::vector<HostAddress> addresses,
                          const std::vector<uint32_t>& host_of, PeerMemory most,
                          PeerRegistry& registry);
   // Reads their memory. Outlives this.
@@ -54,10 +59,16 @@ class Attachment {
                 PeerMemory most, PeerRegistry& registry);
   // Its memory, at most; none: it cannot be shared, verdict_ says why.
   std::optional<PeerMemory> find(Member rank, const HostAddress& address, PeerRegistry& registry);
+  // What a rank has told, as an address in this process's terms. False: verdict_ says why.
+  bool look_up(Member rank, HostAddress& address);
+  bool look_up(std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of);
 
   Member self_;
   uint32_t size_;
   HostAddress address_;
+  std::shared_ptr<HostDirectory> directory_;
+  std::string name_;  // of the group
+  std::unique_ptr<HostDirectory::Ticket> ticket_;
   std::shared_ptr<HostShared> shared_ = std::make_shared<HostShared>();
   std::string verdict_;
   struct Asked {

@@ -182,6 +182,7 @@ void HostCore::finish_oldest(const Status& status) {
   if (params_.trace) {
     params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
+  if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, port_.now()};
   // The failure is claimed before the memory is written again: readers look in the other order.
   if (!status.ok()) full_fence();
   if (!op.post.done) return;

@@ -31,6 +31,7 @@ HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<Host
       thread_(registry.thread(params.lane)),
       clock_(registry.clock()),
       counters_(std::move(counters)),
+      held_(params_.size),
       on_failure_(std::move(on_failure)),
       spins_(std::thread::hardware_concurrency() >= params.size),
       core_(std::move(params), shared_->block, *this, *counters_),
@@ -39,6 +40,10 @@ HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<Host
 HostLane::~HostLane() = default;
 
 uint64_t HostLane::place_of(const Slice& slice) {
+  if (shared_->own) {
+    shared_->own->add(slice.region);
+    return kInArena | HostPort::place_of(slice);
+  }
   const ArenaPool* const pool =
       params_.memory == PeerMemory::kMapped ? ArenaPool::of_process() : nullptr;
   if (pool != nullptr) {
@@ -49,12 +54,19 @@ uint64_t HostLane::place_of(const Slice& slice) {
 
 Status HostLane::read(Member from, uint64_t place, std::byte* to, size_t length) {
   thread_.answer();  // the host thread itself may be busy here for long
+  if (shared_->own) {
+    return Status(Code::kPeerLost, "what it had published at its engine is gone");
+  }
   return shared_->peers[from]->process.read(place, to, length);
 }
 
 const std::byte* HostLane::map(Member from, uint64_t place, size_t length) {
   if ((place & kInArena) == 0) return nullptr;
   thread_.answer();
+  if (shared_->own) {
+    held_[from] = shared_->theirs[from]->find(place & ~kInArena, length);
+    return held_[from] ? reinterpret_cast<const std::byte*>(place & ~kInArena) : nullptr;
+  }
   const Segment& arena = shared_->peers[from]->arena;
   const uint64_t at = place & ~kInArena;
   return at <= arena.size() && length <= arena.size() - at ? arena.data() + at : nullptr;
@@ -119,6 +131,7 @@ void HostLane::deliver() {
 void HostLane::advance(bool large, bool& left_over) {
   drain();
   left_over = core_.progress(large);
+  for (auto& hold : held_) hold.reset();
   const Nanos at = now();
   if (!core_.idle() && at - watch_.looked() >= kHostTick) watch(at);
   deliver();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "host/core.h"
 #include "host/inbox.h"
@@ -78,6 +79,8 @@ class HostLane : private HostPort {
   HostThread& thread_;
   const HostClock clock_;
   const std::shared_ptr<Counters> counters_;
+  // What was found in ranges that others have published, by rank: held while it is read.
+  std::vector<std::shared_ptr<const void>> held_;
   const std::function<void(const Status&)> on_failure_;
   const bool spins_;
   LaneInbox inbox_;

@@ -8,12 +8,19 @@
 #include <sstream>
 
 #include "base/random.h"
+#include "base/units.h"
 #include "host/arena_pool.h"
 #include "host/futex.h"
 
 namespace mcast {
+namespace {
+
+constexpr char kTokenMark = '@';  // of an address that is a token
+
+}  // namespace
 
 std::string HostAddress::encode() const {
+  if (token_here != 0) return kTokenMark + std::to_string(token_here);
   if (pid == 0) return "";
   std::ostringstream out;
   out << pid << ' ' << mailbox << ' ' << token << ' ' << private_copy << ' ' << segment << ' '
@@ -24,6 +31,7 @@ std::string HostAddress::encode() const {
 bool HostAddress::decode(const std::string& text, HostAddress& a) {
   a = {};
   if (text.empty()) return true;
+  if (text[0] == kTokenMark) return read_number(text.substr(1), a.token_here) && a.token_here != 0;
   std::istringstream in(text);
   in >> a.pid >> a.mailbox >> a.token >> a.private_copy >> a.segment >> a.arena >> a.arena_bytes;
   return !in.fail() && (in >> std::ws).eof() && a.pid > 0 && a.mailbox >= 0;

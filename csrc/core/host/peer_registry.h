@@ -23,6 +23,9 @@ struct HostAddress {
   int segment = -1;           // rank 0: descriptor of the group's segment
   int arena = -1;             // descriptor of its ArenaPool; -1: it has none
   uint64_t arena_bytes = 0;
+  // Of a rank that an engine of the host runs: its token in the engine's directory
+  // (host/directory.h), and nothing of the above. 0: none.
+  uint64_t token_here = 0;
   std::string encode() const;
   // "" gives pid 0; false: malformed.
   static bool decode(const std::string& text, HostAddress& address);

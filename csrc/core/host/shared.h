@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "host/control_block.h"
+#include "host/directory.h"
 #include "host/peer_registry.h"
 #include "host/segment.h"
 
@@ -14,6 +15,10 @@ struct HostShared {
   Segment segment;
   ControlBlock block;                                  // in it
   std::vector<std::shared_ptr<const HostPeer>> peers;  // by rank; null for the own
+  // Where one process runs all these ranks: what this one lets the others read, and what they let
+  // it read, by rank. Else null and empty.
+  std::shared_ptr<Published> own;
+  std::vector<std::shared_ptr<const Published>> theirs;
 };
 
 }  // namespace mcast

@@ -202,6 +202,8 @@ std::vector<std::byte> encode(const DoneRecord& r) {
   out.put<uint32_t>(r.group);
   out.put<uint32_t>(r.sequence);
   out.put<uint32_t>(r.contributors);
+  out.put<uint64_t>(static_cast<uint64_t>(r.first_byte));
+  out.put<uint64_t>(static_cast<uint64_t>(r.last_byte));
   put_text(out, r.text);
   return finish(out);
 }
@@ -211,7 +213,10 @@ bool decode(wire::Reader& in, uint8_t lane, uint8_t code, DoneRecord& r) {
   r.group = in.get<uint32_t>();
   r.sequence = in.get<uint32_t>();
   r.contributors = in.get<uint32_t>();
-  return take_lane(lane, r.lane) && code <= static_cast<uint8_t>(Code::kInternal) &&
+  r.first_byte = static_cast<Nanos>(in.get<uint64_t>());
+  r.last_byte = static_cast<Nanos>(in.get<uint64_t>());
+  const bool durations = r.first_byte >= 0 && r.last_byte >= 0;
+  return take_lane(lane, r.lane) && durations && code <= static_cast<uint8_t>(Code::kInternal) &&
          take_text(in, r.text) && (code != 0 || r.text.empty());
 }
 

@@ -88,6 +88,8 @@ struct DoneRecord {
   uint32_t contributors = 0;  // whose inputs are in the result of a reduction
   uint8_t code = 0;           // mcast::Code
   std::string text;           // empty if it went well
+  // How long before the end the first and the last byte of data moved; kNever: none did.
+  Nanos first_byte = kNever, last_byte = kNever;
 };
 
 // The group has failed.

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kLeastArenas = uint64_t{64} << 20;
 constexpr uint64_t kMostArenas = uint64_t{1} << 44;
+constexpr uint64_t kMostWeight = 1000;
 constexpr uint64_t kMostPath = 100;  // bytes; of a socket's address 107 are left
 
 using EngineRow = OptionRow<HostEngineOptions>;
@@ -75,6 +76,22 @@ bool read_users(const std::string& text, std::vector<uid_t>& out) {
   return true;
 }
 
+bool read_weights(const std::string& text, std::map<uid_t, uint32_t>& out) {
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const size_t middle = text.find('=', at);
+    uid_t user = 0;
+    uint32_t weight = 0;
+    if (middle >= end || !read_user(text.substr(at, middle - at), user) ||
+        !read_whole(text.substr(middle + 1, end - middle - 1), weight, 1, kMostWeight)) {
+      return false;
+    }
+    out[user] = weight;
+    at = end + 1;
+  }
+  return true;
+}
+
 // Milliseconds or seconds, `least` to `most`.
 bool read_time(const std::string& text, Nanos& out, Nanos unit, uint64_t least, uint64_t most) {
   if (!read_whole(text, out, least, most)) return false;
@@ -119,6 +136,12 @@ std::vector<EngineRow> limit_rows() {
   return {
       limit("--clients", "64", "clients at once, of one user", 4096,
             [](HostEngineOptions& o) -> uint32_t& { return o.clients; }),
+      limit("--threads", "512", "threads for all clients of a user; a client takes 5 or more", 65535,
+            [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
+      {{"--weight", "USER=N,...", "1 for all", "parts of the link that jobs of these users get"},
+       "users of this system, or their numbers, each with = and a whole number from 1 to 1000, with "
+       "commas between them",
+       [](const std::string& v, HostEngineOptions& o) { return read_weights(v, o.weights); }},
       limit("--groups", "256", "process groups of a client", 65535,
             [](HostEngineOptions& o) -> uint32_t& { return o.limits.groups; }),
       limit("--operations", "4096", "operations of a client in flight", 1u << 20,
@@ -128,6 +151,12 @@ std::vector<EngineRow> limit_rows() {
        "64M to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);
+       }},
+      {{"--store-port", "PORT", "0: none",
+        "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
+       "a port from 1024 to 65535, or 0",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_whole(v, o.store_port, 0, 65535) && (o.store_port == 0 || o.store_port >= 1024);
        }},
       {{"--silence", "MS", "10000",
         "time that this process may stand still before clients take it for hung"},

@@ -51,6 +51,7 @@ Status HostEngine::open() {
   if (Status opened = drain_.open(options_.path, true); !opened.ok()) return opened;
   const std::string status = options_.path + ".status";
   if (Status opened = status_.open(status, "engine", true); !opened.ok()) return opened;
+  if (Status opened = open_stores(); !opened.ok()) return opened;
   LocalListener::How how;
   how.type = SOCK_SEQPACKET;
   how.backlog = kClientBacklog;
@@ -89,6 +90,7 @@ void HostEngine::run() {
     wait_and_serve();
     look_after_file();
     sweep();
+    serve_stores(monotonic_now());
     advance(monotonic_now());
   }
 }
@@ -98,6 +100,7 @@ void HostEngine::wait_and_serve() {
   drain_.watch(list);
   const size_t status_from = list.size();
   status_.watch(list);
+  if (relay_) list.push_back({relay_->fd(), POLLIN, 0});  // serve_stores() follows in any case
   (void)::poll(list.data(), list.size(), kAcceptMs);
   const std::span<const pollfd> all(list);
   const Nanos now = monotonic_now();
@@ -108,6 +111,50 @@ void HostEngine::wait_and_serve() {
     if (!fd.valid()) break;
     admit(std::move(fd));
   }
+}
+
+Status HostEngine::open_stores() {
+  if (options_.store_port == 0) return {};
+  LocalListener::How how;
+  how.mode = options_.mode;
+  how.group = options_.group;
+  how.who = "engine";
+  how.replace = true;
+  const auto admit = [this](uid_t uid) -> Result<std::shared_ptr<void>> {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (Status may = may_use(uid); !may.ok()) return may;
+    return threads_of(uid)->take(1);
+  };
+  auto relay = StoreRelay::open(options_.path, how, options_.store_port, admit);
+  if (!relay.ok()) return relay.status();
+  relay_ = std::move(relay).value();
+  serve_stores(monotonic_now());
+  return {};
+}
+
+// An engine that drains lets go of the port, which the next one is waiting for; stores that are in
+// use stay with the one that they are at.
+void HostEngine::serve_stores(Nanos now) {
+  if (!relay_) return;
+  relay_->serve();
+  bool drains = false;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    drains = until_ != kNever;
+  }
+  if (drains && stores_) stores_->stop_listening();
+  if (drains || stores_) return;
+  auto started = StoreServer::start(options_.store_port);
+  if (started.ok()) {
+    stores_ = std::move(started).value();
+  } else if (store_news_.allow(now)) {
+    log(LogLevel::kWarn, "stores of jobs: %s; tried again until it can be had",
+        started.status().message().c_str());
+  }
+}
+
+size_t HostEngine::stores_in_use() const {
+  return (stores_ ? stores_->connections() : 0) + (relay_ ? relay_->connections() : 0);
 }
 
 // Who may write to the folder may put another engine in this one's place.
@@ -129,19 +176,22 @@ void HostEngine::advance(Nanos now) {
   for (const Place& place : places_) {
     if (now >= until_) place.tenant->end(limit_);
   }
-  over_ = places_.empty();
+  over_ = places_.empty() && (now >= until_ || stores_in_use() == 0);
   if (!over_ && news_.allow(now)) {
     log(LogLevel::kInfo, "engine drains: %zu client(s) are left, of %s %s are over", places_.size(),
         seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
   }
 }
 
-Status HostEngine::may_come(uid_t uid) const {
+Status HostEngine::may_use(uid_t uid) const {
   const std::vector<uid_t>& users = options_.users;
-  if (!users.empty() && std::find(users.begin(), users.end(), uid) == users.end()) {
-    return Status(Code::kInvalidArgument,
-                  "user " + std::to_string(uid) + " is not in the engine's --allow");
-  }
+  if (users.empty() || std::find(users.begin(), users.end(), uid) != users.end()) return {};
+  return Status(Code::kInvalidArgument,
+                "user " + std::to_string(uid) + " is not in the engine's --allow");
+}
+
+Status HostEngine::may_come(uid_t uid) const {
+  if (Status may = may_use(uid); !may.ok()) return may;
   if (until_ != kNever) return being_replaced();
   const auto same = std::count_if(places_.begin(), places_.end(),
                                   [uid](const Place& p) { return p.uid == uid && !p.over; });
@@ -154,10 +204,14 @@ void HostEngine::admit(Fd fd) {
   LocalSocket socket(std::move(fd));
   const uid_t uid = socket.peer_uid();
   const std::lock_guard<std::mutex> held(mutex_);
-  if (const Status may = may_come(uid); !may.ok()) return refuse(std::move(socket), may);
+  if (const Status may = may_come(uid); !may.ok()) return refuse(socket, may);
+  EngineContext context = context_for(uid);
+  auto threads = context.threads->take(Tenant::kThreads);
+  if (!threads.ok()) return refuse(socket, threads.status());
   Place& place = places_.emplace_back();
   place.uid = uid;
-  auto tenant = Tenant::serve(std::move(socket), options_.limits, [&place] { place.over = true; });
+  auto tenant = Tenant::serve(std::move(socket), options_.limits, context,
+                              std::move(threads).value(), [&place] { place.over = true; });
   if (tenant.ok()) {
     place.tenant = std::move(tenant).value();
   } else {
@@ -166,7 +220,24 @@ void HostEngine::admit(Fd fd) {
   }
 }
 
-void HostEngine::refuse(LocalSocket socket, const Status& why) {
+std::shared_ptr<Quota> HostEngine::threads_of(uid_t uid) {
+  std::shared_ptr<Quota> threads = threads_[uid].lock();
+  if (!threads) {
+    threads = std::make_shared<Quota>(options_.threads,
+                                      "engine's limit of " + std::to_string(options_.threads) +
+                                          " threads of one user (--threads) is reached");
+    threads_[uid] = threads;
+  }
+  return threads;
+}
+
+EngineContext HostEngine::context_for(uid_t uid) {
+  const auto weight = options_.weights.find(uid);
+  return {directory_, shares_->add(uid, weight == options_.weights.end() ? 1 : weight->second),
+          threads_of(uid)};
+}
+
+void HostEngine::refuse(LocalSocket& socket, const Status& why) {
   (void)socket.send(ipc::bytes_of(control_of(ipc::ControlType::kRefused, 0, ipc::Verdict::of(why))),
                     {}, 0);
   if (refused_.size() < kMostRefused) {
@@ -189,14 +260,17 @@ std::string HostEngine::status_text() const {
   json.field("socket", options_.path);
   const TenantLimits& most = options_.limits;
   json.key("limits").open('{').field("clients", options_.clients).field("groups", most.groups);
+  json.field("threads", options_.threads);
   json.field("operations", most.operations).field("arena_bytes", most.arenas);
   json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
+  json.field("store_port", uint32_t{options_.store_port});
   tell_drain(json);
   json.key("clients").open('[');
   for (const TenantReport& one : report()) {
     json.open('{').field("pid", static_cast<uint64_t>(one.pid));
     json.field("uid", static_cast<uint64_t>(one.uid)).field("in_flight", one.in_flight);
-    json.field("arena_bytes", one.arena_bytes).key("groups").open('[');
+    json.field("arena_bytes", one.arena_bytes).field("sent_bytes", one.sent_bytes);
+    json.field("share_waits", one.share_waits).key("groups").open('[');
     for (const std::string& name : one.groups) json.value(std::string_view(name));
     json.close(']').close('}');
   }

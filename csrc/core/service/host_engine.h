@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,8 @@
 #include "base/status.h"
 #include "service/drain_socket.h"
 #include "service/status_socket.h"
+#include "service/store_relay.h"
+#include "service/store_server.h"
 #include "service/tenant.h"
 
 namespace mcast::service {
@@ -26,6 +29,9 @@ struct HostEngineOptions {
   std::vector<uid_t> users;               // who may connect; empty: whom the file lets
   bool replace = false;                   // an engine that answers at the path
   uint32_t clients = 64;                  // at once, of one user
+  uint32_t threads = 512;                 // of all clients of one user
+  std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
+  uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
   bool guardian = true;                   // of the program: a second process watches this one
@@ -77,12 +83,18 @@ class HostEngine {
   void run();
   void wait_and_serve();
   void look_after_file();
+  Status open_stores();
+  void serve_stores(Nanos now);
+  size_t stores_in_use() const;
   void advance(Nanos now);
   void admit(Fd fd);
+  Status may_use(uid_t uid) const;
   // Ok: this user may come now.
   Status may_come(uid_t uid) const;  // mutex_ held
   void tell_drain(Json& json) const;
-  void refuse(LocalSocket socket, const Status& why);
+  void refuse(LocalSocket& socket, const Status& why);
+  std::shared_ptr<Quota> threads_of(uid_t uid);  // mutex_ held
+  EngineContext context_for(uid_t uid);          // mutex_ held
   void sweep();
 
   const HostEngineOptions options_;
@@ -91,9 +103,15 @@ class HostEngine {
   LocalListener listener_;
   std::vector<Refused> refused_;
   bool file_lost_ = false;
+  std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
+  std::unique_ptr<StoreRelay> relay_;
+  RateLimit store_news_{60 * kSecond};
   RateLimit news_{60 * kSecond};
   std::atomic<bool> over_{false};
+  const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
+  const std::shared_ptr<EgressShares> shares_ = std::make_shared<EgressShares>();
   mutable std::mutex mutex_;  // of what follows
+  std::map<uid_t, std::weak_ptr<Quota>> threads_;
   std::list<Place> places_;
   Nanos limit_ = kNever, until_ = kNever;  // of the drain
   std::thread thread_;

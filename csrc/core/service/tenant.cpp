@@ -28,6 +28,7 @@ constexpr int kFullMs = 1;   // between looks at a full completion ring
 constexpr int kBatch = 256;  // records between two looks at the socket
 constexpr size_t kSpareCompletions = 1024;
 constexpr size_t kMostArenas = 4096;
+constexpr size_t kMostStats = ipc::kMostControl - 256;  // beside the other parts of a message
 
 ipc::Control refusal(uint64_t call, const Status& why) {
   return control_of(ipc::ControlType::kRefused, call, ipc::Verdict::of(why));
@@ -41,15 +42,24 @@ Status being_replaced() {
 }
 
 Result<std::unique_ptr<Tenant>> Tenant::serve(LocalSocket socket, const TenantLimits& limits,
+                                              const EngineContext& context,
+                                              std::shared_ptr<void> threads,
                                               std::function<void()> over) {
   auto link = TenantLink::make(std::move(socket));
   if (!link.ok()) return link.status();
-  return std::unique_ptr<Tenant>(new Tenant(std::move(link).value(), limits, std::move(over)));
+  return std::unique_ptr<Tenant>(new Tenant(std::move(link).value(), limits, context,
+                                            std::move(threads), std::move(over)));
 }
 
 Tenant::Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
+               const EngineContext& context, std::shared_ptr<void> threads,
                std::function<void()> over)
-    : link_(std::move(link)), limits_(limits), over_(std::move(over)) {
+    : link_(std::move(link)),
+      limits_(limits),
+      over_(std::move(over)),
+      share_(context.share),
+      threads_(std::move(threads)),
+      maker_(context) {
   thread_ = named_thread("mcast-tenant", [this] { run(); });
 }
 
@@ -63,6 +73,8 @@ TenantReport Tenant::report() const {
   const std::lock_guard<std::mutex> held(mutex_);
   for (const auto& [handle, group] : groups_) r.groups.push_back(group->name());
   r.arena_bytes = arena_bytes_;
+  r.sent_bytes = share_->bytes();
+  r.share_waits = share_->waits();
   return r;
 }
 
@@ -340,7 +352,6 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   spec.size = asked.size;
   spec.timeout = asked.timeout;
   spec.config = std::move(config).value();
-  spec.apart = "the engine of the host runs it";
   Creation& creation = creations_[message.call];
   creation.store = std::make_unique<RelayStore>(
       message.call, [link = link_](const ipc::Control& m) { link->tell(m); });
@@ -359,7 +370,7 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
   }
   ipc::GroupMade answer;
   answer.longest = (*made)->longest_block();
-  answer.stats = encode_stats((*made)->stats());
+  answer.stats = encode_stats((*made)->stats(), kMostStats);
   {
     const std::lock_guard<std::mutex> held(mutex_);
     answer.handle = next_handle_++;
@@ -417,7 +428,7 @@ void Tenant::on_stats_ask(const ipc::Control& message) {
     if (TenantGroup* const found = find(handle)) group = found->shared();
   }
   if (!group) return link_->tell(refusal(message.call, Status(Code::kClosed, "no such group")));
-  link_->tell({ipc::ControlType::kStats, message.call, {encode_stats(group->stats())}});
+  link_->tell({ipc::ControlType::kStats, message.call, {encode_stats(group->stats(), kMostStats)}});
 }
 
 }  // namespace mcast::service

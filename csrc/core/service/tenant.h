@@ -40,14 +40,23 @@ struct TenantReport {
   std::vector<std::string> groups;
   uint64_t arena_bytes = 0;
   uint32_t in_flight = 0;
+  uint64_t sent_bytes = 0;   // to the network
+  uint64_t share_waits = 0;  // sends that waited for other jobs
 };
 
 // Thread-safe. A thread of its own serves the client until it goes, breaks the protocol or is
 // ended.
 class Tenant {
  public:
-  // `over` is called at the end, on the tenant's thread. Not ok: no memory for the link.
+  // The threads of a client with groups of one kind of lanes: its own, two lanes, two for ranks of
+  // this host.
+  static constexpr uint32_t kThreads = 5;
+
+  // `context`: all of it; `threads`: the place of so many in its quota. `over` is called at the end,
+  // on the tenant's thread. Not ok: no memory for the link.
   static Result<std::unique_ptr<Tenant>> serve(LocalSocket socket, const TenantLimits& limits,
+                                               const EngineContext& context,
+                                               std::shared_ptr<void> threads,
                                                std::function<void()> over);
   // Waits for the thread.
   ~Tenant();
@@ -78,7 +87,8 @@ class Tenant {
     std::vector<ipc::SliceRun> runs;
   };
 
-  Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits, std::function<void()> over);
+  Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
+         const EngineContext& context, std::shared_ptr<void> threads, std::function<void()> over);
   void run();
   void wind_up(const std::string& why);
   static Worker start(const char* name, std::function<void()> work);
@@ -104,6 +114,8 @@ class Tenant {
   const std::shared_ptr<TenantLink> link_;
   const TenantLimits limits_;
   const std::function<void()> over_;
+  const std::shared_ptr<EgressShare> share_;
+  const std::shared_ptr<void> threads_;  // their place in the user's quota
   GroupMaker maker_;
   bool greeted_ = false, bye_ = false;
   std::atomic<Nanos> drain_limit_{kNever};  // kNever: it does not drain

@@ -21,6 +21,11 @@ const char* kept_name(const std::string& name) {
   return names.size() < kMostNames ? names.insert(name).first->c_str() : "operation";
 }
 
+// How long before `done`.
+Nanos before(Nanos moment, Nanos done) {
+  return moment == kNever ? kNever : std::max<Nanos>(done - moment, 0);
+}
+
 // The slices of a run. False: it lies beside its arena, or in none.
 bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged, std::vector<Slice>& out) {
   if (run.length == 0) {
@@ -88,7 +93,9 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
   options.label = {head.descriptor.element, kept_name(head.descriptor.name)};
   auto contributors = std::make_shared<std::atomic<uint32_t>>(group_->size());
   options.contributors = contributors;
-  options.done = [flights = flights_, link = link_, in_flight = in_flight_, contributors,
+  const auto moments = std::make_shared<Moments>();
+  options.moments = moments;
+  options.done = [flights = flights_, link = link_, in_flight = in_flight_, contributors, moments,
                   handle = handle_, lane = head.lane,
                   sequence = head.sequence](const Status& status) {
     bool tell_failure = false;
@@ -103,7 +110,9 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
     }
     in_flight->fetch_sub(1);
     link->complete(ipc::DoneRecord{lane, handle, sequence, contributors->load(),
-                                   static_cast<uint8_t>(status.code()), status.message()});
+                                   static_cast<uint8_t>(status.code()), status.message(),
+                                   before(moments->first_byte, moments->done),
+                                   before(moments->last_byte, moments->done)});
   };
   return options;
 }

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "base/rng.h"
@@ -135,6 +137,39 @@ TEST(ArenaPool, WhatIsPrivateIsOutOfReach) {
   EXPECT_EQ(block[149'999], std::byte{9});
   pool->release(block);
   EXPECT_NE(pool->allocate(4096), block) << "its addresses are not used again";
+}
+
+// A training thread may be writing to what lies beside a slice on its pages.
+TEST(ArenaPool, NothingWrittenBesideWhatBecomesPrivateIsLost) {
+  constexpr size_t kPages = 1500;
+  const auto pool = pool_of(16 * kMiB);
+  std::byte* const block = pool->allocate(kPages * ArenaPool::kPage);
+  std::memset(block, 0, kPages * ArenaPool::kPage);
+  // By turns words before and behind a slice within a page: each is as new as the next or newer.
+  std::atomic<size_t> page{0};
+  std::thread writer([&] {
+    uint32_t next = 1;
+    for (size_t at = 0; (at = page) < kPages; next++) {
+      auto* const words = reinterpret_cast<uint32_t*>(block + at * ArenaPool::kPage);
+      for (const size_t w : {24, 30, 1000}) {  // slice: bytes 100 to 120
+        std::atomic_ref<uint32_t>(words[w]).store(next, std::memory_order_relaxed);
+      }
+    }
+  });
+  for (size_t i = 0; i < kPages; i++) {
+    page = i;
+    std::byte* const slice = block + i * ArenaPool::kPage + 100;
+    std::memset(slice, 7, 20);
+    EXPECT_TRUE(pool->make_private(slice, 20));
+    EXPECT_TRUE(std::all_of(slice, slice + 20, [](std::byte b) { return b == std::byte{7}; }));
+  }
+  page = kPages;
+  writer.join();
+  for (size_t i = 0; i < kPages; i++) {
+    const auto* const words = reinterpret_cast<uint32_t*>(block + i * ArenaPool::kPage);
+    EXPECT_GE(words[24], words[30]) << "page " << i;
+    EXPECT_GE(words[30], words[1000]) << "page " << i;
+  }
 }
 
 TEST(ArenaPool, AForkedChildHasItsOwn) {

@@ -68,13 +68,15 @@ class Draw {
         return ReadyRecord{lane(), group, sequence, static_cast<uint32_t>(any()), any()};
     }
   }
+  Nanos moment() { return static_cast<Nanos>(any() >> 1); }
   Completed completed() {
     const auto group = static_cast<uint32_t>(any()), sequence = static_cast<uint32_t>(any());
     const auto code = static_cast<uint8_t>(below(static_cast<uint64_t>(Code::kInternal) + 1));
     if (below(2) == 0) {
       return DoneRecord{lane(),   group,
                         sequence, static_cast<uint32_t>(any()),
-                        code,     code == 0 ? "" : text(kMostText)};
+                        code,     code == 0 ? "" : text(kMostText),
+                        moment(), moment()};
     }
     return FailedRecord{group, std::max<uint8_t>(code, 1), text(kMostText)};
   }

@@ -1,0 +1,61 @@
+// Where ranks that one process runs for others (an engine of the host) find each other's memory: by
+// tokens, which travel in the rendezvous. A record of the rendezvous, which a client may forge,
+// names no process, descriptor or address then; it is found only by who knows its token, as the
+// rank of the group that it says, and once by each other rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "host/peer_registry.h"
+#include "host/published.h"
+
+namespace mcast {
+
+// Thread-safe.
+class HostDirectory {
+ public:
+  struct Entry {
+    std::string group;
+    Member rank = 0;
+    uint32_t size = 0;
+    HostAddress address;  // in this process
+    std::shared_ptr<Published> published;
+  };
+  // An entry, as long as this is there; the directory may be gone before.
+  class Ticket {
+   public:
+    Ticket(std::weak_ptr<HostDirectory> directory, uint64_t token)
+        : directory_(std::move(directory)), token_(token) {}
+    ~Ticket();
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    uint64_t token() const { return token_; }
+
+   private:
+    const std::weak_ptr<HostDirectory> directory_;
+    const uint64_t token_;
+  };
+
+  static std::unique_ptr<Ticket> enter(const std::shared_ptr<HostDirectory>& directory,
+                                       Entry entry);
+  // What `asked` (group, rank, size) has entered, for rank `by` of the same group.
+  Result<Entry> find(uint64_t token, const Entry& asked, Member by);
+
+ private:
+  struct Place {
+    Entry entry;
+    std::set<Member> found_by;
+  };
+  std::mutex mutex_;
+  std::map<uint64_t, Place> places_;
+};
+
+}  // namespace mcast

@@ -1,0 +1,196 @@
+// The first record of a rank names host and limit; it is passed on when somebody there listens, which
+// is tried until the limit. From then on bytes are carried without being looked at, 64 KiB in each
+// direction at most. A rank that ends takes its connection along, and the other way round.
+#include "service/store_relay.h"
+
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/signals_blocked.h"
+#include "base/units.h"
+#include "engine/clock.h"
+#include "transport/udp/socket.h"
+#include "wire/store_record.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr Nanos kRelayLook = 100 * kMilli;  // whether the engine ends
+constexpr Nanos kFirstPatience = 5 * kSecond;
+constexpr Nanos kOneTry = 2 * kSecond, kBetweenTries = 100 * kMilli;
+constexpr Nanos kMostPatience = 24 * 3600 * kSecond;
+constexpr int kRelayBacklog = 64;
+constexpr size_t kCarried = size_t{64} << 10;
+
+bool wait_for(int fd, short events, Nanos patience) {
+  pollfd one{fd, events, 0};
+  return ::poll(&one, 1, static_cast<int>(patience / kMilli)) > 0;
+}
+
+Result<sockaddr_in> address_of(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+    return Status(Code::kInvalidArgument, "no address of " + host + ": " + ::gai_strerror(error));
+  }
+  sockaddr_in address{};
+  std::memcpy(&address, found->ai_addr, sizeof address);
+  ::freeaddrinfo(found);
+  address.sin_port = htons(port);
+  return address;
+}
+
+Result<Fd> connect_once(const sockaddr_in& address) {
+  Result<Fd> fd = open_socket(SOCK_STREAM);
+  if (!fd.ok()) return fd.status();
+  const auto* const at = reinterpret_cast<const sockaddr*>(&address);
+  int error = ::connect(fd->get(), at, sizeof address) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    error = wait_for(fd->get(), POLLOUT, kOneTry) ? pending_error(fd->get()) : ETIMEDOUT;
+  }
+  if (error != 0) return Status::system(error, "connect to " + to_text(address));
+  (void)set_option(fd->get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+  (void)set_option(fd->get(), SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  return fd;
+}
+
+// Bytes on their way in one direction.
+struct Way {
+  int from, to;
+  std::string bytes;
+  bool ended = false;
+
+  void read() {
+    std::array<char, kCarried> piece;
+    const ssize_t got = ::recv(from, piece.data(), piece.size() - bytes.size(), MSG_DONTWAIT);
+    if (got > 0) bytes.append(piece.data(), static_cast<size_t>(got));
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) ended = true;
+  }
+  void write() {
+    if (bytes.empty()) return;
+    const ssize_t sent = ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) bytes.erase(0, static_cast<size_t>(sent));
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) ended = true;
+  }
+};
+
+void answer(int rank, const std::string& why) {
+  const std::string bytes = wire::bytes_of({wire::StoreOp::kFailed, {why}});
+  (void)::send(rank, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+std::string store_path(const std::string& engine_path) { return engine_path + ".store"; }
+
+Result<std::unique_ptr<StoreRelay>> StoreRelay::open(const std::string& engine_path,
+                                                     LocalListener::How how, uint16_t port,
+                                                     Admit admit) {
+  how.type = SOCK_STREAM;
+  how.backlog = kRelayBacklog;
+  Result<LocalListener> made = LocalListener::open(store_path(engine_path), how);
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<StoreRelay>(
+      new StoreRelay(std::move(made).value(), port, std::move(admit)));
+}
+
+StoreRelay::~StoreRelay() {
+  stopping_ = true;
+  for (Carried& one : carried_) one.thread.join();
+}
+
+void StoreRelay::serve() {
+  carried_.remove_if([](Carried& one) {
+    if (!one.over) return false;
+    one.thread.join();
+    return true;
+  });
+  for (;;) {
+    Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) return;
+    ucred who{};
+    socklen_t length = sizeof who;
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) continue;
+    auto hold = admit_(who.uid);
+    if (!hold.ok()) {
+      answer(fd.get(), hold.status().message());
+      continue;
+    }
+    Carried& one = carried_.emplace_back();
+    one.hold = std::move(hold).value();
+    const auto rank = std::make_shared<Fd>(std::move(fd));
+    one.thread = named_thread("mcast-relay", [this, &one, rank] {
+      carry(rank->get());
+      rank->reset();
+      one.over = true;
+    });
+  }
+}
+
+void StoreRelay::carry(int rank) const {
+  // What it is about.
+  wire::StoreReader reader;
+  std::optional<wire::StoreRecord> first;
+  Way in{rank, -1, ""};
+  const Nanos begun = monotonic_now();
+  while (!stopping_ && !in.ended && !first && monotonic_now() - begun < kFirstPatience) {
+    if (!wait_for(rank, POLLIN, kRelayLook)) continue;
+    in.read();
+    reader.feed(std::exchange(in.bytes, ""));
+    first = reader.next();
+    if (reader.broken()) return;
+  }
+  uint64_t limit = 0;
+  if (!first || first->op != wire::StoreOp::kOpen || first->parts.size() != 4 ||
+      reader.waiting() != 0 || !read_number(first->parts[3], limit)) {
+    return;
+  }
+  const Nanos patience =
+      limit == 0 ? kMostPatience : std::min<Nanos>(limit, kMostPatience / kMilli) * kMilli;
+  Result<Fd> store = Status(Code::kUnavailable, "");
+  for (;;) {
+    if (first->parts[1] != std::to_string(port_)) {
+      return answer(rank, "stores are at port " + std::to_string(port_) + " (--store-port)");
+    }
+    const Result<sockaddr_in> address = address_of(first->parts[0], port_);
+    store = address.ok() ? connect_once(*address) : address.status();
+    if (store.ok()) break;
+    // Who has gone meanwhile wants no answer.
+    const bool gone = wait_for(rank, POLLRDHUP, kBetweenTries);
+    if (stopping_ || gone) return;
+    if (monotonic_now() - begun >= patience) {
+      return answer(rank, store.status().message() + "; is an engine with --store-port " +
+                                    first->parts[1] + " there?");
+    }
+  }
+  Way out{rank, store->get(), wire::bytes_of(*first)}, back{store->get(), rank, ""};
+  while (!stopping_ && !out.ended && !back.ended) {
+    std::array<pollfd, 2> both{
+        pollfd{rank,
+               static_cast<short>((out.bytes.size() < kCarried ? POLLIN : 0) |
+                                  (back.bytes.empty() ? 0 : POLLOUT)),
+               0},
+        pollfd{store->get(),
+               static_cast<short>((back.bytes.size() < kCarried ? POLLIN : 0) |
+                                  (out.bytes.empty() ? 0 : POLLOUT)),
+               0}};
+    if (::poll(both.data(), both.size(), static_cast<int>(kRelayLook / kMilli)) <= 0) continue;
+    if (both[0].revents != 0 && out.bytes.size() < kCarried) out.read();
+    if (both[1].revents != 0 && back.bytes.size() < kCarried) back.read();
+    out.write();
+    back.write();
+  }
+  back.write();  // an answer that came with the end
+}
+
+}  // namespace mcast::service

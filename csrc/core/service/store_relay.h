@@ -1,0 +1,55 @@
+// What connects a rank, which has no network, with its job's store at some engine: bytes go between
+// a local connection and one to that engine. A thread for each.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+#include "host/local_socket.h"
+
+namespace mcast::service {
+
+// The path of its socket, beside the one of the engine.
+std::string store_path(const std::string& engine_path);
+
+// The calls are one caller's.
+class StoreRelay {
+ public:
+  // Whether this user may have one more: what holds its place, or why not.
+  using Admit = std::function<Result<std::shared_ptr<void>>(uid_t)>;
+
+  // `port`: of the stores of all engines; no other is connected to.
+  static Result<std::unique_ptr<StoreRelay>> open(const std::string& engine_path,
+                                                  LocalListener::How how, uint16_t port,
+                                                  Admit admit);
+  ~StoreRelay();
+  // Takes who has come, and lets go of who has gone.
+  void serve();
+  int fd() const { return listener_.fd(); }
+  size_t connections() const { return carried_.size(); }
+
+ private:
+  struct Carried {
+    std::atomic<bool> over{false};
+    std::shared_ptr<void> hold;
+    std::thread thread;
+  };
+  StoreRelay(LocalListener listener, uint16_t port, Admit admit)
+      : listener_(std::move(listener)), port_(port), admit_(std::move(admit)) {}
+  void carry(int rank) const;
+
+  LocalListener listener_;
+  const uint16_t port_;
+  const Admit admit_;
+  std::atomic<bool> stopping_{false};
+  std::list<Carried> carried_;
+};
+
+}  // namespace mcast::service

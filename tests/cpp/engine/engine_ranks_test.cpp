@@ -1,0 +1,220 @@
+// Several ranks of a host at one engine: they find each other's memory in it, and nobody else's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+
+#include "arena_new.h"
+#include "engine/client_link.h"
+#include "engine/clock.h"
+#include "engine_process.h"
+#include "programs.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+using Settings = std::map<std::string, std::string>;
+
+Settings at(const EngineProcess& engine, const std::string& shared_memory = "auto") {
+  return {{"engine", engine.setting()},
+          {"shared_memory", shared_memory},
+          {"liveness_limit", "1000"}};
+}
+
+// Until all ranks are here: the end of one disturbs nobody's creation.
+bool all_here(DirectoryStore& store, const std::string& what, Member rank, uint32_t ranks) {
+  std::vector<std::string> keys;
+  for (uint32_t r = 0; r < ranks; r++) keys.push_back(what + std::to_string(r));
+  return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
+}
+
+void one_host_moves_in_memory(bool arenas) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(3, 90, [&](Member rank, DirectoryStore& store) {
+    if (arenas) new_in_arenas();
+    auto group = make_group("near", rank, 3, store, at(engine));
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "shared memory") << group->stats().reason;
+    EXPECT_THAT(group->stats().transport, HasSubstr("where their engine has it mapped"));
+    for (const size_t block : {size_t{1}, size_t{5000}, size_t{700'001}, size_t{5} << 20}) {
+      if (!work(*group, block, 2)) return false;
+    }
+    if (!reduce_all_ways(*group, 10, 1) || !reduce_all_ways(*group, 300'001, 2)) return false;
+    EXPECT_GT(counter(*group, "shm_mapped_bytes"), uint64_t{20} << 20);
+    EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u) << "the engine traces nobody, itself neither";
+    EXPECT_EQ(counter(*group, "frames_sent") + counter(*group, "datagrams_sent"), 0u);
+    return group->close(5 * kSecond).ok() && all_here(store, "closed", rank, 3);
+  }));
+}
+
+TEST(EngineRanks, RanksOfOneHostMoveDataInMemory) { one_host_moves_in_memory(false); }
+TEST(EngineRanks, AndInTensorsThatTheEngineMaps) { one_host_moves_in_memory(true); }
+
+TEST(EngineRanks, SlotsWhereTheSettingSaysSo) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("slots", rank, 2, store, at(engine, "slots"));
+    if (!group || !work(*group, 700'001, 2) || !reduce_all_ways(*group, 300'001, 2)) return false;
+    EXPECT_EQ(group->stats().path, "shared memory");
+    EXPECT_EQ(counter(*group, "shm_mapped_bytes"), 0u);
+    EXPECT_GT(counter(*group, "shm_slot_bytes"), 0u);
+    return group->close(5 * kSecond).ok() && all_here(store, "closed", rank, 2);
+  }));
+}
+
+// As while an engine is replaced: each has a directory of its own.
+TEST(EngineRanks, RanksOfTwoEnginesTakeTheNetwork) {
+  EngineProcess first, second;
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("apart", rank, 3, store, at(rank == 1 ? second : first));
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "multicast");
+    return work(*group, 100'000, 2) && reduce_all_ways(*group, 50'000, 1) &&
+           all_here(store, "over", rank, 3);
+  }));
+}
+
+TEST(EngineRanks, SoDoesOneWithoutAnEngine) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    Settings settings = at(engine);
+    if (rank == 2) settings["engine"] = "inproc";
+    auto group = make_group("mixed", rank, 3, store, settings);
+    if (!group) return false;
+    EXPECT_EQ(group->stats().path, "multicast");
+    return work(*group, 100'000, 2) && reduce_all_ways(*group, 50'000, 1) &&
+           all_here(store, "over", rank, 3);
+  }));
+}
+
+TEST(EngineRanks, AKilledRankIsNamedByTheOthers) {
+  EngineProcess engine;
+  const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("victim", rank, 3, store, at(engine));
+    if (!group || !work(*group, 1000, 2) || !all_here(store, "worked", rank, 3)) return false;
+    if (rank == 1) raise(SIGKILL);
+    std::vector<std::byte> data(size_t{3} << 20);
+    const Nanos start = monotonic_now();
+    Status status;
+    while ((status = allgather(*group, data)).ok() && monotonic_now() - start < 10 * kSecond) {
+    }
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 is lost: its process"));
+    EXPECT_FALSE(barrier(*group).ok());
+    // The engine and its other ranks go on.
+    auto scope = store.scoped("next");
+    const Member number = rank == 0 ? 0 : 1;
+    auto next = make_group("next", number, 2, scope, at(engine));
+    return next && work(*next, 700'001, 2) && all_here(scope, "over", number, 2);
+  });
+  EXPECT_EQ(ends[0].exit_code, 0);
+  EXPECT_EQ(ends[1].signal, SIGKILL);
+  EXPECT_EQ(ends[2].exit_code, 0);
+}
+
+// Memory of a rank that is gone stays mapped while others may be reading it.
+TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
+  EngineProcess engine;
+  for (int round = 0; round < 4; round++) {
+    const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+      new_in_arenas();
+      auto group = make_group("amid", rank, 3, store, at(engine));
+      if (!group || !all_here(store, "made", rank, 3)) return false;
+      if (rank == 1 && fork() == 0) {
+        usleep(static_cast<useconds_t>(20'000 + round * 7'000));
+        kill(getppid(), SIGKILL);
+        _exit(0);
+      }
+      std::vector<std::byte> data(size_t{24} << 20);
+      const Nanos start = monotonic_now();
+      Status status;
+      while ((status = allgather(*group, data)).ok() && monotonic_now() - start < 20 * kSecond) {
+      }
+      EXPECT_THAT(status.message(), HasSubstr("rank 1 is lost"));
+      return !status.ok();
+    });
+    EXPECT_EQ(ends[0].exit_code, 0);
+    EXPECT_EQ(ends[1].signal, SIGKILL);
+    EXPECT_EQ(ends[2].exit_code, 0);
+  }
+  EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
+}
+
+TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    new_in_arenas();
+    auto group = make_group("stopped", rank, 2, store, at(engine));
+    if (!group || !work(*group, 1000, 2)) return false;
+    constexpr size_t kBlock = 4 << 20;
+    std::vector<std::byte> data(2 * kBlock);
+    fill(data, rank * kBlock, kBlock, 7 + rank);
+    if (rank == 1) {
+      const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
+      const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
+      const Status status = wait_for([&](PostOptions options) {
+        auto posted = group->post_allgather(block(1), {block(0), block(1)}, std::move(options));
+        EXPECT_TRUE(store.set("posted", std::to_string(getpid())).ok());
+        return posted;
+      });
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    } else {
+      const auto posted = store.multi_get({"posted"}, 30 * kSecond);
+      if (!posted.ok()) return false;
+      kill(std::stoi((*posted)[0]), SIGSTOP);
+      const Status status = allgather(*group, data);
+      kill(std::stoi((*posted)[0]), SIGCONT);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_TRUE(holds(data, 0, kBlock, 7) && holds(data, kBlock, kBlock, 8));
+    return barrier(*group).ok() && group->close(5 * kSecond).ok();
+  }));
+}
+
+// Times of the engine's clock come as durations, and are put beside those of this process.
+TEST(EngineRanks, TheTraceTellsWhatTheEngineDid) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("traced", rank, 2, store, at(engine));
+    if (!group || !work(*group, 700'001, 1) || !reduce_all_ways(*group, 1000, 1)) return false;
+    const std::vector<TraceEvent> events = Engine::instance().trace();
+    EXPECT_GE(events.size(), 8u);
+    size_t with_bytes = 0;
+    for (const TraceEvent& e : events) {
+      EXPECT_EQ(e.group, "traced");
+      EXPECT_EQ(e.rank, rank);
+      EXPECT_TRUE(e.ok);
+      EXPECT_LE(e.posted, e.done);
+      if (e.first_byte == kNever) continue;
+      with_bytes++;
+      EXPECT_LE(e.posted, e.first_byte);
+      EXPECT_LE(e.first_byte, e.last_byte);
+      EXPECT_LE(e.last_byte, e.done);
+    }
+    EXPECT_GE(with_bytes, 6u);
+    return all_here(store, "over", rank, 2);
+  }));
+}
+
+TEST(EngineRanks, ThreadsOfAUserAreLimited) {
+  service::HostEngineOptions options;
+  options.guardian = false;
+  options.goodbye = 0;
+  options.threads = 9;
+  EngineProcess engine(options);
+  expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore&) {
+    auto first = ClientLink::connect(engine.path(), 10 * kSecond);
+    EXPECT_TRUE(first.ok()) << first.status().to_string();
+    const auto second = ClientLink::connect(engine.path(), 10 * kSecond);
+    EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
+    EXPECT_THAT(second.status().message(), HasSubstr("limit of 9 threads of one user (--threads)"));
+    return true;
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,128 @@
+// A job's store through engines: two engines of one host stand for those of two hosts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/clock.h"
+#include "engine/store_client.h"
+#include "engine_process.h"
+#include "service/store_server.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using wire::StoreOp;
+
+// Nobody has it just now.
+uint16_t free_port() {
+  auto server = service::StoreServer::start(0);
+  EXPECT_TRUE(server.ok()) << server.status().to_string();
+  return (*server)->port();
+}
+
+service::HostEngineOptions with_stores(uint16_t port) {
+  service::HostEngineOptions options;
+  options.guardian = false;
+  options.goodbye = 0;
+  options.store_port = port;
+  return options;
+}
+
+class EngineStoreTest : public testing::Test {
+ protected:
+  std::unique_ptr<StoreClient> connect(const EngineProcess& engine, const std::string& name = "job") {
+    auto made = StoreClient::connect({engine.path(), "127.0.0.1", port_, name}, 20 * kSecond);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return made.ok() ? std::move(made).value() : nullptr;
+  }
+  static std::vector<std::string> done(StoreClient& client, StoreOp op,
+                                       const std::vector<std::string>& parts) {
+    auto answer = client.ask({op, parts}, nullptr);
+    EXPECT_TRUE(answer.ok()) << answer.status().to_string();
+    return answer.ok() ? *answer : std::vector<std::string>{};
+  }
+
+  const uint16_t port_ = free_port();
+};
+
+TEST_F(EngineStoreTest, RanksOfTwoEnginesShareOne) {
+  EngineProcess first(with_stores(port_)), second(with_stores(port_));  // which waits for the port
+  auto a = connect(first), b = connect(second), other = connect(second, "another");
+  ASSERT_TRUE(a && b && other);
+  done(*a, StoreOp::kSet, {"k", std::string(size_t{3} << 20, 'v')});
+  EXPECT_EQ(done(*b, StoreOp::kGet, {"0", "k"}).at(0).size(), size_t{3} << 20);
+  EXPECT_THAT(done(*other, StoreOp::kCheck, {"k"}), ElementsAre("0"));
+  std::thread later([&] { done(*a, StoreOp::kAdd, {"n", "4"}); });
+  EXPECT_THAT(done(*b, StoreOp::kGet, {"20000", "n"}), ElementsAre("4"));
+  later.join();
+  const auto late = b->ask({StoreOp::kWait, {"50", "k", "x", "y"}}, nullptr);
+  EXPECT_EQ(late.status().code(), Code::kTimeout);
+  EXPECT_THAT(late.status().message(), HasSubstr("nobody has set x, y"));
+  EXPECT_THAT(done(*b, StoreOp::kCheck, {"k"}), ElementsAre("1")) << "it goes on";
+}
+
+TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
+  EngineProcess engine(with_stores(port_));
+  const uint16_t nobody = free_port();
+  auto wrong = StoreClient::connect({engine.path(), "127.0.0.1", nobody, "job"}, 5 * kSecond);
+  EXPECT_THAT(wrong.status().message(), HasSubstr("(--store-port)"));
+  // 192.0.2.0/24 is nobody's.
+  auto far = StoreClient::connect({engine.path(), "name.invalid", port_, "job"}, 300 * kMilli);
+  EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
+  auto none = StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"},
+                                   200 * kMilli);
+  EXPECT_EQ(none.status().code(), Code::kUnavailable);
+}
+
+TEST_F(EngineStoreTest, AnEngineThatEndsIsNamed) {
+  EngineProcess near(with_stores(0 + port_));
+  auto client = connect(near);
+  ASSERT_TRUE(client);
+  std::thread killer([&] { near.signal(SIGKILL); });
+  const auto answer = client->ask({StoreOp::kWait, {"0", "never"}}, nullptr);
+  killer.join();
+  EXPECT_EQ(answer.status().code(), Code::kPeerLost) << answer.status().to_string();
+  EXPECT_THAT(answer.status().message(), HasSubstr("the connection has ended"));
+  EXPECT_FALSE(client->ask({StoreOp::kCount, {}}, nullptr).ok()) << "and it stays so";
+  EXPECT_EQ(near.end(SIGTERM), -SIGKILL);
+}
+
+TEST_F(EngineStoreTest, AnInterruptEndsAWait) {
+  EngineProcess engine(with_stores(port_));
+  auto client = connect(engine);
+  ASSERT_TRUE(client);
+  int asked = 0;
+  const auto answer =
+      client->ask({StoreOp::kWait, {"0", "never"}}, [&] { return ++asked == 2; });
+  EXPECT_EQ(answer.status().code(), Code::kAborted);
+  auto again = connect(engine);
+  EXPECT_THAT(done(*again, StoreOp::kCount, {}), ElementsAre("0"));
+}
+
+// Whatever strangers say to either socket, a job beside them notices nothing.
+TEST_F(EngineStoreTest, StrangersHarmNobody) {
+  EngineProcess engine(with_stores(port_));
+  auto client = connect(engine);
+  ASSERT_TRUE(client);
+  const std::string open = wire::bytes_of({StoreOp::kOpen, {"127.0.0.1", "1", "job", "0"}});
+  for (const std::string& bytes :
+       {std::string(1000, 'x'), std::string("\xff\xff\xff\xff", 4), open.substr(0, 7), open,
+        wire::bytes_of({StoreOp::kSet, {"a", "b"}}), std::string()}) {
+    auto fd = connect_to(engine.path() + ".store", SOCK_STREAM);
+    ASSERT_TRUE(fd.ok());
+    EXPECT_EQ(send(fd->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    done(*client, StoreOp::kAdd, {"n", "1"});
+  }
+  EXPECT_THAT(done(*client, StoreOp::kGet, {"0", "n"}), ElementsAre("6"));
+}
+
+}  // namespace
+}  // namespace mcast::test

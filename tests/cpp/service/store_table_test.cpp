@@ -1,0 +1,190 @@
+// A job's store: what c10d expects of one, whatever records come, and whom it lets wait.
+#include "service/store_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+
+namespace mcast::test {
+namespace {
+
+using service::StoreTable;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using wire::StoreOp;
+using wire::StoreRecord;
+using Parts = std::vector<std::string>;
+
+class StoreTableTest : public testing::Test {
+ protected:
+  void open(StoreTable::Client client, const std::string& name = "job") {
+    EXPECT_THAT(ask(client, StoreOp::kOpen, {"host", "7118", name, "0"}).parts, ElementsAre());
+  }
+  // Its answer, which comes at once.
+  StoreRecord ask(StoreTable::Client client, StoreOp op, const Parts& parts) {
+    EXPECT_TRUE(table_.on_record(client, {op, parts}, now_));
+    return taken(client).value_or(StoreRecord{StoreOp::kFailed, {"no answer"}});
+  }
+  Parts done(StoreTable::Client client, StoreOp op, const Parts& parts) {
+    const StoreRecord record = ask(client, op, parts);
+    EXPECT_EQ(record.op, StoreOp::kDone) << (record.parts.empty() ? "" : record.parts[0]);
+    return record.parts;
+  }
+  std::optional<StoreRecord> taken(StoreTable::Client client) {
+    const auto it = answers_.find(client);
+    if (it == answers_.end()) return std::nullopt;
+    StoreRecord record = it->second;
+    answers_.erase(it);
+    return record;
+  }
+
+  Nanos now_ = kSecond;
+  std::map<StoreTable::Client, StoreRecord> answers_;
+  StoreTable table_{[this](StoreTable::Client client, const StoreRecord& record) {
+    EXPECT_EQ(answers_.count(client), 0u) << "one answer for a question";
+    answers_[client] = record;
+  }};
+};
+
+TEST_F(StoreTableTest, DoesWhatC10dExpects) {
+  open(1);
+  open(2);
+  done(1, StoreOp::kSet, {"a", std::string("\0x", 2)});
+  EXPECT_THAT(done(2, StoreOp::kGet, {"0", "a"}), ElementsAre(std::string("\0x", 2)));
+  EXPECT_THAT(done(1, StoreOp::kAdd, {"n", "5"}), ElementsAre("5"));
+  EXPECT_THAT(done(2, StoreOp::kAdd, {"n", "-7"}), ElementsAre("-2"));
+  EXPECT_THAT(done(2, StoreOp::kAdd, {"n", "0"}), ElementsAre("-2"));
+  EXPECT_EQ(ask(1, StoreOp::kAdd, {"a", "1"}).op, StoreOp::kFailed);
+  EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "n"}), ElementsAre("1"));
+  EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "m"}), ElementsAre("0"));
+  EXPECT_THAT(done(1, StoreOp::kCheck, {}), ElementsAre("1"));
+  // compare_set: of what is there, of what is not, and where it differs.
+  EXPECT_THAT(done(1, StoreOp::kCompareSet, {"n", "-2", "9"}), ElementsAre("9"));
+  EXPECT_THAT(done(1, StoreOp::kCompareSet, {"n", "-2", "8"}), ElementsAre("9"));
+  EXPECT_THAT(done(1, StoreOp::kCompareSet, {"new", "old", "x"}), ElementsAre("old"));
+  EXPECT_THAT(done(1, StoreOp::kCheck, {"new"}), ElementsAre("0"));
+  EXPECT_THAT(done(1, StoreOp::kCompareSet, {"new", "", "x"}), ElementsAre("x"));
+  EXPECT_THAT(done(1, StoreOp::kGet, {"0", "new"}), ElementsAre("x"));
+  done(1, StoreOp::kAppend, {"new", "yz"});
+  done(1, StoreOp::kAppend, {"newer", "1"});
+  done(1, StoreOp::kMultiSet, {"p", "1", "q", "2"});
+  EXPECT_THAT(done(2, StoreOp::kGet, {"0", "new", "newer", "q", "p"}),
+              ElementsAre("xyz", "1", "2", "1"));
+  EXPECT_THAT(done(1, StoreOp::kCount, {}), ElementsAre("6"));
+  EXPECT_THAT(done(1, StoreOp::kDelete, {"p"}), ElementsAre("1"));
+  EXPECT_THAT(done(1, StoreOp::kDelete, {"p"}), ElementsAre("0"));
+  EXPECT_THAT(done(1, StoreOp::kList, {}), ElementsAre("a", "n", "new", "newer", "q"));
+}
+
+TEST_F(StoreTableTest, WhoWaitsIsAnsweredWhenAllKeysAreThereOrItsTimeIsOver) {
+  for (StoreTable::Client c : {1, 2, 3, 4}) open(c);
+  EXPECT_TRUE(table_.on_record(1, {StoreOp::kWait, {"0", "a", "b"}}, now_));
+  EXPECT_TRUE(table_.on_record(2, {StoreOp::kGet, {"1000", "b"}}, now_));
+  EXPECT_TRUE(table_.on_record(3, {StoreOp::kGet, {"1000", "b", "never"}}, now_));
+  EXPECT_TRUE(table_.waits(1) && table_.waits(2) && !table_.waits(4));
+  EXPECT_EQ(table_.deadline(), now_ + kSecond);
+  done(4, StoreOp::kSet, {"b", "1"});
+  EXPECT_FALSE(taken(1));
+  EXPECT_THAT(taken(2)->parts, ElementsAre("1"));
+  done(4, StoreOp::kAdd, {"a", "1"});
+  EXPECT_THAT(taken(1)->parts, ElementsAre());
+  table_.advance(now_ + kSecond - 1);
+  EXPECT_FALSE(taken(3));
+  table_.advance(now_ + kSecond);
+  const auto late = taken(3);
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->op, StoreOp::kLate);
+  EXPECT_THAT(late->parts, ElementsAre("never"));
+  EXPECT_EQ(table_.deadline(), kNever);
+}
+
+TEST_F(StoreTableTest, StoresAreApartAndGoWithTheirLastClient) {
+  open(1, "x");
+  open(2, "y");
+  open(3, "x");
+  done(1, StoreOp::kSet, {"k", "1"});
+  EXPECT_THAT(done(2, StoreOp::kCheck, {"k"}), ElementsAre("0"));
+  EXPECT_TRUE(table_.on_record(3, {StoreOp::kWait, {"0", "z"}}, now_));
+  table_.on_end(3);
+  table_.on_end(3);
+  done(1, StoreOp::kSet, {"z", "1"});
+  EXPECT_FALSE(taken(3)) << "it has gone";
+  table_.on_end(1);
+  EXPECT_EQ(table_.stores(), 1u);
+  open(4, "x");
+  EXPECT_THAT(done(4, StoreOp::kCount, {}), ElementsAre("0"));
+}
+
+TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
+  EXPECT_FALSE(table_.on_record(1, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
+  EXPECT_FALSE(table_.on_record(1, {StoreOp::kOpen, {"a", "b"}}, now_));
+  open(1);
+  const std::vector<StoreRecord> wrong{
+      {StoreOp::kOpen, {"a", "b", "c", "0"}}, {StoreOp::kSet, {"a"}},
+      {StoreOp::kMultiSet, {"a"}},            {StoreOp::kAdd, {"a", "x"}},
+      {StoreOp::kAdd, {"a", ""}},             {StoreOp::kAdd, {"a", "9999999999999999999"}},
+      {StoreOp::kWait, {}},                   {StoreOp::kWait, {"-1", "a"}},
+      {StoreOp::kGet, {"x", "a"}},            {StoreOp::kDone, {}},
+      {StoreOp::kLate, {"a"}},                {StoreOp::kCount, {"a"}}};
+  for (const StoreRecord& record : wrong) EXPECT_FALSE(table_.on_record(1, record, now_));
+  EXPECT_TRUE(table_.on_record(1, {StoreOp::kWait, {"0", "z"}}, now_));
+  EXPECT_FALSE(table_.on_record(1, {StoreOp::kCount, {}}, now_)) << "one question at a time";
+}
+
+TEST_F(StoreTableTest, IsBounded) {
+  open(1);
+  const std::string large(size_t{15} << 20, 'x');
+  int kept = 0;
+  for (int i = 0; i < 30; i++) {
+    const StoreRecord answer = ask(1, StoreOp::kSet, {std::to_string(i), large});
+    if (answer.op == StoreOp::kDone) kept++;
+    else EXPECT_THAT(answer.parts[0], HasSubstr("hold 256 MiB already"));
+  }
+  EXPECT_EQ(kept, 17);
+  EXPECT_EQ(ask(1, StoreOp::kGet, {"0", "0", "1"}).op, StoreOp::kFailed) << "longer than a record";
+  done(1, StoreOp::kDelete, {"0"});
+  done(1, StoreOp::kSet, {"0", large});
+  table_.on_end(1);
+  for (StoreTable::Client c = 10; c < 10 + StoreTable::kMostStores; c++) {
+    open(c, std::to_string(c));
+  }
+  EXPECT_THAT(ask(9, StoreOp::kOpen, {"h", "1", "one more", "0"}).parts[0],
+              HasSubstr("keeps 256 stores already"));
+}
+
+TEST(StoreRecord, AnyBytesAreRead) {
+  std::mt19937_64 rng(7);
+  const std::string good = wire::bytes_of({StoreOp::kMultiSet, {"a", "", "b", std::string(300, 'x')}});
+  for (int i = 0; i < 20'000; i++) {
+    std::string bytes = good + good;
+    for (uint64_t n = rng() % 4; n > 0; n--) bytes[rng() % bytes.size()] = static_cast<char>(rng());
+    bytes.resize(rng() % 3 == 0 ? rng() % (bytes.size() + 1) : bytes.size());
+    wire::StoreReader reader;
+    std::vector<StoreRecord> read;
+    while (!bytes.empty()) {
+      const size_t piece = std::min<size_t>(bytes.size(), 1 + rng() % 200);
+      reader.feed(bytes.substr(0, piece));
+      bytes.erase(0, piece);
+      while (auto record = reader.next()) read.push_back(*record);
+    }
+    // Whatever was read is written as it came.
+    for (const StoreRecord& r : read) EXPECT_EQ(wire::bytes_of(r).size() > 0, true);
+  }
+  wire::StoreReader reader;
+  reader.feed(good + good.substr(0, 5));
+  const auto record = reader.next();
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->parts[3].size(), 300u);
+  EXPECT_FALSE(reader.next());
+  EXPECT_FALSE(reader.broken());
+  wire::StoreReader huge;
+  huge.feed(std::string("\xff\xff\xff\xff", 4));
+  EXPECT_FALSE(huge.next());
+  EXPECT_TRUE(huge.broken()) << "before anything of that length is waited for";
+  EXPECT_EQ(wire::bytes_of({StoreOp::kSet, {"k", std::string(wire::kMostStoreRecord, 'x')}}), "");
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,90 @@
+"""Ranks of several hosts whose networks engines run: several ranks of a host at one engine, and two jobs
+that divide a link."""
+
+import time
+
+import programs
+import pytest
+import torch
+import torch.distributed as dist
+from test_multihost_hosts import run
+
+from torch_mcast.lab.pool import Pool
+
+
+def near_and_far(ctx, op):
+    programs.join(ctx, fallback="none")
+    for salt in range(2):
+        run(op, salt)
+    return programs.torch_mcast.stats()
+
+
+@pytest.mark.parametrize("op", ["all_gather", "broadcast", "reduce_scatter", "all_reduce"])
+def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op):
+    """They fold before they send, and a host receives large streams once: as in process."""
+    for row in hosts(2, 2, engine_options=()).run(near_and_far, op):
+        assert row["transport_reason"].startswith("engine of this host (process ")
+        assert row["contributions"] == "one per host (2)"
+        assert row["streams"] == "one rank per host (2)"
+        key = "shm_mapped_bytes" if op in ("all_gather", "broadcast") else "shm_direct_bytes"
+        assert row["counters"][key] > 0
+
+
+def gathers(ctx, size: int) -> int:
+    """All-gathers of `size` bytes in all until the driver says "stop" to rank 0."""
+    programs.join(ctx, fallback="none")
+    world = dist.get_world_size()
+    output, told, done = torch.empty(size, dtype=torch.uint8), torch.zeros(1), 0
+    mine = programs.pattern(size // world, ctx.rank, 0)
+    while not told.item():
+        # Several in a row: what the ranks say to each other between them is no part of it.
+        for _ in range(max(1, (64 << 20) // size)):
+            dist.all_gather_into_tensor(output, mine)
+        done += 1
+        if done == 1:
+            ctx.notify("running")
+        if ctx.rank == 0:
+            told.fill_(float(programs.told_to_stop(ctx)))
+        dist.broadcast(told, 0)
+    return done
+
+
+MOVED = 100 << 20  # bytes that both jobs together send from a host while they are watched
+
+
+def sent(cluster):
+    """By host, what the engine counts of each client."""
+    return {
+        host: {c["pid"]: c["sent_bytes"] for c in cluster.lab.engines.status(host)["clients"]}
+        for host in ("h1", "h2")
+    }
+
+
+@pytest.mark.parametrize("sizes", [(64 << 20, 8 << 20), (64 << 20, 64 << 20)])
+def test_two_jobs_divide_a_link_evenly(hosts, sizes, record_property):
+    cluster = hosts(2, engine_options=(), rate="300mbit")
+    with Pool.in_lab(cluster.lab, programs.PRELOAD) as pool:
+        first = cluster.start(gathers, sizes[0])
+        second = pool.start(gathers, sizes[1], env={"MASTER_PORT": "33334"})
+        for call in (first, second):
+            call.wait("running")
+        before, until = sent(cluster), time.monotonic() + 60
+        while True:
+            after = sent(cluster)
+            moved = {
+                host: {pid: after[host][pid] - before[host][pid] for pid in before[host]}
+                for host in before
+            }
+            if all(sum(by.values()) >= MOVED for by in moved.values()):
+                break
+            assert time.monotonic() < until, moved
+            time.sleep(0.05)
+        for call in (first, second):
+            call.signal("stop", ranks=[0])
+        for call in (first, second):
+            call.results()
+    for host, by in moved.items():
+        assert len(by) == 2
+        share = 100 * min(by.values()) / sum(by.values())
+        record_property(f"lesser share at {host}, %", round(share, 1))
+        assert 45 <= share, moved

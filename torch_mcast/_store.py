@@ -1,0 +1,64 @@
+"""The store of a job whose ranks have no network: init_process_group(init_method="engine://")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlparse
+
+from torch_mcast._register import SCHEME
+
+PORT = 7118  # `torch-mcast engine run --store-port`, where the URL names none
+
+_made = 0  # groups of this process: all ranks of a job make as many
+
+
+def _socket() -> str:
+    from torch_mcast.engine.status import DEFAULT_SOCKET
+
+    return os.environ.get("MCAST_ENGINE", "").partition(":")[2] or DEFAULT_SOCKET
+
+
+def _needed(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ValueError(f"init_method='{SCHEME}://': the environment must say {name}")
+    return value
+
+
+def rendezvous(
+    url: str, rank: int = -1, world_size: int = -1, timeout: timedelta | None = None, **_: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """engine://[HOST[:PORT]][/NAME]: the store that the engine of HOST keeps. Without them: MASTER_ADDR,
+    7118, and what the environment says of the job; rank and number of ranks as for env://."""
+    from torch.distributed.constants import default_pg_timeout
+
+    from torch_mcast._load import extension
+
+    global _made
+    parsed = urlparse(url)
+    query = dict(part.split("=", 1) for part in parsed.query.split("&") if "=" in part)
+    rank = int(query.get("rank", rank))
+    world_size = int(query.get("world_size", world_size))
+    if rank < 0:
+        rank = int(_needed("RANK"))
+    if world_size < 0:
+        world_size = int(_needed("WORLD_SIZE"))
+    host = parsed.hostname or _needed("MASTER_ADDR")
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+    name = parsed.path.strip("/") or "|".join(os.environ.get(n, "") for n in names)
+    _made += 1
+    yield (
+        extension().EngineStore(
+            _socket(),
+            host,
+            parsed.port or PORT,
+            f"{name}|{_made}",
+            timeout or default_pg_timeout,
+        ),
+        rank,
+        world_size,
+    )
+    raise RuntimeError("a job whose store is at an engine cannot make its process group anew")
