@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kLeastArenas = uint64_t{64} << 20;
 constexpr uint64_t kMostArenas = uint64_t{1} << 44;
+constexpr uint64_t kLeastBounce = uint64_t{64} << 10;
 constexpr uint64_t kMostPath = 100;  // bytes; of a socket's address 107 are left
 
 using EngineRow = OptionRow<HostEngineOptions>;
@@ -128,6 +129,13 @@ std::vector<EngineRow> limit_rows() {
        "64M to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);
+       }},
+      {{"--bounce", "BYTES", "4G",
+        "memory for tensors that this process copies (engine_memory=copy), of all clients of a "
+        "user; suffix K, M or G"},
+       "64K to 16384G",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenas);
        }},
       {{"--silence", "MS", "10000",
         "time that this process may stand still before clients take it for hung"},

@@ -28,6 +28,13 @@ constexpr Nanos kRefusedPatience = kSecond;
 constexpr size_t kMostRefused = 64;
 constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's answer
 
+// How a client's tensors are copied, for the status.
+const char* copies_text(const Mover::Report& mover) {
+  if (!mover.road) return "none";
+  if (mover.hangs) return "hangs";
+  return *mover.road == ipc::MemoryRoad::kVm ? "process_vm" : "descriptor";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options) {
@@ -190,13 +197,17 @@ std::string HostEngine::status_text() const {
   const TenantLimits& most = options_.limits;
   json.key("limits").open('{').field("clients", options_.clients).field("groups", most.groups);
   json.field("operations", most.operations).field("arena_bytes", most.arenas);
+  json.field("bounce_bytes", most.bounce);
   json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
   tell_drain(json);
   json.key("clients").open('[');
   for (const TenantReport& one : report()) {
     json.open('{').field("pid", static_cast<uint64_t>(one.pid));
     json.field("uid", static_cast<uint64_t>(one.uid)).field("in_flight", one.in_flight);
-    json.field("arena_bytes", one.arena_bytes).key("groups").open('[');
+    json.field("arena_bytes", one.arena_bytes).field("bounce_bytes", one.bounce_bytes);
+    json.field("copies", std::string_view(copies_text(one.mover)));
+    json.field("pulled_bytes", one.mover.pulled).field("pushed_bytes", one.mover.pushed);
+    json.key("groups").open('[');
     for (const std::string& name : one.groups) json.value(std::string_view(name));
     json.close(']').close('}');
   }
