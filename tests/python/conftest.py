@@ -87,14 +87,15 @@ PATHS = {
     "host-slots": {"MCAST_SHARED_MEMORY": "slots"},
     "engine": {"MCAST_ENGINE_MEMORY": "slots"},
     "engine-map": {},
+    "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},
 }
 # Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
 # MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
 ALL_PATHS: dict[str, set[str]] = {
     "test_ops": set(),
     "test_reduce": set(),
-    "test_training": {"host-slots", "engine", "engine-map"},
-    "test_work": {"host-slots", "engine-map"},
+    "test_training": {"host-slots", "engine", "engine-map", "engine-copy"},
+    "test_work": {"host-slots", "engine-map", "engine-copy"},
 }
 
 

@@ -124,7 +124,11 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   S(engine_memory, "MCAST_ENGINE_MEMORY", "slots", false, false,                                   \
     "how tensors reach the engine, and the other ranks of a host: slots: they are copied; map: "   \
     "those of 1 MiB and more that are made from now on (in the environment: from import torch "    \
-    "on) lie where the others map them. Then a forked child may see what its parent writes later") \
+    "on) lie where the others map them. Then a forked child may see what its parent writes "       \
+    "later. copy: the engine copies, this process spends nothing on it; auto: those that are "     \
+    "mapped stay where they lie, others as copy where the engine runs as the same user, or "       \
+    "slots. "                                                                                      \
+    "Ranks of a host without an engine take copy and auto for slots")                              \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \

@@ -42,6 +42,17 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
   return control_of(ipc::Abort{group, reason.substr(0, ipc::kMostText)});
 }
 
+// Another user's memory is copied by a slower way, for who says so.
+ClientRoads roads_of(const std::string& setting, ClientLink& link) {
+  ClientRoads roads;
+  roads.mapped = setting == "map" || setting == "auto";
+  if (setting == "copy" || setting == "auto") {
+    const auto road = link.own_memory().road(setting.c_str());
+    roads.moved = road && (setting == "copy" || *road == ipc::MemoryRoad::kVm);
+  }
+  return roads;
+}
+
 }  // namespace
 
 class ClientGroup::Flights final : public ClientEar {
@@ -89,6 +100,7 @@ class ClientGroup::Flights final : public ClientEar {
       const Status status =
           done->code == 0 ? Status() : Status(static_cast<Code>(done->code), done->text);
       if (auto flight = take({done->lane, done->sequence})) {
+        if (done->held) keep(*flight);
         end(*flight, status, *done);
       }
     } else if (const auto* failed = std::get_if<ipc::FailedRecord>(&record)) {
@@ -106,7 +118,7 @@ class ClientGroup::Flights final : public ClientEar {
       to_feed_ = {};
     }
     for (const auto& [key, flight] : all) {
-      flight->staging->withdraw();
+      if (!flight->staging->withdraw(link_->engine_may_run())) keep(*flight);
       end(*flight, why.with_context(flight->post.descriptor.name), {});
     }
   }
@@ -140,6 +152,16 @@ class ClientGroup::Flights final : public ClientEar {
     flights_.erase(it);
     std::erase(to_feed_[key.first], flight);
     return flight;
+  }
+
+  // What an engine may still write to is never free for others.
+  static void keep(const Flight& flight) {
+    std::vector<Slice> outputs = flight.post.outputs;
+    if (flight.post.reduce) outputs.push_back(flight.post.reduce->output);
+    static std::mutex mutex;
+    static auto& kept = *new std::vector<std::vector<Slice>>;
+    const std::lock_guard<std::mutex> held(mutex);
+    kept.push_back(std::move(outputs));
   }
 
   void end(Flight& flight, const Status& status, const ipc::DoneRecord& how) {
@@ -192,7 +214,8 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
       link_(std::move(link)),
       handle_(made.handle),
       flights_(std::make_shared<Flights>(link_, handle_, state_, std::move(trace),
-                                         Flights::Params{name_, rank_})) {
+                                         Flights::Params{name_, rank_})),
+      roads_(roads_of(config_.engine_memory, *link_)) {
   read_stats(made.stats, fixed_);
   max_block_ = made.longest;
   const std::string by =
@@ -227,7 +250,7 @@ Status ClientGroup::push(LaneId lane, Post post) {
 }
 
 Status ClientGroup::push_record(LaneId lane, Post post) {
-  auto staging = ClientStaging::make(post, rank_, link_->arenas(), config_.engine_memory == "map");
+  auto staging = ClientStaging::make(post, rank_, link_->arenas(), roads_);
   if (!staging.ok()) return staging.status();
   ipc::PostRecord record;
   record.lane = lane;

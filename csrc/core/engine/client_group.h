@@ -41,6 +41,7 @@ class ClientGroup final : public GroupBase {
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
   const std::shared_ptr<Flights> flights_;
+  const ClientRoads roads_;
   // The reduce lane's half of a barrier, until the other half comes: the engine makes both of one.
   std::optional<Post> half_barrier_;
   Completion first_closed_;  // of the two lanes, which close together

@@ -44,7 +44,8 @@ Status lost_status(pid_t pid, const std::string& how) {
 
 ClientLink::ClientLink(LocalSocket socket)
     : socket_(std::move(socket)),
-      arenas_([this](const Segment& segment) { return offer(segment); }) {}
+      arenas_([this](const Segment& segment) { return offer(segment); }),
+      own_memory_([this](const ipc::MemoryOffer& m, int file) { return offer(m, file); }) {}
 
 Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience) {
   const Nanos deadline = monotonic_now() + patience;
@@ -153,6 +154,7 @@ void ClientLink::watch_engine(Nanos now) {
     beat_.last = beat;
     beat_.since = now;
   } else if (now - beat_.since > welcome_.silence) {
+    note_that_it_may_run();
     fail(lost_status(engine_pid_, "has not run for " + seconds_text(now - beat_.since)));
   }
 }
@@ -274,8 +276,19 @@ void ClientLink::suspect(const std::string& how) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (suspicion_.empty()) suspicion_ = how;
+    may_run_ = true;
   }
   socket_.shutdown();
+}
+
+void ClientLink::note_that_it_may_run() {
+  const std::lock_guard<std::mutex> held(mutex_);
+  may_run_ = true;
+}
+
+bool ClientLink::engine_may_run() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return may_run_;
 }
 
 std::string ClientLink::suspicion() const {
@@ -367,6 +380,21 @@ Result<uint16_t> ClientLink::offer(const Segment& segment) {
     return Status(Code::kInternal, "the engine's answer to ArenaOffer cannot be read");
   }
   return arena.space;
+}
+
+Result<ipc::Memory> ClientLink::offer(const ipc::MemoryOffer& memory, int descriptor) {
+  const std::span<const int> files(&descriptor, descriptor < 0 ? 0 : 1);
+  auto answer = ask(control_of(0, memory), kSendPatience, files);
+  if (!answer.ok()) return answer.status();
+  ipc::Verdict refused;
+  if (answer->type == ipc::ControlType::kRefused && read(*answer, refused)) {
+    return Status(refused.code, "engine of this host: " + refused.text);
+  }
+  ipc::Memory found;
+  if (answer->type != ipc::ControlType::kMemory || !read(*answer, found)) {
+    return Status(Code::kInternal, "the engine's answer to MemoryOffer cannot be read");
+  }
+  return found;
 }
 
 Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& spec,

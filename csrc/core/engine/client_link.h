@@ -18,6 +18,7 @@
 #include "engine/client_arenas.h"
 #include "engine/client_creation.h"
 #include "engine/group.h"
+#include "engine/own_memory.h"
 #include "host/local_socket.h"
 #include "ipc/control.h"
 #include "ipc/record.h"
@@ -65,6 +66,9 @@ class ClientLink {
   bool help(const std::function<bool()>& done, Nanos until);
 
   ClientArenas& arenas() { return arenas_; }
+  OwnMemory& own_memory() { return own_memory_; }
+  // Lost, and not by the engine's end or word: it may still copy.
+  bool engine_may_run() const;
   Status lost() const;
   // The engine is being replaced: it makes no groups any more.
   bool draining() const;
@@ -94,9 +98,11 @@ class ClientLink {
   // empty.
   void suspect(const std::string& how);
   std::string suspicion() const;
+  void note_that_it_may_run();
   // On the link's thread.
   void fail(const Status& why);
   Result<uint16_t> offer(const Segment& segment);
+  Result<ipc::Memory> offer(const ipc::MemoryOffer& memory, int descriptor);
 
   ipc::LinkPage& page() const { return *reinterpret_cast<ipc::LinkPage*>(memory_.data()); }
 
@@ -105,6 +111,7 @@ class ClientLink {
   ipc::Welcome welcome_;
   pid_t engine_pid_ = 0;
   ClientArenas arenas_;
+  OwnMemory own_memory_;
   std::thread thread_;
 
   std::mutex submitting_;
@@ -120,6 +127,7 @@ class ClientLink {
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
   Status lost_;
   std::string suspicion_;
+  bool may_run_ = false;              // engine_may_run()
   std::optional<Nanos> drain_limit_;  // there is one: the engine is being replaced
   std::atomic<bool> ending_{false};
 

@@ -3,7 +3,8 @@
 // memory (and as far from a cache line's start). An all-gather's own input is put where its own
 // output lies: for the engine it is in place, and it is copied once.
 //
-// Slices that lie in the process's ArenaPool need none of that: the engine has it mapped.
+// Slices that lie in the process's ArenaPool need none of that: the engine has it mapped. Nor do
+// others where the engine copies: it does the same in its own memory (service/transfer.cpp).
 #include "engine/client_staging.h"
 
 #include <algorithm>
@@ -85,6 +86,11 @@ Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
     return {};
   }
   const auto there = in_pool(slice);
+  if (!there && roads_.moved) {
+    ipc::add_slice(runs_, ipc::Space::kOwn, role, address_of(slice), slice.length);
+    piece = {slice, slice.data(), 0, true};
+    return {};
+  }
   if (!there) return Status(Code::kUnavailable, "its memory was withdrawn from the engine");
   ipc::add_slice(runs_, static_cast<ipc::Space>(there->space), role, there->offset, slice.length);
   if (role == ipc::Role::kOutput) ArenaPool::of_process()->populate(slice.data(), slice.length);
@@ -93,14 +99,15 @@ Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
 }
 
 std::optional<ClientArenas::Place> ClientStaging::in_pool(const Slice& slice) {
-  if (!mapped_) return std::nullopt;
+  if (!roads_.mapped) return std::nullopt;
   return arenas_.find(slice.data(), slice.length);
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
-                                                           ClientArenas& arenas, bool mapped) {
+                                                           ClientArenas& arenas,
+                                                           ClientRoads roads) {
   Memory memory = memory_of(post, self);
-  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, mapped));
+  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, roads));
   // An input that the engine reaches is copied by the engine.
   memory.in_place = memory.in_place && staging->needs_span(memory.inputs[0]);
   std::vector<Range> wanted;
@@ -159,17 +166,25 @@ void ClientStaging::copy_out() const {
   streaming_fence();
 }
 
-void ClientStaging::withdraw() const {
+bool ClientStaging::withdraw(bool may_run) const {
+  uint64_t late = 0;
   for (const auto* pieces : {&inputs_, &outputs_}) {
     for (const Piece& piece : *pieces) {
       if (piece.slice.length == 0 || !piece.direct()) continue;
+      if (piece.moved) {
+        if (may_run && pieces == &outputs_) late += piece.slice.length;
+        continue;
+      }
       if (ArenaPool::of_process()->make_private(piece.slice.data(), piece.slice.length)) continue;
-      log(LogLevel::kError,
-          "%zu bytes of a tensor could not be withdrawn from an engine that is "
-          "lost: until its process ends they may change",
-          piece.slice.length);
+      late += piece.slice.length;
     }
   }
+  if (late == 0) return true;
+  log(LogLevel::kError,
+      "%llu bytes of a tensor could not be withdrawn from an engine that is "
+      "lost: until its process ends they may change",
+      static_cast<unsigned long long>(late));
+  return false;
 }
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
-// The memory of one operation of a client: the caller's slices where they lie in the process's
-// ArenaPool, else spans of arenas that stand for them.
+// The memory of one operation of a client: the caller's slices where they lie, if that is in the
+// process's ArenaPool or the engine copies by itself, else spans of arenas that stand for them.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,18 @@
 
 namespace mcast {
 
+// How the engine reaches what this process does not copy.
+struct ClientRoads {
+  bool mapped = false;  // slices stay where they lie, if that is in the pool
+  bool moved = false;   // the engine copies the others
+};
+
 // Slices that overlap or touch share a span, so what is in place stays in place. Not thread-safe.
 class ClientStaging {
  public:
-  // `self` is the rank; `mapped`: slices stay where they lie, if that is in the pool.
-  // kResourceExhausted: the engine takes no more memory.
+  // `self` is the rank. kResourceExhausted: the engine takes no more memory.
   static Result<std::unique_ptr<ClientStaging>> make(const Post& post, Member self,
-                                                     ClientArenas& arenas, bool mapped);
+                                                     ClientArenas& arenas, ClientRoads roads);
 
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
@@ -31,15 +36,16 @@ class ClientStaging {
   // The results, to the caller's memory.
   void copy_out() const;
   // Takes the caller's memory away from an engine that may still write to it, or send what the
-  // caller writes next.
-  void withdraw() const;
+  // caller writes next. False: `may_run`, and of what it copies by itself there are outputs.
+  bool withdraw(bool may_run) const;
 
  private:
-  ClientStaging(ClientArenas& arenas, bool mapped) : arenas_(arenas), mapped_(mapped) {}
+  ClientStaging(ClientArenas& arenas, ClientRoads roads) : arenas_(arenas), roads_(roads) {}
   struct Piece {
     Slice slice;                 // the caller's
     std::byte* there = nullptr;  // in an arena, or the slice itself
     uint64_t copied = 0;
+    bool moved = false;  // the engine copies
     bool direct() const { return there == slice.data(); }
   };
   struct Range {
@@ -49,12 +55,14 @@ class ClientStaging {
   };
   Status cover(std::vector<Range> wanted);
   std::optional<ClientArenas::Place> in_pool(const Slice& slice);
-  bool needs_span(const Slice& slice) { return slice.length > 0 && !in_pool(slice); }
+  bool needs_span(const Slice& slice) {
+    return slice.length > 0 && !roads_.moved && !in_pool(slice);
+  }
   Status place(const Slice& slice, ipc::Role role, Piece& piece);
   void add_run(const std::byte* there, uint64_t length, ipc::Role role, const Range& range);
 
   ClientArenas& arenas_;
-  const bool mapped_;
+  const ClientRoads roads_;
   std::vector<Range> ranges_;  // ascending
   std::vector<Piece> inputs_, outputs_;
   std::vector<ipc::SliceRun> runs_;

@@ -74,7 +74,8 @@ bool known(uint16_t type) {
     return type >= static_cast<uint16_t>(a) && type <= static_cast<uint16_t>(b);
   };
   return between(ControlType::kHello, ControlType::kDrain) ||
-         between(ControlType::kWelcome, ControlType::kDraining) || is(ControlType::kLook);
+         between(ControlType::kWelcome, ControlType::kDraining) || is(ControlType::kLook) ||
+         is(ControlType::kMemoryOffer) || is(ControlType::kMemory);
 }
 
 size_t length_of(const Control& message) {
@@ -285,6 +286,32 @@ Control control_of(ControlType type, uint64_t call, const Arena& m) {
 bool read(const Control& from, Arena& m) {
   const auto f = scalars(from, 1);
   return f && wire::number(*f, "space", m.space) && wire::number(*f, "bytes", m.bytes);
+}
+
+Control control_of(uint64_t call, const MemoryOffer& m) {
+  Scalars s;
+  s.add("address", m.address).add("first", m.cookie[0]).add("second", m.cookie[1]);
+  return {ControlType::kMemoryOffer, call, {s.text()}};
+}
+
+bool read(const Control& from, MemoryOffer& m) {
+  const auto f = scalars(from, 1);
+  return f && wire::number(*f, "address", m.address) && wire::number(*f, "first", m.cookie[0]) &&
+         wire::number(*f, "second", m.cookie[1]);
+}
+
+Control control_of(uint64_t call, const Memory& m) {
+  Scalars s;
+  s.add("road", static_cast<unsigned>(m.road));
+  return {ControlType::kMemory, call, {s.text()}};
+}
+
+bool read(const Control& from, Memory& m) {
+  const auto f = scalars(from, 1);
+  uint8_t road = 0;
+  if (!f || !wire::number(*f, "road", road)) return false;
+  m.road = static_cast<MemoryRoad>(road);
+  return m.road == MemoryRoad::kVm || m.road == MemoryRoad::kDescriptor;
 }
 
 }  // namespace mcast::ipc

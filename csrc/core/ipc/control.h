@@ -1,12 +1,13 @@
 // Messages on the socket between an engine of the host and its client: what is rare. One message is
 // one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
 // bytes. Descriptors of files travel beside (SCM_RIGHTS): the link's segment in Welcome, an arena's
-// in ArenaOffer.
+// in ArenaOffer, the client's /proc/self/mem in MemoryOffer.
 //
 // Parsers are total: false for anything but exactly one well-formed message of that kind. In
 // messages of scalars a reader passes over fields that it does not know.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -18,7 +19,7 @@
 
 namespace mcast::ipc {
 
-inline constexpr uint16_t kControlVersion = 1;
+inline constexpr uint16_t kControlVersion = 2;
 inline constexpr size_t kMostControl = size_t{64} << 10;  // bytes of a message
 inline constexpr size_t kControlHead = 16;
 
@@ -34,6 +35,7 @@ enum class ControlType : uint16_t {
   kStatsAsk = 8,  // one part: the group's handle
   kBye = 9,
   kDrain = 10,  // from its owner, at a socket of its own
+  kMemoryOffer = 24,
   // From the engine.
   kWelcome = 32,
   kRefused = 33,
@@ -45,6 +47,7 @@ enum class ControlType : uint16_t {
   kClosed = 39,
   kStats = 40,
   kDraining = 41,
+  kMemory = 56,
   // From both: there are records in the ring.
   kLook = 64,
 };
@@ -133,6 +136,19 @@ struct Arena {
   uint64_t bytes = 0;
 };
 
+// The engine may copy from and to the sender's address space. The descriptor beside it, if there is
+// one, is its /proc/self/mem.
+struct MemoryOffer {
+  uint64_t address = 0;  // where these bytes are
+  std::array<uint64_t, 2> cookie{};
+};
+
+// The way that the engine has found to it.
+enum class MemoryRoad : uint8_t { kVm = 1, kDescriptor = 2 };
+struct Memory {
+  MemoryRoad road = MemoryRoad::kVm;
+};
+
 // Each puts its message into parts, and reads it back. A message that does not hold what its kind
 // must have is refused.
 Control control_of(const Hello& m);
@@ -147,6 +163,8 @@ Control control_of(uint64_t call, const Close& m);
 Control control_of(const Abort& m);
 Control control_of(ControlType type, uint64_t call, const Draining& m);
 Control control_of(ControlType type, uint64_t call, const Arena& m);
+Control control_of(uint64_t call, const MemoryOffer& m);
+Control control_of(uint64_t call, const Memory& m);
 
 bool read(const Control& from, Hello& m);
 bool read(const Control& from, Welcome& m);
@@ -160,5 +178,7 @@ bool read(const Control& from, Close& m);
 bool read(const Control& from, Abort& m);
 bool read(const Control& from, Draining& m);
 bool read(const Control& from, Arena& m);
+bool read(const Control& from, MemoryOffer& m);
+bool read(const Control& from, Memory& m);
 
 }  // namespace mcast::ipc

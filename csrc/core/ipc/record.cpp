@@ -23,6 +23,7 @@ enum class Type : uint16_t {
 
 constexpr size_t kLengthAt = 0;
 constexpr uint8_t kMore = 1, kStaged = 2;  // of Post
+constexpr uint8_t kHeld = 0x80;            // of Done, beside the code
 
 // Begins a record; its length is put right at the end.
 wire::Writer begin(Type type, uint8_t a, uint8_t b) {
@@ -104,7 +105,7 @@ bool take_runs(wire::Reader& in, size_t count, std::vector<SliceRun>& runs) {
     run.base = in.get<uint64_t>();
     run.length = in.get<uint64_t>();
     run.stride = in.get<uint64_t>();
-    const bool known = space == static_cast<uint16_t>(Space::kNone) ||
+    const bool known = space <= static_cast<uint16_t>(Space::kOwn) ||
                        space >= static_cast<uint16_t>(Space::kFirstArena);
     if (!known || role > static_cast<uint16_t>(Role::kOutput) || !within_its_space(run)) {
       return false;
@@ -198,7 +199,8 @@ bool decode(wire::Reader& in, uint8_t lane, uint8_t zero, ReadyRecord& r) {
 }
 
 std::vector<std::byte> encode(const DoneRecord& r) {
-  wire::Writer out = begin(Type::kDone, static_cast<uint8_t>(r.lane), r.code);
+  const auto code = static_cast<uint8_t>(r.code | (r.held ? kHeld : 0));
+  wire::Writer out = begin(Type::kDone, static_cast<uint8_t>(r.lane), code);
   out.put<uint32_t>(r.group);
   out.put<uint32_t>(r.sequence);
   out.put<uint32_t>(r.contributors);
@@ -209,7 +211,8 @@ std::vector<std::byte> encode(const DoneRecord& r) {
 }
 
 bool decode(wire::Reader& in, uint8_t lane, uint8_t code, DoneRecord& r) {
-  r.code = code;
+  r.held = (code & kHeld) != 0;
+  r.code = code = code & static_cast<uint8_t>(~kHeld);
   r.group = in.get<uint32_t>();
   r.sequence = in.get<uint32_t>();
   r.contributors = in.get<uint32_t>();
@@ -217,7 +220,7 @@ bool decode(wire::Reader& in, uint8_t lane, uint8_t code, DoneRecord& r) {
   r.last_byte = static_cast<Nanos>(in.get<uint64_t>());
   const bool durations = r.first_byte >= 0 && r.last_byte >= 0;
   return take_lane(lane, r.lane) && durations && code <= static_cast<uint8_t>(Code::kInternal) &&
-         take_text(in, r.text) && (code != 0 || r.text.empty());
+         take_text(in, r.text) && (code != 0 || (r.text.empty() && !r.held));
 }
 
 std::vector<std::byte> encode(const FailedRecord& r) {

@@ -20,8 +20,8 @@
 namespace mcast::ipc {
 
 // Where the bytes of a slice are: from kFirstArena on an arena that both have mapped, by its
-// number; kNone: it has none.
-enum class Space : uint16_t { kNone = 0, kFirstArena = 16 };
+// number; kOwn: in the client's own address space, which the engine copies; kNone: it has none.
+enum class Space : uint16_t { kNone = 0, kOwn = 1, kFirstArena = 16 };
 enum class Role : uint16_t { kInput = 0, kOutput = 1 };
 
 // Slices that lie at equal distances: `count` of `length` bytes from `base` on, a `stride` apart.
@@ -30,7 +30,7 @@ struct SliceRun {
   Space space = Space::kNone;
   Role role = Role::kInput;
   uint32_t count = 1;
-  uint64_t base = 0;  // bytes from the start of the space
+  uint64_t base = 0;  // bytes from the start of the space; kOwn: an address
   uint64_t length = 0, stride = 0;
 };
 inline constexpr size_t kRunBytes = 32;
@@ -80,7 +80,7 @@ struct ReadyRecord {
 
 using Submission = std::variant<PostRecord, PartRecord, ReadyRecord>;
 
-// An operation has ended; the engine touches its memory no more.
+// An operation has ended; the engine touches its memory no more, unless it is `held`.
 struct DoneRecord {
   LaneId lane = LaneId::kMulticast;
   uint32_t group = 0;
@@ -90,6 +90,9 @@ struct DoneRecord {
   std::string text;           // empty if it went well
   // How long before the end the first and the last byte of data moved; kNever: none did.
   Nanos first_byte = kNever, last_byte = kNever;
+  // It has failed while a page of its outputs did not come: what is copied there at that moment
+  // comes when the page does.
+  bool held = false;
 };
 
 // The group has failed.

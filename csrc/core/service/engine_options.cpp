@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kLeastArenas = uint64_t{64} << 20;
 constexpr uint64_t kMostArenas = uint64_t{1} << 44;
 constexpr uint64_t kMostWeight = 1000;
+constexpr uint64_t kLeastBounce = uint64_t{64} << 10;
 constexpr uint64_t kMostPath = 100;  // bytes; of a socket's address 107 are left
 
 using EngineRow = OptionRow<HostEngineOptions>;
@@ -157,6 +158,13 @@ std::vector<EngineRow> limit_rows() {
        "a port from 1024 to 65535, or 0",
        [](const std::string& v, HostEngineOptions& o) {
          return read_whole(v, o.store_port, 0, 65535) && (o.store_port == 0 || o.store_port >= 1024);
+       }},
+      {{"--bounce", "BYTES", "4G",
+        "memory for tensors that this process copies (engine_memory=copy), of all clients of a "
+        "user; suffix K, M or G"},
+       "64K to 16384G",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenas);
        }},
       {{"--silence", "MS", "10000",
         "time that this process may stand still before clients take it for hung"},

@@ -28,6 +28,13 @@ constexpr Nanos kRefusedPatience = kSecond;
 constexpr size_t kMostRefused = 64;
 constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's answer
 
+// How a client's tensors are copied, for the status.
+const char* copies_text(const Mover::Report& mover) {
+  if (!mover.road) return "none";
+  if (mover.hangs) return "hangs";
+  return *mover.road == ipc::MemoryRoad::kVm ? "process_vm" : "descriptor";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options) {
@@ -262,6 +269,7 @@ std::string HostEngine::status_text() const {
   json.key("limits").open('{').field("clients", options_.clients).field("groups", most.groups);
   json.field("threads", options_.threads);
   json.field("operations", most.operations).field("arena_bytes", most.arenas);
+  json.field("bounce_bytes", most.bounce);
   json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
   json.field("store_port", uint32_t{options_.store_port});
   tell_drain(json);
@@ -269,8 +277,11 @@ std::string HostEngine::status_text() const {
   for (const TenantReport& one : report()) {
     json.open('{').field("pid", static_cast<uint64_t>(one.pid));
     json.field("uid", static_cast<uint64_t>(one.uid)).field("in_flight", one.in_flight);
-    json.field("arena_bytes", one.arena_bytes).field("sent_bytes", one.sent_bytes);
-    json.field("share_waits", one.share_waits).key("groups").open('[');
+    json.field("arena_bytes", one.arena_bytes).field("bounce_bytes", one.bounce_bytes);
+    json.field("copies", std::string_view(copies_text(one.mover)));
+    json.field("pulled_bytes", one.mover.pulled).field("pushed_bytes", one.mover.pushed);
+    json.field("sent_bytes", one.sent_bytes).field("share_waits", one.share_waits);
+    json.key("groups").open('[');
     for (const std::string& name : one.groups) json.value(std::string_view(name));
     json.close(']').close('}');
   }

@@ -18,13 +18,15 @@
 #include "base/signals_blocked.h"
 #include "base/units.h"
 #include "base/version.h"
+#include "engine/clock.h"
 #include "engine/stats_record.h"
 
 namespace mcast::service {
 namespace {
 
 constexpr int kBeatMs = 100;
-constexpr int kFullMs = 1;   // between looks at a full completion ring
+constexpr int kFullMs = 1;  // between looks at a full completion ring
+constexpr Nanos kSettle = 10 * kSecond;
 constexpr int kBatch = 256;  // records between two looks at the socket
 constexpr size_t kSpareCompletions = 1024;
 constexpr size_t kMostArenas = 4096;
@@ -75,6 +77,10 @@ TenantReport Tenant::report() const {
   r.arena_bytes = arena_bytes_;
   r.sent_bytes = share_->bytes();
   r.share_waits = share_->waits();
+  if (mover_) {
+    r.bounce_bytes = mover_->pool().bytes();
+    r.mover = mover_->report();
+  }
   return r;
 }
 
@@ -85,6 +91,7 @@ void Tenant::run() {
     if (why.empty() && greeted_) why = serve_ring();
     if (why.empty() && !bye_) why = heed_drain();
     link_->flush();
+    if (mover_) mover_->check(monotonic_now());
     sweep();
     link_->page().engine_beats.fetch_add(1, std::memory_order_relaxed);
     if (why.empty() && !bye_) sleep();
@@ -149,6 +156,7 @@ void Tenant::wind_up(const std::string& why) {
       if (!why.empty()) group->lose(why);
     }
   }
+  if (mover_) mover_->retire();  // closings wait for it
   for (Worker& worker : closing_) worker.thread.join();
   maker_.shutdown(!why.empty());
   const std::lock_guard<std::mutex> held(mutex_);
@@ -230,7 +238,7 @@ std::string Tenant::on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> run
                                     static_cast<uint8_t>(Code::kClosed), "the group is closed"});
     return "";
   }
-  const Status status = group->post(head, runs, arenas_);
+  const Status status = group->post(head, runs, arenas_, mover_);
   return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
 }
 
@@ -305,6 +313,8 @@ std::string Tenant::on_message(const ipc::Control& message, std::vector<Fd> file
       if (!read(message, arena) || files.size() != 1) return "an ArenaOffer that cannot be read";
       on_arena_offer(message.call, arena, std::move(files[0]));
       return "";
+    case ipc::ControlType::kMemoryOffer:
+      return on_memory_offer(message, std::move(files));
     case ipc::ControlType::kClose:
       if (!read(message, close)) return "a Close that cannot be read";
       on_close(message.call, close);
@@ -401,6 +411,32 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
   link_->tell(control_of(ipc::ControlType::kArena, call, answer));
 }
 
+// The answer comes by the mover: to look at what is offered may block.
+std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd> files) {
+  ipc::MemoryOffer offer;
+  if (!read(message, offer) || files.size() > 1) return "a MemoryOffer that cannot be read";
+  if (mover_) return "a second MemoryOffer";
+  const ClientMemory::Client client{link_->socket().peer_pid(), link_->socket().peer_uid()};
+  auto account = BounceAccount::of(client.uid);
+  if (const Status may = account->may_move(); !may.ok()) {
+    link_->tell(refusal(message.call, may));
+    return "";
+  }
+  const auto opened = [link = link_, call = message.call](const Result<ipc::Memory>& how) {
+    link->tell(how.ok() ? control_of(call, *how) : refusal(call, how.status()));
+  };
+  auto mover =
+      Mover::start(offer, client, files.empty() ? Fd() : std::move(files[0]),
+                   std::make_shared<BouncePool>(std::move(account), limits_.bounce), opened);
+  if (!mover.ok()) {
+    link_->tell(refusal(message.call, mover.status()));
+    return "";
+  }
+  const std::lock_guard<std::mutex> held(mutex_);
+  mover_ = std::move(mover).value();
+  return "";
+}
+
 void Tenant::on_close(uint64_t call, const ipc::Close& close) {
   std::shared_ptr<GroupBase> group;
   {
@@ -416,9 +452,15 @@ void Tenant::on_close(uint64_t call, const ipc::Close& close) {
     link->tell(control_of(ipc::ControlType::kClosed, call, ipc::Verdict::of(status)));
   };
   if (!group) return finish({});
-  closing_.push_back(start("mcast-close", [group = std::move(group), close, finish] {
-    finish(close.force ? group->give_up(close.limit) : group->close(close.limit));
-  }));
+  closing_.push_back(
+      start("mcast-close", [group = std::move(group), mover = mover_, close, finish] {
+        const Nanos start = monotonic_now();
+        const Status status = close.force ? group->give_up(close.limit) : group->close(close.limit);
+        // What it has completed is copied before its end is told.
+        const Nanos end = close.limit > kNever - start ? kNever : start + close.limit;
+        if (mover) mover->settle(close.handle, std::max(end, monotonic_now() + kSettle));
+        finish(status);
+      }));
 }
 
 void Tenant::on_stats_ask(const ipc::Control& message) {

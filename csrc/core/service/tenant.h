@@ -26,6 +26,8 @@ struct TenantLimits {
   // Bytes of memory that is shared: address space, of which pages exist when they are touched. A
   // client's tensors and spans each may be as much as the machine has.
   uint64_t arenas = 2 * ArenaPool::memory_of_machine();
+  // Bytes of tensors that are copied, of all clients of a user together.
+  uint64_t bounce = uint64_t{4} << 30;
   Nanos silence = 10 * kSecond;                 // without a beat of the engine: a client gives up
   std::map<std::string, std::string> settings;  // that override a client's
 };
@@ -42,6 +44,8 @@ struct TenantReport {
   uint32_t in_flight = 0;
   uint64_t sent_bytes = 0;   // to the network
   uint64_t share_waits = 0;  // sends that waited for other jobs
+  uint64_t bounce_bytes = 0;  // for copies of its tensors, in use and kept
+  Mover::Report mover{};
 };
 
 // Thread-safe. A thread of its own serves the client until it goes, breaks the protocol or is
@@ -106,6 +110,7 @@ class Tenant {
   std::string on_group_ask(const ipc::Control& message);
   void create(uint64_t call, const GroupSpec& spec, Creation& creation);
   void on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file);
+  std::string on_memory_offer(const ipc::Control& message, std::vector<Fd> files);
   void on_close(uint64_t call, const ipc::Close& close);
   void on_stats_ask(const ipc::Control& message);
   void sleep();
@@ -132,6 +137,7 @@ class Tenant {
   std::map<uint32_t, std::unique_ptr<TenantGroup>> groups_;
   uint32_t next_handle_ = 1;
   uint64_t arena_bytes_ = 0;
+  std::shared_ptr<Mover> mover_;  // once the client has offered its memory
 
   std::thread thread_;
 };

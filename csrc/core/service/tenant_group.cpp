@@ -1,4 +1,5 @@
-// A record's runs are laid out as slices of arenas, each held against the arena's size. The group
+// A record's runs are laid out as slices of arenas, each held against the arena's size, or of the
+// memory into which a mover copies what the client has for itself (service/transfer.h). The group
 // checks the call again, as it would a script's. Its own sequence must be the record's: a client
 // that counts otherwise would match other ranks' operations with the wrong ones of its own.
 //
@@ -6,12 +7,14 @@
 // ones are kept and further ones are all called "operation".
 #include "service/tenant_group.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mcast::service {
 namespace {
 
 constexpr size_t kMostNames = 64;
+constexpr size_t kFinalStep = size_t{256} << 10;  // bytes of an output between two words of it
 
 const char* kept_name(const std::string& name) {
   static std::mutex mutex;
@@ -26,12 +29,9 @@ Nanos before(Nanos moment, Nanos done) {
   return moment == kNever ? kNever : std::max<Nanos>(done - moment, 0);
 }
 
-// The slices of a run. False: it lies beside its arena, or in none.
-bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged, std::vector<Slice>& out) {
-  if (run.length == 0) {
-    out.insert(out.end(), run.count, Slice());
-    return true;
-  }
+// The slices of a run in an arena. False: it lies beside its arena, or in none.
+bool lay_out_run(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
+                 std::vector<Slice>& out) {
   if (run.space < ipc::Space::kFirstArena) return false;
   const size_t number =
       static_cast<size_t>(run.space) - static_cast<size_t>(ipc::Space::kFirstArena);
@@ -52,6 +52,12 @@ bool lay_out(const ipc::SliceRun& run, const Arenas& arenas, bool staged, std::v
   const auto region = std::make_shared<Region>(base, reach, memory);
   for (uint32_t i = 0; i < run.count; i++) out.push_back({region, i * run.stride, run.length});
   return true;
+}
+
+// Whether what is final of an output is told by its index before the end (PostOptions).
+bool tells_final(wire::Kind kind) {
+  return kind == wire::Kind::kBroadcast || kind == wire::Kind::kAllgather ||
+         kind == wire::Kind::kReduceScatter;
 }
 
 // How many inputs and outputs a call of this kind has, on this rank.
@@ -87,7 +93,7 @@ TenantGroup::TenantGroup(uint32_t handle, std::string name, std::shared_ptr<Grou
       most_(most),
       waker_(group_->waker()) {}
 
-PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
+PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& laid) {
   PostOptions options;
   options.timeout = head.timeout;
   options.label = {head.descriptor.element, kept_name(head.descriptor.name)};
@@ -95,13 +101,13 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
   options.contributors = contributors;
   const auto moments = std::make_shared<Moments>();
   options.moments = moments;
-  options.done = [flights = flights_, link = link_, in_flight = in_flight_, contributors, moments,
-                  handle = handle_, lane = head.lane,
-                  sequence = head.sequence](const Status& status) {
+  const auto finish = [flights = flights_, link = link_, in_flight = in_flight_, contributors,
+                       moments, handle = handle_, lane = head.lane,
+                       sequence = head.sequence](const Status& status, bool held) {
     bool tell_failure = false;
     {
-      const std::lock_guard<std::mutex> held(flights->mutex);
-      flights->inputs.erase({lane, sequence});
+      const std::lock_guard<std::mutex> locked(flights->mutex);
+      flights->staged.erase({lane, sequence});
       tell_failure = !status.ok() && !std::exchange(flights->told_failure, true);
     }
     if (tell_failure) {
@@ -112,8 +118,27 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head) {
     link->complete(ipc::DoneRecord{lane, handle, sequence, contributors->load(),
                                    static_cast<uint8_t>(status.code()), status.message(),
                                    before(moments->first_byte, moments->done),
-                                   before(moments->last_byte, moments->done)});
+                                   before(moments->last_byte, moments->done), held});
   };
+  if (!laid.transfer) {
+    options.done = [finish](const Status& status) { finish(status, false); };
+    return options;
+  }
+  laid.transfer->hooks.finish = finish;
+  laid.transfer->hooks.wake = waker_;
+  laid.transfer->hooks.fault = [weak = std::weak_ptr(group_)](const Status& why) {
+    if (const auto group = weak.lock()) group->fail_part(why);
+  };
+  options.done = [mover = laid.mover, transfer = laid.transfer](const Status& status) {
+    mover->end(transfer, status);
+  };
+  if (tells_final(head.descriptor.kind)) {
+    options.completed_step = kFinalStep;
+    options.on_completed = [mover = laid.mover, transfer = laid.transfer](uint32_t output,
+                                                                          uint64_t bytes) {
+      mover->mark(transfer, output, bytes);
+    };
+  }
   return options;
 }
 
@@ -129,51 +154,90 @@ void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
   group_->abort(why.message());
 }
 
-Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-                         const Arenas& arenas) {
-  std::vector<Slice> inputs, outputs;
+Status TenantGroup::lay_out(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
+                            const Arenas& arenas, Laid& laid) const {
   for (const ipc::SliceRun& run : runs) {
     const bool input = run.role == ipc::Role::kInput;
-    if (!lay_out(run, arenas, input && head.staged, input ? inputs : outputs)) {
+    auto& slices = input ? laid.inputs : laid.outputs;
+    if (run.length == 0) {
+      slices.insert(slices.end(), run.count, Slice());
+    } else if (run.space == ipc::Space::kOwn) {
+      for (uint32_t i = 0; i < run.count; i++) {
+        laid.own.push_back({run.role, static_cast<uint32_t>(slices.size()),
+                            run.base + i * run.stride, run.length});
+        slices.push_back({nullptr, 0, run.length});
+      }
+    } else if (!lay_out_run(run, arenas, input && head.staged, slices)) {
       return Status(Code::kInvalidArgument, "a slice lies beside its arena");
     }
   }
   const auto [wants_in, wants_out] = shape_of(head.descriptor, *group_);
-  if (inputs.size() != wants_in || outputs.size() != wants_out) {
-    return Status(Code::kInvalidArgument, "a post with a wrong number of slices");
+  if (laid.inputs.size() == wants_in && laid.outputs.size() == wants_out) return {};
+  return Status(Code::kInvalidArgument, "a post with a wrong number of slices");
+}
+
+// Ok without a transfer: the post is refused.
+Status TenantGroup::start_transfer(const ipc::PostRecord& head, Laid& laid) {
+  if (!laid.mover) return Status(Code::kInvalidArgument, "a slice of memory that was not offered");
+  Status status = laid.mover->usable();
+  if (status.code() == Code::kInvalidArgument) return status;
+  if (status.ok()) {
+    auto made = Transfer::make({handle_, head.descriptor.kind, head.descriptor.name, group_->rank(),
+                                head.timeout, head.staged},
+                               laid.own, laid.inputs, laid.outputs, laid.mover->pool());
+    if (made.ok()) {
+      laid.transfer = std::move(made).value();
+      return {};
+    }
+    status = made.status();
   }
+  refuse(head, status);
+  return {};
+}
+
+Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
+                         const Arenas& arenas, const std::shared_ptr<Mover>& mover) {
+  Laid laid;
+  laid.mover = mover;
+  if (Status fits = lay_out(head, runs, arenas, laid); !fits.ok()) return fits;
   if (in_flight_->load() >= most_) {
     refuse(head,
            Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(most_) +
                                                 " operations in flight (--operations) is reached"));
     return {};
   }
+  if (!laid.own.empty()) {
+    const Status started = start_transfer(head, laid);
+    if (!started.ok() || !laid.transfer) return started;
+  }
   if (head.staged) {
     const std::lock_guard<std::mutex> held(flights_->mutex);
-    flights_->inputs[{head.lane, head.sequence}] = inputs;
+    flights_->staged[{head.lane, head.sequence}] = {laid.inputs, laid.mover, laid.transfer};
   }
   in_flight_->fetch_add(1);
-  const Result<Sequence> taken = call(head, std::move(inputs), std::move(outputs));
+  const auto transfer = laid.transfer;
+  const Result<Sequence> taken = call(head, std::move(laid));
   if (!taken.ok()) {
     in_flight_->fetch_sub(1);
     {
       const std::lock_guard<std::mutex> held(flights_->mutex);
-      flights_->inputs.erase({head.lane, head.sequence});
+      flights_->staged.erase({head.lane, head.sequence});
     }
     refuse(head, taken.status());
-  } else if (*taken != head.sequence) {
-    return Status(Code::kInvalidArgument, "operation " + std::to_string(head.sequence) +
-                                              " comes where " + std::to_string(*taken) + " is due");
+    return {};
   }
-  return {};
+  if (transfer) mover->submit(transfer);
+  if (*taken == head.sequence) return {};
+  return Status(Code::kInvalidArgument, "operation " + std::to_string(head.sequence) +
+                                            " comes where " + std::to_string(*taken) + " is due");
 }
 
-Result<Sequence> TenantGroup::call(const ipc::PostRecord& head, std::vector<Slice> inputs,
-                                   std::vector<Slice> outputs) {
+Result<Sequence> TenantGroup::call(const ipc::PostRecord& head, Laid laid) {
   const wire::Descriptor& d = head.descriptor;
   const Reducing how{static_cast<Element>(d.element), static_cast<Reduction>(d.reduction),
                      head.factor};
-  PostOptions options = options_of(head);
+  PostOptions options = options_of(head, laid);
+  std::vector<Slice>&inputs = laid.inputs, &outputs = laid.outputs;
   switch (d.kind) {
     case wire::Kind::kBroadcast:
       return group_->post_broadcast(inputs.empty() ? outputs[0] : inputs[0], d.root,
@@ -194,15 +258,24 @@ Result<Sequence> TenantGroup::call(const ipc::PostRecord& head, std::vector<Slic
 }
 
 void TenantGroup::ready(const ipc::ReadyRecord& record) {
+  Staged own;
   {
     const std::lock_guard<std::mutex> held(flights_->mutex);
-    const auto it = flights_->inputs.find({record.lane, record.sequence});
-    if (it == flights_->inputs.end() || record.input >= it->second.size()) return;  // it has ended
-    Slice& input = it->second[record.input];
-    const uint64_t now = std::min<uint64_t>(record.bytes, input.length);
-    if (!input.region || now <= input.region->readable()) return;
-    input.region->set_readable(now);
+    const auto it = flights_->staged.find({record.lane, record.sequence});
+    if (it == flights_->staged.end()) return;  // it has ended
+    const Staged& staged = it->second;
+    if (record.input >= staged.inputs.size()) return;
+    if (staged.transfer && staged.transfer->has_input(record.input)) {
+      own.mover = staged.mover;
+      own.transfer = staged.transfer;
+    } else {
+      const Slice& input = staged.inputs[record.input];
+      const uint64_t now = std::min<uint64_t>(record.bytes, input.length);
+      if (!input.region || now <= input.region->readable()) return;
+      input.region->set_readable(now);
+    }
   }
+  if (own.transfer) return own.mover->allow(own.transfer, record.input, record.bytes);
   waker_();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/group_base.h"
+#include "service/mover.h"
 #include "service/tenant_link.h"
 
 namespace mcast::service {
@@ -27,9 +28,10 @@ class TenantGroup {
               uint32_t most);
 
   // Not ok: the record cannot be one of a sound client, which is ended. Everything else that is
-  // wrong with a post is its completion's status, and the group is aborted.
+  // wrong with a post is its completion's status, and the group is aborted. `mover`: of slices in
+  // the client's own memory; null: it has offered none.
   Status post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-              const Arenas& arenas);
+              const Arenas& arenas, const std::shared_ptr<Mover>& mover);
   void ready(const ipc::ReadyRecord& record);
 
   const std::string& name() const { return name_; }
@@ -41,16 +43,31 @@ class TenantGroup {
 
  private:
   using Key = std::pair<LaneId, Sequence>;
+  struct Staged {
+    std::vector<Slice> inputs;
+    std::shared_ptr<Mover> mover;  // of the inputs that are the client's own
+    std::shared_ptr<Transfer> transfer;
+  };
   // Shared with callbacks on lanes.
   struct Flights {
     std::mutex mutex;
-    std::map<Key, std::vector<Slice>> inputs;  // of those that are staged
+    std::map<Key, Staged> staged;
     bool told_failure = false;
   };
+  // A post's memory.
+  struct Laid {
+    std::vector<Slice> inputs, outputs;
+    std::vector<OwnSlice> own;  // of these, not placed yet
+    std::shared_ptr<Mover> mover;
+    std::shared_ptr<Transfer> transfer;  // of `own`
+  };
   void refuse(const ipc::PostRecord& head, const Status& why);
-  PostOptions options_of(const ipc::PostRecord& head);
-  Result<Sequence> call(const ipc::PostRecord& head, std::vector<Slice> inputs,
-                        std::vector<Slice> outputs);
+  // Both: not ok: as post().
+  Status lay_out(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
+                 const Arenas& arenas, Laid& laid) const;
+  Status start_transfer(const ipc::PostRecord& head, Laid& laid);
+  PostOptions options_of(const ipc::PostRecord& head, const Laid& laid);
+  Result<Sequence> call(const ipc::PostRecord& head, Laid laid);
 
   const uint32_t handle_;
   const std::string name_;

@@ -36,7 +36,11 @@ void new_in_arenas() {
   large_blocks = *opened;
 }
 
-const char* engine_memory() { return large_blocks.load() != nullptr ? "map" : "slots"; }
+const char* engine_memory() {
+  const char* const told = std::getenv("MCAST_TEST_ENGINE_MEMORY");
+  if (told != nullptr) return told;
+  return large_blocks.load() != nullptr ? "map" : "slots";
+}
 
 }  // namespace mcast::test
 

@@ -7,7 +7,7 @@ namespace mcast::test {
 // From now on, in this process: blocks of 64 KiB and more, and groups that do not say otherwise use
 // them. Not before a fork of ranks.
 void new_in_arenas();
-// The setting engine_memory that goes with it.
+// The setting engine_memory that goes with it; MCAST_TEST_ENGINE_MEMORY overrides it.
 const char* engine_memory();
 
 }  // namespace mcast::test

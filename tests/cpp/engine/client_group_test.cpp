@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "arena_new.h"
@@ -36,12 +38,20 @@ bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& st
   return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
 }
 
-// The suite of groups in process, by this program itself.
-void run_suite(bool arenas) {
-  EngineProcess engine;
+// The suite of groups in process, by this program itself. `user`: of its ranks, who may be other
+// than the engine's.
+void run_suite(const std::string& road, uid_t user = geteuid()) {
+  service::HostEngineOptions options;
+  options.guardian = false;
+  options.goodbye = 0;
+  options.mode = 0666;
+  EngineProcess engine(options);
+  (void)chmod(std::filesystem::path(engine.path()).parent_path().c_str(), 0755);
   const pid_t pid = fork();
   if (pid == 0) {
-    if (arenas) setenv("MCAST_TEST_ARENAS", "1", 1);
+    if (road == "map") setenv("MCAST_TEST_ARENAS", "1", 1);
+    setenv("MCAST_TEST_ENGINE_MEMORY", road.c_str(), 1);
+    setenv("MCAST_TEST_USER", std::to_string(user).c_str(), 1);
     setenv("MCAST_TEST_ENGINE", engine.setting().c_str(), 1);
     std::string filter = "--gtest_filter=Engine.*";
     for (int i = 0; i <= 6; i++) {
@@ -60,9 +70,16 @@ void run_suite(bool arenas) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) { run_suite(false); }
+TEST(ClientGroup, TheSuiteOfGroupsPassesThroughAnEngine) { run_suite("slots"); }
 
-TEST(ClientGroup, TheSuitePassesWithMemoryThatTheEngineMaps) { run_suite(true); }
+TEST(ClientGroup, TheSuitePassesWithMemoryThatTheEngineMaps) { run_suite("map"); }
+
+TEST(ClientGroup, TheSuitePassesWithMemoryThatTheEngineCopies) { run_suite("copy"); }
+
+TEST(ClientGroup, TheSuitePassesWithMemoryOfAnotherUserThatTheEngineCopies) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
+  run_suite("copy", 65534);
+}
 
 // An engine that was given up may wake up again: it must not write to what went back.
 TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {

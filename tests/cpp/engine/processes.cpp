@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +59,20 @@ Result<std::vector<std::string>> DirectoryStore::multi_get(const std::vector<std
   return values;
 }
 
+namespace {
+
+// Where the tests are to be another user's: whose memory may be read as before.
+void become_the_user() {
+  const char* const user = getenv("MCAST_TEST_USER");
+  const uid_t id = user == nullptr ? geteuid() : static_cast<uid_t>(std::stoul(user));
+  if (id == geteuid()) return;
+  const bool done = setresgid(id, id, id) == 0 && setresuid(id, id, id) == 0 &&
+                    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
+  EXPECT_TRUE(done) << "cannot be user " << user;
+}
+
+}  // namespace
+
 std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
                              const std::function<bool(Member, DirectoryStore&)>& body) {
   const TemporaryFolder directory;
@@ -69,6 +84,7 @@ std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
     if (pid == 0) {
       alarm(seconds);
       if (getenv("MCAST_TEST_ARENAS") != nullptr) new_in_arenas();
+      become_the_user();
       DirectoryStore store(directory.path());
       const bool good = body(static_cast<Member>(r), store);
       Engine::instance().shutdown();

@@ -1,5 +1,6 @@
 """The judgement of each check on figures that this machine need not have."""
 
+import os
 import resource
 
 import pytest
@@ -417,3 +418,35 @@ def test_engine_memory(setting, overcommit, most, verdict, possible, words):
     assert (finding.verdict, finding.data["map"]) == (verdict, possible)
     assert words in finding.finding
     assert (finding.fix == "") == (verdict is OK)
+
+
+@pytest.mark.parametrize(
+    ("setting", "copies", "verdict", "words"),
+    [
+        ("copy", "process_vm", OK, "copy: the engine copies tensors by process_vm_readv"),
+        ("copy", "descriptor", OK, "copy: the engine copies tensors by the ranks' /proc/self/mem"),
+        ("copy", "none", WARN, "copy is asked for, tensors are copied by the ranks"),
+        ("copy", "", OK, "no engine answers"),
+        ("auto", "process_vm", OK, "auto: the engine copies tensors by process_vm_readv"),
+        ("auto", "descriptor", OK, "auto: tensors are copied by the ranks"),
+    ],
+)
+def test_engine_copies(setting, copies, verdict, words):
+    finding = engine.judge_memory(setting, "0", 16 << 30, 32 << 30, copies)
+    assert finding.verdict == verdict and finding.data["copies"] == copies
+    assert words in finding.finding
+    assert (finding.fix == "") == (verdict is OK)
+
+
+def test_how_an_engine_would_copy(monkeypatch, tmp_path):
+    scope = tmp_path / "ptrace_scope"
+    scope.write_text("1\n")
+    monkeypatch.setattr(engine, "_PTRACE_SCOPE", scope)
+    monkeypatch.setattr(engine.os, "geteuid", lambda: os.getuid() + 1)
+    assert engine.copies_by(os.getpid()) == "descriptor"
+    monkeypatch.setattr(engine.os, "geteuid", os.getuid)
+    assert engine.copies_by(os.getpid()) == ("process_vm" if os.getuid() == 0 else "descriptor")
+    scope.write_text("0\n")
+    assert engine.copies_by(os.getpid()) == "process_vm"
+    monkeypatch.setattr(engine.os, "access", lambda *_: False)
+    assert engine.copies_by(2**30) == "none"

@@ -17,6 +17,7 @@ from torch_mcast.doctor.fixes import sysctl
 from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _POOLS = 64 << 40  # of all ranks of a host
 
 
@@ -89,10 +90,49 @@ def judge_engine(where: str, seen: Seen, version: str, one_host: bool) -> Findin
     return ok("engine", text, takes="host" if wanted else "inproc", **data)
 
 
-def judge_memory(setting: str, overcommit: str, pool: int, most: int | None) -> Finding:
+# How an engine copies tensors, by what copies_by() finds.
+_COPIES = {
+    "process_vm": "the engine copies tensors by process_vm_readv and process_vm_writev",
+    "descriptor": "the engine copies tensors by the ranks' /proc/self/mem",
+    "none": "tensors are copied by the ranks: /proc/self/mem cannot be opened here",
+    "": "no engine answers that could copy tensors",
+}
+
+
+def _judge_copies(setting: str, data: dict[str, Any]) -> Finding:
+    text = _COPIES[data["copies"]]
+    if setting == "auto" and data["copies"] == "descriptor":
+        text = "tensors are copied by the ranks: the engine runs as another user, or may not trace"
+    if setting == "copy" and data["copies"] == "none":
+        fix = "MCAST_ENGINE_MEMORY=slots"
+        return warn("engine memory", f"copy is asked for, {text}", fix, map=False, **data)
+    return ok("engine memory", f"{setting}: {text}", map=False, **data)
+
+
+def copies_by(pid: int) -> str:
+    """How engine process `pid` would copy tensors of this user: as service/client_memory.cpp chooses."""
+    try:
+        same = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        same = False
+    try:
+        scope = int(_PTRACE_SCOPE.read_text())
+    except (OSError, ValueError):
+        scope = 0
+    if same and (scope == 0 or os.geteuid() == 0):
+        return "process_vm"
+    return "descriptor" if os.access("/proc/self/mem", os.R_OK | os.W_OK) else "none"
+
+
+def judge_memory(
+    setting: str, overcommit: str, pool: int, most: int | None, copies: str = ""
+) -> Finding:
     """`setting`: engine_memory; `pool`: address space that mapped tensors of this process would have;
-    `most`: what the engine lets a client share, None without one."""
+    `most`: what the engine lets a client share, None without one; `copies`: copies_by(), "" without one."""
     data = {"setting": setting, "overcommit": overcommit, "pool": pool, "engine_limit": most}
+    data["copies"] = copies
+    if setting in ("copy", "auto"):
+        return _judge_copies(setting, data)
     problem, fix = "", ""
     if overcommit == "2":
         problem, fix = (
@@ -145,4 +185,5 @@ def run(context: Context) -> list[Finding]:
         overcommit = ""
     most = seen.status["limits"]["arena_bytes"] if seen.status else None
     setting = context.values.get("engine_memory", "slots")
-    return [*found, judge_memory(setting, overcommit, pool_bytes(local), most)]
+    copies = copies_by(seen.status["pid"]) if seen.status else ""
+    return [*found, judge_memory(setting, overcommit, pool_bytes(local), most, copies)]
