@@ -24,9 +24,9 @@ TORCH=${TORCH:-torch==2.13.0}
 TORCH_INDEX=${MCAST_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
 
 # What run cannot do without; the rest of it pip has, or CMake fetches.
-NEEDED="g++ python3-venv python3-dev libssl-dev"
+NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED cmake ninja-build libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
-TEST="libgtest-dev libgmock-dev ccache clang-format-14 iproute2 iptables nftables ethtool dropbear-bin openssh-client \
+TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 

@@ -88,7 +88,7 @@ bool SealContext::seal(const Nonce& nonce, Parts aad, Parts parts, std::byte* ou
   }
   std::byte nothing[16];  // both ciphers are of streams: the end brings no bytes
   return lib.EVP_EncryptFinal_ex(c, out_of(nothing), &size) == 1 && size == 0 &&
-         lib.EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, kTagSize, tag.data()) == 1;
+         lib.EVP_CIPHER_CTX_ctrl(c, kGetTag, kTagSize, tag.data()) == 1;
 }
 
 Result<OpenContext> OpenContext::make(Suite suite, ConstBytes key) {
@@ -116,8 +116,7 @@ bool OpenContext::open(const Nonce& nonce, Parts aad, ConstBytes ciphertext,
     return false;
   }
   std::byte nothing[16];
-  return lib.EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, kTagSize,
-                                 const_cast<std::byte*>(tag.data())) == 1 &&
+  return lib.EVP_CIPHER_CTX_ctrl(c, kSetTag, kTagSize, const_cast<std::byte*>(tag.data())) == 1 &&
          lib.EVP_DecryptFinal_ex(c, out_of(nothing), &size) == 1;
 }
 

@@ -14,8 +14,7 @@ Result<KeyPair> KeyPair::make(std::span<const std::byte, 32> random) {
   const Libcrypto& lib = libcrypto();
   KeyPair pair;
   pair.pair_.reset(lib.EVP_PKEY_new_raw_private_key(
-      EVP_PKEY_X25519, nullptr, reinterpret_cast<const unsigned char*>(random.data()),
-      random.size()));
+      kX25519, nullptr, reinterpret_cast<const unsigned char*>(random.data()), random.size()));
   size_t size = pair.public_.size();
   if (pair.pair_ == nullptr ||
       lib.EVP_PKEY_get_raw_public_key(
@@ -29,8 +28,7 @@ Result<KeyPair> KeyPair::make(std::span<const std::byte, 32> random) {
 Result<Key> KeyPair::shared(const PublicKey& other) const {
   const Libcrypto& lib = libcrypto();
   const std::unique_ptr<evp_pkey_st, Free> theirs(lib.EVP_PKEY_new_raw_public_key(
-      EVP_PKEY_X25519, nullptr, reinterpret_cast<const unsigned char*>(other.data()),
-      other.size()));
+      kX25519, nullptr, reinterpret_cast<const unsigned char*>(other.data()), other.size()));
   EVP_PKEY_CTX* const context = lib.EVP_PKEY_CTX_new(pair_.get(), nullptr);
   Key out;
   size_t size = kKeySize;

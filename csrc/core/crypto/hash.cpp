@@ -3,8 +3,6 @@
 // that the library has for it are functions that would have to be looked up, too.
 #include "crypto/hash.h"
 
-#include <openssl/core_names.h>
-
 #include "crypto/openssl.h"
 
 namespace mcast::crypto {
@@ -18,12 +16,11 @@ unsigned char* raw(Bytes bytes) noexcept { return reinterpret_cast<unsigned char
 char g_sha256[] = "SHA256";
 
 OSSL_PARAM text_param(const char* name, char* text, size_t size) noexcept {
-  return {name, OSSL_PARAM_UTF8_STRING, text, size, OSSL_PARAM_UNMODIFIED};
+  return {name, kParamText, text, size, kParamUnmodified};
 }
 OSSL_PARAM bytes_param(const char* name, ConstBytes bytes) noexcept {
   // (The library only reads.)
-  return {name, OSSL_PARAM_OCTET_STRING, const_cast<std::byte*>(bytes.data()), bytes.size(),
-          OSSL_PARAM_UNMODIFIED};
+  return {name, kParamBytes, const_cast<std::byte*>(bytes.data()), bytes.size(), kParamUnmodified};
 }
 
 bool try_sha256(Parts parts, Digest& out) noexcept {
@@ -41,8 +38,7 @@ bool try_sha256(Parts parts, Digest& out) noexcept {
 bool try_hmac(ConstBytes key, Parts parts, Digest& out) noexcept {
   const Libcrypto& lib = libcrypto();
   EVP_MAC_CTX* const context = lib.EVP_MAC_CTX_new(lib.hmac);
-  OSSL_PARAM params[] = {text_param(OSSL_MAC_PARAM_DIGEST, g_sha256, sizeof g_sha256 - 1),
-                         OSSL_PARAM_END};
+  OSSL_PARAM params[] = {text_param(kMacDigest, g_sha256, sizeof g_sha256 - 1), kEndOfParams};
   bool good = context != nullptr && lib.EVP_MAC_init(context, raw(key), key.size(), params) == 1;
   for (const ConstBytes part : parts) {
     if (!part.empty()) good = good && lib.EVP_MAC_update(context, raw(part), part.size()) == 1;
@@ -59,19 +55,18 @@ bool try_hkdf(int mode, ConstBytes key, const char* with_name, ConstBytes with,
               Bytes out) noexcept {
   const Libcrypto& lib = libcrypto();
   EVP_KDF_CTX* const context = lib.EVP_KDF_CTX_new(lib.hkdf);
-  OSSL_PARAM params[] = {
-      {OSSL_KDF_PARAM_MODE, OSSL_PARAM_INTEGER, &mode, sizeof mode, OSSL_PARAM_UNMODIFIED},
-      text_param(OSSL_KDF_PARAM_DIGEST, g_sha256, sizeof g_sha256 - 1),
-      bytes_param(OSSL_KDF_PARAM_KEY, key),
-      bytes_param(with_name, with),
-      OSSL_PARAM_END};
+  OSSL_PARAM params[] = {{kKdfMode, kParamInteger, &mode, sizeof mode, kParamUnmodified},
+                         text_param(kKdfDigest, g_sha256, sizeof g_sha256 - 1),
+                         bytes_param(kKdfKey, key),
+                         bytes_param(with_name, with),
+                         kEndOfParams};
   const bool good =
       context != nullptr && lib.EVP_KDF_derive(context, raw(out), out.size(), params) == 1;
   lib.EVP_KDF_CTX_free(context);
   return good;
 }
 
-constexpr int kExtract = EVP_KDF_HKDF_MODE_EXTRACT_ONLY, kExpand = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
+constexpr int kExtract = kHkdfExtract, kExpand = kHkdfExpand;
 
 }  // namespace
 
@@ -95,12 +90,12 @@ Digest hmac_sha256(ConstBytes key, std::initializer_list<ConstBytes> parts) noex
 
 Key hkdf_extract(ConstBytes salt, ConstBytes ikm) noexcept {
   Key out;
-  must(try_hkdf(kExtract, ikm, OSSL_KDF_PARAM_SALT, salt, out.place()), "HKDF-Extract");
+  must(try_hkdf(kExtract, ikm, kKdfSalt, salt, out.place()), "HKDF-Extract");
   return out;
 }
 
 void hkdf_expand(ConstBytes prk, ConstBytes info, Bytes out) noexcept {
-  must(try_hkdf(kExpand, prk, OSSL_KDF_PARAM_INFO, info, out), "HKDF-Expand");
+  must(try_hkdf(kExpand, prk, kKdfInfo, info, out), "HKDF-Expand");
 }
 
 bool same(ConstBytes a, ConstBytes b) noexcept {
@@ -112,8 +107,8 @@ bool digests_work() noexcept {
   Digest digest, mac;
   Key key;
   return try_sha256(one, digest) && try_hmac(digest, one, mac) &&
-         try_hkdf(kExtract, digest, OSSL_KDF_PARAM_SALT, mac, key.place()) &&
-         try_hkdf(kExpand, digest, OSSL_KDF_PARAM_INFO, mac, key.place());
+         try_hkdf(kExtract, digest, kKdfSalt, mac, key.place()) &&
+         try_hkdf(kExpand, digest, kKdfInfo, mac, key.place());
 }
 
 }  // namespace mcast::crypto

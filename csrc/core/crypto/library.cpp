@@ -27,7 +27,7 @@ Status load_once() {
                       " (Debian: libssl3), which cannot be loaded: " + ::dlerror());
   }
   const char* missing = nullptr;
-#define MCAST_FIND(name)                                                            \
+#define MCAST_FIND(name, ...)                                                       \
   g_table.name = reinterpret_cast<decltype(g_table.name)>(::dlsym(library, #name)); \
   if (g_table.name == nullptr) missing = #name;
   MCAST_LIBCRYPTO_SYMBOLS(MCAST_FIND)
@@ -63,7 +63,7 @@ Status load_library() { return loaded(); }
 
 std::string library_version() {
   if (!loaded().ok()) return {};
-  return g_table.OpenSSL_version(OPENSSL_VERSION);
+  return g_table.OpenSSL_version(kVersionText);
 }
 
 const Libcrypto& libcrypto() noexcept { return g_table; }

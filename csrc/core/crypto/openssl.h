@@ -2,32 +2,16 @@
 // crypto/library.h. After load_library() the table never changes. Any thread.
 #pragma once
 
-#include <openssl/core_dispatch.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/kdf.h>
-#include <openssl/params.h>
+#include <type_traits>
+
+#include "crypto/openssl_abi.h"
 
 namespace mcast::crypto {
 
-// clang-format off
-#define MCAST_LIBCRYPTO_SYMBOLS(X)                                                                 \
-  X(OpenSSL_version) X(OPENSSL_version_major) X(CRYPTO_memcmp)                                     \
-  X(EVP_CIPHER_fetch) X(EVP_CIPHER_CTX_new) X(EVP_CIPHER_CTX_free) X(EVP_CIPHER_CTX_ctrl)          \
-  X(EVP_EncryptInit_ex) X(EVP_EncryptUpdate) X(EVP_EncryptFinal_ex)                                \
-  X(EVP_DecryptInit_ex) X(EVP_DecryptUpdate) X(EVP_DecryptFinal_ex)                                \
-  X(EVP_MD_fetch) X(EVP_MD_CTX_new) X(EVP_MD_CTX_free)                                             \
-  X(EVP_DigestInit_ex) X(EVP_DigestUpdate) X(EVP_DigestFinal_ex)                                   \
-  X(EVP_MAC_fetch) X(EVP_MAC_CTX_new) X(EVP_MAC_CTX_free)                                          \
-  X(EVP_MAC_init) X(EVP_MAC_update) X(EVP_MAC_final)                                               \
-  X(EVP_KDF_fetch) X(EVP_KDF_CTX_new) X(EVP_KDF_CTX_free) X(EVP_KDF_derive)                        \
-  X(EVP_PKEY_new_raw_private_key) X(EVP_PKEY_new_raw_public_key) X(EVP_PKEY_get_raw_public_key)    \
-  X(EVP_PKEY_free) X(EVP_PKEY_CTX_new) X(EVP_PKEY_CTX_free)                                        \
-  X(EVP_PKEY_derive_init) X(EVP_PKEY_derive_set_peer) X(EVP_PKEY_derive)
-// clang-format on
+using namespace abi;
 
 struct Libcrypto {
-#define MCAST_POINTER(name) decltype(&::name) name = nullptr;
+#define MCAST_POINTER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
   MCAST_LIBCRYPTO_SYMBOLS(MCAST_POINTER)
 #undef MCAST_POINTER
   // Fetched once: a fetch by name takes longer than sealing a chunk. Null: the library (or its
