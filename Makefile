@@ -62,7 +62,7 @@ bench: build
 	mkdir -p $(RESULTS)
 	$(BENCH) --hosts 8 --rate 1gbit --mtu 1500 \
 	  --ops broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,fsdp2,barrier --sizes 64k,1M,8M,64M \
-	  --backends mcast,mcast:ring,gloo --peers openmpi,uftp --repetitions 5 --warmup 1 \
+	  --backends mcast,mcast:ring,gloo --peers openmpi,openmpi_tuned,uftp --repetitions 5 --warmup 1 \
 	  --case-seconds 25 --json $(RESULTS)/lab-8.json --plot $(RESULTS)/lab-8.png
 	$(CMAKE) -B build/bench -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF
 	cmake --build build/bench -j $(JOBS)

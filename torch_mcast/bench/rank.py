@@ -157,18 +157,7 @@ class _Bench:
             silent()  # warm
             inner[SILENT] = self._inner(self._estimate(silent))
         start = {name: groups.repairs() for name, groups in self.groups.items()}
-        turns: dict[str, list[Any]] = {name: [] for name in inner}
-        for repetition in range(repetitions):
-            if silent:
-                turns[SILENT].append(self.time_one(silent, inner[SILENT]))
-            for position in self.plan.order(op, size, repetition):
-                name = self.plan.backends[position]
-                if name not in usable:
-                    continue
-                if name in EXTERNAL:
-                    turns[name].append(self.external(name, op, size, inner[name], False))
-                else:
-                    turns[name].append(self.time_one(cases[name].run, inner[name]))
+        turns = self._turns(op, size, repetitions, inner, cases, silent)
         without = self.seconds(turns[SILENT], inner[SILENT]) if silent else None
         for name in usable:
             if name in EXTERNAL:
@@ -196,6 +185,30 @@ class _Bench:
         if self.rank == 0:
             for name in self.plan.backends:
                 self.driver.tell("row", rows[name])
+
+    def _turns(
+        self,
+        op: str,
+        size: int,
+        repetitions: int,
+        inner: dict[str, int],
+        cases: dict[str, Case],
+        silent: Callable[[], Any] | None,
+    ) -> dict[str, list[Any]]:
+        """The timings of each backend that has an `inner`, and of the silent step."""
+        turns: dict[str, list[Any]] = {name: [] for name in inner}
+        for repetition in range(repetitions):
+            if silent:
+                turns[SILENT].append(self.time_one(silent, inner[SILENT]))
+            for position in self.plan.order(op, size, repetition):
+                name = self.plan.backends[position]
+                if name not in inner:
+                    continue
+                if name in EXTERNAL:
+                    turns[name].append(self.external(name, op, size, inner[name], False))
+                else:
+                    turns[name].append(self.time_one(cases[name].run, inner[name]))
+        return turns
 
     def _warm_up(
         self, name: str, op: str, size: int, cases: dict[str, Case]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NETNS_DIR = Path("/run/netns")
+_SYSCTLS = Path("/proc/sys")
 _CALL_S = 60
 _TOOLS = {
     "ip": "iproute2",
@@ -152,7 +153,7 @@ def _why_not_rootless() -> str:
     """What forbids user namespaces here, and how to allow them."""
     for name, value, who, fix in _RESTRICTIONS:
         try:
-            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == value:
+            if (_SYSCTLS / name.replace(".", "/")).read_text().strip() == value:
                 return f"{who} ({name}={value}); to allow them until the next boot: sysctl -w {fix}"
         except OSError:
             continue

@@ -74,7 +74,10 @@ void RateTest::drive(Nanos now, bool may_begin) {
       send_train(now);
       report_if_over(now);
     }
-    if (round_ && now > round_->began + kLostRound) round_.reset();
+    if (round_ && now > round_->began + kLostRound) {
+      round_.reset();
+      next_ = kNever;
+    }
     return;
   }
   if (!may_begin || !wanted() || now < not_before_ || !meter_.enough(kMeasured)) return;

@@ -1,5 +1,6 @@
 // The transport contract over verbs on this machine's RDMA device: all endpoints in one process, so
-// it needs a device that loops multicast back. Not run by ctest; `tests/python/verbs/vm.py` has one.
+// it needs a device that loops multicast back. Not run by ctest; `tests/python/verbs/vm.py` has
+// one.
 #include "transport/transport_contract.h"
 #include "verbs/verbs_world.h"
 

@@ -60,6 +60,23 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
     assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
 
 
+def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
+    """As behind the gateway of a cloud, which drops what a host multicasts beyond some rate: nothing that the
+    reach probe could see."""
+    limited = hosts(3, rate="400mbit", multicast_rate="10mbit")
+    call = limited.start(programs.until_told, 4 * SIZE, None, 60.0, None, "ring")
+    call.wait("path", timeout_s=180)
+    call.signal("stop")
+    outcomes = call.outcomes(120)
+    assert all(outcome.ok for outcome in outcomes), outcomes
+    for outcome in outcomes:
+        row = outcome.value
+        assert "multicast moves" in row["reason"] and "unicast" in row["reason"], row["reason"]
+        assert row["counters"]["rate_tests"] >= 1 and row["counters"]["rate_test_bytes"] > 0
+    [hits] = [hit for hit in limited.lab.fault_counters() if hit["host"] == "h1"]
+    assert hits["kind"] == "multicast rate" and hits["packets"] > 0
+
+
 def fragmented_in_steps(ctx, steps):
     """Broadcasts from rank 0, some in each step; what it has sent in fragments by the end of each."""
     programs.join(ctx)
