@@ -24,7 +24,9 @@ __all__ = [
     "abort",
     "config",
     "contributors",
+    "dump_flight_recorder",
     "export_chrome_trace",
+    "flight_recorder",
     "register",
     "stats",
     "trace",
@@ -48,6 +50,7 @@ except Exception:
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options
+    from torch_mcast._flight import dump_flight_recorder, flight_recorder
     from torch_mcast._stats import abort, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
 
@@ -57,6 +60,8 @@ _LAZY = {
     "abort": "_stats",
     "config": "_stats",
     "contributors": "_stats",
+    "dump_flight_recorder": "_flight",
+    "flight_recorder": "_flight",
     "trace": "_trace",
     "export_chrome_trace": "_trace",
 }

@@ -86,7 +86,9 @@ def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> 
     return {"outcome": "passed", "text": ""}
 
 
-def run(module: Any, tests: Any, name: str, backend: str, literal: str, limit: float) -> dict[str, Any]:
+def run(
+    module: Any, tests: Any, name: str, backend: str, literal: str, limit: float
+) -> dict[str, Any]:
     """The same in a fork, within the limit."""
     receive, send = os.pipe()
     start = time.monotonic()
@@ -154,7 +156,13 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
     ]
     for name in gloos:
         row = rows[name]
-        way = "passed" if name in plain else "passed under Gloo's name" if name in literal else row["mcast"]["outcome"]
+        way = (
+            "passed"
+            if name in plain
+            else "passed under Gloo's name"
+            if name in literal
+            else row["mcast"]["outcome"]
+        )
         lines.append(f"| `{name}` | {way} | {reasons.get(name, '')} |")
     lines += [
         "",
@@ -168,8 +176,11 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
     skipped: dict[str, list[str]] = {}
     for name, row in rows.items():
         if name not in gloos:
-            text = " ".join(row["gloo"]["text"].split())[:120] if row["gloo"]["outcome"] == "skipped" else (
-                "fails with Gloo itself: " + row["gloo"]["outcome"])
+            text = (
+                " ".join(row["gloo"]["text"].split())[:120]
+                if row["gloo"]["outcome"] == "skipped"
+                else ("fails with Gloo itself: " + row["gloo"]["outcome"])
+            )
             skipped.setdefault(text, []).append(name)
     for text, names in sorted(skipped.items(), key=lambda item: -len(item[1])):
         shown = ", ".join(f"`{n}`" for n in names) if len(names) <= 6 else f"{len(names)} tests"
@@ -178,10 +189,14 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", default="", metavar="REGEX")
     parser.add_argument("--again", action="store_true", help="run also what has a result")
-    parser.add_argument("--failed", action="store_true", help="run again what did not pass with mcast")
+    parser.add_argument(
+        "--failed", action="store_true", help="run again what did not pass with mcast"
+    )
     parser.add_argument("--backends", default="gloo,mcast")
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
@@ -221,7 +236,9 @@ def main() -> int:
         write_page(version, rows, REASONS)
     gloos = [n for n in names if passed(rows.get(n, {}), "gloo")]
     bad = [n for n in gloos if not good(rows[n]) and n not in REASONS]
-    print(f"Gloo passes {len(gloos)} of {len(names)}; mcast {sum(good(rows[n]) for n in gloos)} of {len(gloos)}")
+    print(
+        f"Gloo passes {len(gloos)} of {len(names)}; mcast {sum(good(rows[n]) for n in gloos)} of {len(gloos)}"
+    )
     for name in bad:
         print(f"{name}: {rows[name].get('mcast', {}).get('outcome')}")
     return 1 if bad else 0
