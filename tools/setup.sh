@@ -74,7 +74,7 @@ venv() {
     [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
     # shellcheck disable=SC2046
     "$VENV/bin/pip" install -q --disable-pip-version-check $(cpu_index) "$TORCH"
-    "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'pytest-xdist>=3.5' 'ruff>=0.8' rich click \
+    "$VENV/bin/pip" install -q --disable-pip-version-check numpy 'pytest>=8' 'pytest-xdist>=3.5' 'ruff>=0.8' expecttest rich click \
         matplotlib psutil pyyaml cloudpickle 'setuptools>=69' wheel
     touch "$stamp"
 }

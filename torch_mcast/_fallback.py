@@ -1,5 +1,5 @@
-"""Who serves what the engine does not: chosen by device and options. Called by the extension: NCCL is made at the
-first call that needs it, Gloo with the group (its receives look for the sender's address)."""
+"""Who serves what the engine does not: chosen by device and options. Called by the extension: NCCL is made at
+the first call that needs it, Gloo with the group (its receives look for the sender's address)."""
 
 from __future__ import annotations
 

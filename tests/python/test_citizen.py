@@ -39,7 +39,7 @@ def options_of_others() -> None:
         tensor = torch.ones(2)
         dist.all_reduce(tensor, group=group)
         assert tensor.tolist() == [dist.get_world_size()] * 2
-    with pytest.raises(TypeError, match="must be torch_mcast.Options, got builtins.dict"):
+    with pytest.raises(TypeError, match=r"must be torch_mcast\.Options, got builtins\.dict"):
         dist.new_group(backend="mcast", pg_options={"eager": 1})
 
 
