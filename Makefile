@@ -1,6 +1,7 @@
 # make demo       set everything up and train a small FSDP2 model on four ranks
 # make test       what a change must pass: C++ tests, format and lint, Python tests
 # make test-all   the same, also the slow ones and the sanitizers
+# make test-torch PyTorch's own distributed tests, each beside Gloo's result; goes on where it was stopped
 # make quick      a minute after an edit of the core: C++ tests with few seeds, one job of two ranks
 # make soak       simulations with fresh seeds, MINUTES=60
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
@@ -39,7 +40,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup demo test test-all test-cpp test-python headers test-sanitized quick soak sanitize fuzz mutants \
+.PHONY: bench bench-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it.
@@ -107,6 +108,10 @@ test-python: setup build
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
+
+# One after another, each in a bounded time; results in build/torch-tests, the table in docs/torch-tests.md.
+test-torch: build
+	nice $(BIN)/python tests/torch/run.py --write
 
 # Every header of the core compiles alone.
 headers: build-tests

@@ -25,7 +25,9 @@ __all__ = [
     "abort",
     "config",
     "contributors",
+    "dump_flight_recorder",
     "export_chrome_trace",
+    "flight_recorder",
     "metrics",
     "register",
     "stats",
@@ -50,6 +52,7 @@ except Exception:
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options
+    from torch_mcast._flight import dump_flight_recorder, flight_recorder
     from torch_mcast._metrics import metrics
     from torch_mcast._stats import abort, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
@@ -60,6 +63,8 @@ _LAZY = {
     "abort": "_stats",
     "config": "_stats",
     "contributors": "_stats",
+    "dump_flight_recorder": "_flight",
+    "flight_recorder": "_flight",
     "metrics": "_metrics",
     "trace": "_trace",
     "export_chrome_trace": "_trace",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
-from torch_mcast._register import BACKEND
+from torch_mcast._register import BACKEND, DEVICES
 
 
 def create(group: Any, options: Any) -> Any:
@@ -49,15 +50,15 @@ def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
     ("cpu:mcast") without a default backend; a creator is told neither the group (before torch 2.14) nor
     what was asked for. So this looks at the caller's variables. Where they are not what they were from
     torch 2.11 to 2.15, the group keeps the name that c10d gives it."""
-    if caller.f_code.co_name != "_new_process_group_helper":
-        return backend
-    there = caller.f_locals
+    there = caller.f_locals if caller.f_code.co_name == "_new_process_group_helper" else {}
     try:
         devices = there["backend_config"].get_device_backend_map()
         prefix_store, device, plain = there["prefix_store"], there["device_id"], there["pg"]
     except (KeyError, AttributeError):
+        prepare_fallbacks(backend, DEVICES)
         return backend
     custom = dist.ProcessGroup.BackendType.CUSTOM
+    prepare_fallbacks(backend, [name for name, kind in devices.items() if kind == BACKEND])
     if set(devices.values()) != {BACKEND}:
         if plain._get_backend_name() == "undefined":
             plain._set_default_backend(custom)
@@ -79,6 +80,15 @@ def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
     for name in devices:
         named._register_backend(torch.device(name), custom, backend)
     return named
+
+
+def prepare_fallbacks(backend: Any, devices: list[str]) -> None:
+    """Makes those that all ranks must have from the start. `devices`: those whose tensors come to us."""
+    for device in devices:
+        try:
+            backend._prepare_fallback(device)
+        except NotImplementedError as error:  # a rank whose network is in the engine of its host
+            warnings.warn(f"{error}; calls that need it will fail", stacklevel=2)
 
 
 def create_in_group(group: Any, options: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Who serves what the engine does not: chosen by device and options, made at the first call that needs it.
-Called by the extension."""
+"""Who serves what the engine does not: chosen by device and options. Called by the extension: NCCL is made at
+the first call that needs it, Gloo with the group (its receives look for the sender's address)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 
 def kind(backend: Any, device: str) -> str:
-    """"gloo", "nccl" or "" (none) for tensors of this type of device."""
+    """ "gloo", "nccl" or "" (none) for tensors of this type of device."""
     choice = backend.options.fallback
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
@@ -25,9 +25,13 @@ def kind(backend: Any, device: str) -> str:
 
 
 def make(backend: Any, name: str) -> Any:
-    """The backend. All ranks of the group come here once they need it; none waits for the others."""
+    """The backend. Nobody waits for other ranks here."""
     store, options = backend._fallback_store(), backend.options
-    return _make_nccl(backend, store, options) if name == "nccl" else _make_gloo(backend, store, options)
+    return (
+        _make_nccl(backend, store, options)
+        if name == "nccl"
+        else _make_gloo(backend, store, options)
+    )
 
 
 def engine_interface(transport: str) -> str:
@@ -63,8 +67,8 @@ def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
         options._devices = [_gloo_device(name.strip()) for name in interface.split(",")]
     except RuntimeError as error:
         raise NotImplementedError(
-            f"torch_mcast: group {group.group_name} has no fallback for this call, since this process has "
-            f"no network that Gloo can use ({str(error).splitlines()[0]})"
+            f"torch_mcast: group {group.group_name} has no fallback, since this process has no network that "
+            f'Gloo can use ({str(error).splitlines()[0]}); Options(fallback="none") says that this is meant'
         ) from error
     options.group_name = group.group_name
     options.global_ranks_in_group = list(group.global_ranks_in_group)

@@ -68,6 +68,7 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       pid_(getpid()),
       timeout_ms_(options_->timeout.count()),
       first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)),
+      observer_(std::make_shared<Observer>(name_, rank, size, options_->global_ranks_in_group)),
       fallbacks_(std::make_unique<Fallbacks>(*this)) {
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
                     "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
@@ -236,15 +237,26 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   description.size = size_;
   description.type = type;
   description.title = title;
+  description.sequence = sequence_.fetch_add(1) + 1;
+  Told told;
+  told.op = op;
+  told.type = type;
+  told.sequence = description.sequence;
+  told.inputs = inputs;
+  for (const Tensors& list : outputs) {
+    told.outputs.insert(told.outputs.end(), list.begin(), list.end());
+  }
+  told.timeout = std::chrono::milliseconds(timeout_ms_.load());
+  description.flight = observer_->begin(told, pg_desc_);
   description.inputs = std::move(inputs);
   description.outputs = std::move(outputs);
-  description.sequence = sequence_.fetch_add(1) + 1;
   description.context = context(op_name(op), description.sequence);
   description.interrupted = interrupted_;
   auto work = c10::make_intrusive<McastWork>(std::move(description));
   work->on_failure([first = first_failure_](const Status& status) {
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
+    if (status.code() == Code::kTimeout) FlightRecorder::timed_out();
   });
   work->set_helper([weak = std::weak_ptr(group(op_name(op))), lane = lane_of(op)](
                        const std::function<bool()>& done, Nanos until) {
@@ -269,7 +281,7 @@ PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work,
 }
 
 WorkPtr ProcessGroupMcast::served(Op op, uint64_t bytes, WorkPtr work) {
-  calls_.engine(op, bytes);
+  observer_->calls().engine(op, bytes);
   coalescing_.add(work);
   return work;
 }

@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
-#include "call_statistics.h"
 #include "coalescing.h"
 #include "device/device_copies.h"
 #include "engine/engine.h"
 #include "fallback_work.h"
 #include "fallbacks.h"
+#include "observer.h"
 #include "options.h"
 #include "tensors.h"
 #include "work.h"
@@ -53,6 +53,9 @@ class ProcessGroupMcast final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
   void enableCollectivesTiming() override {}  // nothing to enable: all are timed
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
 
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
@@ -112,8 +115,11 @@ class ProcessGroupMcast final : public c10d::Backend {
 
   // For stats(). group_stats() of a closed group is what it was when it was closed.
   GroupStats group_stats() const;
-  const CallStatistics& call_statistics() const { return calls_; }
-  Fallbacks& fallbacks() { return *fallbacks_; }
+  const CallStatistics& call_statistics() const { return observer_->calls(); }
+  Fallbacks& fallbacks() const { return *fallbacks_; }
+  // Makes the fallback of a device type if it is one that peers must find before they call it:
+  // Gloo's receives would else wait for the sender's first call.
+  void prepare_fallback(c10::DeviceType device);
   // For the rendezvous of fallbacks: no key there is of another making of this group.
   c10::intrusive_ptr<c10d::Store> fallback_store() const;
   const Config& config() const { return config_; }
@@ -149,7 +155,8 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr served(Op op, uint64_t bytes, WorkPtr work);
   // One that the fallback of the tensor's device serves by `call`.
   using FallbackCall = std::function<WorkPtr(c10d::Backend&)>;
-  WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call);
+  WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call,
+                 int peer = -1);
   // Waits until this rank's device has done all that was given to it before.
   void finish_device(c10::Device device);
   c10::intrusive_ptr<McastOptions> child_options(
@@ -194,7 +201,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<std::atomic<Code>> first_failure_;  // outlives us in completions
   const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
-  CallStatistics calls_;
+  std::shared_ptr<Observer> observer_;
   Coalescing coalescing_;  // of the thread that makes the calls
   std::unique_ptr<Fallbacks> fallbacks_;
 

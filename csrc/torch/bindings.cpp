@@ -392,6 +392,10 @@ void bind_backend(py::module_& module) {
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
+      .def("_prepare_fallback",
+           [](ProcessGroupMcast& self, const std::string& device) {
+             self.prepare_fallback(c10::Device(device).type());
+           })
       .def("_fallback_store", &ProcessGroupMcast::fallback_store)
       // c10d calls it on ranks that are not in a new group: NCCL's ranks must all take part there.
       .def("perform_nocolor_split", [](ProcessGroupMcast&, const py::object&) {})

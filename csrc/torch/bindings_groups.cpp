@@ -1,12 +1,14 @@
-// Two things around a process group that are Python's. Fallbacks are made by torch_mcast._fallback.
+// Things around a process group that are Python's. Fallbacks are made by torch_mcast._fallback.
 // And the name: c10d::ProcessGroup calls every backend from outside of torch "custom", in
 // group.name() and in the logging of DDP, so the creator of the backend may hand over a group that
-// knows better. Python sees an ordinary ProcessGroup.
+// knows better. Python sees an ordinary ProcessGroup. And what the flight
+// recorder knows, for torch's tools.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "backend.h"
+#include "base/log.h"
 #include "bindings.h"
 
 namespace py = pybind11;
@@ -53,9 +55,57 @@ BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   }
 }
 
+// In the format of torch's flight recorder, version 2.10.
+py::list flight_entries(const std::string& prefix) {
+  py::list rows;
+  for (const FlightPtr& entry : FlightRecorder::instance().entries()) {
+    const int64_t ended = entry->ended_ns.load();
+    const bool completed = ended != 0 && !entry->failed.load();
+    const auto types = [](const std::vector<at::ScalarType>& all) {
+      py::list names;
+      for (const at::ScalarType type : all) names.append(c10::toString(type));
+      return names;
+    };
+    py::dict row;
+    row["record_id"] = entry->id;
+    row["pg_id"] = 0;
+    row["process_group"] = py::make_tuple(entry->group, entry->description);
+    row["collective_seq_id"] = entry->point_to_point ? 0 : entry->sequence;
+    row["p2p_seq_id"] = entry->point_to_point ? entry->sequence : 0;
+    row["op_id"] = entry->sequence;
+    row["profiling_name"] = prefix + ":" + entry->name;
+    row["time_created_ns"] = entry->created_ns;
+    row["input_sizes"] = entry->input_sizes;
+    row["input_dtypes"] = types(entry->input_types);
+    row["output_sizes"] = entry->output_sizes;
+    row["output_dtypes"] = types(entry->output_types);
+    row["state"] = completed ? "completed" : "started";
+    row["time_discovered_started_ns"] = entry->created_ns;
+    row["time_discovered_completed_ns"] =
+        completed ? py::object(py::int_(ended)) : py::object(py::none());
+    if (completed) row["duration_ms"] = static_cast<double>(ended - entry->created_ns) / 1e6;
+    row["retired"] = ended != 0;
+    row["timeout_ms"] = entry->timeout_ms;
+    row["is_p2p"] = entry->point_to_point;
+    row["frames"] = py::list();
+    rows.append(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 void bind_groups(py::module_& module) {
+  FlightRecorder::on_timeout([] {
+    const py::gil_scoped_acquire gil;
+    try {
+      py::module_::import("torch_mcast._flight").attr("dump_if_asked")();
+    } catch (const py::error_already_set& error) {
+      log(LogLevel::kError, "the flight recorder could not be written: %s", error.what());
+    }
+  });
+  module.def("flight_entries", &flight_entries, py::arg("prefix"),
+             "The last operations of this process, as torch's flight recorder tells them.");
   module.def(
       "lanes",
       [] {

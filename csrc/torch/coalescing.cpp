@@ -86,15 +86,15 @@ class BatchWork final : public c10d::Work {
 void Coalescing::start() {
   works_.clear();
   started_.clear();
-  active_ = true;
+  thread_.store(std::this_thread::get_id());
 }
 
 void Coalescing::add(const WorkPtr& work) {
-  if (active_ && work) works_.push_back(work);
+  if (active() && work) works_.push_back(work);
 }
 
 bool Coalescing::touch(const BackendPtr& fallback) {
-  if (!active_ || !fallback->supportsCoalescing()) return false;
+  if (!active() || !fallback->supportsCoalescing()) return false;
   if (std::find(started_.begin(), started_.end(), fallback) == started_.end()) {
     fallback->startCoalescing();
     started_.push_back(fallback);
@@ -103,7 +103,7 @@ bool Coalescing::touch(const BackendPtr& fallback) {
 }
 
 Coalescing::WorkPtr Coalescing::end(int rank) {
-  active_ = false;
+  thread_.store({});
   for (const BackendPtr& fallback : std::exchange(started_, {})) {
     if (WorkPtr work = fallback->endCoalescing()) works_.push_back(std::move(work));
   }

@@ -2,12 +2,15 @@
 // engine are posted at once, as always; a fallback that coalesces itself (NCCL, for which sends and
 // receives in a ring would else wait for each other) is told to begin at its first call.
 //
-// Threads: one at a time, as c10d asks for. Errors: none of its own.
+// Threads: start() and end() on the thread that makes the calls between them; those of other
+// threads meanwhile are not part of the batch. Errors: none of its own.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 namespace mcast::pg {
@@ -19,7 +22,7 @@ class Coalescing {
 
   // What an earlier call left, since the caller has failed in between, is forgotten.
   void start();
-  bool active() const { return active_; }
+  bool active() const { return thread_.load() == std::this_thread::get_id(); }
   void add(const WorkPtr& work);
   // Before a call of this fallback. True: it holds its calls back until the end, so that their
   // works are not to be waited for one by one.
@@ -28,7 +31,7 @@ class Coalescing {
   WorkPtr end(int rank);
 
  private:
-  bool active_ = false;
+  std::atomic<std::thread::id> thread_;  // between start() and end()
   std::vector<WorkPtr> works_;
   std::vector<BackendPtr> started_;
 };

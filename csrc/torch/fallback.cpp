@@ -13,6 +13,8 @@ bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == 
 // Point to point calls are not made by all ranks: they take no sequence number.
 bool point_to_point(Op op) { return op == Op::send || op == Op::recv || op == Op::recv_any_source; }
 
+bool receives(Op op) { return op == Op::recv || op == Op::recv_any_source || op == Op::scatter; }
+
 // Why the group has failed; empty: it has not, or it is gone.
 std::string failure_of(const std::weak_ptr<Group>& group) {
   auto live = group.lock();
@@ -29,7 +31,7 @@ std::string failure_of(const std::weak_ptr<Group>& group) {
 }  // namespace
 
 WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& tensor,
-                                  const FallbackCall& call) {
+                                  const FallbackCall& call, int peer) {
   check_here(op_name(op));
   const WithoutGil nogil;
   const BackendPtr backend = fallbacks_->get(tensor.device().type());
@@ -39,12 +41,31 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
                              " tensors is not served by the multicast engine, and group '", name_,
                              "' has no fallback backend for that device (Options(fallback=...))"));
   }
-  calls_.fallback(op);
+  observer_->calls().fallback(op);
   const uint64_t sequence = point_to_point(op) ? sequence_.load() : ++sequence_;
   const bool batched = coalescing_.touch(backend);
-  WorkPtr work = call(*backend);
+  const bool follows = is_gloo(*backend);  // others tell by themselves
+  std::shared_ptr<Observer::Flight> flight;
+  if (follows) {
+    Told told;
+    told.op = op;
+    told.type = type;
+    told.sequence = sequence;
+    told.point_to_point = point_to_point(op);
+    told.peer = peer;
+    (receives(op) ? told.outputs : told.inputs).push_back(tensor);
+    told.timeout = std::chrono::milliseconds(timeout_ms_.load());
+    flight = observer_->begin(told, pg_desc_);
+  }
+  WorkPtr work;
+  try {
+    work = call(*backend);
+  } catch (...) {
+    if (flight) flight->end(false);
+    throw;
+  }
   if (batched) return work;
-  if (work && is_gloo(*backend)) {
+  if (work && follows) {
     FallbackWork::Description description;
     description.rank = rank_;
     description.type = type;
@@ -54,6 +75,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
       std::lock_guard lock(mutex_);
       description.group_failure = [group = std::weak_ptr(group_)] { return failure_of(group); };
     }
+    description.flight = std::move(flight);
     description.failed = [first = first_failure_] {
       Code none = Code::kOk;
       first->compare_exchange_strong(none, Code::kUnavailable);
@@ -65,6 +87,23 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
   }
   coalescing_.add(work);
   return work;
+}
+
+void ProcessGroupMcast::prepare_fallback(c10::DeviceType device) {
+  const WithoutGil nogil;
+  if (fallbacks_->kind(device) == "gloo") fallbacks_->get(device);
+}
+
+void ProcessGroupMcast::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  observer_->set_hook(std::move(hook));
+  onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {
+  };  // c10d looks whether it is set
+}
+
+void ProcessGroupMcast::waitForPendingWorks() {
+  const WithoutGil nogil;
+  observer_->wait_idle();
 }
 
 WorkPtr ProcessGroupMcast::endCoalescing() {
@@ -118,13 +157,15 @@ WorkPtr ProcessGroupMcast::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
-  return passed(Op::send, c10d::OpType::SEND, first_of(op_name(Op::send), tensors),
-                [&](c10d::Backend& backend) { return backend.send(tensors, destination, tag); });
+  return passed(
+      Op::send, c10d::OpType::SEND, first_of(op_name(Op::send), tensors),
+      [&](c10d::Backend& backend) { return backend.send(tensors, destination, tag); }, destination);
 }
 
 WorkPtr ProcessGroupMcast::recv(Tensors& tensors, int source, int tag) {
-  return passed(Op::recv, c10d::OpType::RECV, first_of(op_name(Op::recv), tensors),
-                [&](c10d::Backend& backend) { return backend.recv(tensors, source, tag); });
+  return passed(
+      Op::recv, c10d::OpType::RECV, first_of(op_name(Op::recv), tensors),
+      [&](c10d::Backend& backend) { return backend.recv(tensors, source, tag); }, source);
 }
 
 WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
@@ -138,7 +179,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   const WithoutGil nogil;
   const BackendPtr backend = fallbacks_->get(c10::DeviceType::CPU);
   TORCH_CHECK_NOT_IMPLEMENTED(backend, "mcast: monitored_barrier needs a CPU fallback backend");
-  calls_.fallback(Op::monitored_barrier);
+  observer_->calls().fallback(Op::monitored_barrier);
   ++sequence_;
   backend->monitoredBarrier(opts, wait_all_ranks);
 }

@@ -99,7 +99,12 @@ FallbackWork::FallbackWork(WorkPtr inner, Description description)
       context_(std::move(description.context)),
       group_failure_(std::move(description.group_failure)),
       failed_(std::move(description.failed)),
+      flight_(std::move(description.flight)),
       inner_future_(future_of(*inner_)) {}
+
+FallbackWork::~FallbackWork() {
+  if (flight_ && !flight_->over()) flight_->abandon();  // a send that nobody has waited for
+}
 
 void FallbackWork::follow() {
   if (!inner_future_) return;
@@ -128,6 +133,7 @@ std::exception_ptr FallbackWork::worded(const std::exception_ptr& error) const {
 void FallbackWork::end(std::exception_ptr error) {
   if (ended_.exchange(true)) return;
   if (error && failed_) failed_();
+  if (flight_) flight_->end(error == nullptr);
   if (future_ && error) {
     future_->setError(error);
   } else if (future_) {
@@ -144,6 +150,11 @@ void FallbackWork::fail(const std::string& reason) {
   } catch (const c10::Error&) {
     // It is over, or cannot be aborted.
   }
+}
+
+float FallbackWork::getDuration() const {
+  TORCH_CHECK(flight_ && flight_->over(), context_, ": the duration is known when it is over");
+  return flight_->milliseconds();
 }
 
 bool FallbackWork::inner_runs() const { return inner_future_ && !inner_over_.load(); }

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "observer.h"
+
 namespace mcast::pg {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -31,9 +33,11 @@ class FallbackWork final : public c10d::Work {
     // Why the group is over; empty: it is not. Asked while somebody waits.
     std::function<std::string()> group_failure;
     std::function<void()> failed;  // told once, of the first error
+    std::shared_ptr<Observer::Flight> flight;
   };
   // After construction: follow().
   FallbackWork(WorkPtr inner, Description description);
+  ~FallbackWork() override;
   // Follows the inner work to its end, if it has a future.
   void follow();
 
@@ -50,6 +54,7 @@ class FallbackWork final : public c10d::Work {
   void abort() override { fail("abort() of the work"); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
+  float getDuration() const override;
 
  private:
   friend class FallbackWatch;
@@ -64,6 +69,7 @@ class FallbackWork final : public c10d::Work {
   const std::string context_;
   const std::function<std::string()> group_failure_;
   const std::function<void()> failed_;
+  const std::shared_ptr<Observer::Flight> flight_;
   c10::intrusive_ptr<c10::ivalue::Future> inner_future_;  // null: a send or receive
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::atomic<bool> inner_over_{false};

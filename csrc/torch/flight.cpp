@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "background.h"
+
 namespace mcast::pg {
 namespace {
 
@@ -28,7 +30,25 @@ int64_t wall_clock() {
       .count();
 }
 
+std::function<void()>& timeout_action() {
+  static auto* const action = new std::function<void()>;  // lanes may ask at exit
+  return *action;
+}
+
 }  // namespace
+
+void FlightRecorder::on_timeout(std::function<void()> action) {
+  timeout_action() = std::move(action);
+}
+
+void FlightRecorder::timed_out() {
+  static std::atomic<bool> pending{false};  // many operations time out at once
+  if (!timeout_action() || pending.exchange(true)) return;
+  Background::instance().run("the dump of the flight recorder", [] {
+    pending.store(false);
+    timeout_action()();
+  });
+}
 
 FlightRecorder::FlightRecorder() : most_(buffer_size()) {}
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,6 +42,10 @@ class FlightRecorder {
   void add(const FlightPtr& entry);
   static void end(FlightEntry& entry, bool ok);
   std::vector<FlightPtr> entries() const;  // oldest first
+
+  // What to do, on a thread of its own, when operations have timed out.
+  static void on_timeout(std::function<void()> action);
+  static void timed_out();
 
  private:
   FlightRecorder();

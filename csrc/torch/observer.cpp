@@ -88,11 +88,11 @@ void Observer::profile(const Told& told, const std::string& description) const {
   const auto& typed = told.inputs.empty() ? told.outputs : told.inputs;
   const at::ScalarType dtype =
       typed.empty() || !typed[0].defined() ? at::kByte : typed[0].scalar_type();
-  RECORD_PARAM_COMMS_DATA(
-      std::make_tuple(static_cast<int64_t>(told.sequence), told.point_to_point),
-      std::make_tuple(group_, description), told.inputs, told.outputs, rank_,
-      profiler_name(told.op), elements(told.inputs), elements(told.outputs), dtype,
-      std::vector<int64_t>(), std::vector<int64_t>(), first_, stride_, size_);
+  RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(told.sequence), told.point_to_point),
+                          std::make_tuple(group_, description), told.inputs, told.outputs, rank_,
+                          profiler_name(told.op), elements(told.inputs), elements(told.outputs),
+                          dtype, std::vector<int64_t>(), std::vector<int64_t>(), first_, stride_,
+                          size_);
 }
 
 std::shared_ptr<Observer::Flight> Observer::begin(const Told& told,
@@ -126,9 +126,15 @@ std::shared_ptr<Observer::Flight> Observer::begin(const Told& told,
 
 void Observer::Flight::end(bool ok) {
   end_ = std::chrono::steady_clock::now();
+  over_.store(true, std::memory_order_release);
   if (entry_) FlightRecorder::end(*entry_, ok);
-  observer_->ended(std::make_shared<c10d::WorkInfo>(
-      type_, sequence_, begin_, end_, std::chrono::duration<float>(end_ - begin_)));
+  observer_->ended(std::make_shared<c10d::WorkInfo>(type_, sequence_, begin_, end_,
+                                                    std::chrono::duration<float>(end_ - begin_)));
+}
+
+void Observer::Flight::abandon() {
+  const std::lock_guard lock(observer_->mutex_);
+  if (--observer_->in_flight_ == 0) observer_->idle_.notify_all();
 }
 
 float Observer::Flight::milliseconds() const {

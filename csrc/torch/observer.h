@@ -7,6 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -37,6 +38,9 @@ class Observer : public std::enable_shared_from_this<Observer> {
   class Flight {
    public:
     void end(bool ok);
+    // Nobody will know when it ends.
+    void abandon();
+    bool over() const { return over_.load(std::memory_order_acquire); }
     float milliseconds() const;  // once it has ended
 
    private:
@@ -46,6 +50,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
     c10d::OpType type_ = c10d::OpType::UNKNOWN;
     uint64_t sequence_ = 0;
     std::chrono::steady_clock::time_point begin_, end_;
+    std::atomic<bool> over_{false};
   };
 
   Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks);
@@ -54,6 +59,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
   std::shared_ptr<Flight> begin(const Told& told, const std::string& description);
   // At most one.
   void set_hook(Hook hook);
+  CallStatistics& calls() { return calls_; }
   // Until all operations have ended and the hook has been told. Call without Python's lock.
   void wait_idle();
 
@@ -61,6 +67,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
   void profile(const Told& told, const std::string& description) const;
   void ended(std::shared_ptr<c10d::WorkInfo> info);
 
+  CallStatistics calls_;
   const std::string group_;
   const int rank_, size_;
   int first_ = 0, stride_ = 1;  // of global ranks

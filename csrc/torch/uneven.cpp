@@ -55,14 +55,16 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
     check_not_captured(op, input);
+    const bool in_place = same_memory(input, outputs[own]);
+    const at::Tensor source = !in_place && overlap(input, outputs[own]) ? input.clone() : input;
     std::vector<Transfer> transfers;
     for (size_t r = 0; r < outputs.size(); ++r) {
-      const at::Tensor& tensor = r == own ? input : outputs[r];
+      const at::Tensor& tensor = r == own ? source : outputs[r];
       transfers.push_back(plan_broadcast(tensor, static_cast<Member>(r), r == own, *back));
     }
     auto work = post_device(op, c10d::OpType::ALLGATHER, kTitleUnevenGather, std::move(transfers),
                             {input}, {outputs}, back, timeout);
-    copy_own(input, outputs[own]);
+    copy_own(source, outputs[own]);
     return work;
   }
   const auto engine_group = group(name);
@@ -72,6 +74,7 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
     if (r == own && same_memory(source, targets[r])) continue;
     if (overlap(source, targets[r])) source = source.clone();  // what arrives would change it
   }
+  copy_own(source, targets[own]);
   auto work =
       make_work(op, c10d::OpType::ALLGATHER, kTitleUnevenGather, {input}, {outputs}, size_, back);
   for (size_t r = 0; r < outputs.size(); ++r) {
@@ -81,7 +84,6 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
         post_options(op, *work, timeout, input.scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(name, sequence_));
   }
-  copy_own(input, targets[own]);
   return served(op, bytes_of_all(outputs), work);
 }
 

@@ -113,9 +113,14 @@ McastWork::McastWork(Description description)
       sequence_(description.sequence),
       context_(std::move(description.context)),
       nested_(Background::in_task()),
+      flight_(std::move(description.flight)),
       interrupted_(std::move(description.interrupted)),
       contributors_(
           std::make_shared<std::atomic<uint32_t>>(static_cast<uint32_t>(description.size))) {}
+
+McastWork::~McastWork() {
+  if (flight_ && !flight_->over()) flight_->end(false);  // it was refused
+}
 
 void McastWork::note_interrupt() {
   std::lock_guard lock(settle_mutex_);
@@ -162,7 +167,7 @@ void McastWork::end_part(std::exception_ptr error) {
   } else if (future) {
     settle_later();
   } else {
-    finish(final_error);
+    over(final_error);
   }
 }
 
@@ -175,6 +180,17 @@ std::exception_ptr McastWork::device_error(const std::string& why) const {
   } catch (...) {
     return std::current_exception();
   }
+}
+
+void McastWork::over(const std::exception_ptr& error) {
+  // Before anybody who waits goes on: he may ask how long it took, or who has ended.
+  if (flight_) flight_->end(error == nullptr);
+  finish(error);
+}
+
+float McastWork::getDuration() const {
+  TORCH_CHECK(flight_ && flight_->over(), context_, ": the duration is known when it is over");
+  return flight_->milliseconds();
 }
 
 c10::intrusive_ptr<McastWork> McastWork::self() {
@@ -195,7 +211,7 @@ void McastWork::copy_back() {
     if (!future_) settled_now();
     if (!settled_) return settle_later();
   }
-  finish(error);
+  over(error);
 }
 
 void McastWork::settle_later() {
@@ -213,7 +229,7 @@ void McastWork::settle() {
     future = future_;
   }
   fulfil(future, error);
-  finish(error);
+  over(error);
 }
 
 void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future,

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "observer.h"
 
 namespace mcast::pg {
 
@@ -38,12 +39,13 @@ class McastWork final : public c10d::Work {
     std::vector<at::Tensor> inputs;                // shown by the profiler
     std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
     uint64_t sequence = 0;
-    std::string context;  // goes before error messages
+    std::string context;                       // goes before error messages
+    std::shared_ptr<Observer::Flight> flight;  // told when it ends
     // How many works of the group are in flight whose wait() was interrupted. May be null.
     std::shared_ptr<std::atomic<int>> interrupted;
   };
   explicit McastWork(Description description);
-  ~McastWork() override = default;
+  ~McastWork() override;
 
   // Called with the first failed Status of the work, before anybody learns of it. Must not block.
   void on_failure(std::function<void(const Status&)> hook) { failure_hook_ = std::move(hook); }
@@ -79,9 +81,12 @@ class McastWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
+  // Milliseconds from the call to the end, once it is over.
+  float getDuration() const override;
 
  private:
   bool device_ready() const;
+  void over(const std::exception_ptr& error);
   bool throw_or_join(const std::exception_ptr& error);
   c10::intrusive_ptr<McastWork> self();
   void copy_back();
@@ -96,6 +101,7 @@ class McastWork final : public c10d::Work {
   const uint64_t sequence_;
   const std::string context_;
   const bool nested_;  // posted by a callback, which may wait for the future
+  const std::shared_ptr<Observer::Flight> flight_;
   const std::shared_ptr<std::atomic<int>> interrupted_;
   const std::shared_ptr<std::atomic<uint32_t>> contributors_;
   std::function<void(const Status&)> failure_hook_;

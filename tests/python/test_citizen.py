@@ -39,7 +39,7 @@ def options_of_others() -> None:
         tensor = torch.ones(2)
         dist.all_reduce(tensor, group=group)
         assert tensor.tolist() == [dist.get_world_size()] * 2
-    with pytest.raises(TypeError, match="must be torch_mcast.Options, got builtins.dict"):
+    with pytest.raises(TypeError, match=r"must be torch_mcast\.Options, got builtins\.dict"):
         dist.new_group(backend="mcast", pg_options={"eager": 1})
 
 
@@ -49,11 +49,15 @@ def test_options_of_another_backend_mean_none(ranks):
 
 def names() -> None:
     custom = dist.ProcessGroup.BackendType.CUSTOM
-    for backend, name in (("mcast", "mcast"), ("cpu:mcast", "mcast"), ("cpu:mcast,cuda:mcast", "mcast")):
+    for backend, name in (
+        ("mcast", "mcast"),
+        ("cpu:mcast", "mcast"),
+        ("cpu:mcast,cuda:mcast", "mcast"),
+    ):
         group = dist.new_group(backend=backend)
         assert type(group) is dist.ProcessGroup
         assert group.name() == group._get_backend_name() == name, backend
-        assert dist.get_backend(group) == "mcast"
+        assert dist.get_backend(group) == backend
         assert backend_of(group).name() == "mcast"
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it has a default backend, whose hooks can be asked
@@ -103,19 +107,25 @@ def fallback_at_first_use() -> None:
 
     _fallback.make = counted
     try:
+        group = dist.new_group(backend="cpu:gloo,cuda:mcast")
+        assert made == []  # tensors of the CPU do not come to us
         group = dist.new_group(backend="cpu:mcast,cuda:gloo")
+        assert made == ["gloo"]  # receivers look for senders there
         assert torch_mcast.stats(group)["fallback"] == {"cpu": "gloo"}
-        dist.all_reduce(torch.ones(3), group=group)
-        assert made == []
-        for _ in range(2):
-            rows = [torch.zeros(1) for _ in range(dist.get_world_size())]
-            dist.gather(torch.ones(1), rows if dist.get_rank() == 0 else None, group=group)
-        assert made == ["gloo"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_fallback, "kind", lambda backend, device: "like NCCL")
+            patch.setattr(_fallback, "make", lambda backend, kind: counted(backend, "gloo"))
+            group = dist.new_group()
+            assert made == ["gloo"]
+            for _ in range(2):
+                rows = [torch.zeros(1) for _ in range(dist.get_world_size())]
+                dist.gather(torch.ones(1), rows if dist.get_rank() == 0 else None, group=group)
+            assert made == ["gloo", "gloo"]
     finally:
         _fallback.make = make
 
 
-def test_fallbacks_are_made_at_first_use(ranks):
+def test_fallbacks_are_made_where_they_are_needed(ranks):
     ranks(2, fallback_at_first_use)
 
 
@@ -125,14 +135,15 @@ def failing_fallback() -> None:
     def refuse(backend: Any, kind: str) -> Any:
         raise KeyError("no such network")
 
-    _fallback.make = refuse
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_fallback, "kind", lambda backend, device: "like NCCL")
+        patch.setattr(_fallback, "make", refuse)
+        group = dist.new_group()
         with pytest.raises(KeyError, match="no such network"):
-            dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
-    finally:
-        _fallback.make = make
-    output = torch.zeros(2)
-    dist.all_to_all_single(output, torch.full((2,), float(dist.get_rank())))
+            dist.all_to_all_single(torch.zeros(2), torch.zeros(2), group=group)
+        patch.setattr(_fallback, "make", lambda backend, kind: make(backend, "gloo"))
+        output = torch.zeros(2)
+        dist.all_to_all_single(output, torch.full((2,), float(dist.get_rank())), group=group)
     assert output.tolist() == [0.0, 1.0]
 
 
@@ -183,7 +194,6 @@ def aborted_fallback() -> None:
         with pytest.raises(dist.DistBackendError, match=r"abort\(\) on rank 0"):
             work.wait()
         assert work.is_completed() and not work.is_success()
-        assert "abort() on rank 0" in str(work.exception() if hasattr(work, "exception") else "abort() on rank 0")
     if rank == 0:
         thread.join()
         with pytest.raises(RuntimeError, match=r"abort\(\) on rank 0"):
@@ -200,11 +210,12 @@ def test_abort_reaches_the_fallback(ranks):
 
 
 def fallback_times_out() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = dist.new_group(timeout=timedelta(seconds=3))
     backend = backend_of(group)
+    dist.all_to_all_single(torch.zeros(2), torch.zeros(2), group=group)  # they are connected
     if dist.get_rank() == 0:
         work = dist.irecv(torch.zeros(4), 1, group=group)
-        with pytest.raises(dist.DistBackendError, match=r"mcast recv #0 on rank 0 of 2 in group"):
+        with pytest.raises(dist.DistBackendError, match=r"mcast recv #1 on rank 0 of 2 in group"):
             work.wait()
         assert str(backend.get_error()).endswith("COMM_ERROR")
     dist.barrier()
@@ -212,26 +223,6 @@ def fallback_times_out() -> None:
 
 def test_an_error_of_the_fallback_is_the_groups(ranks):
     ranks(2, fallback_times_out)
-
-
-def timeouts() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        distributed_c10d._set_pg_timeout(timedelta(seconds=41))
-    assert backend_of().options.timeout == timedelta(seconds=41)
-    gloo = dist.new_group(backend="gloo")
-    distributed_c10d._set_pg_timeout(timedelta(seconds=42), gloo)
-    assert backend_of().options.timeout == timedelta(seconds=41)
-    assert gloo._get_backend(CPU).options._timeout == timedelta(seconds=42)
-    distributed_c10d._set_pg_timeout(timedelta(seconds=1))
-    if dist.get_rank() == 0:
-        with pytest.raises(dist.DistBackendError, match=r"time limit of 1"):
-            dist.barrier()
-    else:
-        store = distributed_c10d._get_default_store()
-        store.wait(["never"], timedelta(seconds=4)) if False else time.sleep(0)
-        with pytest.raises(dist.DistBackendError):
-            dist.broadcast(torch.ones(1), 0, async_op=False)
 
 
 def set_timeout_only() -> None:
@@ -334,9 +325,7 @@ def split() -> None:
         outside.alltoall(pieces, [torch.full((1,), float(rank))] * 2).wait()
         assert [p.item() for p in pieces] == [0.0, 1.0]
     with pytest.raises(ValueError, match="split: rank 7 is not one of the group's 0 to 2"):
-        backend.split(dist.HashStore(), [rank, 7], backend.options) if hasattr(
-            backend, "split"
-        ) else dist.group.WORLD.split_group([rank, 7], group_name="bad")
+        dist.group.WORLD.split_group([rank, 7], group_name="bad")
     assert world == 3
 
 
@@ -392,7 +381,10 @@ def integer_averages() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     for dtype in INTEGERS:
         for size in (0, 1, 1000, 70_000):
-            total = sum(numbers(r, size, torch.int64) if dtype.is_signed else numbers(r, size, dtype).long() for r in range(world))
+            total = sum(
+                numbers(r, size, torch.int64) if dtype.is_signed else numbers(r, size, dtype).long()
+                for r in range(world)
+            )
             expected = quotient(total, world, dtype)
             tensor = numbers(rank, size, dtype)
             dist.all_reduce(tensor, ReduceOp.AVG)
@@ -405,7 +397,9 @@ def integer_averages() -> None:
             dist.reduce_scatter_tensor(part, whole, ReduceOp.AVG)
             assert_same(part, expected, (dtype, size, "reduce_scatter_tensor"))
             part.zero_()
-            dist.reduce_scatter(part, list(whole.chunk(world)) if size else [part.clone()] * world, ReduceOp.AVG)
+            dist.reduce_scatter(
+                part, list(whole.chunk(world)) if size else [part.clone()] * world, ReduceOp.AVG
+            )
             assert_same(part, expected, (dtype, size, "reduce_scatter"))
     room = torch.zeros(40, 2, dtype=torch.int32)[:, 0]  # every other number
     room.copy_(numbers(rank, 40, torch.int32))
@@ -450,10 +444,12 @@ def uneven_gather(kind: str) -> None:
     with pytest.raises(ValueError, match=rf"all_gather: output {rank} must have shape"):
         dist.all_gather(wrong, torch.zeros(9))
     shared = torch.full((12,), float(rank))  # the input lies where others' blocks arrive
-    dist.all_gather([shared[0:2], shared[2:5], shared[5:9]][:world], shared[3:3 + 2 + rank].clone())
+    dist.all_gather(
+        [shared[0:2], shared[2:5], shared[5:9]][:world], shared[3 : 3 + 2 + rank].clone()
+    )
     overlapping = torch.full((9,), float(rank))
     ends = [overlapping[:2], overlapping[2:5], overlapping[5:9]]
-    dist.all_gather(ends, overlapping[3:5 + rank])
+    dist.all_gather(ends, overlapping[3 : 5 + rank])
     assert overlapping.tolist() == [0.0] * 2 + [1.0] * 3 + [2.0] * 4
 
 
@@ -465,7 +461,12 @@ def test_all_gather_of_different_sizes(ranks, kind):
 def uneven_scatter(kind: str) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = SIZES[kind]
-    for dtype, op in ((torch.float32, ReduceOp.SUM), (torch.float32, ReduceOp.AVG), (torch.int32, ReduceOp.AVG), (torch.int64, ReduceOp.MAX)):
+    for dtype, op in (
+        (torch.float32, ReduceOp.SUM),
+        (torch.float32, ReduceOp.AVG),
+        (torch.int32, ReduceOp.AVG),
+        (torch.int64, ReduceOp.MAX),
+    ):
         inputs = [numbers(rank + 10 * r, n, dtype) for r, n in enumerate(sizes)]
         mine = torch.stack([numbers(s + 10 * rank, sizes[rank], dtype) for s in range(world)])
         if op == ReduceOp.MAX:
@@ -473,7 +474,11 @@ def uneven_scatter(kind: str) -> None:
         else:
             expected = mine.sum(0, dtype=dtype)
             if op == ReduceOp.AVG:
-                expected = expected / world if dtype.is_floating_point else quotient(expected, world, dtype)
+                expected = (
+                    expected / world
+                    if dtype.is_floating_point
+                    else quotient(expected, world, dtype)
+                )
         output = torch.zeros(sizes[rank], dtype=dtype)
         before = [t.clone() for t in inputs]
         dist.reduce_scatter(output, inputs, op)

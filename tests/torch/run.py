@@ -1,17 +1,17 @@
-"""PyTorch's own distributed tests (those of the installed wheel, nothing is copied) with mcast, each beside Gloo's
+"""PyTorch's own distributed tests (of the installed wheel, nothing is copied) with mcast, each beside Gloo's
 result: `make test-torch`.
 
     python tests/torch/run.py [--only REGEX] [--again] [--backends mcast,gloo] [--limit SECONDS]
 
 The tests are written for one backend at a time, whose name decides with `BACKEND == ...` which of them run.
 Here they are imported under Gloo's name, so that the gates are Gloo's, and then run under the real one. A
-test of Gloo that compares with the literal name inside runs a second time with Gloo's name there ("under Gloo's
-name"); only the group it makes is ours.
+test that compares the name with "gloo" once more inside runs a second time with that name there ("under
+Gloo's name"); only the group that it makes is ours.
 
-One process imports torch and the tests; each test runs in a fork of it, whose ranks are forks again, in a session of
-its own that ends after --limit seconds. Results are kept in build/torch-tests/<version of torch>.json; tests that
-have one are not run again unless --again asks for it, so an interrupted run goes on where it was. The table
-of what each test did is docs/torch-tests.md (--write); reasons.py says why a test is not Gloo's equal.
+One process imports torch and the tests; each test runs in a fork of it, whose ranks are forks again, in a
+session that ends after --limit seconds. Results are kept in build/torch-tests/<version of torch>.json; tests
+that have one are not run again unless --again asks for it, so an interrupted run goes on where it was. The
+table of what each test did is docs/torch-tests.md (--write); reasons.py says why a test is not Gloo's equal.
 Exit code 1: a test that passes with Gloo does not with mcast, and no reason is given.
 """
 
@@ -25,7 +25,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,12 @@ LIMIT_S = 120
 os.environ.update(BACKEND="gloo", WORLD_SIZE=str(WORLD), OMP_NUM_THREADS="1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("MCAST_SOCKET_IFNAME", "lo")
-os.environ["TEMP_DIR"] = tempfile.mkdtemp(prefix="mcast_torch_tests_")
+LOGS = ROOT / "build" / "torch-tests" / "logs"  # what the ranks of each test said
 
 
 def load() -> tuple[Any, Any]:
     """The module of the tests, and the class that holds them."""
+    import torch.multiprocessing
     import torch.testing._internal.common_distributed as common
 
     for feature in ("ddp", "subgroup", "plugin"):
@@ -55,7 +55,7 @@ def load() -> tuple[Any, Any]:
     class Tests(module.TestDistBackend, module.DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
-            self._fork_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     return module, Tests
 
@@ -86,7 +86,9 @@ def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> 
     return {"outcome": "passed", "text": ""}
 
 
-def run(module: Any, tests: Any, name: str, backend: str, literal: str, limit: float) -> dict[str, Any]:
+def run(
+    module: Any, tests: Any, name: str, backend: str, literal: str, limit: float
+) -> dict[str, Any]:
     """The same in a fork, within the limit."""
     receive, send = os.pipe()
     start = time.monotonic()
@@ -94,7 +96,7 @@ def run(module: Any, tests: Any, name: str, backend: str, literal: str, limit: f
     if child == 0:
         os.setsid()
         os.close(receive)
-        log = os.open(os.environ["TEMP_DIR"] + f"/{name}.{backend}.log", os.O_WRONLY | os.O_CREAT)
+        log = os.open(LOGS / f"{name}.{backend}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
         try:
@@ -121,7 +123,7 @@ def answer_within(descriptor: int, limit: float) -> dict[str, Any]:
             break
         piece = os.read(descriptor, 1 << 16)
         if not piece:
-            break
+            return {"outcome": "error", "text": "the process died"}
         text += piece
         with contextlib.suppress(json.JSONDecodeError):
             return json.loads(text)
@@ -143,18 +145,24 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
     lines = [
         "# PyTorch's own tests",
         "",
-        f"`make test-torch`: `distributed_test` of torch {version}, CPU, {WORLD} ranks on one host, each test by itself"
-        " (tests/torch/run.py). Written by `python tests/torch/run.py --write`.",
+        f"`make test-torch`: `distributed_test` of torch {version}, CPU, {WORLD} ranks on one host, each test"
+        " by itself. Written by `python tests/torch/run.py --write`.",
         "",
-        f"Of {len(rows)} tests Gloo passes {len(gloos)}. mcast passes {len(plain)} of these under its own name, and"
-        f" {len(literal)} more under Gloo's: they compare the backend's name with \"gloo\" before they test anything.",
+        f"Of {len(rows)} tests Gloo passes {len(gloos)}. mcast passes {len(plain)} of these under its own"
+        f' name, and {len(literal)} more under Gloo\'s: these compare the name with "gloo" inside.',
         "",
         "| test that Gloo passes | mcast | remark |",
         "|---|---|---|",
     ]
     for name in gloos:
         row = rows[name]
-        way = "passed" if name in plain else "passed under Gloo's name" if name in literal else row["mcast"]["outcome"]
+        way = (
+            "passed"
+            if name in plain
+            else "passed under Gloo's name"
+            if name in literal
+            else row["mcast"]["outcome"]
+        )
         lines.append(f"| `{name}` | {way} | {reasons.get(name, '')} |")
     lines += [
         "",
@@ -168,8 +176,11 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
     skipped: dict[str, list[str]] = {}
     for name, row in rows.items():
         if name not in gloos:
-            text = " ".join(row["gloo"]["text"].split())[:120] if row["gloo"]["outcome"] == "skipped" else (
-                "fails with Gloo itself: " + row["gloo"]["outcome"])
+            text = (
+                " ".join(row["gloo"]["text"].split())[:120]
+                if row["gloo"]["outcome"] == "skipped"
+                else ("fails with Gloo itself: " + row["gloo"]["outcome"])
+            )
             skipped.setdefault(text, []).append(name)
     for text, names in sorted(skipped.items(), key=lambda item: -len(item[1])):
         shown = ", ".join(f"`{n}`" for n in names) if len(names) <= 6 else f"{len(names)} tests"
@@ -178,10 +189,14 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", default="", metavar="REGEX")
     parser.add_argument("--again", action="store_true", help="run also what has a result")
-    parser.add_argument("--failed", action="store_true", help="run again what did not pass with mcast")
+    parser.add_argument(
+        "--failed", action="store_true", help="run again what did not pass with mcast"
+    )
     parser.add_argument("--backends", default="gloo,mcast")
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
@@ -194,7 +209,7 @@ def main() -> int:
 
     version = torch.__version__.split("+")[0]
     kept = ROOT / "build" / "torch-tests" / f"{version}.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
     rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     names = sorted(n for n in dir(tests) if n.startswith("test_") and re.search(options.only, n))
 
@@ -221,7 +236,9 @@ def main() -> int:
         write_page(version, rows, REASONS)
     gloos = [n for n in names if passed(rows.get(n, {}), "gloo")]
     bad = [n for n in gloos if not good(rows[n]) and n not in REASONS]
-    print(f"Gloo passes {len(gloos)} of {len(names)}; mcast {sum(good(rows[n]) for n in gloos)} of {len(gloos)}")
+    print(
+        f"Gloo passes {len(gloos)} of {len(names)}; mcast {sum(good(rows[n]) for n in gloos)} of {len(gloos)}"
+    )
     for name in bad:
         print(f"{name}: {rows[name].get('mcast', {}).get('outcome')}")
     return 1 if bad else 0

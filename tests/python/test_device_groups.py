@@ -1,0 +1,140 @@
+"""Device tensors (see test_device.py): what is asked of groups with a device of their own, barriers for a
+device, synchronize(), lists of different sizes, averages of integers."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import device_ranks
+import pytest
+import torch
+import torch.distributed as dist
+from contents import content
+from device_ranks import BACKEND, check, ops, store, upload
+from torch.distributed import ReduceOp
+from torch.distributed.device_mesh import init_device_mesh
+
+library, device_pool = device_ranks.library, device_ranks.device_pool
+either, gated = device_ranks.either, device_ranks.gated
+
+
+def synchronized() -> None:
+    rank, world, size = dist.get_rank(), dist.get_world_size(), 50_000
+    mine = content(rank, size, torch.float32)
+    output = torch.zeros(size * world).to("fake")
+    work = dist.all_gather_into_tensor(output, upload(mine), async_op=True)
+    work.synchronize()
+    check(output, torch.cat([content(r, size, torch.float32) for r in range(world)]), "gathered")
+
+
+def test_synchronize_joins_the_stream(either):
+    either(2, synchronized)
+
+
+def barrier_after_kernels() -> None:
+    """Rank 0's device is held: nobody gets through a barrier for the device; one for the CPU passes."""
+    rank = dist.get_rank()
+    dist.barrier()
+    if rank == 0:
+        ops().hold()
+        upload_later = torch.zeros(3).to("fake", non_blocking=True)
+        passed = threading.Event()
+
+        def enter() -> None:
+            dist.barrier(device_ids=[0])
+            passed.set()
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        store().wait(["rank 1 waits"])
+        assert not passed.wait(0.2)
+        ops().release()
+        thread.join(60)
+        assert passed.is_set() and upload_later is not None
+    else:
+        work = dist.barrier(device_ids=[0], async_op=True)
+        with pytest.raises(dist.DistBackendError, match="gave up"):
+            work.wait(timedelta(milliseconds=200))
+        assert not work.is_completed()
+        store().set("rank 1 waits", "1")
+        work.wait()
+
+
+def test_a_barrier_waits_for_its_device(either):
+    either(2, barrier_after_kernels)
+
+
+def uneven() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [3, 20_000, 700][:world]
+    outputs = [torch.zeros(n).to("fake") for n in sizes]
+    dist.all_gather(outputs, upload(content(rank, sizes[rank], torch.float32)))
+    for r, out in enumerate(outputs):
+        check(out, content(r, sizes[r], torch.float32), r)
+    parts = [torch.full((n,), float(rank + r)) for r, n in enumerate(sizes)]
+    result = torch.zeros(sizes[rank]).to("fake")
+    dist.reduce_scatter(result, [upload(part) for part in parts])
+    total = float(sum(r + rank for r in range(world)))
+    check(result, torch.full((sizes[rank],), total), "reduced")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_lists_of_different_sizes(either, world):
+    either(world, uneven)
+
+
+def averages() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.int32, torch.int8):
+        for size in (7, 9000):
+            mine = ((torch.arange(size) + rank) % 9 - 4).to(dtype)
+            total = sum(((torch.arange(size) + r) % 9 - 4).to(dtype) for r in range(world))
+            expected = total.div(world, rounding_mode="trunc")
+            tensor = upload(mine)
+            dist.all_reduce(tensor, ReduceOp.AVG)
+            check(tensor, expected, (dtype, size, "all_reduce"))
+            whole = upload(torch.cat([mine] * world))
+            part = torch.zeros(size, dtype=dtype).to("fake")
+            dist.reduce_scatter_tensor(part, whole, ReduceOp.AVG)
+            check(part, expected, (dtype, size, "reduce_scatter_tensor"))
+
+
+def test_averages_of_integers(either):
+    either(3, averages)
+
+
+def meshed(path: str) -> None:
+    """A group that is bound to a device: DeviceMesh then splits it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        BACKEND,
+        store=dist.FileStore(path, world),
+        rank=rank,
+        world_size=world,
+        device_id=torch.device("fake:0"),
+        timeout=timedelta(seconds=60),
+    )
+    assert dist.group.WORLD.bound_device_id == torch.device("fake:0")
+    grid = init_device_mesh("fake", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for name, peers in (
+        ("replicate", [rank % 2, rank % 2 + 2]),
+        ("shard", [rank & 2, (rank & 2) + 1]),
+    ):
+        group = grid.get_group(name)
+        assert dist.get_process_group_ranks(group) == peers
+        for device in ("fake", "cpu"):
+            tensor = torch.full((1000,), float(rank)).to(device)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.cpu().tolist() == [float(sum(peers))] * 1000, (name, device)
+    some = dist.new_group([0, 3])  # others only see it pass by
+    if rank in (0, 3):
+        tensor = torch.full((4,), float(rank)).to("fake")
+        dist.all_reduce(tensor, group=some)
+        assert tensor.cpu().tolist() == [3.0] * 4
+    dist.barrier()
+
+
+def test_mesh_of_a_group_with_a_device(gated, tmp_path):
+    gated(4, meshed, str(tmp_path / "store"))

@@ -1,0 +1,200 @@
+"""What torch's own tools see of the operations: record_param_comms, the flight recorder, durations, completion
+hooks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Pool
+from torch.distributed import distributed_c10d
+from torch.distributed.flight_recorder.components.builder import build_db
+from torch.distributed.flight_recorder.components.loader import read_dir
+
+import torch_mcast
+
+
+def profiled(path: str) -> dict[str, list[dict[str, Any]]]:
+    world = dist.get_world_size()
+    part, whole = torch.ones(5), torch.ones(5 * world, dtype=torch.float32)
+    odd = dist.new_group([0, 2], group_desc="odd")
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as profile:
+        dist.all_reduce(part)
+        dist.all_reduce(torch.ones(7, dtype=torch.int32))
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.barrier()
+        dist.all_to_all_single(torch.zeros(world), torch.zeros(world))
+        if dist.get_rank() != 1:
+            dist.broadcast(part, 0, group=odd)
+    if dist.get_rank() != 2:
+        return {}
+    profile.export_chrome_trace(path)
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    events = [e for e in events if e.get("name") == "record_param_comms"]
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_name.setdefault(event["args"]["Collective name"], []).append(event["args"])
+    return by_name
+
+
+def test_profiler_events_have_sizes_and_groups(ranks, tmp_path):
+    seen = ranks(3, profiled, str(tmp_path / "trace.json"))[2]
+    first, second = seen["allreduce"]
+    assert (first["In msg nelems"], first["dtype"]) == (5, "Float")
+    assert (second["In msg nelems"], second["dtype"]) == (7, "Int")
+    (gather,) = seen["_allgather_base"]
+    assert (gather["In msg nelems"], gather["Out msg nelems"], gather["Group size"]) == (5, 15, 3)
+    (scatter,) = seen["_reduce_scatter_base"]
+    assert (scatter["In msg nelems"], scatter["Out msg nelems"]) == (15, 5)
+    assert gather["Process Group Description"] == "default_pg"
+    assert (gather["Global rank start"], gather["Global rank stride"]) == (0, 1)
+    (sub,) = seen["broadcast"]
+    assert sub["Process Group Description"] == "odd" and sub["Group size"] == 2
+    assert (sub["Global rank start"], sub["Global rank stride"]) == (0, 2)
+    assert len(seen["barrier"]) == 1 and seen["all_to_all"][0]["In msg nelems"] == 3
+
+
+def durations() -> None:
+    store = distributed_c10d._get_default_store()
+    tensor = torch.ones(3)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(RuntimeError, match="the duration is known when it is over"):
+            work._get_duration()
+        store.set("posted", "1")
+    else:
+        store.wait(["posted"])
+        work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    assert 0 < work._get_duration() < 60_000
+    work = dist.all_to_all_single(torch.zeros(2), torch.zeros(2), async_op=True)
+    work.wait()
+    assert 0 <= work._get_duration() < 60_000
+
+
+def test_durations(ranks):
+    ranks(2, durations)
+
+
+def hooked() -> None:
+    told: list[Any] = []
+    changed = threading.Condition()
+
+    def hook(info: Any) -> None:
+        with changed:
+            told.append((info.op_type, info.seq, info.active_duration))
+            changed.notify_all()
+
+    group = dist.new_group()
+    assert not group._has_hooks()
+    group._register_on_completion_hook(hook)
+    assert group._has_hooks()
+    works = [dist.all_reduce(torch.ones(2), group=group, async_op=True) for _ in range(3)]
+    works.append(dist.broadcast(torch.ones(2), 0, group=group, async_op=True))
+    works.append(dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=group, async_op=True))
+    group._wait_for_pending_works()
+    assert all(work.is_completed() for work in works)
+    assert sorted(sequence for _, sequence, _ in told) == [1, 2, 3, 4, 5]
+    assert [str(kind) for kind, sequence, _ in told if sequence == 1] == ["OpType.ALLREDUCE"]
+    assert all(duration >= timedelta(0) for _, _, duration in told)
+    with pytest.raises(RuntimeError, match="has a completion hook already"):
+        group._register_on_completion_hook(hook)
+    dist.destroy_process_group(group)
+
+
+def test_completion_hooks(ranks):
+    ranks(2, hooked)
+
+
+def recorded() -> dict[str, Any]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    before = max((e["record_id"] for e in torch_mcast.flight_recorder()["entries"]), default=-1)
+    dist.all_reduce(torch.ones(5))
+    dist.all_gather_into_tensor(torch.zeros(4 * world), torch.ones(4))
+    if rank == 0:
+        dist.send(torch.ones(3), 1)
+    elif rank == 1:
+        dist.recv(torch.zeros(3), 0)
+    dist.barrier()
+    last = dist.all_reduce(torch.ones(2), async_op=True) if rank == 0 else None
+    dump = torch_mcast.flight_recorder()
+    store = distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("seen", "1")
+    else:
+        store.wait(["seen"])
+    if rank != 0:
+        dist.all_reduce(torch.ones(2))
+    else:
+        last.wait()
+    group = dist.group.WORLD.group_name
+    entries = [e for e in dump["entries"] if e["record_id"] > before]
+    assert all(e["process_group"] == (group, "default_pg") for e in entries)
+    return {"config": dump["pg_config"][group], "entries": entries}
+
+
+def test_flight_recorder(pool):
+    dumps = pool.run(2, recorded)
+    for rank, dump in enumerate(dumps):
+        assert dump["config"]["desc"] == "default_pg" and dump["config"]["ranks"] == "[0, 1]"
+        names = [e["profiling_name"] for e in dump["entries"]]
+        p2p = ["gloo:send 0->1", "gloo:recv 1<-0"][rank]
+        assert names[:4] == ["gloo:all_reduce", "gloo:_all_gather_base", p2p, "gloo:barrier"]
+        reduce = dump["entries"][names.index("gloo:all_reduce")]
+        assert reduce["input_sizes"] == [[5]] and reduce["input_dtypes"] == ["Float"]
+        assert reduce["state"] == "completed" and reduce["retired"] and reduce["duration_ms"] >= 0
+        assert dump["entries"][2]["is_p2p"]
+    last = dumps[0]["entries"][-1]  # on rank 0, before the other has called it
+    assert last["profiling_name"] == "gloo:all_reduce"
+    assert (last["state"], last["retired"]) == ("started", False) and "duration_ms" not in last
+
+
+def left_behind(folder: str) -> None:
+    """Rank 1 does not make the call: all ranks write what they know, after the timeout."""
+    rank = dist.get_rank()
+    os.environ.update(TORCH_FR_DUMP_ON_TIMEOUT="1", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/trace_rank_")
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.all_reduce(torch.ones(5), group=group)
+    written = Path(f"{folder}/trace_rank_{rank}")
+    if rank != 1:
+        with pytest.raises(dist.DistBackendError, match=r"rank\(s\) 1 have not called it"):
+            dist.all_reduce(torch.ones(9), group=group)
+        while not written.exists():  # within the limit of the call
+            threading.Event().wait(0.05)
+    else:
+        store = distributed_c10d._get_default_store()
+        store.wait(["others have written"], timedelta(seconds=50))
+        torch_mcast.dump_flight_recorder(written)
+    if rank == 0:
+        while not Path(f"{folder}/trace_rank_2").exists():
+            threading.Event().wait(0.05)
+        distributed_c10d._get_default_store().set("others have written", "1")
+    dist.barrier()
+
+
+def test_who_is_in_which_call_after_a_timeout(tmp_path):
+    workers = Pool()  # whose recorders are empty
+    try:
+        workers.run(3, left_behind, str(tmp_path))
+    finally:
+        workers.close()
+    details, version = read_dir(argparse.Namespace(prefix="trace_rank_", trace_dir=str(tmp_path)))
+    asked = argparse.Namespace(
+        trace_dir=str(tmp_path), just_print_entries=False, verbose=False, mismatch_cap=10,
+        print_stack_trace=False, allow_incomplete_ranks=False, transform_ft=False,
+    )  # fmt: skip
+    database = build_db(details, asked, version)
+    reduces = [c for c in database.collectives if c.collective_name == "gloo:all_reduce"]
+    assert [c.input_sizes for c in reduces] == [[[5]], [[9]]]
+    assert not reduces[0].missing_ranks and reduces[1].missing_ranks == {1}
