@@ -2,6 +2,7 @@
 // memory that goes away, does not come, or is too much ends by name on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -36,9 +37,13 @@ std::string told(const EngineProcess& engine) {
   const auto fd = connect_to(engine.path() + ".status", SOCK_STREAM);
   std::string text(size_t{64} << 10, '\0');
   size_t length = 0;
-  for (ssize_t got = 1; fd.ok() && got > 0;
-       length += static_cast<size_t>(std::max<ssize_t>(got, 0)))
-    got = read(fd->get(), &text[length], text.size() - length);
+  while (fd.ok()) {
+    pollfd ready{fd->get(), POLLIN, 0};
+    (void)poll(&ready, 1, 10'000);
+    const ssize_t got = read(fd->get(), &text[length], text.size() - length);
+    if (got <= 0) break;
+    length += static_cast<size_t>(got);
+  }
   return text.substr(0, length);
 }
 
@@ -99,7 +104,9 @@ TEST(ClientCopy, AutoTakesSpansForAnotherUser) {
     if (!become_another_user()) return false;
     auto group = make_group("copied", rank, 2, store, copied(engine, "auto"));
     if (!group || !work(*group, 300'001, 2) || !meet(store, "worked", rank, 2)) return false;
-    if (rank == 0) EXPECT_THAT(told(engine), HasSubstr("\"pulled_bytes\":0"));
+    if (rank == 0) {
+      EXPECT_THAT(told(engine), HasSubstr("\"pulled_bytes\":0"));
+    }
     return meet(store, "told", rank, 2);
   }));
 }
@@ -238,7 +245,9 @@ TEST(ClientCopy, APageThatNeverComesIsNamedOnAllRanks) {
       EXPECT_THAT(status.message(), HasSubstr("rank 1: memory of all_gather does not answer for"));
       EXPECT_THAT(status.message(), HasSubstr("(swap, FUSE, userfaultfd)"));
       // Others of this process find that out at once.
-      if (rank == 1) EXPECT_THAT(told(engine), HasSubstr("\"copies\":\"hangs\""));
+      if (rank == 1) {
+        EXPECT_THAT(told(engine), HasSubstr("\"copies\":\"hangs\""));
+      }
       return store.set("named." + std::to_string(rank), "").ok() && meet(store, "end", rank, 2);
     }));
   }
@@ -254,7 +263,7 @@ TEST(ClientCopy, TheLimitOfCopiesIsNamedOnAllRanks) {
     if (!group || !work(*group, 100'000, 20) || !meet(store, "worked", rank, 2)) return false;
     std::vector<std::byte> large(size_t{4} << 20);
     const Status status = broadcast(*group, large, 0);
-    EXPECT_THAT(status.message(), HasSubstr("engine's limit of 2 MiB for copies of user"));
+    EXPECT_THAT(status.message(), HasSubstr("engine's limit of 2M for copies of user"));
     EXPECT_THAT(status.message(), HasSubstr("(--bounce)"));
     return meet(store, "named", rank, 2);
   }));

@@ -174,11 +174,11 @@ TEST(CopyList, CopiesWhatIsDueInOrderAndOnce) {
   list.advance(batch);
   batch = list.next(100, spans);
   ASSERT_EQ(spans.size(), 2u);
-  EXPECT_EQ(spans[0].there, 7u);
-  EXPECT_EQ(spans[0].here, here + 7);
-  EXPECT_EQ(spans[0].length, 13u);
-  EXPECT_EQ(spans[1].there, 2005u);
-  EXPECT_EQ(spans[1].length, 15u);
+  EXPECT_EQ(spans[0].there, 2005u);
+  EXPECT_EQ(spans[0].length, 15u);
+  EXPECT_EQ(spans[1].there, 7u);
+  EXPECT_EQ(spans[1].here, here + 7);
+  EXPECT_EQ(spans[1].length, 13u);
   list.advance(batch);
   EXPECT_FALSE(list.due());
   list.raise_all();
@@ -224,7 +224,7 @@ TEST(Bounce, WhatIsKeptServesAgainAndGoesBeforeAnybodyIsRefused) {
   EXPECT_EQ(pool->bytes(), 0u);
   const Status refused = pool->take(kMiB).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("engine's limit of 8 MiB for copies of user 4242's"));
+  EXPECT_THAT(refused.message(), HasSubstr("engine's limit of 8M for copies of user 4242's"));
   EXPECT_FALSE(pool->take(UINT64_MAX - 100).ok());
   EXPECT_EQ(account->used(), 8 * kMiB);
 }
