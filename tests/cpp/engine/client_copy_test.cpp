@@ -127,17 +127,17 @@ TEST(ClientCopy, MemoryThatCannotBeReachedIsCopiedByItsProcess) {
   }));
 }
 
-Slice slice_of(std::byte* data, size_t length) {
-  return {std::make_shared<Region>(data, length, nullptr), 0, length};
+Slice slice_of(std::byte* data, size_t length, std::shared_ptr<void> keepalive = nullptr) {
+  return {std::make_shared<Region>(data, length, std::move(keepalive)), 0, length};
 }
 
 Status allgather_at(Group& group, std::byte* input, std::byte* output, size_t block,
-                    Nanos timeout = 60 * kSecond) {
+                    Nanos timeout = 60 * kSecond, const std::shared_ptr<int>& keepalive = nullptr) {
   return wait_for([&](PostOptions options) {
     options.timeout = timeout;
     std::vector<Slice> outputs;
     for (size_t r = 0; r < group.size(); r++) {
-      outputs.push_back(slice_of(output + r * block, block));
+      outputs.push_back(slice_of(output + r * block, block, keepalive));
     }
     return group.post_allgather(slice_of(input, block), outputs, std::move(options));
   });
@@ -240,13 +240,17 @@ TEST(ClientCopy, APageThatNeverComesIsNamedOnAllRanks) {
       HungPage page((input ? mine : all) + kBlock / 2);
       if (!page.hangs()) return store.set("named.0", "").ok() && store.set("named.1", "").ok();
       if (rank == 0) page.come();
-      Status status = allgather_at(*group, mine, all, kBlock, 4 * kSecond);
+      auto keepalive = std::make_shared<int>(0);
+      const std::weak_ptr<int> kept = keepalive;
+      Status status = allgather_at(*group, mine, all, kBlock, 4 * kSecond, keepalive);
+      keepalive.reset();
       if (rank == 0 && status.ok()) status = barrier(*group, 4 * kSecond);
       EXPECT_THAT(status.message(), HasSubstr("rank 1: memory of all_gather does not answer for"));
       EXPECT_THAT(status.message(), HasSubstr("(swap, FUSE, userfaultfd)"));
       // Others of this process find that out at once.
       if (rank == 1) {
         EXPECT_THAT(told(engine), HasSubstr("\"copies\":\"hangs\""));
+        EXPECT_EQ(kept.expired(), input) << "outputs may be written when the page comes";
       }
       return store.set("named." + std::to_string(rank), "").ok() && meet(store, "end", rank, 2);
     }));
@@ -313,7 +317,7 @@ TEST(ClientCopy, AnEngineThatHangsMayWriteLate) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("copied", rank, 2, store, copied(engine));
     if (!group || !work(*group, 1000, 2) || !meet(store, "worked", rank, 2)) return false;
-    if (rank == 0) engine.signal(SIGSTOP);
+    if (rank == 0) engine.stop();
     struct Kept {
       std::vector<std::byte> data = std::vector<std::byte>(2 << 20);
     };

@@ -156,6 +156,21 @@ TEST(ClientMemory, LeadsNowhereAfterAnExecOrTheEnd) {
   }
 }
 
+// Of the same user, at the same addresses: as after an exec, or a new owner of the pid.
+TEST(ClientMemory, NothingIsCopiedOfAProcessThatIsAnother) {
+  static std::array<uint64_t, 2> cookie = kCookie;
+  auto memory = ClientMemory::open({address(cookie.data()), cookie}, same_user(), own_memory());
+  ASSERT_TRUE(memory.ok());
+  uint64_t there = 1, here = 2;
+  const ClientMemory::Span span[] = {
+      {address(&there), reinterpret_cast<std::byte*>(&here), sizeof(here)}};
+  cookie[0]++;
+  EXPECT_EQ((*memory)->pull(span), ClientMemory::Moved::kGone);
+  here = 2;
+  EXPECT_EQ((*memory)->push(span), ClientMemory::Moved::kGone);
+  EXPECT_EQ(there, 1u);
+}
+
 TEST(CopyList, CopiesWhatIsDueInOrderAndOnce) {
   std::byte here[100];
   CopyList list;
@@ -384,6 +399,24 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
     await([&] { return mover_->usable().ok(); });
     EXPECT_EQ(end.ends, 1);
   }
+}
+
+// Memory goes back when no call touches it any more.
+TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
+  HungPage page;
+  if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
+  std::vector<Slice> inputs, outputs(1);
+  End end;
+  const auto t = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
+                          wire::Kind::kBroadcast, end, inputs, outputs);
+  mover_->submit(t);
+  mover_->mark(t, 0, 100);
+  await([&] { return page.touched(); });
+  mover_->end(t, Status(Code::kAborted, "enough"));
+  EXPECT_EQ(end.ends, 0);
+  page.come();
+  EXPECT_EQ(end.wait().message(), "enough");
+  EXPECT_FALSE(end.held);
 }
 
 TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {

@@ -42,6 +42,7 @@ constexpr std::string_view kHostDrivers[] = {
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
     "clock connection_room fault_classifier group",                           // facts
+    "own_memory",                                                             // that it copies
     "client_arenas client_creation client_staging client_link stats_record",  // to an engine
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "rendezvous roster transport_choice",                // what ranks agree on
