@@ -3,6 +3,7 @@
 from mutant import Mutant
 from mutant_list_aggregation import AGGREGATION
 from mutant_list_arenas import ARENAS
+from mutant_list_copies import COPIES
 from mutant_list_dpa import DPA
 from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
@@ -453,4 +454,5 @@ MUTANTS = [
     *DPA,
     *PLACING,
     *ARENAS,
+    *COPIES,
 ]

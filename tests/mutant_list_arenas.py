@@ -38,7 +38,7 @@ ARENAS = [
     Mutant(
         "memory-stays-with-an-engine-that-hangs",
         "engine/client_group.cpp",
-        "flight->staging->withdraw();",
+        "if (!flight->staging->withdraw(link_->engine_may_run())) keep(*flight);",
         "",
         "engine",
         "ClientGroup.MemoryIs*",

@@ -65,6 +65,8 @@ void read_control(ConstBytes packet) {
   again(Abort());
   again(Draining());
   again(Arena());
+  again(MemoryOffer());
+  again(Memory());
 }
 
 // The length in front is made right: a ring's reader has seen to that.

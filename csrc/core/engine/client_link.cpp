@@ -44,8 +44,8 @@ Status lost_status(pid_t pid, const std::string& how) {
 
 ClientLink::ClientLink(LocalSocket socket)
     : socket_(std::move(socket)),
-      arenas_([this](const Segment& segment) { return offer(segment); }),
-      own_memory_([this](const ipc::MemoryOffer& m, int file) { return offer(m, file); }) {}
+      lent_{ClientArenas([this](const Segment& segment) { return offer(segment); }),
+            OwnMemory([this](const ipc::MemoryOffer& m, int file) { return offer(m, file); })} {}
 
 Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience) {
   const Nanos deadline = monotonic_now() + patience;
@@ -275,25 +275,25 @@ Status ClientLink::tell(const ipc::Control& message, std::span<const int> descri
 void ClientLink::suspect(const std::string& how) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (suspicion_.empty()) suspicion_ = how;
-    may_run_ = true;
+    if (suspicion_.how.empty()) suspicion_.how = how;
+    if (!how.empty()) suspicion_.may_run = true;  // else it has closed its end
   }
   socket_.shutdown();
 }
 
 void ClientLink::note_that_it_may_run() {
   const std::lock_guard<std::mutex> held(mutex_);
-  may_run_ = true;
+  suspicion_.may_run = true;
 }
 
 bool ClientLink::engine_may_run() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  return may_run_;
+  return suspicion_.may_run;
 }
 
 std::string ClientLink::suspicion() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  if (!suspicion_.empty()) return suspicion_;
+  if (!suspicion_.how.empty()) return suspicion_.how;
   if (!drain_limit_) return "ended; its log says why";
   return "ended: it is being replaced, and its clients had " + seconds_text(*drain_limit_) +
          " to go";

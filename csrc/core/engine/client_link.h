@@ -65,8 +65,8 @@ class ClientLink {
   // Reads completions on this thread until `done()` or `until`.
   bool help(const std::function<bool()>& done, Nanos until);
 
-  ClientArenas& arenas() { return arenas_; }
-  OwnMemory& own_memory() { return own_memory_; }
+  ClientArenas& arenas() { return lent_.arenas; }
+  OwnMemory& own_memory() { return lent_.own; }
   // Lost, and not by the engine's end or word: it may still copy.
   bool engine_may_run() const;
   Status lost() const;
@@ -110,8 +110,10 @@ class ClientLink {
   Segment memory_;
   ipc::Welcome welcome_;
   pid_t engine_pid_ = 0;
-  ClientArenas arenas_;
-  OwnMemory own_memory_;
+  struct {
+    ClientArenas arenas;
+    OwnMemory own;
+  } lent_;
   std::thread thread_;
 
   std::mutex submitting_;

@@ -106,7 +106,7 @@ TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
       const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
       auto posted = group->post_allgather(block(0), {block(0), block(1)}, std::move(options));
       usleep(300'000);  // the engine takes the post; without that this test says nothing
-      first.signal(SIGSTOP);
+      first.stop();
       EXPECT_TRUE(store.set("stopped", "").ok());
       return posted;
     });
@@ -152,7 +152,7 @@ TEST(ClientGroup, AStoppedEngineIsNamed) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = hosted(engine, rank, 2, store);
     if (!group || !work_together(*group, rank, 2, store)) return false;
-    if (rank == 0) engine.signal(SIGSTOP);
+    if (rank == 0) engine.stop();
     std::vector<std::byte> data(2 << 20);
     const Nanos start = monotonic_now();
     Status status;

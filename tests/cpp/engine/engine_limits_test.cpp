@@ -1,5 +1,6 @@
 // What an engine of the host refuses: clients beyond its limits, by name, and clients that are
 // hostile, of which the jobs beside them notice nothing.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -185,13 +186,16 @@ class Hostile {
     const std::vector<int> files{made->fd()};
     const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, 2, ipc::Arena{0, kLent});
     (void)socket_.send(ipc::bytes_of(m), files, kSecond);
-    for (bool made_group = false; !made_group && !ended();) {
+    if (rng_() % 2 == 0) offer_memory(true);
+    bool made_group = false, looked = !offered_;
+    while ((!made_group || !looked) && !ended()) {
       Packet packet;
       pollfd ready{socket_.fd(), POLLIN, 0};
       if (::poll(&ready, 1, 5000) == 0) return;
       if (socket_.receive(packet) != LocalSocket::Got::kPacket) return;
       const auto message = ipc::parse_control(packet.bytes);
-      made_group = message && message->type == ipc::ControlType::kGroupMade;
+      made_group = made_group || (message && message->type == ipc::ControlType::kGroupMade);
+      looked = looked || (message && message->call == 3);
     }
   }
   // A post as a sound client might make it in the settled group, as far as the parser can tell.
@@ -207,8 +211,17 @@ class Hostile {
     post.descriptor.element = reduces ? static_cast<uint8_t>(Element::kInt32) : 0;
     const auto slice = [&](ipc::Role role) {
       const uint64_t at = rng_() % 64 * 4096;
-      const bool empty = bytes == 0;
-      ipc::add_slice(post.runs, static_cast<ipc::Space>(empty ? 0 : 16), role, empty ? 0 : at,
+      const bool empty = bytes == 0, own = offered_ && rng_() % 2 == 0;
+      // Of its own memory: where there is something, or, rarely, where there is not.
+      const uint64_t here = rng_() % 256 == 0 ? rng_() >> 1 : reinterpret_cast<uint64_t>(&own_[at]);
+      ipc::add_slice(post.runs,
+                     static_cast<ipc::Space>(empty ? 0
+                                             : own ? 1
+                                                   : 16),
+                     role,
+                     empty ? 0
+                     : own ? here
+                           : at,
                      bytes);
     };
     slice(ipc::Role::kInput);
@@ -256,9 +269,11 @@ class Hostile {
   void message() {
     using Type = ipc::ControlType;
     ipc::Control m;
-    switch (rng_() % 6) {
+    switch (rng_() % 7) {
       case 0:
         return offer();
+      case 6:
+        return offer_memory(rng_() % 2 == 0);
       case 1:
         m = ipc::control_of(rng_() % 8, ipc::GroupAsk{"x", 0, 2, kSecond, {}});
         break;
@@ -289,6 +304,22 @@ class Hostile {
     const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, rng_() % 8, arena);
     (void)socket_.send(ipc::bytes_of(m), files, 0);
   }
+  // Its memory, or what is none, or of another.
+  void offer_memory(bool sound) {
+    static const std::array<uint64_t, 2> kWord{1, 2};
+    ipc::MemoryOffer memory{reinterpret_cast<uint64_t>(kWord.data()), kWord};
+    if (!sound) memory.cookie[rng_() % 2] = rng_();
+    if (!sound && rng_() % 4 == 0) memory.address = rng_();
+    static constexpr const char* kFiles[] = {"/proc/self/mem", "/proc/1/mem", "/dev/zero",
+                                             "/proc/self/maps"};
+    const Fd file(
+        open(kFiles[sound ? 0 : rng_() % 4], (rng_() % 8 == 0 ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+    std::vector<int> files;
+    if (file.valid()) files.push_back(file.get());
+    if (!sound && rng_() % 8 == 0) files.push_back(0);
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(3, memory)), files, kSecond);
+    offered_ = true;
+  }
   void record() {
     if (!writer_) return;
     ipc::PostRecord post;
@@ -299,7 +330,7 @@ class Hostile {
     post.staged = rng_() % 2 == 0;
     post.more = rng_() % 8 == 0;
     for (uint64_t i = rng_() % 4; i > 0; i--) {
-      ipc::add_slice(post.runs, static_cast<ipc::Space>(rng_() % 2 == 0 ? 16 : 0),
+      ipc::add_slice(post.runs, static_cast<ipc::Space>(rng_() % 2 == 0 ? 16 : rng_() % 2),
                      static_cast<ipc::Role>(rng_() % 2), rng_() % (1u << 23), rng_() % 8192);
     }
     ipc::Submission one = post;
@@ -325,7 +356,9 @@ class Hostile {
   Segment memory_;
   std::unique_ptr<ipc::RingWriter> writer_;
   std::vector<uint64_t> ends_;  // in the ring, of the records written
-  uint32_t next_[2] = {0, 0};   // sequence of the settled group's lanes
+  bool offered_ = false;
+  std::vector<std::byte> own_ = std::vector<std::byte>(64 * 4096 + 4096);
+  uint32_t next_[2] = {0, 0};  // sequence of the settled group's lanes
 };
 
 // Posts to a group that is not there are answered, so there is no end of answers.

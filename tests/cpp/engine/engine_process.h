@@ -60,6 +60,15 @@ class EngineProcess {
     return !std::getline(in, text) || text.find(") Z ") != std::string::npos;
   }
   void signal(int number) const { kill(pid_, number); }
+  // None of its threads goes on: the signal alone only asks one of them to see to that.
+  void stop() const {
+    signal(SIGSTOP);
+    const std::string path = "/proc/" + std::to_string(pid_) + "/stat";
+    for (std::string text; text.find(") T ") == std::string::npos;) {
+      std::ifstream in(path);
+      if (!std::getline(in, text)) return;
+    }
+  }
   // Sends it a signal (0: none) and waits. Its exit status, or minus the signal that it died of; 0
   // if it has been asked before.
   int end(int number) {

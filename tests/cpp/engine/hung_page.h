@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -24,7 +25,7 @@ class HungPage {
         ::mmap(at, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
     if (data == MAP_FAILED) return;
     data_ = static_cast<std::byte*>(data);
-    fd_ = Fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+    fd_ = Fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
     struct uffdio_api api {};
     api.api = UFFD_API;
     struct uffdio_register range {};
@@ -40,6 +41,13 @@ class HungPage {
   // False: not allowed here (vm.unprivileged_userfaultfd, seccomp).
   bool hangs() const { return hangs_; }
   std::byte* data() const { return data_; }
+  // Somebody waits for it.
+  bool touched() const {
+    struct pollfd waits {
+      fd_.get(), POLLIN, 0
+    };
+    return ::poll(&waits, 1, 0) == 1;
+  }
   // Zeros.
   void come() {
     if (!hangs_) return;

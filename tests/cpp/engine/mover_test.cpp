@@ -156,6 +156,21 @@ TEST(ClientMemory, LeadsNowhereAfterAnExecOrTheEnd) {
   }
 }
 
+// Of the same user, at the same addresses: as after an exec, or a new owner of the pid.
+TEST(ClientMemory, NothingIsCopiedOfAProcessThatIsAnother) {
+  static std::array<uint64_t, 2> cookie = kCookie;
+  auto memory = ClientMemory::open({address(cookie.data()), cookie}, same_user(), own_memory());
+  ASSERT_TRUE(memory.ok());
+  uint64_t there = 1, here = 2;
+  const ClientMemory::Span span[] = {
+      {address(&there), reinterpret_cast<std::byte*>(&here), sizeof(here)}};
+  cookie[0]++;
+  EXPECT_EQ((*memory)->pull(span), ClientMemory::Moved::kGone);
+  here = 2;
+  EXPECT_EQ((*memory)->push(span), ClientMemory::Moved::kGone);
+  EXPECT_EQ(there, 1u);
+}
+
 TEST(CopyList, CopiesWhatIsDueInOrderAndOnce) {
   std::byte here[100];
   CopyList list;
@@ -174,11 +189,11 @@ TEST(CopyList, CopiesWhatIsDueInOrderAndOnce) {
   list.advance(batch);
   batch = list.next(100, spans);
   ASSERT_EQ(spans.size(), 2u);
-  EXPECT_EQ(spans[0].there, 7u);
-  EXPECT_EQ(spans[0].here, here + 7);
-  EXPECT_EQ(spans[0].length, 13u);
-  EXPECT_EQ(spans[1].there, 2005u);
-  EXPECT_EQ(spans[1].length, 15u);
+  EXPECT_EQ(spans[0].there, 2005u);
+  EXPECT_EQ(spans[0].length, 15u);
+  EXPECT_EQ(spans[1].there, 7u);
+  EXPECT_EQ(spans[1].here, here + 7);
+  EXPECT_EQ(spans[1].length, 13u);
   list.advance(batch);
   EXPECT_FALSE(list.due());
   list.raise_all();
@@ -224,7 +239,7 @@ TEST(Bounce, WhatIsKeptServesAgainAndGoesBeforeAnybodyIsRefused) {
   EXPECT_EQ(pool->bytes(), 0u);
   const Status refused = pool->take(kMiB).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("engine's limit of 8 MiB for copies of user 4242's"));
+  EXPECT_THAT(refused.message(), HasSubstr("engine's limit of 8M for copies of user 4242's"));
   EXPECT_FALSE(pool->take(UINT64_MAX - 100).ok());
   EXPECT_EQ(account->used(), 8 * kMiB);
 }
@@ -384,6 +399,24 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
     await([&] { return mover_->usable().ok(); });
     EXPECT_EQ(end.ends, 1);
   }
+}
+
+// Memory goes back when no call touches it any more.
+TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
+  HungPage page;
+  if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
+  std::vector<Slice> inputs, outputs(1);
+  End end;
+  const auto t = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
+                          wire::Kind::kBroadcast, end, inputs, outputs);
+  mover_->submit(t);
+  mover_->mark(t, 0, 100);
+  await([&] { return page.touched(); });
+  mover_->end(t, Status(Code::kAborted, "enough"));
+  EXPECT_EQ(end.ends, 0);
+  page.come();
+  EXPECT_EQ(end.wait().message(), "enough");
+  EXPECT_FALSE(end.held);
 }
 
 TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {

@@ -83,6 +83,15 @@ TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
     EXPECT_EQ(draining.limit, 600 * kSecond);
   }
 
+  MemoryOffer memory;
+  ASSERT_TRUE(read(sent(control_of(4, MemoryOffer{UINT64_MAX, {1, 2}})), memory));
+  EXPECT_EQ(memory.address, UINT64_MAX);
+  EXPECT_EQ(memory.cookie, (std::array<uint64_t, 2>{1, 2}));
+  for (const MemoryRoad road : {MemoryRoad::kVm, MemoryRoad::kDescriptor}) {
+    Memory found;
+    ASSERT_TRUE(read(sent(control_of(4, Memory{road})), found));
+    EXPECT_EQ(found.road, road);
+  }
   ASSERT_TRUE(read(sent(control_of(ControlType::kArena, 1, Arena{17, 1u << 30})), arena));
   EXPECT_TRUE(arena.space == 17 && arena.bytes == 1u << 30);
 }
@@ -118,6 +127,10 @@ TEST(IpcControl, WhatCannotBeIsRefused) {
   Draining draining;
   EXPECT_FALSE(read(Control{ControlType::kDraining, 0, {"limit=-1\n"}}, draining));
   EXPECT_FALSE(read(Control{ControlType::kDraining, 0, {}}, draining));
+  Memory found;
+  EXPECT_FALSE(read(Control{ControlType::kMemory, 0, {"road=3\n"}}, found));
+  MemoryOffer memory;
+  EXPECT_FALSE(read(Control{ControlType::kMemoryOffer, 0, {"address=1\nfirst=2\n"}}, memory));
   StoreAnswer answer;
   EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {"code=2\n", "no", "value"}}, answer));
   EXPECT_FALSE(read(Control{ControlType::kStoreAnswer, 1, {}}, answer));

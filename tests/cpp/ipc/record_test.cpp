@@ -27,8 +27,8 @@ class Draw {
   std::vector<SliceRun> runs(size_t most) {
     std::vector<SliceRun> out(below(most + 1));
     for (SliceRun& run : out) {
-      constexpr uint16_t kSpaces[] = {0, 16, 17, 0xffff};
-      run.space = static_cast<Space>(kSpaces[below(4)]);
+      constexpr uint16_t kSpaces[] = {0, 1, 16, 17, 0xffff};
+      run.space = static_cast<Space>(kSpaces[below(5)]);
       run.role = static_cast<Role>(below(2));
       run.count = static_cast<uint32_t>(1 + below(60));
       run.base = any() >> 2;
@@ -73,10 +73,15 @@ class Draw {
     const auto group = static_cast<uint32_t>(any()), sequence = static_cast<uint32_t>(any());
     const auto code = static_cast<uint8_t>(below(static_cast<uint64_t>(Code::kInternal) + 1));
     if (below(2) == 0) {
-      return DoneRecord{lane(),   group,
-                        sequence, static_cast<uint32_t>(any()),
-                        code,     code == 0 ? "" : text(kMostText),
-                        moment(), moment()};
+      return DoneRecord{lane(),
+                        group,
+                        sequence,
+                        static_cast<uint32_t>(any()),
+                        code,
+                        code == 0 ? "" : text(kMostText),
+                        moment(),
+                        moment(),
+                        code != 0 && below(2) == 0};
     }
     return FailedRecord{group, std::max<uint8_t>(code, 1), text(kMostText)};
   }

@@ -46,6 +46,7 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
     "clock connection_room fault_classifier group",                           // facts
+    "own_memory",                                                             // that it copies
     "client_arenas client_creation client_staging client_link stats_record store_client",  // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "rendezvous roster transport_choice security",       // what ranks agree on
