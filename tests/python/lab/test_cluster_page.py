@@ -51,8 +51,8 @@ def variables(**more: str) -> dict[str, str]:
 
 def finish(processes: list[subprocess.Popen]) -> list[str]:
     texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-    for process, text in zip(processes, texts, strict=True):
-        assert process.returncode == 0, "\n----\n".join(texts)
+    codes = [process.returncode for process in processes]
+    assert not any(codes), f"{codes}\n" + "\n----\n".join(texts)
     return texts
 
 
