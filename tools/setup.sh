@@ -31,7 +31,7 @@ ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
-TEST_PIP="pytest>=8 pytest-xdist>=3.5 ruff>=0.8 mypy==2.4.1 types-PyYAML pyyaml cloudpickle matplotlib"
+TEST_PIP="pytest>=8 pytest-xdist>=3.5 ruff>=0.8 mypy==2.4.1 pyyaml cloudpickle matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
 
 absent() { # of these packages
