@@ -1,5 +1,5 @@
-"""Trains a small network with DDP over backend "mcast". DDP sends the first weights by a broadcast and averages
-gradients by all_reduce; torch is all it needs:
+"""Trains a small network with DDP over backend "mcast". DDP sends the first weights by a broadcast and
+averages gradients by all_reduce; torch is all it needs:
 
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 """

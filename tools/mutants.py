@@ -180,7 +180,7 @@ def check_sound(mutants: list[Mutant], jobs: int) -> None:
     if wrong:
         sys.exit(wrong)
     for m in mutants:
-        command = [BUILD / f"mcast_test_{m.program}", "--gtest_list_tests"]
+        command = [str(BUILD / f"mcast_test_{m.program}"), "--gtest_list_tests"]
         command.append(f"--gtest_filter={m.tests}")
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         if "\n  " not in listed:

@@ -31,7 +31,7 @@ ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
-TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 mypy==2.4.1 types-PyYAML pyyaml cloudpickle cryptography matplotlib"
+TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
 
 absent() { # of these packages
@@ -47,6 +47,10 @@ absent() { # of these packages
     if "$PYTHON" -c "import os.path, sysconfig as s
 open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
         missing=$(echo "$missing" | sed 's/ python3-dev//')
+    fi
+    # Likewise a compiler.
+    if command -v c++ >/dev/null; then
+        missing=$(echo "$missing" | sed 's/ g++//')
     fi
     echo "$missing"
 }
@@ -89,9 +93,10 @@ pip_install() { "$VENV/bin/python" -m pip install -q --disable-pip-version-check
 # An index that does not answer would cost pip minutes of retries.
 answers() { # this index
     "$VENV/bin/python" - "$1" <<'END'
-import sys, urllib.request
+import os, ssl, sys, urllib.request
 try:
-    urllib.request.urlopen(sys.argv[1].rstrip("/") + "/torch/", timeout=10).close()
+    trust = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
+    urllib.request.urlopen(sys.argv[1].rstrip("/") + "/torch/", timeout=10, context=trust).close()
 except (OSError, ValueError):
     sys.exit(1)
 END

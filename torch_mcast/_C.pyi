@@ -35,6 +35,7 @@ class Options(Backend.Options):
         sndbuf: _Count = None,
         reorder: _Count = None,
         ttl: _Count = None,
+        port_range: str | None = None,
         incast: _Count = None,
         fold: str | None = None,
         port_queue: _Count = None,

@@ -15,8 +15,8 @@ _FIRST_PORT, _PORTS = 61000, 4000
 
 def first_host(nodes: str) -> str:
     """Of a Slurm list: "gpu[03-05,9],login1" is gpu03, ..."""
-    found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodes.strip())
-    return "".join(part or "" for part in found.groups()) if found else ""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes.strip())
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0]) if first else ""
 
 
 def tasks_on(text: str, node: int) -> int:

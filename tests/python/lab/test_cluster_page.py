@@ -36,6 +36,9 @@ def block(kind: str, word: str = "") -> str:
     return found
 
 
+PORTS = re.search(r"^export (MCAST_PORT_RANGE)=(\S+)$", PAGE, re.M).groups()
+
+
 @pytest.fixture(scope="module")
 def lab(lab_rights):
     with Lab(LabSpec(hosts=2)) as made:
@@ -51,8 +54,8 @@ def variables(**more: str) -> dict[str, str]:
 
 def finish(processes: list[subprocess.Popen]) -> list[str]:
     texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-    for process, text in zip(processes, texts, strict=True):
-        assert process.returncode == 0, "\n----\n".join(texts)
+    codes = [process.returncode for process in processes]
+    assert not any(codes), f"{codes}\n" + "\n----\n".join(texts)
     return texts
 
 
@@ -235,15 +238,23 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
         assert {row["verdict"] for row in after["rows"].values()} == {"ok"}
         (row,) = (row for row in after["findings"] if row["check"] == "firewall")
         assert row["finding"].startswith("lets in multicast")
+        ranks = [
+            lab.popen(
+                host, ["python", "examples/hello.py"],
+                {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])}, cwd=ROOT,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for host in lab.workers
+        ]  # fmt: skip
+        assert finish(ranks)[0].splitlines()[-2:] == shown()
 
 
 def diagnose(lab: Lab) -> dict:
     """Rank 0's findings, and the job's by name."""
-    ports = re.search(r"export (MCAST_PORT_RANGE)=(\S+)", block("sh both", "MCAST_PORT_RANGE"))
     processes = [
         lab.popen(
             host, [sys.executable, "-m", "torch_mcast.doctor", "--json"],
-            {**variables(), **rank_env(lab, host, 0, 29500), ports[1]: ports[2]},
+            {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for host in lab.workers

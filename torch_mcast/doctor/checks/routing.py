@@ -84,7 +84,8 @@ def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
         sysctl(f"net.ipv4.conf.{interface}.force_igmp_version", 0)
         if forced
         else "on the switch: version 3 for the querier of this VLAN  (Linux bridge: ip link set BRIDGE type "
-        "bridge mcast_igmp_version 3, until reboot; docs/cluster.md has other switches)"
+        "bridge mcast_igmp_version 3, until reboot; docs/cluster.md has other switches, and clouds, whose "
+        "gateways are no such switches)"
     )
     return [warn("igmp", text, fix, version=version)]
 

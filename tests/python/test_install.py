@@ -1,0 +1,270 @@
+"""What installing takes: lists that agree, which torch pip gets, libraries that a machine lacks, the archive of
+the sources. Indexes and repositories are stand-ins on this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETUP = (ROOT / "tools" / "setup.sh").read_text()
+
+
+def project() -> dict:
+    if sys.version_info < (3, 11):
+        tomllib = pytest.importorskip("tomli")
+    else:
+        import tomllib
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def listed(name: str) -> set[str]:
+    """Requirements in a list of tools/setup.sh."""
+    (text,) = re.findall(rf'^{name}="([^"]*)"', SETUP, re.M)
+    return set(text.replace("\\\n", " ").split())
+
+
+def test_setup_and_package_ask_for_the_same():
+    extras = project()["project"]["optional-dependencies"]
+    assert listed("BENCH_PIP") == set(extras["bench"])
+    assert listed("RUN_PIP") | listed("TEST_PIP") >= set(extras["dev"])
+    assert (listed("RUN_PIP") | listed("TEST_PIP")) - set(extras["dev"]) == {"rich", "packaging"}
+    assert any(row.startswith("rich") for row in project()["project"]["dependencies"])
+    asked = {re.match(r"[\w-]+", row)[0] for row in project()["build-system"]["requires"]}
+    assert asked == {"setuptools", "cmake", "ninja"}  # not torch: the one that is installed counts
+
+
+def test_running_needs_no_package_of_the_tests():
+    (run,) = re.findall(r'^RUN="\$NEEDED ([^"]*)"', SETUP, re.M)
+    for package in ("qemu", "openmpi", "clang", "gtest", "benchmark", "iptables"):
+        assert package not in run
+    assert "qemu" in re.search(r'^TEST="([^"]*)"', SETUP, re.M)[1]
+
+
+def test_nobody_is_sent_to_an_index_for_this_package():
+    files = subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.cpp", "*.h", "*.sh"], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    ).stdout.split()  # fmt: skip
+    wrong = re.compile(r"pip install\b[^`\n]*\btorch[-_]mcast\b(?![/'\w-])")
+    for name in files:
+        text = (ROOT / name).read_text() if (ROOT / name).exists() else ""
+        assert name == "tests/python/test_install.py" or not wrong.search(text), name
+
+
+# -- which torch ------------------------------------------------------------------------------------
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """A package with nothing in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, text in files.items():
+        digest = (
+            base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        )
+        rows.append(f"{path},sha256={digest},{len(text)}")
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory):
+    """The address of a server: /own has torch 9.9.9 and the rest, /cpu torch 9.9.9+cpu."""
+    root = tmp_path_factory.mktemp("indexes")
+    wheel(root / "own" / "torch", "torch", "9.9.9")
+    wheel(root / "cpu" / "torch", "torch", "9.9.9+cpu")
+    for row in listed("RUN_PIP"):
+        name = re.match(r"[\w-]+", row)[0]
+        wheel(root / "own" / name, name, "99.0")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(root))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    home = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("index", "version", "words"),
+    [
+        ("{server}/cpu", "9.9.9+cpu", "torch: from {server}/cpu (MCAST_TORCH_INDEX=none: from pip's own index)"),
+        ("{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer"),
+        ("http://127.0.0.1:1/cpu", "9.9.9", "since http://127.0.0.1:1/cpu does not answer"),
+        ("none", "9.9.9", "torch: from pip's own index"),
+    ],
+)  # fmt: skip
+def test_torch_comes_from_the_index_of_cpu_builds(
+    tmp_path, indexes, environment, index, version, words
+):
+    home, tools = tmp_path / "a venv", tmp_path / "bin"
+    shutil.copytree(environment, home, symlinks=True)
+    tools.mkdir()
+    (tools / "dpkg-query").write_text("#!/bin/sh\necho install ok installed\n")
+    (tools / "dpkg-query").chmod(0o755)
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))
+    }
+    env |= {"PATH": f"{tools}:{os.environ['PATH']}", "VENV": str(home), "PYTHON": sys.executable,
+            "TORCH": "torch==9.9.9", "MCAST_TORCH_INDEX": index.format(server=indexes),
+            "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"{indexes}/own", "PIP_NO_CACHE_DIR": "1",
+            "no_proxy": "*"}  # fmt: skip
+    command = [str(ROOT / "tools" / "setup.sh"), "run"]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert words.format(server=indexes) in done.stderr
+    assert sum(line.startswith("torch: ") for line in done.stderr.splitlines()) == 1
+    found = [path.name for path in home.glob("lib/python3*/site-packages/torch-*.dist-info")]
+    assert found == [f"torch-{version}.dist-info"]
+    again = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert again.stderr == ""  # once
+
+
+def test_without_root_what_is_missing_is_named(tmp_path):
+    """Only what nothing else brings."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "sed", "dirname"):  # and no compiler
+        (tools / name).symlink_to(shutil.which(name))
+    for name, text in {"dpkg-query": "exit 1", "id": "echo 1000", "grep": "exit 1"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    env = {**os.environ, "PATH": str(tools), "VENV": str(tmp_path / "v"), "PYTHON": sys.executable}
+    command = [str(ROOT / "tools" / "setup.sh"), "run"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "sudo apt-get install g++" in done.stderr
+    assert "libhwy-dev" not in done.stderr and "cmake" not in done.stderr
+
+
+# -- libraries that are not there -------------------------------------------------------------------
+
+HIDDEN = (
+    "/usr/include;/usr/local/include;/usr/lib;/usr/lib/x86_64-linux-gnu;/usr/lib/aarch64-linux-gnu"
+)
+
+
+def configure(build: Path, *options: str, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DMCAST_BUILD_TESTS=OFF",
+         f"-DCMAKE_IGNORE_PATH={HIDDEN}", *options],
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def repository(folder: Path, files: dict[str, str]) -> str:
+    """The commit of a repository with these files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_libraries_are_fetched_at_their_commit_and_torch_is_the_installed_one(tmp_path):
+    highway = repository(tmp_path / "highway", {
+        "CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(hwy)\noption(HWY_ENABLE_TESTS \"\" ON)\n"
+        "if(HWY_ENABLE_TESTS)\nmessage(FATAL_ERROR \"tests\")\nendif()\nadd_library(hwy STATIC hwy/a.cc)\n",
+        "hwy/highway.h": "", "hwy/a.cc": "",
+    })  # fmt: skip
+    crc = repository(tmp_path / "crc32c", {
+        "CMakeLists.txt": "cmake_minimum_required(VERSION 3.1)\nproject(crc)\nadd_library(crc32c a.cc)\n",
+        "a.cc": "", "include/crc32c/crc32c.h": "",
+    })  # fmt: skip
+    # As pip hides what is installed from a build.
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(
+        "import sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+    )
+    done = configure(
+        tmp_path / "build",
+        f"-DMCAST_HIGHWAY_URL=file://{tmp_path}/highway", f"-DMCAST_HIGHWAY_COMMIT={highway}",
+        f"-DMCAST_CRC32C_URL=file://{tmp_path}/crc32c", f"-DMCAST_CRC32C_COMMIT={crc}",
+        "-DMCAST_BUILD_TORCH=ON", f"-DPython3_EXECUTABLE={sys.executable}",
+        f"-DMCAST_EXTENSION_DIR={tmp_path}/extension",
+        PYTHONPATH=str(tmp_path / "hide"), PYTHONNOUSERSITE="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    import torch
+
+    assert f"-- torch {torch.__version__} in {Path(torch.__file__).parent}" in done.stdout
+    assert f"fetching file://{tmp_path}/crc32c at {crc}" in done.stdout
+    rules = (tmp_path / "build" / "build.ninja").read_text()
+    assert "fetched/highway-build/libhwy.a" in rules and "fetched/crc32c-build/libcrc32c.a" in rules
+    assert "-DMCAST_CRC32C" in rules and "/usr/include/isa-l" not in rules
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["-DMCAST_HIGHWAY_URL=file:///nowhere/highway"], "does not appear to be a git repository"),
+        (["-DMCAST_FETCH=OFF"], "MCAST_FETCH is off"),
+        (["-DMCAST_HIGHWAY_URL=file://{folder}/other"], "not our ref"),
+    ],
+)
+def test_without_libraries_and_network_the_build_says_what_to_install(tmp_path, options, why):
+    repository(tmp_path / "other", {"CMakeLists.txt": ""})
+    done = configure(tmp_path / "build", *(option.format(folder=tmp_path) for option in options))
+    assert done.returncode != 0
+    text = re.sub(r"\s+", " ", done.stderr)
+    assert (
+        "torch-mcast needs Highway, which is not on this machine and could not be fetched" in text
+    )
+    assert why in text and "Install it (Debian, Ubuntu: libhwy-dev)" in text
+    assert not (tmp_path / "build" / "fetched" / "highway").exists()
+
+
+# -- the archive of the sources ---------------------------------------------------------------------
+
+
+def test_the_archive_has_what_the_repository_has(tmp_path):
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    expected = {name for name in listing if not name.startswith(".") and (ROOT / name).exists()}
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {member.name.partition("/")[2] for member in tar.getmembers() if member.isfile()}
+    made = {
+        name for name in names if name == "PKG-INFO" or "egg-info/" in name or name == "setup.cfg"
+    }
+    assert names - made == expected
+    assert "benchmarks/mpi/collectives.c" in names
