@@ -17,8 +17,8 @@
 #include "background.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
-#include "engine_store.h"
 #include "engine/transport_choice.h"
+#include "engine_store.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;
