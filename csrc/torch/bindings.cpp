@@ -18,8 +18,8 @@
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
-#include "engine_store.h"
 #include "engine/transport_choice.h"
+#include "engine_store.h"
 #include "security_stats.h"
 #include "transport/udp/netif.h"
 

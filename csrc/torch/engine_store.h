@@ -1,5 +1,5 @@
-// A c10d store for ranks that have no network: kept by an engine of a host, asked through the engine
-// of the own one.
+// A c10d store for ranks that have no network: kept by an engine of a host, asked through the
+// engine of the own one.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -32,6 +32,18 @@ def engine(tmp_path):
     end(process)
 
 
+@pytest.fixture
+def stores(tmp_path):
+    """An engine that keeps stores, and its port."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    path = tmp_path / "engine.sock"
+    process = start(path, "--store-port", str(port))
+    yield path, port
+    end(process)
+
+
 @pytest.mark.parametrize("name", ["fsdp2_fp32", "ddp"])
 def test_training_through_the_engine_has_the_bits_of_gloo(ranks, engine, name):
     case = test_training.CASES[name]
@@ -79,7 +91,7 @@ def test_ranks_without_any_network(engine, tmp_path):
     for process in ranks:
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0
-        assert said.split() == ["1", "multicast"]
+        assert said.split() == ["1", "shared", "memory"]
 
 
 # As TRAIN, but FSDP2, and who makes a socket of the network is killed, so there is no Gloo.
@@ -95,7 +107,7 @@ if sys.argv[1] == "proof":
 import test_training
 import torch.distributed as dist
 import torch_mcast
-dist.init_process_group("mcast", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2,
+dist.init_process_group("mcast", init_method=sys.argv[3], rank=int(sys.argv[1]), world_size=2,
                         pg_options=torch_mcast.Options(fallback="none"))
 trained = test_training.run(*test_training.CASES["fsdp2_fp32"])
 assert torch_mcast.stats()["calls"]["all_gather_into_tensor"]["engine"] > 0
@@ -106,9 +118,11 @@ with open(sys.argv[2] + sys.argv[1], "wb") as file:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own takes root")
-@pytest.mark.parametrize("memory", ["slots", "map"])
-def test_fsdp2_where_sockets_kill(ranks, engine, tmp_path, memory):
+@pytest.mark.parametrize(("memory", "meet"), [("slots", "file"), ("map", "engine")])
+def test_fsdp2_where_sockets_kill(ranks, stores, tmp_path, memory, meet):
     """Each rank has no network, and may not even make a socket of one."""
+    engine, port = stores
+    url = f"file://{tmp_path}/store" if meet == "file" else f"engine://127.0.0.1:{port}/caged"
     script = tmp_path / "train.py"
     script.write_text(CAGED.format(tests=str(Path(__file__).parent)))
     settings = {
@@ -117,7 +131,8 @@ def test_fsdp2_where_sockets_kill(ranks, engine, tmp_path, memory):
     }
 
     def rank(which: str) -> subprocess.Popen[bytes]:
-        command = ["unshare", "--net", sys.executable, str(script), which, str(tmp_path / "store")]
+        results = str(tmp_path / "store")
+        command = ["unshare", "--net", sys.executable, str(script), which, results, url]
         return subprocess.Popen(command, env={**os.environ, **settings}, stderr=subprocess.PIPE)
 
     assert rank("proof").wait(60) == -signal.SIGSYS

@@ -22,8 +22,8 @@ class Quota : public std::enable_shared_from_this<Quota> {
     const std::lock_guard<std::mutex> held(mutex_);
     if (count > most_ - taken_) return Status(Code::kResourceExhausted, what_);
     taken_ += count;
-    return std::shared_ptr<void>(nullptr,
-                                 [quota = shared_from_this(), count](void*) { quota->give(count); });
+    return std::shared_ptr<void>(
+        nullptr, [quota = shared_from_this(), count](void*) { quota->give(count); });
   }
   uint32_t taken() const {
     const std::lock_guard<std::mutex> held(mutex_);

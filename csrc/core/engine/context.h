@@ -1,5 +1,5 @@
-// What an engine of the host gives to the groups of a client. Empty in a training process, which has
-// all of this machine's memory and link that it can get.
+// What an engine of the host gives to the groups of a client. Empty in a training process, which
+// has all of this machine's memory and link that it can get.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,8 @@
 // not want. Where nobody is busy, the others are where the best served one is.
 //
 // How long a job counts as busy decides who waits for nothing: it is the time that the link has
-// lately taken for as many bytes as the slack, since in less time nobody's lag could be made up for.
+// lately taken for as many bytes as the slack, since in less time nobody's lag could be made up
+// for.
 #include "engine/egress_share.h"
 
 #include <algorithm>

@@ -48,10 +48,10 @@ class EgressShares : public std::enable_shared_from_this<EgressShares> {
   bool alone() const { return jobs_count_.load(std::memory_order_relaxed) < 2; }
   void enter(Job& job, Nanos now);
   bool may(Job& job, Nanos now);
-  void leave(const std::shared_ptr<Job>& job);   // mutex_ held
-  uint64_t least(Nanos now, const Job& but);     // mutex_ held
-  bool busy(const Job& job, Nanos now) const;    // mutex_ held
-  void watch_rate(Nanos now);                    // mutex_ held
+  void leave(const std::shared_ptr<Job>& job);  // mutex_ held
+  uint64_t least(Nanos now, const Job& but);    // mutex_ held
+  bool busy(const Job& job, Nanos now) const;   // mutex_ held
+  void watch_rate(Nanos now);                   // mutex_ held
 
   std::atomic<size_t> jobs_count_{0};
   std::atomic<uint64_t> sent_{0};  // bytes, of all

@@ -1,6 +1,6 @@
 // One field a line. What both directions have in common is written once: a table of members, and a
-// list that is told with a writer or a reader, so nothing is forgotten in one of them. Lists say how
-// many rows they have; counters and repairs have keys that are made of names and ranks.
+// list that is told with a writer or a reader, so nothing is forgotten in one of them. Lists say
+// how many rows they have; counters and repairs have keys that are made of names and ranks.
 #include "engine/stats_record.h"
 
 #include <algorithm>

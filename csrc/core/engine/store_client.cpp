@@ -1,5 +1,6 @@
-// The engine carries the bytes and answers itself only where nobody can be reached. A connection that
-// has failed in the middle of something says so from then on: nobody knows what the store has done.
+// The engine carries the bytes and answers itself only where nobody can be reached. A connection
+// that has failed in the middle of something says so from then on: nobody knows what the store has
+// done.
 #include "engine/store_client.h"
 
 #include <poll.h>
@@ -41,10 +42,10 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Where& where, Na
     if (fd.ok()) {
       std::unique_ptr<StoreClient> client(new StoreClient(where, std::move(fd).value()));
       const Nanos left = patience == 0 ? 0 : std::max<Nanos>(deadline - monotonic_now(), kMilli);
-      const auto opened = client->ask({wire::StoreOp::kOpen,
-                                       {where.host, std::to_string(where.port), where.name,
-                                        std::to_string(left / kMilli)}},
-                                      nullptr);
+      const auto opened = client->ask(
+          {wire::StoreOp::kOpen,
+           {where.host, std::to_string(where.port), where.name, std::to_string(left / kMilli)}},
+          nullptr);
       if (!opened.ok()) return opened.status();
       return client;
     }
@@ -56,8 +57,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Where& where, Na
 }
 
 Status StoreClient::fail(Status why) {
-  failure_ = why.with_context("store of the job at " + where_.host + ":" +
-                              std::to_string(where_.port));
+  failure_ =
+      why.with_context("store of the job at " + where_.host + ":" + std::to_string(where_.port));
   fd_.reset();
   return failure_;
 }
@@ -75,8 +76,8 @@ Result<std::vector<std::string>> StoreClient::ask(const wire::StoreRecord& quest
     if (auto answer = in_.next()) {
       if (answer->op == wire::StoreOp::kDone) return std::move(answer->parts);
       if (answer->op == wire::StoreOp::kLate) {
-        return Status(Code::kTimeout, "store of the job at " + where_.host +
-                                          ": nobody has set " + listed(answer->parts));
+        return Status(Code::kTimeout, "store of the job at " + where_.host + ": nobody has set " +
+                                          listed(answer->parts));
       }
       if (answer->op != wire::StoreOp::kFailed || answer->parts.size() != 1) {
         return fail(Status(Code::kInternal, "its answer cannot be read"));
@@ -100,8 +101,9 @@ Result<std::vector<std::string>> StoreClient::ask(const wire::StoreRecord& quest
     const ssize_t got = ::recv(fd_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
     if (got > 0) in_.feed({piece.data(), static_cast<size_t>(got)});
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-      return fail(Status(Code::kPeerLost, "the connection has ended; the engine there, or the one "
-                                          "of this host, has ended or cut it off"));
+      return fail(Status(Code::kPeerLost,
+                         "the connection has ended; the engine there, or the one "
+                         "of this host, has ended or cut it off"));
     }
   }
 }

@@ -230,7 +230,8 @@ void ArenaPool::populate(const std::byte* data, size_t bytes) noexcept {
 // Memory on a page of a slice that is not the slice's: its owner may write to it while the page is
 // exchanged. What went to the old page after it had been copied is found there, and brought along,
 // byte by byte within words that are exchanged whole; a byte that was written to the new page
-// already is newer. (Until then, some microseconds, who has written there may read what was before.)
+// already is newer. (Until then, some microseconds, who has written there may read what was
+// before.)
 class ArenaPool::Edge {
  public:
   // Of the page at `page`, of which `copy` is: [from, to) of the pool, maybe empty.

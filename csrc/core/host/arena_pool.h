@@ -45,9 +45,9 @@ class ArenaPool {
   // writes first pays (memory cgroup).
   void populate(const std::byte* data, size_t bytes) noexcept;
   // Puts private pages with the same contents in the place of those of [data, data + bytes): who
-  // has the segment mapped reaches them no more. Nobody may write to [data, data + bytes) meanwhile;
-  // to what else lies on its first and last page others may. For operations
-  // whose memory must go back although somebody else may still write to it. False: it cannot.
+  // has the segment mapped reaches them no more. Nobody may write to [data, data + bytes)
+  // meanwhile; to what else lies on its first and last page others may. For operations whose memory
+  // must go back although somebody else may still write to it. False: it cannot.
   bool make_private(std::byte* data, size_t bytes) noexcept;
 
   const Segment& segment() const noexcept { return memory_; }

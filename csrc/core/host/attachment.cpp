@@ -1,8 +1,8 @@
 // Rank 0's record names the descriptor of a fresh segment, every record its process's mailbox. Each
 // rank maps them through /proc, checks that they hold what was announced, and reads a word of every
 // peer's private memory; then all tell each other how it went: the worst verdict counts for all.
-// Ranks that an engine of the host runs name a token instead, of which its directory makes the same:
-// they find each other in one process.
+// Ranks that an engine of the host runs name a token instead, of which its directory makes the
+// same: they find each other in one process.
 #include "host/attachment.h"
 
 #include <algorithm>

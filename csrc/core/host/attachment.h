@@ -33,9 +33,8 @@ class Attachment {
   // PeerRegistry::find().
   void attach(std::vector<HostAddress> addresses, PeerMemory most, PeerRegistry& registry);
   // A group of several hosts: finds the ranks of this one only.
-  void attach_neighbours(std::vector<HostAddress> addresses,
-                         const std::vector<uint32_t>& host_of, PeerMemory most,
-                         PeerRegistry& registry);
+  void attach_neighbours(std::vector<HostAddress> addresses, const std::vector<uint32_t>& host_of,
+                         PeerMemory most, PeerRegistry& registry);
   // Reads their memory. Outlives this.
   HostReader reader() const;
 

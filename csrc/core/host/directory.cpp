@@ -38,8 +38,8 @@ Result<HostDirectory::Entry> HostDirectory::find(uint64_t token, const Entry& as
                                        std::to_string(entry.size) + " of another group");
   }
   if (!it->second.found_by.insert(by).second) {
-    return Status(Code::kMismatch, "two clients of the engine say that they are rank " +
-                                       std::to_string(by));
+    return Status(Code::kMismatch,
+                  "two clients of the engine say that they are rank " + std::to_string(by));
   }
   return entry;
 }

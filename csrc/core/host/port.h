@@ -12,8 +12,8 @@ class HostPort {
  public:
   virtual ~HostPort() = default;
   // What tells peers where memory of this process is: its address, or, with kInArena, where it lies
-  // in the process's ArenaPool, or, among ranks that one process runs, its address. Numbers of bytes
-  // may be added.
+  // in the process's ArenaPool, or, among ranks that one process runs, its address. Numbers of
+  // bytes may be added.
   static constexpr uint64_t kInArena = uint64_t{1} << 63;
   virtual uint64_t place_of(const Slice& slice) { return reinterpret_cast<uint64_t>(slice.data()); }
   // Copies `length` bytes at `place` of `from`. Not ok: it is gone or refuses.

@@ -1,5 +1,5 @@
-// A list, which is short: an entry for each memory of each operation in flight. Those whose owner is
-// gone make room when something is added.
+// A list, which is short: an entry for each memory of each operation in flight. Those whose owner
+// is gone make room when something is added.
 #include "host/published.h"
 
 #include <atomic>

@@ -137,10 +137,11 @@ std::vector<EngineRow> limit_rows() {
   return {
       limit("--clients", "64", "clients at once, of one user", 4096,
             [](HostEngineOptions& o) -> uint32_t& { return o.clients; }),
-      limit("--threads", "512", "threads for all clients of a user; a client takes 5 or more", 65535,
-            [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
+      limit("--threads", "512", "threads for all clients of a user; a client takes 5 or more",
+            65535, [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
       {{"--weight", "USER=N,...", "1 for all", "parts of the link that jobs of these users get"},
-       "users of this system, or their numbers, each with = and a whole number from 1 to 1000, with "
+       "users of this system, or their numbers, each with = and a whole number from 1 to 1000, "
+       "with "
        "commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_weights(v, o.weights); }},
       limit("--groups", "256", "process groups of a client", 65535,
@@ -157,7 +158,8 @@ std::vector<EngineRow> limit_rows() {
         "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
        "a port from 1024 to 65535, or 0",
        [](const std::string& v, HostEngineOptions& o) {
-         return read_whole(v, o.store_port, 0, 65535) && (o.store_port == 0 || o.store_port >= 1024);
+         return read_whole(v, o.store_port, 0, 65535) &&
+                (o.store_port == 0 || o.store_port >= 1024);
        }},
       {{"--bounce", "BYTES", "4G",
         "memory for tensors that this process copies (engine_memory=copy), of all clients of a "

@@ -1,6 +1,6 @@
-// The first record of a rank names host and limit; it is passed on when somebody there listens, which
-// is tried until the limit. From then on bytes are carried without being looked at, 64 KiB in each
-// direction at most. A rank that ends takes its connection along, and the other way round.
+// The first record of a rank names host and limit; it is passed on when somebody there listens,
+// which is tried until the limit. From then on bytes are carried without being looked at, 64 KiB in
+// each direction at most. A rank that ends takes its connection along, and the other way round.
 #include "service/store_relay.h"
 
 #include <netdb.h>
@@ -170,7 +170,7 @@ void StoreRelay::carry(int rank) const {
     if (stopping_ || gone) return;
     if (monotonic_now() - begun >= patience) {
       return answer(rank, store.status().message() + "; is an engine with --store-port " +
-                                    first->parts[1] + " there?");
+                              first->parts[1] + " there?");
     }
   }
   Way out{rank, store->get(), wire::bytes_of(*first)}, back{store->get(), rank, ""};

@@ -95,6 +95,7 @@ void StoreServer::read(Connection& c) {
   const ssize_t got = ::recv(c.fd.get(), piece.data(), piece.size(), 0);
   if (got > 0) {
     c.in.feed({piece.data(), static_cast<size_t>(got)});
+    c.ended = !c.open && c.in.waiting() > kPiece;  // what opens a store is short
   } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
     c.ended = true;
   }

@@ -1,6 +1,6 @@
 // As c10d's stores: a missing key counts as 0 for add(), and may be set by compare_set() where
-// nothing is expected; wait() and get() are for all keys at once. A client that waits has a place in
-// its store's list, which is looked through when a key appears.
+// nothing is expected; wait() and get() are for all keys at once. A client that waits has a place
+// in its store's list, which is looked through when a key appears.
 #include "service/store_table.h"
 
 #include <algorithm>
@@ -169,7 +169,8 @@ void StoreTable::give(const Store& store, const Waiter& waiter) {
     if (waiter.values) values.push_back(store.values.at(key));
   }
   const StoreRecord record{StoreOp::kDone, std::move(values)};
-  if (wire::bytes_of(record).empty()) return fail(waiter.client, "the values are too long together");
+  if (wire::bytes_of(record).empty())
+    return fail(waiter.client, "the values are too long together");
   answer_(waiter.client, record);
 }
 

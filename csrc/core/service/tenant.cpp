@@ -49,8 +49,8 @@ Result<std::unique_ptr<Tenant>> Tenant::serve(LocalSocket socket, const TenantLi
                                               std::function<void()> over) {
   auto link = TenantLink::make(std::move(socket));
   if (!link.ok()) return link.status();
-  return std::unique_ptr<Tenant>(new Tenant(std::move(link).value(), limits, context,
-                                            std::move(threads), std::move(over)));
+  return std::unique_ptr<Tenant>(
+      new Tenant(std::move(link).value(), limits, context, std::move(threads), std::move(over)));
 }
 
 Tenant::Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,

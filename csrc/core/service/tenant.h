@@ -56,8 +56,8 @@ class Tenant {
   // this host.
   static constexpr uint32_t kThreads = 5;
 
-  // `context`: all of it; `threads`: the place of so many in its quota. `over` is called at the end,
-  // on the tenant's thread. Not ok: no memory for the link.
+  // `context`: all of it; `threads`: the place of so many in its quota. `over` is called at the
+  // end, on the tenant's thread. Not ok: no memory for the link.
   static Result<std::unique_ptr<Tenant>> serve(LocalSocket socket, const TenantLimits& limits,
                                                const EngineContext& context,
                                                std::shared_ptr<void> threads,
@@ -91,8 +91,8 @@ class Tenant {
     std::vector<ipc::SliceRun> runs;
   };
 
-  Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
-         const EngineContext& context, std::shared_ptr<void> threads, std::function<void()> over);
+  Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits, const EngineContext& context,
+         std::shared_ptr<void> threads, std::function<void()> over);
   void run();
   void wind_up(const std::string& why);
   static Worker start(const char* name, std::function<void()> work);

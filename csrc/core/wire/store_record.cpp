@@ -23,7 +23,8 @@ uint32_t word_at(std::string_view from) {
 }
 
 bool known(uint8_t op) {
-  return (op >= static_cast<uint8_t>(StoreOp::kOpen) && op <= static_cast<uint8_t>(StoreOp::kGet)) ||
+  return (op >= static_cast<uint8_t>(StoreOp::kOpen) &&
+          op <= static_cast<uint8_t>(StoreOp::kGet)) ||
          (op >= static_cast<uint8_t>(StoreOp::kDone) &&
           op <= static_cast<uint8_t>(StoreOp::kFailed));
 }

@@ -20,9 +20,8 @@ using testing::HasSubstr;
 using Settings = std::map<std::string, std::string>;
 
 Settings at(const EngineProcess& engine, const std::string& shared_memory = "auto") {
-  return {{"engine", engine.setting()},
-          {"shared_memory", shared_memory},
-          {"liveness_limit", "1000"}};
+  return {
+      {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "1000"}};
 }
 
 // Until all ranks are here: the end of one disturbs nobody's creation.
@@ -45,7 +44,8 @@ void one_host_moves_in_memory(bool arenas) {
     }
     if (!reduce_all_ways(*group, 10, 1) || !reduce_all_ways(*group, 300'001, 2)) return false;
     EXPECT_GT(counter(*group, "shm_mapped_bytes"), uint64_t{20} << 20);
-    EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u) << "the engine traces nobody, itself neither";
+    EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u)
+        << "the engine traces nobody, itself neither";
     EXPECT_EQ(counter(*group, "frames_sent") + counter(*group, "datagrams_sent"), 0u);
     return group->close(5 * kSecond).ok() && all_here(store, "closed", rank, 3);
   }));

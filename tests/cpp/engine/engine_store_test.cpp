@@ -37,7 +37,8 @@ service::HostEngineOptions with_stores(uint16_t port) {
 
 class EngineStoreTest : public testing::Test {
  protected:
-  std::unique_ptr<StoreClient> connect(const EngineProcess& engine, const std::string& name = "job") {
+  std::unique_ptr<StoreClient> connect(const EngineProcess& engine,
+                                       const std::string& name = "job") {
     auto made = StoreClient::connect({engine.path(), "127.0.0.1", port_, name}, 20 * kSecond);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return made.ok() ? std::move(made).value() : nullptr;
@@ -76,8 +77,8 @@ TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
   // 192.0.2.0/24 is nobody's.
   auto far = StoreClient::connect({engine.path(), "name.invalid", port_, "job"}, 300 * kMilli);
   EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
-  auto none = StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"},
-                                   200 * kMilli);
+  auto none =
+      StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"}, 200 * kMilli);
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
 }
 
@@ -99,8 +100,7 @@ TEST_F(EngineStoreTest, AnInterruptEndsAWait) {
   auto client = connect(engine);
   ASSERT_TRUE(client);
   int asked = 0;
-  const auto answer =
-      client->ask({StoreOp::kWait, {"0", "never"}}, [&] { return ++asked == 2; });
+  const auto answer = client->ask({StoreOp::kWait, {"0", "never"}}, [&] { return ++asked == 2; });
   EXPECT_EQ(answer.status().code(), Code::kAborted);
   auto again = connect(engine);
   EXPECT_THAT(done(*again, StoreOp::kCount, {}), ElementsAre("0"));

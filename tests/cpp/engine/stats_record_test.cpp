@@ -27,7 +27,8 @@ GroupStats full() {
   s.reduce_counters[3] = 5;
   s.repair_from_to[2] = {11, 12};
   s.aggregation.no_partial = "ranks of a host contribute together";
-  s.aggregation.aggregators = {{"a:7117", "admitted", "", 2, 1.5}, {"b:7117", "refused", "jobs", 0, 0}};
+  s.aggregation.aggregators = {{"a:7117", "admitted", "", 2, 1.5},
+                               {"b:7117", "refused", "jobs", 0, 0}};
   AggregationReport& report = s.aggregation.report;
   AggregationReport::Plan plan;
   plan.kind = wire::Kind::kReduceScatter;
@@ -115,8 +116,8 @@ TEST(StatsRecord, AnyTextIsRead) {
   for (const char* text :
        {"plans=18446744073709551615\n", "plans=2\nplans.0.dealt=99999999\n",
         "plans=1\nplans.0.kind=200\nplans.0.stations=3\n", "waiting=1\nwaiting.ranks=1, x, 3\n",
-        "waiting=1\nwaiting.time=18446744073709551615\n", "aggregators=1\naggregators.0.capacity=x\n",
-        "repair_from.0=-1\n", "=\n==\n\n"}) {
+        "waiting=1\nwaiting.time=18446744073709551615\n",
+        "aggregators=1\naggregators.0.capacity=x\n", "repair_from.0=-1\n", "=\n==\n\n"}) {
     GroupStats read = shape(1);
     read_stats(text, read);
     for (const auto& plan : read.aggregation.report.plans) {

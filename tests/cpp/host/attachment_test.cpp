@@ -60,8 +60,8 @@ TEST_F(AttachmentTest, NeighboursAreThoseOfTheOwnHost) {
   if (mine.verdict() == "slots") GTEST_SKIP() << "needs process_vm_readv";
   const uint64_t word = 12345;
   uint64_t copy = 0;
-  EXPECT_TRUE(mine.reader()(1, reinterpret_cast<uint64_t>(&word),
-                            reinterpret_cast<std::byte*>(&copy), sizeof copy));
+  EXPECT_TRUE(mine.reader().read(1, reinterpret_cast<uint64_t>(&word),
+                                 reinterpret_cast<std::byte*>(&copy), sizeof copy));
   EXPECT_EQ(copy, word);
 }
 

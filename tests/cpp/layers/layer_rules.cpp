@@ -35,9 +35,9 @@ constexpr std::string_view kVirtualTime[] = {"transport/sim/", "simulation/"};
 // In host/ the state machine lies beside what drives it. These files may see processes, threads and
 // clocks; all others are a state machine and include none of these.
 constexpr std::string_view kHostDrivers[] = {
-    "arena_pool", "attachment",    "directory",  "futex",   "inbox",   "lane",   "local_socket",
-    "mailbox",    "peer_registry", "peer_watch", "process", "published", "segment", "shared",
-    "thread"};
+    "arena_pool", "attachment",   "directory", "futex",         "inbox",
+    "lane",       "local_socket", "mailbox",   "peer_registry", "peer_watch",
+    "process",    "published",    "segment",   "shared",        "thread"};
 
 // Likewise in crypto/: what reads secrets, holds pages or loads the library.
 constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
@@ -45,12 +45,12 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group",                           // facts
-    "own_memory",                                                             // that it copies
+    "clock connection_room fault_classifier group",  // facts
+    "own_memory",                                    // that it copies
     "client_arenas client_creation client_staging client_link stats_record store_client",  // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "rendezvous roster transport_choice security",       // what ranks agree on
-    "egress_share context",                              // what an engine of the host gives a client
+    "egress_share context",  // what an engine of the host gives a client
     "lane lane_driver lane_loop lane_thread lane_pool",  // what drives groups
     "exchange group_base group_posts",                   // what all groups do alike
     "split",                                             // carrying one out by others

@@ -121,13 +121,18 @@ TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
   EXPECT_FALSE(table_.on_record(1, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
   EXPECT_FALSE(table_.on_record(1, {StoreOp::kOpen, {"a", "b"}}, now_));
   open(1);
-  const std::vector<StoreRecord> wrong{
-      {StoreOp::kOpen, {"a", "b", "c", "0"}}, {StoreOp::kSet, {"a"}},
-      {StoreOp::kMultiSet, {"a"}},            {StoreOp::kAdd, {"a", "x"}},
-      {StoreOp::kAdd, {"a", ""}},             {StoreOp::kAdd, {"a", "9999999999999999999"}},
-      {StoreOp::kWait, {}},                   {StoreOp::kWait, {"-1", "a"}},
-      {StoreOp::kGet, {"x", "a"}},            {StoreOp::kDone, {}},
-      {StoreOp::kLate, {"a"}},                {StoreOp::kCount, {"a"}}};
+  const std::vector<StoreRecord> wrong{{StoreOp::kOpen, {"a", "b", "c", "0"}},
+                                       {StoreOp::kSet, {"a"}},
+                                       {StoreOp::kMultiSet, {"a"}},
+                                       {StoreOp::kAdd, {"a", "x"}},
+                                       {StoreOp::kAdd, {"a", ""}},
+                                       {StoreOp::kAdd, {"a", "9999999999999999999"}},
+                                       {StoreOp::kWait, {}},
+                                       {StoreOp::kWait, {"-1", "a"}},
+                                       {StoreOp::kGet, {"x", "a"}},
+                                       {StoreOp::kDone, {}},
+                                       {StoreOp::kLate, {"a"}},
+                                       {StoreOp::kCount, {"a"}}};
   for (const StoreRecord& record : wrong) EXPECT_FALSE(table_.on_record(1, record, now_));
   EXPECT_TRUE(table_.on_record(1, {StoreOp::kWait, {"0", "z"}}, now_));
   EXPECT_FALSE(table_.on_record(1, {StoreOp::kCount, {}}, now_)) << "one question at a time";
@@ -139,8 +144,10 @@ TEST_F(StoreTableTest, IsBounded) {
   int kept = 0;
   for (int i = 0; i < 30; i++) {
     const StoreRecord answer = ask(1, StoreOp::kSet, {std::to_string(i), large});
-    if (answer.op == StoreOp::kDone) kept++;
-    else EXPECT_THAT(answer.parts[0], HasSubstr("hold 256 MiB already"));
+    if (answer.op == StoreOp::kDone)
+      kept++;
+    else
+      EXPECT_THAT(answer.parts[0], HasSubstr("hold 256 MiB already"));
   }
   EXPECT_EQ(kept, 17);
   EXPECT_EQ(ask(1, StoreOp::kGet, {"0", "0", "1"}).op, StoreOp::kFailed) << "longer than a record";
@@ -156,7 +163,8 @@ TEST_F(StoreTableTest, IsBounded) {
 
 TEST(StoreRecord, AnyBytesAreRead) {
   std::mt19937_64 rng(7);
-  const std::string good = wire::bytes_of({StoreOp::kMultiSet, {"a", "", "b", std::string(300, 'x')}});
+  const std::string good =
+      wire::bytes_of({StoreOp::kMultiSet, {"a", "", "b", std::string(300, 'x')}});
   for (int i = 0; i < 20'000; i++) {
     std::string bytes = good + good;
     for (uint64_t n = rng() % 4; n > 0; n--) bytes[rng() % bytes.size()] = static_cast<char>(rng());

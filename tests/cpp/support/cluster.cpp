@@ -128,7 +128,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
     if (!params.host_of.empty()) {
       params.agreed.contributors = Hosts(params.host_of).count();
       params.read_host.read = [this, r, host_of = params.host_of](Member from, uint64_t at,
-                                                             std::byte* to, size_t length) {
+                                                                  std::byte* to, size_t length) {
         EXPECT_EQ(host_of[r], host_of[from]);
         if (killed_[from]) return false;
         // As from another process: memory that is gone is an error, not a fault.

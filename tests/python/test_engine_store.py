@@ -1,0 +1,126 @@
+"""The store of a job at an engine of the host, as c10d uses it: init_method="engine://"."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from torch_mcast import _C, _store
+
+SHORT = timedelta(milliseconds=100)
+
+
+@pytest.fixture
+def store(stores):
+    path, port = stores
+    return _C.EngineStore(str(path), "127.0.0.1", port, "job", timedelta(seconds=20))
+
+
+def test_does_what_c10d_expects(store):
+    other = store.clone()
+    store.set("key", "value")
+    assert other.get("key") == b"value"
+    assert (store.add("n", 3), other.add("n", -5)) == (3, -2)
+    assert other.check(["key", "n"]) and not other.check(["key", "none"])
+    assert store.compare_set("key", "value", "new") == b"new"
+    assert store.compare_set("key", "value", "newer") == b"new"
+    assert store.compare_set("fresh", "", "x") == b"x"
+    store.append("fresh", "y")
+    store.multi_set(["a", "b"], ["1", "2"])
+    assert other.multi_get(["fresh", "a", "b"]) == [b"xy", b"1", b"2"]
+    assert store.has_extended_api()
+    assert store.num_keys() == 5
+    assert store.delete_key("a") and not store.delete_key("a")
+    prefixed = dist.PrefixStore("p", store)
+    prefixed.set("a", "3")
+    assert not store.check(["a"]) and prefixed.get("a") == b"3"
+
+
+def test_waits_for_keys_and_no_longer_than_it_is_told(store):
+    later = threading.Timer(0.2, lambda: store.clone().set("late", "1"))
+    later.start()
+    assert store.get("late") == b"1"
+    later.join()
+    with pytest.raises(dist.DistStoreError, match="nobody has set x, y"):
+        store.wait(["late", "x", "y"], SHORT)
+    store.set_timeout(SHORT)
+    with pytest.raises(dist.DistStoreError, match="nobody has set x"):
+        store.get("x")
+    assert store.get("late") == b"1"
+
+
+def test_ctrl_c_ends_a_wait(store):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        store.wait(["never"], timedelta(seconds=30))
+
+
+def test_nobody_there_is_named(stores):
+    path, port = stores
+    with pytest.raises(dist.DistStoreError, match="is an engine with --store-port"):
+        _C.EngineStore(str(path), "nobody.invalid", port, "job", SHORT)
+    with pytest.raises(dist.DistStoreError, match="stores are at port"):
+        _C.EngineStore(str(path), "127.0.0.1", port - 1, "job", SHORT)
+    with pytest.raises(dist.DistStoreError, match="through the engine of this host"):
+        _C.EngineStore(f"{path}.none", "127.0.0.1", port, "job", SHORT)
+
+
+def meet(url, rank):
+    """Twice: the second group must find nothing of the first one's."""
+    for _ in range(2):
+        dist.init_process_group("mcast", init_method=url)
+        x = torch.full((1000,), rank + 1.0)
+        dist.all_reduce(x)
+        dist.barrier()
+        dist.destroy_process_group()
+    return float(x[0])
+
+
+def test_ranks_meet_by_what_the_launcher_says(stores):
+    path, port = stores
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_engine_store import meet\n"
+        "import os, torch_mcast\n"
+        "print(meet(sys.argv[2], int(os.environ['RANK'])))\n"
+    )
+    environment = {
+        **os.environ,
+        "MCAST_ENGINE": f"host:{path}",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+        "WORLD_SIZE": "2",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, os.path.dirname(__file__), f"engine://127.0.0.1:{port}"],
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in ranks:
+        said, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert said.split() == ["3.0"]
+
+
+def test_a_url_without_its_environment_says_what_is_missing(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="the environment must say RANK"):
+        next(_store.rendezvous("engine://"))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(ValueError, match="the environment must say MASTER_ADDR"):
+        next(_store.rendezvous("engine://"))
