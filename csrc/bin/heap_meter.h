@@ -1,7 +1,7 @@
 // The heap of this program, booked by rank. One for the process, made before anything is booked.
 #pragma once
 
-#include "simulation/heap_meter.h"
+#include "transport/sim/heap_meter.h"
 
 namespace mcast {
 

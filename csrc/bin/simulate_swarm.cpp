@@ -19,8 +19,10 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "engine/clock.h"
+#include "heap_meter.h"
 #include "simulation/swarm/generate.h"
 #include "simulation/swarm/laws.h"
+#include "simulation/swarm/reach.h"
 #include "simulation/swarm/shrink.h"
 
 namespace {
@@ -65,15 +67,18 @@ void show(const std::string& line) {
 
 // Returns whether no law is broken.
 bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
-              const std::string& folder) {
+              const std::string& folder, sim::Reach& reach) {
   note_running(name);
-  const auto findings = sim::break_laws(plan, sim::carry_out(plan));
+  const sim::RunEnd run = sim::carry_out(plan, &heap_meter());
+  reach.add(run);
+  const auto findings = sim::break_laws(plan, run);
   if (findings.empty()) return true;
   const Nanos end = monotonic_now() + kShrinkTime;
   sim::Shrunk small{plan, 0};
   if (shrink) {
-    small = sim::shrink(plan, sim::kind_of(findings[0]), kShrinkRuns,
-                        [&] { return monotonic_now() > end; });
+    small = sim::shrink(
+        plan, sim::kind_of(findings[0]), kShrinkRuns, [&] { return monotonic_now() > end; },
+        &heap_meter());
   }
   const std::string file = folder + "/swarm-" + name + ".plan";
   std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
@@ -91,16 +96,27 @@ int run_seeds(const SwarmOptions& options) {
       monotonic_now() + static_cast<Nanos>(std::min<uint64_t>(options.seconds, 1u << 30)) * kSecond;
   const uint64_t first = seed;
   uint64_t findings = 0;
+  sim::Reach reach;
   const auto more = [&] {
     if (options.seconds > 0) return monotonic_now() < end;
     return seed - first < std::max<uint64_t>(1, options.count);
   };
   for (; more(); seed++) {
-    findings += try_plan(sim::generate(seed), std::to_string(seed), true, options.out) ? 0 : 1;
+    findings +=
+        try_plan(sim::generate(seed), std::to_string(seed), true, options.out, reach) ? 0 : 1;
   }
   Json line;
   line.open('{').field("first", first).field("plans", seed - first);
-  line.field("findings", findings).close('}');
+  line.field("findings", findings);
+  const std::vector<std::string> missing = reach.missing_pairs();
+  line.key("missing_pairs").open('[');
+  for (const std::string& pair : missing) line.value(pair);
+  line.close(']').key("silent_counters").open('[');
+  for (size_t c = 0; c < kCounterCount; c++) {
+    const auto counter = static_cast<Counter>(c);
+    if (reach.counted(counter) == 0) line.value(std::string_view(counter_name(counter)));
+  }
+  line.close(']').close('}');
   show(line.take());
   return findings == 0 ? 0 : 1;
 }
@@ -120,7 +136,8 @@ int run_file(const SwarmOptions& options) {
   std::string name = options.plan.substr(slash == std::string::npos ? 0 : slash + 1);
   if (const size_t dot = name.rfind(".plan"); dot != std::string::npos) name.resize(dot);
   if (name.rfind("swarm-", 0) == 0) name.erase(0, 6);
-  return try_plan(*plan, name + "-small", options.shrink, options.out) ? 0 : 1;
+  sim::Reach reach;
+  return try_plan(*plan, name + "-small", options.shrink, options.out, reach) ? 0 : 1;
 }
 
 bool read(int count, char** words, SwarmOptions& options) {

@@ -18,6 +18,12 @@ from torch_mcast.simulate import helper
 _FAR = 1 << 32  # between the seeds of processes that run for some time
 
 
+_UNMET = {
+    "missing_pairs": "kinds that never happened in one plan",
+    "silent_counters": "counters that stayed at 0",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-mcast simulate swarm", description=__doc__)
     add = parser.add_argument
@@ -73,6 +79,7 @@ def main(argv: list[str]) -> int:
         command = [*words, *map(str, share), "--out", str(args.out)]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     plans, broken = 0, False
+    unmet: dict[str, set[str]] = {}  # by all processes
     for process in running:
         assert process.stdout is not None
         lines = []
@@ -81,8 +88,14 @@ def main(argv: list[str]) -> int:
             for text in _findings([line]):
                 print(text, flush=True)
         broken = process.wait() != 0 or broken
-        plans += sum(json.loads(line).get("plans", 0) for line in lines)
+        last = json.loads(lines[-1]) if lines else {}
+        plans += last.get("plans", 0)
+        for name in _UNMET:
+            unmet[name] = unmet.get(name, set(last.get(name, ()))) & set(last.get(name, ()))
     print(f"{plans} plans, " + ("laws were broken" if broken else "no law was broken"))
+    for name, what in _UNMET.items():
+        if unmet.get(name):
+            print(f"{what}: {', '.join(sorted(unmet[name]))}")
     if broken:
         print("torch-mcast simulate swarm --plan FILE repeats one", file=sys.stderr)
     return 1 if broken else 0

@@ -85,6 +85,7 @@ def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
         "ack_every": 40,  # the kernel joins what it receives (GRO) before TCP answers
         "queue": lab["queue"],
         "budget": "8M",
+        "bookkeeping": 832,  # what Linux charges a socket for each datagram of a super-packet
         "delay": "10us",
         "wake": "50us",
         "seed": seed,

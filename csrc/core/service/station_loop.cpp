@@ -71,6 +71,8 @@ void StationLoop::on_frame(PeerId peer, Channel, ConstBytes frame) {
 }
 
 void StationLoop::on_roster(Member from, ConstBytes frame) {
+  counters_.add(Counter::frames_received);
+  counters_.add(Counter::frame_bytes_received, frame.size());
   wire::FrameHeader header;
   wire::StationRoster roster;
   if (!wire::parse_frame(frame, header) || !wire::verify_frame(frame) || header.member != from ||

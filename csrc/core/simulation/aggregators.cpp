@@ -43,6 +43,9 @@ std::unique_ptr<SimTransport> Aggregators::attach(HostId host, SimThread& thread
   const size_t number = endpoint->index();
   if (endpoints_.size() <= number) endpoints_.resize(number + 1);
   endpoints_[number] = {&thread, host};
+  for (const One& one : all_) {
+    if (one.spec.host == host && one.isolated) network_.isolate(number);
+  }
   return endpoint;
 }
 
@@ -94,6 +97,14 @@ void Aggregators::pause_rank(uint32_t rank, bool paused) {
   if (at != registrars_.end()) at->second->pause(paused);
 }
 
+void Aggregators::isolate_rank(uint32_t rank, bool isolated) {
+  const auto at = registrars_.find(rank);
+  for (size_t number = 0; at != registrars_.end() && number < endpoints_.size(); number++) {
+    if (endpoints_[number].thread != at->second.get()) continue;
+    isolated ? network_.isolate(number) : network_.heal(number);
+  }
+}
+
 void Aggregators::look_again(uint32_t rank) {
   const auto at = registrars_.find(rank);
   if (at != registrars_.end()) at->second->look_again();
@@ -124,6 +135,15 @@ void Aggregators::pause(size_t i, bool paused) {
     if (endpoint.thread != nullptr && endpoint.host == one.spec.host) {
       endpoint.thread->pause(paused);
     }
+  }
+}
+
+void Aggregators::isolate(size_t i, bool isolated) {
+  all_[i].isolated = isolated;
+  for (size_t number = 0; number < endpoints_.size(); number++) {
+    const Endpoint& endpoint = endpoints_[number];
+    if (endpoint.thread == nullptr || endpoint.host != all_[i].spec.host) continue;
+    isolated ? network_.isolate(number) : network_.heal(number);
   }
 }
 

@@ -39,6 +39,7 @@ class Aggregators final : private SimThreads {
                           const LaneCosts& costs);
   void kill_rank(uint32_t rank);
   void pause_rank(uint32_t rank, bool paused);
+  void isolate_rank(uint32_t rank, bool isolated);
   // The rank's clock has changed.
   void look_again(uint32_t rank);
 
@@ -46,6 +47,8 @@ class Aggregators final : private SimThreads {
   void kill(size_t i);
   void end(size_t i, Nanos patience);
   void pause(size_t i, bool paused);
+  // Nothing reaches or leaves it, and nobody is told.
+  void isolate(size_t i, bool isolated);
   void start(size_t i);
   bool runs(size_t i) const;
   // Of the process that runs, or was the last to.
@@ -59,6 +62,7 @@ class Aggregators final : private SimThreads {
   struct One {
     AggregatorSpec spec;
     std::unique_ptr<SimAggregator> process;
+    bool isolated = false;
   };
 
   SimNetwork& network() override { return network_; }

@@ -11,7 +11,6 @@
 namespace mcast::sim {
 namespace {
 
-constexpr size_t kSendQueue = 1 << 20;
 constexpr uint64_t kQuota = uint64_t{4} << 30;       // of an aggregator
 constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // of reductions, whose bytes are real
 constexpr Nanos kAfterwards = 5 * kMilli;            // at most, for what follows an operation
@@ -84,7 +83,8 @@ Result<WorldSpec> world_of(const ExperimentSpec& spec, bool ring) {
   world.net.jitter = 0;
   world.net.max_datagram = framing_of(spec).datagram_payload + 32;
   world.net.receive_budget = spec.net.budget;
-  world.net.send_queue = kSendQueue;
+  world.net.bookkeeping = spec.net.bookkeeping;
+  world.net.send_queue = spec.net.send_queue;
   world.net.fabric = fabric_of(spec);
   if (ring) world.net.fabric->frames[static_cast<size_t>(Channel::kRepair)] = TrafficClass::kRing;
   return world;
@@ -107,6 +107,7 @@ class EngineRun {
   void start_background();
   void next_stream();
   void begin();
+  Status warm_up();
   void post();
   bool over();
   double done() const;
@@ -124,7 +125,7 @@ class EngineRun {
   size_t over_ = 0;                         // outcomes that were seen to be over
   std::vector<uint64_t> counted_, frames_;  // before: by counter, and by rank
   uint64_t idle_ = 0;                       // bytes of a rank, the mean
-  uint64_t events_ = 0, until_report_ = kBetweenReports;
+  uint64_t events_ = 0, until_report_ = kBetweenReports, operations_ = 0;
 };
 
 Status EngineRun::make() {
@@ -178,6 +179,23 @@ void EngineRun::begin() {
   idle_ /= spec_.all_ranks();
 }
 
+// Groups remember what a path holds (protocol/block_sender.h), connections their windows.
+Status EngineRun::warm_up() {
+  for (uint32_t i = 0; i < spec_.warmup; i++) {
+    start_ = world_.now();
+    post();
+    if (!world_.run([&] { return over(); }, spec_.limit)) {
+      return Status(Code::kTimeout, "a warm-up was not done after " + seconds_text(spec_.limit) +
+                                        " of virtual time; limit= allows more");
+    }
+    if (Status status = wrong(); !status.ok()) return status;
+    (void)world_.run([] { return false; }, kAfterwards);
+    outcomes_.clear();
+    over_ = 0;
+  }
+  return {};
+}
+
 void EngineRun::post() {
   std::vector<Nanos> late(spec_.all_ranks(), 0);
   for (const LateRank& l : spec_.late) late[l.rank] = l.by;
@@ -185,7 +203,7 @@ void EngineRun::post() {
   for (size_t i = 0; i < spec_.ops.size(); i++) {
     Operation op;
     op.kind = kind_of(spec_.ops[i]);
-    op.id = i + 1;
+    op.id = ++operations_;
     op.bytes = block_of(spec_, spec_.ops[i]);
     op.root = static_cast<Member>(spec_.root);
     op.how.element = spec_.type;
@@ -244,6 +262,7 @@ Status EngineRun::wrong() const {
 Status EngineRun::run() {
   if (Status made = make(); !made.ok()) return made;
   set_link_faults(spec_, world_.network().fabric());
+  if (Status status = warm_up(); !status.ok()) return status;
   if (spec_.background.load > 0) start_background();
   start_ = world_.now();
   begin();

@@ -13,9 +13,9 @@
 
 #include "base/element.h"
 #include "base/status.h"
-#include "simulation/heap_meter.h"
 #include "simulation/result.h"
 #include "simulation/schedules/schedule.h"
+#include "transport/sim/heap_meter.h"
 #include "transport/sim/sim_options.h"
 
 namespace mcast::sim {
@@ -60,6 +60,8 @@ struct NetworkSpec {
   uint64_t shaper = 0;         // bytes that pass a host's links at full speed (tbf); 0: no shaper
   uint32_t ack_every = 2;      // packets that one acknowledgement of a stream is for
   uint64_t budget = 16 << 20;  // bytes that a receiver's socket holds
+  uint64_t send_queue = 1 << 20;  // bytes that a sender's socket holds
+  uint32_t bookkeeping = 0;       // bytes that each datagram takes of that beside its own
 };
 
 // Hosts of their own, spread among the others.
@@ -78,6 +80,7 @@ struct ExperimentSpec {
   std::vector<Collective> ops{Collective::kAllGather};  // all at once, the i-th on lane i
   uint64_t size = 0;  // as nccl-tests counts it: the larger of one rank's input and output
   RankId root = 0;
+  uint32_t warmup = 0;               // so many times before it counts, which the group learns from
   bool shuffled = false;             // ranks are dealt to hosts in an order by the seed
   Element type = Element::kFloat32;  // of reductions
   std::string algorithm = "mcast";

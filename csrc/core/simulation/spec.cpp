@@ -220,6 +220,16 @@ const Key kKeys[] = {
        return read_bytes(t, &r.spec.net.budget) && r.spec.net.budget >= 65536;
      },
      "64K or more"},
+    {"warmup", [](std::string_view t, Reading& r) { return read_whole(t, 0, 100, &r.spec.warmup); },
+     "0 to 100"},
+    {"send_queue",
+     [](std::string_view t, Reading& r) {
+       return read_bytes(t, &r.spec.net.send_queue) && r.spec.net.send_queue >= 65536;
+     },
+     "64K or more"},
+    {"bookkeeping",
+     [](std::string_view t, Reading& r) { return read_whole(t, 0, 4096, &r.spec.net.bookkeeping); },
+     "0 to 4096"},
     {"nic_queues",
      [](std::string_view t, Reading& r) { return read_whole(t, 1, 64, &r.spec.net.nic_queues); },
      "1 to 64"},

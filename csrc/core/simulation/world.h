@@ -25,7 +25,7 @@
 #include "simulation/aggregators.h"
 #include "simulation/content.h"
 #include "simulation/contents.h"
-#include "simulation/heap_meter.h"
+#include "transport/sim/heap_meter.h"
 #include "simulation/sim_clock.h"
 #include "simulation/sim_host_group.h"
 #include "simulation/sim_lane.h"
@@ -150,8 +150,14 @@ class World final : private SimNetwork::Listener, private Surroundings {
   // Of everything that happened: equal for equal runs of one build.
   uint64_t trace_hash() const;
   uint64_t most_spins() const;
-  // Books what is allocated for a rank; outlives the world. Null: nobody.
-  void set_meter(HeapMeter* meter) { meter_ = meter; }
+  // Books what the engine allocates for a rank; outlives the world. Null: nobody. What the world
+  // itself and the network need is nobody's.
+  void set_meter(HeapMeter* meter) {
+    meter_ = meter;
+    network_.set_meter(meter);
+  }
+  // Nobody has the groups any more, all of which are closed: nothing can be asked of them.
+  void let_go();
 
  private:
   struct Rank {

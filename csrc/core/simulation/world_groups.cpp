@@ -146,6 +146,7 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   Agreement agreement = agreement_of(roster, m, how.config, how.link_sharers);
   const bool stations = takes_stations(how.config, how.whole.has_value(), agreement.hosts);
   if (stations) {
+    const Driving nobody(meter_);
     parts.registrar = &aggregators_.registrar_of(member.rank, host_of(member.rank),
                                                  ranks_[member.rank].clock, spec_.costs);
   }
@@ -155,8 +156,8 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   const bool begun = group->begin_open(agreement, [this, g, m](const Status& status) {
     at(now() + delay(rng_, spec_.costs.command), [this, g, m, status] { settle(g, m, status); });
   });
-  agreement.peers.clear();
-  if (!stations || m != kConcluder) agreement.reduce_peers.clear();
+  agreement.peers = decltype(agreement.peers)();
+  if (!stations || m != kConcluder) agreement.reduce_peers = decltype(agreement.reduce_peers)();
   member.agreement = std::move(agreement);
   member.stations = stations;
   if (!begun) settle(g, m, Status(Code::kClosed, "its process has ended"));
@@ -313,6 +314,17 @@ void World::close(GroupId g, Nanos limit) {
     });
   }
   for (const GroupId part : groups_[g].parts) close(part, limit);
+}
+
+void World::let_go() {
+  for (Members& group : groups_) {
+    for (GroupMember& member : group.members) {
+      member.on_network = nullptr;
+      member.on_host = nullptr;
+      member.group.reset();
+      member.agreement = {};
+    }
+  }
 }
 
 bool World::closed(GroupId g) const {

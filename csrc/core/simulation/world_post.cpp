@@ -39,7 +39,6 @@ std::vector<std::shared_ptr<const Outcome>> World::post_all(GroupId g, const Ope
 }
 
 std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation& op, Then then) {
-  const Driving driving(meter_, rank(g, m));
   auto outcome = std::make_shared<Outcome>();
   outcome->operation = op;
   outcome->member = m;
@@ -49,6 +48,7 @@ std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation&
   options.timeout = op.timeout;
   options.label = {static_cast<uint8_t>(op.how.element), ""};
   options.done = [this, outcome, memory, g, m, then = std::move(then)](const Status& status) {
+    const Driving nobody(meter_);
     outcome->ends++;
     outcome->status = status;
     outcome->done = now();
@@ -73,7 +73,10 @@ std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation&
 
 Result<Sequence> World::carry_out(GroupId g, Member m, const Operation& op, PostOptions options,
                                   Memory& memory) {
-  if (op.kind == wire::Kind::kBarrier) return group(g, m).post_barrier(std::move(options));
+  if (op.kind == wire::Kind::kBarrier) {
+    const Driving driving(meter_, rank(g, m));
+    return group(g, m).post_barrier(std::move(options));
+  }
   if (wire::is_reduction(op.kind)) return reduce(g, m, op, std::move(options), memory);
   return move_bytes(g, m, op, std::move(options), memory);
 }
@@ -105,7 +108,6 @@ Result<Sequence> World::move_bytes(GroupId g, Member m, const Operation& op, Pos
   const bool all = op.kind == wire::Kind::kAllgather;
   const uint32_t streams = all ? size(g) : 1;
   const bool sends = all || m == op.root;
-  std::vector<Slice> outputs;
   if (spec_.ledgers) {
     memory.reference = contents_.reference(op.id, streams, op.bytes, op.root);
     // What goes by parts is written where it is already; the reference shows whether that is so.
@@ -113,13 +115,17 @@ Result<Sequence> World::move_bytes(GroupId g, Member m, const Operation& op, Pos
       memory.ledger = std::make_shared<Ledger>(memory.reference, !sends ? streams : all ? m : 0);
       options.landing = memory.ledger;
     }
-    for (uint32_t s = 0; s < streams; s++) outputs.push_back(memory.reference->stream(s));
   } else {
     memory.pages = std::make_shared<Pages>(streams * op.bytes);
-    outputs = blocks(memory.pages, streams, op.bytes);
     if (sends) {
       fill_pattern(op.id, m, memory.pages->bytes().subspan(all ? m * op.bytes : 0, op.bytes));
     }
+  }
+  const Driving driving(meter_, rank(g, m));
+  std::vector<Slice> outputs;
+  if (memory.pages) outputs = blocks(memory.pages, streams, op.bytes);
+  for (uint32_t s = 0; !memory.pages && s < streams; s++) {
+    outputs.push_back(memory.reference->stream(s));
   }
   if (!all) return group(g, m).post_broadcast(outputs[0], op.root, std::move(options));
   Slice own = outputs[m];
@@ -132,16 +138,10 @@ Result<Sequence> World::reduce(GroupId g, Member m, const Operation& op, PostOpt
   const uint32_t parts = scatter ? size(g) : 1;
   Reducing how = op.how;
   how.factor = factor_of(m);
-  std::vector<Slice> inputs;
   memory.contributions = contributions_of(g, m, op);
-  if (memory.contributions) {
-    for (uint32_t i = 0; i < parts; i++) {
-      inputs.push_back(memory.contributions->input(m, i * op.bytes, op.bytes));
-    }
-  } else {
+  if (!memory.contributions) {
     memory.input = std::make_shared<Pages>(parts * op.bytes);
     fill_pattern(op.id, m, memory.input->bytes());
-    inputs = blocks(memory.input, parts, op.bytes);
   }
   Slice output;
   if (memory.contributions && !scatter) {
@@ -151,6 +151,12 @@ Result<Sequence> World::reduce(GroupId g, Member m, const Operation& op, PostOpt
   } else if (op.kind != wire::Kind::kReduce || m == op.root) {
     memory.pages = std::make_shared<Pages>(op.bytes);
     output = slice(memory.pages, 0, op.bytes);
+  }
+  const Driving driving(meter_, rank(g, m));
+  std::vector<Slice> inputs;
+  if (memory.input) inputs = blocks(memory.input, parts, op.bytes);
+  for (uint32_t i = 0; !memory.input && i < parts; i++) {
+    inputs.push_back(memory.contributions->input(m, i * op.bytes, op.bytes));
   }
   GroupBase& to = group(g, m);
   if (scatter) {

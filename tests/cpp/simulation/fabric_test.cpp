@@ -340,6 +340,41 @@ uint64_t hash_of(uint64_t seed) {
   return world.fabric.trace().value();
 }
 
+// A socket is charged for each datagram beside its bytes, so small ones fill it long before.
+TEST(SimNetwork, BookkeepingFillsAReceiversQueue) {
+  for (const size_t bookkeeping : {size_t{0}, size_t{832}}) {
+    SCOPED_TRACE(bookkeeping);
+    SimOptions options;
+    options.receive_budget = 16'000;
+    options.bookkeeping = bookkeeping;
+    options.jitter = 0;
+    SimNetwork net(options);
+    auto from = net.attach(), to = net.attach();
+    const MulticastAddress address{1, 1, false};
+    Transport& receiver = *to;
+    ASSERT_TRUE(receiver.datagram().join(address).ok());
+    const auto burst = [&](Transport& sender) {
+      for (int i = 0; i < 300; i++) {
+        ASSERT_EQ(sender.datagram().lend(address, 96).size(), 96u);
+        sender.datagram().commit(96);
+        ASSERT_TRUE(sender.datagram().flush());
+      }
+      net.advance(net.now() + kSecond);
+    };
+    burst(*from);
+    const uint64_t room = 16'000 * 8 / 5 / (96 + bookkeeping);
+    EXPECT_EQ(net.totals().delivered, room);
+    EXPECT_EQ(net.totals().overflowed, 300 - room);
+    // Who takes them has all of the room again.
+    struct : DatagramSink {
+      void on_datagram(ConstBytes) override {}
+    } sink;
+    EXPECT_EQ(receiver.datagram().receive(sink, SIZE_MAX), room);
+    burst(*from);
+    EXPECT_EQ(net.totals().delivered, 2 * room);
+  }
+}
+
 TEST(Fabric, TheSameSeedIsTheSameRun) {
   EXPECT_EQ(hash_of(1), hash_of(1));
   EXPECT_NE(hash_of(1), hash_of(2));

@@ -31,8 +31,18 @@
 
 #include <unistd.h>
 
+#ifdef MCAST_HEAP_METER
+#include "heap_meter.h"
+#endif
+
 namespace mcast::test {
 namespace {
+
+#ifdef MCAST_HEAP_METER
+sim::HeapMeter* const meter = &heap_meter();
+#else
+sim::HeapMeter* const meter = nullptr;  // a sanitizer has the heap
+#endif
 
 using sim::FaultKind;
 using sim::Finding;
@@ -72,7 +82,7 @@ class Swarm : public testing::Test {
 std::array<uint64_t, sim::kFaultKinds> happened{};
 
 std::vector<Finding> run_plan(const sim::Plan& plan) {
-  const sim::RunEnd run = sim::carry_out(plan);
+  const sim::RunEnd run = sim::carry_out(plan, meter);
   for (size_t kind = 0; kind < sim::kFaultKinds; kind++) happened[kind] += run.happened[kind];
   for (size_t c = 0; c < kCounterCount; c++) add_reach(static_cast<Counter>(c), run.reached[c]);
   return sim::break_laws(plan, run);
@@ -80,8 +90,9 @@ std::vector<Finding> run_plan(const sim::Plan& plan) {
 
 void report(const sim::Plan& plan, const std::string& name, const std::vector<Finding>& findings) {
   const auto end = std::chrono::steady_clock::now() + kShrinkTime;
-  const sim::Shrunk small = sim::shrink(plan, sim::kind_of(findings[0]), kShrinkRuns,
-                                        [&] { return std::chrono::steady_clock::now() > end; });
+  const sim::Shrunk small = sim::shrink(
+      plan, sim::kind_of(findings[0]), kShrinkRuns,
+      [&] { return std::chrono::steady_clock::now() > end; }, meter);
   const std::string file = std::filesystem::absolute("swarm-" + name + ".plan").string();
   std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
                       << sim::print(small.plan);
@@ -210,6 +221,60 @@ TEST_F(Swarm, GroupsWithParts) {
   }
 }
 
+// What becomes of aggregators costs time and nothing else: stations fold, die, end, stand still,
+// are cut off and decline, and every call ends well.
+TEST_F(Swarm, GroupsWithAggregators) {
+  const std::string world =
+      "world hosts=5\nset incast=65536 aggregator_patience=300\naggregator\naggregator lanes=2\n";
+  const std::string work =
+      "group ranks=0,1,2,3,4\nop kind=all_reduce bytes=1200000 element=float32\n"
+      "op kind=reduce_scatter bytes=300000 element=bfloat16\nop kind=broadcast bytes=70000\n"
+      "op kind=all_reduce bytes=800000 at=1s late=2 by=1100ms\n"
+      "op kind=all_reduce bytes=800000 element=float64 at=4s\n";
+  for (const auto& [kind, fault] : {
+           std::pair(FaultKind::kDrop, "fault what=drop rate=0.01"),
+           std::pair(FaultKind::kAggKill, "fault what=agg_kill at=2ms for=500ms"),
+           std::pair(FaultKind::kAggKill, "fault what=agg_kill aggregator=1"),
+           std::pair(FaultKind::kAggEnd, "fault what=agg_end at=2ms for=2s much=1s aggregator=1"),
+           std::pair(FaultKind::kAggPause, "fault what=agg_pause at=2ms for=2s"),
+           std::pair(FaultKind::kAggPause, "fault what=agg_pause at=1s aggregator=1"),
+           std::pair(FaultKind::kAggCut, "fault what=agg_cut at=2ms for=1s aggregator=1"),
+       }) {
+    SCOPED_TRACE(fault);
+    const Result<sim::Plan> plan = sim::parse(world + work + fault);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const sim::RunEnd run = sim::carry_out(*plan, meter);
+    EXPECT_GT(run.count(kind), 0u);
+    EXPECT_GT(run.groups[0].total(Counter::agg_results), 0u);
+    for (const Finding& finding : sim::break_laws(*plan, run)) {
+      ADD_FAILURE() << finding.law << ": " << finding.text;
+    }
+    for (const sim::CallEnd& call : run.calls) EXPECT_TRUE(call.ends == 1 && call.status.ok());
+  }
+  const Result<sim::Plan> declined = sim::parse(
+      "world hosts=3\nset incast=65536\naggregator quota=65536\ngroup ranks=0,1,2\n"
+      "op kind=all_reduce bytes=600000\n");
+  ASSERT_TRUE(declined.ok());
+  const sim::RunEnd run = sim::carry_out(*declined, meter);
+  EXPECT_TRUE(sim::break_laws(*declined, run).empty());
+  EXPECT_EQ(run.groups[0].total(Counter::agg_results), 0u);
+}
+
+TEST_F(Swarm, TheHeapIsBookedByRankAndGivenBack) {
+  const sim::Plan plan = sim::parse(
+                             "world hosts=3\ngroup ranks=0,1,2\nop kind=all_gather bytes=200000\n"
+                             "op kind=all_reduce bytes=100000 late=1 by=50ms\n")
+                             .value();
+  EXPECT_TRUE(sim::carry_out(plan).heap.empty());
+  if (meter == nullptr) return;
+  const sim::RunEnd run = sim::carry_out(plan, meter);
+  ASSERT_EQ(run.heap.size(), 3u);
+  for (const sim::HeapEnd& heap : run.heap) {
+    EXPECT_GT(heap.most, 20'000u);
+    EXPECT_LT(heap.left, 16'384u);
+  }
+}
+
 TEST_F(Swarm, FreshSeedsBreakNoLaw) {
   if (std::getenv("MCAST_SWARM_PLAN") != nullptr) return;
   if (std::getenv("MCAST_SWARM_SEED") != nullptr) {
@@ -266,6 +331,9 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
   EXPECT_THAT(why(good + "op kind=all_reduce bytes=3"), HasSubstr("no multiple of the element"));
   EXPECT_THAT(why(good + "fault what=kill rank=3"), HasSubstr("no such rank"));
   EXPECT_THAT(why(good + "fault what=cut rank=1 peer=1"), HasSubstr("are the same"));
+  EXPECT_THAT(why(good + "aggregator\nfault what=agg_kill aggregator=1"),
+              HasSubstr("no such aggregator"));
+  EXPECT_THAT(why(good + "aggregator lanes=9"), HasSubstr("lanes not 1 to 8"));
   EXPECT_THAT(why(good + "fault what=cut lane=2"), HasSubstr("lane is 0, 1 or none"));
   EXPECT_THAT(why(good + "fault what=forget rate=0.5"), HasSubstr("has to end"));
   EXPECT_THAT(why(good + "set chunks=3"), HasSubstr("chunks"));
@@ -343,6 +411,12 @@ TEST(SwarmLaws, SpeakUp) {
   EXPECT_EQ(law([](auto& run) { run.busy = true; }), "time");
   EXPECT_EQ(law([](auto& run) { run.calls[2].done = 3600 * kSecond; }), "time");
   EXPECT_EQ(law([](auto& run) { run.overstaged = 1; }), "memory");
+  EXPECT_EQ(law([](auto& run) { run.heap.assign(3, {1 << 20, 0}); }), "memory");
+  EXPECT_EQ(law([](auto& run) { run.heap.assign(3, {0, 20'000}); }), "memory");
+  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.overdrawn = 1}}; }), "memory");
+  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.malformed = 1}}; }), "agreement");
+  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .jobs = 1}}; }), "quiet");
+  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .reserved = 1}}; }), "quiet");
   EXPECT_EQ(law([](auto& run) { run.spins = 100; }), "quiet");
   EXPECT_EQ(law([](auto& run) { run.sent_idle = 1; }), "quiet");
   EXPECT_EQ(law([](auto& run) { run.sent_closed = 1; }), "quiet");

@@ -167,7 +167,7 @@ double bytes_of(const PlannedOp& op, double members) {
 // What may have to run out besides, by a clock of the usual rate: cutoffs and requests; probes that
 // are lost, of a group and of its path; streams that wait for their timers, the longer the longer
 // they were cut off.
-Nanos timers_of(const Plan& plan, Nanos probe_timeout, uint32_t lane) {
+Nanos timers_of(const Plan& plan, const Config& config, uint32_t lane) {
   const PlannedWorld& w = plan.world;
   Nanos timers = kSecond;
   bool lossy = w.queue != 0 || w.interface != 0 || w.budget < 500'000 || w.jitter != 0;
@@ -181,7 +181,12 @@ Nanos timers_of(const Plan& plan, Nanos probe_timeout, uint32_t lane) {
     // Requests that are not answered are repeated after up to a second.
     if (f.what == FaultKind::kForget) timers += 4 * kSecond;
   }
-  if (lossy) timers += 2 * probe_timeout;
+  if (lossy) timers += 2 * config.probe_timeout;
+  // Each of them may be given up once for each time that it comes back, first waited for when the
+  // group is made.
+  const Nanos station = 2 * config.aggregator_patience + 2 * kSecond;
+  timers += station * static_cast<Nanos>(plan.aggregators.size());
+  for (const PlannedFault& f : plan.faults) timers += is_of_aggregator(f.what) ? station : 0;
   if (loses_segments(plan)) timers += 8 * kSecond;
   return timers;
 }
@@ -204,9 +209,9 @@ void note_work(const Plan& plan, Causes& causes) {
   const double packets = bytes / static_cast<double>(plan.world.datagram);
   const double model = 20 * (bytes / plan.world.rate * 1e9 + packets * 1000 * slow) +
                        static_cast<double>(timers_of_losses(plan, by_stream));
-  const Nanos probe_timeout = config_of(plan).value().probe_timeout;
+  const Config config = config_of(plan).value();
   const auto with_timers = [&](uint32_t lane) {
-    const auto waited = static_cast<double>(timers_of(plan, probe_timeout, lane)) / causes.slowest;
+    const auto waited = static_cast<double>(timers_of(plan, config, lane)) / causes.slowest;
     return static_cast<Nanos>(std::min(model + waited, 1e18));
   };
   causes.work = with_timers(kNoMember);
@@ -229,6 +234,9 @@ Causes causes_of(const Plan& plan) {
   for (const PlannedRank& rank : plan.special) {
     causes.slowest = std::min(causes.slowest, rank.clock);
     causes.fastest = std::max(causes.fastest, rank.clock);
+  }
+  for (const PlannedAggregator& one : plan.aggregators) {
+    causes.slowest = std::min(causes.slowest, one.clock);
   }
   causes.limit = config_of(plan).value().liveness_limit;
   causes.patience = static_cast<Nanos>(static_cast<double>(causes.limit) / causes.fastest);

@@ -61,7 +61,21 @@ void Faults::start(size_t index) {
     case FaultKind::kClose:
       return events_.call(fault);
     default:
-      return apply();
+      return is_of_aggregator(fault.what) ? of_aggregator(fault, true) : apply();
+  }
+}
+
+void Faults::of_aggregator(const PlannedFault& fault, bool on) {
+  Aggregators& all = world_.aggregators();
+  switch (fault.what) {
+    case FaultKind::kAggKill:
+      return on ? all.kill(fault.aggregator) : all.start(fault.aggregator);
+    case FaultKind::kAggEnd:
+      return on ? all.end(fault.aggregator, fault.much) : all.start(fault.aggregator);
+    case FaultKind::kAggPause:
+      return all.pause(fault.aggregator, on);
+    default:
+      return all.isolate(fault.aggregator, on);
   }
 }
 
@@ -78,7 +92,7 @@ void Faults::stop(size_t index) {
     case FaultKind::kCut:
       return cut(index, false);
     default:
-      return apply();
+      return is_of_aggregator(fault.what) ? of_aggregator(fault, false) : apply();
   }
 }
 
@@ -90,6 +104,7 @@ void Faults::pause(uint32_t rank, int change) {
 
 void Faults::isolate(uint32_t rank, int change) {
   isolated_[rank] += change;
+  world_.aggregators().isolate_rank(rank, isolated_[rank] > 0);
   for (const size_t endpoint : world_.endpoints(rank)) {
     if (isolated_[rank] > 0) {
       world_.network().isolate(endpoint);
@@ -258,7 +273,9 @@ void Faults::kill_the_lost() {
 void Faults::end() {
   for (const size_t index : std::vector<size_t>(active_)) {
     const FaultKind kind = plan_.faults[index].what;
-    if (kind >= FaultKind::kDrop || kind == FaultKind::kMute) stop(index);
+    // Aggregators that are gone stay so.
+    const bool gone = kind == FaultKind::kAggKill || kind == FaultKind::kAggEnd;
+    if ((kind >= FaultKind::kDrop && !gone) || kind == FaultKind::kMute) stop(index);
   }
 }
 

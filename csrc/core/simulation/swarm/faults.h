@@ -41,6 +41,7 @@ class Faults {
   void stop(size_t fault);
   void pause(uint32_t rank, int change);
   void isolate(uint32_t rank, int change);
+  void of_aggregator(const PlannedFault& fault, bool on);
   void mute(const PlannedFault& fault, bool on);
   // Calls `act` with the two endpoints of each stream that the fault is about.
   template <typename Act>

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "simulation/swarm/generate_aggregators.h"
 
 namespace mcast::sim {
 
@@ -104,6 +105,8 @@ void Generator::draw_world() {
   if (rng.chance(0.25)) w.interface = one_of<uint64_t>(rng, {16384, 65536, 262144});
   if (rng.chance(0.3)) w.send_queue = one_of<uint64_t>(rng, {16384, 1u << 20});
   if (rng.chance(0.3)) w.nic_queues = 2;
+  // What Linux charges a socket for a datagram beside its bytes (sim_options.h).
+  if (rng.chance(0.5)) w.bookkeeping = kLinuxBookkeeping;
 }
 
 void Generator::draw_settings() {
@@ -462,6 +465,7 @@ Plan Generator::run() {
   draw_silences();
   draw_fatal();
   tame_large();
+  draw_aggregators(plan_, part(9));
   return plan_;
 }
 

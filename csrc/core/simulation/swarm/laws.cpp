@@ -6,29 +6,13 @@
 #include <algorithm>
 #include <cctype>
 
-#include "simulation/swarm/causes.h"
+#include "simulation/swarm/case.h"
 
 namespace mcast::sim {
 
 namespace {
 
 constexpr uint64_t kMostSpins = 3;
-
-struct Case {
-  const Plan& plan;
-  const RunEnd& run;
-  const Causes causes;
-  std::vector<Finding>& findings;
-
-  void broken(const char* law, const std::string& text) const { findings.push_back({law, text}); }
-  const PlannedOp& op(const CallEnd& call) const { return plan.ops[call.op]; }
-  std::string name(const CallEnd& call) const {
-    return std::string(wire::kind_name(op(call).kind)) + " (op " + std::to_string(call.op) +
-           ") at rank " + std::to_string(call.rank) + ": ";
-  }
-};
-
-std::string ms(Nanos time) { return std::to_string(time / kMilli) + " ms"; }
 
 bool lost(const Case& c, uint32_t rank) {
   return std::any_of(c.plan.faults.begin(), c.plan.faults.end(), [&](const PlannedFault& f) {
@@ -257,81 +241,7 @@ void bounded_time(const Case& c) {
   lanes_by_themselves(c);
 }
 
-// ---- bounded memory, quiescence ----
-
-bool has(const Plan& plan, FaultKind kind) {
-  return std::any_of(plan.faults.begin(), plan.faults.end(),
-                     [&](const PlannedFault& f) { return f.what == kind; });
-}
-
-uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 64; }
-
-// Bytes that an operation's roots may send unasked (docs/protocol.md, 5.2), at most.
-uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op) {
-  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
-  const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
-  const uint64_t block = std::max(op.bytes, op.odd_bytes);
-  return roots * std::min({config.eager, c.plan.world.budget / 4 / roots, block});
-}
-
-// What a late rank keeps of it: each chunk has its bookkeeping.
-uint64_t most_staged(const Case& c, const Config& config, const PlannedOp& op) {
-  const uint64_t bytes = unasked_bytes(c, config, op);
-  return bytes + (bytes / chunk_of(c.plan) + c.plan.groups[op.group].ranks.size()) * 96;
-}
-
-// A rank takes data more slowly than it comes, or not at all for a while.
-bool falls_behind(const Plan& plan) {
-  return has(plan, FaultKind::kPause) ||
-         std::any_of(plan.special.begin(), plan.special.end(),
-                     [](const PlannedRank& rank) { return rank.slow > 1; });
-}
-
-// Where roots take turns, credit of a stream shows that all before it has been taken, unless blocks
-// are so short that their roots need none: then whoever falls behind may be sent all of them, a
-// queue's worth and more. (Windows short enough to prevent that were tried: an all_gather at 1
-// Gbit/s took 8 to 90 % longer, for losses at a rank that holds up everybody anyway.)
-bool unpaced(const Case& c) {
-  const uint64_t datagrams = c.run.groups[0].unpaced;
-  return falls_behind(c.plan) && datagrams * c.plan.world.datagram > c.plan.world.budget * 3 / 4;
-}
-
-// Credit keeps what is on its way to a rank within its queue, however long it does not look. Silent
-// where several groups or parts of one share a queue, where faults make more datagrams than were
-// sent, and where small operations alone, or the least windows, are more than what is left beside
-// the windows; about probes, which are not paced but repeated until everybody has been heard: they
-// fill the queue of a rank that is stopped.
-void overflow(const Case& c, const Config& config) {
-  const PlannedWorld& w = c.plan.world;
-  if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
-  if (has(c.plan, FaultKind::kDuplicate) || has(c.plan, FaultKind::kReplay)) return;
-  const uint64_t members = c.plan.groups[0].ranks.size();
-  uint64_t unasked = 0;
-  for (const PlannedOp& op : c.plan.ops) unasked += unasked_bytes(c, config, op);
-  if (unasked > w.budget / 4 || members * 8 * chunk_of(c.plan) > w.budget / 4) return;
-  if (unpaced(c)) return;
-  c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
-}
-
-// Staging keeps to its setting; and nobody is sent more than it holds, unless a single operation is
-// more than that. Silent about parts of groups, whose operations are others. (What is sent ahead in
-// frames has bounds of its own: who breaks them fails the group, and no plan explains that.)
-void memory(const Case& c) {
-  const Config config = config_of(c.plan).value();
-  overflow(c, config);
-  for (size_t g = 0; g < c.run.groups.size(); g++) {
-    const uint64_t drops = c.run.groups[g].total(Counter::staging_drops);
-    uint64_t most = 0;
-    for (const PlannedOp& op : c.plan.ops) {
-      if (op.group == g) most = std::max(most, most_staged(c, config, op));
-    }
-    if (drops == 0 || config.staging < most || c.run.groups[g].parts) continue;
-    c.broken("memory", std::to_string(drops) + " chunks sent to who could not keep them");
-  }
-  if (c.run.overstaged > 0) {
-    c.broken("memory", std::to_string(c.run.overstaged) + " bytes staged beyond the setting");
-  }
-}
+// ---- quiescence ----
 
 // Silent about ranks whose clocks jump: their timers may run out at once.
 void quiet(const Case& c) {
@@ -339,7 +249,9 @@ void quiet(const Case& c) {
     c.broken("quiet", "a lane span for " + std::to_string(c.run.spins) + " turns past a deadline");
   }
   if (!c.run.over) return;
-  if (c.run.sent_idle > 0 && c.causes.harmless()) {
+  // A group asks again for aggregators that are gone or had no room.
+  const bool asks = !c.plan.aggregators.empty();
+  if (c.run.sent_idle > 0 && c.causes.harmless() && !asks) {
     c.broken("quiet", std::to_string(c.run.sent_idle) + " datagrams or frames with nothing to do");
   }
   if (!c.run.closed) c.broken("quiet", "a close has not ended");
@@ -401,8 +313,10 @@ void balance(const Case& c) {
     received += group.total(Counter::frames_received);
   }
   const uint64_t lost = c.run.count(FaultKind::kForget);
-  if (sent != received + lost)
+  // (station_laws.cpp has those that stations take part in.)
+  if (sent != received + lost && c.plan.aggregators.empty()) {
     c.broken("balance", differ("frames received", received + lost, sent));
+  }
   const PlannedWorld& w = c.plan.world;
   const bool exact = w.gathers == 0 && w.interface == 0 && switches == 0 &&
                      !has(c.plan, FaultKind::kIsolate) && !has(c.plan, FaultKind::kRefuse) &&
@@ -426,8 +340,9 @@ std::vector<Finding> break_laws(const Plan& plan, const RunEnd& run) {
   later_calls_fail(c);
   blame(c);
   bounded_time(c);
-  memory(c);
+  memory_laws(c);
   quiet(c);
+  station_laws(c);
   balance(c);
   return findings;
 }

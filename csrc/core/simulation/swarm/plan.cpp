@@ -14,8 +14,9 @@ namespace mcast::sim {
 namespace {
 
 constexpr std::array<const char*, kFaultKinds> kFaultNames = {
-    "pause", "kill",      "isolate", "mute",    "reset",  "jump", "abort", "close",  "drop",
-    "loss",  "duplicate", "reorder", "corrupt", "replay", "cut",  "delay", "refuse", "forget"};
+    "pause",  "kill",   "isolate",   "mute",    "reset",     "jump",   "abort", "close",
+    "drop",   "loss",   "duplicate", "reorder", "corrupt",   "replay", "cut",   "delay",
+    "refuse", "forget", "agg_kill",  "agg_end", "agg_pause", "agg_cut"};
 
 // ---- the table ----
 
@@ -34,6 +35,7 @@ void fields(F& f, PlannedWorld& w) {
   f("train", w.train);
   f("datagram", w.datagram);
   f("budget", w.budget);
+  f("bookkeeping", w.bookkeeping);
   f("send_queue", w.send_queue);
   f("gathers", w.gathers);
   f("jitter", w.jitter);
@@ -47,6 +49,15 @@ void fields(F& f, PlannedRank& r) {
   f("clock", r.clock);
   f("offset", r.offset);
   f("slow", r.slow);
+}
+
+template <typename F>
+void fields(F& f, PlannedAggregator& a) {
+  f("clock", a.clock);
+  f("offset", a.offset);
+  f("slow", a.slow);
+  f("lanes", a.lanes);
+  f("quota", a.quota);
 }
 
 template <typename F>
@@ -83,6 +94,7 @@ void fields(F& f, PlannedFault& x) {
   f("peer", x.peer);
   f("group", x.group);
   f("lane", x.lane);
+  f("aggregator", x.aggregator);
   f("rate", x.rate);
   f("burst", x.burst);
   f("much", x.much);
@@ -238,10 +250,11 @@ std::string read_line(const std::vector<std::string_view>& words, Plan& plan) {
   if (what == "world") return read_item(words, plan.world);
   if (what == "set") return read_setting(words, plan);
   if (what == "rank") return read_item(words, plan.special.emplace_back());
+  if (what == "aggregator") return read_item(words, plan.aggregators.emplace_back());
   if (what == "group") return read_item(words, plan.groups.emplace_back());
   if (what == "op") return read_item(words, plan.ops.emplace_back());
   if (what == "fault") return read_item(words, plan.faults.emplace_back());
-  return "'" + std::string(what) + "' is no item: world, set, rank, group, op, fault";
+  return "'" + std::string(what) + "' is no item: world, set, rank, aggregator, group, op, fault";
 }
 
 // ---- what can be carried out ----
@@ -263,11 +276,14 @@ Status check_world(const Plan& plan) {
     if (limit != 0 && limit < w.datagram + 3000) return bad("a queue holds less than a datagram");
   }
   if (w.budget == 0 || w.send_queue == 0) return bad("budget and send_queue: more than 0");
-  const auto topology = TopologySpec::parse(w.topology, w.hosts);
+  if (w.bookkeeping > 4096) return bad("bookkeeping: at most 4096 bytes");
+  if (plan.aggregators.size() > 16) return bad("aggregators: at most 16");
+  const auto topology = TopologySpec::parse(w.topology, plan.hosts());
   return topology.ok() ? Status() : topology.status();
 }
 
-// A world has no store, no stations, and no expectation of results without somebody's input.
+// A world has no store, names its aggregators itself, and has no expectation of results without
+// somebody's input.
 Status check_setting(const Plan&, const PlannedSetting& setting) {
   for (const char* const name : {"partial", "aggregators", "rack", "faults"}) {
     if (setting.name == name) return bad(setting.name + ": not modelled here");
@@ -299,7 +315,18 @@ Status check_op(const Plan& plan, const PlannedOp& op) {
   return {};
 }
 
+Status check_aggregator(const Plan&, const PlannedAggregator& a) {
+  const bool fits =
+      a.clock >= 0.01 && a.clock <= 100 && a.slow >= 1 && a.lanes >= 1 && a.lanes <= 8;
+  return fits ? Status()
+              : bad("aggregator: clock is not 0.01 to 100, slow below 1, or lanes not 1 to 8");
+}
+
 Status check_fault(const Plan& plan, const PlannedFault& fault) {
+  if (is_of_aggregator(fault.what)) {
+    const bool there = fault.aggregator < plan.aggregators.size();
+    return there ? Status() : bad("fault: there is no such aggregator");
+  }
   const bool pair = fault.what == FaultKind::kReset;
   const bool everybody = fault.what == FaultKind::kMute || fault.what == FaultKind::kDelay;
   const bool all = everybody && fault.rank == kNoMember;
@@ -332,6 +359,7 @@ std::string print(const Plan& plan) {
     text += "set " + setting.name + "=" + setting.value + "\n";
   }
   for (const auto& rank : plan.special) text += line_of("rank", rank);
+  for (const auto& one : plan.aggregators) text += line_of("aggregator", one);
   for (const auto& group : plan.groups) text += line_of("group", group);
   for (const auto& op : plan.ops) text += line_of("op", op);
   for (const auto& fault : plan.faults) text += line_of("fault", fault);
@@ -365,6 +393,7 @@ Status check(const Plan& plan) {
     return fits ? Status() : bad("rank: there is none, clock is not 0.01 to 100, or slow below 1");
   });
   all(plan.settings, check_setting);
+  all(plan.aggregators, check_aggregator);
   all(plan.groups, check_group);
   all(plan.ops, check_op);
   all(plan.faults, check_fault);

@@ -5,6 +5,7 @@
 //   world seed=7 hosts=3 rate=1.25e+09 queue=65536
 //   set chunk=1408
 //   rank rank=2 clock=0.1
+//   aggregator lanes=2
 //   group ranks=0,1,2
 //   op kind=broadcast bytes=70000 root=1 late=2 by=3ms
 //   fault what=pause rank=1 at=2ms for=500ms
@@ -40,6 +41,7 @@ struct PlannedWorld {
   uint32_t train = 64;       // most packets that move together
   uint64_t datagram = 1440;  // largest, bytes
   uint64_t budget = 1u << 20;
+  uint64_t bookkeeping = 0;  // bytes that each datagram takes of a receiver's queue beside its own
   uint64_t send_queue = 64 * 1024;
   uint64_t gathers = 0;  // 1: the device reads payloads where they lie
   Nanos jitter = 0, wake = 20 * kMicro, command = 0;
@@ -56,6 +58,19 @@ struct PlannedRank {
   double clock = 1;  // its rate
   Nanos offset = 0;  // what it shows at first
   double slow = 1;   // its turns take so many times as long
+};
+
+// Beside its bytes Linux 6 charges a socket so much for a datagram of a super-packet: a head for
+// each, measured over loopback with 96 to 8,928 bytes (SO_MEMINFO).
+inline constexpr uint64_t kLinuxBookkeeping = 832;
+
+// On a host of its own behind those of the ranks.
+struct PlannedAggregator {
+  double clock = 1;
+  Nanos offset = 0;
+  double slow = 1;
+  uint64_t lanes = 1;           // stations of each group
+  uint64_t quota = 512u << 20;  // bytes of all its jobs: with little it declines
 };
 
 struct PlannedGroup {
@@ -98,20 +113,26 @@ enum class FaultKind : uint8_t {
   kReorder,    // `rate` of the datagrams come up to `much` later
   kCorrupt,    // `rate` of the datagrams have a wrong bit
   kReplay,     // `rate` of the datagrams come again up to `much` later, half with a foreign tag
-  kCut,     // streams between rank and peer, "none": all, of `lane`, "none": both, carry nothing;
-            // `every`: on and off. Longer than the liveness limit: TCP gives them up
-  kDelay,   // packets from and to rank's host, "none": all, take `much` longer at each link
-  kRefuse,  // interfaces refuse `rate` of the trains of multicast: a flush fails
-  kForget,  // `rate` of the requests for repair are lost
+  kCut,       // streams between rank and peer, "none": all, of `lane`, "none": both, carry nothing;
+              // `every`: on and off. Longer than the liveness limit: TCP gives them up
+  kDelay,     // packets from and to rank's host, "none": all, take `much` longer at each link
+  kRefuse,    // interfaces refuse `rate` of the trains of multicast: a flush fails
+  kForget,    // `rate` of the requests for repair are lost
+  kAggKill,   // aggregator: its process dies; when the fault ends another is started there
+  kAggEnd,    // aggregator: it ends in order, with `much` of patience; then the same
+  kAggPause,  // aggregator: its process does not run
+  kAggCut,    // aggregator: nothing reaches or leaves it
 };
-inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kForget) + 1;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kAggCut) + 1;
+// Of an aggregator, not of ranks or of the network.
+constexpr bool is_of_aggregator(FaultKind kind) { return kind >= FaultKind::kAggKill; }
 const char* fault_name(FaultKind kind);
 
 struct PlannedFault {
   FaultKind what = FaultKind::kPause;
   Nanos at = 0, length = kNever;  // `for` in the text
   uint32_t rank = 0, peer = kNoMember;
-  uint32_t group = 0, lane = kNoMember;
+  uint32_t group = 0, lane = kNoMember, aggregator = 0;
   double rate = 0, burst = 1;
   Nanos much = 0, every = 0;
 
@@ -124,11 +145,14 @@ struct Plan {
   PlannedWorld world;
   std::vector<PlannedSetting> settings;
   std::vector<PlannedRank> special;
+  std::vector<PlannedAggregator> aggregators;
   std::vector<PlannedGroup> groups;
   std::vector<PlannedOp> ops;
   std::vector<PlannedFault> faults;
 
   uint32_t ranks() const { return world.hosts * world.ranks; }
+  // Of ranks and aggregators.
+  uint32_t hosts() const { return world.hosts + static_cast<uint32_t>(aggregators.size()); }
 };
 
 std::string print(const Plan& plan);

@@ -11,6 +11,7 @@
 #include "collective/plan.h"
 #include "collective/repair.h"
 #include "simulation/swarm/faults.h"
+#include "simulation/swarm/plan_world.h"
 
 namespace mcast::sim {
 
@@ -22,63 +23,17 @@ constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: then all 
 constexpr Nanos kEarlyLinger = 6000 * kSecond;  // of who leaves early: until all is confirmed
 constexpr Nanos kStillLimit = 900 * kSecond;    // until nothing is left to happen
 
-WorldSpec spec_of(const Plan& plan) {
-  const PlannedWorld& w = plan.world;
-  WorldSpec spec;
-  spec.hosts = w.hosts;
-  spec.ranks = w.ranks;
-  spec.seed = spec.net.seed = w.seed;
-  SimFabric fabric;
-  fabric.links.topology = TopologySpec::parse(w.topology, w.hosts).value();
-  fabric.links.seed = w.seed;
-  PortSpec port;
-  port.rate = w.rate;
-  port.delay = static_cast<double>(w.delay);
-  fabric.links.host_up = port;
-  port.queue = static_cast<double>(w.queue);
-  port.pause = static_cast<double>(w.lossless);
-  port.resume = port.pause / 2;
-  fabric.links.host_down = fabric.links.inner = port;
-  fabric.links.nic_queues = w.nic_queues;
-  fabric.links.nic_limit = w.interface;
-  fabric.train = w.train;
-  spec.net.fabric = fabric;
-  spec.net.max_datagram = w.datagram;
-  spec.net.receive_budget = w.budget;
-  spec.net.send_queue = w.send_queue;
-  spec.net.jitter = w.jitter;
-  if (w.gathers != 0) spec.net.gather_from = 1;
-  spec.config = config_of(plan).value();
-  spec.config.debug = "off";
-  spec.ledgers = plan.ranks() > 64;
-  spec.costs.wake = w.wake;
-  spec.costs.command = w.command;
-  spec.clock = [&plan](uint32_t rank) {
-    for (const PlannedRank& r : plan.special) {
-      if (r.rank == rank) return SimClock(r.offset, r.clock);
-    }
-    return SimClock(0, 1);
-  };
-  spec.costs_of = [&plan, costs = spec.costs](uint32_t rank) {
-    LaneCosts mine = costs;
-    for (const PlannedRank& r : plan.special) {
-      if (r.rank != rank || r.slow <= 1) continue;
-      mine.turn = static_cast<Nanos>(static_cast<double>(mine.turn) * r.slow);
-      mine.per_datagram = 200 * r.slow;
-    }
-    return mine;
-  };
-  return spec;
-}
-
 class PlanRun {
  public:
-  explicit PlanRun(const Plan& plan)
+  PlanRun(const Plan& plan, HeapMeter* meter)
       : plan_(plan),
         faults_(plan, world_,
                 {[this](uint32_t rank) { resume(rank); }, [this](uint32_t rank) { drop(rank); },
                  [this](const PlannedFault& fault) { on_call(fault); }}),
-        world_(spec_of(plan)) {}
+        world_(world_of(plan)),
+        meter_(meter) {
+    world_.set_meter(meter);
+  }
 
   RunEnd run();
 
@@ -114,6 +69,8 @@ class PlanRun {
   void resume(uint32_t rank);
   void on_call(const PlannedFault& fault);
   void look_at_staging(size_t g, Member m);
+  void look_at_aggregators();
+  void note_leftovers();
   template <typename Act>
   void at_all(uint32_t rank, Act act);
 
@@ -138,9 +95,18 @@ class PlanRun {
   bool ended_ = false;  // what a world tells that is being taken apart is no news
   Faults faults_;
   World world_;  // goes first: its end still calls back
+  HeapMeter* const meter_;
+  std::vector<uint64_t> heap_before_;  // by rank
 };
 
 void PlanRun::prepare() {
+  end_.aggregators.resize(plan_.aggregators.size());
+  if (meter_ != nullptr) {
+    meter_->reset_peaks();
+    for (uint32_t rank = 0; rank < plan_.ranks(); rank++) {
+      heap_before_.push_back(meter_->held(rank));
+    }
+  }
   // Faults are of all lanes of a rank, so they must be there.
   const auto subgroups = static_cast<uint32_t>(world_.spec().config.subgroups);
   for (uint32_t rank = 0; subgroups > 1 && rank < plan_.ranks(); rank++) {
@@ -161,6 +127,7 @@ void PlanRun::prepare() {
     world_.at(plan_.groups[g].at, [this, g] { make(g); });
   }
   for (const PlannedRank& rank : plan_.special) slowest_ = std::min(slowest_, rank.clock);
+  for (const PlannedAggregator& one : plan_.aggregators) slowest_ = std::min(slowest_, one.clock);
   for (const PlannedFault& fault : plan_.faults) {
     if (fault.end() != kNever) healed_ = std::max(healed_, fault.end());
   }
@@ -257,6 +224,7 @@ void PlanRun::on_end(size_t g, Member m) {
   Script& script = groups_[g].members[m];
   script.in_flight = false;
   look_at_staging(g, m);
+  look_at_aggregators();
   if (script.dropped) return;
   script.left--;
   left_--;
@@ -274,6 +242,44 @@ void PlanRun::look_at_staging(size_t g, Member m) {
       if (core == nullptr || core->staged_bytes() <= core->params().staging) continue;
       end_.overstaged = std::max(end_.overstaged, core->staged_bytes() - core->params().staging);
     }
+  }
+}
+
+void PlanRun::look_at_aggregators() {
+  for (size_t i = 0; i < plan_.aggregators.size(); i++) {
+    if (!world_.aggregators().runs(i)) continue;
+    AggregatorEnd& end = end_.aggregators[i];
+    const service::Report report = world_.aggregators().report(i);
+    if (report.quota_used > plan_.aggregators[i].quota) {
+      end.overdrawn = std::max(end.overdrawn, report.quota_used - plan_.aggregators[i].quota);
+    }
+    end.taken = end.given = 0;
+    for (const service::JobReport& job : report.jobs) {
+      for (const service::StationReport& station : job.stations) {
+        end.malformed = std::max(end.malformed, station.malformed);
+        end.taken += station.frames_in;
+        end.given += station.frames_out;
+      }
+    }
+  }
+}
+
+// After the last close, and when nobody asks groups anything any more.
+void PlanRun::note_leftovers() {
+  for (size_t i = 0; i < plan_.aggregators.size(); i++) {
+    AggregatorEnd& end = end_.aggregators[i];
+    end.runs = world_.aggregators().runs(i);
+    if (!end.runs) continue;
+    const service::Report report = world_.aggregators().report(i);
+    end.jobs = report.jobs.size();
+    end.reserved = report.quota_used;
+  }
+  if (meter_ == nullptr) return;
+  world_.let_go();
+  const auto beyond = [](uint64_t now, uint64_t before) { return now > before ? now - before : 0; };
+  for (uint32_t rank = 0; rank < plan_.ranks(); rank++) {
+    const uint64_t before = heap_before_[rank];
+    end_.heap.push_back({beyond(meter_->peak(rank), before), beyond(meter_->held(rank), before)});
   }
 }
 
@@ -359,7 +365,9 @@ void PlanRun::close_all() {
   }
   end_.closed = world_.run([&] { return closing_ == 0; }, scaled(linger + kIdle));
   faults_.end();
-  world_.run([&] { return world_.standstill(); }, scaled(kIdle));
+  // An aggregator whose asker is gone, and says so to nobody, keeps its job for a minute.
+  const Nanos lonely = plan_.aggregators.empty() ? 0 : service::Jobs::kLonely + kIdle;
+  world_.run([&] { return world_.standstill(); }, scaled(kIdle + lonely));
   const uint64_t before = sent();
   world_.run([&] { return world_.standstill(); }, kStillLimit);
   end_.sent_closed = sent() - before;
@@ -402,6 +410,7 @@ void PlanRun::note_group(size_t g) {
     const GroupCore* const core = world_.core(running.id, m, LaneId::kMulticast);
     end.multicast = end.multicast && core != nullptr && core->path() == Path::kMulticast;
   }
+  end.agreed = running.agreed;
   if (running.agreed) note_plans(g, *running.agreed);
 }
 
@@ -445,6 +454,7 @@ RunEnd PlanRun::run() {
     world_.run([&] { return world_.now() >= healed_; }, healed_ - world_.now());
   }
   wait_idle();
+  look_at_aggregators();
   end_.groups.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); g++) note_group(g);
   // What has not ended is to be seen as it is, not as the close makes it.
@@ -462,6 +472,7 @@ RunEnd PlanRun::run() {
       end_.reached[c] += world_.total(running.id, static_cast<Counter>(c));
     }
   }
+  note_leftovers();
   end_.happened = faults_.happened();
   end_.hash = world_.trace_hash();
   end_.spins = world_.most_spins();
@@ -471,6 +482,6 @@ RunEnd PlanRun::run() {
 
 }  // namespace
 
-RunEnd carry_out(const Plan& plan) { return PlanRun(plan).run(); }
+RunEnd carry_out(const Plan& plan, HeapMeter* meter) { return PlanRun(plan, meter).run(); }
 
 }  // namespace mcast::sim

@@ -5,11 +5,14 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/counters.h"
+#include "collective/plan.h"
 #include "simulation/swarm/plan.h"
+#include "transport/sim/heap_meter.h"
 
 namespace mcast::sim {
 
@@ -34,10 +37,27 @@ struct GroupEnd {
   std::array<uint64_t, kCounterCount> counters{};  // of all members, before the groups are closed
   bool multicast = false;                          // the path of all of them
   bool parts = false;                              // it has rails, host groups or subgroups
+  std::optional<Agreed> agreed;                    // once it is made
   uint64_t chunks = 0;                             // of the streams of all its operations
   uint64_t unpaced = 0;  // chunks that roots in turn may send to who takes none, of an operation
   uint64_t request = 1;  // chunks that one request for repair may name
   uint64_t total(Counter counter) const { return counters[static_cast<size_t>(counter)]; }
+};
+
+// Of one aggregator.
+struct AggregatorEnd {
+  bool runs = false;              // after the last close
+  uint64_t jobs = 0;              // the same: that it still has
+  uint64_t reserved = 0;          // the same: bytes
+  uint64_t overdrawn = 0;         // bytes reserved beyond its quota, at most
+  uint64_t malformed = 0;         // frames that its stations could not read, at most
+  uint64_t taken = 0, given = 0;  // frames of its stations, before the groups are closed
+};
+
+// Bytes that the engine had allocated for a rank, beyond those before the first group.
+struct HeapEnd {
+  uint64_t most = 0;
+  uint64_t left = 0;  // when all groups are closed and gone
 };
 
 struct RunEnd {
@@ -55,12 +75,14 @@ struct RunEnd {
   size_t overstaged = 0;      // bytes kept beyond the setting `staging`, at most
   std::vector<CallEnd> calls;
   std::vector<GroupEnd> groups;
+  std::vector<AggregatorEnd> aggregators;
+  std::vector<HeapEnd> heap;                      // by rank; empty: nobody has booked it
   std::array<uint64_t, kCounterCount> reached{};  // counters, up to the end
   std::array<uint64_t, kFaultKinds> happened{};   // how often each kind of fault did
   uint64_t count(FaultKind kind) const { return happened[static_cast<size_t>(kind)]; }
 };
 
-// The plan can be carried out (check()).
-RunEnd carry_out(const Plan& plan);
+// The plan can be carried out (check()). `meter`: books the heap by rank; null: nobody does.
+RunEnd carry_out(const Plan& plan, HeapMeter* meter = nullptr);
 
 }  // namespace mcast::sim

@@ -28,6 +28,7 @@ class Shrinker {
       for (size_t i = 0; i < best_.ops.size(); i++) operation(i);
       for (size_t i = 0; i < best_.faults.size(); i++) fault(i);
       for (size_t i = 0; i < best_.special.size(); i++) special(i);
+      for (size_t i = best_.aggregators.size(); i-- > 0;) aggregator(i);
     }
     return {best_, runs_};
   }
@@ -157,6 +158,7 @@ class Shrinker {
     reset(&PlannedWorld::train);
     reset(&PlannedWorld::datagram);
     reset(&PlannedWorld::budget);
+    reset(&PlannedWorld::bookkeeping);
     reset(&PlannedWorld::send_queue);
     reset(&PlannedWorld::gathers);
     reset(&PlannedWorld::jitter);
@@ -221,7 +223,27 @@ class Shrinker {
         [i](Plan & p) -> auto& { return p.faults[i].burst; }, 1.0);
     attempt([&](Plan& p) { p.faults[i].every = 0; });
     attempt([&](Plan& p) { p.faults[i].lane = kNoMember; });
-    attempt([&](Plan& p) { p.faults[i].rank = 0; });
+    if (!is_of_aggregator(best_.faults[i].what)) {
+      attempt([&](Plan& p) { p.faults[i].rank = 0; });
+    }
+  }
+
+  void aggregator(size_t i) {
+    const bool gone = attempt([&](Plan& p) {
+      p.aggregators.erase(p.aggregators.begin() + static_cast<ptrdiff_t>(i));
+      std::erase_if(p.faults,
+                    [&](auto& f) { return is_of_aggregator(f.what) && f.aggregator == i; });
+      for (auto& f : p.faults) f.aggregator -= f.aggregator > i ? 1 : 0;
+    });
+    if (gone) return;
+    const PlannedAggregator plain;
+    for (const auto field : {&PlannedAggregator::clock, &PlannedAggregator::slow}) {
+      attempt([&](Plan& p) { p.aggregators[i].*field = plain.*field; });
+    }
+    for (const auto field : {&PlannedAggregator::lanes, &PlannedAggregator::quota}) {
+      attempt([&](Plan& p) { p.aggregators[i].*field = plain.*field; });
+    }
+    attempt([&](Plan& p) { p.aggregators[i].offset = 0; });
   }
 
   void special(size_t i) {
@@ -240,9 +262,9 @@ class Shrinker {
 }  // namespace
 
 Shrunk shrink(const Plan& plan, const std::string& kind, size_t runs,
-              const std::function<bool()>& stop) {
+              const std::function<bool()>& stop, HeapMeter* meter) {
   const std::function<bool(const Plan&)> fails = [&](const Plan& smaller) {
-    const std::vector<Finding> findings = break_laws(smaller, carry_out(smaller));
+    const std::vector<Finding> findings = break_laws(smaller, carry_out(smaller, meter));
     return std::any_of(findings.begin(), findings.end(),
                        [&](const Finding& finding) { return kind_of(finding) == kind; });
   };

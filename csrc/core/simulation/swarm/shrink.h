@@ -20,7 +20,7 @@ struct Shrunk {
 // `kind`: kind_of() the finding that is to stay. At most `runs` plans are carried out, and none
 // after `stop()` has said true.
 Shrunk shrink(const Plan& plan, const std::string& kind, size_t runs,
-              const std::function<bool()>& stop = {});
+              const std::function<bool()>& stop = {}, HeapMeter* meter = nullptr);
 
 // The same for anything else that a plan may do: `fails` says whether it does.
 Shrunk shrink(const Plan& plan, const std::function<bool(const Plan&)>& fails, size_t runs,

@@ -68,6 +68,7 @@ std::unique_ptr<SimTransport> SimNetwork::attach(const sim::Place& place) {
 }
 
 void SimNetwork::schedule(Nanos at, std::function<void()> action) {
+  const sim::Driving nobody(meter_);
   const uint32_t index = actions_.take();
   actions_[index] = std::move(action);
   events_.push(at, EventKind::kAction, index);
@@ -322,10 +323,10 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
   if (transport == nullptr || endpoint.dead || !transport->has_joined(train->address)) {
     return;
   }
-  const size_t room = options_.receive_budget * 8 / 5;
+  const size_t room = options_.receive_budget * 8 / 5, beside = options_.bookkeeping;
   uint64_t taken = 0;
   for (uint64_t left = mask; left != 0; left &= left - 1) {
-    const size_t length = train->length_of(static_cast<unsigned>(std::countr_zero(left)));
+    const size_t length = train->length_of(static_cast<unsigned>(std::countr_zero(left))) + beside;
     if (transport->inbox_bytes_ + length > room) {
       totals_.overflowed++;
       totals_.overflowed_data += train->what == sim::TrafficClass::kProbe ? 0 : 1;
@@ -344,7 +345,7 @@ void SimNetwork::inject(size_t to, ConstBytes datagram) {
   TrainRef train = trains_.make();
   train->bytes.assign(datagram.begin(), datagram.end());
   train->add(datagram.size());
-  endpoints_[to].transport->inbox_bytes_ += datagram.size();
+  endpoints_[to].transport->inbox_bytes_ += datagram.size() + options_.bookkeeping;
   endpoints_[to].transport->inbox_.push({std::move(train), 1});
   tell(to);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "transport/sim/heap_meter.h"
 #include "transport/sim/sim_options.h"
 #include "transport/sim/sim_transport.h"
 #include "transport/transport.h"
@@ -51,7 +52,10 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   };
   // Outlives the last step(); null: nobody.
   void set_listener(Listener* listener) { listener_ = listener; }
-  void turn_at(Nanos at, uint32_t what) { events_.push(at, sim::EventKind::kTurn, what); }
+  void turn_at(Nanos at, uint32_t what) {
+    const sim::Driving nobody(meter_);
+    events_.push(at, sim::EventKind::kTurn, what);
+  }
   // Runs `action` when the time comes.
   void schedule(Nanos at, std::function<void()> action);
   // Time of the next event, kNever: there is none; step() lets it happen. wait_until() lets time
@@ -59,6 +63,8 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   Nanos next() const { return events_.next(); }
   void step() { on_event(events_.pop()); }
   void wait_until(Nanos now) { events_.move_to(now); }
+  // What the network allocates while a rank is driven is nobody's. Null: nobody books anything.
+  void set_meter(sim::HeapMeter* meter) { meter_ = meter; }
   // The world ends: nobody is told of endpoints that go.
   void end() { ended_ = true; }
 
@@ -184,6 +190,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   Listener* listener_ = nullptr;
   size_t refused_ = 0;  // endpoints that wait for room at their interface
   bool ended_ = false;
+  sim::HeapMeter* meter_ = nullptr;
 };
 
 }  // namespace mcast

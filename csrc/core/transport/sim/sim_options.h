@@ -39,7 +39,8 @@ struct SimFabric {
 struct SimOptions {
   uint64_t seed = 1;
   size_t max_datagram = 1472;
-  size_t receive_budget = 256 * 1024;  // payload bytes one endpoint queues
+  size_t receive_budget = 256 * 1024;  // payload bytes one endpoint queues; with bookkeeping 8/5
+  size_t bookkeeping = 0;              // bytes of a queue that a datagram takes beside its own
   Nanos latency = 20 * kMicro;         // datagrams
   Nanos jitter = 5 * kMicro;
   Nanos stream_latency = 50 * kMicro;

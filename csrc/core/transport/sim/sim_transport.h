@@ -78,6 +78,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
     Channel channel = Channel::kControl;
     sim::Frame bytes;
   };
+  InFrame take_frame();
   struct Down {
     size_t peer;
     bool graceful;

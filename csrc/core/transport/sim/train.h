@@ -130,6 +130,7 @@ class TrainPool {
     if (free_.empty()) {
       all_.push_back(std::make_unique<Train>());
       all_.back()->pool_ = this;
+      free_.reserve(all_.capacity());  // giving back allocates nothing
       free_.push_back(all_.back().get());
     }
     Train* const train = free_.back();

@@ -1,6 +1,7 @@
 // Options and statistics of the UDP/TCP transport.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -11,6 +12,9 @@
 namespace mcast {
 
 struct UdpTransportOptions {
+  // Bytes to be sent that a socket takes at least, whatever the link's rate: a super-packet.
+  static constexpr uint64_t kLeastPaced = 64 << 10;
+
   std::string interface;                // NCCL grammar, see netif.h; empty: automatic
   size_t lane = 0;                      // which of the interfaces, see choose_interfaces()
   uint64_t max_mtu = 9000;              // bytes of IP packet
@@ -32,6 +36,10 @@ struct UdpTransportOptions {
     o.max_mtu = config.max_mtu;
     o.rcvbuf = config.rcvbuf;
     o.sndbuf = config.sndbuf;
+    // Credit goes out behind what waits at the host's own interface, so that is little: 2 ms.
+    if (config.link_rate > 0) {
+      o.sndbuf = std::min(o.sndbuf, std::max(kLeastPaced, config.link_rate / 8 / 500));
+    }
     o.ttl = config.ttl;
     (void)parse_port_range(config.port_range, o.ports);  // which it is: the config has looked
     o.liveness_limit = config.liveness_limit;

@@ -23,7 +23,7 @@ class HeapMeter {
 // While it lives.
 class Driving {
  public:
-  Driving(HeapMeter* meter, uint32_t rank)
+  explicit Driving(HeapMeter* meter, uint32_t rank = HeapMeter::kNobody)
       : meter_(meter), before_(meter == nullptr ? rank : meter->drive(rank)) {}
   ~Driving() {
     if (meter_ != nullptr) (void)meter_->drive(before_);

@@ -1,0 +1,39 @@
+// What laws look at: a plan, what became of it, and what of the plan explains it.
+// Threads: data.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "simulation/swarm/causes.h"
+#include "simulation/swarm/laws.h"
+
+namespace mcast::sim {
+
+struct Case {
+  const Plan& plan;
+  const RunEnd& run;
+  const Causes causes;
+  std::vector<Finding>& findings;
+
+  void broken(const char* law, const std::string& text) const { findings.push_back({law, text}); }
+  const PlannedOp& op(const CallEnd& call) const { return plan.ops[call.op]; }
+  std::string name(const CallEnd& call) const {
+    return std::string(wire::kind_name(op(call).kind)) + " (op " + std::to_string(call.op) +
+           ") at rank " + std::to_string(call.rank) + ": ";
+  }
+};
+
+inline std::string ms(Nanos time) { return std::to_string(time / kMilli) + " ms"; }
+
+inline bool has(const Plan& plan, FaultKind kind) {
+  return std::any_of(plan.faults.begin(), plan.faults.end(),
+                     [&](const PlannedFault& f) { return f.what == kind; });
+}
+
+// memory_laws.cpp, station_laws.cpp
+void memory_laws(const Case& c);
+void station_laws(const Case& c);
+
+}  // namespace mcast::sim

@@ -1,0 +1,98 @@
+// Stations are dealt segments only where a shard has at least four for each (protocol/deal.h), so
+// operations come with them that are as large as that, over small segments.
+#include "simulation/swarm/generate_aggregators.h"
+
+#include <algorithm>
+
+namespace mcast::sim {
+
+namespace {
+
+constexpr uint32_t kMostRanks = 12;
+
+template <typename T>
+T any_of(Rng& rng, std::initializer_list<T> values) {
+  return values.begin()[rng.below(values.size())];
+}
+
+Nanos within(Rng& rng, Nanos most) {
+  return static_cast<Nanos>(rng.below(static_cast<uint64_t>(most) + 1));
+}
+
+void draw_reductions(Plan& plan, uint32_t g, uint64_t segment, Rng& rng) {
+  const uint64_t members = plan.groups[g].ranks.size();
+  for (uint64_t count = 1 + rng.below(3); count > 0; count--) {
+    PlannedOp op;
+    op.group = g;
+    op.kind =
+        any_of(rng, {wire::Kind::kAllreduce, wire::Kind::kReduceScatter, wire::Kind::kReduce});
+    do {
+      op.element = static_cast<Element>(1 + rng.below(10));
+      op.reduction = static_cast<Reduction>(1 + rng.below(9));
+    } while (!reducible(op.element, op.reduction));
+    const uint64_t shard = segment * (4 + rng.below(20));
+    op.bytes = op.kind == wire::Kind::kReduceScatter ? shard : shard * members;
+    op.bytes -= op.bytes % element_size(op.element);
+    if (wire::is_rooted(op.kind)) op.root = static_cast<uint32_t>(rng.below(members));
+    op.at = plan.groups[g].at + (rng.chance(0.5) ? within(rng, 20 * kMilli) : 0);
+    if (rng.chance(0.3)) {
+      op.late = static_cast<uint32_t>(rng.below(members));
+      op.by = op.at + within(rng, any_of<Nanos>(rng, {kMilli, 50 * kMilli, 3 * kSecond}));
+    }
+    const auto place = static_cast<ptrdiff_t>(rng.below(plan.ops.size() + 1));
+    plan.ops.insert(plan.ops.begin() + place, op);
+  }
+}
+
+void draw_fates(Plan& plan, Rng& rng) {
+  for (uint32_t i = 0; i < plan.aggregators.size(); i++) {
+    while (rng.chance(0.4)) {
+      PlannedFault& fault = plan.faults.emplace_back();
+      fault.what = any_of(rng, {FaultKind::kAggKill, FaultKind::kAggKill, FaultKind::kAggEnd,
+                                FaultKind::kAggPause, FaultKind::kAggPause, FaultKind::kAggCut});
+      fault.aggregator = i;
+      fault.at = within(rng, any_of<Nanos>(rng, {0, kMilli, 10 * kMilli, 10 * kMilli, kSecond}));
+      if (rng.chance(0.6)) {
+        fault.length = within(rng, any_of<Nanos>(rng, {5 * kMilli, 500 * kMilli, 5 * kSecond}));
+      }
+      if (fault.what == FaultKind::kAggEnd) {
+        fault.much = any_of<Nanos>(rng, {0, 10 * kMilli, kSecond, 30 * kSecond});
+      }
+    }
+  }
+}
+
+bool is_set(const Plan& plan, const char* name) {
+  return std::any_of(plan.settings.begin(), plan.settings.end(),
+                     [&](const PlannedSetting& one) { return one.name == name; });
+}
+
+}  // namespace
+
+void draw_aggregators(Plan& plan, Rng rng) {
+  if (plan.ranks() > kMostRanks || plan.world.hosts < 2 || !rng.chance(0.3)) return;
+  for (uint64_t count = 1 + rng.below(4); count > 0; count--) {
+    PlannedAggregator& one = plan.aggregators.emplace_back();
+    if (rng.chance(0.2)) one.clock = any_of<double>(rng, {0.1, 10, 0.5, 2});
+    if (rng.chance(0.5)) one.offset = within(rng, Nanos{1} << rng.below(60));
+    if (rng.chance(0.2)) one.slow = any_of<double>(rng, {50, 5});
+    if (rng.chance(0.3)) one.lanes = 2;
+    if (rng.chance(0.2)) one.quota = any_of<uint64_t>(rng, {1u << 20, 8u << 20, 24u << 20});
+  }
+  if (!is_set(plan, "incast")) {
+    plan.settings.push_back({"incast", any_of(rng, {"65536", "131072", "262144"})});
+  }
+  if (rng.chance(0.3)) plan.settings.push_back({"aggregate", "both"});
+  if (rng.chance(0.3)) {
+    plan.settings.push_back({"aggregator_patience", any_of(rng, {"50", "300", "3000"})});
+  }
+  const uint64_t incast = config_of(plan).value().incast;
+  for (uint32_t g = 0; g < plan.groups.size(); g++) {
+    const uint64_t others = std::max<uint64_t>(1, plan.groups[g].ranks.size() - 1);
+    const uint64_t segment = std::clamp<uint64_t>(incast / (2 * others), 4096, 262144);
+    if (rng.chance(0.8)) draw_reductions(plan, g, segment, rng);
+  }
+  draw_fates(plan, rng);
+}
+
+}  // namespace mcast::sim

@@ -1,0 +1,185 @@
+// Memory has bounds: of a receiver's queue, of staging, of the heap. What a rank may have on the
+// heap is the sum of what docs/memory.md allows it, each part no more than this plan can put into
+// it.
+#include "collective/plan.h"
+#include "simulation/swarm/case.h"
+#include "wire/datagram.h"
+
+namespace mcast::sim {
+
+namespace {
+
+// Of docs/memory.md, "Memory": a group without operations; then what each operation, each stream of
+// one and each member of its control tree is remembered by.
+constexpr uint64_t kIdleGroup = 50'000, kIdlePeer = 200;
+constexpr uint64_t kOperation = 4096, kStream = 640, kTreeEntry = 512;
+constexpr uint64_t kRankItself = 16'384;  // what lanes keep: tables, batches of commands
+constexpr uint64_t kMostLeft = 16'384;    // the same
+
+uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 64; }
+
+// Bytes that an operation's roots may send unasked (docs/protocol.md, 5.2), at most.
+uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op) {
+  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
+  const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
+  const uint64_t block = std::max(op.bytes, op.odd_bytes);
+  return roots * std::min({config.eager, c.plan.world.budget / 4 / roots, block});
+}
+
+// What a full datagram takes of a receive budget, of which 3/8 of the queue are taken off already.
+double queued_bytes(const PlannedWorld& w) {
+  return std::max(static_cast<double>(w.datagram),
+                  static_cast<double>(w.datagram + w.bookkeeping) * 5 / 8);
+}
+
+// What a late rank keeps of it: each chunk has its bookkeeping.
+uint64_t most_staged(const Case& c, const Config& config, const PlannedOp& op) {
+  const uint64_t bytes = unasked_bytes(c, config, op);
+  return bytes + (bytes / chunk_of(c.plan) + c.plan.groups[op.group].ranks.size()) * 96;
+}
+
+// A rank takes data more slowly than it comes, or not at all for a while.
+bool falls_behind(const Plan& plan) {
+  return has(plan, FaultKind::kPause) ||
+         std::any_of(plan.special.begin(), plan.special.end(),
+                     [](const PlannedRank& rank) { return rank.slow > 1; });
+}
+
+// Where roots take turns, credit of a stream shows that all before it has been taken, unless blocks
+// are so short that their roots need none: then whoever falls behind may be sent all of them, a
+// queue's worth and more. (Windows short enough to prevent that were tried: an all_gather at 1
+// Gbit/s took 8 to 90 % longer, for losses at a rank that holds up everybody anyway.)
+bool unpaced(const Case& c) {
+  const double bytes = static_cast<double>(c.run.groups[0].unpaced) * queued_bytes(c.plan.world);
+  return falls_behind(c.plan) && bytes > static_cast<double>(c.plan.world.budget) * 3 / 4;
+}
+
+// Credit keeps what is on its way to a rank within its queue, however long it does not look. Silent
+// where several groups or parts of one share a queue, where faults make more datagrams than were
+// sent, and where small operations alone, or the least windows, are more than what is left beside
+// the windows; about probes, which are not paced but repeated until everybody has been heard: they
+// fill the queue of a rank that is stopped.
+void overflow(const Case& c, const Config& config) {
+  const PlannedWorld& w = c.plan.world;
+  if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
+  if (has(c.plan, FaultKind::kDuplicate) || has(c.plan, FaultKind::kReplay)) return;
+  const auto members = static_cast<double>(c.plan.groups[0].ranks.size());
+  double unasked = 0;
+  for (const PlannedOp& op : c.plan.ops) {
+    const auto bytes = static_cast<double>(unasked_bytes(c, config, op));
+    unasked += bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(w);
+  }
+  const double quarter = static_cast<double>(w.budget) / 4;
+  if (unasked > quarter || members * 8 * queued_bytes(w) > quarter) return;
+  if (unpaced(c)) return;
+  c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
+}
+
+// Staging keeps to its setting; and nobody is sent more than it holds, unless a single operation is
+// more than that. Silent about parts of groups, whose operations are others. (What is sent ahead in
+// frames has bounds of its own: who breaks them fails the group, and no plan explains that.)
+void staging(const Case& c, const Config& config) {
+  for (size_t g = 0; g < c.run.groups.size(); g++) {
+    const uint64_t drops = c.run.groups[g].total(Counter::staging_drops);
+    uint64_t most = 0;
+    for (const PlannedOp& op : c.plan.ops) {
+      if (op.group == g) most = std::max(most, most_staged(c, config, op));
+    }
+    if (drops == 0 || config.staging < most || c.run.groups[g].parts) continue;
+    c.broken("memory", std::to_string(drops) + " chunks sent to who could not keep them");
+  }
+  if (c.run.overstaged > 0) {
+    c.broken("memory", std::to_string(c.run.overstaged) + " bytes staged beyond the setting");
+  }
+}
+
+// ---- the heap ----
+
+// What a group's operations move, in all and at a member.
+struct Load {
+  uint64_t multicast = 0;      // bytes of all blocks that go by multicast
+  uint64_t contributions = 0;  // bytes that an owner folds
+  uint64_t most_folded = 0;    // the same of one operation
+  uint64_t operations = 0, streams = 0, chunks = 0;
+};
+
+Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
+  Load load;
+  for (const PlannedOp& op : plan.ops) {
+    if (op.group != g) continue;
+    const uint64_t members = plan.groups[g].ranks.size(), bytes = std::max(op.bytes, op.odd_bytes);
+    const bool reduction = wire::is_reduction(op.kind);
+    const uint64_t share = op.kind == wire::Kind::kReduceScatter ? bytes : bytes / members + 64;
+    // Small ones are sent whole to all.
+    const bool one_step = op.kind == wire::Kind::kAllreduce && bytes * members <= kOneStepBytes;
+    load.operations++;
+    if (op.kind != wire::Kind::kReduceScatter && op.kind != wire::Kind::kReduce) {
+      const bool all = op.kind == wire::Kind::kAllgather || one_step;
+      load.multicast += all ? bytes * members : bytes;
+      load.streams += op.kind == wire::Kind::kBroadcast ? 1 : members;
+    }
+    if (reduction) {
+      load.contributions += share * (members - 1);
+      load.most_folded = std::max(load.most_folded, share * (members - 1));
+      load.streams += members;
+    }
+  }
+  load.chunks = load.multicast / agreed.chunk + load.streams;
+  return load;
+}
+
+// Bytes that docs/memory.md allows a rank for a group, and no more than this plan needs of them.
+uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
+  const uint64_t members = c.plan.groups[g].ranks.size();
+  const Load load = load_of(c.plan, g, *c.run.groups[g].agreed);
+  const uint64_t parts = !c.run.groups[g].parts ? 0 : config.subgroups > 1 ? config.subgroups : 2;
+  const uint64_t idle = (1 + parts) * (kIdleGroup + kIdlePeer * members);
+  // Of operations: each rank's way through each stream, a bit per chunk, the control tree.
+  const uint64_t records = load.operations * kOperation + load.streams * kStream + load.chunks / 4 +
+                           load.operations * members * kTreeEntry;
+  const uint64_t early = std::min<uint64_t>(config.staging, load.multicast + load.chunks * 96) +
+                         std::min<uint64_t>(256 * 1024 * (members - 1), load.contributions);
+  const uint64_t kept =
+      std::min<uint64_t>(config.retransmit, load.multicast + load.operations * kOperation);
+  const uint64_t folds = std::min(3 * config.incast, 3 * load.contributions) +
+                         (c.run.groups[g].parts ? 2 * 256 * 1024 : 0);
+  return idle + records + early + kept + folds;
+}
+
+// Silent about groups that were never made, whose numbers are not known.
+void heap(const Case& c, const Config& config) {
+  for (uint32_t rank = 0; rank < c.run.heap.size(); rank++) {
+    uint64_t most = kRankItself;
+    bool known = true;
+    for (uint32_t g = 0; g < c.run.groups.size(); g++) {
+      const auto& ranks = c.plan.groups[g].ranks;
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+      known = known && c.run.groups[g].agreed.has_value();
+      most += known ? allowed(c, config, g) : 0;
+    }
+    if (!known) continue;
+    most = most * 6 / 5;
+    const HeapEnd& heap = c.run.heap[rank];
+    const std::string who = "rank " + std::to_string(rank) + ": ";
+    if (heap.most > most) {
+      c.broken("memory", who + std::to_string(heap.most) + " bytes of heap, expected at most " +
+                             std::to_string(most));
+    }
+    const bool gone = c.run.closed && c.run.still && c.causes.culprits.count(rank) == 0;
+    if (gone && heap.left > kMostLeft) {
+      c.broken("memory", who + std::to_string(heap.left) +
+                             " bytes of heap are left when all groups are gone");
+    }
+  }
+}
+
+}  // namespace
+
+void memory_laws(const Case& c) {
+  const Config config = config_of(c.plan).value();
+  overflow(c, config);
+  staging(c, config);
+  heap(c, config);
+}
+
+}  // namespace mcast::sim

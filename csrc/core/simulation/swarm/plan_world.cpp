@@ -1,0 +1,66 @@
+// A plan's numbers as those of a network, of its ranks and of its aggregators, which are on the
+// hosts behind those of ranks.
+#include "simulation/swarm/plan_world.h"
+
+namespace mcast::sim {
+
+WorldSpec world_of(const Plan& plan) {
+  const PlannedWorld& w = plan.world;
+  WorldSpec spec;
+  spec.hosts = w.hosts;
+  spec.ranks = w.ranks;
+  spec.seed = spec.net.seed = w.seed;
+  SimFabric fabric;
+  fabric.links.topology = TopologySpec::parse(w.topology, plan.hosts()).value();
+  fabric.links.seed = w.seed;
+  PortSpec port;
+  port.rate = w.rate;
+  port.delay = static_cast<double>(w.delay);
+  fabric.links.host_up = port;
+  port.queue = static_cast<double>(w.queue);
+  port.pause = static_cast<double>(w.lossless);
+  port.resume = port.pause / 2;
+  fabric.links.host_down = fabric.links.inner = port;
+  fabric.links.nic_queues = w.nic_queues;
+  fabric.links.nic_limit = w.interface;
+  fabric.train = w.train;
+  spec.net.fabric = fabric;
+  spec.net.max_datagram = w.datagram;
+  spec.net.receive_budget = w.budget;
+  spec.net.bookkeeping = w.bookkeeping;
+  spec.net.send_queue = w.send_queue;
+  spec.net.jitter = w.jitter;
+  if (w.gathers != 0) spec.net.gather_from = 1;
+  spec.config = config_of(plan).value();
+  spec.config.debug = "off";
+  spec.ledgers = plan.ranks() > 64;
+  spec.costs.wake = w.wake;
+  spec.costs.command = w.command;
+  spec.clock = [&plan](uint32_t rank) {
+    for (const PlannedRank& r : plan.special) {
+      if (r.rank == rank) return SimClock(r.offset, r.clock);
+    }
+    return SimClock(0, 1);
+  };
+  spec.costs_of = [&plan, costs = spec.costs](uint32_t rank) {
+    LaneCosts mine = costs;
+    for (const PlannedRank& r : plan.special) {
+      if (r.rank != rank || r.slow <= 1) continue;
+      mine.turn = static_cast<Nanos>(static_cast<double>(mine.turn) * r.slow);
+      mine.per_datagram = 200 * r.slow;
+    }
+    return mine;
+  };
+  for (const PlannedAggregator& planned : plan.aggregators) {
+    AggregatorSpec& one = spec.aggregators.emplace_back();
+    one.host = w.hosts + static_cast<HostId>(spec.aggregators.size()) - 1;
+    one.options.lanes = static_cast<uint32_t>(planned.lanes);
+    one.options.quota = planned.quota;
+    one.costs = spec.costs;
+    one.costs.turn = static_cast<Nanos>(static_cast<double>(one.costs.turn) * planned.slow);
+    one.clock = SimClock(planned.offset, planned.clock);
+  }
+  return spec;
+}
+
+}  // namespace mcast::sim
