@@ -111,7 +111,6 @@ struct SecurityStats {
 
 struct GroupStats {
   std::string name;
-  Member rank = 0, size = 0;
   std::string path;              // "multicast", "ring", "shared memory", "local" (one rank)
   std::string reason;            // why that path
   std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
