@@ -4,6 +4,7 @@ Called by torch.distributed on all ranks of the group."""
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import warnings
 from typing import Any
@@ -36,8 +37,12 @@ def create(group: Any, options: Any) -> Any:
     options.timeout = group.timeout
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)
+    settings = options.resolved()
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
-    if metrics_file := options.resolved()["metrics_file"]:
+    if settings["security"] != "off":
+        # The engine has taken it out of the process's environment; this is Python's copy.
+        os.environ.pop("MCAST_SECRET", None)
+    if metrics_file := settings["metrics_file"]:
         write_every_interval(metrics_file)
     return backend
 

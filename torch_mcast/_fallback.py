@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ def kind(backend: Any, device: str) -> str:
     choice = backend.options.fallback
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
+    if choice == "auto" and in_clear(*backend._mode_and_path(), os.environ):
+        return ""
     if device == "cuda":
         if not torch.cuda.is_available():
             return ""
@@ -24,9 +28,26 @@ def kind(backend: Any, device: str) -> str:
     return "gloo" if dist.is_gloo_available() else ""
 
 
+def in_clear(mode: str, path: str, environment: Mapping[str, str]) -> bool:
+    """Whether a fallback would carry over a network, in clear, what a group of this security mode guards."""
+    return (
+        mode != "off"
+        and path not in ("shared memory", "local")
+        and environment.get("GLOO_DEVICE_TRANSPORT") != "TCP_TLS"
+    )
+
+
 def make(backend: Any, name: str) -> Any:
     """The backend. Nobody waits for other ranks here."""
     store, options = backend._fallback_store(), backend.options
+    mode, path = backend._mode_and_path()
+    if in_clear(mode, path, os.environ):
+        warnings.warn(
+            f"torch_mcast: group {options.group_name} runs with security={mode}, but what its fallback "
+            f"{options.fallback} serves goes over the network in clear. "
+            "GLOO_DEVICE_TRANSPORT=TCP_TLS with its certificates encrypts it",
+            stacklevel=2,
+        )
     return (
         _make_nccl(backend, store, options)
         if name == "nccl"

@@ -190,6 +190,15 @@ uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
   return ours->contributors()->load();
 }
 
+py::dict fallbacks_dict(ProcessGroupMcast& backend) {
+  py::dict kinds;
+  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    const std::string kind = backend.fallbacks().kind(device);
+    if (!kind.empty()) kinds[c10::DeviceTypeName(device, /*lower_case=*/true).c_str()] = kind;
+  }
+  return kinds;
+}
+
 py::dict stats_dict(ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -239,12 +248,7 @@ py::dict stats_dict(ProcessGroupMcast& backend) {
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["security"] = security_dict(stats.security);
   result["failure"] = stats.failure;
-  py::dict fallbacks;
-  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
-    const std::string kind = backend.fallbacks().kind(device);
-    if (!kind.empty()) fallbacks[c10::DeviceTypeName(device, /*lower_case=*/true).c_str()] = kind;
-  }
-  result["fallback"] = fallbacks;
+  result["fallback"] = fallbacks_dict(backend);
   result["calls"] = calls;
   result["bytes"] = bytes;
   result["counters"] = counters;
@@ -397,6 +401,11 @@ void bind_backend(py::module_& module) {
              self.prepare_fallback(c10::Device(device).type());
            })
       .def("_fallback_store", &ProcessGroupMcast::fallback_store)
+      .def("_mode_and_path",
+           [](const ProcessGroupMcast& self) {
+             const GroupStats stats = self.group_stats();
+             return py::make_tuple(stats.security.mode, stats.path);
+           })
       // c10d calls it on ranks that are not in a new group: NCCL's ranks must all take part there.
       .def("perform_nocolor_split", [](ProcessGroupMcast&, const py::object&) {})
       .def_property_readonly(

@@ -12,7 +12,6 @@
 #include "engine/lane.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/random.h"
@@ -197,7 +196,10 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
       group.core_.on_peer_down(static_cast<Member>(m), it->second.why, it->second.graceful, now);
     }
   }
-  if (!early_.empty()) fail_overrun(group);
+  if (!early_.empty()) {
+    fail_overrun(group);
+    fresh_.push_back(tag);
+  }
   return group;
 }
 
@@ -367,31 +369,26 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
   }
 }
 
-void Lane::age_orphans() {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    if (now_ - it->second.front().at < kOrphanAge) {
-      ++it;
-      continue;
-    }
-    for (const Orphan& o : it->second) {
-      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
-      monitor_.note(Cause::foreign, {}, now_);
-    }
-    it = orphans_.erase(it);
+void Lane::age(Early& early) {
+  while (!early.frames.empty() && now_ - early.frames.front().at >= kOrphanAge) {
+    early.bytes -= early.frames.front().frame.size() + kOrphanCost;
+    early.frames.pop_front();
+    monitor_.note(Cause::foreign, {}, now_);
   }
-  std::erase_if(early_, [this](const auto& entry) {
-    const Early& early = entry.second;
-    return early.bytes == 0 && (early.dropped == kNever || now_ - early.dropped >= kOrphanAge);
-  });
+  if (early.dropped != kNever && now_ - early.dropped >= kOrphanAge) {
+    early.dropped = kNever;
+    early.lost.clear();
+  }
 }
 
+// Costs as much as this peer has left here, whatever others have.
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
-  age_orphans();
   if (retired_.count(tag) > 0) return monitor_.note(Cause::foreign, {}, now_);
   Early& early = early_[peer];
+  age(early);
   const size_t cost = frame.size() + kOrphanCost;
   if (early.bytes + cost <= kEarlyBytes) {
-    orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});
+    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});
     early.bytes += cost;
     return;
   }
@@ -404,18 +401,26 @@ void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
 
 // In a turn, not in add_group(): the caller has had time to start the probe.
 void Lane::replay_orphans() {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    const auto group = groups_.find(it->first);
-    if (group == groups_.end()) {
-      ++it;
-      continue;
+  for (const uint64_t tag : std::exchange(fresh_, {})) {
+    std::vector<std::pair<PeerId, Orphan>> taken;
+    for (auto& [peer, early] : early_) {
+      for (Orphan& o : early.frames) {
+        if (o.tag != tag) continue;
+        early.bytes -= o.frame.size() + kOrphanCost;
+        taken.emplace_back(peer, std::move(o));
+        o.frame.clear();
+      }
+      std::erase_if(early.frames, [tag](const Orphan& o) { return o.tag == tag; });
     }
-    auto list = std::move(it->second);
-    it = orphans_.erase(it);
-    for (const Orphan& o : list) {
-      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
+    std::erase_if(early_, [](const auto& entry) {
+      return entry.second.frames.empty() && entry.second.dropped == kNever;
+    });
+    for (const auto& [peer, o] : taken) {
+      LaneGroup* const group = find_group(tag);
       wire::FrameHeader header;
-      if (wire::parse_frame(o.frame, header)) dispatch(*group->second, o.peer, header, o.frame);
+      if (group != nullptr && wire::parse_frame(o.frame, header)) {
+        dispatch(*group, peer, header, o.frame);
+      }
     }
   }
 }
@@ -425,7 +430,9 @@ void Lane::fail_overrun(LaneGroup& group) {
   const uint64_t tag = group.core_.params().tag;
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = early_.find(group.peers_[m]);
-    if (it == early_.end() || it->second.dropped == kNever) continue;
+    if (it == early_.end()) continue;
+    age(it->second);
+    if (it->second.dropped == kNever) continue;
     const std::vector<uint64_t>& lost = it->second.lost;
     const bool named = std::find(lost.begin(), lost.end(), tag) != lost.end();
     if (!named && lost.size() < kLostTags) continue;
@@ -464,13 +471,7 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
 }
 
 // Whoever it was has taken part in nothing: no group and no later one loses anything by it.
-void Lane::on_stranger_gone(PeerId peer) {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    std::erase_if(it->second, [peer](const Orphan& o) { return o.peer == peer; });
-    it = it->second.empty() ? orphans_.erase(it) : std::next(it);
-  }
-  early_.erase(peer);
-}
+void Lane::on_stranger_gone(PeerId peer) { early_.erase(peer); }
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};

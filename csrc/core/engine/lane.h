@@ -146,7 +146,7 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
-  void age_orphans();
+  void age(Early& early);
   void replay_orphans();
   void fail_overrun(LaneGroup& group);
   struct Down {
@@ -155,24 +155,26 @@ class Lane final : private DatagramSink, private StreamSink {
   };
   void tell_down(PeerId peer, const Down& down);
 
+  // A frame for a group that is not there yet.
   struct Orphan {
-    PeerId peer;
+    uint64_t tag;
     std::vector<std::byte> frame;
     Nanos at;
+  };
+  // What one peer has sent too early.
+  struct Early {
+    std::deque<Orphan> frames;   // oldest first
+    size_t bytes = 0;            // of these, bookkeeping included
+    Nanos dropped = kNever;      // when one was dropped for want of room, lately
+    std::vector<uint64_t> lost;  // tags of those, as many as are kept
   };
 
   std::unique_ptr<Transport> transport_;
   const LaneAccounts accounts_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
-  std::map<uint64_t, std::vector<Orphan>> orphans_;
-  // Of early frames, by peer.
-  struct Early {
-    size_t bytes = 0;
-    Nanos dropped = kNever;      // since when frames were dropped for want of room
-    std::vector<uint64_t> lost;  // tags of those, as many as are kept
-  };
   std::unordered_map<PeerId, Early> early_;
+  std::vector<uint64_t> fresh_;           // tags of groups that were added since the last turn
   std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
   std::deque<uint64_t> retired_order_;    // oldest first
   std::unordered_map<PeerId, Down> down_;

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -77,6 +78,9 @@ StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoint
 Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address);
 // How many there are.
 size_t stripe_count(const StreamAddress& address) noexcept;
+
+// For messages: "peer 10.0.0.1:4711", that endpoint of the stripe.
+std::string endpoint_text(const StreamAddress& address, size_t stripe = 0);
 
 // What becomes of a frame: the scan stops behind it, goes on, or stops in front of it.
 enum FrameTake : int { kTakeStop = 0, kTakeMore = 1, kTakeHold = 2 };

@@ -146,24 +146,6 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
   timers_.touch();
 }
 
-void TcpStream::refused(Cause cause, Source source) {
-  switch (cause) {
-    case Cause::not_allowed:
-      ++stats_.not_allowed;
-      break;
-    case Cause::hello_timeouts:
-      ++stats_.hello_timeouts;
-      break;
-    case Cause::crowded_out:
-      ++stats_.crowded_out;
-      break;
-    default:
-      ++stats_.hello_refused;
-      break;
-  }
-  refusals_.push_back({cause, source});
-}
-
 void TcpStream::on_hello(HalfOpen::Place& place) {
   const auto io = half_open_.read(place);
   if (io == HalfOpen::Io::kAgain) return;
@@ -176,32 +158,26 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
       return accept_hello(place, *hello);
     }
   }
-  refused(Cause::hello_refused, place.from);
+  refusals_.note(Cause::hello_refused, place.from);
   half_open_.reset(place);
-}
-
-// Whoever it is that nobody has added. If there are too many, one of them has to go.
-PeerId TcpStream::guest(const Hello& hello, Source from) {
-  if (guests_.full()) {
-    const PeerId other = guests_.to_displace();
-    refused(Cause::crowded_out, from);
-    fail_peer(other, Status(Code::kPeerLost, "others wanted its place"));
-  }
-  const PeerId id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
-  peers_[id].stranger = true;
-  guests_.enter(id, from.address);
-  return id;
 }
 
 void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
   const auto known = by_uid_.find(hello.source);
   PeerId id = known == by_uid_.end() ? kNoPeer : known->second;
   if (id == kNoPeer ? !guests_.welcome() : peers_[id].down) {
-    refused(Cause::hello_refused, place.from);
+    refusals_.note(Cause::hello_refused, place.from);
     return half_open_.reset(place);
   }
   if (id == kNoPeer) {
-    id = guest(hello, place.from);
+    // Whoever it is that nobody has added. If there are too many, one of them has to go.
+    if (guests_.full()) {
+      refusals_.note(Cause::crowded_out, place.from);
+      fail_peer(guests_.to_displace(), Status(Code::kPeerLost, "others wanted its place"));
+    }
+    id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+    peers_[id].stranger = true;
+    guests_.enter(id, place.from.address);
   } else if (peers_[id].address.host.empty()) {  // one that was expected
     add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
   }
@@ -268,14 +244,14 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
     }
     const Source from{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
     if (allow_ != nullptr && !allow_->passes(from.address)) {
-      refused(Cause::not_allowed, from);
+      refusals_.note(Cause::not_allowed, from);
       reset_connection(std::move(fd));
       continue;
     }
     TcpConnection::configure(fd.get(), options_.liveness_limit, stripe_.size());
     Source displaced;
     HalfOpen::Place* const place = half_open_.admit(std::move(fd), from, now_, displaced);
-    if (displaced.address != 0) refused(Cause::crowded_out, displaced);
+    if (displaced.address != 0) refusals_.note(Cause::crowded_out, displaced);
     if (place == nullptr) continue;
     timers_.touch();
     on_hello(*place);  // it is usually there already
@@ -286,7 +262,7 @@ void TcpStream::run_timers(Nanos now) {
   const bool away = timers_.away(now, options_.liveness_limit);
   timers_.restart();
   half_open_.expire(now, away, [this](HalfOpen::Place& place) {
-    refused(Cause::hello_timeouts, place.from);
+    refusals_.note(Cause::hello_timeouts, place.from);
     half_open_.reset(place);
   });
   timers_.add(half_open_.next());
@@ -306,7 +282,7 @@ void TcpStream::run_timers(Nanos now) {
   }
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
-    fail_peer(c->peer, Status(Code::kPeerLost, peer_text(c->peer, c->stripe) +
+    fail_peer(c->peer, Status(Code::kPeerLost, endpoint_text(peers_[c->peer].address, c->stripe) +
                                                    " did not answer a connection attempt (its "
                                                    "log tells if it is out of descriptors)"));
   }
@@ -337,7 +313,7 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     connect_link(id, line);
     return;
   }
-  const std::string who = peer_text(id, line / kChannels);
+  const std::string who = endpoint_text(peers_[id].address, line / kChannels);
   if (!retry) {
     return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
   }

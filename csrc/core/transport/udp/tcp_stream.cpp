@@ -29,15 +29,6 @@ constexpr size_t kVectors = 16;
 
 }  // namespace
 
-std::string TcpStream::peer_text(PeerId id, size_t stripe) const {
-  const StreamAddress& address = peers_[id].address;
-  auto endpoints = stripe_endpoints(address);
-  if (!endpoints.ok() || stripe >= endpoints->size()) {
-    return "peer " + address.host + ":" + std::to_string(address.port);
-  }
-  return "peer " + to_text((*endpoints)[stripe]);
-}
-
 StreamAddress TcpStream::address(bool loopback) const { return listeners_.address(uid_, loopback); }
 
 PeerId TcpStream::new_peer(const StreamAddress& address) {
@@ -128,8 +119,8 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
     return;
   }
   if (length == 0 || length > max_frame(channel)) {
-    fail_peer(id, Status(Code::kInternal,
-                         "frame of " + std::to_string(length) + " bytes for " + peer_text(id)));
+    fail_peer(id, Status(Code::kInternal, "frame of " + std::to_string(length) + " bytes for " +
+                                              endpoint_text(peers_[id].address)));
     return;
   }
   std::array<std::byte, kFramePrefix + kFrameNumber> head;
@@ -196,8 +187,7 @@ size_t TcpStream::poll(StreamSink& sink, Nanos now) {
     ++events;
   }
   reports_.clear();
-  for (const Refusal& refusal : refusals_) sink.on_refused(refusal.cause, refusal.source);
-  refusals_.clear();
+  refusals_.tell(sink);
   pool_.bury();
   return events;
 }
@@ -271,7 +261,8 @@ void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
                                  : " sent a frame of " + std::to_string(scan.bad_length) +
                                        " bytes (allowed: 1 to " +
                                        std::to_string(max_frame(c.channel)) + ")";
-    fail_peer(c.peer, Status(Code::kPeerLost, peer_text(c.peer, c.stripe) + what));
+    fail_peer(c.peer,
+              Status(Code::kPeerLost, endpoint_text(peers_[c.peer].address, c.stripe) + what));
     return;
   }
   c.goodbye = scan.end == End::kGoodbye;
@@ -312,7 +303,7 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
   }
   // The answer to our goodbye on this channel; others may still have bytes to bring over.
   if (closing_ && c.fin_sent && how == TcpConnection::Io::kEof) return end_link(c);
-  const std::string who = peer_text(c.peer, c.stripe);
+  const std::string who = endpoint_text(peers_[c.peer].address, c.stripe);
   const std::string where = c.partial.empty() ? "" : " in the middle of a frame";
   if (c.error != 0) {
     fail_peer(c.peer, Status(Code::kPeerLost, "connection to " + who + " broke" + where + ": " +
@@ -356,7 +347,7 @@ void TcpStream::end_link(TcpConnection& c) {
   for (const Link& other : peers_[id].links) {
     if (other.phase == Phase::kOpen) return;
   }
-  fail_peer(id, Status(Code::kClosed, peer_text(id) + " said goodbye"), true);
+  fail_peer(id, Status(Code::kClosed, endpoint_text(peers_[id].address) + " said goodbye"), true);
 }
 
 void TcpStream::fail_peer(PeerId id, Status why, bool graceful) {

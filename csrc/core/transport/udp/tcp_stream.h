@@ -24,6 +24,7 @@
 #include "transport/udp/tcp_guests.h"
 #include "transport/udp/tcp_listeners.h"
 #include "transport/udp/tcp_pool.h"
+#include "transport/udp/tcp_refusals.h"
 
 namespace mcast {
 
@@ -40,7 +41,7 @@ class TcpStream final : public Stream {
  public:
   // `stats` outlives the endpoint.
   explicit TcpStream(TcpStats& stats)
-      : stats_(stats), listeners_(epoll_), half_open_(epoll_), pool_(epoll_) {}
+      : stats_(stats), listeners_(epoll_), half_open_(epoll_), pool_(epoll_), refusals_(stats) {}
   // `stripe`: one interface or several.
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
@@ -95,10 +96,6 @@ class TcpStream final : public Stream {
     bool graceful;
     bool stranger;
   };
-  struct Refusal {
-    Cause cause;
-    Source source;
-  };
 
   // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
   static size_t line_of(Channel channel, size_t stripe) {
@@ -108,7 +105,6 @@ class TcpStream final : public Stream {
     return peers_[c.peer].links[line_of(c.channel, c.stripe)];
   }
   size_t choose_line(const Peer& peer, Channel channel, size_t bytes);
-  std::string peer_text(PeerId id, size_t stripe = 0) const;
 
   void connect_link(PeerId id, size_t line);
   void attempt_failed(PeerId id, size_t line, int error);
@@ -121,9 +117,6 @@ class TcpStream final : public Stream {
   void on_hello_ack(TcpConnection& c);
   void adopt(TcpConnection& c);
   PeerId new_peer(const StreamAddress& address);
-  PeerId guest(const Hello& hello, Source from);
-  // Counts it, and has it reported.
-  void refused(Cause cause, Source source);
 
   void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
@@ -156,7 +149,7 @@ class TcpStream final : public Stream {
   size_t turn_ = 0;  // of the stripe, among equals
   TcpGuests guests_;
   std::vector<Report> reports_;
-  std::vector<Refusal> refusals_;
+  TcpRefusals refusals_;
   std::unique_ptr<std::byte[]> scratch_;
 
   RateLimit limit_warnings_{10 * kSecond};
