@@ -285,3 +285,6 @@ def main(argv: list[str] | None = None) -> int:
     except (LabError, ValueError, OSError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)
         return 2
+    except _Stopped as error:  # before there was anything, or while it was shown
+        print(f"torch-mcast bench: {error}", file=sys.stderr)
+        return error.code

@@ -60,7 +60,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
             _panel(axis, mine, backends, value, spread=value is not _sent)
             if value is _share:
                 axis.axhline(100, color="black", linestyle="--", linewidth=1)
-                axis.set_ylim(bottom=0)
+                # Beyond it lie single timings of small operations at most.
+                axis.set_ylim(0, 1.15 * max(100, *(value(row) or 0 for row in found)))
             else:
                 axis.set_yscale("log")
             if line == 0:

@@ -115,9 +115,12 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def path_text(rows: list[dict[str, Any]]) -> str:
-    """How mcast's data travelled, for the title: "; mcast by multicast"."""
+    """How mcast's data travelled, for the title, where the backend's name does not say it: "; mcast by
+    multicast"."""
     paths = dict.fromkeys(
-        (row["backend"].partition(":")[0], row["path"]) for row in rows if row.get("path")
+        (row["backend"], row["path"])
+        for row in rows
+        if row.get("path") and row["path"] not in row["backend"]
     )
     return "".join(f"; {name} by {path}" for name, path in paths)
 
