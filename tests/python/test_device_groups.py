@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import content
-from device_ranks import BACKEND, check, ops, store, upload
+from device_ranks import BACKEND, BEFORE, check, ops, store, upload
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -35,10 +35,11 @@ def test_synchronize_joins_the_stream(either):
 def barrier_after_kernels() -> None:
     """Rank 0's device is held: nobody gets through a barrier for the device; one for the CPU passes."""
     rank = dist.get_rank()
+    tensor = upload(torch.ones(3))
     dist.barrier()
     if rank == 0:
         ops().hold()
-        upload_later = torch.zeros(3).to("fake", non_blocking=True)
+        ops().flip(tensor, BEFORE)  # a kernel that has to wait
         passed = threading.Event()
 
         def enter() -> None:
@@ -51,7 +52,7 @@ def barrier_after_kernels() -> None:
         assert not passed.wait(0.2)
         ops().release()
         thread.join(60)
-        assert passed.is_set() and upload_later is not None
+        assert passed.is_set()
     else:
         work = dist.barrier(device_ids=[0], async_op=True)
         with pytest.raises(dist.DistBackendError, match="gave up"):

@@ -121,7 +121,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = {"hybrid in bfloat16", "offloaded"}  # nothing that the others do not do
+
+
+def tiers(names: Any) -> list[Any]:
+    return [pytest.param(n, marks=[pytest.mark.all_tier] if n in SLOW else []) for n in names]
+
+
+@pytest.mark.parametrize("name", tiers(CASES))
 def test_parity_with_gloo(ranks, name):
     ours = ranks(WORLD, *CASES[name])
     theirs = ranks(WORLD, *CASES[name], backend="gloo")
@@ -161,7 +168,11 @@ def saved(folder: str, asynchronous: bool) -> None:
         assert_same(value, before[name], name)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["save", "async_save"])
+@pytest.mark.parametrize(
+    "asynchronous",
+    [pytest.param(False, marks=pytest.mark.all_tier), True],
+    ids=["save", "async_save"],
+)
 def test_checkpoints(ranks, tmp_path, asynchronous):
     backend = "cpu:mcast" if asynchronous else "mcast"
     ranks(WORLD, saved, str(tmp_path), asynchronous, backend=backend)
@@ -250,6 +261,6 @@ def pipelined(kind: str) -> dict[str, torch.Tensor]:
     return {}
 
 
-@pytest.mark.parametrize("kind", ["1F1B", "GPipe"])
+@pytest.mark.parametrize("kind", ["1F1B", pytest.param("GPipe", marks=pytest.mark.all_tier)])
 def test_pipelines(ranks, kind):
     ranks(3, pipelined, kind)
