@@ -275,25 +275,25 @@ Status ClientLink::tell(const ipc::Control& message, std::span<const int> descri
 void ClientLink::suspect(const std::string& how) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (suspicion_.how.empty()) suspicion_.how = how;
-    if (!how.empty()) suspicion_.may_run = true;  // else it has closed its end
+    if (end_.how.empty()) end_.how = how;
+    if (!how.empty()) end_.may_run = true;  // else it has closed its end
   }
   socket_.shutdown();
 }
 
 void ClientLink::note_that_it_may_run() {
   const std::lock_guard<std::mutex> held(mutex_);
-  suspicion_.may_run = true;
+  end_.may_run = true;
 }
 
 bool ClientLink::engine_may_run() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  return suspicion_.may_run;
+  return end_.may_run;
 }
 
 std::string ClientLink::suspicion() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  if (!suspicion_.how.empty()) return suspicion_.how;
+  if (!end_.how.empty()) return end_.how;
   if (!drain_limit_) return "ended; its log says why";
   return "ended: it is being replaced, and its clients had " + seconds_text(*drain_limit_) +
          " to go";
@@ -309,7 +309,7 @@ bool ClientLink::leave() {
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!drain_limit_ || !ears_.empty() || !creations_.empty() || !calls_.empty()) return false;
-    lost_ = lost_status(engine_pid_, "is being replaced");
+    end_.why = lost_status(engine_pid_, "is being replaced");
   }
   log(LogLevel::kInfo, "%s: this process has left it", lost().message().c_str());
   (void)tell({ipc::ControlType::kBye, 0, {}});
@@ -320,7 +320,7 @@ void ClientLink::ask(ipc::Control message, Answered answered, std::span<const in
   Status why;
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    why = lost_;
+    why = end_.why;
     if (why.ok()) {
       message.call = next_call_++;
       calls_[message.call] = std::move(answered);
@@ -405,7 +405,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (drain_limit_) return std::optional<ipc::GroupMade>();
-    if (!lost_.ok()) return lost_;
+    if (!end_.why.ok()) return end_.why;
     call = next_call_++;
     creations_[call] = creation;
   }
@@ -463,7 +463,7 @@ void ClientLink::forget(uint32_t handle) {
 
 Status ClientLink::lost() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  return lost_;
+  return end_.why;
 }
 
 void ClientLink::fail(const Status& why) {
@@ -471,8 +471,8 @@ void ClientLink::fail(const Status& why) {
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears;
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (!lost_.ok()) return;
-    lost_ = why;
+    if (!end_.why.ok()) return;
+    end_.why = why;
     calls.swap(calls_);
     ears = ears_;
     for (const auto& [call, creation] : creations_) creation->lose();

@@ -127,9 +127,11 @@ class ClientLink {
   std::map<uint64_t, Answered> calls_;
   std::map<uint64_t, std::shared_ptr<ClientCreation>> creations_;
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
-  Status lost_;
-  std::string suspicion_;
-  bool may_run_ = false;              // engine_may_run()
+  struct {
+    Status why;            // lost()
+    std::string how;       // it is suspected
+    bool may_run = false;  // engine_may_run()
+  } end_;
   std::optional<Nanos> drain_limit_;  // there is one: the engine is being replaced
   std::atomic<bool> ending_{false};
 

@@ -74,12 +74,12 @@ TenantReport Tenant::report() const {
   TenantReport r{link_->socket().peer_pid(), link_->socket().peer_uid(), {}, 0, in_flight_->load()};
   const std::lock_guard<std::mutex> held(mutex_);
   for (const auto& [handle, group] : groups_) r.groups.push_back(group->name());
-  r.arena_bytes = arena_bytes_;
   r.sent_bytes = share_->bytes();
   r.share_waits = share_->waits();
-  if (mover_) {
-    r.bounce_bytes = mover_->pool().bytes();
-    r.mover = mover_->report();
+  r.arena_bytes = memory_.arena_bytes;
+  if (memory_.mover) {
+    r.bounce_bytes = memory_.mover->pool().bytes();
+    r.mover = memory_.mover->report();
   }
   return r;
 }
@@ -91,7 +91,7 @@ void Tenant::run() {
     if (why.empty() && greeted_) why = serve_ring();
     if (why.empty() && !bye_) why = heed_drain();
     link_->flush();
-    if (mover_) mover_->check(monotonic_now());
+    if (memory_.mover) memory_.mover->check(monotonic_now());
     sweep();
     link_->page().engine_beats.fetch_add(1, std::memory_order_relaxed);
     if (why.empty() && !bye_) sleep();
@@ -156,7 +156,7 @@ void Tenant::wind_up(const std::string& why) {
       if (!why.empty()) group->lose(why);
     }
   }
-  if (mover_) mover_->retire();  // closings wait for it
+  if (memory_.mover) memory_.mover->retire();  // closings wait for it
   for (Worker& worker : closing_) worker.thread.join();
   maker_.shutdown(!why.empty());
   const std::lock_guard<std::mutex> held(mutex_);
@@ -238,7 +238,7 @@ std::string Tenant::on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> run
                                     static_cast<uint8_t>(Code::kClosed), "the group is closed"});
     return "";
   }
-  const Status status = group->post(head, runs, arenas_, mover_);
+  const Status status = group->post(head, runs, memory_.arenas, memory_.mover);
   return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
 }
 
@@ -391,22 +391,22 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
 }
 
 void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
-  if (offered.bytes == 0 || offered.bytes > limits_.arenas - arena_bytes_) {
+  if (offered.bytes == 0 || offered.bytes > limits_.arenas - memory_.arena_bytes) {
     return link_->tell(refusal(call, Status(Code::kResourceExhausted,
                                             "engine's limit of " + std::to_string(limits_.arenas) +
                                                 " bytes of arenas (--arenas) is reached")));
   }
-  if (arenas_.size() >= kMostArenas) {
+  if (memory_.arenas.size() >= kMostArenas) {
     return link_->tell(refusal(call, Status(Code::kResourceExhausted, "too many arenas")));
   }
   Result<Segment> mapped = Segment::adopt(std::move(file), offered.bytes, "an arena");
   if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));
-  const size_t space = static_cast<size_t>(ipc::Space::kFirstArena) + arenas_.size();
+  const size_t space = static_cast<size_t>(ipc::Space::kFirstArena) + memory_.arenas.size();
   const ipc::Arena answer{static_cast<uint16_t>(space), offered.bytes};
-  arenas_.push_back(std::make_shared<Segment>(std::move(mapped).value()));
+  memory_.arenas.push_back(std::make_shared<Segment>(std::move(mapped).value()));
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    arena_bytes_ += offered.bytes;
+    memory_.arena_bytes += offered.bytes;
   }
   link_->tell(control_of(ipc::ControlType::kArena, call, answer));
 }
@@ -415,7 +415,7 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
 std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd> files) {
   ipc::MemoryOffer offer;
   if (!read(message, offer) || files.size() > 1) return "a MemoryOffer that cannot be read";
-  if (mover_) return "a second MemoryOffer";
+  if (memory_.mover) return "a second MemoryOffer";
   const ClientMemory::Client client{link_->socket().peer_pid(), link_->socket().peer_uid()};
   auto account = BounceAccount::of(client.uid);
   if (const Status may = account->may_move(); !may.ok()) {
@@ -433,7 +433,7 @@ std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd>
     return "";
   }
   const std::lock_guard<std::mutex> held(mutex_);
-  mover_ = std::move(mover).value();
+  memory_.mover = std::move(mover).value();
   return "";
 }
 
@@ -453,7 +453,7 @@ void Tenant::on_close(uint64_t call, const ipc::Close& close) {
   };
   if (!group) return finish({});
   closing_.push_back(
-      start("mcast-close", [group = std::move(group), mover = mover_, close, finish] {
+      start("mcast-close", [group = std::move(group), mover = memory_.mover, close, finish] {
         const Nanos start = monotonic_now();
         const Status status = close.force ? group->give_up(close.limit) : group->close(close.limit);
         // What it has completed is copied before its end is told.

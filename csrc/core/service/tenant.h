@@ -131,13 +131,15 @@ class Tenant {
   std::map<uint64_t, Creation> creations_;
   std::map<uint32_t, Pending> pending_;
   std::vector<Worker> closing_;
-  Arenas arenas_;
 
   mutable std::mutex mutex_;  // of what follows: creations add, reports read
   std::map<uint32_t, std::unique_ptr<TenantGroup>> groups_;
   uint32_t next_handle_ = 1;
-  uint64_t arena_bytes_ = 0;
-  std::shared_ptr<Mover> mover_;  // once the client has offered its memory
+  struct {
+    Arenas arenas;  // the tenant's thread only
+    uint64_t arena_bytes = 0;
+    std::shared_ptr<Mover> mover;  // once the client has offered its own
+  } memory_;
 
   std::thread thread_;
 };
