@@ -116,9 +116,12 @@ def environment(tmp_path_factory):
     ("index", "version", "words"),
     [
         ("{server}/cpu", "9.9.9+cpu", "torch: from {server}/cpu (MCAST_TORCH_INDEX=none: from pip's own index)"),
-        ("{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer"),
+        pytest.param(
+            "{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer",
+            marks=pytest.mark.all_tier,
+        ),
         ("http://127.0.0.1:1/cpu", "9.9.9", "since http://127.0.0.1:1/cpu does not answer"),
-        ("none", "9.9.9", "torch: from pip's own index"),
+        pytest.param("none", "9.9.9", "torch: from pip's own index", marks=pytest.mark.all_tier),
     ],
 )  # fmt: skip
 def test_torch_comes_from_the_index_of_cpu_builds(

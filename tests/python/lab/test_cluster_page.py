@@ -110,6 +110,7 @@ def test_the_least_script(lab):
     assert text.splitlines()[-2:] == shown()
 
 
+@pytest.mark.all_tier
 def test_training(lab):
     first, second = on_both(lab, block("sh both", "train_ddp.py"))
     text = first + second
@@ -149,6 +150,7 @@ def start_sshd(lab: Lab, folder: Path) -> list[subprocess.Popen]:
     return started
 
 
+@pytest.mark.all_tier
 def test_from_one_node_by_ssh(lab, tmp_path):
     servers = start_sshd(lab, tmp_path)
     try:
@@ -213,7 +215,7 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
         assert done.stdout.count(line) == 2, done.stdout + done.stderr  # by torchrun, and as tasks
 
 
-@pytest.mark.parametrize("kind", ["iptables", "nft"])
+@pytest.mark.parametrize("kind", ["iptables", pytest.param("nft", marks=pytest.mark.all_tier)])
 def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
     closed = {
         "iptables": "iptables -A INPUT -i lo -j ACCEPT\niptables -A INPUT -m conntrack --ctstate "
