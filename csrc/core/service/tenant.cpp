@@ -57,7 +57,6 @@ Tenant::Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
     : link_(std::move(link)),
       limits_(limits),
       over_(std::move(over)),
-      share_(context.share),
       threads_(std::move(threads)),
       maker_(context) {
   thread_ = named_thread("mcast-tenant", [this] { run(); });
@@ -73,8 +72,8 @@ TenantReport Tenant::report() const {
   const std::lock_guard<std::mutex> held(mutex_);
   for (const auto& [handle, group] : groups_) r.groups.push_back(group->name());
   r.arena_bytes = arena_bytes_;
-  r.sent_bytes = share_->bytes();
-  r.share_waits = share_->waits();
+  r.sent_bytes = maker_.context().share->bytes();
+  r.share_waits = maker_.context().share->waits();
   return r;
 }
 
