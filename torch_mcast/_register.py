@@ -29,11 +29,11 @@ def _rendezvous(*args: Any, **kwargs: Any) -> Any:
 
 
 def _register_store() -> None:
-    from torch.distributed import rendezvous
+    from torch.distributed.rendezvous import register_rendezvous_handler
 
     # torch refuses a second handler of a scheme.
     with contextlib.suppress(RuntimeError):
-        rendezvous.register_rendezvous_handler(SCHEME, _rendezvous)
+        register_rendezvous_handler(SCHEME, _rendezvous)
 
 
 def register() -> None:

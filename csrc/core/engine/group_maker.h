@@ -19,6 +19,7 @@ namespace mcast {
 class GroupMaker {
  public:
   explicit GroupMaker(EngineContext context = {}) : resources_(std::move(context)) {}
+  const EngineContext& context() const { return resources_.context(); }
 
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<GroupBase>> create_group(const GroupSpec& spec, KeyValueStore& store);

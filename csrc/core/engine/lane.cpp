@@ -265,8 +265,8 @@ Nanos Lane::deadline(Nanos now) const {
 }
 
 Nanos Lane::coalesce(Nanos now) {
-  const uint64_t taken = std::exchange(taken_, 0);
-  const Nanos time = now - std::exchange(taken_since_, now);
+  const auto [taken, since] = std::exchange(taken_, {0, now});
+  const Nanos time = now - since;
   if (taken == 0 || time <= 0) return 0;
   size_t headroom = 0;
   for (const auto& [tag, group] : groups_) {
@@ -283,7 +283,7 @@ Nanos Lane::coalesce(Nanos now) {
 }
 
 void Lane::note_received(size_t bytes) {
-  taken_ += bytes;
+  taken_.bytes += bytes;
   if (!accounts_.arrived) return;
   // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
   std::atomic<uint64_t>& arrived = *accounts_.arrived;

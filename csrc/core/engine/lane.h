@@ -194,9 +194,11 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  bool waits_ = false;     // in this turn: for its share of the link
-  uint64_t taken_ = 0;     // verified bytes of datagrams since the last coalesce(),
-  Nanos taken_since_ = 0;  // which was then
+  bool waits_ = false;  // in this turn: for its share of the link
+  struct {
+    uint64_t bytes = 0;  // verified, of datagrams, since the last coalesce(),
+    Nanos since = 0;     // which was then
+  } taken_;
   uint32_t busy_ = 0;
   uint64_t malformed_ = 0;
   Monitor monitor_;

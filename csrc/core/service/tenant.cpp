@@ -59,7 +59,6 @@ Tenant::Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits,
     : link_(std::move(link)),
       limits_(limits),
       over_(std::move(over)),
-      share_(context.share),
       threads_(std::move(threads)),
       maker_(context) {
   thread_ = named_thread("mcast-tenant", [this] { run(); });
@@ -74,8 +73,8 @@ TenantReport Tenant::report() const {
   TenantReport r{link_->socket().peer_pid(), link_->socket().peer_uid(), {}, 0, in_flight_->load()};
   const std::lock_guard<std::mutex> held(mutex_);
   for (const auto& [handle, group] : groups_) r.groups.push_back(group->name());
-  r.sent_bytes = share_->bytes();
-  r.share_waits = share_->waits();
+  r.sent_bytes = maker_.context().share->bytes();
+  r.share_waits = maker_.context().share->waits();
   r.arena_bytes = memory_.arena_bytes;
   if (memory_.mover) {
     r.bounce_bytes = memory_.mover->pool().bytes();

@@ -119,7 +119,6 @@ class Tenant {
   const std::shared_ptr<TenantLink> link_;
   const TenantLimits limits_;
   const std::function<void()> over_;
-  const std::shared_ptr<EgressShare> share_;
   const std::shared_ptr<void> threads_;  // their place in the user's quota
   GroupMaker maker_;
   bool greeted_ = false, bye_ = false;
