@@ -70,6 +70,13 @@ def rate_for(hosts: int) -> str:
     return f"{round(min(1e9, _TOTAL / hosts) / 1e6)}mbit"
 
 
+def send_queue(rate: float) -> int:
+    """Bytes of full datagrams that a lane's socket takes at this link rate (transport/udp/options.h): the
+    kernel grants twice what is asked for, and charges 2272 bytes for 1440."""
+    asked = min(1 << 20, max(64 << 10, round(rate / 8 / 500)))
+    return asked * 2 * 1440 // 2272
+
+
 def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
     """What the simulator is to do for one row of a lab's results: `lab` is the bench's description of it."""
     loss = sum(f["probability"] for f in lab["faults"] if f["kind"] == "loss")
@@ -86,6 +93,8 @@ def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
         "queue": lab["queue"],
         "budget": "8M",
         "bookkeeping": 832,  # what Linux charges a socket for each datagram of a super-packet
+        "send_queue": send_queue(lab["rate"]),
+        "link_rate": f"{lab['rate'] / 1e6:g}mbit",  # as the lab tells its ranks
         "delay": "10us",
         "wake": "50us",
         "seed": seed,

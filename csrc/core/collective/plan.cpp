@@ -21,10 +21,16 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
   return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
 }
 
-// As many as a queue of so many bytes holds: there each has its header.
-Chunk queued_chunks(size_t bytes, size_t chunk) {
-  return to_chunks(bytes, chunk + wire::kDatagramHeader);
+// What a chunk takes of a receive budget: its datagram, or if that is small what the kernel's
+// bookkeeping takes, which a budget allows for at the size of an Ethernet packet only. (Linux 6
+// charges a socket 832 bytes for each datagram besides; a budget is 5/8 of the buffer.)
+size_t queued_bytes(size_t chunk) {
+  const size_t datagram = chunk + wire::kDatagramHeader;
+  return std::max(datagram, (datagram + 832) * 5 / 8);
 }
+
+// As many as a queue of so many bytes holds.
+Chunk queued_chunks(size_t bytes, size_t chunk) { return to_chunks(bytes, queued_bytes(chunk)); }
 
 // To a block, besides its owner; at least one.
 size_t other_contributors(const Agreed& agreed) {
@@ -88,7 +94,9 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   }
   plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);
 
-  const size_t eager_bytes = std::min(agreed.eager, agreed.budget / 4 / plan.roots);
+  const size_t datagram = plan.chunk + wire::kDatagramHeader, queued = queued_bytes(plan.chunk);
+  const size_t eager_bytes =
+      std::min(agreed.eager, agreed.budget / 4 / plan.roots * datagram / queued);
   // The block of an all_reduce in two steps is not there to be kept when it is posted.
   plan.small = plan.block <= eager_bytes && plan.reduce.way != ReduceWay::kGather;
   plan.large = !plan.small && plan.block > 0;
@@ -96,7 +104,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
 
   const size_t pool = std::max<size_t>(agreed.budget / 2, plan.chunk);
   const size_t incast = agreed.port_queue / agreed.share;
-  const size_t all = plan.block * plan.roots;
+  const size_t all = plan.block * plan.roots * queued / datagram;
   if (agreed.chains != 0) {
     plan.chains = std::min(agreed.chains, plan.roots);
   } else if (all <= std::min(pool, incast)) {

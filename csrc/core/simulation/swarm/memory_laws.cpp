@@ -64,12 +64,12 @@ void overflow(const Case& c, const Config& config) {
   if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
   if (has(c.plan, FaultKind::kDuplicate) || has(c.plan, FaultKind::kReplay)) return;
   const auto members = static_cast<double>(c.plan.groups[0].ranks.size());
+  const double quarter = static_cast<double>(w.budget) / 4;
   double unasked = 0;
   for (const PlannedOp& op : c.plan.ops) {
     const auto bytes = static_cast<double>(unasked_bytes(c, config, op));
-    unasked += bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(w);
+    unasked += std::min(quarter, bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(w));
   }
-  const double quarter = static_cast<double>(w.budget) / 4;
   if (unasked > quarter || members * 8 * queued_bytes(w) > quarter) return;
   if (unpaced(c)) return;
   c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
@@ -99,8 +99,7 @@ void staging(const Case& c, const Config& config) {
 struct Load {
   uint64_t multicast = 0;      // bytes of all blocks that go by multicast
   uint64_t contributions = 0;  // bytes that an owner folds
-  uint64_t most_folded = 0;    // the same of one operation
-  uint64_t operations = 0, streams = 0, chunks = 0;
+  uint64_t operations = 0, reductions = 0, streams = 0, chunks = 0;
 };
 
 Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
@@ -120,7 +119,7 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
     }
     if (reduction) {
       load.contributions += share * (members - 1);
-      load.most_folded = std::max(load.most_folded, share * (members - 1));
+      load.reductions++;
       load.streams += members;
     }
   }
@@ -141,7 +140,9 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
                          std::min<uint64_t>(256 * 1024 * (members - 1), load.contributions);
   const uint64_t kept =
       std::min<uint64_t>(config.retransmit, load.multicast + load.operations * kOperation);
+  // Accumulators are whole segments.
   const uint64_t folds = std::min(3 * config.incast, 3 * load.contributions) +
+                         2 * kMaxSegment * load.reductions +
                          (c.run.groups[g].parts ? 2 * 256 * 1024 : 0);
   return idle + records + early + kept + folds;
 }
