@@ -120,6 +120,20 @@ class Lane final : private DatagramSink, private StreamSink {
 
  private:
   friend class LaneGroup;
+  // A frame for a group that is not there yet.
+  struct Orphan {
+    uint64_t tag;
+    std::vector<std::byte> frame;
+    Nanos at;
+  };
+  // What one peer has sent too early.
+  struct Early {
+    std::deque<Orphan> frames;   // oldest first
+    size_t bytes = 0;            // of these, bookkeeping included
+    Nanos dropped = kNever;      // when one was dropped for want of room, lately
+    std::vector<uint64_t> lost;  // tags of those, as many as are kept
+  };
+
   void on_datagram(ConstBytes datagram) override;
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
@@ -141,20 +155,6 @@ class Lane final : private DatagramSink, private StreamSink {
     bool graceful;
   };
   void tell_down(PeerId peer, const Down& down);
-
-  // A frame for a group that is not there yet.
-  struct Orphan {
-    uint64_t tag;
-    std::vector<std::byte> frame;
-    Nanos at;
-  };
-  // What one peer has sent too early.
-  struct Early {
-    std::deque<Orphan> frames;   // oldest first
-    size_t bytes = 0;            // of these, bookkeeping included
-    Nanos dropped = kNever;      // when one was dropped for want of room, lately
-    std::vector<uint64_t> lost;  // tags of those, as many as are kept
-  };
 
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<std::atomic<uint64_t>> arrived_;
