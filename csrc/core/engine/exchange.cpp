@@ -49,10 +49,8 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
                                     : same_version(mine, self, heading, rank);
     Result<RankRecord> record = RankRecord::decode(text);
     if (!same.ok() && (record.ok() || !heading.version.empty())) return same;
-    // (Of a guarded group, GuardedStore has asked.)
-    if (config.security == "off") {
-      if (Status off = same_security(text, rank, config, "", self); !off.ok()) return off;
-    }
+    // (Of a guarded group's records, GuardedStore has seen the MAC. It says nothing of the mode.)
+    if (Status mode = same_mode(text, rank, config, self); !mode.ok()) return mode;
     if (!record.ok()) return record.status().with_context("rank " + std::to_string(rank));
     records.push_back(std::move(record).value());
   }

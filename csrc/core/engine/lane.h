@@ -128,6 +128,20 @@ class Lane final : private DatagramSink, private StreamSink {
 
  private:
   friend class LaneGroup;
+  // A frame for a group that is not there yet.
+  struct Orphan {
+    uint64_t tag;
+    std::vector<std::byte> frame;
+    Nanos at;
+  };
+  // What one peer has sent too early.
+  struct Early {
+    std::deque<Orphan> frames;   // oldest first
+    size_t bytes = 0;            // of these, bookkeeping included
+    Nanos dropped = kNever;      // when one was dropped for want of room, lately
+    std::vector<uint64_t> lost;  // tags of those, as many as are kept
+  };
+
   // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
   bool has_share();
   void sent(size_t bytes) {
@@ -154,20 +168,6 @@ class Lane final : private DatagramSink, private StreamSink {
     bool graceful;
   };
   void tell_down(PeerId peer, const Down& down);
-
-  // A frame for a group that is not there yet.
-  struct Orphan {
-    uint64_t tag;
-    std::vector<std::byte> frame;
-    Nanos at;
-  };
-  // What one peer has sent too early.
-  struct Early {
-    std::deque<Orphan> frames;   // oldest first
-    size_t bytes = 0;            // of these, bookkeeping included
-    Nanos dropped = kNever;      // when one was dropped for want of room, lately
-    std::vector<uint64_t> lost;  // tags of those, as many as are kept
-  };
 
   std::unique_ptr<Transport> transport_;
   const LaneAccounts accounts_;

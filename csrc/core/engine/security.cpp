@@ -105,17 +105,20 @@ Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
   return pair_.shared(other);
 }
 
+Status same_mode(const std::string& theirs, Member other, const Config& config, Member self) {
+  const std::string mode = mode_of(wire::fields_of(theirs));
+  if (mode == config.security) return {};
+  const auto text = [](Member rank, const std::string& its) {
+    return "rank " + std::to_string(rank) + " runs with security=" + its;
+  };
+  return Status(Code::kMismatch, text(other, mode) + ", " + text(self, config.security) +
+                                     "; give all ranks the same MCAST_SECURITY");
+}
+
 Status same_security(const std::string& theirs, Member other, const Config& config,
                      const std::string& id, Member self) {
+  if (Status status = same_mode(theirs, other, config, self); !status.ok()) return status;
   const wire::Fields fields = wire::fields_of(theirs);
-  const auto text = [](Member rank, const std::string& mode) {
-    return "rank " + std::to_string(rank) + " runs with security=" + mode;
-  };
-  if (const std::string mode = mode_of(fields); mode != config.security) {
-    return Status(Code::kMismatch, text(other, mode) + ", " + text(self, config.security) +
-                                       "; give all ranks the same MCAST_SECURITY");
-  }
-  if (config.security == "off") return {};
   const auto it = fields.find("secret_id");
   if (it == fields.end() || it->second.empty()) {
     const auto problem = fields.find("problem");

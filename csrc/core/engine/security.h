@@ -122,7 +122,9 @@ class GuardedStore final : public KeyValueStore {
 inline constexpr size_t kMostRecordBytes = 16u << 10;
 
 // What two ranks say about security, before anything else of a record is believed: kMismatch that
-// names both. `theirs`: the text of rank `other`, which may be anything.
+// names both. `theirs`: the text of rank `other`, which may be anything. The mode alone, or in a
+// guarded group the secret, too.
+Status same_mode(const std::string& theirs, Member other, const Config& config, Member self);
 Status same_security(const std::string& theirs, Member other, const Config& config,
                      const std::string& id, Member self);
 
