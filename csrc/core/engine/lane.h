@@ -75,6 +75,8 @@ class LaneGroup final : public Port {
   GroupCore core_;
 };
 
+// A lane is guarded, or not, as a whole: with the first group that has a guard it takes no datagram
+// of version 1 any more.
 class Lane final : private DatagramSink, private StreamSink {
  public:
   // `arrived` counts the bytes of datagrams that were received and verified, if not null. `watch`:
@@ -121,6 +123,10 @@ class Lane final : private DatagramSink, private StreamSink {
  private:
   friend class LaneGroup;
   void on_datagram(ConstBytes datagram) override;
+  void on_guarded(ConstBytes datagram);
+  // Of this tag; null: it is none's here, and counted.
+  LaneGroup* group_of_datagram(uint64_t tag);
+  void on_judged(Judged judged, size_t bytes);
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);
@@ -141,6 +147,16 @@ class Lane final : private DatagramSink, private StreamSink {
     bool graceful;
   };
   void tell_down(PeerId peer, const Down& down);
+
+  // Another sink for another format: nothing is asked for each datagram.
+  class GuardedSink final : public DatagramSink {
+   public:
+    explicit GuardedSink(Lane& lane) : lane_(lane) {}
+    void on_datagram(ConstBytes datagram) override { lane_.on_guarded(datagram); }
+
+   private:
+    Lane& lane_;
+  };
 
   struct Orphan {
     PeerId peer;
@@ -179,6 +195,8 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
+  GuardedSink guarded_{*this};
+  bool is_guarded_ = false;
   uint64_t taken_ = 0;     // verified bytes of datagrams since the last coalesce(),
   Nanos taken_since_ = 0;  // which was then
   uint32_t busy_ = 0;

@@ -67,6 +67,15 @@ inline ParseError parse_guarded(ConstBytes datagram, GuardedHeader& header) noex
   return ParseError::kNone;
 }
 
+// What both versions have in common: for who only looks (faults, counts), and believes nothing.
+inline bool peek_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
+  if (parse_datagram(datagram, header) == ParseError::kNone) return true;
+  GuardedHeader guarded;
+  if (parse_guarded(datagram, guarded) != ParseError::kNone) return false;
+  header = guarded.inner;
+  return true;
+}
+
 // Writes the 40 bytes.
 inline void write_guarded(std::byte* p, const GuardedHeader& header) noexcept {
   const DatagramHeader& inner = header.inner;
