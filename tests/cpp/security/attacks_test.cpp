@@ -74,7 +74,9 @@ TEST_P(Attacks, LossAndDamageAreRepaired) {
 
 // Attack 1 of the design: repetitions take new numbers, whatever they carry.
 TEST_P(Attacks, NoPacketNumberIsUsedTwice) {
-  Cluster c(options());
+  ClusterOptions o = options();
+  o.epochs.packets = 40;
+  Cluster c(o);
   c.net().faults().drop = 0.2;
   std::set<std::pair<Member, uint64_t>> numbers;
   size_t sent = 0;
