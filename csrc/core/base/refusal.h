@@ -15,6 +15,14 @@ namespace mcast {
     "sends what belongs to no group here: another job at the same address")                    \
   X(malformed, "datagrams or frames that do not parse", "sends what does not parse")           \
   X(damaged, "datagrams or frames whose checksum is wrong", "sends what is damaged (CRC-32C)") \
+  X(downgraded, "datagrams without the protection that their group has",                       \
+    "sends datagrams without the protection that the group has: forgery, or other settings")   \
+  X(forged_header, "datagrams whose sender does not have the group's keys",                    \
+    "sends datagrams without the group's keys: forgery, or a job at the same address")         \
+  X(forged, "datagrams whose tag is wrong: changed on the way, or forged",                     \
+    "sends datagrams that were changed or forged")                                             \
+  X(replayed, "datagrams that were captured and sent again",                                   \
+    "sends again what others have sent before")                                                \
   X(not_allowed, "connections from outside of the setting allow",                              \
     "connects, and is in none of the networks in MCAST_ALLOW")                                 \
   X(hello_refused, "connections that began with garbage, or were for somebody else",           \

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "collective/report.h"
+#include "crypto/datagram_guard.h"
 
 namespace mcast {
 namespace {
@@ -89,6 +90,11 @@ void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argum
 bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
                                  Chunk chunk, ConstBytes payload, bool last, bool in_order,
                                  const Slice* block) {
+  if (params.guard != nullptr) {
+    return send_guarded(
+        {type, params.lane, last, in_order, params.tag, sequence, descriptor, chunk, self, 0},
+        payload);
+  }
   const Bytes out = port.lend(wire::kDatagramHeader + payload.size());
   if (out.empty()) {
     counters.add(Counter::would_block);
@@ -175,6 +181,26 @@ void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uin
     send_frame(static_cast<Member>(first_child() + c), Channel::kControl, type, sequence, argument,
                body);
   }
+}
+
+// Every call takes a new packet number, also for what was sent before. What a full medium refuses
+// is refused before that.
+bool GroupContext::send_guarded(const wire::DatagramHeader& header, ConstBytes payload) {
+  const Bytes out = port.lend(wire::kGuardedHeader + payload.size() + wire::kDatagramTag);
+  if (out.empty()) {
+    counters.add(Counter::would_block);
+    return false;
+  }
+  crypto::SealKey& key = params.guard->seal_key();
+  const size_t bytes = key.seal(out, header, payload);
+  if (bytes == 0) {
+    fail(Status(key.failure()), self);
+    return false;
+  }
+  port.commit(bytes);
+  counters.add(Counter::datagrams_sent);
+  counters.add(Counter::datagram_bytes_sent, bytes);
+  return true;
 }
 
 bool GroupContext::send_chunk(const Operation& op, Chunk chunk) {

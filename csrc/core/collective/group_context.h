@@ -119,6 +119,8 @@ class GroupContext {
   }
 
  private:
+  bool send_guarded(const wire::DatagramHeader& header, ConstBytes payload);
+
   struct {
     Status why;
     Member culprit = kNoMember;

@@ -76,6 +76,8 @@ class GroupCore {
 
   // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
   Judged on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // The same where the group has a guard.
+  Judged on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
   // As of DatagramSink; on_placed() returns the bytes of the chunks, headers included.
   size_t on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now);
   void on_retired(const SliceName& name, const SliceCounts& counts, Nanos now);
@@ -153,6 +155,10 @@ class GroupCore {
   const std::vector<std::pair<uint64_t, uint64_t>>& repairs() const { return repair_.bytes(); }
 
  private:
+  // One whose header is known to be for this group; `bytes`: of the whole datagram.
+  template <typename Verifier>
+  Judged take_datagram(const wire::DatagramHeader& header, Verifier& datagram, size_t bytes,
+                       Nanos now);
   using Frame = wire::FrameHeader;
   using Handler = void (*)(GroupCore&, const Frame&, ConstBytes, Nanos);
   struct Timer {

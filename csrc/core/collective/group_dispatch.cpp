@@ -154,6 +154,27 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body) {
   }
 }
 
+template <typename Verifier>
+Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& datagram,
+                                size_t bytes, Nanos now) {
+  g_.counters.add(Counter::datagrams_received);
+  g_.counters.add(Counter::datagram_bytes_received, bytes);
+  Judged judged = Judged::kVerified;
+  if (header.type == wire::DatagramType::kData) {
+    judged = reception_.on_data(header, datagram, now);
+  } else if (judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+    // Counted.
+  } else if (header.type == wire::DatagramType::kPosition) {
+    reception_.on_position_datagram(header, now);
+  } else if (header.type == wire::DatagramType::kAbort) {
+    on_abort(datagram.payload(), header.sequence, now);
+  } else {
+    path_.on_probe(header.member, header.sequence);
+  }
+  settle(now);
+  return judged;
+}
+
 Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
   if (g_.failed()) return Judged::kUnread;
   if (header.member == g_.self) {
@@ -164,22 +185,44 @@ Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes dat
     g_.counters.add(Counter::malformed);
     return Judged::kMalformed;
   }
-  Judged judged = Judged::kVerified;
-  g_.counters.add(Counter::datagrams_received);
-  g_.counters.add(Counter::datagram_bytes_received, datagram.size());
-  if (header.type == wire::DatagramType::kData) {
-    judged = reception_.on_data(header, datagram, now);
-  } else if (!wire::verify_datagram(datagram)) {
-    g_.counters.add(Counter::corrupt);
-    judged = Judged::kDamaged;
-  } else if (header.type == wire::DatagramType::kPosition) {
-    reception_.on_position_datagram(header, now);
-  } else if (header.type == wire::DatagramType::kAbort) {
-    on_abort(datagram.subspan(wire::kDatagramHeader), header.sequence, now);
-  } else {
-    path_.on_probe(header.member, header.sequence);
+  ChecksumVerifier verifier(datagram);
+  return take_datagram(header, verifier, datagram.size(), now);
+}
+
+Judged GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now) {
+  if (g_.failed()) return Judged::kUnread;
+  crypto::DatagramGuard& guard = *g_.params.guard;
+  using crypto::Refusal;
+  switch (guard.judge(header, datagram, now)) {
+    case Refusal::kNone:
+      break;
+    case Refusal::kOwn:
+      g_.counters.add(Counter::own_echo);
+      return Judged::kUnread;
+    case Refusal::kStale:
+      g_.counters.add(Counter::stale);
+      return Judged::kUnread;
+    case Refusal::kDowngraded:
+      return Judged::kDowngraded;
+    case Refusal::kForeign:
+      return Judged::kForeign;
+    case Refusal::kForgedHeader:
+      return Judged::kForgedHeader;
+    case Refusal::kReplayed:
+      return Judged::kReplayed;
+    default:
+      g_.counters.add(Counter::malformed);
+      return Judged::kMalformed;
   }
-  settle(now);
+  GuardVerifier verifier(guard, header, datagram, now);
+  const Judged judged = take_datagram(header.inner, verifier, datagram.size(), now);
+  if (const Member worn = guard.worn_out(); worn != kNoMember && !g_.failed()) {
+    g_.fail(
+        Status(Code::kPeerLost, "too many datagrams were forged in the name of rank " +
+                                    std::to_string(worn) + " for its keys to be used any longer"),
+        worn);
+    settle(now);
+  }
   return judged;
 }
 

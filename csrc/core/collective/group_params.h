@@ -13,6 +13,10 @@
 
 namespace mcast {
 
+namespace crypto {
+class DatagramGuard;
+}
+
 struct MulticastUse {
   bool wanted = true;      // false: straight to the ring
   bool required = false;   // a failed probe fails the group
@@ -47,6 +51,8 @@ struct GroupParams {
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null
+  // Of this member's datagrams on this lane, and of nobody else's; null: they are in clear.
+  std::shared_ptr<crypto::DatagramGuard> guard;
 };
 
 }  // namespace mcast

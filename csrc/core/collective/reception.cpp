@@ -12,25 +12,24 @@
 
 namespace mcast {
 
-Judged Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
+template <typename Verifier>
+Judged Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
   if (header.sequence < g_.ops.base()) {
     g_.counters.add(Counter::stale);
     return Judged::kUnread;
   }
-  const ConstBytes payload = datagram.subspan(wire::kDatagramHeader);
   Operation* op = g_.find(header.sequence);
   if (op == nullptr) return on_other_data(header, datagram, now);
   if (header.descriptor != op->plan.hash) {
-    if (!wire::verify_datagram(datagram)) {
-      g_.counters.add(Counter::corrupt);
-      return Judged::kDamaged;
+    if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+      return judged;
     }
     g_.agrees(header.member, header.sequence, header.descriptor);
     return Judged::kVerified;
   }
   const auto stream = op->stream_of(header.member);
   if (!stream || op->receivers.empty() || header.chunk >= op->plan.chunks ||
-      payload.size() != op->plan.length(header.chunk)) {
+      datagram.size() != op->plan.length(header.chunk)) {
     g_.counters.add(Counter::malformed);
     return Judged::kMalformed;
   }
@@ -39,13 +38,12 @@ Judged Reception::on_data(const wire::DatagramHeader& header, ConstBytes datagra
     g_.counters.add(Counter::duplicates);
     return Judged::kUnread;
   }
-  if (!wire::verify_datagram(datagram)) {
-    g_.counters.add(Counter::corrupt);
-    return Judged::kDamaged;
+  if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+    return judged;
   }
   g_.ops.touch(*op);
   const bool in_order = header.in_order;
-  place(*op, *stream, header.chunk, payload, true, now);
+  place(*op, *stream, header.chunk, datagram.payload(), true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
   return Judged::kVerified;
 }
@@ -73,11 +71,10 @@ size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t 
 }
 
 // Data of an operation that is not in flight here.
-Judged Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes datagram,
-                                Nanos now) {
-  if (!wire::verify_datagram(datagram)) {
-    g_.counters.add(Counter::corrupt);
-    return Judged::kDamaged;
+template <typename Verifier>
+Judged Reception::on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
+  if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+    return judged;
   }
   if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     if (g_.agrees(header.member, header.sequence, header.descriptor)) {
@@ -91,10 +88,13 @@ Judged Reception::on_other_data(const wire::DatagramHeader& header, ConstBytes d
   }
   path_.on_heard(header.member, header.sequence);
   stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
-        datagram.subspan(wire::kDatagramHeader));
+        datagram.payload());
   if (header.in_order) small_.note_sent(header.member, header.sequence, now);
   return Judged::kVerified;
 }
+
+template Judged Reception::on_data(const wire::DatagramHeader&, ChecksumVerifier&, Nanos);
+template Judged Reception::on_data(const wire::DatagramHeader&, GuardVerifier&, Nanos);
 
 void Reception::on_position_datagram(const wire::DatagramHeader& header, Nanos now) {
   path_.on_heard(header.member, header.sequence);

@@ -3,6 +3,7 @@
 // Threads: the lane's.
 #pragma once
 
+#include "collective/datagram_verifier.h"
 #include "collective/group_context.h"
 #include "collective/path_switch.h"
 #include "collective/placing.h"
@@ -10,14 +11,6 @@
 #include "protocol/staging.h"
 
 namespace mcast {
-
-// What has become of a datagram, for who counts what arrives and what is refused.
-enum class Judged : uint8_t {
-  kVerified,   // its checksum is right, whatever it was good for
-  kUnread,     // not wanted, so not verified: late, repeated, our own
-  kMalformed,  // no such datagram can be
-  kDamaged,    // its checksum is wrong
-};
 
 class Reception {
  public:
@@ -28,8 +21,10 @@ class Reception {
         placing_(placing),
         staging_(context.params.staging) {}
 
-  // A datagram of data; its checksum is verified here, once it is known to be wanted.
-  Judged on_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  // A datagram of data; it is verified here, once it is known to be wanted. For both verifiers of
+  // collective/datagram_verifier.h.
+  template <typename Verifier>
+  Judged on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
   // Chunks that a device has written to the operation's memory; returns their bytes.
   size_t on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now);
   // A verified one that says how far a root has got: with its small operations, or with one.
@@ -55,7 +50,8 @@ class Reception {
  private:
   // The chunk's bytes are in the operation's memory.
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
-  Judged on_other_data(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  template <typename Verifier>
+  Judged on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
 
   GroupContext& g_;
   SmallOperations& small_;

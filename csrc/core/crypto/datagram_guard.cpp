@@ -183,6 +183,10 @@ Refusal DatagramGuard::admit(ConstBytes datagram, wire::GuardedHeader& header, N
     default:
       return Refusal::kMalformed;
   }
+  return judge(header, datagram, now);
+}
+
+Refusal DatagramGuard::judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now) {
   if (header.sealed != (params_.how.mode == Mode::kSealed)) return Refusal::kDowngraded;
   if (header.inner.lane != params_.how.lane) return Refusal::kForeign;
   if (header.filter != header_filter(filter_, datagram.data())) return Refusal::kForgedHeader;

@@ -132,8 +132,9 @@ class DatagramGuard {
   SealKey& seal_key() noexcept { return seal_; }
 
   // The header of a datagram that came, or why it is none for this group. The group tag is not
-  // looked at.
+  // looked at. judge(): of one whose header is parsed.
   Refusal admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now);
+  Refusal judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
   // After admit(): kNone, and `payload` is what was sent, valid until the next call; in kAuth a
   // part of `datagram`.
   Refusal open(const wire::GuardedHeader& header, ConstBytes datagram, ConstBytes& payload,

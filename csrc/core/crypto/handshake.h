@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "crypto/kdf.h"
+#include "crypto/limits.h"
 
 namespace mcast::crypto {
 
@@ -41,8 +42,9 @@ struct Identity {
   Mode mode = Mode::kSealed;
   uint8_t suites = 0;  // that it takes: suite_bit()s
   Role role = Role::kRank;
-  Key hello, mix;  // of the job's secret
-  KeyPair pair;    // its own, made beside its uid
+  Key hello, mix;      // of the job's secret
+  KeyPair pair;        // its own, made beside its uid
+  EpochLimits limits;  // of its connections; the same at all endpoints
 };
 
 // Why a handshake goes no further. The texts name nothing secret.

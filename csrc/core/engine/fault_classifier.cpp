@@ -4,8 +4,8 @@
 
 #include <charconv>
 
-#include "wire/datagram.h"
 #include "wire/frame.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast {
 namespace {
@@ -48,8 +48,7 @@ class WireClassifier final : public FaultClassifier {
                bool frame) const override {
     wire::DatagramHeader d;
     wire::FrameHeader f;
-    const bool parsed = frame ? wire::parse_frame(message, f)
-                              : wire::parse_datagram(message, d) == wire::ParseError::kNone;
+    const bool parsed = frame ? wire::parse_frame(message, f) : wire::peek_datagram(message, d);
     if (!parsed) return false;
     if (predicate == "type") {
       return value == (frame ? wire::frame_type_name(f.type) : wire::datagram_type_name(d.type));

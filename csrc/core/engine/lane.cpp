@@ -63,7 +63,10 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
   return true;
 }
 
-Placer* LaneGroup::placer() { return lane_.transport_->datagram().placer(); }
+// A device that places looks at the header alone; and what it lets others read is in clear.
+Placer* LaneGroup::placer() {
+  return core_.params().guard == nullptr ? lane_.transport_->datagram().placer() : nullptr;
+}
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
   const PeerId to_peer = peer(to);
@@ -123,7 +126,9 @@ void LaneGroup::part(Member station) { stations_.erase(station); }
 
 std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
-  if (remote == nullptr || block.region == nullptr) return std::nullopt;
+  if (remote == nullptr || block.region == nullptr || core_.params().guard != nullptr) {
+    return std::nullopt;
+  }
   auto grant = remote->expose(block, offset);
   if (!grant.ok()) return std::nullopt;  // locked memory is short: repairs go by messages
   return std::move(grant).value();
@@ -186,6 +191,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                            std::shared_ptr<Counters> counters) {
   now_ = std::max(now_, now);
   const uint64_t tag = params.tag;
+  is_guarded_ = is_guarded_ || params.guard != nullptr;
   auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers),
                                            std::move(counters));
   LaneGroup& group = *owned;
@@ -236,7 +242,8 @@ bool Lane::poll(Nanos now) {
   waits_ = false;
   while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
   replay_orphans();
-  const size_t datagrams = transport_->datagram().receive(*this, kReceivePerTurn);
+  DatagramSink& sink = is_guarded_ ? static_cast<DatagramSink&>(guarded_) : *this;
+  const size_t datagrams = transport_->datagram().receive(sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
   deliver();
   busy_ = 0;
@@ -304,6 +311,17 @@ void Lane::refuse_datagram(Cause cause) {
   monitor_.note(cause, transport_->datagram().source(), now_);
 }
 
+LaneGroup* Lane::group_of_datagram(uint64_t tag) {
+  if (last_ != nullptr && last_->core_.params().tag == tag) return last_;
+  const auto it = groups_.find(tag);
+  if (it == groups_.end()) {
+    refuse_datagram(Cause::foreign);
+    return nullptr;
+  }
+  last_ = it->second.get();
+  return last_;
+}
+
 void Lane::on_datagram(ConstBytes datagram) {
   wire::DatagramHeader header;
   if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
@@ -311,17 +329,45 @@ void Lane::on_datagram(ConstBytes datagram) {
     refuse_datagram(Cause::malformed);
     return;
   }
-  if (last_ == nullptr || last_->core_.params().tag != header.group_tag) {
-    const auto it = groups_.find(header.group_tag);
-    if (it == groups_.end()) return refuse_datagram(Cause::foreign);
-    last_ = it->second.get();
+  LaneGroup* const group = group_of_datagram(header.group_tag);
+  if (group == nullptr) return;
+  if (header.lane != group->core_.params().lane) return refuse_datagram(Cause::foreign);
+  on_judged(group->core_.on_datagram(header, datagram, now_), datagram.size());
+}
+
+void Lane::on_guarded(ConstBytes datagram) {
+  wire::GuardedHeader header;
+  if (const auto error = wire::parse_guarded(datagram, header); error != wire::ParseError::kNone) {
+    if (error == wire::ParseError::kVersion) return refuse_datagram(Cause::downgraded);
+    malformed_++;
+    return refuse_datagram(Cause::malformed);
   }
-  if (header.lane != last_->core_.params().lane) return refuse_datagram(Cause::foreign);
-  const Judged judged = last_->core_.on_datagram(header, datagram, now_);
-  if (judged == Judged::kVerified) {
-    note_received(datagram.size());
-  } else if (judged != Judged::kUnread) {
-    refuse_datagram(judged == Judged::kDamaged ? Cause::damaged : Cause::malformed);
+  LaneGroup* const group = group_of_datagram(header.inner.group_tag);
+  if (group == nullptr) return;
+  if (group->core_.params().guard == nullptr) return refuse_datagram(Cause::foreign);
+  on_judged(group->core_.on_guarded(header, datagram, now_), datagram.size());
+}
+
+void Lane::on_judged(Judged judged, size_t bytes) {
+  switch (judged) {
+    case Judged::kVerified:
+      return note_received(bytes);
+    case Judged::kUnread:
+      return;
+    case Judged::kMalformed:
+      return refuse_datagram(Cause::malformed);
+    case Judged::kDamaged:
+      return refuse_datagram(Cause::damaged);
+    case Judged::kForeign:
+      return refuse_datagram(Cause::foreign);
+    case Judged::kDowngraded:
+      return refuse_datagram(Cause::downgraded);
+    case Judged::kForgedHeader:
+      return refuse_datagram(Cause::forged_header);
+    case Judged::kForged:
+      return refuse_datagram(Cause::forged);
+    case Judged::kReplayed:
+      return refuse_datagram(Cause::replayed);
   }
 }
 

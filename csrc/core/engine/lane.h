@@ -86,6 +86,8 @@ struct LaneAccounts {
   bool watch = false;                  // what is refused is counted by source, too
 };
 
+// A lane is guarded, or not, as a whole: with the first group that has a guard it takes no datagram
+// of version 1 any more.
 class Lane final : private DatagramSink, private StreamSink {
  public:
   explicit Lane(std::unique_ptr<Transport> transport, LaneAccounts accounts = {});
@@ -148,6 +150,10 @@ class Lane final : private DatagramSink, private StreamSink {
     if (accounts_.share) accounts_.share->sent(bytes);
   }
   void on_datagram(ConstBytes datagram) override;
+  void on_guarded(ConstBytes datagram);
+  // Of this tag; null: it is none's here, and counted.
+  LaneGroup* group_of_datagram(uint64_t tag);
+  void on_judged(Judged judged, size_t bytes);
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);
@@ -168,6 +174,16 @@ class Lane final : private DatagramSink, private StreamSink {
     bool graceful;
   };
   void tell_down(PeerId peer, const Down& down);
+
+  // Another sink for another format: nothing is asked for each datagram.
+  class GuardedSink final : public DatagramSink {
+   public:
+    explicit GuardedSink(Lane& lane) : lane_(lane) {}
+    void on_datagram(ConstBytes datagram) override { lane_.on_guarded(datagram); }
+
+   private:
+    Lane& lane_;
+  };
 
   std::unique_ptr<Transport> transport_;
   const LaneAccounts accounts_;
@@ -194,6 +210,8 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
+  GuardedSink guarded_{*this};
+  bool is_guarded_ = false;
   bool waits_ = false;  // in this turn: for its share of the link
   struct {
     uint64_t bytes = 0;  // verified, of datagrams, since the last coalesce(),

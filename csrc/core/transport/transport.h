@@ -9,6 +9,7 @@
 // StreamSink::on_peer_down; anything else is a Status or a counted drop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,6 +44,9 @@ struct StreamAddress {
   uint64_t uid = 0;
   std::string host;  // udp: numeric IPv4 address; of a stripe, "+address:port" for each further one
   uint16_t port = 0;
+  // Public key (X25519) of a guarded endpoint, which proves that it has the private one; zeros: not
+  // guarded, or not known.
+  std::array<std::byte, 32> key{};
   auto operator<=>(const StreamAddress&) const = default;
 };
 
@@ -171,8 +175,8 @@ class StreamSink {
   // `frame` is the transport's memory, valid during the call only. Framing is intact; content is
   // not verified.
   virtual void on_frame(PeerId peer, Channel channel, ConstBytes frame) = 0;
-  // The process of a peer that was added is gone, refused us, or broke the protocol. Once per peer; sends to it are
-  // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
+  // The process of a peer that was added is gone, refused us, or broke the protocol. Once per peer;
+  // sends to it are dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
   virtual void on_peer_down(PeerId peer, const Status& why, bool graceful) = 0;
   // A peer that nobody has added is gone, and with it its id, which another may get.
   virtual void on_stranger_gone(PeerId) {}

@@ -42,11 +42,13 @@ struct GuardedHeader {
 
 // kVersion: one of version 1, among others. Does not look at filter and tag.
 inline ParseError parse_guarded(ConstBytes datagram, GuardedHeader& header) noexcept {
-  if (datagram.size() < kGuardedHeader + kDatagramTag) return ParseError::kTooShort;
+  if (datagram.size() < 8) return ParseError::kTooShort;
   const std::byte* const p = datagram.data();
   const auto head = load<uint32_t>(p + 4);
   if ((head & 0xffff) != kDatagramMagic) return ParseError::kMagic;
+  // (One of version 1 may be shorter, and is to be known as what it is.)
   if ((head >> 20 & 15) != kGuardedVersion) return ParseError::kVersion;
+  if (datagram.size() < kGuardedHeader + kDatagramTag) return ParseError::kTooShort;
   const uint32_t type = head >> 16 & 15;
   if (type - 1 >= static_cast<uint32_t>(DatagramType::kProbe)) return ParseError::kType;
   if ((head >> 28) != 0) return ParseError::kFlags;
@@ -65,6 +67,15 @@ inline ParseError parse_guarded(ConstBytes datagram, GuardedHeader& header) noex
   header.number = load<uint64_t>(p + 32);
   header.filter = load<uint32_t>(p);
   return ParseError::kNone;
+}
+
+// What both versions have in common: for who only looks (faults, counts), and believes nothing.
+inline bool peek_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
+  if (parse_datagram(datagram, header) == ParseError::kNone) return true;
+  GuardedHeader guarded;
+  if (parse_guarded(datagram, guarded) != ParseError::kNone) return false;
+  header = guarded.inner;
+  return true;
 }
 
 // Writes the 40 bytes.

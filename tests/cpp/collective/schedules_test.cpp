@@ -29,8 +29,8 @@ void run_seeds(uint64_t share, const Flavour& flavour) {
     sum.refused += out.refused;
     return out.error.empty() ? "" : out.error + "\n" + schedule.describe();
   });
-  if (!replaying() && !flavour.ring) {
-    EXPECT_GT(sum.gathered, 0u);
+  if (!replaying() && !flavour.ring && security_of_environment() == crypto::Mode::kOff) {
+    EXPECT_GT(sum.gathered, 0u);  // what is guarded is copied
   }
   if (!replaying()) {
     EXPECT_GE(sum.duplicates, flavour.duplicates ? sum.chunks / 2 : 0);

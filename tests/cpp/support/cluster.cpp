@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 // What GCC defines; clang is asked.
@@ -19,6 +20,7 @@
 #endif
 
 #include "base/rng.h"
+#include "crypto/library.h"
 #include "support/reach.h"
 
 namespace mcast::test {
@@ -86,7 +88,38 @@ std::string OpRun::compare(uint32_t size) const {
   return "";
 }
 
-Cluster::Cluster(const ClusterOptions& options) : options_(options), net_(options.net) {
+crypto::Mode security_of_environment() {
+  const char* const text = std::getenv("MCAST_TEST_SECURITY");
+  return crypto::parse_mode(text == nullptr ? "off" : text).value_or(crypto::Mode::kOff);
+}
+
+namespace {
+// A guarded datagram is longer; chunks stay as they are.
+SimOptions with_room(SimOptions net, crypto::Mode mode) {
+  if (mode != crypto::Mode::kOff) net.max_datagram += wire::kGuardedExtra;
+  return net;
+}
+}  // namespace
+
+std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParams& params) {
+  if (options_.security == crypto::Mode::kOff) return nullptr;
+  EXPECT_TRUE(crypto::load_library().ok());
+  crypto::DatagramGuard::Params p;
+  p.how = {options_.security, options_.suite, params.lane};
+  p.self = r;
+  p.members = options_.ranks;
+  p.most_payload = options_.net.max_datagram;
+  p.epochs = options_.epochs;
+  std::array<std::byte, 32> seed{};
+  wire::store<uint64_t>(seed.data(), params.tag);
+  auto made = crypto::DatagramGuard::make(crypto::derive_key(crypto::Key(seed), "test"), p,
+                                          std::make_shared<crypto::OpenBudget>(options_.budget));
+  EXPECT_TRUE(made.ok());
+  return std::move(made).value();
+}
+
+Cluster::Cluster(const ClusterOptions& options)
+    : options_(options), net_(with_room(options.net, options.security)) {
   if (surround() && !options.transport) surroundings_ = surround()(net_);
   for (uint32_t r = 0; r < options.ranks; r++) {
     std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
@@ -142,6 +175,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
                                 : racks_of_hosts(Hosts(params.host_of), options_.racks);
     }
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
+    params.guard = guard(r, params);
     const auto enter = [=, this] {
       join(r, g, params, address, [ready](const Status&) { ++*ready; });
     };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "crypto/datagram_guard.h"
 #include "engine/lane.h"
 #include "simulation/content.h"
 #include "simulation/expected.h"
@@ -75,6 +76,9 @@ struct OpRun {
   }
 };
 
+// MCAST_TEST_SECURITY, auth or sealed, else off: so that tests of groups run in all modes.
+crypto::Mode security_of_environment();
+
 struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
@@ -92,6 +96,11 @@ struct ClusterOptions {
   // A lane gets turns only for what has come, is due or was left over, as its thread would give it;
   // else all of them whenever anything happens, and every 10 ms.
   bool sleepy = false;
+  // How datagrams are guarded, with keys that epochs and windows as small as these go through.
+  crypto::Mode security = security_of_environment();
+  crypto::Suite suite = crypto::Suite::kAes128Gcm;
+  crypto::EpochLimits epochs{200, uint64_t{1} << 20, 1u << 24};
+  crypto::BudgetLimits budget;
 };
 
 // What stands between all ranks and the simulated network, whatever the options say: a program may
@@ -194,6 +203,7 @@ class Cluster {
   Nanos next_time() const;
   void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
             std::function<void(const Status&)> ready);
+  std::shared_ptr<crypto::DatagramGuard> guard(Member r, const GroupParams& params);
   // Memory of a call, and what is posted of it.
   void fill_reduction(const GroupCore& core, OpRun& run, Post& post) const;
   void fill_streams(OpRun& run, Post& post) const;

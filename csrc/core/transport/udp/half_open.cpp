@@ -41,7 +41,7 @@ HalfOpen::Place* HalfOpen::admit(Fd fd, Source from, Nanos now, Source& displace
   place->from = from;
   place->member = member;
   place->since = now;
-  place->got = 0;
+  place->await(kHelloSize);
   return place;
 }
 
@@ -99,9 +99,9 @@ HalfOpen::Place* HalfOpen::find(const void* tag) {
 }
 
 HalfOpen::Io HalfOpen::read(Place& place) {
-  while (place.got < kHelloSize) {
-    const ssize_t got = ::recv(place.fd.get(), place.hello.data() + place.got,
-                               kHelloSize - place.got, MSG_DONTWAIT);
+  while (place.got < place.size) {
+    const ssize_t got = ::recv(place.fd.get(), place.bytes.data() + place.got,
+                               place.size - place.got, MSG_DONTWAIT);
     if (got > 0) {
       place.got += static_cast<size_t>(got);
       continue;
@@ -115,6 +115,8 @@ HalfOpen::Io HalfOpen::read(Place& place) {
 
 Fd HalfOpen::release(Place& place) {
   epoll_.remove(place.fd.get());
+  place.acceptor.reset();
+  place.answered.reset();
   return std::exchange(place.fd, Fd());
 }
 

@@ -10,10 +10,12 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "base/refusal.h"
 #include "base/types.h"
+#include "crypto/handshake.h"
 #include "transport/udp/socket.h"
 #include "transport/udp/stream_wire.h"
 
@@ -34,8 +36,18 @@ class HalfOpen {
     Source from;
     bool member = false;
     Nanos since = 0;
-    size_t got = 0;  // bytes of the Hello
-    std::array<std::byte, kHelloSize> hello{};
+    size_t got = 0;            // bytes of the message that is awaited,
+    size_t size = kHelloSize;  // and its size
+    std::array<std::byte, crypto::kGuardedHelloSize> bytes{};
+    // Of a guarded endpoint; and the Hello that was answered, if the confirmation is awaited.
+    std::optional<crypto::Acceptor> acceptor;
+    std::optional<Hello> answered;
+
+    // Another message, of so many bytes, is awaited.
+    void await(size_t bytes_of_it) {
+      got = 0;
+      size = bytes_of_it;
+    }
   };
   enum class Io { kComplete, kAgain, kSilent, kBroken };
 
@@ -50,7 +62,7 @@ class HalfOpen {
   // Whose event it is; null: of none that is still there.
   Place* find(const void* tag);
   bool owns(const void* tag) const;
-  // Reads on, up to the end of the Hello and never further. kSilent: ended before the first byte.
+  // Reads on, up to the end of the message and never further. kSilent: ended before the first byte.
   Io read(Place& place);
   // The connection, which is not watched any more; the place is free.
   Fd release(Place& place);

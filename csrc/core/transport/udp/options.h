@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/config.h"
 #include "base/net_address.h"
 #include "base/types.h"
+#include "crypto/handshake.h"
 
 namespace mcast {
 
@@ -27,7 +29,8 @@ struct UdpTransportOptions {
   bool gro = true;                      // false: one datagram per receive
   std::string allow;                    // networks that may talk to this process; empty: any
   bool monitor = false;                 // ask the kernel where datagrams come from
-  uint32_t first_frame = 0;             // number of a stripe's first one; not 0: tests, all alike
+  std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; null: it is none
+  uint32_t first_frame = 0;  // number of a stripe's first one; not 0: tests, all alike
 
   static UdpTransportOptions from(const Config& config, size_t lane = 0) {
     UdpTransportOptions o;

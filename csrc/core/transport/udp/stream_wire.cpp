@@ -86,6 +86,22 @@ std::optional<HelloAck> decode_hello_ack(std::span<const std::byte, kHelloAckSiz
                   get<uint64_t>(&bytes[8])};
 }
 
+std::optional<Hello> decode_guarded_hello(std::span<const std::byte, kHelloSize> bytes) noexcept {
+  std::array<std::byte, kHelloSize> plain;
+  std::copy(bytes.begin(), bytes.end(), plain.begin());
+  put<uint16_t>(&plain[4], kStreamVersion);
+  put<uint16_t>(&plain[30], 0);  // role, mode and suite
+  return decode_hello(plain);
+}
+
+std::optional<HelloAck> decode_guarded_ack(
+    std::span<const std::byte, kHelloAckSize> bytes) noexcept {
+  std::array<std::byte, kHelloAckSize> plain;
+  std::copy(bytes.begin(), bytes.end(), plain.begin());
+  put<uint16_t>(&plain[4], kStreamVersion);
+  return decode_hello_ack(plain);
+}
+
 std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept {
   std::array<std::byte, kFramePrefix> out{};
   put<uint32_t>(out.data(), length);

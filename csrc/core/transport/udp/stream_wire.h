@@ -64,6 +64,12 @@ std::array<std::byte, kHelloAckSize> encode(const HelloAck& ack) noexcept;
 std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes) noexcept;
 std::optional<HelloAck> decode_hello_ack(std::span<const std::byte, kHelloAckSize> bytes) noexcept;
 
+// The first 32 and 16 bytes of a guarded Hello and its answer: of another version, and with what
+// crypto/handshake.h has at their ends. Believed only after it has checked them.
+std::optional<Hello> decode_guarded_hello(std::span<const std::byte, kHelloSize> bytes) noexcept;
+std::optional<HelloAck> decode_guarded_ack(
+    std::span<const std::byte, kHelloAckSize> bytes) noexcept;
+
 std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept;
 uint32_t decode_prefix(const std::byte* bytes) noexcept;
 
@@ -86,7 +92,7 @@ std::string endpoint_text(const StreamAddress& address, size_t stripe = 0);
 enum FrameTake : int { kTakeStop = 0, kTakeMore = 1, kTakeHold = 2 };
 
 struct FrameScan {
-  enum class End { kNeedMore, kStopped, kHeld, kGoodbye, kViolation };
+  enum class End { kNeedMore, kStopped, kHeld, kGoodbye, kViolation, kForged };
   End end = End::kNeedMore;
   size_t consumed = 0;  // bytes of whole frames (and of the goodbye)
   size_t frames = 0;

@@ -2,6 +2,7 @@
 // Mechanics only; which connection serves whom is TcpStream's decision.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "transport/udp/send_queue.h"
 #include "transport/udp/socket.h"
 #include "transport/udp/stream_wire.h"
+#include "transport/udp/tcp_guard.h"
 
 namespace mcast {
 
@@ -16,6 +18,7 @@ class TcpConnection {
  public:
   enum class State {
     kConnecting,  // ours: connect() is running
+    kChallenge,   // ours, guarded: waiting for the Challenge
     kHelloSent,   // ours: waiting for the HelloAck
     kOpen,
     kDead,  // closed; the object goes at the end of the current poll
@@ -42,25 +45,25 @@ class TcpConnection {
   bool write_message(ConstBytes bytes);
   // Writes parts, returns how many bytes the kernel took; 0 with `error` 0 when it is full.
   size_t write(std::span<const iovec> vectors);
-  // One read of up to scratch.size() bytes including the partial frame of the last read, then every
-  // whole frame to `on_frame`. kOk: something was read.
-  template <typename OnFrame>
-  Io read_frames(Bytes scratch, OnFrame&& on_frame, FrameScan& scan) {
+  // One read of up to scratch.size() bytes including the partial frame of the last read, then
+  // `scan_all(bytes) -> FrameScan`. kOk: something was read.
+  template <typename ScanAll>
+  Io read_frames(Bytes scratch, ScanAll&& scan_all, FrameScan& scan) {
     Io io = Io::kOk;
     const ConstBytes bytes = fill(scratch, io);
     if (io != Io::kOk) return io;
-    scan = scan_frames(bytes, max_length(), on_frame);
+    scan = scan_all(bytes);
     const ConstBytes rest = bytes.subspan(scan.consumed);
     partial.assign(rest.begin(), rest.end());
     held = scan.end == FrameScan::End::kHeld;
     return Io::kOk;
   }
   // The same with what was read before a frame that had to wait.
-  template <typename OnFrame>
-  void read_held(OnFrame&& on_frame, FrameScan& scan) {
+  template <typename ScanAll>
+  void read_held(ScanAll&& scan_all, FrameScan& scan) {
     const std::vector<std::byte> bytes = std::move(partial);
     partial.clear();
-    scan = scan_frames(bytes, max_length(), on_frame);
+    scan = scan_all(ConstBytes(bytes));
     const ConstBytes rest = ConstBytes(bytes).subspan(scan.consumed);
     partial.assign(rest.begin(), rest.end());
     held = scan.end == FrameScan::End::kHeld;
@@ -85,7 +88,8 @@ class TcpConnection {
   bool fin_sent = false;
   int error = 0;  // errno of the last failure
   std::vector<std::byte> partial;
-  size_t index = 0;  // in TcpStream's list
+  std::unique_ptr<TcpGuard> guard;  // null: in clear
+  size_t index = 0;                 // in TcpStream's list
 
  private:
   ConstBytes fill(Bytes scratch, Io& io);

@@ -51,6 +51,9 @@ Status TcpStream::open(const UdpTransportOptions& options, std::span<const Inter
                                               std::to_string(kMaxStripe) + " interfaces");
   }
   scratch_ = std::make_unique<std::byte[]>(kScratchSize);
+  if (options_.identity) {
+    opened_ = std::make_unique<std::byte[]>(kFrameNumber + kMaxBulkFrame);
+  }
   while (uid_ == 0) uid_ = secure_random64();
   Status status = epoll_.open();
   return status.ok() ? listeners_.open(stripe_, loopback, options_.ports) : status;
@@ -107,7 +110,7 @@ void TcpStream::attempt_failed(PeerId id, size_t line, int error) {
   ++stats_.connect_retries;
 }
 
-void TcpStream::say_hello(TcpConnection& c) {
+Hello TcpStream::own_hello(const TcpConnection& c) const {
   Hello hello;
   hello.channel = c.channel;
   hello.stripe = c.stripe;
@@ -119,7 +122,16 @@ void TcpStream::say_hello(TcpConnection& c) {
   const sockaddr_in& listens = listeners_.first(loopback);
   hello.listen_address = listens.sin_addr;
   hello.listen_port = ntohs(listens.sin_port);
-  if (!c.write_message(encode(hello))) return attempt_failed(c, c.error);
+  return hello;
+}
+
+void TcpStream::say_hello(TcpConnection& c) {
+  if (options_.identity) {
+    c.guard = std::make_unique<TcpGuard>(*options_.identity, peers_[c.peer].address.key);
+    c.state = TcpConnection::State::kChallenge;
+    return c.want(EPOLLIN);
+  }
+  if (!c.write_message(encode(own_hello(c)))) return attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
   c.want(EPOLLIN);
 }
@@ -136,7 +148,11 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
     ++stats_.hello_refused;
     return attempt_failed(c, EPROTO);
   }
-  if (ack->verdict == Verdict::kAccepted) return adopt(c);
+  follow_verdict(c, ack->verdict);
+}
+
+void TcpStream::follow_verdict(TcpConnection& c, Verdict verdict) {
+  if (verdict == Verdict::kAccepted) return adopt(c);
   ++stats_.yielded;
   Link& link = link_of(c);
   pool_.retire(c);
@@ -152,14 +168,34 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
   // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
   if (io == HalfOpen::Io::kSilent) return half_open_.reset(place);
   if (io == HalfOpen::Io::kComplete) {
-    const auto hello = decode_hello(place.hello);
-    if (hello && hello->target == uid_ && hello->source != uid_ && hello->source != 0 &&
-        hello->stripes <= stripe_.size()) {
-      return accept_hello(place, *hello);
-    }
+    if (place.answered) return on_confirm(place);
+    if (options_.identity) return on_guarded_hello(place);
+    const auto hello = decode_hello(std::span<const std::byte>(place.bytes).first<kHelloSize>());
+    if (hello && fits(*hello)) return accept_hello(place, *hello);
   }
+  refuse(place);
+}
+
+void TcpStream::refuse(HalfOpen::Place& place) {
   refusals_.note(Cause::hello_refused, place.from);
   half_open_.reset(place);
+}
+
+bool TcpStream::fits(const Hello& hello) const {
+  return hello.target == uid_ && hello.source != uid_ && hello.source != 0 &&
+         hello.stripes <= stripe_.size();
+}
+
+// Whoever it is that nobody has added. If there are too many, one of them has to go.
+PeerId TcpStream::guest(const Hello& hello, Source from) {
+  if (guests_.full()) {
+    refusals_.note(Cause::crowded_out, from);
+    fail_peer(guests_.to_displace(), Status(Code::kPeerLost, "others wanted its place"));
+  }
+  const PeerId id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+  peers_[id].stranger = true;
+  guests_.enter(id, from.address);
+  return id;
 }
 
 void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
@@ -170,23 +206,13 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
     return half_open_.reset(place);
   }
   if (id == kNoPeer) {
-    // Whoever it is that nobody has added. If there are too many, one of them has to go.
-    if (guests_.full()) {
-      refusals_.note(Cause::crowded_out, place.from);
-      fail_peer(guests_.to_displace(), Status(Code::kPeerLost, "others wanted its place"));
-    }
-    id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
-    peers_[id].stranger = true;
-    guests_.enter(id, place.from.address);
+    id = guest(hello, place.from);
   } else if (peers_[id].address.host.empty()) {  // one that was expected
     add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
   }
   const bool numbered = hello.channel != Channel::kControl && hello.stripes > 1;
   Link& link = peers_[id].links[line_of(hello.channel, hello.stripe)];
-  const bool ours_wins = link.phase == Phase::kAttempt &&
-                         link.connection->state == TcpConnection::State::kHelloSent &&
-                         uid_ < hello.source;
-  const bool yield = ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded;
+  const bool yield = yields(link, hello.source);
   Fd fd = half_open_.release(place);
   const auto ack =
       encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello.channel, uid_});
@@ -212,6 +238,13 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
   adopt(*c);
 }
 
+bool TcpStream::yields(const Link& link, uint64_t source) const {
+  const bool ours_wins = link.phase == Phase::kAttempt &&
+                         link.connection->state == TcpConnection::State::kHelloSent &&
+                         uid_ < source;
+  return ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded;
+}
+
 void TcpStream::adopt(TcpConnection& c) {
   c.state = TcpConnection::State::kOpen;
   c.partial.clear();
@@ -220,6 +253,7 @@ void TcpStream::adopt(TcpConnection& c) {
   link.connection = &c;
   link.failing_since = kNever;
   link.backoff = 0;
+  link.awaits_confirm = false;
   ++stats_.connections_opened;
   if (closing_ && !link.goodbye_queued) {
     link.queue.append(encode_prefix(kGoodbyeLength));
@@ -254,6 +288,10 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
     if (displaced.address != 0) refusals_.note(Cause::crowded_out, displaced);
     if (place == nullptr) continue;
     timers_.touch();
+    if (options_.identity && !challenge(*place)) {
+      half_open_.reset(*place);
+      continue;
+    }
     on_hello(*place);  // it is usually there already
   }
 }
@@ -270,8 +308,9 @@ void TcpStream::run_timers(Nanos now) {
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
     if (away) c->deadline_set = false;
+    const bool challenge = c->state == TcpConnection::State::kChallenge;
     if (!c->deadline_set) {
-      c->deadline = now + options_.liveness_limit;
+      c->deadline = now + (challenge ? HalfOpen::kPatience : options_.liveness_limit);
       c->deadline_set = true;
     }
     if (now >= c->deadline) {
@@ -282,6 +321,10 @@ void TcpStream::run_timers(Nanos now) {
   }
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
+    if (c->state == TcpConnection::State::kChallenge) {
+      handshake_failed(*c, crypto::HandshakeError::kNotGuarded);
+      continue;
+    }
     fail_peer(c->peer, Status(Code::kPeerLost, endpoint_text(peers_[c->peer].address, c->stripe) +
                                                    " did not answer a connection attempt (its "
                                                    "log tells if it is out of descriptors)"));
@@ -302,12 +345,18 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   const bool retry = link.phase == Phase::kRetry;
   if (!link.deadline_set) {
     if (retry && link.failing_since == kNever) link.failing_since = now;
-    link.deadline = now + (retry ? link.backoff : options_.liveness_limit);
+    link.deadline = now + (retry                 ? link.backoff
+                           : link.awaits_confirm ? HalfOpen::kPatience
+                                                 : options_.liveness_limit);
     link.deadline_set = true;
   }
   if (now < link.deadline) {
     timers_.add(link.deadline);
     return;
+  }
+  if (link.awaits_confirm) {  // whoever it was has not proved that it is the peer
+    link.awaits_confirm = false;
+    return attempt_failed(id, line, ECONNRESET);
   }
   if (retry && now - link.failing_since < kConnectPatience) {
     connect_link(id, line);

@@ -26,10 +26,15 @@ namespace mcast {
 namespace {
 
 constexpr size_t kVectors = 16;
+using crypto::PublicKey;
 
 }  // namespace
 
-StreamAddress TcpStream::address(bool loopback) const { return listeners_.address(uid_, loopback); }
+StreamAddress TcpStream::address(bool loopback) const {
+  StreamAddress address = listeners_.address(uid_, loopback);
+  if (options_.identity) address.key = options_.identity->pair.public_key();
+  return address;
+}
 
 PeerId TcpStream::new_peer(const StreamAddress& address) {
   PeerId id = guests_.take_id();
@@ -52,8 +57,17 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
   Peer& peer = peers_[id];
   if (peer.stranger) guests_.leave(id);
   peer.stranger = false;
+  constexpr PublicKey kUnknown{};
+  if (peer.address.key != kUnknown && address.key != kUnknown && peer.address.key != address.key) {
+    // Who has connected has the secret, and proved another key.
+    fail_peer(id,
+              Status(Code::kPeerLost, "two processes claim to be " + endpoint_text(peers_[id].address) +
+                                          ": one has connected, another has published its key"));
+  }
+  const PublicKey key = address.key != kUnknown ? address.key : peer.address.key;
   // The newest address counts: the first may only be what the peer's Hello said.
   peer.address = address;
+  peer.address.key = key;
   peer.stripes = std::min(stripe_count(address), stripe_.size());
   if (const auto endpoints = stripe_endpoints(address); endpoints.ok()) {
     for (const sockaddr_in& at : *endpoints) half_open_.add_member(ntohl(at.sin_addr.s_addr));
@@ -73,7 +87,7 @@ size_t TcpStream::queued(PeerId id, Channel channel) const {
   size_t bytes = 0;
   const auto& links = peers_[id].links;
   for (size_t i = static_cast<size_t>(channel); i < links.size(); i += kChannels) {
-    bytes += links[i].queue.size();
+    bytes += unsent(links[i]);
   }
   return bytes;
 }
@@ -90,7 +104,7 @@ size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
   for (size_t i = 0; i < peer.stripes; ++i) {
     const size_t line = line_of(channel, (turn_ + i) % peer.stripes);
     const Link& link = peer.links[line];
-    Load& load = loads[i] = {line, static_cast<double>(link.queue.size()), 0};
+    Load& load = loads[i] = {line, static_cast<double>(unsent(link)), 0};
     if (link.phase != Phase::kOpen) continue;
     load.waiting += static_cast<double>(link.connection->unacknowledged());
     load.rate = link.connection->rate();
@@ -134,7 +148,8 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
   const auto prefix = encode_prefix(static_cast<uint32_t>(length));
   std::copy(prefix.begin(), prefix.end(), head.begin());
   size_t taken = 0;
-  if (link.phase == Phase::kOpen && link.queue.empty() && parts.size() < kVectors) {
+  if (link.phase == Phase::kOpen && link.queue.empty() && parts.size() < kVectors &&
+      link.connection->guard == nullptr) {
     if (link.connection->write_broken) {
       ++stats_.frames_dropped;
       return;
@@ -156,7 +171,9 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
   keep({head.data(), head_size});
   for (const ConstBytes& part : parts) keep(part);
   if (link.phase == Phase::kIdle) connect_link(id, line);
-  if (link.phase == Phase::kOpen) link.connection->want(interest(*link.connection));
+  if (link.phase != Phase::kOpen) return;
+  if (link.connection->guard != nullptr) return flush(*link.connection);
+  link.connection->want(interest(*link.connection));
 }
 
 size_t TcpStream::poll(StreamSink& sink, Nanos now) {
@@ -205,9 +222,10 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
       }
       return;
     }
+    case State::kChallenge:
+      return on_challenge(c);
     case State::kHelloSent:
-      on_hello_ack(c);
-      return;
+      return c.guard != nullptr ? on_guarded_ack(c) : on_hello_ack(c);
     case State::kOpen:
       break;
   }
@@ -238,12 +256,23 @@ FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sin
   return c.state == TcpConnection::State::kOpen ? kTakeMore : kTakeStop;
 }
 
+FrameScan TcpStream::scan_input(TcpConnection& c, ConstBytes bytes, StreamSink& sink,
+                                size_t& events) {
+  const auto take = [&](ConstBytes frame) { return deliver(c, frame, sink, events); };
+  if (c.guard == nullptr) return scan_frames(bytes, c.max_length(), take);
+  const auto its_turn = [&](uint32_t number) {
+    return number == peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
+  };
+  return c.guard->scan(bytes, max_frame(c.channel), c.numbered,
+                       {opened_.get(), kFrameNumber + kMaxBulkFrame}, its_turn, take);
+}
+
 void TcpStream::read(TcpConnection& c, StreamSink& sink, size_t& events) {
   FrameScan scan;
   const size_t before = events;
   const auto io = c.read_frames(
       {scratch_.get(), kScratchSize},
-      [&](ConstBytes frame) { return deliver(c, frame, sink, events); }, scan);
+      [&](ConstBytes bytes) { return scan_input(c, bytes, sink, events); }, scan);
   if (c.state != TcpConnection::State::kOpen || io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) return input_ended(c, io);
   after_scan(c, scan);
@@ -254,6 +283,15 @@ void TcpStream::read(TcpConnection& c, StreamSink& sink, size_t& events) {
 void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
   using End = FrameScan::End;
   const bool after_goodbye = c.goodbye;
+  if (scan.end == End::kForged) {
+    ++stats_.protocol_violations;
+    refusals_.note(Cause::forged, {});
+    fail_peer(c.peer, Status(Code::kPeerLost,
+                             endpoint_text(peers_[c.peer].address, c.stripe) +
+                                 " seems to have sent a record that does not open: somebody has "
+                                 "changed it on the way"));
+    return;
+  }
   if (after_goodbye || scan.end == End::kViolation || scan.end == End::kStopped) {
     ++stats_.protocol_violations;
     const std::string what = after_goodbye || scan.bad_length == kGoodbyeLength
@@ -277,7 +315,7 @@ void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t
       if (c == nullptr || !c->held) continue;
       const size_t before = events;
       FrameScan scan;
-      c->read_held([&](ConstBytes frame) { return deliver(*c, frame, sink, events); }, scan);
+      c->read_held([&](ConstBytes bytes) { return scan_input(*c, bytes, sink, events); }, scan);
       if (c->state != TcpConnection::State::kOpen) return;  // and the peer with it
       after_scan(*c, scan);
       moved = moved || events > before;
@@ -287,7 +325,7 @@ void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t
 
 // What an open connection waits for.
 uint32_t TcpStream::interest(const TcpConnection& c) {
-  return (c.read_done || c.held ? 0u : EPOLLIN) | (link_of(c).queue.empty() ? 0u : EPOLLOUT);
+  return (c.read_done || c.held ? 0u : EPOLLIN) | (unsent(link_of(c)) == 0 ? 0u : EPOLLOUT);
 }
 
 void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
@@ -316,7 +354,9 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
 
 void TcpStream::flush(TcpConnection& c) {
   Link& link = link_of(c);
-  while (!link.queue.empty() && !c.write_broken) {
+  if (c.guard != nullptr) flush_guarded(c);
+  if (c.state != TcpConnection::State::kOpen) return;
+  while (c.guard == nullptr && !link.queue.empty() && !c.write_broken) {
     std::array<iovec, kVectors> vectors;
     const size_t used = link.queue.front(vectors);
     size_t offered = 0;
@@ -326,7 +366,7 @@ void TcpStream::flush(TcpConnection& c) {
     if (taken < offered) break;
   }
   if (c.write_broken) link.queue.clear();
-  if (link.goodbye_queued && link.queue.empty() && !c.fin_sent && !c.write_broken) {
+  if (link.goodbye_queued && unsent(link) == 0 && !c.fin_sent && !c.write_broken) {
     (void)::shutdown(c.fd(), SHUT_WR);
     c.fin_sent = true;
   }
@@ -335,6 +375,24 @@ void TcpStream::flush(TcpConnection& c) {
     return;
   }
   c.want(interest(c));
+}
+
+void TcpStream::flush_guarded(TcpConnection& c) {
+  SendQueue& queue = link_of(c).queue;
+  while (!c.write_broken) {
+    if (c.guard->waiting().empty() && !c.guard->seal_from(queue, c.numbered)) {
+      return fail_peer(c.peer, Status(Code::kResourceExhausted, "the keys of the connection to " +
+                                                                    endpoint_text(peers_[c.peer].address, c.stripe) +
+                                                                    " are used up"));
+    }
+    const ConstBytes bytes = c.guard->waiting();
+    if (bytes.empty()) return;
+    const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const size_t taken = c.write({&vector, 1});
+    c.guard->written(taken);
+    if (taken < bytes.size()) break;
+  }
+  if (c.write_broken) c.guard->written(c.guard->waiting().size());
 }
 
 void TcpStream::end_link(TcpConnection& c) {
@@ -384,7 +442,7 @@ bool TcpStream::close_peers(Nanos now) {
   for (const Peer& peer : peers_) {
     for (const Link& link : peer.links) {
       if (link.phase == Phase::kIdle || link.phase == Phase::kEnded) continue;
-      if (link.phase != Phase::kOpen || !link.queue.empty()) return false;
+      if (link.phase != Phase::kOpen || unsent(link) > 0) return false;
       if (!link.connection->write_broken && link.connection->unacknowledged() > 0) return false;
     }
   }

@@ -76,7 +76,8 @@ class TcpStream final : public Stream {
     TcpConnection* connection = nullptr;
     SendQueue queue;
     bool goodbye_queued = false;
-    bool deadline_set = false;  // by the poll after the phase began: send() has no clock
+    bool awaits_confirm = false;  // kYielded: to one that was accepted, and has to prove itself
+    bool deadline_set = false;    // by the poll after the phase began: send() has no clock
     Nanos deadline = kNever;
     Nanos failing_since = kNever;
     Nanos backoff = 0;
@@ -112,7 +113,20 @@ class TcpStream final : public Stream {
     attempt_failed(c.peer, line_of(c.channel, c.stripe), error);
   }
   void say_hello(TcpConnection& c);
+  bool challenge(HalfOpen::Place& place);
+  void on_challenge(TcpConnection& c);
+  void handshake_failed(const TcpConnection& c, crypto::HandshakeError error);
+  void on_guarded_ack(TcpConnection& c);
   void on_hello(HalfOpen::Place& place);
+  void on_guarded_hello(HalfOpen::Place& place);
+  void on_confirm(HalfOpen::Place& place);
+  void refuse(HalfOpen::Place& place);
+  void follow_verdict(TcpConnection& c, Verdict verdict);
+  bool fits(const Hello& hello) const;
+  PeerId guest(const Hello& hello, Source from);
+  // Whether our own attempt, or what there is already, is used instead.
+  bool yields(const Link& link, uint64_t source) const;
+  Hello own_hello(const TcpConnection& c) const;
   void accept_hello(HalfOpen::Place& place, const Hello& hello);
   void on_hello_ack(TcpConnection& c);
   void adopt(TcpConnection& c);
@@ -121,6 +135,7 @@ class TcpStream final : public Stream {
   void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
   void read(TcpConnection& c, StreamSink& sink, size_t& events);
+  FrameScan scan_input(TcpConnection& c, ConstBytes bytes, StreamSink& sink, size_t& events);
   // What becomes of a frame that has arrived.
   FrameTake deliver(TcpConnection& c, ConstBytes frame, StreamSink& sink, size_t& events);
   void after_scan(TcpConnection& c, const FrameScan& scan);
@@ -129,6 +144,12 @@ class TcpStream final : public Stream {
   uint32_t interest(const TcpConnection& c);
   void input_ended(TcpConnection& c, TcpConnection::Io how);
   void flush(TcpConnection& c);
+  void flush_guarded(TcpConnection& c);
+  // Bytes of the link that the kernel has not taken.
+  static size_t unsent(const Link& link) {
+    const TcpConnection* const c = link.connection;
+    return link.queue.size() + (c != nullptr && c->guard ? c->guard->waiting().size() : 0);
+  }
   void end_link(TcpConnection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
@@ -150,7 +171,7 @@ class TcpStream final : public Stream {
   TcpGuests guests_;
   std::vector<Report> reports_;
   TcpRefusals refusals_;
-  std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::byte[]> scratch_, opened_;  // the second: of guarded endpoints
 
   RateLimit limit_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll

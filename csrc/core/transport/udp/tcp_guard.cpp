@@ -1,0 +1,93 @@
+// A frame in the queue lies in one block of it or in two, and is sealed from there; only its length
+// and number are copied first. The buffer of sealed bytes keeps its memory, which is that of the
+// largest burst.
+#include "transport/udp/tcp_guard.h"
+
+#include <algorithm>
+#include <array>
+
+namespace mcast {
+namespace {
+
+// The next `size` bytes of the queue, in at most as many pieces as fit; those used.
+template <size_t N>
+size_t pieces(std::span<const iovec> vectors, size_t skip, size_t size,
+              std::array<ConstBytes, N>& out) {
+  size_t used = 0;
+  for (const iovec& v : vectors) {
+    const size_t begin = std::min(skip, v.iov_len);
+    const size_t take = std::min(size, v.iov_len - begin);
+    skip -= begin;
+    size -= take;
+    if (take > 0) out[used++] = {static_cast<const std::byte*>(v.iov_base) + begin, take};
+  }
+  return used;
+}
+
+uint32_t read_u32(std::span<const iovec> vectors, size_t skip) {
+  std::array<ConstBytes, 4> parts;
+  std::array<std::byte, 4> bytes{};
+  size_t at = 0;
+  const size_t used = pieces(vectors, skip, bytes.size(), parts);
+  for (size_t i = 0; i < used; ++i) {
+    for (const std::byte b : parts[i]) bytes[at++] = b;
+  }
+  return decode_prefix(bytes.data());
+}
+
+}  // namespace
+
+Status TcpGuard::start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
+  auto sealer =
+      crypto::RecordSealer::make(std::move(chains.seal), chains.suite, chains.mode, limits);
+  auto opener =
+      crypto::RecordOpener::make(std::move(chains.open), chains.suite, chains.mode, limits);
+  if (!sealer.ok()) return sealer.status();
+  if (!opener.ok()) return opener.status();
+  sealer_.emplace(std::move(sealer).value());
+  opener_.emplace(std::move(opener).value());
+  return {};
+}
+
+void TcpGuard::written(size_t bytes) {
+  begin_ += bytes;
+  if (begin_ < out_.size()) return;
+  out_.clear();
+  begin_ = 0;
+}
+
+bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
+  while (!queue.empty() && out_.size() - begin_ < kSealAhead) {
+    std::array<iovec, 4> vectors;  // blocks of 64 KiB: more than a frame reaches over
+    const size_t used = queue.front(vectors);
+    const std::span<const iovec> front(vectors.data(), used);
+    uint32_t length = read_u32(front, 0);
+    const bool goodbye = length == kGoodbyeLength;
+    if (goodbye) length = 0;
+    std::optional<uint32_t> number;
+    if (numbered) number = goodbye ? 0 : read_u32(front, kFramePrefix);
+    const size_t head = kFramePrefix + (numbered && !goodbye ? kFrameNumber : 0);
+    const size_t body = goodbye ? 0 : kFramePrefix + length - head;
+    std::array<ConstBytes, 4> parts;
+    const size_t count = pieces(front, head, body, parts);
+    const size_t at = out_.size();
+    out_.resize(at + crypto::record_size(body, numbered));
+    if (!sealer_->seal(number, {parts.data(), count}, out_.data() + at)) return false;
+    queue.consume(head + body);
+  }
+  return true;
+}
+
+std::optional<ConstBytes> TcpGuard::open(bool numbered, ConstBytes record, Bytes scratch) {
+  const size_t skip = numbered ? kFrameNumber : 0;
+  const auto body = opener_->open(numbered, record, scratch.subspan(skip));
+  if (!body || body->empty() || !numbered) return body;
+  if (body->data() == scratch.data() + skip) {
+    const ConstBytes number = record.subspan(kFramePrefix, kFrameNumber);
+    std::copy(number.begin(), number.end(), scratch.begin());
+  }
+  // In clear it stands behind its number already.
+  return ConstBytes(body->data() - skip, body->size() + skip);
+}
+
+}  // namespace mcast

@@ -1,0 +1,90 @@
+// What a guarded connection of a TcpStream has besides: the connector's part of the handshake, then
+// a direction each for sealing and opening, and the sealed bytes that the kernel has not taken.
+// Frames wait as plaintext in the link's queue, framed as an unguarded connection has them, and are
+// sealed once, right before they are written; so at most kSealAhead bytes and a frame wait sealed.
+//
+// Used by the lane's thread only.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "crypto/handshake.h"
+#include "crypto/stream_guard.h"
+#include "transport/udp/send_queue.h"
+#include "transport/udp/stream_wire.h"
+
+namespace mcast {
+
+class TcpGuard {
+ public:
+  static constexpr size_t kSealAhead = 64u << 10;
+
+  // Of a connector; `self` outlives it.
+  TcpGuard(const crypto::Identity& self, const crypto::PublicKey& peer) : connector_(self, peer) {}
+  crypto::Connector& connector() { return connector_; }
+  // The handshake is over: records from now on.
+  Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits);
+
+  // Sealed bytes that are to be written next.
+  ConstBytes waiting() const { return ConstBytes(out_).subspan(begin_); }
+  void written(size_t bytes);
+  // Seals frames of the queue, as many as may wait. `numbered`: as of the connection. False: keys
+  // are used up, or the library has failed.
+  bool seal_from(SendQueue& queue, bool numbered);
+
+  // As scan_frames(), over records; `most`: bytes of a frame. its_turn(number) -> bool: whether the
+  // frame of this number may come now; if not, it is held, and not opened. What is handed on begins
+  // with its number, on numbered connections. `scratch`: room for a number and a frame.
+  template <typename ItsTurn, typename OnFrame>
+  FrameScan scan(ConstBytes bytes, size_t most, bool numbered, Bytes scratch, ItsTurn&& its_turn,
+                 OnFrame&& on_frame) {
+    FrameScan scan;
+    while (bytes.size() - scan.consumed >= kFramePrefix) {
+      const ConstBytes left = bytes.subspan(scan.consumed);
+      const uint32_t length = decode_prefix(left.data());
+      if (!crypto::record_length_allowed(length, most, numbered)) {
+        scan.end = FrameScan::End::kViolation;
+        scan.bad_length = length;
+        return scan;
+      }
+      if (left.size() < kFramePrefix + length) return scan;
+      if (numbered && length > kFrameNumber + crypto::kTagSize &&
+          !its_turn(decode_prefix(left.data() + kFramePrefix))) {
+        scan.end = FrameScan::End::kHeld;
+        return scan;
+      }
+      const std::optional<ConstBytes> frame =
+          open(numbered, left.first(kFramePrefix + length), scratch);
+      if (!frame) {
+        scan.end = FrameScan::End::kForged;
+        return scan;
+      }
+      scan.consumed += kFramePrefix + length;
+      if (frame->empty()) {
+        scan.end =
+            scan.consumed == bytes.size() ? FrameScan::End::kGoodbye : FrameScan::End::kViolation;
+        scan.bad_length = kGoodbyeLength;
+        return scan;
+      }
+      ++scan.frames;
+      if (on_frame(*frame) == kTakeStop) {
+        scan.end = FrameScan::End::kStopped;
+        return scan;
+      }
+    }
+    return scan;
+  }
+
+ private:
+  // A record's frame; empty: the goodbye; nothing: forged.
+  std::optional<ConstBytes> open(bool numbered, ConstBytes record, Bytes scratch);
+
+  crypto::Connector connector_;
+  std::optional<crypto::RecordSealer> sealer_;
+  std::optional<crypto::RecordOpener> opener_;
+  std::vector<std::byte> out_;
+  size_t begin_ = 0;
+};
+
+}  // namespace mcast

@@ -1,0 +1,267 @@
+// Groups in auth and sealed under attack, with real keys, and epochs of 200 datagrams: captured
+// datagrams are replayed, changed, cut, sent ahead of the true ones, and forged without keys or
+// with another group's. Results stay exact to the byte, every refusal is counted under its cause.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "crypto/library.h"
+#include "support/program.h"
+#include "wire/guarded_datagram.h"
+
+namespace mcast::test {
+namespace {
+
+using Captured = std::vector<std::byte>;
+using crypto::Mode;
+
+class Attacks : public testing::TestWithParam<Mode> {
+ protected:
+  ClusterOptions options(uint32_t ranks = 4) const {
+    ClusterOptions o;
+    o.ranks = ranks;
+    o.security = GetParam();
+    o.net.seed = 11;
+    return o;
+  }
+  // Broadcasts, all-gathers, small ones and reductions; in all some thousand datagrams.
+  static Runs all_kinds(Cluster& c) {
+    Runs runs;
+    uint64_t id = 0;
+    for (Member r = 0; r < c.size(); r++) {
+      for (const size_t bytes : {size_t{100}, size_t{300001}}) {
+        for (Member m = 0; m < c.size(); m++) runs.push_back(c.broadcast(m, r, bytes, id + 1));
+        id++;
+      }
+    }
+    for (Member m = 0; m < c.size(); m++) runs.push_back(c.allgather(m, 200003, id + 1));
+    for (Member m = 0; m < c.size(); m++) runs.push_back(c.barrier(m));
+    return runs;
+  }
+  static void run_exactly(Cluster& c) {
+    Runs runs = all_kinds(c);
+    ASSERT_TRUE(c.run([&] { return all_done(runs); }, 120 * kSecond));
+    expect_good(runs, c.size());
+  }
+  static uint64_t refused(Cluster& c, Cause cause) {
+    uint64_t sum = 0;
+    for (Member r = 0; r < c.size(); r++) sum += c.lane(r).monitor().count(cause);
+    return sum;
+  }
+  // What `f` makes of each datagram comes in front of it.
+  using Forge = std::function<void(size_t to, Captured datagram)>;
+  static void before_each(Cluster& c, Forge f) {
+    c.net().set_datagram_hook([f = std::move(f)](size_t from, size_t to, ConstBytes d) {
+      if (from != to) f(to, {d.begin(), d.end()});
+      return SimNetwork::Verdict::kPass;
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Modes, Attacks, testing::Values(Mode::kAuth, Mode::kSealed),
+                         [](const auto& p) { return crypto::mode_name(p.param); });
+
+TEST_P(Attacks, LossAndDamageAreRepaired) {
+  Cluster c(options(5));
+  c.net().faults().drop = 0.05;
+  c.net().faults().corrupt = 0.05;
+  c.net().faults().duplicate = 0.05;
+  c.net().faults().reorder = 0.05;
+  c.net().faults().reorder_delay = kMilli;
+  run_exactly(c);
+  EXPECT_GT(refused(c, Cause::forged), 0u) << "a tag finds what a checksum would";
+}
+
+// Attack 1 of the design: repetitions take new numbers, whatever they carry.
+TEST_P(Attacks, NoPacketNumberIsUsedTwice) {
+  ClusterOptions o = options();
+  o.epochs.packets = 40;
+  Cluster c(o);
+  c.net().faults().drop = 0.2;
+  std::set<std::pair<Member, uint64_t>> numbers;
+  size_t sent = 0;
+  uint32_t latest = 0;
+  c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
+    wire::GuardedHeader h;
+    EXPECT_EQ(wire::parse_guarded(d, h), wire::ParseError::kNone);
+    if (from == to) {
+      sent++;
+      numbers.emplace(h.inner.member, h.number);
+      latest = std::max(latest, wire::epoch_of(h.number));
+    }
+    return SimNetwork::Verdict::kPass;
+  });
+  run_exactly(c);
+  EXPECT_GT(c.total(Counter::remulticast_chunks), 0u);
+  EXPECT_EQ(numbers.size(), sent);
+  EXPECT_GT(latest, 2u) << "keys have gone on";
+}
+
+TEST_P(Attacks, ACaptureHoldsTensorsOnlyInClear) {
+  Cluster c(options(2));
+  std::vector<Captured> capture;
+  before_each(c, [&](size_t, Captured d) { capture.push_back(std::move(d)); });
+  constexpr size_t kBytes = 20000;
+  std::vector<std::byte> tensor(kBytes);
+  sim::fill_pattern(9, 0, tensor);
+  Runs runs;
+  for (Member m = 0; m < 2; m++) runs.push_back(c.broadcast(m, 0, kBytes, 9));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+  expect_good(runs, 2);
+  std::set<std::string> pieces;
+  for (size_t at = 0; at + 16 <= kBytes; at++) {
+    pieces.emplace(reinterpret_cast<const char*>(&tensor[at]), 16);
+  }
+  size_t found = 0;
+  for (const Captured& d : capture) {
+    for (size_t at = 0; at + 16 <= d.size(); at++) {
+      found += pieces.count(std::string(reinterpret_cast<const char*>(&d[at]), 16));
+    }
+  }
+  EXPECT_EQ(found > 0, GetParam() == Mode::kAuth) << found;
+}
+
+// Attack 2: the true header with other bytes, ahead of every true datagram.
+TEST_P(Attacks, OtherBytesUnderATrueHeader) {
+  Cluster c(options());
+  before_each(c, [&](size_t to, Captured d) {
+    std::fill(d.begin() + wire::kGuardedHeader, d.end(), std::byte{0x5a});
+    c.net().inject(to, d);
+  });
+  run_exactly(c);
+  EXPECT_GT(refused(c, Cause::forged), 100u);
+}
+
+TEST_P(Attacks, EveryByteChangedOnce) {
+  Cluster c(options(2));
+  size_t at = 0;
+  before_each(c, [&](size_t to, Captured d) {
+    for (int i = 0; i < 20; i++) {
+      Captured bad = d;
+      bad[at++ % bad.size()] ^= std::byte{0x10};
+      c.net().inject(to, bad);
+    }
+    Captured cut(d.begin(), d.begin() + static_cast<ptrdiff_t>(at % d.size()));
+    c.net().inject(to, cut);
+  });
+  run_exactly(c);
+  for (const Cause cause :
+       {Cause::forged, Cause::forged_header, Cause::malformed, Cause::downgraded}) {
+    EXPECT_GT(refused(c, cause), 0u) << cause_name(cause);
+  }
+}
+
+// Attack 3: everything again, at once and later: in the same operation, a later one, to the other
+// group.
+TEST_P(Attacks, EverythingIsReplayed) {
+  Cluster c(options());
+  GroupParams other = c.group(0).core().params();
+  other.guard = nullptr;
+  other.tag--;  // the cluster makes another of it
+  const size_t g = c.add_group(other);
+  Rng rng(3);
+  before_each(c, [&](size_t to, Captured d) {
+    c.net().inject(to, d);
+    for (const Nanos later : {Nanos{100} * kMicro, kMilli, Nanos{30} * kMilli}) {
+      c.at(c.now() + static_cast<Nanos>(rng.below(static_cast<uint64_t>(later))),
+           [&c, to, d] { c.net().inject(to, d); });
+    }
+    // As if it were the other group's: the header is authenticated, so its tag fits no more.
+    wire::GuardedHeader h;
+    if (wire::parse_guarded(d, h) != wire::ParseError::kNone) return;
+    h.inner.group_tag =
+        c.group(0, h.inner.group_tag == c.group(0).core().params().tag ? g : 0).core().params().tag;
+    wire::write_guarded(d.data(), h);
+    c.net().inject(to, d);
+  });
+  run_exactly(c);
+  Runs runs;
+  for (Member m = 0; m < c.size(); m++) runs.push_back(c.allgather(m, 100001, 77, kNever, g));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+  expect_good(runs, c.size());
+  EXPECT_GT(refused(c, Cause::replayed), 0u) << "positions and probes";
+  EXPECT_GT(c.total(Counter::duplicates) + c.total(Counter::stale), 1000u) << "and data";
+  EXPECT_GT(refused(c, Cause::forged_header), 100u) << "of the other group";
+  EXPECT_EQ(refused(c, Cause::forged), 0u) << "the keys were never asked for them";
+}
+
+// Attack 5: version 1 with all that it needs, as a stranger makes it who knows the tag.
+TEST_P(Attacks, ADatagramOfVersion1EndsNoJob) {
+  Cluster c(options());
+  const GroupParams& params = c.group(0).core().params();
+  before_each(c, [&](size_t to, Captured) {
+    wire::DatagramHeader h;
+    h.type = wire::DatagramType::kAbort;
+    h.group_tag = params.tag;
+    h.lane = params.lane;
+    h.member = static_cast<Member>(1 - to % 2);
+    wire::Writer notice;
+    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, "the end"});
+    Captured d(wire::kDatagramHeader + notice.size());
+    wire::write_datagram(d, h, notice.bytes());
+    c.net().inject(to, d);
+  });
+  run_exactly(c);
+  EXPECT_GT(refused(c, Cause::downgraded), 1000u);
+}
+
+// The same in version 2, with all but the keys: another secret's.
+TEST_P(Attacks, AnAbortWithOtherKeysEndsNoJob) {
+  Cluster c(options());
+  const GroupParams& params = c.group(0).core().params();
+  auto key = crypto::SealKey::make(crypto::root_key(Captured(32)),
+                                   {GetParam(), crypto::Suite::kAes128Gcm, params.lane}, 1, {});
+  ASSERT_TRUE(key.ok());
+  before_each(c, [&](size_t to, Captured) {
+    wire::DatagramHeader h;
+    h.type = wire::DatagramType::kAbort;
+    h.group_tag = params.tag;
+    h.lane = params.lane;
+    h.member = 1;
+    wire::Writer notice;
+    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, "the end"});
+    Captured d(notice.size() + wire::kGuardedHeader + wire::kDatagramTag);
+    key->seal(d, h, notice.bytes());
+    c.net().inject(to, d);
+  });
+  run_exactly(c);
+  EXPECT_GT(refused(c, Cause::forged_header), 1000u);
+}
+
+// A group whose members use up all epochs ends by name, everywhere.
+TEST_P(Attacks, TheEndOfAllEpochsIsNamed) {
+  ClusterOptions o = options(3);
+  o.epochs.packets = 20;
+  o.epochs.epochs = 4;
+  Cluster c(o);
+  Runs runs;
+  for (Member m = 0; m < 3; m++) runs.push_back(c.broadcast(m, 0, 1 << 20, 1));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }));
+  bool named = false;
+  for (const auto& run : runs) {
+    EXPECT_FALSE(run->status.ok());
+    named = named || run->status.message().find("all 4 epochs of this rank's keys are used up") !=
+                         std::string::npos;
+  }
+  EXPECT_TRUE(named);
+}
+
+// Forgeries without end take a bounded share of work, and no memory.
+TEST_P(Attacks, ASiegeWithTrueHeadersStaysWithinTheBudget) {
+  ClusterOptions o = options();
+  o.budget.bytes = 8 << 10;
+  Cluster c(o);
+  before_each(c, [&](size_t to, Captured d) {
+    d.back() ^= std::byte{1};
+    for (int i = 0; i < 20; i++) c.net().inject(to, d);
+  });
+  run_exactly(c);
+  EXPECT_GT(refused(c, Cause::forged), 0u);
+  uint64_t offered = 0;
+  for (Member r = 0; r < c.size(); r++)
+    offered += c.group(r).counters().get(Counter::datagrams_received);
+  EXPECT_LT(refused(c, Cause::forged) * 4, offered) << "most were not even tried";
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,157 @@
+// The contract's suite over guarded endpoints, in both modes and striped, with keys that a few
+// records use up; and who comes to a guarded endpoint without what it takes.
+#include <gmock/gmock.h>
+
+#include "crypto/library.h"
+#include "transport/transport_contract.h"
+#include "transport/udp_stream_world.h"
+
+namespace mcast::testing {
+namespace {
+
+std::shared_ptr<const crypto::Identity> some_identity(crypto::Mode mode, unsigned secret = 1) {
+  EXPECT_TRUE(crypto::load_library().ok());
+  static unsigned count = 0;
+  std::array<std::byte, 32> random;
+  random.fill(static_cast<std::byte>(++count));
+  random[1] = static_cast<std::byte>(count >> 8);
+  auto pair = crypto::KeyPair::make(random);
+  EXPECT_TRUE(pair.ok());
+  const crypto::Key root =
+      crypto::root_key(std::vector<std::byte>(16, static_cast<std::byte>(secret)));
+  crypto::EpochLimits few;
+  few.packets = 5;
+  return std::make_shared<crypto::Identity>(crypto::Identity{
+      mode, crypto::suite_bit(crypto::Suite::kAes128Gcm), crypto::Role::kRank,
+      crypto::hello_key(root), crypto::mix_key(root), std::move(pair).value(), few});
+}
+
+template <crypto::Mode kMode>
+struct Guarded : UdpWorld {
+  Guarded() { loopback = true; }
+  std::unique_ptr<Transport> make() {
+    options.identity = some_identity(kMode);
+    return UdpWorld::make();
+  }
+};
+template <crypto::Mode kMode>
+struct GuardedStripe : UdpWorld {
+  GuardedStripe() { loopback = true; }
+  std::unique_ptr<Transport> make() {
+    options.identity = some_identity(kMode);
+    return make_striped(3);
+  }
+};
+using GuardedWorlds =
+    ::testing::Types<Guarded<crypto::Mode::kAuth>, Guarded<crypto::Mode::kSealed>,
+                     GuardedStripe<crypto::Mode::kAuth>, GuardedStripe<crypto::Mode::kSealed>>;
+INSTANTIATE_TYPED_TEST_SUITE_P(GuardedUdp, TransportContract, GuardedWorlds);
+
+class GuardedStream : public UdpStreamTest {
+ protected:
+  void SetUp() override { guard(1); }
+  void guard(unsigned secret) {
+    world_.options.identity = some_identity(crypto::Mode::kSealed, secret);
+  }
+  void make_guarded(unsigned secret = 1) {
+    guard(secret);
+    make_nodes(1);
+  }
+  // One of its own, whatever others do.
+  void expect_working(size_t a, size_t b) {
+    const size_t before = node(b).frames.size();
+    node(a).send(introduce(a, b), Channel::kRepair, pattern(50000, 9));
+    ASSERT_TRUE(pump([&] { return node(b).frames.size() > before; }));
+    EXPECT_EQ(node(b).frames.back().data, pattern(50000, 9));
+  }
+};
+
+TEST_F(GuardedStream, ChallengesWhoeverComesAndAnswersNoStranger) {
+  make_guarded();
+  make_guarded();
+  const Fd stranger = raw_connect(node(0).st().address(true));
+  Buffer received;
+  EXPECT_TRUE(raw_send(stranger, pattern(crypto::kGuardedHelloSize, 3)));
+  EXPECT_TRUE(closed(stranger, &received));
+  EXPECT_EQ(received.size(), crypto::kChallengeSize);
+  EXPECT_EQ(stats(0).hello_refused, 1u);
+  expect_working(1, 0);
+}
+
+TEST_F(GuardedStream, AHelloOfVersion1IsNoHello) {
+  make_guarded();
+  make_guarded();
+  const Fd stranger = raw_connect(node(0).st().address(true));
+  EXPECT_TRUE(raw_send(stranger, encode(hello_to(0, 77))));
+  settle();
+  world_.shift += HalfOpen::kPatience;
+  EXPECT_TRUE(closed(stranger));
+  EXPECT_EQ(stats(0).hello_timeouts, 1u);
+  expect_working(1, 0);
+}
+
+// Attack 6: many half-open connections.
+TEST_F(GuardedStream, ASiegeKeepsNobodyOut) {
+  make_guarded();
+  make_guarded();
+  std::vector<Fd> siege;
+  for (int i = 0; i < 100; i++) {
+    siege.push_back(raw_connect(node(0).st().address(true)));
+    poll_all();
+  }
+  expect_working(1, 0);
+  EXPECT_GT(stats(0).crowded_out, 0u);
+}
+
+TEST_F(GuardedStream, AnotherSecretGetsNowhere) {
+  make_guarded(1);
+  make_guarded(2);
+  node(1).send(introduce(1, 0), Channel::kControl, pattern(10, 1));
+  ASSERT_TRUE(pump([&] {
+    world_.shift += 10 * kMilli;
+    return !node(1).downs.empty();
+  }));
+  EXPECT_GT(stats(0).hello_refused, 0u);
+  EXPECT_TRUE(node(0).frames.empty());
+}
+
+TEST_F(GuardedStream, AnUnguardedEndpointIsNamed) {
+  make_guarded();
+  world_.options.identity = nullptr;
+  make_nodes(1);
+  node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+  ASSERT_TRUE(pump([&] {
+    world_.shift += 10 * kMilli;
+    return !node(0).downs.empty();
+  }));
+  EXPECT_THAT(node(0).downs[0].why.message(), ::testing::HasSubstr("is its security off?"));
+}
+
+// Who has the secret, and claims to be another endpoint, does not have that one's private key.
+TEST_F(GuardedStream, TheKeyOfTheRecordIsTheOnlyOne) {
+  make_guarded();
+  make_guarded();
+  StreamAddress wrong = node(0).st().address(true);
+  wrong.key = some_identity(crypto::Mode::kSealed)->pair.public_key();
+  node(1).send(node(1).st().add_peer(wrong), Channel::kControl, pattern(10, 1));
+  ASSERT_TRUE(pump([&] { return !node(1).downs.empty(); }));
+  EXPECT_THAT(node(1).downs[0].why.message(), ::testing::HasSubstr("its proof is wrong"));
+}
+
+TEST_F(GuardedStream, ACaptureHoldsNoFrame) {
+  make_guarded();
+  StreamAddress at;
+  const Fd listener = raw_listen(at);
+  at.uid = 99;
+  const PeerId peer = node(0).st().add_peer(at);
+  node(0).send(peer, Channel::kControl, pattern(1000, 1));
+  const Fd taken(::accept(listener.get(), nullptr, nullptr));
+  settle();
+  // Nothing was said: it waits for the Challenge.
+  std::byte byte;
+  EXPECT_EQ(::recv(taken.get(), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(node(0).st().queued(peer, Channel::kControl), 1000u + kFramePrefix);
+}
+
+}  // namespace
+}  // namespace mcast::testing
