@@ -421,6 +421,12 @@ std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd>
     link_->tell(refusal(message.call, may));
     return "";
   }
+  const auto& threads = maker_.context().threads;
+  Result<std::shared_ptr<void>> place = threads ? threads->take(1) : std::shared_ptr<void>();
+  if (!place.ok()) {
+    link_->tell(refusal(message.call, place.status()));
+    return "";
+  }
   const auto opened = [link = link_, call = message.call](const Result<ipc::Memory>& how) {
     link->tell(how.ok() ? control_of(call, *how) : refusal(call, how.status()));
   };
@@ -432,6 +438,7 @@ std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd>
     return "";
   }
   const std::lock_guard<std::mutex> held(mutex_);
+  memory_.thread = std::move(place).value();
   memory_.mover = std::move(mover).value();
   return "";
 }

@@ -42,8 +42,8 @@ struct TenantReport {
   std::vector<std::string> groups;
   uint64_t arena_bytes = 0;
   uint32_t in_flight = 0;
-  uint64_t sent_bytes = 0;   // to the network
-  uint64_t share_waits = 0;  // sends that waited for other jobs
+  uint64_t sent_bytes = 0;    // to the network
+  uint64_t share_waits = 0;   // sends that waited for other jobs
   uint64_t bounce_bytes = 0;  // for copies of its tensors, in use and kept
   Mover::Report mover{};
 };
@@ -137,6 +137,7 @@ class Tenant {
   struct {
     Arenas arenas;  // the tenant's thread only
     uint64_t arena_bytes = 0;
+    std::shared_ptr<void> thread;  // the mover's place in the user's quota
     std::shared_ptr<Mover> mover;  // once the client has offered its own
   } memory_;
 
