@@ -51,8 +51,9 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
 // Room, and no line that is being drawn. One that never will be, since a rank has left, holds up
 // nothing: the operation will fail, and say so.
 bool GroupCore::may_admit(const Post& post) const {
+  const bool held = g_.switching() || path_.rates().holds(post.sequence);
   return g_.ops.next() - g_.ops.base() < kMostUnreleased &&
-         (!g_.switching() || membership_.misses(post.sequence));
+         (!held || membership_.misses(post.sequence));
 }
 
 void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddress> at) {

@@ -45,8 +45,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kPartial}, [](C& c, F& f, B b, N n) { c.excuses_.on_partial(f, b, n); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
         [](C& c, F& f, B b, N n) { c.path_.on_probe_frame(f, b, n); });
-    set({T::kRateTest, T::kRateTrain, T::kRate},
-        [](C& c, F& f, B b, N n) { c.path_.rates().on_frame(f, b, n); });
+    set({T::kRateTrain, T::kRate}, [](C& c, F& f, B b, N n) { c.path_.rates().on_frame(f, b, n); });
     set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
     set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt},

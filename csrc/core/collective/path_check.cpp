@@ -37,9 +37,9 @@ void PathSwitch::drive(Nanos now) {
 
 // The ring because it is faster is looked at again as late as one that has been needed for long.
 void PathSwitch::act_on_rates(Nanos now) {
-  const bool free = g_.state == GroupState::kOpen;
-  rates_.drive(now, free && g_.tree.is_top(g_.self) && !g_.path.on_ring());
-  if (!free) return;
+  rates_.drive(now);
+  if (g_.state != GroupState::kOpen || !g_.tree.is_top(g_.self)) return;
+  if (rates_.due(now)) return draw_for_rates(now);
   const auto verdict = rates_.take_verdict();
   if (!verdict || verdict->to_ring == g_.path.on_ring()) return;
   if (verdict->to_ring) next_check_ = now + RateTest::kRest;

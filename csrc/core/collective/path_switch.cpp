@@ -7,6 +7,12 @@
 #include "base/log.h"
 
 namespace mcast {
+namespace {
+
+// Argument of Switch, besides 0 to the ring and 1 to multicast.
+constexpr uint32_t kForRates = 2;
+
+}  // namespace
 
 void PathSwitch::judge(const Operation& op, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.switching()) return;
@@ -51,7 +57,14 @@ void PathSwitch::stop_starting(bool to_ring, const std::string& why, Nanos now) 
   if (const auto first = line_.stop(to_ring ? 0 : 1, body.bytes(), {})) change(*first, now);
 }
 
+// The path stays; operations behind the line wait for a test of rates.
+void PathSwitch::draw_for_rates(Nanos now) {
+  rates_.begin();
+  if (const auto first = line_.stop(kForRates, {}, {})) change(*first, now);
+}
+
 void PathSwitch::change(Sequence first, Nanos now) {
+  if (rates_.waits_for_line()) return rates_.on_line(first);
   std::erase_if(g_.path.turns, [first](const GroupPath::Turn& t) { return t.from >= first; });
   g_.path.turns.push_back({first, to_ring_});
   g_.path.reason = "switched at operation " + std::to_string(first) + ": " + reason_;
@@ -71,8 +84,10 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
   const std::string text(wire::Reader(body).rest_text().substr(0, 300));
   if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self)) {
     suspect(text, now);
-  } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= 1) {
-    if (!g_.switching()) stop_starting(header.argument == 0, text, now);
+  } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= kForRates) {
+    if (g_.switching()) return;
+    if (header.argument == kForRates) return draw_for_rates(now);
+    stop_starting(header.argument == 0, text, now);
   } else if (header.type == FrameType::kSwitchReady) {
     if (const auto first = line_.on_ready(header)) change(*first, now);
   } else if (header.type == FrameType::kSwitchAt) {

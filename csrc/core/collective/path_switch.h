@@ -65,6 +65,7 @@ class PathSwitch {
 
   // Whether the ring would be faster.
   RateTest& rates() { return rates_; }
+  const RateTest& rates() const { return rates_; }
 
   // path_switch.cpp: what has been agreed, or is being
   void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
@@ -74,6 +75,7 @@ class PathSwitch {
   void suspect(const std::string& why, Nanos now);
   void begin(bool to_ring, const std::string& why, Nanos now);
   void stop_starting(bool to_ring, const std::string& why, Nanos now);
+  void draw_for_rates(Nanos now);
   void change(Sequence first, Nanos now);
   // path_check.cpp
   void check_later(Nanos now);

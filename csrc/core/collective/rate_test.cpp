@@ -4,9 +4,12 @@
 //      datagrams would not show what losses and repair at a limiter cost, nor what a limiter does
 //      once its burst is spent. This sends nothing.
 //   2. When they have been under way for a second, and are not near the rate of the link if that is
-//      known, the top lets every member send a train of frames to its ring successor: all at once,
-//      as the ring would, on the ring's channel. Each tells the rate at which its predecessor's
-//      came; the least counts. A train ends by bytes and by time, whichever is first.
+//      known, the top draws a line (line.h). Operations before it end, those behind it wait:
+//      repairs of what a limiter drops may fill the links, and queues with them, so that a train
+//      among operations would measure what they leave over. Then every member sends a train of
+//      frames to its ring successor: all at once, as the ring would, on the ring's channel. Each
+//      tells the rate at which its predecessor's came; the least counts. A train ends by bytes and
+//      by time, whichever is first.
 //   3. If unicast is twice as fast, the group goes on by the ring. That is a trial: the same
 //      operations are measured in the same way, and unless they are a quarter faster it returns.
 //      So ranks that come late, or hosts that are too busy, which make both look slow, cost one
@@ -25,8 +28,7 @@ namespace {
 
 constexpr size_t kTrainPiece = 60u << 10;
 constexpr size_t kTrainQueue = 256u << 10;
-constexpr Nanos kLookAgain = kMilli;        // at a queue that is full
-constexpr Nanos kLostRound = 10 * kSecond;  // without a verdict: somebody has left
+constexpr Nanos kLookAgain = kMilli;  // at a queue that is full
 constexpr uint32_t kMore = 0, kLast = 1;
 
 std::string megabytes(double rate) {
@@ -68,33 +70,44 @@ void RateTest::on_change(bool to_ring) {
   }
 }
 
-void RateTest::drive(Nanos now, bool may_begin) {
-  if (round_) {
-    if (!round_->all_sent && now >= next_) {
-      send_train(now);
-      report_if_over(now);
-    }
-    if (round_ && now > round_->began + kLostRound) {
-      round_.reset();
-      next_ = kNever;
-    }
-    return;
+bool RateTest::due(Nanos now) {
+  if (!wanted() || round_ || g_.path.on_ring() || now < not_before_ || !meter_.enough(kMeasured)) {
+    return false;
   }
-  if (!may_begin || !wanted() || now < not_before_ || !meter_.enough(kMeasured)) return;
   const double link = static_cast<double>(g_.params.multicast.link_rate) / 8;
   not_before_ = now + kRest;
-  if (meter_.best() < kNearLink * link || link == 0) return begin(last_round_ + 1, now);
+  if (link == 0 || meter_.best() < kNearLink * link) return true;
   meter_ = {};
+  return false;
 }
 
-void RateTest::begin(uint32_t number, Nanos now) {
-  last_round_ = number;
+void RateTest::begin() {
   g_.counters.add(Counter::rate_tests);
-  round_.emplace(Round{number, now, TrainMeter(g_.params.multicast.rate_test),
-                       g_.tree.children(g_.self), 0, false, false,
+  round_.emplace(Round{++last_round_, 0, kNever, TrainMeter(g_.params.multicast.rate_test),
+                       g_.tree.children(g_.self), 0, false, false, false,
                        std::numeric_limits<double>::infinity()});
-  g_.send_to_children(wire::FrameType::kRateTest, number, 0);
-  send_train(now);
+}
+
+void RateTest::on_line(Sequence first) {
+  round_->first = first;
+  round_->drawn = true;
+}
+
+void RateTest::drive(Nanos now) {
+  if (!round_ || !round_->drawn) return;
+  if (round_->began == kNever) {
+    if (!g_.ops.empty()) return;
+    round_->began = next_ = now;
+  }
+  if (!round_->all_sent && now >= next_) {
+    send_train(now);
+    report_if_over(now);
+  }
+  if (!round_) return;
+  // Somebody has left, or hangs: operations do not wait for that.
+  const Nanos end = round_->began + kHold;
+  if (now >= end) round_.reset();
+  next_ = !round_ ? kNever : round_->all_sent ? end : std::min(next_, end);
 }
 
 void RateTest::send_train(Nanos now) {
@@ -121,17 +134,11 @@ void RateTest::send_train(Nanos now) {
 void RateTest::on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now) {
   using wire::FrameType;
   const auto before = static_cast<Member>((g_.self + g_.size - 1u) % g_.size);
-  const bool known = header.type == FrameType::kRateTest ? g_.from_parent(header.member)
-                     : header.type == FrameType::kRate   ? g_.tree.is_child(header.member, g_.self)
-                                                         : header.member == before;
+  const bool known = header.type == FrameType::kRate ? g_.tree.is_child(header.member, g_.self)
+                                                     : header.member == before;
   if (!known || !wanted()) {
     g_.counters.add(Counter::malformed);
     return;
-  }
-  // A train may be here before the word of the parent. The top alone begins rounds.
-  if (header.type != FrameType::kRate && header.sequence > last_round_ &&
-      !g_.tree.is_top(g_.self)) {
-    begin(header.sequence, now);
   }
   if (!round_ || header.sequence != round_->number) return;  // of a round that is over here
   if (header.type == FrameType::kRateTrain) on_train(header, body, now);
@@ -162,6 +169,7 @@ void RateTest::report_if_over(Nanos now) {
   const double least = round.least;
   const uint32_t number = round.number;
   round_.reset();
+  next_ = kNever;
   if (g_.tree.is_top(g_.self)) return conclude(least, now);
   const double most = std::numeric_limits<uint32_t>::max();
   g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, wire::FrameType::kRate, number,

@@ -19,12 +19,23 @@ class RateTest {
 
   // Of every operation that has ended well, before its memory is given back.
   void on_finished(const Operation& op, Nanos now);
-  // Trains are on their way, as far as this member knows.
+  // At the top, on multicast: a test is due, for which a line is to be drawn.
+  bool due(Nanos now);
+  // A line is being drawn, all ranks begin the same test; it is drawn before `first`. Operations
+  // from there on wait until the own train and the predecessor's are over; trains begin when those
+  // before it are complete everywhere.
+  void begin();
+  bool waits_for_line() const { return round_ && !round_->drawn; }
+  void on_line(Sequence first);
+  bool holds(Sequence sequence) const {
+    return round_ && round_->drawn && sequence >= round_->first && !round_->over();
+  }
   bool under_way() const { return round_.has_value(); }
-  // Sends what can be sent of the own train. At the top, if `may_begin`: begins a test if one is
-  // due.
-  void drive(Nanos now, bool may_begin);
-  Nanos deadline() const { return next_; }
+  // Sends what can be sent of the own train.
+  void drive(Nanos now);
+  Nanos deadline() const {
+    return round_ && round_->drawn && round_->began == kNever && g_.ops.empty() ? 0 : next_;
+  }
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
 
   struct Verdict {
@@ -42,6 +53,7 @@ class RateTest {
   static constexpr Nanos kMeasured = kSecond;        // of them under way, before a test
   static constexpr Nanos kTrial = kSecond / 4;       // on the ring, before that is judged
   static constexpr Nanos kTrainTime = 100 * kMilli;  // of a train, at most
+  static constexpr Nanos kHold = 2 * kSecond;        // of a test, from its train on
   static constexpr Nanos kRest = 600 * kSecond;  // between two tests; doubles with a failed trial
   static constexpr Nanos kLongestRest = 16 * kRest;
   static constexpr double kWorth = 2;         // times that unicast must be faster for a trial
@@ -52,16 +64,17 @@ class RateTest {
   // One comparison, as this member takes part in it.
   struct Round {
     uint32_t number;
-    Nanos began;
+    Sequence first;  // operation behind the line
+    Nanos began;     // the own train; kNever: it waits for operations before the line
     TrainMeter in;
     uint32_t children;  // that have not reported
     uint64_t sent = 0;
-    bool all_sent = false, all_here = false;
+    bool all_sent = false, all_here = false, drawn = false;
     double least = 0;  // bytes per second, of the subtree
+    bool over() const { return all_sent && all_here; }
   };
 
   bool wanted() const { return g_.params.multicast.rate_test > 0; }
-  void begin(uint32_t number, Nanos now);
   void send_train(Nanos now);
   void on_train(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   void add_rate(double rate);

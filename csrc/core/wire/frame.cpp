@@ -21,7 +21,7 @@ const char* frame_type_name(FrameType type) noexcept {
       "probe_joined", "probe_start",  "agg_open",    "agg_result",    "agg_decline",
       "agg_stale",    "agg_gone",     "divert",      "roster",        "roster_reach",
       "roster_line",  "roster_ready", "roster_at",   "excuse",        "excused",
-      "partial",      "rate_test",    "rate_train",  "rate"};
+      "partial",      "rate_train",   "rate"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }

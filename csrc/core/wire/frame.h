@@ -81,11 +81,10 @@ enum class FrameType : uint8_t {
   kExcused = 49,  // answer to member 0: argument 1 = it goes on without my input, 0 = not so
   kPartial = 50,  // down, and from ranks to stations: argument descriptor; op goes on without these
   // Rates of the paths; `sequence` is the number of the test.
-  kRateTest = 51,   // down: send a train to your ring successor
-  kRateTrain = 52,  // to the ring successor: argument 1 = the last of the train; zero bytes
-  kRate = 53,       // up: argument = least rate of a train in my subtree, KiB/s
+  kRateTrain = 51,  // to the ring successor: argument 1 = the last of the train; zero bytes
+  kRate = 52,       // up: argument = least rate of a train in my subtree, KiB/s
 };
-inline constexpr uint8_t kFrameTypeMax = 53;
+inline constexpr uint8_t kFrameTypeMax = 52;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
