@@ -463,7 +463,7 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
 WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
   constexpr Op op = Op::barrier;
   const WithoutGil nogil;
-  if (opts.device && !opts.device->is_cpu()) finish_device(*opts.device);
+  finish_device(opts);
   const auto engine_group = group(op_name(op));
   auto work = make_work(op, c10d::OpType::BARRIER, "mcast:barrier", {}, {}, 1, nullptr);
   auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));

@@ -111,6 +111,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  // Through the store (monitored_barrier.cpp).
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
   // For stats(). group_stats() of a closed group is what it was when it was closed.
@@ -157,8 +158,8 @@ class ProcessGroupMcast final : public c10d::Backend {
   using FallbackCall = std::function<WorkPtr(c10d::Backend&)>;
   WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call,
                  int peer = -1);
-  // Waits until this rank's device has done all that was given to it before.
-  void finish_device(c10::Device device);
+  // Where the barrier is for a device: waits until that has done all that was given to it before.
+  void finish_device(const c10d::BarrierOptions& opts);
   c10::intrusive_ptr<McastOptions> child_options(
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
 

@@ -174,14 +174,4 @@ WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
                 [&](c10d::Backend& backend) { return backend.recvAnysource(tensors, tag); });
 }
 
-void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  check_here(op_name(Op::monitored_barrier));
-  const WithoutGil nogil;
-  const BackendPtr backend = fallbacks_->get(c10::DeviceType::CPU);
-  TORCH_CHECK_NOT_IMPLEMENTED(backend, "mcast: monitored_barrier needs a CPU fallback backend");
-  observer_->calls().fallback(Op::monitored_barrier);
-  ++sequence_;
-  backend->monitoredBarrier(opts, wait_all_ranks);
-}
-
 }  // namespace mcast::pg

@@ -249,6 +249,27 @@ def test_collectives_timing_can_be_asked_for(ranks):
     ranks(2, timing)
 
 
+def monitored() -> None:
+    """Under torch's own function only with Gloo's name, so asked of the backend."""
+    rank, backend = dist.get_rank(), backend_of()
+    backend.monitored_barrier()
+    short, patient, long = (timedelta(seconds=s) for s in (0.3, 6, 40))
+    for everybody, said in ((False, "Rank 1 failed"), (True, "Ranks 1, 2 failed")):
+        if rank == 0:
+            with pytest.raises(dist.DistBackendError, match=f"{said} to pass monitoredBarrier in"):
+                backend.monitored_barrier(patient if everybody else short, everybody)
+        if rank == 3:
+            pattern = (
+                f"Rank 3 successfully reached monitoredBarrier, but the barrier failed: {said}"
+            )
+            with pytest.raises(dist.DistBackendError, match=pattern):
+                backend.monitored_barrier(long)
+
+
+def test_monitored_barrier(ranks):
+    ranks(4, monitored)
+
+
 # Coalescing
 
 

@@ -264,7 +264,7 @@ def test_strided_and_scaled(ranks):
 def refused() -> None:
     world = dist.get_world_size()
     for dtype, op in [
-        (torch.int32, Op.AVG), (torch.float32, Op.BAND), (torch.bool, Op.AVG),
+        (torch.uint16, Op.AVG), (torch.float32, Op.BAND), (torch.bool, Op.AVG),
         (torch.complex64, Op.MAX), (torch.complex64, Op.PRODUCT), (torch.uint16, Op.MIN),
         (torch.float8_e4m3fn, Op.SUM),
     ]:  # fmt: skip

@@ -1,0 +1,80 @@
+// The barrier that names who is missing, through the store: it needs no network between ranks, so
+// it also tells of ranks that cannot be reached, or have never called anything. Every rank but 0
+// leaves its mark; rank 0 looks for the marks in the order of ranks, then leaves the verdict, which
+// the others wait for. torch asks for it under Gloo's name only; its texts are what scripts look
+// for.
+#include <algorithm>
+
+#include "backend.h"
+#include "gil.h"
+
+namespace mcast::pg {
+namespace {
+
+using BarrierClock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kStoreWait(1000);  // between looks for signals
+constexpr const char* kVerdict = "verdict";
+constexpr const char* kAllHere = "all here";
+
+std::vector<uint8_t> bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
+
+// Whether the key is there by then. Throws if the store is broken.
+bool appears(c10d::Store& store, const std::string& key, BarrierClock::time_point deadline) {
+  for (;;) {
+    const auto now = BarrierClock::now();
+    if (now >= deadline) return store.check({key});
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
+    const auto slice = std::max(std::chrono::milliseconds(1), std::min(kStoreWait, left));
+    try {
+      store.wait({key}, slice);
+      return true;
+    } catch (const std::exception&) {
+      // Only its passing tells the end of a wait from a store that is broken.
+      if (BarrierClock::now() - now < slice) throw;
+    }
+    check_signals();
+  }
+}
+
+}  // namespace
+
+void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  constexpr Op op = Op::monitored_barrier;
+  check_here(op_name(op));
+  const WithoutGil nogil;
+  const uint64_t sequence = ++sequence_;
+  observer_->calls().engine(op, 0);
+  const auto limit =
+      opts.timeout.count() > 0 ? opts.timeout : std::chrono::milliseconds(timeout_ms_.load());
+  const auto deadline = BarrierClock::now() + limit;
+  const std::string prefix = "mcast_monitored/" + incarnation_ + std::to_string(sequence) + "/";
+  if (rank_ != 0) {
+    store_->set(prefix + std::to_string(rank_), bytes_of_text("here"));
+    std::string verdict = "no word from rank 0";
+    if (appears(*store_, prefix + kVerdict, deadline)) {
+      const auto value = store_->get(prefix + kVerdict);
+      verdict.assign(value.begin(), value.end());
+    }
+    if (verdict == kAllHere) return;
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str(context(op_name(op), sequence), ": Rank ", rank_,
+                 " successfully reached monitoredBarrier, but the barrier failed: ", verdict));
+  }
+  std::vector<int> missing;
+  for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
+    if (!appears(*store_, prefix + std::to_string(rank), deadline)) missing.push_back(rank);
+  }
+  std::string verdict = kAllHere;
+  if (!missing.empty()) {
+    verdict = c10::str(missing.size() > 1 ? "Ranks " : "Rank ", c10::Join(", ", missing),
+                       " failed to pass monitoredBarrier in ", limit.count(), " ms");
+  }
+  store_->set(prefix + kVerdict, bytes_of_text(verdict));
+  if (!missing.empty()) {
+    C10_THROW_ERROR(DistBackendError, context(op_name(op), sequence) + ": " + verdict);
+  }
+}
+
+}  // namespace mcast::pg
