@@ -66,7 +66,7 @@ def test_ctrl_c_ends_a_wait(store):
 def test_nobody_there_is_named(stores):
     path, port = stores
     with pytest.raises(dist.DistStoreError, match="is an engine with --store-port"):
-        _C.EngineStore(str(path), "nobody.invalid", port, "job", SHORT)
+        _C.EngineStore(str(path), "240.0.0.1", port, "job", SHORT)
     with pytest.raises(dist.DistStoreError, match="stores are at port"):
         _C.EngineStore(str(path), "127.0.0.1", port - 1, "job", SHORT)
     with pytest.raises(dist.DistStoreError, match="through the engine of this host"):

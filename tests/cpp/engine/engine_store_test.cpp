@@ -74,8 +74,8 @@ TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
   const uint16_t nobody = free_port();
   auto wrong = StoreClient::connect({engine.path(), "127.0.0.1", nobody, "job"}, 5 * kSecond);
   EXPECT_THAT(wrong.status().message(), HasSubstr("(--store-port)"));
-  // 192.0.2.0/24 is nobody's.
-  auto far = StoreClient::connect({engine.path(), "name.invalid", port_, "job"}, 300 * kMilli);
+  // Nobody has addresses of that class.
+  auto far = StoreClient::connect({engine.path(), "240.0.0.1", port_, "job"}, 300 * kMilli);
   EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
   auto none =
       StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"}, 200 * kMilli);

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from test_multihost_hosts import run
 
+import torch_mcast
 from torch_mcast.lab.pool import Pool
 
 
@@ -16,7 +17,7 @@ def near_and_far(ctx, op):
     programs.join(ctx, fallback="none")
     for salt in range(2):
         run(op, salt)
-    return programs.torch_mcast.stats()
+    return torch_mcast.stats()
 
 
 @pytest.mark.parametrize("op", ["all_gather", "broadcast", "reduce_scatter", "all_reduce"])
@@ -31,7 +32,7 @@ def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op):
 
 
 def gathers(ctx, size: int) -> int:
-    """All-gathers of `size` bytes in all until the driver says "stop" to rank 0."""
+    """All-gathers of `size` bytes in all until the driver says "stop" to rank 0. How often it waited."""
     programs.join(ctx, fallback="none")
     world = dist.get_world_size()
     output, told, done = torch.empty(size, dtype=torch.uint8), torch.zeros(1), 0
@@ -46,7 +47,7 @@ def gathers(ctx, size: int) -> int:
         if ctx.rank == 0:
             told.fill_(float(programs.told_to_stop(ctx)))
         dist.broadcast(told, 0)
-    return done
+    return torch_mcast.stats()["counters"]["share_waits"]
 
 
 MOVED = 100 << 20  # bytes that both jobs together send from a host while they are watched
@@ -81,8 +82,8 @@ def test_two_jobs_divide_a_link_evenly(hosts, sizes, record_property):
             time.sleep(0.05)
         for call in (first, second):
             call.signal("stop", ranks=[0])
-        for call in (first, second):
-            call.results()
+        waits = first.results() + second.results()
+    assert sum(waits) > 0, "somebody was held"
     for host, by in moved.items():
         assert len(by) == 2
         share = 100 * min(by.values()) / sum(by.values())
