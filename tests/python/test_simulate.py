@@ -145,6 +145,15 @@ def test_equal_experiments_are_equal_in_two_processes():
     assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
 
 
+def test_a_group_learns_from_runs_before():
+    """Windows begin at what may wait in a queue and grow by what the path holds, which a group remembers."""
+    fast = "hosts=8 op=all_gather size=64M rate=400gbit"
+    first, later = run(fast, f"{fast} warmup=2")
+    assert later["time"] < 0.85 * first["time"]
+    data = [r["links"]["host-leaf down"]["by"]["data"] for r in (first, later)]
+    assert data[0] == data[1]
+
+
 def test_the_program_reads_lines_and_answers_each():
     answer = program(text="hosts=2 size=64K algorithm=direct\n\nhosts=0\n")
     first, second = map(json.loads, answer.stdout.splitlines())
