@@ -22,7 +22,7 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kOpenLimit = 5 * kSecond;
-constexpr Nanos kLeastLimit = 500 * kMilli;  // of a call: no CPU time is no hang
+constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of a call: no CPU time is no hang
 constexpr auto kRetirePatience = std::chrono::seconds(1);
 
 Status let_go() { return Status(Code::kClosed, "its engine has let go of this process"); }
@@ -123,7 +123,7 @@ bool Mover::take(Call& call, std::vector<ClientMemory::Span>& spans) {
       }
       call.way = last_ = way;
       call.batch = first->next(way, spans);
-      call.limit = std::max(first->what.timeout / 2, kLeastLimit);
+      call.limit = std::max(first->what.timeout / 2, kLeastCallLimit);
       due.push_back(first);
       call.transfer = std::move(first);
       return true;
