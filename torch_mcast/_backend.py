@@ -7,6 +7,7 @@ import copy
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,18 +35,40 @@ def create(group: Any, options: Any) -> Any:
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)
 
+    settings = options.resolved()
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
+    if settings["security"] != "off":
+        # The engine has taken it out of the process's environment; this is Python's copy.
+        os.environ.pop("MCAST_SECRET", None)
     _attach_fallbacks(backend, group, options)
-    if metrics_file := options.resolved()["metrics_file"]:
+    if metrics_file := settings["metrics_file"]:
         write_every_interval(metrics_file)
     return backend
+
+
+def fallback_in_clear(stats: dict[str, Any], environment: Mapping[str, str]) -> bool:
+    """Whether a fallback would carry over a network, in clear, what the group guards."""
+    return (
+        stats["security"]["mode"] != "off"
+        and stats["path"] not in ("shared memory", "local")
+        and environment.get("GLOO_DEVICE_TRANSPORT") != "TCP_TLS"
+    )
 
 
 def _attach_fallbacks(backend: Any, group: Any, options: Any) -> None:
     if options.fallback == "none":
         return
-    store = dist.PrefixStore("mcast_fallback/", group.store)
     stats = backend._stats()
+    if fallback_in_clear(stats, os.environ):
+        if options.fallback == "auto":
+            return
+        warnings.warn(
+            f"torch_mcast: group {group.group_id} runs with security={stats['security']['mode']}, but "
+            f"what its fallback {options.fallback} serves goes over the network in clear. "
+            "GLOO_DEVICE_TRANSPORT=TCP_TLS with its certificates encrypts it",
+            stacklevel=2,
+        )
+    store = dist.PrefixStore("mcast_fallback/", group.store)
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or engine_interface(stats["transport"])
     hosted = stats["transport_reason"].startswith("engine of this host")
     gloo = None

@@ -2,6 +2,7 @@
 // ask.
 #include "security_stats.h"
 
+#include <memory>
 #include <vector>
 
 #include "engine/engine.h"
@@ -46,19 +47,21 @@ py::dict causes_dict() {
 }
 
 py::list groups_list() {
+  const std::vector<std::shared_ptr<Group>> groups = Engine::instance().groups();
   std::vector<GroupStats> all;
   {
     const py::gil_scoped_release released;
-    for (const auto& group : Engine::instance().groups()) all.push_back(group->stats());
+    for (const auto& group : groups) all.push_back(group->stats());
   }
   py::list rows;
-  for (const GroupStats& stats : all) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    const GroupStats& stats = all[i];
     py::dict counters;
     for (const auto& [name, value] : stats.counters) counters[name] = value;
     py::dict row;
     row["group"] = stats.name;
-    row["rank"] = stats.rank;
-    row["size"] = stats.size;
+    row["rank"] = groups[i]->rank();
+    row["size"] = groups[i]->size();
     row["path"] = stats.path;
     row["failure"] = stats.failure;
     row["counters"] = counters;

@@ -36,15 +36,29 @@ StoreAdapter::~StoreAdapter() {
   }
 }
 
+void StoreAdapter::choose_prefix() {
+  if (!prefix_.empty()) return;
+  std::string prefix;
+  do {
+    prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
+  } while (store_->check({prefix + kGivenUp}));
+  prefix_ = prefix;
+}
+
+Result<std::string> StoreAdapter::scope() {
+  try {
+    choose_prefix();
+    return prefix_;
+  } catch (const std::exception& error) {
+    return Status(
+        Code::kUnavailable,
+        std::string("the rendezvous store gave no number for the group: ") + error.what());
+  }
+}
+
 Status StoreAdapter::set(const std::string& key, const std::string& value) {
   try {
-    if (prefix_.empty()) {
-      std::string prefix;
-      do {
-        prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
-      } while (store_->check({prefix + kGivenUp}));
-      prefix_ = prefix;
-    }
+    choose_prefix();
     store_->set(prefix_ + key, to_bytes(value));
     return {};
   } catch (const std::exception& error) {
@@ -57,6 +71,9 @@ Status StoreAdapter::set(const std::string& key, const std::string& value) {
 Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::string>& keys,
                                                          Nanos timeout) {
   if (keys.empty()) return std::vector<std::string>();
+  if (prefix_.empty()) {
+    if (Result<std::string> own = scope(); !own.ok()) return own.status();
+  }
   met_ = false;
   std::vector<std::string> names;
   names.reserve(keys.size());

@@ -27,8 +27,10 @@ class StoreAdapter final : public KeyValueStore {
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
+  Result<std::string> scope() override;
 
  private:
+  void choose_prefix();  // throws what the store throws
   Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
 
   c10::intrusive_ptr<c10d::Store> store_;

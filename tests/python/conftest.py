@@ -21,6 +21,7 @@ TOGETHER = (
     "test_device_limits",
     "test_device",
     "lab/",
+    "security/",
     "multihost/test_multihost_hosts",
     "multihost/test_multihost_rails",
     "multihost/test_multihost_reduce",

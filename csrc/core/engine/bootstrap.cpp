@@ -19,10 +19,12 @@
 
 namespace mcast {
 
-Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store)
+Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store,
+                     SecureCreation* security)
     : resources_(resources),
       spec_(spec),
       store_(store),
+      security_(security),
       deadline_(monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2)),
       records_(store, "rank", spec.rank, spec.size),
       attachment_(Status(Code::kUnavailable, "shared_memory is off")) {}
@@ -56,7 +58,9 @@ void Bootstrap::describe_self() {
   mine_.network = network_reason();
   for (const TransportType& type : transport_types()) {
     if (&type == &fallback_transport()) continue;
-    mine_.problems[type.name] = resources_.lanes().problem_of(type, spec_.config);
+    mine_.problems[type.name] = security_ == nullptr
+                                    ? resources_.lanes().problem_of(type, spec_.config)
+                                    : "guarded groups use sockets for now";
   }
   mine_.salt = resources_.salt();
 }
@@ -79,7 +83,8 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
                               std::vector<RankRecord>& records) {
   Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
   if (mine_.problem_of(type.name).empty()) {
-    made = resources_.lanes().lanes_for(spec_.config, type, spec_.lane);
+    made = resources_.lanes().lanes_for(spec_.config, type, spec_.lane,
+                                        security_ ? security_->secret().id_text() : "");
   }
   if (!made.ok() && &type == &fallback_transport()) return made.status();
   // Another transport may fail here alone: the others are told why before this rank gives it up.
@@ -88,8 +93,12 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   if (made.ok() && !describe_lanes(*made, mine_)) {
     return Status(Code::kClosed, "the engine is shut down");
   }
+  if (security_ != nullptr && made.ok()) {
+    const SecureCreation::Identities lanes{made->multicast->identity(), made->reduce->identity()};
+    if (Status status = security_->describe(lanes, mine_); !status.ok()) return status;
+  }
   Result<Roster> roster =
-      exchange_records(spec_, round, mine_, exchange_started_, deadline_, records);
+      exchange_records(spec_, round, mine_, exchange_started_, deadline_, records, security_);
   if (!roster.ok()) return roster.status();
   roster_ = std::move(roster).value();
   if (made.ok() && (roster_.again || roster_.transport == type.name)) lanes_ = *made;
@@ -108,6 +117,7 @@ bool Bootstrap::takes_stations() const {
 }
 
 Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
+  if (security_ != nullptr) return security_->not_ready().with_context(creating());
   if (find_transport(roster_.transport)->descriptor_per_connection) {
     make_connection_room(
         spec_.name, spec_.size,

@@ -11,6 +11,7 @@
 #include "engine/network_group.h"
 #include "engine/rendezvous.h"
 #include "engine/resources.h"
+#include "engine/security.h"
 #include "engine/split.h"
 #include "host/attachment.h"
 
@@ -20,8 +21,10 @@ namespace mcast {
 // which it blocks for at most about spec.timeout.
 class Bootstrap {
  public:
-  // All outlive the bootstrap; `resources` also the group. spec.size > 1.
-  Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store);
+  // All outlive the bootstrap; `resources` also the group. spec.size > 1. `security`: of a guarded
+  // group, whose store is a GuardedStore; it has its secret.
+  Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store,
+            SecureCreation* security = nullptr);
 
   // The group, when all ranks have it; or why not, on all ranks if it is not this one's affair
   // alone. Once. Throws where memory or a thread cannot be had.
@@ -57,6 +60,7 @@ class Bootstrap {
   Resources& resources_;
   const GroupSpec& spec_;
   KeyValueStore& store_;
+  SecureCreation* const security_;
   const Nanos deadline_;
   Round records_;  // in which all ranks' records are exchanged
   Nanos exchange_started_ = 0;

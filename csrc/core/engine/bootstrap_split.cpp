@@ -25,6 +25,7 @@ class Prefixed final : public KeyValueStore {
     for (const std::string& key : keys) full.push_back(prefix_ + key);
     return store_.multi_get(full, timeout);
   }
+  Result<std::string> scope() override { return store_.scope(); }
 
  private:
   KeyValueStore& store_;
@@ -56,7 +57,10 @@ Status Bootstrap::split(NetworkGroup& group) {
 Result<std::shared_ptr<GroupBase>> Bootstrap::join_part(const GroupSpec& part,
                                                         const std::string& prefix) {
   Prefixed store(store_, prefix);
-  Result<std::shared_ptr<GroupBase>> made = Bootstrap(resources_, part, store).run();
+  std::unique_ptr<SecureCreation> security;
+  if (security_ != nullptr) security = security_->part(part);
+  Result<std::shared_ptr<GroupBase>> made =
+      Bootstrap(resources_, part, store, security.get()).run();
   if (made.ok()) resources_.add_part(*made);
   return made;
 }

@@ -39,7 +39,8 @@ Result<std::string> unpacked(const std::string& text) {
 // The records of ranks 0, 1, ... as rank `self` reads them, who has published `mine`. Versions are
 // compared first: another one's records may not be readable here.
 Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts,
-                                           const RankRecord& mine, Member self) {
+                                           const RankRecord& mine, Member self,
+                                           const Config& config) {
   std::vector<RankRecord> records;
   for (const std::string& text : texts) {
     const auto rank = static_cast<Member>(records.size());
@@ -48,6 +49,8 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
                                     : same_version(mine, self, heading, rank);
     Result<RankRecord> record = RankRecord::decode(text);
     if (!same.ok() && (record.ok() || !heading.version.empty())) return same;
+    // (Of a guarded group's records, GuardedStore has seen the MAC. It says nothing of the mode.)
+    if (Status mode = same_mode(text, rank, config, self); !mode.ok()) return mode;
     if (!record.ok()) return record.status().with_context("rank " + std::to_string(rank));
     records.push_back(std::move(record).value());
   }
@@ -128,7 +131,8 @@ Status Round::give_up(const Status& why, const std::string& doing) {
   if (rank_ != kConcluder) return (late ? missing() : why).with_context(doing);
   const Status full = why.with_context(doing);
   // No more calls of a store that has failed.
-  if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost) {
+  if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost ||
+      why.code() == Code::kMismatch) {
     (void)store_.set(prefix_ + "/all", packed(late ? full : full.with_context("rank 0")));
   }
   return full;
@@ -147,33 +151,44 @@ Status Round::missing() {
 }
 
 Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
-                                Nanos start, Nanos deadline, std::vector<RankRecord>& records) {
+                                Nanos start, Nanos deadline, std::vector<RankRecord>& records,
+                                SecureCreation* security) {
   const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
   const auto waiting = [&](const Status& why) {
+    // The store works, but what it holds is not what a rank has written there.
+    if (why.code() == Code::kMismatch) return round.give_up(why, "");
     return round.give_up(why, "waiting for the addresses of all ranks, for " +
                                   seconds_text(monotonic_now() - start) + " (limit " +
                                   seconds_text(spec.timeout) + ")");
   };
-  if (Status status = round.say(mine.encode()); !status.ok()) {
+  const std::string own = mine.encode();
+  if (Status status = round.say(own); !status.ok()) {
     return status.with_context("publishing this rank's address");
   }
   if (spec.rank != kConcluder) {
     Result<std::vector<std::string>> first = round.answers({kConcluder}, left());
     if (!first.ok()) return waiting(first.status());
-    Result<std::vector<RankRecord>> theirs = decode_all(*first, mine, spec.rank);
+    Result<std::vector<RankRecord>> theirs = decode_all(*first, mine, spec.rank, spec.config);
     if (!theirs.ok()) return theirs.status();
   }
   const auto concluded = [&](const std::vector<std::string>& answers) -> Result<std::string> {
-    Result<std::vector<RankRecord>> all = decode_all(answers, mine, spec.rank);
+    Result<std::vector<RankRecord>> all = decode_all(answers, mine, spec.rank, spec.config);
     if (!all.ok()) return all.status();
     Result<Roster> roster = roster_of(spec, *all, records);
     if (!roster.ok()) return roster.status();
     records = std::move(all).value();
-    return roster->encode();
+    if (security == nullptr || roster->again) return roster->encode();
+    return security->conclude(roster->encode(), answers, records);
   };
   Result<std::string> heard = round.hear(left(), concluded);
   if (!heard.ok()) return round.over() ? heard.status() : waiting(heard.status());
+  // (A roster that says "again" is as short as in any group: nothing in it counts yet.)
   Result<Roster> roster = Roster::decode(*heard);
+  if (security != nullptr && (!roster.ok() || !roster->again)) {
+    Result<std::string> text = security->accept(*heard, own);
+    if (!text.ok()) return text.status();
+    roster = Roster::decode(*text);
+  }
   if (roster.ok() && !roster->again && roster->ranks.size() != spec.size) {
     return Status(Code::kMismatch, "ranks differ in the size of the group: rank 0 has " +
                                        std::to_string(roster->ranks.size()) + ", rank " +

@@ -35,6 +35,9 @@ class KeyValueStore {
   // Waits until every key exists; values in the order of `keys`.
   virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                                      Nanos timeout) = 0;
+  // What tells the keys of this group and incarnation from those of others in the same store: goes
+  // into the MACs of guarded groups.
+  virtual Result<std::string> scope() { return std::string(); }
 };
 
 // How contributions become one (base/reduce_kernels.h has the numerics contract: a fixed order,
@@ -108,7 +111,6 @@ struct SecurityStats {
 
 struct GroupStats {
   std::string name;
-  Member rank = 0, size = 0;
   std::string path;              // "multicast", "ring", "shared memory", "local" (one rank)
   std::string reason;            // why that path
   std::string transport;         // one line: interface, addresses, MTU, buffers, offloads
@@ -120,9 +122,7 @@ struct GroupStats {
   size_t window = 0;             // payload bytes in flight per root when the group is alone
   size_t eager = 0;              // bytes
   size_t segment = 0;            // bytes of a contribution frame of large reductions
-  struct {
-    uint64_t multicast = 0, reduce = 0;  // lanes
-  } next_sequence;
+  PerLane<uint64_t> next_sequence;
   SecurityStats security;
   std::string failure;                                     // empty, or why the group is poisoned
   std::vector<std::pair<const char*, uint64_t>> counters;  // in table order, both lanes together

@@ -18,8 +18,6 @@ GroupBase::GroupBase(const GroupSpec& spec)
       clock_(spec.clock),
       pid_(getpid()) {
   fixed_.name = name_;
-  fixed_.rank = rank_;
-  fixed_.size = static_cast<Member>(size_);
   fixed_.path = "local";
   fixed_.reason = "one rank";
   fixed_.transport = "none";

@@ -4,6 +4,7 @@
 #include "engine/group_maker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <new>
@@ -16,6 +17,7 @@
 #include "engine/clock.h"
 #include "engine/fault_classifier.h"
 #include "engine/network_group.h"
+#include "engine/security.h"
 
 namespace mcast {
 namespace {
@@ -40,6 +42,14 @@ Status check_spec(const GroupSpec& spec) {
   // Also where one rank needs no transport: a bad text should not wait for the second rank.
   const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier());
   return rules.ok() ? Status() : rules.status().with_context("setting faults (MCAST_FAULTS)");
+}
+
+void warn_of_unused_secret(const Config& config) {
+  static std::atomic<bool> told{false};
+  if (!crypto::secret_is_set(config) || told.exchange(true)) return;
+  log(LogLevel::kWarn,
+      "there is a secret (MCAST_SECRET or MCAST_SECRET_FILE), but security is off: nothing is "
+      "authenticated; set MCAST_SECURITY");
 }
 
 // All at once: the patience of many groups must not add up.
@@ -92,12 +102,40 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& s
   }
 }
 
+// Where this rank cannot take part, the others must not wait for it.
+Result<std::shared_ptr<GroupBase>> GroupMaker::make_guarded(const GroupSpec& spec,
+                                                            KeyValueStore& store) {
+  const auto named = [&spec](const Status& why) {
+    return why.with_context("group '" + spec.name + "'");
+  };
+  auto security = SecureCreation::make(spec);
+  if (!security.ok()) {
+    (void)SecureCreation::excuse(spec, store, security.status());
+    return named(security.status());
+  }
+  const Nanos deadline = monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2);
+  if (Status status = (*security)->share_secret(store, deadline); !status.ok()) {
+    (void)SecureCreation::excuse(spec, store, status);
+    return named(status);
+  }
+  GuardedStore guarded(store, spec, **security);
+  return Bootstrap(resources_, spec, guarded, security->get()).run();
+}
+
 Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyValueStore& store) {
   if (spec.size == 1) {
     return std::shared_ptr<GroupBase>(std::make_shared<NetworkGroup>(spec, NetworkGroupParts()));
   }
   EngineChoice choice;
   (void)EngineChoice::parse(spec.config.engine, choice);
+  if (spec.config.security != "off") {
+    if (choice.where != EngineChoice::Where::kHost) return make_guarded(spec, store);
+    return Status(Code::kUnavailable, "group '" + spec.name +
+                                          "': security=" + spec.config.security +
+                                          " is not ready yet with an engine of the host; set "
+                                          "MCAST_ENGINE=inproc");
+  }
+  warn_of_unused_secret(spec.config);
   const bool may = choice.where == EngineChoice::Where::kAuto;
   if (choice.where == EngineChoice::Where::kHost || (may && !one_host_job())) {
     Status none;

@@ -36,6 +36,7 @@ class GroupMaker {
 
  private:
   Result<std::shared_ptr<GroupBase>> make(const GroupSpec& spec, KeyValueStore& store);
+  Result<std::shared_ptr<GroupBase>> make_guarded(const GroupSpec& spec, KeyValueStore& store);
   // Null: no engine takes it within `patience`, for the reason `none`.
   Result<std::shared_ptr<GroupBase>> make_in_engine(const GroupSpec& spec, KeyValueStore& store,
                                                     const std::string& path, Nanos patience,

@@ -12,7 +12,6 @@
 #include "engine/lane.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/random.h"
@@ -52,7 +51,8 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
 
 // A device that places looks at the header alone; and what it lets others read is in clear.
 Placer* LaneGroup::placer() {
-  return core_.params().guard == nullptr ? lane_.transport_->datagram().placer() : nullptr;
+  return core_.params().multicast.guard == nullptr ? lane_.transport_->datagram().placer()
+                                                   : nullptr;
 }
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
@@ -106,7 +106,7 @@ void LaneGroup::part(Member station) { stations_.erase(station); }
 
 std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
-  if (remote == nullptr || block.region == nullptr || core_.params().guard != nullptr) {
+  if (remote == nullptr || block.region == nullptr || core_.params().multicast.guard != nullptr) {
     return std::nullopt;
   }
   auto grant = remote->expose(block, offset);
@@ -172,7 +172,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                            std::shared_ptr<Counters> counters) {
   now_ = std::max(now_, now);
   const uint64_t tag = params.tag;
-  is_guarded_ = is_guarded_ || params.guard != nullptr;
+  if (params.multicast.guard && !guarded_) guarded_ = std::make_unique<GuardedSink>(*this);
   auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers),
                                            std::move(counters));
   LaneGroup& group = *owned;
@@ -183,7 +183,10 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
       group.core_.on_peer_down(static_cast<Member>(m), it->second.why, it->second.graceful, now);
     }
   }
-  if (!early_.empty()) fail_overrun(group);
+  if (!early_.empty()) {
+    fail_overrun(group);
+    fresh_.push_back(tag);
+  }
   return group;
 }
 
@@ -213,8 +216,8 @@ bool Lane::poll(Nanos now) {
   now_ = now;
   while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
   replay_orphans();
-  DatagramSink& sink = is_guarded_ ? static_cast<DatagramSink&>(guarded_) : *this;
-  const size_t datagrams = transport_->datagram().receive(sink, kReceivePerTurn);
+  DatagramSink* const sink = guarded_ ? static_cast<DatagramSink*>(guarded_.get()) : this;
+  const size_t datagrams = transport_->datagram().receive(*sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
   deliver();
   busy_ = 0;
@@ -243,8 +246,8 @@ Nanos Lane::deadline(Nanos now) const {
 }
 
 Nanos Lane::coalesce(Nanos now) {
-  const uint64_t taken = std::exchange(taken_, 0);
-  const Nanos time = now - std::exchange(taken_since_, now);
+  const uint64_t taken = std::exchange(taken_.bytes, 0);
+  const Nanos time = now - std::exchange(taken_.since, now);
   if (taken == 0 || time <= 0) return 0;
   size_t headroom = 0;
   for (const auto& [tag, group] : groups_) {
@@ -261,7 +264,7 @@ Nanos Lane::coalesce(Nanos now) {
 }
 
 void Lane::note_received(size_t bytes) {
-  taken_ += bytes;
+  taken_.bytes += bytes;
   if (!arrived_) return;
   // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
   const uint64_t before = arrived_->load(std::memory_order_relaxed);
@@ -315,31 +318,13 @@ void Lane::on_guarded(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
-  if (group->core_.params().guard == nullptr) return refuse_datagram(Cause::foreign);
+  if (group->core_.params().multicast.guard == nullptr) return refuse_datagram(Cause::foreign);
   on_judged(group->core_.on_guarded(header, datagram, now_), datagram.size());
 }
 
 void Lane::on_judged(Judged judged, size_t bytes) {
-  switch (judged) {
-    case Judged::kVerified:
-      return note_received(bytes);
-    case Judged::kUnread:
-      return;
-    case Judged::kMalformed:
-      return refuse_datagram(Cause::malformed);
-    case Judged::kDamaged:
-      return refuse_datagram(Cause::damaged);
-    case Judged::kForeign:
-      return refuse_datagram(Cause::foreign);
-    case Judged::kDowngraded:
-      return refuse_datagram(Cause::downgraded);
-    case Judged::kForgedHeader:
-      return refuse_datagram(Cause::forged_header);
-    case Judged::kForged:
-      return refuse_datagram(Cause::forged);
-    case Judged::kReplayed:
-      return refuse_datagram(Cause::replayed);
-  }
+  if (judged == Judged::kVerified) return note_received(bytes);
+  if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
@@ -386,31 +371,26 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
   }
 }
 
-void Lane::age_orphans() {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    if (now_ - it->second.front().at < kOrphanAge) {
-      ++it;
-      continue;
-    }
-    for (const Orphan& o : it->second) {
-      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
-      monitor_.note(Cause::foreign, {}, now_);
-    }
-    it = orphans_.erase(it);
+void Lane::age(Early& early) {
+  while (!early.frames.empty() && now_ - early.frames.front().at >= kOrphanAge) {
+    early.bytes -= early.frames.front().frame.size() + kOrphanCost;
+    early.frames.pop_front();
+    monitor_.note(Cause::foreign, {}, now_);
   }
-  std::erase_if(early_, [this](const auto& entry) {
-    const Early& early = entry.second;
-    return early.bytes == 0 && (early.dropped == kNever || now_ - early.dropped >= kOrphanAge);
-  });
+  if (early.dropped != kNever && now_ - early.dropped >= kOrphanAge) {
+    early.dropped = kNever;
+    early.lost.clear();
+  }
 }
 
+// Costs as much as this peer has left here, whatever others have.
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
-  age_orphans();
   if (retired_.count(tag) > 0) return monitor_.note(Cause::foreign, {}, now_);
   Early& early = early_[peer];
+  age(early);
   const size_t cost = frame.size() + kOrphanCost;
   if (early.bytes + cost <= kEarlyBytes) {
-    orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});
+    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});
     early.bytes += cost;
     return;
   }
@@ -423,18 +403,26 @@ void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
 
 // In a turn, not in add_group(): the caller has had time to start the probe.
 void Lane::replay_orphans() {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    const auto group = groups_.find(it->first);
-    if (group == groups_.end()) {
-      ++it;
-      continue;
+  for (const uint64_t tag : std::exchange(fresh_, {})) {
+    std::vector<std::pair<PeerId, Orphan>> taken;
+    for (auto& [peer, early] : early_) {
+      for (Orphan& o : early.frames) {
+        if (o.tag != tag) continue;
+        early.bytes -= o.frame.size() + kOrphanCost;
+        taken.emplace_back(peer, std::move(o));
+        o.frame.clear();
+      }
+      std::erase_if(early.frames, [tag](const Orphan& o) { return o.tag == tag; });
     }
-    auto list = std::move(it->second);
-    it = orphans_.erase(it);
-    for (const Orphan& o : list) {
-      early_[o.peer].bytes -= o.frame.size() + kOrphanCost;
+    std::erase_if(early_, [](const auto& entry) {
+      return entry.second.frames.empty() && entry.second.dropped == kNever;
+    });
+    for (const auto& [peer, o] : taken) {
+      LaneGroup* const group = find_group(tag);
       wire::FrameHeader header;
-      if (wire::parse_frame(o.frame, header)) dispatch(*group->second, o.peer, header, o.frame);
+      if (group != nullptr && wire::parse_frame(o.frame, header)) {
+        dispatch(*group, peer, header, o.frame);
+      }
     }
   }
 }
@@ -444,7 +432,9 @@ void Lane::fail_overrun(LaneGroup& group) {
   const uint64_t tag = group.core_.params().tag;
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = early_.find(group.peers_[m]);
-    if (it == early_.end() || it->second.dropped == kNever) continue;
+    if (it == early_.end()) continue;
+    age(it->second);
+    if (it->second.dropped == kNever) continue;
     const std::vector<uint64_t>& lost = it->second.lost;
     const bool named = std::find(lost.begin(), lost.end(), tag) != lost.end();
     if (!named && lost.size() < kLostTags) continue;
@@ -483,13 +473,7 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
 }
 
 // Whoever it was has taken part in nothing: no group and no later one loses anything by it.
-void Lane::on_stranger_gone(PeerId peer) {
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    std::erase_if(it->second, [peer](const Orphan& o) { return o.peer == peer; });
-    it = it->second.empty() ? orphans_.erase(it) : std::next(it);
-  }
-  early_.erase(peer);
-}
+void Lane::on_stranger_gone(PeerId peer) { early_.erase(peer); }
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
   down_[peer] = {why, graceful};

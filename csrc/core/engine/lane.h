@@ -122,6 +122,20 @@ class Lane final : private DatagramSink, private StreamSink {
 
  private:
   friend class LaneGroup;
+  // A frame for a group that is not there yet.
+  struct Orphan {
+    uint64_t tag;
+    std::vector<std::byte> frame;
+    Nanos at;
+  };
+  // What one peer has sent too early.
+  struct Early {
+    std::deque<Orphan> frames;   // oldest first
+    size_t bytes = 0;            // of these, bookkeeping included
+    Nanos dropped = kNever;      // when one was dropped for want of room, lately
+    std::vector<uint64_t> lost;  // tags of those, as many as are kept
+  };
+
   void on_datagram(ConstBytes datagram) override;
   void on_guarded(ConstBytes datagram);
   // Of this tag; null: it is none's here, and counted.
@@ -139,7 +153,7 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
-  void age_orphans();
+  void age(Early& early);
   void replay_orphans();
   void fail_overrun(LaneGroup& group);
   struct Down {
@@ -158,24 +172,12 @@ class Lane final : private DatagramSink, private StreamSink {
     Lane& lane_;
   };
 
-  struct Orphan {
-    PeerId peer;
-    std::vector<std::byte> frame;
-    Nanos at;
-  };
-
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<std::atomic<uint64_t>> arrived_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
-  std::map<uint64_t, std::vector<Orphan>> orphans_;
-  // Of early frames, by peer.
-  struct Early {
-    size_t bytes = 0;
-    Nanos dropped = kNever;      // since when frames were dropped for want of room
-    std::vector<uint64_t> lost;  // tags of those, as many as are kept
-  };
   std::unordered_map<PeerId, Early> early_;
+  std::vector<uint64_t> fresh_;           // tags of groups that were added since the last turn
   std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
   std::deque<uint64_t> retired_order_;    // oldest first
   std::unordered_map<PeerId, Down> down_;
@@ -195,10 +197,11 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  GuardedSink guarded_{*this};
-  bool is_guarded_ = false;
-  uint64_t taken_ = 0;     // verified bytes of datagrams since the last coalesce(),
-  Nanos taken_since_ = 0;  // which was then
+  std::unique_ptr<GuardedSink> guarded_;  // null: the lane is not
+  struct {
+    uint64_t bytes = 0;  // verified ones of datagrams since the last coalesce(),
+    Nanos since = 0;     // which was then
+  } taken_;
   uint32_t busy_ = 0;
   uint64_t malformed_ = 0;
   Monitor monitor_;

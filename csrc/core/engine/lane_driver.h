@@ -14,6 +14,7 @@
 namespace mcast {
 
 class Lane;
+class LaneIdentity;
 
 class LaneDriver {
  public:
@@ -33,6 +34,8 @@ class LaneDriver {
   // the confirmation of those that are. `done` gets the outcome, once, usually where the lane runs.
   virtual void close_group(uint64_t tag, Nanos deadline, bool force, Closed done) = 0;
 
+  // Of a guarded lane (engine/security.h); null: it is none.
+  virtual std::shared_ptr<const LaneIdentity> identity() const { return nullptr; }
   virtual Transport& transport() = 0;
   // Of the transport, for people.
   virtual const std::string& description() const = 0;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "engine/fault_classifier.h"
+#include "engine/security.h"
 #include "engine/transport_choice.h"
 #include "transport/interceptor.h"
 
@@ -34,9 +35,10 @@ int pin_cpu(const Config& config, LaneId lane) {
 }  // namespace
 
 Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, LaneId id,
-                                                       const TransportType& type, uint32_t number) {
-  const std::string key = config.lane_key() + type.name + " lane " + std::to_string(index_of(id)) +
-                          "." + std::to_string(number);
+                                                       const TransportType& type, uint32_t number,
+                                                       const std::string& secret) {
+  const std::string key = secret + "\n" + config.lane_key() + type.name + " lane " +
+                          std::to_string(index_of(id)) + "." + std::to_string(number);
   if (closed_) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes_.find(key); it != lanes_.end()) {
     if (!it->second->poisoned() && it->second->transport().has_its_address()) return it->second;
@@ -44,6 +46,12 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
     lanes_.erase(it);
   }
   sweep_poisoned();
+  std::shared_ptr<const LaneIdentity> identity;
+  if (!secret.empty()) {
+    Result<std::shared_ptr<const LaneIdentity>> own = LaneIdentity::make();
+    if (!own.ok()) return own.status();
+    identity = std::move(own).value();
+  }
   Result<std::unique_ptr<Transport>> made = type.make(config, id);
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
@@ -57,17 +65,18 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
       config.watches_sources());
   log(LogLevel::kInfo, "%s lane: transport %s", multicast ? "multicast" : "reduce",
       lane->description().c_str());
+  lane->set_identity(std::move(identity));
   lanes_[key] = lane;
   return lane;
 }
 
-Result<Lanes> LanePool::lanes_for(const Config& config, const TransportType& type,
-                                  uint32_t number) {
+Result<Lanes> LanePool::lanes_for(const Config& config, const TransportType& type, uint32_t number,
+                                  const std::string& secret) {
   const std::lock_guard<std::mutex> held(mutex_);
   Lanes made;
   for (const LaneId id : kBothLanes) {
     Result<std::shared_ptr<LaneThread>> lane =
-        lane_for(config, id, type, id == LaneId::kMulticast ? number : 0);
+        lane_for(config, id, type, id == LaneId::kMulticast ? number : 0, secret);
     if (!lane.ok()) return lane.status();
     made[id] = std::move(lane).value();
   }

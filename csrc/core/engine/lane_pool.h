@@ -18,8 +18,10 @@ namespace mcast {
 class LanePool {
  public:
   // Of these settings, over this transport. `number`: of the multicast lane, for groups that want
-  // one of their own; 0: everybody's. kClosed after close().
-  Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number);
+  // one of their own; 0: everybody's. `secret`: of guarded ones, its id; lanes are of one secret.
+  // kClosed after close().
+  Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number,
+                          const std::string& secret = "");
   // Empty, or why the transport does not work here. Asked once per set of settings.
   std::string problem_of(const TransportType& type, const Config& config);
   // What all multicast lanes together have received, bytes: they share the link.
@@ -37,7 +39,8 @@ class LanePool {
  private:
   // `mutex_` held.
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, LaneId id,
-                                               const TransportType& type, uint32_t number);
+                                               const TransportType& type, uint32_t number,
+                                               const std::string& secret);
   void sweep_poisoned();
 
   std::mutex mutex_;

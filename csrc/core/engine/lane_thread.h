@@ -33,11 +33,17 @@ class LaneThread final : public LaneDriver {
   const std::string& description() const override { return description_; }
   bool poisoned() const { return loop_.lane().poisoned(); }
   Transport& transport() override { return loop_.lane().transport(); }
+  // Before anybody else has the lane.
+  void set_identity(std::shared_ptr<const LaneIdentity> identity) {
+    identity_ = std::move(identity);
+  }
+  std::shared_ptr<const LaneIdentity> identity() const override { return identity_; }
 
  private:
   void run();
 
   LaneLoop loop_;
+  std::shared_ptr<const LaneIdentity> identity_;
   std::string name_, description_;
   int pin_cpu_;
   MpscQueue<Command> queue_;

@@ -11,8 +11,10 @@
 #include <span>
 #include <tuple>
 
+#include "base/hex.h"
 #include "base/host.h"
 #include "base/rng.h"
+#include "base/version.h"
 #include "wire/datagram.h"
 #include "wire/text_record.h"
 
@@ -77,7 +79,24 @@ std::string RankRecord::encode() const {
   put("shared", shared);
   put("network", network);
   put("rack", rack);
+  if (security) {
+    put("security", security->mode);
+    put("suites", std::to_string(security->suites));
+    put("secret_id", security->secret_id);
+    put("role", "rank");
+    put("nonce", hex_text(security->nonce));
+    put("x25519", hex_text(security->multicast));
+    put("reduce_x25519", hex_text(security->reduce));
+    if (!security->shared_secret.empty()) put("shared_secret", security->shared_secret);
+  }
   return out;
+}
+
+RankRecord RankRecord::own_heading() {
+  RankRecord r;
+  r.version = mcast::version();
+  r.protocol = kProtocolVersion;
+  return r;
 }
 
 RankRecord RankRecord::heading(const std::string& text) {
@@ -120,6 +139,18 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.shared = fields["shared"];
   r.network = fields["network"];
   r.rack = fields["rack"];
+  if (const std::string mode = fields["security"]; !mode.empty()) {
+    SecurityRecord& s = r.security.emplace();
+    s.mode = mode;
+    s.secret_id = fields["secret_id"];
+    s.shared_secret = fields["shared_secret"];
+    if (!number(fields, "suites", s.suites) || !from_hex(fields["nonce"], s.nonce) ||
+        !from_hex(fields["x25519"], s.multicast) || !from_hex(fields["reduce_x25519"], s.reduce)) {
+      return Status(Code::kMismatch,
+                    "what its rendezvous record says about security cannot be read; all ranks must "
+                    "use backend mcast of the same version");
+    }
+  }
   return r;
 }
 

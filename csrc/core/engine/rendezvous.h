@@ -3,7 +3,10 @@
 // everybody is, in some 34 bytes per rank. All this is pure.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,16 @@
 #include "transport/transport.h"
 
 namespace mcast {
+
+// What a rank of a guarded group says about that.
+struct SecurityRecord {
+  std::string mode;       // "auth", "sealed"
+  uint8_t suites = 0;     // crypto::suite_bit() of those that its CPU does fast
+  std::string secret_id;  // public; empty: it has none
+  std::array<std::byte, 32> nonce{};
+  std::array<std::byte, 32> multicast{}, reduce{};  // X25519 keys of its lanes
+  std::string shared_secret;                        // of rank 0 with trust_store, in hex
+};
 
 struct RankRecord {
   std::string version;    // of torch_mcast
@@ -34,11 +47,14 @@ struct RankRecord {
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not
   std::string rack;     // setting: of its host
+  std::optional<SecurityRecord> security;  // none: off
 
   // Empty: this transport works here.
   std::string problem_of(const std::string& transport_name) const;
   std::string encode() const;
   static Result<RankRecord> decode(const std::string& text);
+  // Version and protocol of this build.
+  static RankRecord own_heading();
   // Only version and protocol, which every version's records have; none, if it has no protocol.
   static RankRecord heading(const std::string& text);
 };

@@ -253,7 +253,8 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
             "window=0 chains=0 subgroups=1 arity=32 "
             "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 "
             "aggregators= aggregate=careful aggregator_patience=1000 partial=0 link_rate=0 "
-            "liveness_limit=20000 probe_timeout=2000");
+            "liveness_limit=20000 probe_timeout=2000 "
+            "security=off trust_store=0 security_suite=auto");
 }
 
 // Which settings keep groups apart: a row that loses its mark would join sockets that differ.
@@ -271,7 +272,9 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
   }
   EXPECT_EQ(marked,
             (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf",
-                                   "ttl", "pin", "liveness_limit", "probe_timeout"}));
+                                   "ttl", "pin", "liveness_limit", "probe_timeout", "security",
+                                   "secret_file", "trust_store", "security_suite", "allow",
+                                   "monitor"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
 }

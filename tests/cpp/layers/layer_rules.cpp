@@ -39,7 +39,7 @@ constexpr std::string_view kHostDrivers[] = {
     "peer_registry", "peer_watch", "process", "segment", "shared", "thread"};
 
 // Likewise in crypto/: what reads secrets, holds pages or loads the library.
-constexpr std::string_view kCryptoDrivers[] = {"library"};
+constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
@@ -47,7 +47,7 @@ constexpr std::string_view kEngineOrder[] = {
     "clock connection_room fault_classifier group",                           // facts
     "client_arenas client_creation client_staging client_link stats_record",  // to an engine
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
-    "rendezvous roster transport_choice",                // what ranks agree on
+    "rendezvous roster transport_choice security",       // what ranks agree on
     "lane lane_driver lane_loop lane_thread lane_pool",  // what drives groups
     "exchange group_base group_posts",                   // what all groups do alike
     "split",                                             // carrying one out by others

@@ -108,6 +108,7 @@ TEST_F(UdpStreamTest, FramesAfterCloseAreDroppedAndCounted) {
 TEST_F(UdpStreamTest, CloseBeforeTheConnectionStandsStillDelivers) {
   make_nodes(2);
   const PeerId peer = introduce(0, 1);
+  introduce(1, 0);
   for (int i = 0; i < 20; ++i) node(0).send(peer, Channel::kRepair, pattern(50'000, 1));
   ASSERT_TRUE(close(node(0)));
   node(0).transport.reset();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <utility>
 
 namespace mcast {
@@ -84,14 +85,17 @@ size_t HalfOpen::strangers() const {
       places_.begin(), places_.end(), [](const Place& p) { return p.fd.valid() && !p.member; }));
 }
 
+// Asked for every event of the endpoint: no search.
 bool HalfOpen::owns(const void* tag) const {
-  return std::any_of(places_.begin(), places_.end(), [tag](const Place& p) { return tag == &p; });
+  const std::less<const void*> before;
+  return !before(tag, places_.data()) && before(tag, places_.data() + places_.size());
 }
 
 HalfOpen::Place* HalfOpen::find(const void* tag) {
-  const auto at = std::find_if(places_.begin(), places_.end(),
-                               [tag](const Place& p) { return tag == &p && p.fd.valid(); });
-  return at == places_.end() ? nullptr : &*at;
+  if (!owns(tag)) return nullptr;
+  const auto offset = static_cast<const Place*>(tag) - places_.data();
+  Place& place = places_[static_cast<size_t>(offset)];
+  return place.fd.valid() ? &place : nullptr;
 }
 
 HalfOpen::Io HalfOpen::read(Place& place) {

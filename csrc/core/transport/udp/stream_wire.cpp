@@ -144,4 +144,12 @@ Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address) 
   return out;
 }
 
+std::string endpoint_text(const StreamAddress& address, size_t stripe) {
+  auto endpoints = stripe_endpoints(address);
+  if (!endpoints.ok() || stripe >= endpoints->size()) {
+    return "peer " + address.host + ":" + std::to_string(address.port);
+  }
+  return "peer " + to_text((*endpoints)[stripe]);
+}
+
 }  // namespace mcast

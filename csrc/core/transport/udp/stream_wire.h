@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -44,6 +45,11 @@ struct Hello {
   uint64_t target = 0;       // uid the connector wants to reach
   in_addr listen_address{};  // where the connector itself can be reached
   uint16_t listen_port = 0;
+
+  // Whether it wants endpoint `uid`, which has so many interfaces.
+  bool is_for(uint64_t uid, size_t interfaces) const {
+    return target == uid && source != uid && source != 0 && stripes <= interfaces;
+  }
 };
 
 enum class Verdict : uint8_t {
@@ -83,6 +89,9 @@ StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoint
 Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address);
 // How many there are.
 size_t stripe_count(const StreamAddress& address) noexcept;
+
+// For messages: "peer 10.0.0.1:4711", that endpoint of the stripe.
+std::string endpoint_text(const StreamAddress& address, size_t stripe = 0);
 
 // What becomes of a frame: the scan stops behind it, goes on, or stops in front of it.
 enum FrameTake : int { kTakeStop = 0, kTakeMore = 1, kTakeHold = 2 };

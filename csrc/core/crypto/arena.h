@@ -1,0 +1,68 @@
+// Pages for secrets: private, in no core dump, empty in a forked child, locked into memory where
+// that is allowed, with pages that nobody may touch on both sides, and wiped before they are given
+// back. What lies here is still there for the same user's debugger and for root.
+//
+// SecretPages and SecretBox: one owner, any thread.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast::crypto {
+
+class SecretPages {
+ public:
+  // Zeros. kUnavailable: the kernel cannot keep pages out of children or dumps.
+  static Result<SecretPages> make(size_t size);
+  SecretPages() = default;
+  SecretPages(SecretPages&& other) noexcept
+      : whole_(std::exchange(other.whole_, {})),
+        used_(std::exchange(other.used_, {})),
+        locked_(std::exchange(other.locked_, false)) {}
+  SecretPages& operator=(SecretPages&& other) noexcept {
+    std::swap(whole_, other.whole_);
+    std::swap(used_, other.used_);
+    std::swap(locked_, other.locked_);
+    return *this;
+  }
+  ~SecretPages();
+
+  Bytes bytes() const noexcept { return used_; }
+  // Never written to a swap device. Not everybody may lock as much as wanted.
+  bool locked() const noexcept { return locked_; }
+
+ private:
+  Bytes whole_;  // with the guards
+  Bytes used_;
+  bool locked_ = false;
+};
+
+// A T in such pages.
+template <typename T>
+class SecretBox {
+ public:
+  template <typename... Arguments>
+  static Result<SecretBox> make(Arguments&&... arguments) {
+    static_assert(alignof(T) <= 4096);
+    Result<SecretPages> pages = SecretPages::make(sizeof(T));
+    if (!pages.ok()) return pages.status();
+    T* const value = new (pages->bytes().data()) T(std::forward<Arguments>(arguments)...);
+    return SecretBox(std::move(pages).value(), value);
+  }
+  T& operator*() const noexcept { return *value_; }
+  T* operator->() const noexcept { return value_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(T* value) const noexcept { value->~T(); }
+  };
+  SecretBox(SecretPages pages, T* value) : pages_(std::move(pages)), value_(value) {}
+  SecretPages pages_;
+  std::unique_ptr<T, Destroy> value_;  // goes before its pages
+};
+
+}  // namespace mcast::crypto

@@ -1,0 +1,60 @@
+// The job's secret: where it comes from, and the keys that follow from it alone. It is read from a
+// file (setting secret_file), else from the environment variable MCAST_SECRET, which it is taken
+// out of: this process and those that it starts later do not find it there, nor does who reads
+// /proc/<pid>/environ.
+//
+// A JobSecret does not change; any thread. In the child of a fork it is empty: use ok_here().
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "crypto/arena.h"
+#include "crypto/key.h"
+
+namespace mcast::crypto {
+
+inline constexpr size_t kLeastSecret = 16, kMostSecret = 1024;  // bytes
+inline constexpr const char* kSecretVariable = "MCAST_SECRET";
+
+// Hex or base64 of at least kLeastSecret bytes, with white space around it. kInvalidArgument: what
+// is wrong with it, without a character of it.
+Result<SecretPages> parse_secret(std::string_view text);
+
+class JobSecret {
+ public:
+  // `origin`: for people. kUnavailable: no libcrypto, or no pages for it.
+  static Result<std::shared_ptr<const JobSecret>> make(ConstBytes secret, std::string origin);
+
+  const Key& record() const { return keys_->record; }
+  const Key& hello() const { return keys_->hello; }
+  const Key& mix() const { return keys_->mix; }
+  uint32_t id() const { return id_; }  // public
+  std::string id_text() const;
+  const std::string& origin() const { return origin_; }
+  // False in the child of a fork, where the keys are zeros.
+  bool ok_here() const;
+
+ private:
+  struct Keys {
+    Key record, hello, mix;
+  };
+  JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin);
+  SecretBox<Keys> keys_;
+  const uint32_t id_;
+  const std::string origin_;
+  const pid_t pid_;
+};
+
+// The secret that the settings of a group mean. kUnavailable: there is none, or no library;
+// kInvalidArgument: it cannot be used, and why.
+Result<std::shared_ptr<const JobSecret>> find_secret(const Config& config);
+// Whether there is one, without touching it.
+bool secret_is_set(const Config& config);
+
+}  // namespace mcast::crypto

@@ -1,0 +1,382 @@
+// Every value in the store ends in a line with its MAC, which covers scope, key, group, size and
+// text: a value of another run, another group or another rank fits nowhere else. What a rank says
+// about mode and secret is looked at before that, since it tells a mistake from an attack.
+//
+// Rank 0 has all records. It publishes their digests, from which everybody makes the transcript
+// T, each rank's public keys, and the group's secret, wrapped for each rank by a key that follows
+// from T and the pair of endpoints. So whoever opens it has been seen by rank 0 exactly as it
+// described itself, and everybody agrees on who is who.
+#include "engine/security.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hex.h"
+#include "base/random.h"
+#include "crypto/library.h"
+#include "engine/clock.h"
+#include "wire/bytes.h"
+#include "wire/text_record.h"
+
+namespace mcast {
+namespace {
+
+constexpr std::string_view kMacLine = "mac=";
+constexpr size_t kMacChars = 64;
+
+// Where the line with the MAC begins; npos: there is none.
+size_t mac_line(const std::string& stored) {
+  const size_t tail = 1 + kMacLine.size() + kMacChars;
+  if (stored.size() < tail) return std::string::npos;
+  const size_t at = stored.size() - tail;
+  return stored[at] == '\n' && stored.compare(at + 1, kMacLine.size(), kMacLine) == 0
+             ? at
+             : std::string::npos;
+}
+
+std::string mode_of(const wire::Fields& fields) {
+  const auto it = fields.find("security");
+  return it == fields.end() ? "off" : it->second;
+}
+
+bool is_record(const std::string& key) {
+  const size_t slash = key.rfind('/');
+  return slash != std::string::npos && slash + 1 < key.size() &&
+         key.find_first_not_of("0123456789", slash + 1) == std::string::npos;
+}
+
+Member rank_of(const std::string& key) {
+  uint16_t rank = 0;
+  (void)read_number(std::string_view(key).substr(key.rfind('/') + 1), rank);
+  return rank;
+}
+
+ConstBytes as_bytes(const std::string& text) { return crypto::bytes_of(text); }
+
+crypto::Digest digest_of(const std::string& text) { return crypto::sha256({as_bytes(text)}); }
+
+void put_bytes(wire::Writer& out, ConstBytes bytes) {
+  for (const std::byte b : bytes) out.put<uint8_t>(static_cast<uint8_t>(b));
+}
+
+template <size_t kSize>
+std::array<std::byte, kSize> get_bytes(wire::Reader& in) {
+  std::array<std::byte, kSize> bytes{};
+  for (std::byte& b : bytes) b = static_cast<std::byte>(in.get<uint8_t>());
+  return bytes;
+}
+
+// T: of all records, by their digests, and of what rank 0 has concluded from them.
+crypto::Digest transcript_of(std::vector<crypto::Digest> digests, const std::string& roster) {
+  std::vector<std::string> texts;
+  for (const crypto::Digest& d : digests) {
+    texts.emplace_back(reinterpret_cast<const char*>(d.data()), d.size());
+  }
+  texts.push_back(roster);
+  return crypto::transcript(static_cast<uint32_t>(digests.size()), texts);
+}
+
+Status unreadable() {
+  return Status(Code::kMismatch,
+                "what rank 0 has said about keys cannot be read; all ranks must use backend mcast "
+                "of the same version");
+}
+
+Status no_random() {
+  return Status(Code::kUnavailable,
+                "the kernel refuses random numbers (getrandom() and /dev/urandom), and a guarded "
+                "group cannot do without; allow one of them in the sandbox, or set security=off");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make() {
+  if (Status status = crypto::load_library(); !status.ok()) return status;
+  std::array<std::byte, 32> random;
+  if (!secure_random_bytes(random)) return no_random();
+  Result<crypto::KeyPair> pair = crypto::KeyPair::make(random);
+  crypto::wipe(random);
+  if (!pair.ok()) return pair.status();
+  return std::shared_ptr<const LaneIdentity>(new LaneIdentity(std::move(pair).value()));
+}
+
+Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return pair_.shared(other);
+}
+
+Status same_mode(const std::string& theirs, Member other, const Config& config, Member self) {
+  const std::string mode = mode_of(wire::fields_of(theirs));
+  if (mode == config.security) return {};
+  const auto text = [](Member rank, const std::string& its) {
+    return "rank " + std::to_string(rank) + " runs with security=" + its;
+  };
+  return Status(Code::kMismatch, text(other, mode) + ", " + text(self, config.security) +
+                                     "; give all ranks the same MCAST_SECURITY");
+}
+
+Status same_security(const std::string& theirs, Member other, const Config& config,
+                     const std::string& id, Member self) {
+  if (Status status = same_mode(theirs, other, config, self); !status.ok()) return status;
+  const wire::Fields fields = wire::fields_of(theirs);
+  const auto it = fields.find("secret_id");
+  if (it == fields.end() || it->second.empty()) {
+    const auto problem = fields.find("problem");
+    return Status(Code::kMismatch,
+                  "rank " + std::to_string(other) + " cannot guard its traffic: " +
+                      (problem == fields.end() ? "it has no secret" : problem->second));
+  }
+  if (it->second != id) {
+    return Status(Code::kMismatch, "rank " + std::to_string(other) + " has another secret (id " +
+                                       it->second.substr(0, 8) + "), rank " + std::to_string(self) +
+                                       " has id " + id +
+                                       "; give all ranks the same MCAST_SECRET_FILE");
+  }
+  return {};
+}
+
+Result<std::string> GuardedStore::mac_of(const std::string& key, const std::string& value) {
+  Result<std::string> where = inner_.scope();
+  if (!where.ok()) return where.status();
+  const crypto::RecordPlace place{where.value(), key, spec_.name, 0, spec_.size};
+  return hex_text(crypto::record_mac(security_.secret().record(), place, value));
+}
+
+Status GuardedStore::set(const std::string& key, const std::string& value) {
+  Result<std::string> mac = mac_of(key, value);
+  if (!mac.ok()) return mac.status();
+  return inner_.set(key, value + "\n" + std::string(kMacLine) + *mac);
+}
+
+Status GuardedStore::check(const std::string& key, const std::string& stored, std::string& value) {
+  const bool record = is_record(key);
+  const Member rank = record ? rank_of(key) : kConcluder;
+  const std::string who = record ? "the record of rank " + std::to_string(rank)
+                                 : "what rank 0 has published (" + key + ")";
+  if (record && stored.size() > kMostRecordBytes) {
+    return Status(Code::kMismatch, who + " has " + std::to_string(stored.size()) +
+                                       " bytes: more than any rank writes");
+  }
+  const size_t at = mac_line(stored);
+  if (at != std::string::npos) {
+    value = stored.substr(0, at);
+    Result<std::string> mac = mac_of(key, value);
+    if (!mac.ok()) return mac.status();
+    const std::string_view theirs = std::string_view(stored).substr(at + 1 + kMacLine.size());
+    if (crypto::same(crypto::bytes_of(theirs), crypto::bytes_of(*mac))) return {};
+  }
+  return Status(Code::kMismatch,
+                who + " was changed in the store, or is of another run (its MAC is wrong)");
+}
+
+Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::string>& keys,
+                                                         Nanos timeout) {
+  Result<std::vector<std::string>> stored = inner_.multi_get(keys, timeout);
+  if (!stored.ok()) return stored;
+  std::vector<std::string> values(keys.size());
+  for (size_t i = 0; i < keys.size(); i++) {
+    const std::string& text = (*stored)[i];
+    const Status status = check(keys[i], text, values[i]);
+    if (status.ok()) continue;
+    // A mistake, rather than an attack?
+    if (is_record(keys[i]) && wire::fields_of(text).count("protocol") > 0) {
+      const Member other = rank_of(keys[i]);
+      const RankRecord heading = RankRecord::heading(text);
+      if (Status same = same_version(RankRecord::own_heading(), spec_.rank, heading, other);
+          !same.ok()) {
+        return same;
+      }
+      const Status same =
+          same_security(text, other, spec_.config, security_.secret().id_text(), spec_.rank);
+      if (!same.ok()) return same;
+    }
+    return status;
+  }
+  return values;
+}
+
+Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& spec) {
+  const auto mode = crypto::parse_mode(spec.config.security);
+  if (!mode || *mode == crypto::Mode::kOff) {
+    return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
+  }
+  std::shared_ptr<const crypto::JobSecret> secret;
+  if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {
+    auto found = crypto::find_secret(spec.config);
+    if (!found.ok()) return found.status();
+    secret = *found;
+  }
+  return std::unique_ptr<SecureCreation>(new SecureCreation(spec, *mode, std::move(secret)));
+}
+
+// Which a rank makes stays for its process, so that groups share lanes whoever their rank 0 is.
+Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
+  if (secret_) return {};
+  static std::mutex mutex;
+  static std::string first;  // in hex: it is in the store, too
+  std::string hex;
+  if (spec_.rank == kConcluder) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (first.empty()) {
+      std::array<std::byte, 32> random;
+      if (!secure_random_bytes(random)) return no_random();
+      first = hex_text(random);
+    }
+    hex = shared_ = first;
+  } else {
+    const std::string key = "rank/" + std::to_string(kConcluder);
+    Result<std::vector<std::string>> record =
+        store.multi_get({key}, std::max<Nanos>(0, deadline - monotonic_now()));
+    if (!record.ok()) return record.status().with_context("waiting for the secret of rank 0");
+    const wire::Fields fields = wire::fields_of((*record)[0]);
+    const auto it = fields.find("shared_secret");
+    if (it == fields.end()) {
+      Status same = same_security((*record)[0], kConcluder, spec_.config, "", spec_.rank);
+      return same.ok() ? Status(Code::kMismatch, "rank 0 passes no secret on through the store")
+                       : same;
+    }
+    hex = it->second;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (first.empty()) first = hex;
+  }
+  std::array<std::byte, 32> bytes;
+  if (!from_hex(hex, bytes)) {
+    return Status(Code::kMismatch, "the secret that rank 0 passes on cannot be read");
+  }
+  auto made = crypto::JobSecret::make(bytes, "the store");
+  crypto::wipe(bytes);
+  if (!made.ok()) return made.status();
+  secret_ = std::move(made).value();
+  return {};
+}
+
+Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why) {
+  // Nobody waits for a rank that only saw what another one has published.
+  RankRecord record = RankRecord::own_heading();
+  record.security = SecurityRecord{spec.config.security, 0, "", {}, {}, {}, ""};
+  return store.set("rank/" + std::to_string(spec.rank),
+                   record.encode() + "problem=" + why.message().substr(0, 500) + "\n");
+}
+
+Status SecureCreation::describe(const Identities& lanes, RankRecord& mine) {
+  lanes_ = lanes;
+  SecurityRecord record;
+  record.mode = crypto::mode_name(mode_);
+  record.suites = crypto::fast_suites();
+  record.secret_id = secret_->id_text();
+  record.shared_secret = shared_;
+  if (!secure_random_bytes(record.nonce)) return no_random();
+  record.multicast = lanes.multicast->public_key();
+  record.reduce = lanes.reduce->public_key();
+  mine.security = record;
+  return {};
+}
+
+Status SecureCreation::not_ready() const {
+  return Status(Code::kUnavailable,
+                std::string("security=") + crypto::mode_name(mode_) +
+                    " is not ready yet for groups that use the network: all ranks have agreed on "
+                    "it (" +
+                    crypto::suite_name(result_->suite) + ", secret id " + secret_->id_text() +
+                    "), but nothing would guard their traffic; use security=off on a network that "
+                    "you trust");
+}
+
+Result<crypto::Suite> SecureCreation::choose_suite(const std::vector<RankRecord>& records) const {
+  if (const auto asked = crypto::parse_suite(spec_.config.security_suite)) return *asked;
+  const bool aes = std::all_of(records.begin(), records.end(), [](const RankRecord& r) {
+    return (r.security->suites & crypto::suite_bit(crypto::Suite::kAes128Gcm)) != 0;
+  });
+  return aes ? crypto::Suite::kAes128Gcm : crypto::Suite::kChaCha20Poly1305;
+}
+
+Result<std::string> SecureCreation::conclude(const std::string& roster,
+                                             const std::vector<std::string>& texts,
+                                             const std::vector<RankRecord>& records) {
+  Result<crypto::Suite> suite = choose_suite(records);
+  if (!suite.ok()) return suite.status();
+  std::vector<crypto::Digest> digests;
+  for (const std::string& text : texts) digests.push_back(digest_of(text));
+  const crypto::Digest transcript = transcript_of(digests, roster);
+  std::array<std::byte, 32> random;
+  if (!secure_random_bytes(random)) return no_random();
+  const crypto::Key group = crypto::group_secret(random, secret_->mix());
+  crypto::wipe(random);
+
+  wire::Writer out;
+  out.put<uint32_t>(static_cast<uint32_t>(roster.size()));
+  out.put_text(roster);
+  out.put<uint8_t>(crypto::pack(mode_, *suite));
+  out.put<uint16_t>(static_cast<uint16_t>(records.size()));
+  for (size_t r = 0; r < records.size(); r++) {
+    put_bytes(out, digests[r]);
+    put_bytes(out, records[r].security->multicast);
+    put_bytes(out, records[r].security->reduce);
+    crypto::Wrapped wrapped{};
+    if (r != kConcluder) {
+      Result<crypto::Key> pair = lanes_.multicast->shared(records[r].security->multicast);
+      if (!pair.ok()) return pair.status().with_context("rank " + std::to_string(r));
+      wrapped = crypto::wrap(
+          crypto::wrap_key(transcript, *pair, secret_->mix(), static_cast<Member>(r)), group);
+    }
+    put_bytes(out, wrapped);
+  }
+  // Its own, without a detour through the store.
+  Result<crypto::SecretBox<crypto::Key>> root =
+      crypto::SecretBox<crypto::Key>::make(crypto::group_root(transcript, group));
+  if (!root.ok()) return root.status();
+  result_ = std::make_shared<GroupSecurity>(
+      GroupSecurity{mode_, *suite, secret_, std::move(root).value(), {}, {}});
+  const ConstBytes bytes = out.bytes();
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<std::string> SecureCreation::accept(const std::string& conclusion, const std::string& mine) {
+  wire::Reader in(as_bytes(conclusion));
+  const auto size = in.get<uint32_t>();
+  if (!in.ok() || size > conclusion.size() - sizeof size) return unreadable();
+  const std::string roster = conclusion.substr(sizeof size, size);
+  for (uint32_t i = 0; i < size; i++) (void)in.get<uint8_t>();
+  const auto how = crypto::unpack(in.get<uint8_t>());
+  const auto count = in.get<uint16_t>();
+  if (!in.ok() || !how || how->mode != mode_ || count != spec_.size) return unreadable();
+  std::vector<crypto::Digest> digests;
+  std::vector<crypto::PublicKey> multicast, reduce;
+  crypto::Wrapped wrapped{};
+  for (uint32_t r = 0; r < count && in.ok(); r++) {
+    digests.push_back(get_bytes<32>(in));
+    multicast.push_back(get_bytes<32>(in));
+    reduce.push_back(get_bytes<32>(in));
+    const auto one = get_bytes<crypto::kWrappedSize>(in);
+    if (r == spec_.rank) wrapped = one;
+  }
+  if (!in.done()) return unreadable();
+  const Status saw_others(Code::kMismatch,
+                          "rank 0 and rank " + std::to_string(spec_.rank) +
+                              " saw different records: somebody changes the store, or two jobs "
+                              "use it under one name");
+  if (digests[spec_.rank] != digest_of(mine) ||
+      multicast[spec_.rank] != lanes_.multicast->public_key() ||
+      reduce[spec_.rank] != lanes_.reduce->public_key()) {
+    return saw_others;
+  }
+  if (spec_.rank != kConcluder) {
+    const crypto::Digest transcript = transcript_of(digests, roster);
+    Result<crypto::Key> pair = lanes_.multicast->shared(multicast[kConcluder]);
+    if (!pair.ok()) return pair.status().with_context("rank 0");
+    const auto group = crypto::unwrap(
+        crypto::wrap_key(transcript, *pair, secret_->mix(), static_cast<Member>(spec_.rank)),
+        wrapped);
+    if (!group) return saw_others;
+    Result<crypto::SecretBox<crypto::Key>> root =
+        crypto::SecretBox<crypto::Key>::make(crypto::group_root(transcript, *group));
+    if (!root.ok()) return root.status();
+    result_ = std::make_shared<GroupSecurity>(
+        GroupSecurity{mode_, how->suite, secret_, std::move(root).value(), {}, {}});
+  }
+  result_->multicast = std::move(multicast);
+  result_->reduce = std::move(reduce);
+  return roster;
+}
+
+}  // namespace mcast

@@ -1,0 +1,347 @@
+// The creation of a guarded group through a store that others can read and write: who agrees gets
+// one key that nobody else has, and whoever does not fit, or whatever was changed, is named on all
+// ranks. Real keys, a thread per rank, a store in memory.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/hex.h"
+#include "engine/clock.h"
+#include "engine/exchange.h"
+#include "engine/security.h"
+#include "support/temporary_folder.h"
+
+namespace mcast::test {
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+// What all ranks share. `tamper` may change what a rank reads.
+struct Board {
+  std::mutex mutex;
+  std::condition_variable news;
+  Values values;
+  std::function<void(Member reader, const std::string& key, std::string& value)> tamper;
+};
+
+class BoardStore final : public KeyValueStore {
+ public:
+  BoardStore(Board& board, Member rank, std::string scope)
+      : board_(board), rank_(rank), scope_(std::move(scope)) {}
+  Status set(const std::string& key, const std::string& value) override {
+    const std::lock_guard<std::mutex> lock(board_.mutex);
+    board_.values[scope_ + key] = value;
+    board_.news.notify_all();
+    return {};
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    std::unique_lock<std::mutex> lock(board_.mutex);
+    const auto all = [&] {
+      return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+        return board_.values.count(scope_ + key) > 0;
+      });
+    };
+    if (!board_.news.wait_for(lock, std::chrono::nanoseconds(timeout), all)) {
+      return Status(Code::kTimeout, "keys missing");
+    }
+    std::vector<std::string> found;
+    for (const std::string& key : keys) {
+      found.push_back(board_.values[scope_ + key]);
+      if (board_.tamper) board_.tamper(rank_, key, found.back());
+    }
+    return found;
+  }
+  Result<std::string> scope() override { return scope_; }
+
+ private:
+  Board& board_;
+  const Member rank_;
+  const std::string scope_;
+};
+
+struct Outcome {
+  Status status;
+  std::string root;  // the group's key, if there is one
+  std::string suite, not_ready;
+};
+
+class Creation : public ::testing::Test {
+ protected:
+  using Settings = std::map<std::string, std::string>;
+
+  std::string secret_file(const std::string& name, char digit, mode_t mode = 0600) {
+    const std::string path = folder_.path() + "/" + name;
+    std::ofstream(path) << std::string(64, digit) << "\n";
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  Settings sealed() { return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}}; }
+
+  // As GroupMaker and Bootstrap do it, without lanes.
+  static Outcome one(const GroupSpec& spec, KeyValueStore& store) {
+    RankRecord mine = RankRecord::own_heading();
+    mine.transport = "udp";
+    mine.host = "host" + std::to_string(spec.rank);
+    mine.host_name = mine.host;
+    mine.external = {100u + spec.rank, "10.0.0.1", 1};
+    mine.reduce_external = {200u + spec.rank, "10.0.0.1", 2};
+    mine.datagram_external = mine.datagram_loopback = 1440;
+    mine.agreed = spec.config.agreed_text();
+    const Nanos now = monotonic_now(), deadline = now + spec.timeout;
+    std::vector<RankRecord> records;
+    Outcome out;
+    if (spec.config.security == "off") {
+      Round round(store, "rank", spec.rank, spec.size);
+      out.status = exchange_records(spec, round, mine, now, deadline, records).status();
+      return out;
+    }
+    auto security = SecureCreation::make(spec);
+    out.status = security.status();
+    if (security.ok()) out.status = (*security)->share_secret(store, deadline);
+    if (!out.status.ok()) {
+      (void)SecureCreation::excuse(spec, store, out.status);
+      return out;
+    }
+    const auto multicast = LaneIdentity::make(), reduce = LaneIdentity::make();
+    out.status = (*security)->describe({*multicast, *reduce}, mine);
+    GuardedStore guarded(store, spec, **security);
+    Round round(guarded, "rank", spec.rank, spec.size);
+    if (out.status.ok()) {
+      out.status =
+          exchange_records(spec, round, mine, now, deadline, records, security->get()).status();
+    }
+    if (!out.status.ok()) return out;
+    out.not_ready = (*security)->not_ready().message();
+    const GroupSecurity& result = (*security)->result();
+    out.root = hex_text(result.root->bytes());
+    out.suite = crypto::suite_name(result.suite);
+    EXPECT_EQ(result.multicast.size(), spec.size);
+    EXPECT_EQ(result.multicast[spec.rank], (*multicast)->public_key());
+    EXPECT_EQ(result.reduce[spec.rank], (*reduce)->public_key());
+    return out;
+  }
+
+  std::vector<Outcome> make(const std::vector<Settings>& settings, Nanos timeout = 20 * kSecond) {
+    std::vector<Outcome> outcomes(settings.size());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < settings.size(); r++) {
+      threads.emplace_back([&, r] {
+        GroupSpec spec;
+        spec.name = "g";
+        spec.rank = static_cast<Member>(r);
+        spec.size = static_cast<uint32_t>(settings.size());
+        spec.timeout = timeout;
+        spec.config = *Config::resolve(settings[r], {});
+        BoardStore store(board_, spec.rank, scope_);
+        outcomes[r] = one(spec, store);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    return outcomes;
+  }
+  static void expect_all(const std::vector<Outcome>& outcomes, const std::string& text) {
+    for (size_t r = 0; r < outcomes.size(); r++) {
+      EXPECT_EQ(outcomes[r].status.code(), Code::kMismatch) << r;
+      EXPECT_NE(outcomes[r].status.message().find(text), std::string::npos)
+          << r << ": " << outcomes[r].status.message();
+      EXPECT_TRUE(outcomes[r].root.empty());
+    }
+  }
+
+  TemporaryFolder folder_;
+  Board board_;
+  std::string scope_ = "mcast/1/";
+};
+
+TEST_F(Creation, AllRanksGetOneKeyThatNoOtherGroupHas) {
+  const auto first = make({sealed(), sealed(), sealed(), sealed()});
+  std::string all;
+  for (const auto& [key, value] : board_.values) all += value;
+  scope_ = "mcast/2/";
+  const auto second = make({sealed(), sealed(), sealed(), sealed()});
+  for (const auto& group : {first, second}) {
+    for (const Outcome& o : group) {
+      ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+      EXPECT_EQ(o.root.size(), 64u);
+      EXPECT_EQ(o.root, group[0].root);
+      EXPECT_EQ(o.suite, group[0].suite);
+      EXPECT_NE(o.not_ready.find("security=sealed is not ready yet"), std::string::npos);
+    }
+  }
+  EXPECT_NE(first[0].root, second[0].root);
+  EXPECT_EQ(all.find(std::string(32, 'a')), std::string::npos) << "the secret is in the store";
+  EXPECT_EQ(all.find(first[0].root), std::string::npos);
+}
+
+TEST_F(Creation, TheSuiteIsTheOneThatWasAskedFor) {
+  Settings s = sealed();
+  s["security_suite"] = "chacha20poly1305";
+  for (const Outcome& o : make({s, s})) EXPECT_EQ(o.suite, "chacha20poly1305");
+  scope_ = "mcast/2/";
+  s["security_suite"] = "aes256gcm";
+  s["security"] = "auth";
+  for (const Outcome& o : make({s, s})) {
+    EXPECT_EQ(o.suite, "aes256gcm");
+    EXPECT_NE(o.not_ready.find("security=auth"), std::string::npos);
+  }
+}
+
+TEST_F(Creation, MixedModesAreNamedWhoeverDiffers) {
+  const Settings off{{"security", "off"}};
+  Settings auth = sealed();
+  auth["security"] = "auth";
+  int scope = 0;
+  for (const auto& [settings, text] :
+       {std::pair{std::vector{sealed(), off, sealed()}, "rank 1 runs with security=off"},
+        {std::vector{off, sealed(), off}, "rank 1 runs with security=sealed"},
+        {std::vector{sealed(), sealed(), auth}, "rank 2 runs with security=auth"}}) {
+    scope_ = "mcast/" + std::to_string(++scope) + "/";
+    const auto outcomes = make(settings);
+    for (size_t r = 0; r < outcomes.size(); r++) {
+      const std::string& message = outcomes[r].status.message();
+      EXPECT_EQ(outcomes[r].status.code(), Code::kMismatch) << r << message;
+      EXPECT_NE(message.find("runs with security="), std::string::npos) << r << ": " << message;
+    }
+    EXPECT_NE(outcomes[0].status.message().find(text), std::string::npos)
+        << outcomes[0].status.message();
+  }
+}
+
+TEST_F(Creation, AnotherSecretIsNamedWithItsId) {
+  Settings other = sealed();
+  other["secret_file"] = secret_file("b", 'b');
+  const auto outcomes = make({sealed(), sealed(), other});
+  for (const Outcome& o : outcomes) {
+    EXPECT_EQ(o.status.code(), Code::kMismatch);
+    EXPECT_NE(o.status.message().find("has another secret (id "), std::string::npos)
+        << o.status.message();
+    EXPECT_EQ(o.status.message().find("bbbbbbbb"), std::string::npos);
+  }
+  EXPECT_NE(outcomes[0].status.message().find("rank 2"), std::string::npos);
+}
+
+TEST_F(Creation, ARankWithoutASecretSaysSoToAll) {
+  const auto outcomes = make({sealed(), {{"security", "sealed"}}});
+  EXPECT_EQ(outcomes[1].status.code(), Code::kUnavailable);
+  EXPECT_NE(outcomes[1].status.message().find("security needs a secret"), std::string::npos);
+  EXPECT_NE(outcomes[0].status.message().find("rank 1 cannot guard its traffic: security needs"),
+            std::string::npos)
+      << outcomes[0].status.message();
+}
+
+TEST_F(Creation, AChangedRecordIsRefusedByAll) {
+  for (const char* field : {"external=10.0.0.1", "nonce=", "x25519=", "budget=0", "rack="}) {
+    scope_ = std::string("mcast/") + field + "/";
+    board_.tamper = [field](Member reader, const std::string& key, std::string& value) {
+      if (reader == 0 && key == "rank/1") value[value.find(field) + std::strlen(field) - 1] ^= 1;
+    };
+    const auto outcomes = make({sealed(), sealed(), sealed()});
+    expect_all(outcomes, "the record of rank 1 was changed in the store, or is of another run");
+  }
+}
+
+TEST_F(Creation, ARecordFitsNowhereElse) {
+  // At another rank's key.
+  board_.tamper = [this](Member, const std::string& key, std::string& value) {
+    if (key == "rank/1" && board_.values.count(scope_ + "rank/2") > 0) {
+      value = board_.values[scope_ + "rank/2"];
+    }
+  };
+  expect_all(make({sealed(), sealed(), sealed()}), "the record of rank 1 was changed");
+  // Of an earlier incarnation.
+  board_.tamper = nullptr;
+  scope_ = "mcast/2/";
+  for (const Outcome& o : make({sealed(), sealed()})) ASSERT_TRUE(o.status.ok());
+  const std::string old = board_.values["mcast/2/rank/1"];
+  scope_ = "mcast/3/";
+  board_.tamper = [old](Member, const std::string& key, std::string& value) {
+    if (key == "rank/1") value = old;
+  };
+  expect_all(make({sealed(), sealed()}), "the record of rank 1 was changed");
+}
+
+TEST_F(Creation, ADowngradeIsNoticed) {
+  board_.tamper = [](Member reader, const std::string& key, std::string& value) {
+    if (reader == 0 && key == "rank/1") value = value.substr(0, value.find("security=sealed\n"));
+  };
+  expect_all(make({sealed(), sealed(), sealed()}), "rank 1 runs with security=off");
+}
+
+TEST_F(Creation, WhatRankZeroConcludesIsItsOwn) {
+  board_.tamper = [](Member reader, const std::string& key, std::string& value) {
+    if (reader == 2 && key == "rank/all") value[value.size() / 2] ^= 1;
+  };
+  const auto outcomes = make({sealed(), sealed(), sealed()});
+  EXPECT_TRUE(outcomes[0].status.ok()) << outcomes[0].status.to_string();
+  EXPECT_NE(outcomes[2].status.message().find("what rank 0 has published (rank/all) was changed"),
+            std::string::npos)
+      << outcomes[2].status.message();
+  EXPECT_TRUE(outcomes[2].root.empty());
+}
+
+// Somebody keeps an authentic record of this very incarnation and shows it to rank 0 only: MACs are
+// right everywhere, but the transcript is not that of rank 1.
+TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
+  auto thread_safe_first = std::make_shared<std::string>();
+  {
+    const auto outcomes = make({sealed(), sealed()});
+    ASSERT_TRUE(outcomes[1].status.ok());
+    *thread_safe_first = board_.values[scope_ + "rank/1"];
+    board_.values.clear();
+  }
+  board_.tamper = [first = *thread_safe_first](Member reader, const std::string& key,
+                                               std::string& value) {
+    if (reader == 0 && key == "rank/1") value = first;
+  };
+  const auto outcomes = make({sealed(), sealed()});
+  EXPECT_EQ(outcomes[1].status.code(), Code::kMismatch);
+  EXPECT_NE(outcomes[1].status.message().find("rank 0 and rank 1 saw different records"),
+            std::string::npos)
+      << outcomes[1].status.message();
+  EXPECT_TRUE(outcomes[1].root.empty());
+}
+
+TEST_F(Creation, TrustInTheStoreNeedsNoSecretAndIsVisible) {
+  const Settings trusting{{"security", "sealed"}, {"trust_store", "1"}};
+  const auto outcomes = make({trusting, trusting, trusting});
+  for (const Outcome& o : outcomes) {
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    EXPECT_EQ(o.root, outcomes[0].root);
+  }
+  EXPECT_NE(board_.values[scope_ + "rank/0"].find("shared_secret="), std::string::npos);
+  EXPECT_EQ(board_.values[scope_ + "rank/1"].find("shared_secret="), std::string::npos);
+  // Not trusted by one: it has a secret of its own, or none.
+  scope_ = "mcast/2/";
+  const auto mixed = make({trusting, sealed()});
+  EXPECT_FALSE(mixed[0].status.ok());
+  EXPECT_FALSE(mixed[1].status.ok());
+}
+
+TEST_F(Creation, ARecordOfMoreBytesThanAnyRankWritesIsRefused) {
+  board_.tamper = [](Member reader, const std::string& key, std::string& value) {
+    if (reader == 0 && key == "rank/1") value.insert(0, std::string(kMostRecordBytes, 'x') + "\n");
+  };
+  expect_all(make({sealed(), sealed()}), "more than any rank writes");
+}
+
+TEST_F(Creation, AFileThatOthersMayWriteIsRefused) {
+  Settings s = sealed();
+  s["secret_file"] = secret_file("w", 'a', 0620);
+  const auto outcomes = make({s, sealed()});
+  EXPECT_EQ(outcomes[0].status.code(), Code::kInvalidArgument);
+  EXPECT_NE(outcomes[0].status.message().find("can be written by others"), std::string::npos);
+  EXPECT_NE(outcomes[1].status.message().find("rank 0 cannot guard its traffic"), std::string::npos)
+      << outcomes[1].status.message();
+}
+
+}  // namespace
+}  // namespace mcast::test

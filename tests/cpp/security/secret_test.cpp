@@ -1,0 +1,169 @@
+// Where a secret comes from, what is no secret, and what is left of it afterwards.
+#include "crypto/secret.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/log.h"
+#include "crypto/arena.h"
+#include "support/temporary_folder.h"
+
+namespace mcast::crypto {
+namespace {
+
+std::string text_of(const Result<SecretPages>& pages) {
+  const Bytes bytes = pages->bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(Secret, HexAndBase64AreRead) {
+  const std::string plain = "0123456789abcdef";  // as bytes
+  EXPECT_EQ(text_of(parse_secret("MDEyMzQ1Njc4OWFiY2RlZg==")), plain);
+  EXPECT_EQ(text_of(parse_secret("MDEyMzQ1Njc4OWFiY2RlZg\n")), plain);
+  EXPECT_EQ(text_of(parse_secret(" 30313233343536373839616263646566 ")), plain);
+  EXPECT_EQ(text_of(parse_secret("30313233343536373839616263646566")),
+            text_of(parse_secret("30313233343536373839616263646566\r\n")));
+}
+
+TEST(Secret, MistakesAreNamedWithoutACharacterOfIt) {
+  for (const auto& [text, why] : {std::pair{"hunter2!", "neither hex nor base64"},
+                                  {"abcdef", "the secret has 3 bytes"},
+                                  {"", "the secret has 0 bytes"}}) {
+    const auto none = parse_secret(text);
+    ASSERT_FALSE(none.ok()) << text;
+    EXPECT_NE(none.status().message().find(why), std::string::npos) << none.status().message();
+    EXPECT_EQ(none.status().message().find("hunter2"), std::string::npos);
+  }
+  EXPECT_FALSE(parse_secret(std::string(2 * kMostSecret + 2, 'a')).ok());
+  EXPECT_TRUE(parse_secret(std::string(2 * kMostSecret, 'a')).ok());
+}
+
+TEST(Arena, PagesAreEmptyInAChildAndNoDumpHasThem) {
+  auto pages = SecretPages::make(100);
+  ASSERT_TRUE(pages.ok()) << pages.status().to_string();
+  std::memset(pages->bytes().data(), 0x5a, 100);
+  std::ifstream maps("/proc/self/smaps");
+  const auto at = reinterpret_cast<uintptr_t>(pages->bytes().data());
+  bool here = false, seen = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) here = begin <= at && at < end;
+    if (!here || line.rfind("VmFlags:", 0) != 0) continue;
+    seen = true;
+    EXPECT_NE(line.find(" dd"), std::string::npos) << line;
+    EXPECT_NE(line.find(" wf"), std::string::npos) << line;
+  }
+  EXPECT_TRUE(seen);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const std::byte b : pages->bytes()) {
+      if (b != std::byte{0}) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(pages->bytes()[99], std::byte{0x5a}) << "the parent keeps them";
+}
+
+TEST(ArenaDeathTest, NobodyTouchesWhatLiesBesideASecret) {
+  auto pages = SecretPages::make(100);
+  volatile std::byte* const at = pages->bytes().data();
+  EXPECT_DEATH((void)at[-1], "");
+  EXPECT_DEATH((void)at[::sysconf(_SC_PAGESIZE)], "");
+}
+
+Config config(const std::string& path) {
+  return *Config::resolve({{"security", "sealed"}, {"secret_file", path}}, {});
+}
+
+TEST(Secret, AFileIsReadAnewAndADescriptorOnce) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/secret";
+  const auto write = [&](char digit) {
+    std::ofstream(path) << std::string(32, digit);
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  };
+  write('1');
+  const auto first = find_secret(config(path));
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  EXPECT_EQ((*first)->origin(), path);
+  EXPECT_EQ((*first)->id_text().size(), 8u);
+  write('2');
+  EXPECT_NE((*find_secret(config(path)))->id(), (*first)->id());
+
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const std::string digits(32, '1');
+  ASSERT_EQ(::write(ends[1], digits.data(), digits.size()), 32);
+  ::close(ends[1]);
+  const std::string descriptor = "/dev/fd/" + std::to_string(ends[0]);
+  const auto piped = find_secret(config(descriptor));
+  ASSERT_TRUE(piped.ok()) << piped.status().to_string();
+  EXPECT_EQ((*piped)->id(), (*first)->id());
+  EXPECT_EQ(find_secret(config(descriptor))->get(), piped->get()) << "it is empty by now";
+  ::close(ends[0]);
+}
+
+TEST(Secret, BadFilesAreRefusedByName) {
+  const test::TemporaryFolder folder;
+  const auto error = [](const std::string& path) {
+    const auto none = find_secret(config(path));
+    return none.ok() ? std::string("it was taken") : none.status().message();
+  };
+  EXPECT_NE(error(folder.path() + "/none").find("No such file"), std::string::npos);
+  EXPECT_NE(error(folder.path()).find("is no regular file"), std::string::npos);
+  const std::string path = folder.path() + "/secret";
+  std::ofstream(path) << std::string(32, '1');
+  ASSERT_EQ(::chmod(path.c_str(), 0602), 0);
+  EXPECT_NE(error(path).find("can be written by others"), std::string::npos);
+  static int warnings = 0;
+  set_log_sink([](int, const char* line) {
+    warnings += std::strstr(line, "can be read by others") != nullptr;
+  });
+  ASSERT_EQ(::chmod(path.c_str(), 0604), 0);
+  EXPECT_EQ(error(path), "it was taken");
+  EXPECT_EQ(warnings, 1);
+  set_log_sink(nullptr);
+}
+
+// In children: what a process has taken out of its environment stays out.
+TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv(kSecretVariable, std::string(32, '7').c_str(), 1);
+    const char* const value = std::getenv(kSecretVariable);
+    const auto found = find_secret(config(""));
+    if (!found.ok() || (*found)->origin() != kSecretVariable) ::_exit(1);
+    if (std::getenv(kSecretVariable) != nullptr) ::_exit(2);
+    if (std::strlen(value) != 0) ::_exit(3);  // overwritten where it was
+    if (find_secret(config(""))->get() != found->get()) ::_exit(4);
+    const pid_t forked = ::fork();
+    if (forked == 0) {
+      const auto none = find_secret(config(""));
+      const bool named =
+          !none.ok() && none.status().message().find("was forked from") != std::string::npos;
+      ::_exit(named && !(*found)->ok_here() ? 0 : 1);
+    }
+    int status = 1;
+    if (::waitpid(forked, &status, 0) != forked || status != 0) ::_exit(5);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace mcast::crypto

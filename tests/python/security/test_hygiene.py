@@ -1,0 +1,182 @@
+"""A secret stays where it belongs: two ranks of one host in a guarded group (which works there: nothing
+leaves the host), and everything that could hold the secret is searched for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from torch_mcast import _backend
+
+RANK = r"""
+import json, os, sys
+import torch, torch.distributed as dist, torch_mcast
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("mcast", init_method="file://" + store, rank=rank, world_size=2)
+out = torch.zeros(2 << 16)
+dist.all_gather_into_tensor(out, torch.full((1 << 16,), float(rank + 1)))
+dist.barrier()
+child = os.popen("env").read()
+print(json.dumps({
+    "sum": float(out.sum()),
+    "stats": torch_mcast.stats(),
+    "config": torch_mcast.config(),
+    "trace": torch_mcast.trace(),
+    "metrics": torch_mcast.metrics(),
+    "environ": dict(os.environ),
+    "proc": open("/proc/self/environ", "rb").read().decode(errors="replace"),
+    "child": child,
+    "argv": open("/proc/self/cmdline", "rb").read().decode(errors="replace"),
+}, default=str), flush=True)
+sys.stdin.read()
+"""
+
+
+def start(tmp_path: Path, rank: int, env: dict[str, str]) -> subprocess.Popen[str]:
+    import os
+
+    full = {
+        **os.environ,
+        "MCAST_DEBUG": "trace",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    full |= {"MCAST_SOCKET_IFNAME": "lo", **env}
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, str(rank), str(tmp_path / "store")],
+        env=full,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(tmp_path / f"log{rank}").open("w"),
+        text=True,
+    )
+
+
+def run(tmp_path, envs, look=None):
+    """What the ranks tell, what they have logged, what is in the store. `look(pids)` meanwhile."""
+    ranks = [start(tmp_path, rank, env) for rank, env in enumerate(envs)]
+    try:
+        told = [json.loads(rank.stdout.readline() or "null") for rank in ranks]
+        # (The last rank removes it.)
+        held = tmp_path / "store"
+        store = held.read_bytes() if held.exists() else b""
+        if look and all(told):
+            look([rank.pid for rank in ranks])
+        for rank in ranks:
+            rank.communicate("", timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    logs = "".join((tmp_path / f"log{rank}").read_text() for rank in range(2))
+    return told, logs, store
+
+
+def writable_memory(pid: int):
+    """Bytes of everything that a process may write to."""
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
+            if span is None:
+                continue
+            begin, end = (int(text, 16) for text in span.groups())
+            memory.seek(begin)
+            try:
+                yield memory.read(end - begin)
+            except OSError:
+                continue
+
+
+def check(told, logs, store, secret):
+    for row in told:
+        assert row is not None, logs
+        assert row["sum"] == 3 * (1 << 16)
+        assert row["stats"]["security"]["mode"] == "sealed"
+        assert row["stats"]["path"] == "shared memory"
+        for name, value in row.items():
+            assert secret not in json.dumps(value), name
+    assert secret not in logs
+    assert secret.encode() not in store and bytes.fromhex(secret) not in store
+    assert b"secret_id" in store
+
+
+def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
+    secret = secrets.token_hex(32)
+    path = tmp_path / "secret"
+    path.write_text(secret + "\n")
+    path.chmod(0o600)
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path)}
+    seen = []
+
+    def look(pids):
+        for pid in pids:
+            seen.append(0)
+            for area in writable_memory(pid):
+                seen[-1] += len(area)
+                assert secret.encode() not in area
+                assert bytes.fromhex(secret) not in area
+
+    check(*run(tmp_path, [env, env], look), secret)
+    assert len(seen) == 2 and min(seen) > 1 << 20
+
+
+def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):
+    secret = secrets.token_hex(32)
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET": secret}
+    told, logs, store = run(tmp_path, [env, env])
+    check(told, logs, store, secret)
+    for row in told:
+        assert "MCAST_SECRET" not in row["environ"] and "MCAST_SECRET" not in row["child"]
+
+
+def test_a_secret_without_a_mode_is_one_warning(tmp_path):
+    told, logs, _ = run(tmp_path, [{"MCAST_SECRET": secrets.token_hex(16)}] * 2)
+    assert all(row["stats"]["security"]["mode"] == "off" for row in told)
+    assert logs.count("but security is off") == 2  # one of each process
+
+
+def test_mixed_modes_and_another_secret_are_named_by_both(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_text(secrets.token_hex(32))
+        path.chmod(0o600)
+    sealed = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(paths[0])}
+    other = sealed | {"MCAST_SECRET_FILE": str(paths[1])}
+    for envs, text in [
+        ([sealed, {}], "runs with security=off"),
+        ([sealed, other], "has another secret"),
+    ]:
+        told, _, _ = run(tmp_path, envs)
+        assert told == [None, None]
+        for rank in range(2):
+            assert text in (tmp_path / f"log{rank}").read_text()
+        (tmp_path / "store").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("path", ["multicast", "ring"])
+def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
+    stats = {"security": {"mode": "sealed"}, "path": path, "transport": "", "transport_reason": ""}
+    attached = []
+    backend = SimpleNamespace(
+        _stats=lambda: stats, _set_fallback=lambda *row: attached.append(row[1])
+    )
+    group = SimpleNamespace(group_id="g", store=None)
+    monkeypatch.setattr(_backend.dist, "PrefixStore", lambda *a: None)
+    monkeypatch.setattr(_backend, "_make_gloo", lambda *a: "gloo")
+    monkeypatch.delenv("GLOO_DEVICE_TRANSPORT", raising=False)
+    _backend._attach_fallbacks(backend, group, SimpleNamespace(fallback="auto"))
+    assert attached == []
+    with pytest.warns(UserWarning, match="goes over the network in clear"):
+        _backend._attach_fallbacks(backend, group, SimpleNamespace(fallback="gloo"))
+    assert "cpu" in attached
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    assert not _backend.fallback_in_clear(stats, {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
+    for safe in ({"path": "shared memory"}, {"security": {"mode": "off"}}):
+        assert not _backend.fallback_in_clear({**stats, **safe}, {})

@@ -1,0 +1,54 @@
+"""Prometheus' text format, and the file that is replaced."""
+
+from __future__ import annotations
+
+import re
+
+from torch_mcast import _metrics
+from torch_mcast._load import extension
+
+LINE = re.compile(r'^[a-z_]+\{([a-z_]+="(?:[^"\\\n]|\\.)*",?)*\} \d+$')
+
+
+def group(name="default_pg", sources=()):
+    counters = dict.fromkeys(extension().counters(), 3)
+    causes = dict.fromkeys(extension().causes(), 0) | {"foreign": 7}
+    return {
+        "group": name, "rank": 1, "size": 4, "path": "multicast", "failure": "",
+        "counters": counters,
+        "security": {"mode": "off", "causes": causes, "sources": list(sources)},
+    }  # fmt: skip
+
+
+def test_every_line_is_a_sample_or_a_comment():
+    source = {"address": "10.1.0.9", "causes": {"foreign": 5, "damaged": 0}}
+    text = _metrics._render([group(), group('odd "name"\\ and\nmore', [source])])
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert samples and all(LINE.match(line) for line in samples), text
+    own = 'group="default_pg",rank="1"'
+    assert f'torch_mcast_refused_total{{{own},cause="foreign"}} 7' in samples
+    assert f"torch_mcast_chunks_placed_total{{{own}}} 3" in samples
+    assert text.count('source="10.1.0.9",cause="foreign"} 5') == 1
+    assert 'cause="damaged"' not in text.partition("by_source")[2].partition("# TYPE")[2]
+    for name in extension().counters():
+        assert text.count(f"# TYPE torch_mcast_{name}_total counter\n") == 1
+
+
+def test_without_groups_there_is_something_to_read():
+    assert all(line.startswith("#") for line in _metrics._render([]).splitlines())
+
+
+def test_the_file_is_replaced_whole(tmp_path, monkeypatch):
+    rows = [group()]
+    monkeypatch.setattr(_metrics, "metrics", lambda: _metrics._render(rows))
+    path = tmp_path / "m.prom"
+    _metrics.write(str(path))
+    first = path.stat().st_ino
+    rows.append(group("second"))
+    _metrics.write(str(path))
+    assert path.stat().st_ino != first and 'group="second"' in path.read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["m.prom"]
+    _metrics.write(str(tmp_path / "%p.prom"))
+    import os
+
+    assert (tmp_path / f"{os.getpid()}.prom").exists()
