@@ -4,7 +4,10 @@
 // long as the call that brings the datagram.
 #pragma once
 
+#include <optional>
+
 #include "base/counters.h"
+#include "base/refusal.h"
 #include "crypto/datagram_guard.h"
 #include "wire/datagram.h"
 
@@ -22,6 +25,30 @@ enum class Judged : uint8_t {
   kForged,        // its tag is wrong
   kReplayed,      // it was sent before what has been taken of its kind
 };
+
+// What a refusal is counted as; nothing: it is none.
+inline std::optional<Cause> cause_of(Judged judged) {
+  switch (judged) {
+    case Judged::kVerified:
+    case Judged::kUnread:
+      break;
+    case Judged::kMalformed:
+      return Cause::malformed;
+    case Judged::kDamaged:
+      return Cause::damaged;
+    case Judged::kForeign:
+      return Cause::foreign;
+    case Judged::kDowngraded:
+      return Cause::downgraded;
+    case Judged::kForgedHeader:
+      return Cause::forged_header;
+    case Judged::kForged:
+      return Cause::forged;
+    case Judged::kReplayed:
+      return Cause::replayed;
+  }
+  return std::nullopt;
+}
 
 class ChecksumVerifier {
  public:

@@ -90,7 +90,7 @@ void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argum
 bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
                                  Chunk chunk, ConstBytes payload, bool last, bool in_order,
                                  const Slice* block) {
-  if (params.guard != nullptr) {
+  if (params.multicast.guard != nullptr) {
     return send_guarded(
         {type, params.lane, last, in_order, params.tag, sequence, descriptor, chunk, self, 0},
         payload);
@@ -191,7 +191,7 @@ bool GroupContext::send_guarded(const wire::DatagramHeader& header, ConstBytes p
     counters.add(Counter::would_block);
     return false;
   }
-  crypto::SealKey& key = params.guard->seal_key();
+  crypto::SealKey& key = params.multicast.guard->seal_key();
   const size_t bytes = key.seal(out, header, payload);
   if (bytes == 0) {
     fail(Status(key.failure()), self);

@@ -190,7 +190,7 @@ Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes dat
 
 Judged GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now) {
   if (g_.failed()) return Judged::kUnread;
-  crypto::DatagramGuard& guard = *g_.params.guard;
+  crypto::DatagramGuard& guard = *g_.params.multicast.guard;
   using crypto::Refusal;
   switch (guard.judge(header, datagram, now)) {
     case Refusal::kNone:

@@ -26,6 +26,8 @@ struct MulticastUse {
   // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
   // null.
   std::shared_ptr<const std::atomic<uint64_t>> arrived;
+  // Of this member's datagrams on this lane, and of nobody else's; null: they are in clear.
+  std::shared_ptr<crypto::DatagramGuard> guard;
 };
 
 struct GroupParams {
@@ -51,8 +53,6 @@ struct GroupParams {
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null
-  // Of this member's datagrams on this lane, and of nobody else's; null: they are in clear.
-  std::shared_ptr<crypto::DatagramGuard> guard;
 };
 
 }  // namespace mcast

@@ -65,7 +65,8 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
 
 // A device that places looks at the header alone; and what it lets others read is in clear.
 Placer* LaneGroup::placer() {
-  return core_.params().guard == nullptr ? lane_.transport_->datagram().placer() : nullptr;
+  return core_.params().multicast.guard == nullptr ? lane_.transport_->datagram().placer()
+                                                   : nullptr;
 }
 
 void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
@@ -126,7 +127,7 @@ void LaneGroup::part(Member station) { stations_.erase(station); }
 
 std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
-  if (remote == nullptr || block.region == nullptr || core_.params().guard != nullptr) {
+  if (remote == nullptr || block.region == nullptr || core_.params().multicast.guard != nullptr) {
     return std::nullopt;
   }
   auto grant = remote->expose(block, offset);
@@ -191,7 +192,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                            std::shared_ptr<Counters> counters) {
   now_ = std::max(now_, now);
   const uint64_t tag = params.tag;
-  is_guarded_ = is_guarded_ || params.guard != nullptr;
+  if (params.multicast.guard && !guarded_) guarded_ = std::make_unique<GuardedSink>(*this);
   auto owned = std::make_unique<LaneGroup>(*this, std::move(params), address, std::move(peers),
                                            std::move(counters));
   LaneGroup& group = *owned;
@@ -242,8 +243,8 @@ bool Lane::poll(Nanos now) {
   waits_ = false;
   while (!grants_.empty() && grants_.front().until <= now) grants_.pop_front();
   replay_orphans();
-  DatagramSink& sink = is_guarded_ ? static_cast<DatagramSink&>(guarded_) : *this;
-  const size_t datagrams = transport_->datagram().receive(sink, kReceivePerTurn);
+  DatagramSink* const sink = guarded_ ? static_cast<DatagramSink*>(guarded_.get()) : this;
+  const size_t datagrams = transport_->datagram().receive(*sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
   deliver();
   busy_ = 0;
@@ -344,31 +345,13 @@ void Lane::on_guarded(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
-  if (group->core_.params().guard == nullptr) return refuse_datagram(Cause::foreign);
+  if (group->core_.params().multicast.guard == nullptr) return refuse_datagram(Cause::foreign);
   on_judged(group->core_.on_guarded(header, datagram, now_), datagram.size());
 }
 
 void Lane::on_judged(Judged judged, size_t bytes) {
-  switch (judged) {
-    case Judged::kVerified:
-      return note_received(bytes);
-    case Judged::kUnread:
-      return;
-    case Judged::kMalformed:
-      return refuse_datagram(Cause::malformed);
-    case Judged::kDamaged:
-      return refuse_datagram(Cause::damaged);
-    case Judged::kForeign:
-      return refuse_datagram(Cause::foreign);
-    case Judged::kDowngraded:
-      return refuse_datagram(Cause::downgraded);
-    case Judged::kForgedHeader:
-      return refuse_datagram(Cause::forged_header);
-    case Judged::kForged:
-      return refuse_datagram(Cause::forged);
-    case Judged::kReplayed:
-      return refuse_datagram(Cause::replayed);
-  }
+  if (judged == Judged::kVerified) return note_received(bytes);
+  if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {

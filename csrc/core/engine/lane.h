@@ -210,11 +210,10 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  GuardedSink guarded_{*this};
-  bool is_guarded_ = false;
-  bool waits_ = false;  // in this turn: for its share of the link
+  std::unique_ptr<GuardedSink> guarded_;  // null: the lane is not
+  bool waits_ = false;                    // in this turn: for its share of the link
   struct {
-    uint64_t bytes = 0;  // verified, of datagrams, since the last coalesce(),
+    uint64_t bytes = 0;  // verified ones of datagrams since the last coalesce(),
     Nanos since = 0;     // which was then
   } taken_;
   uint32_t busy_ = 0;

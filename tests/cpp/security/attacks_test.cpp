@@ -156,7 +156,7 @@ TEST_P(Attacks, EveryByteChangedOnce) {
 TEST_P(Attacks, EverythingIsReplayed) {
   Cluster c(options());
   GroupParams other = c.group(0).core().params();
-  other.guard = nullptr;
+  other.multicast.guard = nullptr;
   other.tag--;  // the cluster makes another of it
   const size_t g = c.add_group(other);
   Rng rng(3);

@@ -175,7 +175,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
                                 : racks_of_hosts(Hosts(params.host_of), options_.racks);
     }
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
-    params.guard = guard(r, params);
+    params.multicast.guard = guard(r, params);
     const auto enter = [=, this] {
       join(r, g, params, address, [ready](const Status&) { ++*ready; });
     };

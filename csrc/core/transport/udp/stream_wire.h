@@ -45,6 +45,11 @@ struct Hello {
   uint64_t target = 0;       // uid the connector wants to reach
   in_addr listen_address{};  // where the connector itself can be reached
   uint16_t listen_port = 0;
+
+  // Whether it wants endpoint `uid`, which has so many interfaces.
+  bool is_for(uint64_t uid, size_t interfaces) const {
+    return target == uid && source != uid && source != 0 && stripes <= interfaces;
+  }
 };
 
 enum class Verdict : uint8_t {

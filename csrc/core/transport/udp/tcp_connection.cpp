@@ -112,6 +112,20 @@ size_t TcpConnection::write(std::span<const iovec> vectors) {
   }
 }
 
+bool TcpConnection::write_sealed(SendQueue& queue) {
+  while (!write_broken) {
+    if (guard->waiting().empty() && !guard->seal_from(queue, numbered)) return false;
+    const ConstBytes bytes = guard->waiting();
+    if (bytes.empty()) return true;
+    const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const size_t taken = write({&vector, 1});
+    guard->written(taken);
+    if (taken < bytes.size()) break;
+  }
+  if (write_broken) guard->written(guard->waiting().size());
+  return true;
+}
+
 ConstBytes TcpConnection::fill(Bytes scratch, Io& io) {
   const size_t kept = partial.size();
   if (kept > 0) std::memcpy(scratch.data(), partial.data(), kept);

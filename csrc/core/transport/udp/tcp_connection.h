@@ -43,30 +43,26 @@ class TcpConnection {
   Io read_exactly(size_t size);
   // Writes a whole handshake message; the buffer of a fresh socket always has the room.
   bool write_message(ConstBytes bytes);
+  // Seals what is in the queue as far as the kernel takes it. False: its keys are used up.
+  bool write_sealed(SendQueue& queue);
   // Writes parts, returns how many bytes the kernel took; 0 with `error` 0 when it is full.
   size_t write(std::span<const iovec> vectors);
-  // One read of up to scratch.size() bytes including the partial frame of the last read, then
-  // `scan_all(bytes) -> FrameScan`. kOk: something was read.
-  template <typename ScanAll>
-  Io read_frames(Bytes scratch, ScanAll&& scan_all, FrameScan& scan) {
+  // One read of up to scratch.size() bytes including the partial frame of the last read, then every
+  // whole frame to `taker`, which also says whose turn it is (TcpGuard::scan) and where there is
+  // room for one that is opened. kOk: something was read.
+  template <typename Taker>
+  Io read_frames(Bytes scratch, const Taker& taker, FrameScan& scan) {
     Io io = Io::kOk;
     const ConstBytes bytes = fill(scratch, io);
-    if (io != Io::kOk) return io;
-    scan = scan_all(bytes);
-    const ConstBytes rest = bytes.subspan(scan.consumed);
-    partial.assign(rest.begin(), rest.end());
-    held = scan.end == FrameScan::End::kHeld;
-    return Io::kOk;
+    if (io == Io::kOk) scan_all(bytes, taker, scan);
+    return io;
   }
   // The same with what was read before a frame that had to wait.
-  template <typename ScanAll>
-  void read_held(ScanAll&& scan_all, FrameScan& scan) {
+  template <typename Taker>
+  void read_held(const Taker& taker, FrameScan& scan) {
     const std::vector<std::byte> bytes = std::move(partial);
     partial.clear();
-    scan = scan_all(ConstBytes(bytes));
-    const ConstBytes rest = ConstBytes(bytes).subspan(scan.consumed);
-    partial.assign(rest.begin(), rest.end());
-    held = scan.end == FrameScan::End::kHeld;
+    scan_all(bytes, taker, scan);
   }
   size_t max_length() const { return max_frame(channel) + (numbered ? kFrameNumber : 0); }
   // Bytes written that the peer's kernel has not acknowledged, a FIN counts one.
@@ -92,6 +88,14 @@ class TcpConnection {
   size_t index = 0;                 // in TcpStream's list
 
  private:
+  template <typename Taker>
+  void scan_all(ConstBytes bytes, const Taker& taker, FrameScan& scan) {
+    scan = guard == nullptr ? scan_frames(bytes, max_length(), taker)
+                            : guard->scan(bytes, max_frame(channel), numbered, taker);
+    const ConstBytes rest = bytes.subspan(scan.consumed);
+    partial.assign(rest.begin(), rest.end());
+    held = scan.end == FrameScan::End::kHeld;
+  }
   ConstBytes fill(Bytes scratch, Io& io);
 
   Epoll& poller_;

@@ -6,6 +6,7 @@
 // Used by the lane's thread only.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -23,6 +24,8 @@ class TcpGuard {
   // Of a connector; `self` outlives it.
   TcpGuard(const crypto::Identity& self, const crypto::PublicKey& peer) : connector_(self, peer) {}
   crypto::Connector& connector() { return connector_; }
+  // What the transport has to say in the Hello.
+  std::array<std::byte, kHelloSize> hello{};
   // The handshake is over: records from now on.
   Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits);
 
@@ -33,12 +36,12 @@ class TcpGuard {
   // are used up, or the library has failed.
   bool seal_from(SendQueue& queue, bool numbered);
 
-  // As scan_frames(), over records; `most`: bytes of a frame. its_turn(number) -> bool: whether the
-  // frame of this number may come now; if not, it is held, and not opened. What is handed on begins
-  // with its number, on numbered connections. `scratch`: room for a number and a frame.
-  template <typename ItsTurn, typename OnFrame>
-  FrameScan scan(ConstBytes bytes, size_t most, bool numbered, Bytes scratch, ItsTurn&& its_turn,
-                 OnFrame&& on_frame) {
+  // As scan_frames(), over records; `most`: bytes of a frame. taker.its_turn(number) -> bool:
+  // whether the frame of this number may come now; if not, it is held, and not opened. What is
+  // handed on to taker(frame) begins with its number, on numbered connections. taker.room(): for
+  // that.
+  template <typename Taker>
+  FrameScan scan(ConstBytes bytes, size_t most, bool numbered, const Taker& taker) {
     FrameScan scan;
     while (bytes.size() - scan.consumed >= kFramePrefix) {
       const ConstBytes left = bytes.subspan(scan.consumed);
@@ -50,12 +53,12 @@ class TcpGuard {
       }
       if (left.size() < kFramePrefix + length) return scan;
       if (numbered && length > kFrameNumber + crypto::kTagSize &&
-          !its_turn(decode_prefix(left.data() + kFramePrefix))) {
+          !taker.its_turn(decode_prefix(left.data() + kFramePrefix))) {
         scan.end = FrameScan::End::kHeld;
         return scan;
       }
       const std::optional<ConstBytes> frame =
-          open(numbered, left.first(kFramePrefix + length), scratch);
+          open(numbered, left.first(kFramePrefix + length), taker.room());
       if (!frame) {
         scan.end = FrameScan::End::kForged;
         return scan;
@@ -68,7 +71,7 @@ class TcpGuard {
         return scan;
       }
       ++scan.frames;
-      if (on_frame(*frame) == kTakeStop) {
+      if (taker(*frame) == kTakeStop) {
         scan.end = FrameScan::End::kStopped;
         return scan;
       }

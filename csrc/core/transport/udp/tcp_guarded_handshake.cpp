@@ -5,153 +5,162 @@
 // has proved its private key, by the Confirm. Which of two simultaneous attempts is used is decided
 // where it is without a guard, at the Hello; the loser's side then waits for the Confirm, and tries
 // again if none comes.
+#include "transport/udp/tcp_guarded_handshake.h"
+
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "base/random.h"
-#include "transport/udp/tcp_stream.h"
 
 namespace mcast {
 
 using crypto::HandshakeError;
 
-bool TcpStream::challenge(HalfOpen::Place& place) {
+void TcpGuardedHandshake::on_message(TcpStream& s, HalfOpen::Place& place) {
+  return place.answered ? on_confirm(s, place) : on_hello(s, place);
+}
+
+void TcpGuardedHandshake::refuse(TcpStream& s, HalfOpen::Place& place) {
+  s.refusals_.note(Cause::hello_refused, place.from);
+  s.half_open_.reset(place);
+}
+
+bool TcpGuardedHandshake::challenge(const TcpStream& s, HalfOpen::Place& place) {
   crypto::HandshakeNonce nonce;
   if (!secure_random_bytes(nonce)) return false;
-  place.acceptor.emplace(*options_.identity, nonce);
+  place.acceptor.emplace(*s.options_.identity, nonce);
   place.await(crypto::kGuardedHelloSize);
   const auto& bytes = place.acceptor->challenge();
   return ::send(place.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(bytes.size());
 }
 
-void TcpStream::handshake_failed(const TcpConnection& c, HandshakeError error) {
-  ++stats_.hello_refused;
-  fail_peer(c.peer, Status(Code::kPeerLost, "cannot make a guarded connection to " +
-                                                endpoint_text(peers_[c.peer].address, c.stripe) + ": " +
-                                                crypto::handshake_error_text(error)));
+void TcpGuardedHandshake::failed(TcpStream& s, const TcpConnection& c, HandshakeError error) {
+  ++s.stats_.hello_refused;
+  s.fail_peer(c.peer,
+              Status(Code::kPeerLost, "cannot make a guarded connection to " +
+                                          endpoint_text(s.peers_[c.peer].address, c.stripe) + ": " +
+                                          crypto::handshake_error_text(error)));
 }
 
-void TcpStream::on_challenge(TcpConnection& c) {
+void TcpGuardedHandshake::on_challenge(TcpStream& s, TcpConnection& c) {
   const auto io = c.read_exactly(crypto::kChallengeSize);
   if (io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) {
-    return attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
+    return s.attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
   }
   crypto::HandshakeNonce nonce;
-  if (!secure_random_bytes(nonce)) return attempt_failed(c, EAGAIN);
+  if (!secure_random_bytes(nonce)) return s.attempt_failed(c, EAGAIN);
   crypto::HelloBytes hello;
   const std::span<const std::byte, crypto::kChallengeSize> challenge(c.partial.data(),
                                                                      crypto::kChallengeSize);
-  const auto error = c.guard->connector().hello(challenge, encode(own_hello(c)), nonce, hello);
-  if (error != HandshakeError::kNone) return handshake_failed(c, error);
+  const auto error = c.guard->connector().hello(challenge, c.guard->hello, nonce, hello);
+  if (error != HandshakeError::kNone) return failed(s, c, error);
   c.partial.clear();
-  if (!c.write_message(hello)) return attempt_failed(c, c.error);
+  if (!c.write_message(hello)) return s.attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
   c.deadline_set = false;
 }
 
-void TcpStream::on_guarded_ack(TcpConnection& c) {
-  const auto io = c.read_exactly(crypto::kGuardedAckSize);
-  if (io == TcpConnection::Io::kAgain) return;
-  if (io != TcpConnection::Io::kOk) {
-    return attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
-  }
+std::optional<HelloAck> TcpGuardedHandshake::check_ack(TcpStream& s, TcpConnection& c) {
   const std::span<const std::byte, crypto::kGuardedAckSize> bytes(c.partial.data(),
                                                                   crypto::kGuardedAckSize);
   crypto::ConfirmBytes confirm;
   const auto error = c.guard->connector().check_ack(bytes, confirm);
-  if (error != HandshakeError::kNone) return handshake_failed(c, error);
+  if (error != HandshakeError::kNone) {
+    failed(s, c, error);
+    return std::nullopt;
+  }
   const auto ack = decode_guarded_ack(bytes.first<kHelloAckSize>());
-  if (!ack || ack->uid != peers_[c.peer].address.uid || ack->channel != c.channel) {
-    ++stats_.hello_refused;
-    return attempt_failed(c, EPROTO);
+  if (!ack || ack->verdict != Verdict::kAccepted) return ack;
+  const Status started = c.guard->start(c.guard->connector().chains(), s.options_.identity->limits);
+  if (!started.ok()) {
+    s.fail_peer(c.peer, started);
+  } else if (!c.write_message(confirm)) {
+    s.attempt_failed(c, c.error);
   }
-  if (ack->verdict == Verdict::kAccepted) {
-    const Status started = c.guard->start(c.guard->connector().chains(), options_.identity->limits);
-    if (!started.ok()) return fail_peer(c.peer, started);
-    if (!c.write_message(confirm)) return attempt_failed(c, c.error);
-  }
-  follow_verdict(c, ack->verdict);
+  return ack;
 }
 
-void TcpStream::on_guarded_hello(HalfOpen::Place& place) {
+void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
   // One HMAC, whoever it is; only then is anything believed or looked up.
-  if (place.acceptor->check_hello(place.bytes) != HandshakeError::kNone) return refuse(place);
+  if (place.acceptor->check_hello(place.bytes) != HandshakeError::kNone) return refuse(s, place);
   const auto hello =
       decode_guarded_hello(std::span<const std::byte>(place.bytes).first<kHelloSize>());
-  if (!hello || !fits(*hello)) return refuse(place);
-  const auto known = by_uid_.find(hello->source);
-  const PeerId id = known == by_uid_.end() ? kNoPeer : known->second;
-  if (id == kNoPeer ? !guests_.welcome() : peers_[id].down) return refuse(place);
-  Link* const link =
-      id == kNoPeer ? nullptr : &peers_[id].links[line_of(hello->channel, hello->stripe)];
+  if (!hello || !hello->is_for(s.uid_, s.stripe_.size())) return refuse(s, place);
+  const auto known = s.by_uid_.find(hello->source);
+  const PeerId id = known == s.by_uid_.end() ? kNoPeer : known->second;
+  if (id == kNoPeer ? !s.guests_.welcome() : s.peers_[id].down) return refuse(s, place);
+  TcpStream::Link* const link =
+      id == kNoPeer ? nullptr : &s.peers_[id].links[s.line_of(hello->channel, hello->stripe)];
   if (link != nullptr) {
     constexpr crypto::PublicKey kUnknown{};
-    const crypto::PublicKey& key = peers_[id].address.key;
+    const crypto::PublicKey& key = s.peers_[id].address.key;
     if (key != kUnknown && key != place.acceptor->peer_key()) {
       log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused",
-          endpoint_text(peers_[id].address).c_str());
-      return refuse(place);
+          endpoint_text(s.peers_[id].address).c_str());
+      return refuse(s, place);
     }
   }
-  const bool yield = link != nullptr && yields(*link, hello->source);
+  const bool yield = link != nullptr && link->stays(s.uid_, hello->source);
   const auto head =
-      encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello->channel, uid_});
+      encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello->channel, s.uid_});
   crypto::AckBytes ack;
-  if (place.acceptor->answer(head, ack) != HandshakeError::kNone) return refuse(place);
+  if (place.acceptor->answer(head, ack) != HandshakeError::kNone) return refuse(s, place);
   const bool said = ::send(place.fd.get(), ack.data(), ack.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
                     static_cast<ssize_t>(ack.size());
   if (!said || yield) {
-    (void)half_open_.release(place);
+    (void)s.half_open_.release(place);
     return;
   }
   if (link != nullptr) {
     // As if it were there already: what the two ends have decided is not decided again.
     if (link->connection != nullptr) {
-      ++stats_.yielded;
-      pool_.retire(*link->connection);
+      ++s.stats_.yielded;
+      s.pool_.retire(*link->connection);
       link->connection = nullptr;
     }
-    link->phase = Phase::kYielded;
+    link->phase = TcpStream::Phase::kYielded;
     link->awaits_confirm = true;
     link->deadline_set = false;
-    timers_.touch();
+    s.timers_.touch();
   }
   place.answered = hello;
   place.await(crypto::kConfirmSize);
-  on_hello(place);
+  s.on_hello(place);
 }
 
-void TcpStream::on_confirm(HalfOpen::Place& place) {
+void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
   const std::span<const std::byte> bytes(place.bytes);
   if (place.acceptor->check_confirm(bytes.first<crypto::kConfirmSize>()) != HandshakeError::kNone) {
-    return refuse(place);
+    return refuse(s, place);
   }
   const Hello hello = *place.answered;
-  const auto known = by_uid_.find(hello.source);
-  PeerId id = known == by_uid_.end() ? kNoPeer : known->second;
-  if (id == kNoPeer ? !guests_.welcome() : peers_[id].down) return refuse(place);
+  const auto known = s.by_uid_.find(hello.source);
+  PeerId id = known == s.by_uid_.end() ? kNoPeer : known->second;
+  if (id == kNoPeer ? !s.guests_.welcome() : s.peers_[id].down) return refuse(s, place);
   const crypto::PublicKey key = place.acceptor->peer_key();
   if (id == kNoPeer) {
-    id = guest(hello, place.from);
-    peers_[id].address.key = key;
-  } else if (peers_[id].address.host.empty()) {  // one that was expected
-    add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key});
+    id = s.new_guest(hello, place.from);
+    s.peers_[id].address.key = key;
+  } else if (s.peers_[id].address.host.empty()) {  // one that was expected
+    s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key});
   }
-  Link& link = peers_[id].links[line_of(hello.channel, hello.stripe)];
-  if (peers_[id].down || link.phase == Phase::kOpen || link.phase == Phase::kEnded) {
-    return half_open_.reset(place);
+  TcpStream::Link& link = s.peers_[id].links[s.line_of(hello.channel, hello.stripe)];
+  if (s.peers_[id].down || link.phase == TcpStream::Phase::kOpen ||
+      link.phase == TcpStream::Phase::kEnded) {
+    return s.half_open_.reset(place);
   }
-  auto guard = std::make_unique<TcpGuard>(*options_.identity, key);
-  const Status started = guard->start(place.acceptor->chains(), options_.identity->limits);
-  Fd fd = half_open_.release(place);
+  auto guard = std::make_unique<TcpGuard>(*s.options_.identity, key);
+  const Status started = guard->start(place.acceptor->chains(), s.options_.identity->limits);
+  Fd fd = s.half_open_.release(place);
   TcpConnection* const c =
-      started.ok() ? pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN) : nullptr;
+      started.ok() ? s.pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN)
+                   : nullptr;
   if (c == nullptr) {
-    return fail_peer(id, started.ok() ? Status(Code::kPeerLost, "it went away") : started);
+    return s.fail_peer(id, started.ok() ? Status(Code::kPeerLost, "it went away") : started);
   }
   c->peer = id;
   c->channel = hello.channel;
@@ -159,10 +168,10 @@ void TcpStream::on_confirm(HalfOpen::Place& place) {
   c->numbered = hello.channel != Channel::kControl && hello.stripes > 1;
   c->guard = std::move(guard);
   if (link.connection != nullptr) {
-    ++stats_.yielded;
-    pool_.retire(*link.connection);
+    ++s.stats_.yielded;
+    s.pool_.retire(*link.connection);
   }
-  adopt(*c);
+  s.adopt(*c);
 }
 
 }  // namespace mcast

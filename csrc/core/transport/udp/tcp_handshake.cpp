@@ -21,6 +21,7 @@
 
 #include "base/descriptors.h"
 #include "base/random.h"
+#include "transport/udp/tcp_guarded_handshake.h"
 #include "transport/udp/tcp_stream.h"
 
 namespace mcast {
@@ -50,10 +51,7 @@ Status TcpStream::open(const UdpTransportOptions& options, std::span<const Inter
     return Status(Code::kInvalidArgument, "a lane cannot be striped over more than " +
                                               std::to_string(kMaxStripe) + " interfaces");
   }
-  scratch_ = std::make_unique<std::byte[]>(kScratchSize);
-  if (options_.identity) {
-    opened_ = std::make_unique<std::byte[]>(kFrameNumber + kMaxBulkFrame);
-  }
+  scratch_ = std::make_unique<std::byte[]>(kScratchSize + (options_.identity ? kOpenedSize : 0));
   while (uid_ == 0) uid_ = secure_random64();
   Status status = epoll_.open();
   return status.ok() ? listeners_.open(stripe_, loopback, options_.ports) : status;
@@ -110,7 +108,7 @@ void TcpStream::attempt_failed(PeerId id, size_t line, int error) {
   ++stats_.connect_retries;
 }
 
-Hello TcpStream::own_hello(const TcpConnection& c) const {
+void TcpStream::say_hello(TcpConnection& c) {
   Hello hello;
   hello.channel = c.channel;
   hello.stripe = c.stripe;
@@ -122,37 +120,31 @@ Hello TcpStream::own_hello(const TcpConnection& c) const {
   const sockaddr_in& listens = listeners_.first(loopback);
   hello.listen_address = listens.sin_addr;
   hello.listen_port = ntohs(listens.sin_port);
-  return hello;
-}
-
-void TcpStream::say_hello(TcpConnection& c) {
-  if (options_.identity) {
+  if (options_.identity) {  // the other end speaks first
     c.guard = std::make_unique<TcpGuard>(*options_.identity, peers_[c.peer].address.key);
+    c.guard->hello = encode(hello);
     c.state = TcpConnection::State::kChallenge;
     return c.want(EPOLLIN);
   }
-  if (!c.write_message(encode(own_hello(c)))) return attempt_failed(c, c.error);
+  if (!c.write_message(encode(hello))) return attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
   c.want(EPOLLIN);
 }
 
 void TcpStream::on_hello_ack(TcpConnection& c) {
-  const auto io = c.read_exactly(kHelloAckSize);
+  const auto io = c.read_exactly(c.guard ? crypto::kGuardedAckSize : kHelloAckSize);
   if (io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) {
     return attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
   }
-  const auto ack =
-      decode_hello_ack(std::span<const std::byte, kHelloAckSize>(c.partial.data(), kHelloAckSize));
+  const std::span<const std::byte, kHelloAckSize> bytes(c.partial.data(), kHelloAckSize);
+  const auto ack = c.guard ? TcpGuardedHandshake::check_ack(*this, c) : decode_hello_ack(bytes);
+  if (c.state == TcpConnection::State::kDead) return;
   if (!ack || ack->uid != peers_[c.peer].address.uid || ack->channel != c.channel) {
     ++stats_.hello_refused;
     return attempt_failed(c, EPROTO);
   }
-  follow_verdict(c, ack->verdict);
-}
-
-void TcpStream::follow_verdict(TcpConnection& c, Verdict verdict) {
-  if (verdict == Verdict::kAccepted) return adopt(c);
+  if (ack->verdict == Verdict::kAccepted) return adopt(c);
   ++stats_.yielded;
   Link& link = link_of(c);
   pool_.retire(c);
@@ -168,26 +160,16 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
   // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
   if (io == HalfOpen::Io::kSilent) return half_open_.reset(place);
   if (io == HalfOpen::Io::kComplete) {
-    if (place.answered) return on_confirm(place);
-    if (options_.identity) return on_guarded_hello(place);
+    if (options_.identity) return TcpGuardedHandshake::on_message(*this, place);
     const auto hello = decode_hello(std::span<const std::byte>(place.bytes).first<kHelloSize>());
-    if (hello && fits(*hello)) return accept_hello(place, *hello);
+    if (hello && hello->is_for(uid_, stripe_.size())) return accept_hello(place, *hello);
   }
-  refuse(place);
-}
-
-void TcpStream::refuse(HalfOpen::Place& place) {
   refusals_.note(Cause::hello_refused, place.from);
   half_open_.reset(place);
 }
 
-bool TcpStream::fits(const Hello& hello) const {
-  return hello.target == uid_ && hello.source != uid_ && hello.source != 0 &&
-         hello.stripes <= stripe_.size();
-}
-
 // Whoever it is that nobody has added. If there are too many, one of them has to go.
-PeerId TcpStream::guest(const Hello& hello, Source from) {
+PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
     const TcpGuests::Guest other = guests_.to_displace();
     refusals_.note(Cause::crowded_out, {other.from, 0});
@@ -207,13 +189,13 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
     return half_open_.reset(place);
   }
   if (id == kNoPeer) {
-    id = guest(hello, place.from);
+    id = new_guest(hello, place.from);
   } else if (peers_[id].address.host.empty()) {  // one that was expected
     add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
   }
   const bool numbered = hello.channel != Channel::kControl && hello.stripes > 1;
   Link& link = peers_[id].links[line_of(hello.channel, hello.stripe)];
-  const bool yield = yields(link, hello.source);
+  const bool yield = link.stays(uid_, hello.source);
   Fd fd = half_open_.release(place);
   const auto ack =
       encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello.channel, uid_});
@@ -240,13 +222,6 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
     pool_.retire(*link.connection);
   }
   adopt(*c);
-}
-
-bool TcpStream::yields(const Link& link, uint64_t source) const {
-  const bool ours_wins = link.phase == Phase::kAttempt &&
-                         link.connection->state == TcpConnection::State::kHelloSent &&
-                         uid_ < source;
-  return ours_wins || link.phase == Phase::kOpen || link.phase == Phase::kEnded;
 }
 
 void TcpStream::adopt(TcpConnection& c) {
@@ -292,7 +267,7 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
     if (displaced.address != 0) refusals_.note(Cause::crowded_out, displaced);
     if (place == nullptr) continue;
     timers_.touch();
-    if (options_.identity && !challenge(*place)) {
+    if (options_.identity && !TcpGuardedHandshake::challenge(*this, *place)) {
       half_open_.reset(*place);
       continue;
     }
@@ -326,7 +301,7 @@ void TcpStream::run_timers(Nanos now) {
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
     if (c->state == TcpConnection::State::kChallenge) {
-      handshake_failed(*c, crypto::HandshakeError::kNotGuarded);
+      TcpGuardedHandshake::failed(*this, *c, crypto::HandshakeError::kNotGuarded);
       continue;
     }
     fail_peer(c->peer, Status(Code::kPeerLost, endpoint_text(peers_[c->peer].address, c->stripe) +

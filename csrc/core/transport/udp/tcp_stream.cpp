@@ -22,6 +22,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/udp/tcp_guarded_handshake.h"
+
 namespace mcast {
 namespace {
 
@@ -60,9 +62,9 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
   constexpr PublicKey kUnknown{};
   if (peer.address.key != kUnknown && address.key != kUnknown && peer.address.key != address.key) {
     // Who has connected has the secret, and proved another key.
-    fail_peer(id,
-              Status(Code::kPeerLost, "two processes claim to be " + endpoint_text(peers_[id].address) +
-                                          ": one has connected, another has published its key"));
+    fail_peer(id, Status(Code::kPeerLost,
+                         "two processes claim to be " + endpoint_text(peers_[id].address) +
+                             ": one has connected, another has published its key"));
   }
   const PublicKey key = address.key != kUnknown ? address.key : peer.address.key;
   // The newest address counts: the first may only be what the peer's Hello said.
@@ -87,7 +89,7 @@ size_t TcpStream::queued(PeerId id, Channel channel) const {
   size_t bytes = 0;
   const auto& links = peers_[id].links;
   for (size_t i = static_cast<size_t>(channel); i < links.size(); i += kChannels) {
-    bytes += unsent(links[i]);
+    bytes += links[i].unsent();
   }
   return bytes;
 }
@@ -104,7 +106,7 @@ size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
   for (size_t i = 0; i < peer.stripes; ++i) {
     const size_t line = line_of(channel, (turn_ + i) % peer.stripes);
     const Link& link = peer.links[line];
-    Load& load = loads[i] = {line, static_cast<double>(unsent(link)), 0};
+    Load& load = loads[i] = {line, static_cast<double>(link.unsent()), 0};
     if (link.phase != Phase::kOpen) continue;
     load.waiting += static_cast<double>(link.connection->unacknowledged());
     load.rate = link.connection->rate();
@@ -173,7 +175,7 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
   if (link.phase == Phase::kIdle) connect_link(id, line);
   if (link.phase != Phase::kOpen) return;
   if (link.connection->guard != nullptr) return flush(*link.connection);
-  link.connection->want(interest(*link.connection));
+  link.connection->want(link.interest());
 }
 
 size_t TcpStream::poll(StreamSink& sink, Nanos now) {
@@ -223,9 +225,9 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
       return;
     }
     case State::kChallenge:
-      return on_challenge(c);
+      return TcpGuardedHandshake::on_challenge(*this, c);
     case State::kHelloSent:
-      return c.guard != nullptr ? on_guarded_ack(c) : on_hello_ack(c);
+      return on_hello_ack(c);
     case State::kOpen:
       break;
   }
@@ -256,23 +258,25 @@ FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sin
   return c.state == TcpConnection::State::kOpen ? kTakeMore : kTakeStop;
 }
 
-FrameScan TcpStream::scan_input(TcpConnection& c, ConstBytes bytes, StreamSink& sink,
-                                size_t& events) {
-  const auto take = [&](ConstBytes frame) { return deliver(c, frame, sink, events); };
-  if (c.guard == nullptr) return scan_frames(bytes, c.max_length(), take);
-  const auto its_turn = [&](uint32_t number) {
-    return number == peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
-  };
-  return c.guard->scan(bytes, max_frame(c.channel), c.numbered,
-                       {opened_.get(), kFrameNumber + kMaxBulkFrame}, its_turn, take);
-}
+struct TcpStream::Taker {
+  TcpStream& stream;
+  TcpConnection& c;
+  StreamSink& sink;
+  size_t& events;
+
+  FrameTake operator()(ConstBytes frame) const { return stream.deliver(c, frame, sink, events); }
+  // Of a stripe: whether this frame is the next.
+  bool its_turn(uint32_t number) const {
+    return number == stream.peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
+  }
+  Bytes room() const { return {stream.scratch_.get() + kScratchSize, kOpenedSize}; }
+};
 
 void TcpStream::read(TcpConnection& c, StreamSink& sink, size_t& events) {
   FrameScan scan;
   const size_t before = events;
-  const auto io = c.read_frames(
-      {scratch_.get(), kScratchSize},
-      [&](ConstBytes bytes) { return scan_input(c, bytes, sink, events); }, scan);
+  const auto io =
+      c.read_frames({scratch_.get(), kScratchSize}, Taker{*this, c, sink, events}, scan);
   if (c.state != TcpConnection::State::kOpen || io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) return input_ended(c, io);
   after_scan(c, scan);
@@ -304,7 +308,7 @@ void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
     return;
   }
   c.goodbye = scan.end == End::kGoodbye;
-  if (c.numbered) c.want(interest(c));
+  if (c.numbered) c.want(link_of(c).interest());
 }
 
 void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events) {
@@ -315,17 +319,12 @@ void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t
       if (c == nullptr || !c->held) continue;
       const size_t before = events;
       FrameScan scan;
-      c->read_held([&](ConstBytes bytes) { return scan_input(*c, bytes, sink, events); }, scan);
+      c->read_held(Taker{*this, *c, sink, events}, scan);
       if (c->state != TcpConnection::State::kOpen) return;  // and the peer with it
       after_scan(*c, scan);
       moved = moved || events > before;
     }
   }
-}
-
-// What an open connection waits for.
-uint32_t TcpStream::interest(const TcpConnection& c) {
-  return (c.read_done || c.held ? 0u : EPOLLIN) | (unsent(link_of(c)) == 0 ? 0u : EPOLLOUT);
 }
 
 void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
@@ -354,8 +353,12 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
 
 void TcpStream::flush(TcpConnection& c) {
   Link& link = link_of(c);
-  if (c.guard != nullptr) flush_guarded(c);
-  if (c.state != TcpConnection::State::kOpen) return;
+  if (c.guard != nullptr && !c.write_sealed(link.queue)) {
+    return fail_peer(c.peer,
+                     Status(Code::kResourceExhausted,
+                            "the keys of the connection to " +
+                                endpoint_text(peers_[c.peer].address, c.stripe) + " are used up"));
+  }
   while (c.guard == nullptr && !link.queue.empty() && !c.write_broken) {
     std::array<iovec, kVectors> vectors;
     const size_t used = link.queue.front(vectors);
@@ -366,7 +369,7 @@ void TcpStream::flush(TcpConnection& c) {
     if (taken < offered) break;
   }
   if (c.write_broken) link.queue.clear();
-  if (link.goodbye_queued && unsent(link) == 0 && !c.fin_sent && !c.write_broken) {
+  if (link.goodbye_queued && link.unsent() == 0 && !c.fin_sent && !c.write_broken) {
     (void)::shutdown(c.fd(), SHUT_WR);
     c.fin_sent = true;
   }
@@ -374,25 +377,7 @@ void TcpStream::flush(TcpConnection& c) {
     end_link(c);
     return;
   }
-  c.want(interest(c));
-}
-
-void TcpStream::flush_guarded(TcpConnection& c) {
-  SendQueue& queue = link_of(c).queue;
-  while (!c.write_broken) {
-    if (c.guard->waiting().empty() && !c.guard->seal_from(queue, c.numbered)) {
-      return fail_peer(c.peer, Status(Code::kResourceExhausted, "the keys of the connection to " +
-                                                                    endpoint_text(peers_[c.peer].address, c.stripe) +
-                                                                    " are used up"));
-    }
-    const ConstBytes bytes = c.guard->waiting();
-    if (bytes.empty()) return;
-    const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    const size_t taken = c.write({&vector, 1});
-    c.guard->written(taken);
-    if (taken < bytes.size()) break;
-  }
-  if (c.write_broken) c.guard->written(c.guard->waiting().size());
+  c.want(link_of(c).interest());
 }
 
 void TcpStream::end_link(TcpConnection& c) {
@@ -442,7 +427,7 @@ bool TcpStream::close_peers(Nanos now) {
   for (const Peer& peer : peers_) {
     for (const Link& link : peer.links) {
       if (link.phase == Phase::kIdle || link.phase == Phase::kEnded) continue;
-      if (link.phase != Phase::kOpen || unsent(link) > 0) return false;
+      if (link.phase != Phase::kOpen || link.unsent() > 0) return false;
       if (!link.connection->write_broken && link.connection->unacknowledged() > 0) return false;
     }
   }

@@ -33,6 +33,7 @@ namespace mcast {
 inline constexpr Nanos kConnectPatience = 2 * kSecond;
 // One read, and in front of it the partial frame of the read before.
 inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix + kFrameNumber;
+inline constexpr size_t kOpenedSize = kMaxBulkFrame + kFrameNumber;
 // Connections accepted in one poll of a listener, so that a flood of them does not hold up the
 // lane.
 inline constexpr size_t kAcceptsPerPoll = 64;
@@ -63,6 +64,7 @@ class TcpStream final : public Stream {
   void abandon() noexcept { epoll_.abandon_watched(); }
 
  private:
+  friend class TcpGuardedHandshake;  // a part of this, for guarded endpoints only
   enum class Phase {
     kIdle,
     kAttempt,  // `connection` is ours and not yet accepted
@@ -82,6 +84,23 @@ class TcpStream final : public Stream {
     Nanos failing_since = kNever;
     Nanos backoff = 0;
     int error = 0;  // errno of the last attempt
+
+    // Bytes that the kernel has not taken.
+    size_t unsent() const {
+      const bool guarded = connection != nullptr && connection->guard != nullptr;
+      return queue.size() + (guarded ? connection->guard->waiting().size() : 0);
+    }
+    // What an open connection waits for.
+    uint32_t interest() const {
+      return (connection->read_done || connection->held ? 0u : EPOLLIN) |
+             (unsent() == 0 ? 0u : EPOLLOUT);
+    }
+    // Whether what endpoint `self` has, or is trying, is used instead of what `source` asks for.
+    bool stays(uint64_t self, uint64_t source) const {
+      const bool ours_wins = phase == Phase::kAttempt &&
+                             connection->state == TcpConnection::State::kHelloSent && self < source;
+      return ours_wins || phase == Phase::kOpen || phase == Phase::kEnded;
+    }
   };
   struct Peer {
     StreamAddress address;
@@ -98,6 +117,8 @@ class TcpStream final : public Stream {
     bool stranger;
   };
 
+  struct Taker;  // of the frames of a connection
+
   // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
   static size_t line_of(Channel channel, size_t stripe) {
     return stripe * kChannels + static_cast<size_t>(channel);
@@ -113,43 +134,23 @@ class TcpStream final : public Stream {
     attempt_failed(c.peer, line_of(c.channel, c.stripe), error);
   }
   void say_hello(TcpConnection& c);
-  bool challenge(HalfOpen::Place& place);
-  void on_challenge(TcpConnection& c);
-  void handshake_failed(const TcpConnection& c, crypto::HandshakeError error);
-  void on_guarded_ack(TcpConnection& c);
   void on_hello(HalfOpen::Place& place);
-  void on_guarded_hello(HalfOpen::Place& place);
-  void on_confirm(HalfOpen::Place& place);
-  void refuse(HalfOpen::Place& place);
-  void follow_verdict(TcpConnection& c, Verdict verdict);
-  bool fits(const Hello& hello) const;
-  PeerId guest(const Hello& hello, Source from);
-  // Whether our own attempt, or what there is already, is used instead.
-  bool yields(const Link& link, uint64_t source) const;
-  Hello own_hello(const TcpConnection& c) const;
   void accept_hello(HalfOpen::Place& place, const Hello& hello);
   void on_hello_ack(TcpConnection& c);
   void adopt(TcpConnection& c);
   PeerId new_peer(const StreamAddress& address);
+  PeerId new_guest(const Hello& hello, Source from);
 
   void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
   void read(TcpConnection& c, StreamSink& sink, size_t& events);
-  FrameScan scan_input(TcpConnection& c, ConstBytes bytes, StreamSink& sink, size_t& events);
   // What becomes of a frame that has arrived.
   FrameTake deliver(TcpConnection& c, ConstBytes frame, StreamSink& sink, size_t& events);
   void after_scan(TcpConnection& c, const FrameScan& scan);
   // Reads on where frames waited for those that have come now.
   void resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events);
-  uint32_t interest(const TcpConnection& c);
   void input_ended(TcpConnection& c, TcpConnection::Io how);
   void flush(TcpConnection& c);
-  void flush_guarded(TcpConnection& c);
-  // Bytes of the link that the kernel has not taken.
-  static size_t unsent(const Link& link) {
-    const TcpConnection* const c = link.connection;
-    return link.queue.size() + (c != nullptr && c->guard ? c->guard->waiting().size() : 0);
-  }
   void end_link(TcpConnection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
@@ -171,7 +172,7 @@ class TcpStream final : public Stream {
   TcpGuests guests_;
   std::vector<Report> reports_;
   TcpRefusals refusals_;
-  std::unique_ptr<std::byte[]> scratch_, opened_;  // the second: of guarded endpoints
+  std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame
 
   RateLimit limit_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll

@@ -1,0 +1,63 @@
+// What unguarded groups put on the wire, byte for byte, from an implementation in Python by
+// docs/protocol.md: whatever guards are added beside it, version 1 stays what it is.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "transport/udp/stream_wire.h"
+#include "wire/datagram.h"
+#include "wire/frame.h"
+
+namespace mcast {
+namespace {
+
+ConstBytes text_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+std::string in_hex(ConstBytes bytes) {
+  std::string out;
+  for (const std::byte b : bytes) {
+    out += "0123456789abcdef"[std::to_integer<unsigned>(b) >> 4];
+    out += "0123456789abcdef"[std::to_integer<unsigned>(b) & 15];
+  }
+  return out;
+}
+
+TEST(GoldenBytes, Datagram) {
+  const wire::DatagramHeader header{
+      wire::DatagramType::kData, 1, true, true, 0x1122334455667788, 77, 0xdeadbeef, 12, 5, 0};
+  std::vector<std::byte> out(wire::kDatagramHeader + 7);
+  ASSERT_EQ(wire::write_datagram(out, header, text_bytes("payload")), out.size());
+  EXPECT_EQ(in_hex(out),
+            "7d45fed9434d110788776655443322114d000000efbeadde0c000000050000007061796c6f6164");
+}
+
+TEST(GoldenBytes, Frame) {
+  const wire::FrameHeader header{wire::FrameType::kCredit, 1,  5,
+                                 0x1122334455667788,       77, 0xdeadbeef};
+  std::vector<std::byte> out(wire::kFrameHeader);
+  const ConstBytes body = text_bytes("body");
+  wire::write_frame_header(out.data(), header, {&body, 1});
+  EXPECT_EQ(in_hex(out) + in_hex(body), "d9d4775f0101050088776655443322114d000000efbeadde626f6479");
+}
+
+TEST(GoldenBytes, HelloAndItsAnswer) {
+  Hello hello;
+  hello.channel = Channel::kReduce;
+  hello.stripe = 1;
+  hello.stripes = 3;
+  hello.source = 0x1112131415161718;
+  hello.target = 0x2122232425262728;
+  hello.listen_address.s_addr = htonl(0x0a000009);
+  hello.listen_port = 29500;
+  EXPECT_EQ(in_hex(encode(hello)),
+            "4d43535401000221181716151413121128272625242322210a0000093c730000");
+  EXPECT_EQ(in_hex(encode(HelloAck{Verdict::kYield, Channel::kReduce, hello.target})),
+            "4d435341010001022827262524232221");
+  EXPECT_EQ(in_hex(encode_prefix(kGoodbyeLength)), "ffffffff");
+}
+
+}  // namespace
+}  // namespace mcast
