@@ -26,6 +26,7 @@ void PathSwitch::check_later(Nanos now) {
 
 // At the top, with every turn of a group that has something to do.
 void PathSwitch::drive(Nanos now) {
+  rates_.drive(now);  // whatever else is under way: its deadline would pass unheeded
   if (check_) return drive_check(now);
   act_on_rates(now);
   if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.multicast.wanted ||
@@ -37,7 +38,6 @@ void PathSwitch::drive(Nanos now) {
 
 // The ring because it is faster is looked at again as late as one that has been needed for long.
 void PathSwitch::act_on_rates(Nanos now) {
-  rates_.drive(now);
   if (g_.state != GroupState::kOpen || !g_.tree.is_top(g_.self)) return;
   if (rates_.due(now)) return draw_for_rates(now);
   const auto verdict = rates_.take_verdict();
