@@ -188,6 +188,16 @@ uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
   return ours->contributors()->load();
 }
 
+// {device: kind} of those that the group has, or would make.
+py::dict fallback_kinds(const ProcessGroupMcast& backend) {
+  py::dict kinds;
+  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    const std::string kind = backend.fallbacks().kind(device);
+    if (!kind.empty()) kinds[c10::DeviceTypeName(device, /*lower_case=*/true).c_str()] = kind;
+  }
+  return kinds;
+}
+
 py::dict stats_dict(ProcessGroupMcast& backend) {
   const GroupStats stats = backend.group_stats();
   py::dict counters;
@@ -236,12 +246,7 @@ py::dict stats_dict(ProcessGroupMcast& backend) {
   result["next_sequence"] = stats.next_sequence.multicast;
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["failure"] = stats.failure;
-  py::dict fallbacks;
-  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
-    const std::string kind = backend.fallbacks().kind(device);
-    if (!kind.empty()) fallbacks[c10::DeviceTypeName(device, /*lower_case=*/true).c_str()] = kind;
-  }
-  result["fallback"] = fallbacks;
+  result["fallback"] = fallback_kinds(backend);
   result["calls"] = calls;
   result["bytes"] = bytes;
   result["counters"] = counters;
