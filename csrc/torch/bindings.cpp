@@ -190,7 +190,8 @@ uint32_t contributors(const c10::intrusive_ptr<c10d::Work>& work) {
   return ours->contributors()->load();
 }
 
-py::dict fallbacks_dict(ProcessGroupMcast& backend) {
+// {device: kind} of those that the group has, or would make.
+py::dict fallback_kinds(const ProcessGroupMcast& backend) {
   py::dict kinds;
   for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
     const std::string kind = backend.fallbacks().kind(device);
@@ -248,7 +249,7 @@ py::dict stats_dict(ProcessGroupMcast& backend) {
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["security"] = security_dict(stats.security);
   result["failure"] = stats.failure;
-  result["fallback"] = fallbacks_dict(backend);
+  result["fallback"] = fallback_kinds(backend);
   result["calls"] = calls;
   result["bytes"] = bytes;
   result["counters"] = counters;

@@ -57,10 +57,11 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
       verdict.assign(value.begin(), value.end());
     }
     if (verdict == kAllHere) return;
-    C10_THROW_ERROR(
-        DistBackendError,
-        c10::str(context(op_name(op), sequence), ": Rank ", rank_,
-                 " successfully reached monitoredBarrier, but the barrier failed: ", verdict));
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str(context(op_name(op), sequence), ": Rank ", rank_,
+                             " successfully reached monitoredBarrier, but received errors while "
+                             "waiting for send/recv from rank 0: ",
+                             verdict));
   }
   std::vector<int> missing;
   for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {

@@ -67,6 +67,7 @@ def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> 
     import torch.distributed as dist
 
     module.BACKEND = literal
+    module.INIT_METHOD = f"file://{LOGS}/{name}.{os.getpid()}.store"  # of tests that begin again
     if literal != backend:
         real = dist.init_process_group
 
