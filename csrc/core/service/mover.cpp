@@ -185,8 +185,8 @@ void Mover::finish_if_over(const std::shared_ptr<Transfer>& transfer, Later& lat
   if (t.outcome.ok() && t.due(Transfer::kPush)) return;
   t.finished = true;
   const bool writes = held && call_->way == Transfer::kPush;
-  later.push_back(
-      [finish = t.hooks.finish, status = t.outcome, writes] { finish(status, writes); });
+  const Transfer::Hooks hooks = std::exchange(t.hooks, {});
+  later.push_back([finish = hooks.finish, status = t.outcome, writes] { finish(status, writes); });
   live_.erase(transfer);
   news_.notify_all();
 }
@@ -280,6 +280,7 @@ void Mover::retire() {
       transfer->close(false);
       finish_if_over(transfer, later);
     }
+    for (auto& due : due_) due.clear();
   }
   for (const auto& act : later) act();
   if (over) {
