@@ -1,0 +1,3 @@
+# Written by the build (cmake/TorchExtension.cmake).
+TORCH_VERSION: str
+VERSION: str
