@@ -85,7 +85,8 @@ void Attachment::find_all(const std::vector<HostAddress>& addresses,
                           const std::vector<uint32_t>* host_of, PeerMemory most,
                           PeerRegistry& registry) {
   shared_->peers.resize(size_);
-  PeerMemory least = std::min(most, address_.arena >= 0 ? PeerMemory::kMapped : PeerMemory::kRead);
+  const bool mapped = directory_ || address_.arena >= 0;
+  PeerMemory least = std::min(most, mapped ? PeerMemory::kMapped : PeerMemory::kRead);
   for (uint32_t i = 0; i < size_; i++) {
     const auto rank = static_cast<Member>(i);
     if (rank == self_ || (host_of != nullptr && (*host_of)[rank] != (*host_of)[self_])) continue;
