@@ -24,8 +24,8 @@ Identity make_end(unsigned number) {
   const Key root = root_key(std::vector<std::byte>(16, std::byte{5}));
   const auto suites =
       static_cast<uint8_t>(suite_bit(Suite::kAes128Gcm) | suite_bit(Suite::kChaCha20Poly1305));
-  return {Mode::kSealed,   suites,        Role::kRank,
-          hello_key(root), mix_key(root), std::move(pair).value()};
+  return {Mode::kSealed,           suites,       Role::kRank, hello_key(root), mix_key(root),
+          std::move(pair).value(), EpochLimits()};
 }
 
 // Replaces bytes as the input says: place, value, again while the next byte is odd. True: changed.
