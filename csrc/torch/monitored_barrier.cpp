@@ -45,8 +45,9 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   const WithoutGil nogil;
   const uint64_t sequence = ++sequence_;
   observer_->calls().engine(op, 0);
-  const auto limit =
-      opts.timeout.count() > 0 ? opts.timeout : std::chrono::milliseconds(timeout_ms_.load());
+  const auto limit = opts.timeout != c10d::kUnsetTimeout
+                         ? opts.timeout
+                         : std::chrono::milliseconds(timeout_ms_.load());
   const auto deadline = BarrierClock::now() + limit;
   const std::string prefix = "mcast_monitored/" + incarnation_ + std::to_string(sequence) + "/";
   if (rank_ != 0) {
@@ -68,7 +69,10 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
     if (!appears(*store_, prefix + std::to_string(rank), deadline)) missing.push_back(rank);
   }
   std::string verdict = kAllHere;
-  if (!missing.empty()) {
+  if (limit.count() <= 0) {
+    missing.assign(1, 0);
+    verdict = c10::str("Rank 0 timed out in monitoredBarrier after ", limit.count(), " ms");
+  } else if (!missing.empty()) {
     verdict = c10::str(missing.size() > 1 ? "Ranks " : "Rank ", c10::Join(", ", missing),
                        " failed to pass monitoredBarrier in ", limit.count(), " ms");
   }
