@@ -4,6 +4,7 @@ Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (de
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"skipped, but MCAST_CI=1: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """An engine that keeps stores, and its port."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    path = tmp_path / "engine.sock"
+    process = host_engine.start(path, "--store-port", str(port))
+    yield path, port
+    host_engine.end(process)

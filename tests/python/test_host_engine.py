@@ -32,18 +32,6 @@ def engine(tmp_path):
     end(process)
 
 
-@pytest.fixture
-def stores(tmp_path):
-    """An engine that keeps stores, and its port."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    path = tmp_path / "engine.sock"
-    process = start(path, "--store-port", str(port))
-    yield path, port
-    end(process)
-
-
 @pytest.mark.parametrize("name", ["fsdp2_fp32", "ddp"])
 def test_training_through_the_engine_has_the_bits_of_gloo(ranks, engine, name):
     case = test_training.CASES[name]
