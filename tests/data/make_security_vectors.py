@@ -200,7 +200,9 @@ def streams(v: dict[str, bytes]) -> None:
             chain = v[f"c2a {how}"]
             key, iv = epoch_key(chain, suite)
             # A frame, one with a number of a stripe, and the goodbye.
-            for count, (number, body) in enumerate(((b"", v["payload"]), (b"\7\0\0\0", b"x"), (b"", b""))):
+            for count, (number, body) in enumerate(
+                ((b"", v["payload"]), (b"\7\0\0\0", b"x"), (b"", b""))
+            ):
                 length = struct.pack("<I", len(number) + len(body) + 16)
                 record = guard(mode, suite, key, nonce_of(iv, count), length + number, body)
                 v[f"record {count} {how}"] = record
