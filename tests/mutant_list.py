@@ -29,9 +29,8 @@ MUTANTS = [
     Mutant(
         "data-placed-unverified",
         "collective/reception.cpp",
-        """if (!wire::verify_datagram(datagram)) {
-    g_.counters.add(Counter::corrupt);
-    return;
+        """if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+    return judged;
   }
   g_.ops.touch(*op);""",
         "  g_.ops.touch(*op);",
@@ -41,16 +40,16 @@ MUTANTS = [
     Mutant(
         "lane-bit-not-compared",
         "engine/lane.cpp",
-        "if (header.lane != last_->core_.params().lane) {",
-        "if (header.lane > 1) {",
+        "if (header.lane != group->core_.params().lane) return",
+        "if (header.lane > 1) return",
         "collective",
         "PaperCases.DatagramsOf*",
     ),
     Mutant(
         "group-tag-not-compared",
         "engine/lane.cpp",
-        "if (last_ == nullptr || last_->core_.params().tag != header.group_tag) {",
-        "if (last_ == nullptr) {",
+        "if (last_ != nullptr && last_->core_.params().tag == tag) return last_;",
+        "if (last_ != nullptr) return last_;",
         "collective",
         "PaperCases.Another*",
     ),
@@ -123,17 +122,17 @@ MUTANTS = [
     ),
     Mutant(
         "retired-group-tags-forgotten",
-        "engine/lane.cpp",
-        "if (retired_.count(tag) || orphan_bytes_",
-        "if (orphan_bytes_",
+        "engine/lane_early.cpp",
+        "  if (retired_.contains(tag)) return monitor_.note(Cause::foreign, {}, now_);\n",
+        "",
         "engine",
         "Sequences*",
     ),
     Mutant(
         "frames-for-a-group-to-come-dropped",
-        "engine/lane.cpp",
-        "  orphans_[tag].push_back({peer, {frame.begin(), frame.end()}, now_});\n"
-        "  orphan_bytes_ += frame.size();\n",
+        "engine/lane_early.cpp",
+        "    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});\n"
+        "    early.bytes += cost;\n",
         "",
         "engine",
         "Sequences*",

@@ -2,8 +2,7 @@
 // sending, then what is batched leaves. Callbacks of operations that have ended run twice in a
 // turn, outside of every event: after what was received, and before the batch leaves. A timer that
 // could declare a loss or a death only sees `drained` when this turn found the datagram socket
-// empty. Frames for a group that this rank has not made yet (its peers may be ahead after the
-// rendezvous) wait in a store that is bounded for each peer.
+// empty. Frames for a group that this rank has not made yet are kept by lane_early.cpp.
 //
 // Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
 // where cores are few, takes the core from the sender. While much is on its way the thread
@@ -19,10 +18,6 @@
 namespace mcast {
 namespace {
 constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
-constexpr size_t kOrphanCost = 64;              // bytes that a frame takes besides its own
-constexpr size_t kLostTags = 8;  // that are remembered of a peer; beyond, any may be meant
-// Ranks make a group within moments of each other; what is older belongs to one that never came.
-constexpr Nanos kOrphanAge = 60 * kSecond;
 // For how long a group's probe also speaks for new groups among its members, while it lives: half
 // of the time for which a switch keeps a membership that nobody asks about (260 s).
 constexpr Nanos kProofAge = 130 * kSecond;
@@ -225,11 +220,7 @@ void Lane::remove_group(uint64_t tag) {
   if (address.joined) transport_->datagram().leave(address.multicast);
   if (last_ == it->second.get()) last_ = nullptr;
   groups_.erase(it);
-  if (!retired_.insert(tag).second) return;
-  retired_order_.push_back(tag);
-  if (retired_order_.size() <= kRetiredTags) return;
-  retired_.erase(retired_order_.front());
-  retired_order_.pop_front();
+  retired_.add(tag);
 }
 
 // Others are seen to have sent by nothing but their accounts: this lane looks again soon.
@@ -395,83 +386,6 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
                                                     " arrived corrupt (CRC-32C)"),
                         member, now_);
     }
-  }
-}
-
-void Lane::age(Early& early) {
-  while (!early.frames.empty() && now_ - early.frames.front().at >= kOrphanAge) {
-    early.bytes -= early.frames.front().frame.size() + kOrphanCost;
-    early.frames.pop_front();
-    monitor_.note(Cause::foreign, {}, now_);
-  }
-  if (early.dropped != kNever && now_ - early.dropped >= kOrphanAge) {
-    early.dropped = kNever;
-    early.lost.clear();
-  }
-}
-
-// Costs as much as this peer has left here, whatever others have.
-void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
-  if (retired_.count(tag) > 0) return monitor_.note(Cause::foreign, {}, now_);
-  Early& early = early_[peer];
-  age(early);
-  const size_t cost = frame.size() + kOrphanCost;
-  if (early.bytes + cost <= kEarlyBytes) {
-    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});
-    early.bytes += cost;
-    return;
-  }
-  // A frame is never repeated: should the group come, it must not wait for this one.
-  monitor_.note(Cause::foreign, {}, now_);
-  early.dropped = now_;
-  const bool known = std::find(early.lost.begin(), early.lost.end(), tag) != early.lost.end();
-  if (!known && early.lost.size() < kLostTags) early.lost.push_back(tag);
-}
-
-// In a turn, not in add_group(): the caller has had time to start the probe.
-void Lane::replay_orphans() {
-  for (const uint64_t tag : std::exchange(fresh_, {})) {
-    std::vector<std::pair<PeerId, Orphan>> taken;
-    for (auto& [peer, early] : early_) {
-      for (Orphan& o : early.frames) {
-        if (o.tag != tag) continue;
-        early.bytes -= o.frame.size() + kOrphanCost;
-        taken.emplace_back(peer, std::move(o));
-        o.frame.clear();
-      }
-      std::erase_if(early.frames, [tag](const Orphan& o) { return o.tag == tag; });
-    }
-    std::erase_if(early_, [](const auto& entry) {
-      return entry.second.frames.empty() && entry.second.dropped == kNever;
-    });
-    for (const auto& [peer, o] : taken) {
-      LaneGroup* const group = find_group(tag);
-      wire::FrameHeader header;
-      if (group != nullptr && wire::parse_frame(o.frame, header)) {
-        dispatch(*group, peer, header, o.frame);
-      }
-    }
-  }
-}
-
-// The group has just been added: what of its members' frames was lost, it would wait for in vain.
-void Lane::fail_overrun(LaneGroup& group) {
-  const uint64_t tag = group.core_.params().tag;
-  for (size_t m = 0; m < group.peers_.size(); m++) {
-    const auto it = early_.find(group.peers_[m]);
-    if (it == early_.end()) continue;
-    age(it->second);
-    if (it->second.dropped == kNever) continue;
-    const std::vector<uint64_t>& lost = it->second.lost;
-    const bool named = std::find(lost.begin(), lost.end(), tag) != lost.end();
-    if (!named && lost.size() < kLostTags) continue;
-    group.core_.fail_later(
-        Status(Code::kResourceExhausted,
-               "rank " + std::to_string(m) + " sent more than " +
-                   std::to_string(kEarlyBytes >> 10) +
-                   " KiB before this rank had the group, and what was beyond is lost; "
-                   "make groups in the same order on all ranks"),
-        now_);
   }
 }
 

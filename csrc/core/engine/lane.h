@@ -14,6 +14,7 @@
 #include "base/monitor.h"
 #include "collective/group_core.h"
 #include "engine/egress_share.h"
+#include "engine/retired_tags.h"
 #include "transport/transport.h"
 
 namespace mcast {
@@ -111,9 +112,6 @@ class Lane final : private DatagramSink, private StreamSink {
   // 0: not at all.
   Nanos coalesce(Nanos now);
 
-  // Tags of removed groups that are remembered: frames for them are late ones, not early ones.
-  static constexpr size_t kRetiredTags = 4096;
-
   // Bytes of early frames that one peer may leave here, bookkeeping included.
   static constexpr size_t kEarlyBytes = 64u << 10;
 
@@ -165,10 +163,12 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_read(PeerId peer, uint64_t token, ConstBytes bytes) override;
   void on_corrupt_frame(PeerId peer, ConstBytes frame);
   void dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header, ConstBytes frame);
+  // lane_early.cpp:
   void keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame);
   void age(Early& early);
   void replay_orphans();
   void fail_overrun(LaneGroup& group);
+
   struct Down {
     Status why;
     bool graceful;
@@ -190,9 +190,8 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::unordered_map<PeerId, Early> early_;
-  std::vector<uint64_t> fresh_;           // tags of groups that were added since the last turn
-  std::unordered_set<uint64_t> retired_;  // tags of removed groups, the latest ones,
-  std::deque<uint64_t> retired_order_;    // oldest first
+  std::vector<uint64_t> fresh_;  // tags of groups that were added since the last turn
+  RetiredTags retired_;
   std::unordered_map<PeerId, Down> down_;
   std::unordered_set<PeerId> station_peers_;  // that were ever met: their loss wears out nothing
   // Whose read a transport's token is.

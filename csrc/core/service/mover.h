@@ -43,7 +43,8 @@ class Mover : public std::enable_shared_from_this<Mover> {
   // Waits until nothing of the group is left.
   void settle(uint32_t group, Nanos deadline);
   // A call that takes longer than half of the operation's timeout (half a second at least) hangs:
-  // what is in flight fails, in all groups of the client. To be asked often, by the tenant's thread.
+  // what is in flight fails, in all groups of the client. To be asked often, by the tenant's
+  // thread.
   void check(Nanos now);
   // The last call. A thread that hangs is left to itself: it touches nothing but what it owns.
   void retire();

@@ -37,7 +37,7 @@ TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
   Lane& lane = c.lane(0);
   const uint64_t first = 1u << 20;
   uint64_t tag = first;
-  for (size_t i = 0; i <= Lane::kRetiredTags + 10; i++) {
+  for (size_t i = 0; i <= RetiredTags::kMost + 10; i++) {
     GroupParams params;
     params.tag = --tag;
     params.agreed.members = 2;

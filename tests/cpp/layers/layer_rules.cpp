@@ -45,8 +45,8 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group",  // facts
-    "own_memory",                                    // that it copies
+    "clock connection_room fault_classifier group retired_tags",  // facts
+    "own_memory",                                                 // that it copies
     "client_arenas client_creation client_staging client_link stats_record store_client",  // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "rendezvous roster transport_choice security",       // what ranks agree on
