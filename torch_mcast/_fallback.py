@@ -18,7 +18,8 @@ def kind(backend: Any, device: str) -> str:
     choice = backend.options.fallback
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
-    if choice == "auto" and in_clear(*backend._mode_and_path(), os.environ):
+    mode, path = backend._mode_and_path()
+    if choice == "auto" and in_clear(mode, path, os.environ):
         return ""
     if device == "cuda":
         if not torch.cuda.is_available():
