@@ -14,14 +14,16 @@
 #   VENV, PYTHON, TORCH       .venv, python3, torch==2.13.0
 #   MCAST_TORCH_INDEX         where pip looks for torch besides its own index: by default
 #                             https://download.pytorch.org/whl/cpu, since PyPI's torch for x86-64 brings
-#                             gigabytes of CUDA; ".../whl/cu130" for a CUDA build; "none": nowhere else
+#                             gigabytes of CUDA, unless pip is configured to look elsewhere anyway;
+#                             ".../whl/cu130" for a CUDA build; "none": nowhere else
 set -eu
 cd "$(dirname "$0")/.."
 
 VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
-TORCH_INDEX=${MCAST_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+CPU_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 
 # What run cannot do without; the rest of it pip has, or CMake fetches.
 NEEDED="g++ python3-venv python3-dev"
@@ -106,6 +108,15 @@ END
 # line what is done.
 torch_index() {
     case $TORCH_INDEX in
+    default)
+        # Whoever has told pip where packages come from has meant it.
+        if "$VENV/bin/python" -m pip config list | grep -Eq '(index-url|find-links|no-index)='; then
+            echo "torch: from pip's own index, which is configured here" >&2
+            return 0
+        fi
+        TORCH_INDEX=$CPU_INDEX
+        torch_index
+        ;;
     "" | none) echo "torch: from pip's own index" >&2 ;;
     *)
         if answers "$TORCH_INDEX"; then

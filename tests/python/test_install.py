@@ -122,6 +122,7 @@ def environment(tmp_path_factory):
         ),
         ("http://127.0.0.1:1/cpu", "9.9.9", "since http://127.0.0.1:1/cpu does not answer"),
         pytest.param("none", "9.9.9", "torch: from pip's own index", marks=pytest.mark.all_tier),
+        (None, "9.9.9", "torch: from pip's own index, which is configured here"),
     ],
 )  # fmt: skip
 def test_torch_comes_from_the_index_of_cpu_builds(
@@ -136,9 +137,12 @@ def test_torch_comes_from_the_index_of_cpu_builds(
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))
     }
     env |= {"PATH": f"{tools}:{os.environ['PATH']}", "VENV": str(home), "PYTHON": sys.executable,
-            "TORCH": "torch==9.9.9", "MCAST_TORCH_INDEX": index.format(server=indexes),
+            "TORCH": "torch==9.9.9",
             "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"{indexes}/own", "PIP_NO_CACHE_DIR": "1",
             "no_proxy": "*"}  # fmt: skip
+    env.pop("MCAST_TORCH_INDEX", None)
+    if index is not None:
+        env["MCAST_TORCH_INDEX"] = index.format(server=indexes)
     command = [str(ROOT / "tools" / "setup.sh"), "run"]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=240, check=False
@@ -164,6 +168,9 @@ def test_without_root_what_is_missing_is_named(tmp_path):
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     env = {**os.environ, "PATH": str(tools), "VENV": str(tmp_path / "v"), "PYTHON": sys.executable}
+    env.pop("MCAST_TORCH_INDEX", None)
+    if index is not None:
+        env["MCAST_TORCH_INDEX"] = index.format(server=indexes)
     command = [str(ROOT / "tools" / "setup.sh"), "run"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "sudo apt-get install g++" in done.stderr

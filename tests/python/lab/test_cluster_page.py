@@ -85,7 +85,7 @@ def test_install_is_what_the_makefile_installs():
     assert asked <= set(run) and asked >= {"g++", "python3-dev", "libhwy-dev", "libisal-dev"}
     install = block("sh install")
     assert re.search(r"^TORCH \?= (\S+)$", (ROOT / "Makefile").read_text(), re.M)[1] in install
-    assert re.search(r"MCAST_TORCH_INDEX-(\S+)\}", setup)[1] in install
+    assert re.search(r"CPU_INDEX=(\S+)", setup)[1] in install
     assert "\npip install .\n" in install
 
 
