@@ -78,7 +78,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false, true,                                 \
     "socket receive buffer asked for; the kernel may grant less (net.core.rmem_max)")              \
   U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false, true,                                  \
-    "datagram send buffer; below the queue limit of the link it paces the sender")                 \
+    "datagram send buffer; below the queue limit of the link it paces the sender; with "           \
+    "link_rate at most what a link carries in 2 ms")                                               \
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                          \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                      \

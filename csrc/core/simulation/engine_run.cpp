@@ -130,9 +130,9 @@ class EngineRun {
 
 Status EngineRun::make() {
   group_ = world_.make_group();
-  if (!world_.run([&] { return world_.made(group_); }, spec_.limit)) {
-    return Status(Code::kTimeout, "the group was not made within " + seconds_text(spec_.limit) +
-                                      " of virtual time");
+  if (!world_.run([&] { return world_.made(group_); }, spec_.course.limit)) {
+    return Status(Code::kTimeout, "the group was not made within " +
+                                      seconds_text(spec_.course.limit) + " of virtual time");
   }
   for (Member m = 0; m < world_.size(group_); m++) {
     if (!world_.making(group_, m).ok()) {
@@ -181,11 +181,12 @@ void EngineRun::begin() {
 
 // Groups remember what a path holds (protocol/block_sender.h), connections their windows.
 Status EngineRun::warm_up() {
-  for (uint32_t i = 0; i < spec_.warmup; i++) {
+  for (uint32_t i = 0; i < spec_.course.warmup; i++) {
     start_ = world_.now();
     post();
-    if (!world_.run([&] { return over(); }, spec_.limit)) {
-      return Status(Code::kTimeout, "a warm-up was not done after " + seconds_text(spec_.limit) +
+    if (!world_.run([&] { return over(); }, spec_.course.limit)) {
+      return Status(Code::kTimeout, "a warm-up was not done after " +
+                                        seconds_text(spec_.course.limit) +
                                         " of virtual time; limit= allows more");
     }
     if (Status status = wrong(); !status.ok()) return status;
@@ -267,8 +268,8 @@ Status EngineRun::run() {
   start_ = world_.now();
   begin();
   post();
-  if (!world_.run([&] { return over(); }, spec_.limit)) {
-    return Status(Code::kTimeout, "not done after " + seconds_text(spec_.limit) +
+  if (!world_.run([&] { return over(); }, spec_.course.limit)) {
+    return Status(Code::kTimeout, "not done after " + seconds_text(spec_.course.limit) +
                                       " of virtual time; limit= allows more");
   }
   if (Status status = wrong(); !status.ok()) return status;

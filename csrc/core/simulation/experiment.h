@@ -72,6 +72,13 @@ struct AggregatorHosts {
 
 inline constexpr const char* kWithAggregators = "mcast-aggregators";
 
+// How often the operations are run before the time that counts, by a group that learns from it; of
+// virtual time for each.
+struct Course {
+  uint32_t warmup = 0;
+  Nanos limit = 600 * kSecond;
+};
+
 struct ExperimentSpec {
   std::string text;  // as it was given
   NetworkSpec net;
@@ -80,7 +87,6 @@ struct ExperimentSpec {
   std::vector<Collective> ops{Collective::kAllGather};  // all at once, the i-th on lane i
   uint64_t size = 0;  // as nccl-tests counts it: the larger of one rank's input and output
   RankId root = 0;
-  uint32_t warmup = 0;               // so many times before it counts, which the group learns from
   bool shuffled = false;             // ranks are dealt to hosts in an order by the seed
   Element type = Element::kFloat32;  // of reductions
   std::string algorithm = "mcast";
@@ -91,7 +97,7 @@ struct ExperimentSpec {
   std::vector<SlowRank> slow;
   BackgroundLoad background;
   Nanos wake = 20 * kMicro, turn = 2 * kMicro;  // of a thread: until it runs, and what a turn takes
-  Nanos limit = 600 * kSecond;                  // of virtual time
+  Course course;
   std::map<std::string, std::string> settings;  // of the engine (base/config.h), checked
 
   uint32_t all_ranks() const { return hosts * ranks; }

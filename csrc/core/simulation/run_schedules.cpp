@@ -203,8 +203,8 @@ Status ScheduleRun::run(const Progress& progress) {
       return Status(Code::kInternal, "the schedule stands still: " + std::to_string(open_) +
                                          " ranks wait for what nobody sends");
     }
-    if (events_.next() > start_ + spec_.limit) {
-      return Status(Code::kTimeout, "not done after " + seconds_text(spec_.limit) +
+    if (events_.next() > start_ + spec_.course.limit) {
+      return Status(Code::kTimeout, "not done after " + seconds_text(spec_.course.limit) +
                                         " of virtual time; limit= allows more");
     }
     handle(events_.pop());

@@ -220,7 +220,8 @@ const Key kKeys[] = {
        return read_bytes(t, &r.spec.net.budget) && r.spec.net.budget >= 65536;
      },
      "64K or more"},
-    {"warmup", [](std::string_view t, Reading& r) { return read_whole(t, 0, 100, &r.spec.warmup); },
+    {"warmup",
+     [](std::string_view t, Reading& r) { return read_whole(t, 0, 100, &r.spec.course.warmup); },
      "0 to 100"},
     {"send_queue",
      [](std::string_view t, Reading& r) {
@@ -266,7 +267,8 @@ const Key kKeys[] = {
      "load=SHARE,size=BYTES, such as load=0.3,size=1M; a load of at most 0.95"},
     {"wake", [](std::string_view t, Reading& r) { return read_time(t, &r.spec.wake); }, kTime},
     {"turn", [](std::string_view t, Reading& r) { return read_time(t, &r.spec.turn); }, kTime},
-    {"limit", [](std::string_view t, Reading& r) { return read_time(t, &r.spec.limit); }, kTime},
+    {"limit", [](std::string_view t, Reading& r) { return read_time(t, &r.spec.course.limit); },
+     kTime},
 };
 
 Status refuse_word(std::string_view word, const std::string& why) {

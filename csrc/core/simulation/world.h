@@ -25,10 +25,10 @@
 #include "simulation/aggregators.h"
 #include "simulation/content.h"
 #include "simulation/contents.h"
-#include "transport/sim/heap_meter.h"
 #include "simulation/sim_clock.h"
 #include "simulation/sim_host_group.h"
 #include "simulation/sim_lane.h"
+#include "transport/sim/heap_meter.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::sim {

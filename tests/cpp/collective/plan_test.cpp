@@ -30,7 +30,7 @@ TEST(Plans, TwoWindowsOfEachChainFitAReceiversQueue) {
         EXPECT_LE(plan.chains * plan.window * datagram, std::max(budget / 2, plan.chains * floor));
         EXPECT_LE(plan.chains * plan.widest * datagram, std::max(budget / 2, plan.chains * floor));
         EXPECT_GE(plan.window, plan.quantum + plan.batch);
-        EXPECT_LE(plan.roots * plan.eager * datagram, budget / 4);
+        EXPECT_LE(plan.roots * plan.eager * chunk * datagram, budget / 4 * alone);  // of payload
       }
     }
   }

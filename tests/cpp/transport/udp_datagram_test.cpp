@@ -13,6 +13,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Credit goes out behind what waits at the interface.
+TEST(UdpOptions, ASendBufferIsTwoMillisecondsOfAKnownLink) {
+  const auto sndbuf = [](uint64_t rate, uint64_t asked) {
+    Config config;
+    config.link_rate = rate;
+    config.sndbuf = asked;
+    return UdpTransportOptions::from(config).sndbuf;
+  };
+  EXPECT_EQ(sndbuf(0, 1 << 20), 1u << 20);
+  EXPECT_EQ(sndbuf(1'000'000'000, 1 << 20), 250'000u);
+  EXPECT_EQ(sndbuf(100'000'000, 1 << 20), 65'536u);
+  EXPECT_EQ(sndbuf(100'000'000'000, 1 << 20), 1u << 20);
+  EXPECT_EQ(sndbuf(1'000'000'000, 4096), 4096u) << "less was asked for";
+}
+
 class UdpDatagramTest : public TransportContract<UdpWorld> {
  protected:
   const UdpStats& stats(size_t i) {

@@ -68,7 +68,7 @@ std::unique_ptr<SimTransport> SimNetwork::attach(const sim::Place& place) {
 }
 
 void SimNetwork::schedule(Nanos at, std::function<void()> action) {
-  const sim::Driving nobody(meter_);
+  const sim::Driving nobody(options_.meter);
   const uint32_t index = actions_.take();
   actions_[index] = std::move(action);
   events_.push(at, EventKind::kAction, index);

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "transport/sim/heap_meter.h"
 #include "transport/sim/sim_options.h"
 #include "transport/sim/sim_transport.h"
 #include "transport/transport.h"
@@ -53,7 +52,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // Outlives the last step(); null: nobody.
   void set_listener(Listener* listener) { listener_ = listener; }
   void turn_at(Nanos at, uint32_t what) {
-    const sim::Driving nobody(meter_);
+    const sim::Driving nobody(options_.meter);
     events_.push(at, sim::EventKind::kTurn, what);
   }
   // Runs `action` when the time comes.
@@ -64,7 +63,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   void step() { on_event(events_.pop()); }
   void wait_until(Nanos now) { events_.move_to(now); }
   // What the network allocates while a rank is driven is nobody's. Null: nobody books anything.
-  void set_meter(sim::HeapMeter* meter) { meter_ = meter; }
+  void set_meter(sim::HeapMeter* meter) { options_.meter = meter; }
   // The world ends: nobody is told of endpoints that go.
   void end() { ended_ = true; }
 
@@ -190,7 +189,6 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   Listener* listener_ = nullptr;
   size_t refused_ = 0;  // endpoints that wait for room at their interface
   bool ended_ = false;
-  sim::HeapMeter* meter_ = nullptr;
 };
 
 }  // namespace mcast

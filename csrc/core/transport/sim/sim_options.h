@@ -10,6 +10,7 @@
 #include "base/types.h"
 #include "transport/sim/fabric.h"
 #include "transport/sim/flow_options.h"
+#include "transport/sim/heap_meter.h"
 
 namespace mcast {
 
@@ -49,6 +50,7 @@ struct SimOptions {
   size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
   size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
   SimFaults faults;
+  sim::HeapMeter* meter = nullptr;  // what the network allocates is nobody's; null: no books
   // Instead of latency, rate and stream_rate. `jitter` is then best 0: with it every datagram is
   // handed over alone.
   std::optional<SimFabric> fabric;

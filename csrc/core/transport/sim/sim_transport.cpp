@@ -37,7 +37,7 @@ size_t SimTransport::max_datagram(const MulticastAddress&) const {
 size_t SimTransport::receive_budget() const { return network_->options_.receive_budget; }
 
 Status SimTransport::join(const MulticastAddress& address) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (address.port == 0) return Status(Code::kInvalidArgument, "multicast port 0");
   for (auto& [there, times] : joined_) {
     if (there == address) {
@@ -82,7 +82,7 @@ bool SimTransport::send_train() {
 }
 
 Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (size > network_->options_.max_datagram) return {};
   if (!network_->may_send(*this) || !open_train(address, size)) {
     network_->refuse(*this);
@@ -95,7 +95,7 @@ Bytes SimTransport::lend(const MulticastAddress& address, size_t size, Echo) {
 }
 
 void SimTransport::commit(size_t size) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (network_->classifier_ != nullptr) {
     const size_t from = making_->begin_of(making_->count);
     const sim::TrafficClass what =
@@ -118,7 +118,7 @@ size_t SimTransport::gather_from() const { return network_->options_.gather_from
 
 // Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
 bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (network_->options_.gather_from == SIZE_MAX) return false;
   const size_t from = making_->begin_of(making_->count);
   const auto* const at = making_->bytes.data() + from;
@@ -145,7 +145,7 @@ bool SimTransport::send_gathered() {
 }
 
 bool SimTransport::flush() {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (send_gathered() && send_train()) return true;
   network_->refuse(*this);
   return false;
@@ -174,7 +174,7 @@ StreamAddress SimTransport::address(bool) const {
 }
 
 PeerId SimTransport::add_peer(const StreamAddress& address) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   const auto id = static_cast<PeerId>(address.uid - 1);
   if (expected_) expected_->insert(id);
   return id;
@@ -189,7 +189,7 @@ std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
 }
 
 void SimTransport::send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   sim::Frame frame;
   size_t size = 0;
   for (const ConstBytes part : parts) size += part.size();
@@ -203,7 +203,7 @@ size_t SimTransport::queued(PeerId peer, Channel channel) const {
 }
 
 SimTransport::InFrame SimTransport::take_frame() {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   InFrame frame = std::move(frames_.front());
   frames_.pop_front();
   network_->streams_->on_taken(static_cast<sim::EndpointId>(frame.from),
@@ -231,7 +231,7 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
 }
 
 bool SimTransport::close_peers(Nanos) {
-  const sim::Driving nobody(network_->meter_);
+  const sim::Driving nobody(network_->options_.meter);
   if (!said_goodbye_) network_->goodbye(index_);
   said_goodbye_ = true;
   return true;
