@@ -171,8 +171,8 @@ class StreamSink {
   // `frame` is the transport's memory, valid during the call only. Framing is intact; content is
   // not verified.
   virtual void on_frame(PeerId peer, Channel channel, ConstBytes frame) = 0;
-  // The process of a peer that was added is gone, refused us, or broke the protocol. Once per peer; sends to it are
-  // dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
+  // The process of a peer that was added is gone, refused us, or broke the protocol. Once per peer;
+  // sends to it are dropped from then on. `graceful`: it closed after a goodbye (close_peers()).
   virtual void on_peer_down(PeerId peer, const Status& why, bool graceful) = 0;
   // A peer that nobody has added is gone, and with it its id, which another may get.
   virtual void on_stranger_gone(PeerId) {}

@@ -270,11 +270,10 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
     const std::string key = good({{info.name, unaligned ? "64" : other}}).lane_key();
     EXPECT_EQ(key != base, info.lane) << info.name;
   }
-  EXPECT_EQ(marked,
-            (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf", "sndbuf",
-                                   "ttl", "pin", "liveness_limit", "probe_timeout", "security",
-                                   "secret_file", "trust_store", "security_suite", "allow",
-                                   "monitor"}));
+  EXPECT_EQ(marked, (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf",
+                                           "sndbuf", "ttl", "pin", "liveness_limit",
+                                           "probe_timeout", "security", "secret_file",
+                                           "trust_store", "security_suite", "allow", "monitor"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
 }
