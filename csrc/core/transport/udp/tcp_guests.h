@@ -16,6 +16,10 @@ namespace mcast {
 
 class TcpGuests {
  public:
+  struct Guest {
+    PeerId id = kNoPeer;
+    uint32_t from = 0;  // its address
+  };
   static constexpr size_t kMost = 1024;
 
   // False: only who has been added gets in.
@@ -30,14 +34,14 @@ class TcpGuests {
     std::erase_if(guests_, [id](const Guest& g) { return g.id == id; });
   }
   // Who makes room where there is none: the oldest of the address with most.
-  PeerId to_displace() const {
+  Guest to_displace() const {
     std::unordered_map<uint32_t, size_t> counts;
     for (const Guest& g : guests_) ++counts[g.from];
-    PeerId found = kNoPeer;
+    Guest found;
     size_t most = 0;
     for (const Guest& g : guests_) {
       if (counts[g.from] > most) {
-        found = g.id;
+        found = g;
         most = counts[g.from];
       }
     }
@@ -55,10 +59,6 @@ class TcpGuests {
   }
 
  private:
-  struct Guest {
-    PeerId id;
-    uint32_t from;
-  };
   bool welcome_ = true;
   std::vector<Guest> guests_;  // in the order in which they came
   std::vector<PeerId> free_;

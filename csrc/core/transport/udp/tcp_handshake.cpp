@@ -171,8 +171,9 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
 // Whoever it is that nobody has added. If there are too many, one of them has to go.
 PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
-    refusals_.note(Cause::crowded_out, from);
-    fail_peer(guests_.to_displace(), Status(Code::kPeerLost, "others wanted its place"));
+    const TcpGuests::Guest other = guests_.to_displace();
+    refusals_.note(Cause::crowded_out, {other.from, 0});
+    fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
   }
   const PeerId id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
   peers_[id].stranger = true;
@@ -206,7 +207,10 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
                                : nullptr;
   if (c == nullptr) {
     // A stranger without a connection would stay for ever.
-    if (peers_[id].stranger && !yield) fail_peer(id, Status(Code::kPeerLost, "it went away"));
+    const auto& links = peers_[id].links;
+    const bool connected = std::any_of(links.begin(), links.end(),
+                                       [](const Link& l) { return l.phase == Phase::kOpen; });
+    if (peers_[id].stranger && !connected) fail_peer(id, Status(Code::kPeerLost, "it went away"));
     return;
   }
   c->peer = id;
