@@ -42,9 +42,9 @@ struct Identity {
   Mode mode = Mode::kSealed;
   uint8_t suites = 0;  // that it takes: suite_bit()s
   Role role = Role::kRank;
-  Key hello, mix;      // of the job's secret
-  KeyPair pair;        // its own, made beside its uid
-  EpochLimits limits;  // of its connections; the same at all endpoints
+  Key hello, mix;        // of the job's secret
+  KeyPair pair;          // its own, made beside its uid
+  EpochLimits limits{};  // of its connections; the same at all endpoints
 };
 
 // Why a handshake goes no further. The texts name nothing secret.
