@@ -21,8 +21,8 @@ namespace mcast {
     "sends datagrams without the group's keys: forgery, or a job at the same address")         \
   X(forged, "datagrams whose tag is wrong: changed on the way, or forged",                     \
     "sends datagrams that were changed or forged")                                             \
-  X(replayed, "datagrams that were captured and sent again",                                   \
-    "sends again what others have sent before")                                                \
+  X(replayed, "datagrams older than the last of their kind: sent again, or overtaken",         \
+    "sends again what was sent before, or its path changes the order")                         \
   X(not_allowed, "connections from outside of the setting allow",                              \
     "connects, and is in none of the networks in MCAST_ALLOW")                                 \
   X(hello_refused, "connections that began with garbage, or were for somebody else",           \

@@ -160,7 +160,15 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
       started.ok() ? s.pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN)
                    : nullptr;
   if (c == nullptr) {
-    return s.fail_peer(id, started.ok() ? Status(Code::kPeerLost, "it went away") : started);
+    // A stranger without a connection would stay for ever; a rank that was added tries again.
+    const auto& links = s.peers_[id].links;
+    const bool connected = std::any_of(links.begin(), links.end(), [](const TcpStream::Link& l) {
+      return l.phase == TcpStream::Phase::kOpen;
+    });
+    if (s.peers_[id].stranger && !connected) {
+      s.fail_peer(id, Status(Code::kPeerLost, "it went away"));
+    }
+    return;
   }
   c->peer = id;
   c->channel = hello.channel;
