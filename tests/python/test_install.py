@@ -168,9 +168,6 @@ def test_without_root_what_is_missing_is_named(tmp_path):
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     env = {**os.environ, "PATH": str(tools), "VENV": str(tmp_path / "v"), "PYTHON": sys.executable}
-    env.pop("MCAST_TORCH_INDEX", None)
-    if index is not None:
-        env["MCAST_TORCH_INDEX"] = index.format(server=indexes)
     command = [str(ROOT / "tools" / "setup.sh"), "run"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "sudo apt-get install g++" in done.stderr
