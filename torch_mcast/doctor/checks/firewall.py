@@ -58,7 +58,7 @@ def judge(
         return [
             ok(
                 "firewall",
-                "not known: its rules are for root to read; a job's check tries what passes",
+                "not known: rules are read by iptables or nft, as root; a job's check tries what passes",
                 read=False,
             )
         ]
