@@ -23,12 +23,14 @@ def near_and_far(ctx, op):
 @pytest.mark.parametrize("op", ["all_gather", "broadcast", "reduce_scatter", "all_reduce"])
 def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op):
     """They fold before they send, and a host receives large streams once: as in process."""
-    for row in hosts(2, 2, engine_options=()).run(near_and_far, op):
+    rows = hosts(2, 2, engine_options=()).run(near_and_far, op)
+    for row in rows:
         assert row["transport_reason"].startswith("engine of this host (process ")
         assert row["contributions"] == "one per host (2)"
         assert row["streams"] == "one rank per host (2)"
-        key = "shm_mapped_bytes" if op in ("all_gather", "broadcast") else "shm_direct_bytes"
-        assert row["counters"][key] > 0
+    # (A rank that is the source takes nothing.)
+    key = "shm_mapped_bytes" if op in ("all_gather", "broadcast") else "shm_direct_bytes"
+    assert sum(row["counters"][key] > 0 for row in rows) >= 2
 
 
 def gathers(ctx, size: int) -> int:
@@ -50,7 +52,7 @@ def gathers(ctx, size: int) -> int:
     return torch_mcast.stats()["counters"]["share_waits"]
 
 
-MOVED = 100 << 20  # bytes that both jobs together send from a host while they are watched
+MOVED = 240 << 20  # bytes that both jobs together send from a host while they are watched
 
 
 def sent(cluster):
