@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_mcast._register import BACKEND, register, register_with_torch, use_arenas
+from torch_mcast._names import BACKEND
+from torch_mcast._register import register, register_with_torch, use_arenas
 
 __version__ = "0.1.0"
 __all__ = [

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d
 
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
-from torch_mcast._register import BACKEND, DEVICES
+from torch_mcast._names import BACKEND, DEVICES
 
 
 def create(group: Any, options: Any) -> Any:

@@ -11,9 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-BACKEND = "mcast"
-SCHEME = "engine"  # of URLs: torch_mcast/_store.py
-DEVICES = ["cpu", "cuda"]
+from torch_mcast._names import BACKEND, DEVICES, SCHEME
 
 
 def _create(group: Any, options: Any) -> Any:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlparse
 
-from torch_mcast._register import SCHEME
+from torch_mcast._names import SCHEME
 
 PORT = 7118  # `torch-mcast engine run --store-port`, where the URL names none
 

@@ -58,9 +58,14 @@ def test_waits_for_keys_and_no_longer_than_it_is_told(store):
 
 
 def test_ctrl_c_ends_a_wait(store):
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        store.wait(["never"], timedelta(seconds=30))
+    # Workers that run tests side by side ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            store.wait(["never"], timedelta(seconds=30))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_nobody_there_is_named(stores):
