@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
 
+from torch_mcast import _fallback  # noqa: F401  (now: a process that has no descriptors left cannot import)
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
 from torch_mcast._names import BACKEND, DEVICES
