@@ -65,6 +65,24 @@ def resident() -> int:
     return pages * resource.getpagesize()
 
 
+def since(now: dict, before: dict) -> dict:
+    """Of stats()["security"], what has come since `before`: a lane that serves one job after the other
+    goes on counting."""
+
+    def less(a: dict, b: dict) -> dict:
+        return {cause: count - b.get(cause, 0) for cause, count in a.items()}
+
+    known = {row["address"]: row for row in before["sources"]}
+    none = {"refused": 0, "causes": {}}
+    sources = []
+    for row in now["sources"]:
+        old = known.get(row["address"], none)
+        if row["refused"] > old["refused"]:
+            causes = less(row["causes"], old["causes"])
+            sources.append({**row, "refused": row["refused"] - old["refused"], "causes": causes})
+    return {**now, "causes": less(now["causes"], before["causes"]), "sources": sources}
+
+
 def victim(ctx, options: dict) -> dict:
     """A rank: some rounds before the attack, then those during it."""
     ctx.world_size = RANKS
@@ -72,7 +90,7 @@ def victim(ctx, options: dict) -> dict:
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
     for salt in range(3):
         all_gather(salt)
-    before = resident()
+    before, refused = resident(), torch_mcast.stats()["security"]
     ctx.notify("made", targets())
     ctx.wait("attacked")
     for salt in range(ROUNDS):
@@ -80,7 +98,9 @@ def victim(ctx, options: dict) -> dict:
     ctx.notify("rounds are over")
     ctx.wait("attack is over")
     all_gather(0)
-    return {"stats": torch_mcast.stats(), "grown": resident() - before}
+    stats = torch_mcast.stats()
+    stats["security"] = since(stats["security"], refused)
+    return {"stats": stats, "grown": resident() - before}
 
 
 def _sender() -> socket.socket:
