@@ -60,6 +60,7 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
     assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
 
 
+@pytest.mark.alone
 def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
     """As behind the gateway of a cloud, which drops what a host multicasts beyond some rate: nothing that the
     reach probe could see."""
