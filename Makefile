@@ -7,6 +7,7 @@
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
+# make fuzz-long  INPUTS=10000000 of TARGET=group without sanitizers; they read what is new of it
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make mutants    plants faults into the core one by one; the tests must catch each
@@ -40,7 +41,8 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz mutants \
+.PHONY: bench bench-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz \
+  fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it.
@@ -141,12 +143,22 @@ test-sanitized: setup
 	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
 	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(AT_ONCE) -R '$(subst $(SPACE),|,$(THREADS:%=^%))' --output-on-failure
 
+FUZZ := -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF -DCMAKE_CXX_COMPILER=clang++-14
 fuzz: setup
 	@tools/setup.sh fuzzer
-	$(CMAKE) -B build/fuzz -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF \
-	  -DCMAKE_CXX_COMPILER=clang++-14
+	$(CMAKE) -B build/fuzz $(FUZZ)
 	cmake --build build/fuzz -j $(JOBS)
 	$(PYTHON) tools/fuzz.py build/fuzz $(SECONDS)
+
+TARGET ?= group
+INPUTS ?= 10000000
+fuzz-long: setup
+	@tools/setup.sh fuzzer
+	$(CMAKE) -B build/fuzz $(FUZZ)
+	cmake --build build/fuzz -j $(JOBS) -t mcast_fuzz_$(TARGET)
+	$(CMAKE) -B build/fuzz-long $(FUZZ) -DMCAST_SANITIZE=fuzzer-no-link
+	cmake --build build/fuzz-long -j $(JOBS) -t mcast_fuzz_$(TARGET)
+	$(PYTHON) tools/fuzz.py build/fuzz-long $(INPUTS)x --again build/fuzz $(TARGET)
 
 # The core and its tests for another machine, in qemu's user mode: in build/aarch64 only.
 aarch64:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs the libFuzzer targets of a build one after the other; `make fuzz` calls it.
 
-    tools/fuzz.py BUILD SECONDS|COUNTx [TARGET ...]
+    tools/fuzz.py BUILD SECONDS|COUNTx [--again SANITIZED_BUILD] [TARGET ...]
 
 Each runs for SECONDS, or COUNT inputs (10000000x), from its corpus in tests/fuzz/corpus/<target>, if it
 has one, alone: reading all that earlier runs found could take all of the time. What is new is left in
 BUILD/corpus/<target> until the next run; inputs that fail are left in BUILD/failures.
+With --again the programs of another build, one with sanitizers, read what this one found: a build with
+-DMCAST_SANITIZE=fuzzer-no-link runs many more inputs (`make fuzz-long`), and most of them say nothing new.
 The exit status is 1 if there were any. To add to the committed corpus what reaches more code:
 
     mkdir -p tests/fuzz/corpus/<target>
@@ -65,11 +67,34 @@ def run(program: Path, amount: str) -> tuple[bool, str]:
     return status == 0, said + (f", {messages[-1]} messages" if messages else "")
 
 
+def again(program: Path, found: Path) -> tuple[bool, str]:
+    """Whether `program`, of a build with sanitizers, reads all of a folder without a word."""
+    files = sum(1 for _ in found.iterdir())
+    failures = program.parent / "failures"
+    failures.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [
+            str(program), "-runs=0", f"-timeout={HANG_SECONDS}", str(found),
+            f"-artifact_prefix={failures}/{program.name.removeprefix(PREFIX)}-",
+        ],
+        capture_output=True, text=True, errors="replace", env={"ASAN_OPTIONS": ASAN, **os.environ},
+    )  # fmt: skip
+    if done.returncode != 0:
+        print("\n".join(done.stderr.splitlines()[-60:]))
+    return done.returncode == 0, f"{files:>10} of them with sanitizers"
+
+
 def main() -> int:
-    if len(sys.argv) < 3 or not re.fullmatch(r"\d+x?", sys.argv[2]):
+    arguments = sys.argv[1:]
+    sanitized = None
+    if "--again" in arguments[:-1]:
+        at = arguments.index("--again")
+        sanitized = Path(arguments[at + 1]).resolve()
+        del arguments[at : at + 2]
+    if len(arguments) < 2 or not re.fullmatch(r"\d+x?", arguments[1]):
         print(__doc__)
         return 2
-    build, amount, names = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
+    build, amount, names = Path(arguments[0]).resolve(), arguments[1], arguments[2:]
     programs = [p for p in sorted(build.glob(PREFIX + "*")) if not p.suffix]
     programs = [p for p in programs if not names or p.name.removeprefix(PREFIX) in names]
     if not programs:
@@ -80,6 +105,10 @@ def main() -> int:
         results[program.name] = run(program, amount)
         good, count = results[program.name]
         print(f"{program.name:24} {count}  {'ok' if good else 'FAILED'}", flush=True)
+        if sanitized and good:
+            found = build / "corpus" / program.name.removeprefix(PREFIX)
+            good, count = results[program.name] = again(sanitized / program.name, found)
+            print(f"{'':24} {count}  {'ok' if good else 'FAILED'}", flush=True)
     return 0 if all(good for good, _ in results.values()) else 1
 
 
