@@ -124,8 +124,11 @@ ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire ipc protocol aggregation collective host dpa offload
 THREADS := transport host ipc engine service
+# Memory that is mapped twice in one process: the sanitizer sees neither that it is the same nor what orders
+# the accesses. The last writes beside what is copied on purpose.
+TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:ArenaPool.NothingWritten*
 # Without what takes long for its many processes, the smaller of many sizes, and what has one thread.
-SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*
+SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*:$(TWICE)
 
 sanitize: setup
 	$(CMAKE) -B build/asan $(ASAN)
@@ -133,7 +136,7 @@ sanitize: setup
 	ctest --test-dir build/asan -j $(JOBS) --output-on-failure
 	$(CMAKE) -B build/tsan $(TSAN)
 	cmake --build build/tsan -j $(JOBS)
-	ctest --test-dir build/tsan -j $(JOBS) --output-on-failure
+	GTEST_FILTER='-$(TWICE)' ctest --test-dir build/tsan -j $(JOBS) --output-on-failure
 
 test-sanitized: setup
 	$(CMAKE) -B build/asan-simulated $(ASAN) -DMCAST_SIMULATED=ON
