@@ -223,7 +223,9 @@ def compiled() -> None:
     x = torch.arange(4.0) + rank
     expected = step(x)
     before = torch_mcast.stats()["calls"]
-    found = torch.compile(step, fullgraph=True)(x)
+    # Inductor's compiler cannot stand a space in the path of torch.
+    backend = "aot_eager" if " " in torch.__file__ else "inductor"
+    found = torch.compile(step, fullgraph=True, backend=backend)(x)
     torch.testing.assert_close(found, expected)
     after = torch_mcast.stats()["calls"]
     assert sum(c["engine"] for c in after.values()) >= 4 + sum(c["engine"] for c in before.values())

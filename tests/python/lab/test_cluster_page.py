@@ -167,18 +167,17 @@ def test_from_one_node_by_ssh(lab, tmp_path):
             server.communicate()
 
 
-SRUN = """#!{python}
-# Stands in for Slurm's: a task on each host, with the variables that Slurm sets.
+SRUN = """# Stands in for Slurm's: a task on each host, with the variables that Slurm sets.
 import json, os, subprocess, sys
 hosts, step = json.loads(os.environ["TEST_HOSTS"]), os.environ["TEST_STEPS"]
 with open(step, "a") as file:
     file.write("x")
 tasks = []
 for n, prefix in enumerate(hosts):
-    task = {{"SLURM_PROCID": n, "SLURM_LOCALID": 0, "SLURM_NODEID": n, "SLURM_NTASKS": len(hosts),
+    task = {"SLURM_PROCID": n, "SLURM_LOCALID": 0, "SLURM_NODEID": n, "SLURM_NTASKS": len(hosts),
             "SLURM_STEP_ID": os.path.getsize(step), "SLURM_STEP_NUM_TASKS": len(hosts),
-            "SLURM_STEP_NODELIST": "h[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}}
-    env = {{**os.environ, **{{name: str(value) for name, value in task.items()}}}}
+            "SLURM_STEP_NODELIST": "h[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    env = {**os.environ, **{name: str(value) for name, value in task.items()}}
     tasks.append(subprocess.Popen([*prefix, *sys.argv[1:]], env=env))
 sys.exit(max(task.wait() for task in tasks))
 """
@@ -187,7 +186,8 @@ sys.exit(max(task.wait() for task in tasks))
 def test_a_batch_script_of_slurm(lab, tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "srun").write_text(SRUN.format(python=sys.executable))
+    (folder / "srun.py").write_text(SRUN)
+    (folder / "srun").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/srun.py" "$@"\n')
     (folder / "scontrol").write_text(
         '#!/bin/sh\n[ "$*" = "show hostnames h[1-2]" ] && printf "h1\\nh2\\n"\n'
     )
