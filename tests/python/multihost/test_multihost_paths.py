@@ -60,10 +60,12 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
     assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
 
 
+@pytest.mark.all_tier
 @pytest.mark.alone
 def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
     """As behind the gateway of a cloud, which drops what a host multicasts beyond some rate: nothing that the
-    reach probe could see."""
+    reach probe could see. Of three hosts two fetch from the root, so multicast and its repairs move about half
+    of what unicast does, which is where the product draws the line: on some machines it stays."""
     limited = hosts(3, rate="400mbit", multicast_rate="10mbit")
     call = limited.start(programs.until_told, 4 * SIZE, None, 60.0, None, "ring")
     call.wait("path", timeout_s=180)
