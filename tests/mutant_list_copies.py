@@ -69,9 +69,9 @@ COPIES = [
     ),
     Mutant(
         "what-is-in-place-is-taken-apart",
-        "service/transfer.cpp",
-        "if (!ranges_.empty() && range.begin <= ranges_.back().end) {",
-        "if (ranges_.size() > wanted.size()) {",
+        "base/join_ranges.h",
+        "if (!ranges.empty() && range.begin <= ranges.back().end) {",
+        "if (ranges.size() > wanted.size()) {",
         "engine",
         "MoverTest.*",
     ),

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "gil.h"
+#include "wait_slice.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -172,18 +173,7 @@ void FallbackWork::wait_here(std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   while (!completed_) {
-    auto slice = kLook;
-    if (timeout > kNoTimeout) {
-      const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
-          std::chrono::steady_clock::now() - start);
-      if (passed >= timeout) {
-        C10_THROW_ERROR(
-            DistBackendError,
-            c10::str(context_, ": wait() gave up after its timeout of ", timeout.count(),
-                     " ms; the operation goes on and can be waited for again"));
-      }
-      slice = std::min(slice, timeout - passed);
-    }
+    const auto slice = wait_slice(start, timeout, kLook, context_);
     if (cv_.wait_for(lock, slice, [this] { return completed_; })) break;
     lock.unlock();
     check_signals();

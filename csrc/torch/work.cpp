@@ -25,6 +25,7 @@
 #include "device/device_copies.h"
 #include "engine/clock.h"
 #include "gil.h"
+#include "wait_slice.h"
 
 namespace mcast::pg {
 namespace {
@@ -307,18 +308,7 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
     const WithoutGil nogil;
     std::unique_lock lock(mutex_);
     while (!completed_) {
-      auto slice = kSlice;
-      if (timeout > kNoTimeout) {
-        const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::steady_clock::now() - start);
-        if (passed >= timeout) {
-          C10_THROW_ERROR(
-              DistBackendError,
-              c10::str(context_, ": wait() gave up after its timeout of ", timeout.count(),
-                       " ms; the operation goes on and can be waited for again"));
-        }
-        slice = std::min(slice, timeout - passed);
-      }
+      const auto slice = wait_slice(start, timeout, kSlice, context_);
       const auto done = [&] { return completed_ || (timeout <= kNoTimeout && device_ready()); };
       bool helped = false;
       if (helper_) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/join_ranges.h"
 #include "base/log.h"
 #include "base/streaming_copy.h"
 
@@ -44,15 +45,7 @@ Memory memory_of(const Post& post, Member self) {
 }  // namespace
 
 Status ClientStaging::cover(std::vector<Range> wanted) {
-  std::sort(wanted.begin(), wanted.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  for (Range& range : wanted) {
-    if (!ranges_.empty() && range.begin <= ranges_.back().end) {
-      ranges_.back().end = std::max(ranges_.back().end, range.end);
-    } else {
-      ranges_.push_back(std::move(range));
-    }
-  }
+  join_ranges(std::move(wanted), ranges_);
   for (Range& range : ranges_) {
     auto span = arenas_.take(range.end - range.begin + range.begin % 64);
     if (!span.ok()) return span.status();

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/join_ranges.h"
+
 namespace mcast::service {
 namespace {
 
@@ -69,15 +71,7 @@ Status Transfer::cover(const std::vector<OwnSlice>& own, const OwnSlice* but, Bo
   for (const OwnSlice& s : own) {
     if (&s != but) wanted.push_back({s.address, s.address + s.length, nullptr});
   }
-  std::sort(wanted.begin(), wanted.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  for (Range& range : wanted) {
-    if (!ranges_.empty() && range.begin <= ranges_.back().end) {
-      ranges_.back().end = std::max(ranges_.back().end, range.end);
-    } else {
-      ranges_.push_back(std::move(range));
-    }
-  }
+  join_ranges(std::move(wanted), ranges_);
   for (Range& range : ranges_) {
     const uint64_t length = range.end - range.begin, bytes = length + range.begin % 64;
     auto block = pool.take(std::max(length, bytes));
