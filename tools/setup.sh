@@ -110,7 +110,7 @@ torch_index() {
     case $TORCH_INDEX in
     default)
         # Whoever has told pip where packages come from has meant it.
-        if "$VENV/bin/python" -m pip config list | grep -Eq '(index-url|find-links|no-index)='; then
+        if "$VENV/bin/python" -m pip config list | grep -E '(index-url|find-links|no-index)=' >/dev/null; then
             echo "torch: from pip's own index, which is configured here" >&2
             return 0
         fi
