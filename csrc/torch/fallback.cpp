@@ -61,7 +61,10 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
   try {
     work = call(*backend);
   } catch (...) {
-    if (flight) flight->end(false);
+    if (flight) {
+      flight->end(false);
+      flight->tell();
+    }
     throw;
   }
   if (batched) return work;

@@ -141,6 +141,7 @@ void FallbackWork::end(std::exception_ptr error) {
     future_->markCompleted(inner_future_->value());
   }
   finish(error);
+  if (flight_) flight_->tell();
 }
 
 void FallbackWork::fail(const std::string& reason) {

@@ -128,6 +128,9 @@ void Observer::Flight::end(bool ok) {
   end_ = std::chrono::steady_clock::now();
   over_.store(true, std::memory_order_release);
   if (entry_) FlightRecorder::end(*entry_, ok);
+}
+
+void Observer::Flight::tell() {
   observer_->ended(std::make_shared<c10d::WorkInfo>(type_, sequence_, begin_, end_,
                                                     std::chrono::duration<float>(end_ - begin_)));
 }

@@ -34,10 +34,12 @@ struct Told {
 class Observer : public std::enable_shared_from_this<Observer> {
  public:
   using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
-  // One operation from its begin to its end; the end may be told by any thread, once.
+  // One operation from its begin to its end. Any thread says once that it is over, and then, when
+  // its work says so too, tells the hook and who waits for pending works.
   class Flight {
    public:
     void end(bool ok);
+    void tell();
     // Nobody will know when it ends.
     void abandon();
     bool over() const { return over_.load(std::memory_order_acquire); }

@@ -120,7 +120,9 @@ McastWork::McastWork(Description description)
           std::make_shared<std::atomic<uint32_t>>(static_cast<uint32_t>(description.size))) {}
 
 McastWork::~McastWork() {
-  if (flight_ && !flight_->over()) flight_->end(false);  // it was refused
+  if (!flight_ || flight_->over()) return;
+  flight_->end(false);  // it was refused
+  flight_->tell();
 }
 
 void McastWork::note_interrupt() {
@@ -184,9 +186,11 @@ std::exception_ptr McastWork::device_error(const std::string& why) const {
 }
 
 void McastWork::over(const std::exception_ptr& error) {
-  // Before anybody who waits goes on: he may ask how long it took, or who has ended.
+  // Whoever waits for this work may ask how long it took; whoever waits for all may ask whether
+  // this one is completed.
   if (flight_) flight_->end(error == nullptr);
   finish(error);
+  if (flight_) flight_->tell();
 }
 
 float McastWork::getDuration() const {
