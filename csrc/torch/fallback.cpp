@@ -28,6 +28,20 @@ std::string failure_of(const std::weak_ptr<Group>& group) {
   return failure;
 }
 
+// The fallback's call; one that raises has ended where it began.
+WorkPtr called(const std::function<WorkPtr(c10d::Backend&)>& call, c10d::Backend& backend,
+               const std::shared_ptr<Observer::Flight>& flight) {
+  try {
+    return call(backend);
+  } catch (...) {
+    if (flight) {
+      flight->end(false);
+      flight->tell();
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& tensor,
@@ -57,16 +71,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
     told.timeout = std::chrono::milliseconds(timeout_ms_.load());
     flight = observer_->begin(told, pg_desc_);
   }
-  WorkPtr work;
-  try {
-    work = call(*backend);
-  } catch (...) {
-    if (flight) {
-      flight->end(false);
-      flight->tell();
-    }
-    throw;
-  }
+  WorkPtr work = called(call, *backend, flight);
   if (batched) return work;
   if (work && follows) {
     FallbackWork::Description description;
