@@ -127,7 +127,10 @@ class Take {
     bool there = false;
     (*this)(key, there);
     part.reset();
-    if (there) tell(part.emplace(), key + ".");
+    if (!there) return;
+    part =
+        Part{};  // not emplace(): clang 14 takes a nested class with initializers for one without
+    tell(*part, key + ".");
   }
 
  private:
