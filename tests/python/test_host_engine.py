@@ -106,7 +106,10 @@ with open(sys.argv[2] + sys.argv[1], "wb") as file:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own takes root")
-@pytest.mark.parametrize(("memory", "meet"), [("slots", "file"), ("map", "engine")])
+@pytest.mark.parametrize(
+    ("memory", "meet"),
+    [pytest.param("slots", "file", marks=pytest.mark.all_tier), ("map", "engine")],
+)
 def test_fsdp2_where_sockets_kill(ranks, stores, tmp_path, memory, meet):
     """Each rank has no network, and may not even make a socket of one."""
     engine, port = stores
