@@ -41,7 +41,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
@@ -53,10 +53,13 @@ demo: build
 bench-setup:
 	@tools/setup.sh bench
 
+frameworks-setup: setup
+	@tools/setup.sh frameworks
+
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup test headers sanitize fuzz mutants aarch64 dpa-count
+test-all: bench-setup frameworks-setup test headers sanitize fuzz mutants aarch64 dpa-count
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.

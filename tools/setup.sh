@@ -5,6 +5,7 @@
 #   tools/setup.sh run        what building and running takes: Debian packages, .venv with torch
 #   tools/setup.sh test       run, and what tests and lint take
 #   tools/setup.sh bench      run, and what the benchmark and its peers take
+#   tools/setup.sh frameworks Lightning, accelerate and transformers, for tests of make test-all
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh fuzzer     Debian packages: clang, for make fuzz
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
@@ -35,6 +36,7 @@ BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
+FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0"
 
 absent() { # of these packages
     missing=""
@@ -164,6 +166,11 @@ bench() {
     venv bench $RUN_PIP $BENCH_PIP
 }
 
+# shellcheck disable=SC2086
+frameworks() {
+    venv frameworks $FRAMEWORKS_PIP
+}
+
 build() {
     stamp="$VENV/.stamp-build"
     if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core csrc/bin \
@@ -177,7 +184,7 @@ build() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | build | fuzzer | aarch64 | dpa) "$step" ;;
+    run | bench | frameworks | build | fuzzer | aarch64 | dpa) "$step" ;;
     *)
         echo "usage: tools/setup.sh [run] [test] [bench] [build] [fuzzer] [aarch64] [dpa]" >&2
         exit 2
