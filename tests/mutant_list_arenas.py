@@ -198,7 +198,7 @@ ARENAS = [
     Mutant(
         "store-outlives-its-clients",
         "service/store_table.cpp",
-        "stores_.erase(it->second);",
+        "stores_.erase(it->second.store);",
         "",
         "service",
         "StoreTableTest*",
