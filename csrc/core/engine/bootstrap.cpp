@@ -35,7 +35,7 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::run() {
   if (Status status = exchange_all(); !status.ok()) {
     return status.with_context("group '" + spec_.name + "'");
   }
-  agree();
+  if (Status status = agree(); !status.ok()) return status.with_context(creating());
   Result<std::shared_ptr<GroupBase>> on_host = share_memory();
   if (!on_host.ok()) return on_host.status().with_context(creating());
   if (on_host.value() != nullptr) return on_host;
@@ -105,9 +105,20 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   return {};
 }
 
-void Bootstrap::agree() {
+Status Bootstrap::agree() {
   agreement_ = agreement_of(roster_, spec_.rank, spec_.config, spec_.link_sharers);
   resources_.adopt_salt(roster_.salt);
+  const MayReach& may_reach = resources_.context().may_reach;
+  for (Member m = 0; may_reach && m < agreement_.peers.size(); m++) {
+    for (const auto* const lane : {&agreement_.peers, &agreement_.reduce_peers}) {
+      const StreamAddress& peer = (*lane)[m];
+      if (m == spec_.rank) continue;
+      if (Status may = may_reach(peer.host, peer.port); !may.ok()) {
+        return may.with_context("rank " + std::to_string(m));
+      }
+    }
+  }
+  return {};
 }
 
 // Aggregators fold what comes over the network, for whole groups. The same on all ranks.

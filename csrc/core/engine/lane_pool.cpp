@@ -59,7 +59,7 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
   const bool multicast = id == LaneId::kMulticast;
   LaneAccounts accounts{multicast ? arrived_ : nullptr, context_.share, nullptr,
-                        config.watches_sources()};
+                        config.watches_sources(), context_.may_reach};
   if (context_.threads && lanes_.size() >= kLanes) {  // the first ones are the client's in any case
     Result<std::shared_ptr<void>> place = context_.threads->take(1);
     if (!place.ok()) return place.status();
