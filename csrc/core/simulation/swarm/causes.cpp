@@ -126,7 +126,8 @@ double timers_of_tails(const Plan& plan, const Config& config) {
   double windows = 0;
   for (const PlannedOp& op : plan.ops) {
     const auto members = static_cast<double>(plan.groups[op.group].ranks.size());
-    const double chains = std::min(members, static_cast<double>(std::max<uint64_t>(1, config.chains)));
+    const double chains =
+        std::min(members, static_cast<double>(std::max<uint64_t>(1, config.chains)));
     const double pool = static_cast<double>(w.budget) / 2 / chains;
     const double window = config.window != 0 ? static_cast<double>(config.window) : 65536;
     const double least = 4 * static_cast<double>(w.datagram);
