@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "crypto/library.h"
 #include "engine/clock.h"
+#include "transport/registry.h"
 #include "wire/bytes.h"
 #include "wire/text_record.h"
 
@@ -253,6 +254,12 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
                   "security=" + spec.config.security +
                       " does not reach aggregators yet, which would get contributions in clear; "
                       "unset MCAST_AGGREGATORS, or set MCAST_AGGREGATE=off");
+  }
+  const TransportType* const asked = find_transport(spec.config.transport);
+  if (asked != nullptr && !asked->guarded) {
+    return Status(Code::kInvalidArgument,
+                  "security=" + spec.config.security + " is not ready yet over " + asked->name +
+                      "; set MCAST_TRANSPORT=auto or " + fallback_transport().name);
   }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {

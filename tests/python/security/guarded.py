@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -94,6 +95,61 @@ def trained(ctx, options: dict) -> dict | None:
     stats = torch_mcast.stats()
     dist.destroy_process_group()
     return {"parameters": parameters, "stats": stats}
+
+
+class Tampered(dist.Store):
+    """A store that somebody writes to: what rank 1 has said about itself is changed on the way."""
+
+    def __init__(self, real: dist.Store, how: str) -> None:
+        super().__init__()
+        self.real, self.how = real, how
+
+    def set(self, key: str, value: bytes) -> None:
+        text = bytes(value)
+        if key.endswith("rank/1"):
+            changed = {
+                "address": text.replace(b"\nexternal=10.", b"\nexternal=99."),
+                "another key": text.replace(b"\nx25519=", b"\nx25519=0", 1)[: len(text)],
+                "stripped": text.split(b"security=")[0],
+                "mode": text.replace(b"\nsecurity=sealed", b"\nsecurity=auth"),
+            }[self.how]
+            assert changed != text
+            text = changed
+        self.real.set(key, text)
+
+    def get(self, key: str) -> bytes:
+        return self.real.get(key)
+
+    def add(self, key: str, value: int) -> int:
+        return self.real.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.real.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        self.real.wait(keys, timeout)
+
+
+def tampered(ctx, options: dict, how: str, world: int) -> dict | None:
+    """How a creation ends over such a store."""
+    if ctx.rank >= world:
+        return None
+    host, port = ctx.init_method.removeprefix("tcp://").split(":")
+    store = dist.TCPStore(host, int(port), world, ctx.rank == 0, timedelta(seconds=60))
+    start = time.monotonic()
+    try:
+        dist.distributed_c10d._world.group_count = 0
+        dist.init_process_group(
+            "mcast", store=Tampered(store, how), rank=ctx.rank, world_size=world,
+            timeout=timedelta(seconds=60), pg_options=torch_mcast.Options(**options),
+        )  # fmt: skip
+        error = ""
+    except Exception as why:  # noqa: BLE001 - its text is the result
+        error = str(why)
+    after = time.monotonic() - start
+    ctx.notify("ended")
+    ctx.wait("all have ended")  # rank 0 has the store
+    return {"error": error, "after": after}
 
 
 def creation(ctx, options: list[dict], world: int) -> dict | None:

@@ -147,11 +147,29 @@ def test_a_rank_without_a_secret_is_named_by_all(segment, secret):
 
 
 @pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("address", "the record of rank 1 was changed in the store"),
+        pytest.param("another key", "the record of rank 1 was changed", marks=all_tier),
+        ("stripped", "rank 1 runs with security=off"),
+        pytest.param("mode", "rank 1 runs with security=auth", marks=all_tier),
+    ],
+)
+def test_a_changed_record_is_named_by_all(segment, secret, how, text):
+    ranks = list(range(RANKS))
+    call = segment.start(guarded.tampered, options("sealed", secret), how, RANKS)
+    call.wait("ended", ranks)
+    call.signal("all have ended", None, ranks)
+    for row in call.results()[:RANKS]:
+        assert text in row["error"] and row["after"] < SOON, row
+
+
+@pytest.mark.parametrize(
     ("more", "text"),
     [
         ({"aggregators": "10.0.0.9:7600"}, "does not reach aggregators yet"),
         ({"engine": "host:/run/nowhere.sock"}, "not ready yet with an engine of the host"),
-        ({"transport": "verbs"}, "guarded groups use sockets for now"),
+        ({"transport": "verbs"}, "is not ready yet over verbs; set MCAST_TRANSPORT=auto or udp"),
     ],
 )
 def test_what_is_not_guarded_yet_is_refused_by_name(segment, secret, more, text):

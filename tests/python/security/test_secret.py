@@ -77,7 +77,9 @@ def test_doctor_measures_what_a_core_seals():
     assert security.measured("auth", "auto", 0).data["suite"] in ("aes128gcm", "chacha20poly1305")
     slow = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 25_000_000_000)
     assert slow.verdict is Verdict.WARN and "MCAST_SUBGROUPS" in slow.fix
-    assert security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 1_000_000_000).verdict is Verdict.OK
+    assert (
+        security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 1_000_000_000).verdict is Verdict.OK
+    )
     assert security.measured("sealed", "rot13", 0).verdict is Verdict.WARN
 
 
