@@ -5,9 +5,10 @@ aggregator and of the simulator:
 
 CMake and Ninja come along; torch must be there already.
 
-Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors; otherwise as the build folder
-was configured), CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the
-same folder, by `make test-cpp`: the core is compiled once for both.
+Environment: MAX_JOBS (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are
+errors; otherwise as the build folder was configured), CMAKE_ARGS (more arguments for cmake),
+CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once for
+both.
 """
 
 import os
@@ -54,9 +55,11 @@ class CMakeBuild(build_ext):
             ],
             check=True,
         )  # fmt: skip
-        targets = ["mcast_torch", "mcast_aggregator", "mcast_engine", "mcast_simulate"]
+        on = os.environ.get("MCAST_PROGRAMS", "on") != "off"
+        programs = ["aggregator", "engine", "simulate"] if on else []
+        targets = ["mcast_torch", *(f"mcast_{name}" for name in programs)]
         subprocess.run([cmake, "--build", str(build), "--target", *targets, "-j", jobs], check=True)
-        names = ["_build_info.py", "mcast-aggregator", "mcast-engine", "mcast-simulate"]
+        names = ["_build_info.py", *(f"mcast-{name}" for name in programs)]
         self._beside = [target / name for name in names]
 
     def copy_extensions_to_source(self) -> None:

@@ -6,6 +6,8 @@
 #   tools/setup.sh test       run, and what tests and lint take
 #   tools/setup.sh bench      run, and what the benchmark and its peers take
 #   tools/setup.sh build      pip install -e . into .venv
+#   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
+#                             where they have been built they are built again
 #   tools/setup.sh fuzzer     Debian packages: clang, for make fuzz
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
@@ -164,8 +166,8 @@ bench() {
     venv bench $RUN_PIP $BENCH_PIP
 }
 
-build() {
-    stamp="$VENV/.stamp-build"
+build() { # [this part]
+    stamp="$VENV/.stamp-${1:-build}"
     if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core csrc/bin \
         csrc/torch -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
         return 0
@@ -174,12 +176,21 @@ build() {
     touch "$stamp"
 }
 
+# Training needs no more, and the programs are a quarter of what there is to compile.
+extension() {
+    if ls torch_mcast/mcast-* >/dev/null 2>&1; then
+        build
+    else
+        MCAST_PROGRAMS=off build extension
+    fi
+}
+
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | build | fuzzer | aarch64 | dpa) "$step" ;;
+    run | bench | build | extension | fuzzer | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [test] [bench] [build] [fuzzer] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [fuzzer] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -172,6 +173,43 @@ def test_without_root_what_is_missing_is_named(tmp_path):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "sudo apt-get install g++" in done.stderr
     assert "libhwy-dev" not in done.stderr and "cmake" not in done.stderr
+
+
+def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
+    for folder in (
+        "tools",
+        "venv/bin",
+        "torch_mcast",
+        "cmake",
+        "csrc/core",
+        "csrc/bin",
+        "csrc/torch",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "setup.sh", tmp_path / "tools")
+    for name in ("CMakeLists.txt", "setup.py", "pyproject.toml"):
+        (tmp_path / name).touch()
+    pip = tmp_path / "venv" / "bin" / "python"  # notes what it is to build, and builds
+    pip.write_text(
+        '#!/bin/sh\necho "${MCAST_PROGRAMS:-all}" >> built\ntouch torch_mcast/_C.so.so\n'
+        '[ "$MCAST_PROGRAMS" = off ] || touch torch_mcast/mcast-engine\n'
+    )
+    pip.chmod(0o755)
+    env = {**os.environ, "VENV": "venv", "PYTHON": sys.executable}
+    env.pop("MCAST_PROGRAMS", None)
+
+    def built(*steps: str) -> list[str]:
+        subprocess.run([tmp_path / "tools" / "setup.sh", *steps], env=env, check=True, timeout=60)
+        file = tmp_path / "built"
+        text = file.read_text().split() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return text
+
+    assert built("extension") == ["off"] and built("extension") == []
+    assert built("build") == ["all"] and built("build", "extension") == []
+    later = time.time() + 60
+    os.utime(tmp_path / "setup.py", (later, later))
+    assert built("extension") == ["all"]  # or the programs would be those of older sources
 
 
 # -- libraries that are not there -------------------------------------------------------------------
