@@ -28,6 +28,8 @@ export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
 
 BIN := $(VENV)/bin
+# CMake and Ninja, where the machine has none of its own.
+export PATH := $(PATH):$(abspath $(BIN))
 # The folder where setup.py builds the extension: the C++ tests are built there too, with one core for
 # both. build/cpp leads to it.
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
