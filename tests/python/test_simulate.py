@@ -129,7 +129,8 @@ def test_an_experiment_that_cannot_be_run_does_not_keep_others(capsys):
 
 def test_equal_experiments_are_equal_in_two_processes():
     texts = [
-        "hosts=6 size=512K algorithm=mcast loss=1e-3",
+        "hosts=6 size=512K algorithm=mcast op=broadcast loss=1e-3",
+        "hosts=6 size=512K algorithm=mcast op=all_gather loss=1e-3",
         "hosts=6 size=512K algorithm=direct loss=1e-3 background=load=0.2,size=64K",
     ]
     outputs = {
@@ -138,10 +139,10 @@ def test_equal_experiments_are_equal_in_two_processes():
     }
     assert len(outputs) == 1
     results = [json.loads(line) for line in outputs.pop().splitlines()]
-    assert len({r["trace_hash"] for r in results}) == 2
+    assert len({r["trace_hash"] for r in results}) == len(texts)
     assert all("wall" not in r and r["schema"] == helper.SCHEMA for r in results)
-    mcast, direct = (r["state"] for r in results)
-    assert 10_000 < mcast["idle"] < mcast["peak"] < 10_000_000
+    *engine, direct = (r["state"] for r in results)
+    assert all(10_000 < state["idle"] < state["peak"] < 10_000_000 for state in engine)
     assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
 
 

@@ -77,6 +77,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   GroupParams own = params;
   if (reduces) own.partial = config_.partial;
   own.lane = static_cast<uint8_t>(id);
+  own.multicast.guard = std::move(parts_.guards[id]);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
   if (params.multicast.wanted) {

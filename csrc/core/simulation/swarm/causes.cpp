@@ -113,6 +113,29 @@ Nanos timers_of_losses(const Plan& plan, double bytes) {
                             static_cast<double>(kStreams.timeout));
 }
 
+// A window whose tail is lost waits until its root announces what it has sent: up to 25 ms of
+// patience, then three times by multicast within 7 ms, which the same run of losses may take, since
+// a run counts datagrams and little else is sent; then by stream.
+double timers_of_tails(const Plan& plan, const Config& config) {
+  constexpr auto kTail = static_cast<double>(32 * kMilli);
+  double rate = 0;
+  for (const PlannedFault& f : plan.faults) {
+    if (f.what == FaultKind::kDrop) rate = std::max(rate, f.rate);
+  }
+  const PlannedWorld& w = plan.world;
+  double windows = 0;
+  for (const PlannedOp& op : plan.ops) {
+    const auto members = static_cast<double>(plan.groups[op.group].ranks.size());
+    const double chains =
+        std::min(members, static_cast<double>(std::max<uint64_t>(1, config.chains)));
+    const double pool = static_cast<double>(w.budget) / 2 / chains;
+    const double window = config.window != 0 ? static_cast<double>(config.window) : 65536;
+    const double least = 4 * static_cast<double>(w.datagram);
+    windows += streamed(op, members) / std::max(least, std::min(window, pool));
+  }
+  return windows * std::min(1.0, 2 * rate) * kTail;
+}
+
 void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>& silences) {
   const auto silent = [&](Nanos length, bool heals) {
     if (after(fault.at, length) - fault.at > causes.patience / 2) {
@@ -211,7 +234,8 @@ void note_work(const Plan& plan, Causes& causes) {
                        static_cast<double>(timers_of_losses(plan, by_stream));
   const Config config = config_of(plan).value();
   const auto with_timers = [&](uint32_t lane) {
-    const auto waited = static_cast<double>(timers_of(plan, config, lane)) / causes.slowest;
+    const auto timers = static_cast<double>(timers_of(plan, config, lane));
+    const double waited = (timers + timers_of_tails(plan, config)) / causes.slowest;
     return static_cast<Nanos>(std::min(model + waited, 1e18));
   };
   causes.work = with_timers(kNoMember);

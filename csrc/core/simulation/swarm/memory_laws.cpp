@@ -100,6 +100,7 @@ void staging(const Case& c, const Config& config) {
 struct Load {
   uint64_t multicast = 0;      // bytes of all blocks that go by multicast
   uint64_t contributions = 0;  // bytes that an owner folds
+  uint64_t results = 0;        // blocks that are folded and belong to somebody else: of reduces
   uint64_t operations = 0, reductions = 0, streams = 0, chunks = 0;
 };
 
@@ -120,6 +121,7 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
     }
     if (reduction) {
       load.contributions += share * (members - 1);
+      if (op.kind == wire::Kind::kReduce) load.results += share;
       load.reductions++;
       load.streams += members;
     }
@@ -145,7 +147,7 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   const uint64_t folds = std::min(3 * config.incast, 3 * load.contributions) +
                          2 * kMaxSegment * load.reductions +
                          (c.run.groups[g].parts ? 2 * 256 * 1024 : 0);
-  return idle + records + early + kept + folds;
+  return idle + records + early + kept + folds + load.results;
 }
 
 // Silent about groups that were never made, whose numbers are not known.
