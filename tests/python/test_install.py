@@ -7,9 +7,11 @@ import base64
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import threading
 import time
@@ -176,6 +178,47 @@ def test_without_root_what_is_missing_is_named(tmp_path):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "sudo apt-get install g++" in done.stderr
     assert "libhwy-dev" not in done.stderr and "cmake" not in done.stderr
+
+
+def without_compilers(tmp_path: Path, *tools: str) -> str:
+    """A PATH with these alone."""
+    folder = tmp_path / "only"
+    folder.mkdir()
+    for name in tools:
+        (folder / name).symlink_to(shutil.which(name) or "/nowhere")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("tools", "variables", "words"),
+    [
+        (["cmake", "ninja"], {}, "a C++20 compiler is needed, none was found (Debian, Ubuntu: apt-get install g++)"),
+        (["c++"], {"CXX": "nowhere++ -m64"}, "needed, nowhere++, which CXX names, was not found"),
+        (["c++"], {}, "cmake is needed to build and was not found"),
+    ],
+)  # fmt: skip
+def test_what_a_build_lacks_is_one_line(tmp_path, tools, variables, words):
+    env = {name: value for name, value in os.environ.items() if name not in ("CXX", "CMAKE_ARGS")}
+    env |= {"PATH": without_compilers(tmp_path, *tools), **variables}
+    # Not that beside the interpreter either.
+    code = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv = ['setup.py', '-q', 'build_ext']\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"], cwd=ROOT, env=env,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]  # setuptools may warn before
+    assert line.startswith("torch-mcast: ") and words in line
+
+
+def test_pythons_headers_are_asked_for_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
+    monkeypatch.chdir(ROOT)
+    lacking = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
+    assert lacking() == ""
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert lacking().endswith("has no Python.h (Debian, Ubuntu: apt-get install python3-dev)")
 
 
 def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
