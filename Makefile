@@ -45,9 +45,11 @@ RESULTS := benchmarks/results
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
-# Few tokens per step, so that the network, here loopback, has a good part of it.
+# Few tokens per step, so that the network, here loopback, has a good part of it. By address: the ranks would
+# look for each other by this host's name, which in a bare root or container leads nowhere.
+LOCAL := --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1
 demo: build
-	MCAST_SHARED_MEMORY=off $(BIN)/torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py \
+	MCAST_SHARED_MEMORY=off $(BIN)/torchrun $(LOCAL) --nproc-per-node 4 examples/train_fsdp.py \
 	  --steps 40 --batch 1 --context 32 --width 384 --prefetch 2
 
 bench-setup:

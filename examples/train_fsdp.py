@@ -6,11 +6,13 @@ Every all-gather of weights goes through the multicast engine: a rank puts its s
 whatever the number of ranks. Tables at the end show what each rank sent beside what a ring and Gloo would
 have, and when the two lanes, all-gathers and reductions, were busy in one step.
 Ranks that are all on one host share memory instead; MCAST_SHARED_MEMORY=off keeps them on the network path.
-`--backend gloo` runs the same training for comparison; the losses agree.
+`--backend gloo` runs the same training for comparison; the losses agree. It trains on GPUs where each rank of
+a host can have one (`--device` says otherwise).
 """
 
 import argparse
 import json
+import os
 import time
 from dataclasses import dataclass, field
 
@@ -34,6 +36,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--backend", default="mcast", help="mcast, gloo or any other (default: mcast)")
+    p.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--batch", type=int, default=8, help="sequences per rank")
     p.add_argument("--context", type=int, default=128, help="bytes per sequence")
@@ -48,7 +51,23 @@ def arguments() -> argparse.Namespace:
     return p.parse_args()
 
 
-def build(args: argparse.Namespace) -> torch.nn.Module:
+def device_for(asked: str, gpus: int, local_ranks: int) -> str:
+    """NCCL, which reduces CUDA tensors, has no two ranks on one GPU."""
+    if asked == "auto":
+        return "cuda" if gpus >= local_ranks else "cpu"
+    return asked
+
+
+def take_device(asked: str) -> str:
+    """The kind of device of this rank, which is the current one then."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = device_for(asked, torch.cuda.device_count(), here)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return device
+
+
+def build(args: argparse.Namespace, device: str) -> torch.nn.Module:
     """The model with every block and the rest sharded over all ranks; same weights for one seed."""
     torch.manual_seed(0)
     model = GPT(args.width, args.layers, args.heads, args.context)
@@ -57,7 +76,7 @@ def build(args: argparse.Namespace) -> torch.nn.Module:
         if args.bf16
         else MixedPrecisionPolicy()
     )
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -85,10 +104,10 @@ class Run:
         return (self.steps[-1].end - self.steps[0].start) / 1e9 if self.steps else 0.0
 
 
-def train(args: argparse.Namespace, console: Console) -> Run:
+def train(args: argparse.Namespace, device: str, console: Console) -> Run:
     rank, world = dist.get_rank(), dist.get_world_size()
     text = standard_library_text()
-    model = build(args)
+    model = build(args, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
     run = Run()
     progress = Progress(
@@ -104,7 +123,9 @@ def train(args: argparse.Namespace, console: Console) -> Run:
     with progress:
         bar = progress.add_task("training", total=args.steps, loss=float("nan"), speed=0.0)
         for step in range(args.steps):
-            inputs, targets = batch(text, step, rank, args.batch, args.context)
+            inputs, targets = (
+                part.to(device) for part in batch(text, step, rank, args.batch, args.context)
+            )
             phases = [("forward", time.monotonic_ns())]
             logits = model(inputs)
             loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
@@ -145,16 +166,17 @@ def main() -> None:
         options = torch_mcast.Options(faults=args.faults)
     elif args.faults:
         raise SystemExit("--faults needs --backend mcast")
+    device = take_device(args.device)
     dist.init_process_group(args.backend, pg_options=options)
     console = Console()
-    run = train(args, console)
+    run = train(args, device, console)
     stats, trace = [], []
     if args.backend == "mcast":
         trace = torch_mcast.trace()
         stats = all_stats()
     if dist.get_rank() == 0:
         console.print(
-            f"backend {args.backend}, {dist.get_world_size()} ranks: loss {run.losses[0]:.4f} -> "
+            f"backend {args.backend}, {dist.get_world_size()} ranks on {device}: loss {run.losses[0]:.4f} -> "
             f"{run.losses[-1]:.4f} in {args.steps} steps, {run.seconds:.1f} s"
         )
         if stats:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from torch_mcast import _fallback
 from torch_mcast._load import extension
 
 
@@ -85,13 +87,21 @@ def stats(group: Any = None) -> dict[str, Any]:
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them
     repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
-    security    {"mode": setting `security`, "causes": {cause: what the group's lanes have refused for
-                it, see torch_mcast._C.causes()}, "sources_watched" (setting `monitor`), "sources":
-                [{"address", "refused", "inherited": of these at most so many are another source's,
-                "causes"}], the ten with most}
+    security    {"mode": setting `security`, "suite", "library" and "secret_id" (public) of a guarded group
+                that uses a network, else "", "trust_store": whether the secret came through the store,
+                "sealed" and "opened": datagrams of this rank and of others, "epoch": of this rank's
+                latest, "untried": datagrams that its lanes did not try to open, since too many before
+                were forged, "clear_fallback_calls": that went over the network in clear, "causes":
+                {cause: what the group's lanes have refused for it, see torch_mcast._C.causes()},
+                "sources_watched" (setting `monitor`), "sources": [{"address", "refused", "inherited": of
+                these at most so many are another source's, "causes"}], the ten with most}
     failure     why the group cannot be used any more, or ""
     """
-    return backend_of(group)._stats()
+    told = backend_of(group)._stats()
+    clear = _fallback.in_clear(told["security"]["mode"], told["path"], os.environ)
+    calls = sum(row["fallback"] for row in told["calls"].values()) if clear else 0
+    told["security"]["clear_fallback_calls"] = calls
+    return told
 
 
 def config(group: Any = None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 // What one datagram costs in the lowest layer: its checksum (alone, and with the copy that places
 // the payload) and its bit. Sizes: 1408 and 8896 bytes are the chunks of 1500- and 9000-byte MTUs.
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <numeric>
@@ -76,6 +77,29 @@ void BM_PlaceThroughCaches(benchmark::State& state) {
 void BM_PlacePastCaches(benchmark::State& state) { place(state, streaming_copy); }
 BENCHMARK(BM_PlaceThroughCaches)->Arg(1408)->Arg(8896);
 BENCHMARK(BM_PlacePastCaches)->Arg(1408)->Arg(8896);
+
+// What memory gives to threads that do nothing but copy tensors past the caches, as ranks of a host
+// do out of each other's arenas: shared memory, so small pages. The bound of an all_gather there.
+void BM_CopyOfTensors(benchmark::State& state) {
+  constexpr size_t kTensor = 64u << 20, kPiece = 256u << 10;
+  const auto map = [] {
+    void* const at = ::mmap(nullptr, kTensor, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+  };
+  std::byte *const from = map(), *const to = map();
+  if (from == nullptr || to == nullptr) return state.SkipWithError("no memory");
+  size_t at = 0;
+  for (auto _ : state) {
+    streaming_copy_from_memory(to + at, from + at, kPiece);
+    at = (at + kPiece) % kTensor;
+  }
+  streaming_fence();
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kPiece));
+  ::munmap(from, kTensor);
+  ::munmap(to, kTensor);
+}
+BENCHMARK(BM_CopyOfTensors)->Threads(1)->Threads(2)->Threads(4)->UseRealTime();
 
 // Every bit of a map once, in the order given; the map is made anew outside the timing. The
 // argument is the number of bits.

@@ -472,6 +472,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
+  module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
+             "Bytes per second that a core seals.");
   module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
   module.def("groups", &groups_list, "Counters and facts of every group of this process.");
   module.def(

@@ -3,9 +3,11 @@
 #include "security_stats.h"
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/security.h"
 
 namespace py = pybind11;
 
@@ -33,6 +35,14 @@ py::dict security_dict(const SecurityStats& stats) {
   py::dict result;
   result["mode"] = stats.mode;
   result["sources_watched"] = stats.sources_watched;
+  result["suite"] = stats.suite;
+  result["library"] = stats.library;
+  result["secret_id"] = stats.secret_id;
+  result["trust_store"] = stats.trust_store;
+  result["sealed"] = stats.sealed;
+  result["opened"] = stats.opened;
+  result["untried"] = stats.untried;
+  result["epoch"] = stats.epoch;
   result["causes"] = by_cause(stats.causes);
   result["sources"] = sources;
   return result;
@@ -44,6 +54,16 @@ py::dict causes_dict() {
     help[cause_name(static_cast<Cause>(i))] = cause_help(static_cast<Cause>(i));
   }
   return help;
+}
+
+double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk) {
+  const auto m = crypto::parse_mode(mode);
+  const auto s = crypto::parse_suite(suite);
+  if (!m || *m == crypto::Mode::kOff || !s) throw py::value_error("no such mode or suite");
+  const py::gil_scoped_release released;
+  const Result<double> rate = seal_rate(*m, *s, chunk, 50 * kMilli);
+  if (!rate.ok()) throw std::runtime_error(rate.status().to_string());
+  return *rate;
 }
 
 py::list groups_list() {

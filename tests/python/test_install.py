@@ -120,7 +120,10 @@ def environment(tmp_path_factory):
             "{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer",
             marks=pytest.mark.all_tier,
         ),
-        ("http://127.0.0.1:1/cpu", "9.9.9", "since http://127.0.0.1:1/cpu does not answer"),
+        pytest.param(
+            "http://127.0.0.1:1/cpu", "9.9.9", "since http://127.0.0.1:1/cpu does not answer",
+            marks=pytest.mark.all_tier,
+        ),
         pytest.param("none", "9.9.9", "torch: from pip's own index", marks=pytest.mark.all_tier),
         (None, "9.9.9", "torch: from pip's own index, which is configured here"),
     ],

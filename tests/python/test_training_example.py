@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from report import comparison, sent, shares_table, together
 from timeline import SHADES, Step, bar, busy, common, covered, merged, picture, shares, total
+from train_fsdp import device_for
 
 from torch_mcast.bench.formulas import gloo_send_bytes, ring_send_bytes
 
@@ -117,6 +118,14 @@ def test_sums_of_what_was_sent():
     assert comparison(sent(nothing)) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "gpus", "ranks", "device"),
+    [("auto", 0, 1, "cpu"), ("auto", 4, 4, "cuda"), ("auto", 1, 4, "cpu"), ("cpu", 4, 4, "cpu"), ("cuda", 1, 2, "cuda")],
+)  # fmt: skip
+def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
+    assert device_for(asked, gpus, ranks) == device
+
+
 def test_four_ranks_without_a_terminal_or_unicode():
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = subprocess.run(
@@ -131,7 +140,7 @@ def test_four_ranks_without_a_terminal_or_unicode():
     assert done.stdout.isascii() and "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "path: multicast" in done.stdout
+    assert "path: multicast" in done.stdout and "4 ranks on " in done.stdout
     assert "All-gathers alone: a ring would have sent" in done.stdout
     # However little of a column it fills: how much is the machine's affair.
     assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)

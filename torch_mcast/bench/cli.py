@@ -40,8 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--backends",
         default=None,
-        help="e.g. mcast,mcast:ring,mcast:fold=turn:aggregators=2,gloo,nccl (aggregators=N: the first "
-        "N of MCAST_AGGREGATORS or of the lab); default: mcast if it is built, and gloo",
+        help="e.g. mcast,mcast:ring,mcast:sealed,mcast:fold=turn:aggregators=2,gloo,nccl "
+        "(aggregators=N: the first N of MCAST_AGGREGATORS or of the lab); default: mcast if it is "
+        "built, and gloo",
     )
     add("--peers", default="", help=f"external programs, used if installed: {','.join(EXTERNAL)}")
     add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")

@@ -22,7 +22,9 @@ def _new_group(name: str, variant: str) -> Any:
         return dist.new_group(backend=name)
     import torch_mcast
 
-    settings = variant_settings(f"{name}:{variant}", os.environ.get("MCAST_AGGREGATORS", ""))
+    settings: dict[str, Any] = variant_settings(
+        f"{name}:{variant}", os.environ.get("MCAST_AGGREGATORS", "")
+    )
     return dist.new_group(backend=name, pg_options=torch_mcast.Options(**settings))
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from torch_mcast.bench import blaster, openmpi, uftp
 from torch_mcast.bench.program import Program
@@ -24,11 +25,11 @@ def missing(name: str) -> str | None:
 @contextlib.contextmanager
 def start(name: str, lab: Lab | None, world: int) -> Iterator[Program]:
     """The program on all hosts of the lab, or on loopback."""
-    make = {
+    makers: dict[str, Callable[..., AbstractContextManager[Program]]] = {
         "openmpi": openmpi.start,
         "openmpi_tuned": functools.partial(openmpi.start, tuned=True),
         "uftp": uftp.start,
         "blaster": blaster.start,
-    }[name]
-    with make(lab, world) as program:
+    }
+    with makers[name](lab, world) as program:
         yield program

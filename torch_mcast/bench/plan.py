@@ -64,7 +64,8 @@ class Plan:
 
 
 def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str]:
-    """Settings that "mcast:ring" (an algorithm) or "mcast:fold=turn:aggregators=2" stand for.
+    """Settings that "mcast:ring" (an algorithm), "mcast:sealed" (a security mode, the secret through the
+    store) or "mcast:fold=turn:aggregators=2" stand for.
 
     aggregators=N stands for the first N of `aggregators`, a comma-separated list of addresses, so that
     one run compares several N; None: that list is not known here.
@@ -76,8 +77,15 @@ def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str
     for part in variant.split(":"):
         key, equals, value = part.partition("=")
         if not part or (equals and not (key and value)):
-            raise ValueError(f"{spec}: an algorithm or NAME=VALUE[:NAME=VALUE...] after mcast:")
-        settings.update({key: value} if equals else {"algorithm": part})
+            raise ValueError(
+                f"{spec}: an algorithm, a security mode or NAME=VALUE[:NAME=VALUE...] after mcast:"
+            )
+        if equals:
+            settings[key] = value
+        elif part in ("auth", "sealed"):
+            settings |= {"security": part, "trust_store": "1"}
+        else:
+            settings["algorithm"] = part
     if settings.get("aggregators", "").isdecimal():
         count = int(settings["aggregators"])
         known = [] if aggregators is None else list(filter(None, aggregators.split(",")))

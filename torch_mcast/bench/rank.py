@@ -148,9 +148,10 @@ class _Bench:
             }
             for name in self.plan.backends
         }
-        usable = [name for name in self.plan.backends if estimates[name][0] is not None]
-        inner = {name: self._inner(estimates[name][0]) for name in usable}
-        repetitions = self._repetitions([estimates[name][0] * inner[name] for name in usable])
+        seconds = {name: known[0] for name, known in estimates.items() if known[0] is not None}
+        usable = list(seconds)
+        inner = {name: self._inner(seconds[name]) for name in usable}
+        repetitions = self._repetitions([seconds[name] * inner[name] for name in usable])
         # What a step takes without its communication, in a turn of its own.
         silent = Case(op, size, self.silent).run if op in STEPS and self.silent else None
         if silent:

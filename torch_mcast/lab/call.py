@@ -60,7 +60,7 @@ class Call:
                 self._outcomes[rank] = Outcome(rank, "died", text=how, log=self._log(rank))
                 continue
             if kind == "event":
-                self._events.append((rank, *rest))  # type: ignore[arg-type]
+                self._events.append((rank, *rest))
             elif kind == "done":
                 self._outcomes[rank] = Outcome(rank, "ok", rest[0], log=self._log(rank))
             else:

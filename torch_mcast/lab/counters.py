@@ -29,10 +29,9 @@ class Port:
     queues: list[int] = field(default_factory=list)
 
     def __sub__(self, other: Port) -> Port:
-        return Port(
-            *(getattr(self, name) - getattr(other, name) for name in _SCALARS),
-            queues=[a - b for a, b in zip(self.queues, other.queues, strict=True)],
-        )
+        scalars = {name: getattr(self, name) - getattr(other, name) for name in _SCALARS}
+        queues = [a - b for a, b in zip(self.queues, other.queues, strict=True)]
+        return Port(**scalars, queues=queues)
 
 
 _SCALARS = (

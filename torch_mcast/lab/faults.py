@@ -68,10 +68,10 @@ def rules(faults: list[Fault], silent: bool, limit: str = "") -> list[str]:
         match = "" if fault.protocol == "all" else f"ip protocol {fault.protocol} "
         # Rules share the probability evenly: at most one of the places is hit by far most times.
         places = _PLACES if fault.kind == "bits" else (0,)
-        limit = round(fault.probability / len(places) * _SCALE)
+        scaled = round(fault.probability / len(places) * _SCALE)
         for index, place in enumerate(places):
             # nft refuses a comparison that is always true.
-            chance = match + (f"numgen random mod {_SCALE} < {limit} " if limit < _SCALE else "")
+            chance = match + (f"numgen random mod {_SCALE} < {scaled} " if scaled < _SCALE else "")
             if fault.kind == "loss":
                 out.append(chance + 'counter drop comment "loss"')
             else:

@@ -155,8 +155,7 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "time that close and exit wait for small operations to be confirmed, ms")                      \
   S(security, "MCAST_SECURITY", "off", true, true,                                                 \
     "off: nothing is authenticated; auth: every datagram and frame is; sealed: encrypted too. "    \
-    "Not "                                                                                         \
-    "ready yet: a group that asks for auth or sealed is refused once all ranks have agreed")       \
+    "Between hosts by sockets, without aggregators, with the engine in this process")              \
   S(secret_file, "MCAST_SECRET_FILE", "", false, true,                                             \
     "file with the job's secret, hex or base64 of 16 bytes or more, or /dev/fd/N; wins over the "  \
     "variable MCAST_SECRET, which is taken out of the environment once it is read")                \

@@ -129,6 +129,7 @@ class DatagramGuard {
                                                      std::shared_ptr<OpenBudget> budget);
 
   Mode mode() const noexcept { return params_.how.mode; }
+  Suite suite() const noexcept { return params_.how.suite; }
   SealKey& seal_key() noexcept { return seal_; }
 
   // The header of a datagram that came, or why it is none for this group. The group tag is not

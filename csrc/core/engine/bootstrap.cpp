@@ -16,6 +16,7 @@
 #include "engine/clock.h"
 #include "engine/connection_room.h"
 #include "engine/transport_choice.h"
+#include "wire/datagram.h"
 
 namespace mcast {
 
@@ -35,7 +36,7 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::run() {
   if (Status status = exchange_all(); !status.ok()) {
     return status.with_context("group '" + spec_.name + "'");
   }
-  agree();
+  if (Status status = agree(); !status.ok()) return status.with_context(creating());
   Result<std::shared_ptr<GroupBase>> on_host = share_memory();
   if (!on_host.ok()) return on_host.status().with_context(creating());
   if (on_host.value() != nullptr) return on_host;
@@ -58,7 +59,7 @@ void Bootstrap::describe_self() {
   mine_.network = network_reason();
   for (const TransportType& type : transport_types()) {
     if (&type == &fallback_transport()) continue;
-    mine_.problems[type.name] = security_ == nullptr
+    mine_.problems[type.name] = security_ == nullptr || type.guarded
                                     ? resources_.lanes().problem_of(type, spec_.config)
                                     : "guarded groups use sockets for now";
   }
@@ -84,7 +85,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
   if (mine_.problem_of(type.name).empty()) {
     made = resources_.lanes().lanes_for(spec_.config, type, spec_.lane,
-                                        security_ ? security_->secret().id_text() : "");
+                                        security_ ? &security_->secret() : nullptr);
   }
   if (!made.ok() && &type == &fallback_transport()) return made.status();
   // Another transport may fail here alone: the others are told why before this rank gives it up.
@@ -105,9 +106,21 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   return {};
 }
 
-void Bootstrap::agree() {
+Status Bootstrap::agree() {
   agreement_ = agreement_of(roster_, spec_.rank, spec_.config, spec_.link_sharers);
+  if (security_ != nullptr) security_->name_peers(agreement_);
   resources_.adopt_salt(roster_.salt);
+  const MayReach& may_reach = resources_.context().may_reach;
+  for (Member m = 0; may_reach && m < agreement_.peers.size(); m++) {
+    for (const auto* const lane : {&agreement_.peers, &agreement_.reduce_peers}) {
+      const StreamAddress& peer = (*lane)[m];
+      if (m == spec_.rank) continue;
+      if (Status may = may_reach(peer.host, peer.port); !may.ok()) {
+        return may.with_context("rank " + std::to_string(m));
+      }
+    }
+  }
+  return {};
 }
 
 // Aggregators fold what comes over the network, for whole groups. The same on all ranks.
@@ -117,7 +130,6 @@ bool Bootstrap::takes_stations() const {
 }
 
 Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
-  if (security_ != nullptr) return security_->not_ready().with_context(creating());
   if (find_transport(roster_.transport)->descriptor_per_connection) {
     make_connection_room(
         spec_.name, spec_.size,
@@ -133,6 +145,12 @@ Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
   parts.arrived = resources_.lanes().arrived();
   parts.trace = trace();
   if (takes_stations()) parts.registrar = &resources_.registrar();
+  if (security_ != nullptr) {
+    Result<Guards> guards = security_->make_guards(roster_.datagram - wire::kDatagramHeader);
+    if (!guards.ok()) return guards.status().with_context(creating());
+    parts.guards = std::move(guards).value();
+    parts.security = security_->stats();
+  }
   auto group = std::make_shared<NetworkGroup>(spec_, std::move(parts));
   Status status = group->open(agreement_, deadline_, spec_.interrupted);
   if (!status.ok()) return status;

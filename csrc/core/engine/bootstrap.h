@@ -36,7 +36,7 @@ class Bootstrap {
   void describe_self();
   Status exchange_all();
   Status exchange_on(const TransportType& type, Round& round, std::vector<RankRecord>& records);
-  void agree();
+  Status agree();
   Result<std::shared_ptr<GroupBase>> share_memory();
   Status find_neighbours();
   Result<std::shared_ptr<NetworkGroup>> open_group();

@@ -97,6 +97,13 @@ struct AggregatorStats {
 struct SecurityStats {
   std::string mode;              // setting `security`
   bool sources_watched = false;  // setting `monitor`
+  // Of a guarded group, where it uses a network; else empty.
+  std::string suite, library, secret_id;
+  bool trust_store = false;  // setting
+  // Datagrams of the group: of this rank, sealed, the latest in this epoch; of others, opened. And
+  // such, of all groups of its lanes, that were not tried, since too many before had been forged.
+  uint64_t sealed = 0, opened = 0, untried = 0;
+  uint32_t epoch = 0;
   std::array<uint64_t, kCauses> causes{};
   struct SourceRow {
     std::string address;

@@ -131,10 +131,12 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyVa
   (void)EngineChoice::parse(spec.config.engine, choice);
   if (spec.config.security != "off") {
     if (choice.where != EngineChoice::Where::kHost) return make_guarded(spec, store);
-    return Status(Code::kUnavailable, "group '" + spec.name +
-                                          "': security=" + spec.config.security +
-                                          " is not ready yet with an engine of the host; set "
-                                          "MCAST_ENGINE=inproc");
+    const Status none(Code::kUnavailable,
+                      "security=" + spec.config.security +
+                          " is not ready yet with an engine of the host, which would need the "
+                          "job's keys; set MCAST_ENGINE=inproc");
+    (void)SecureCreation::excuse(spec, store, none);
+    return none.with_context("group '" + spec.name + "'");
   }
   warn_of_unused_secret(spec.config);
   const bool may = choice.where == EngineChoice::Where::kAuto;

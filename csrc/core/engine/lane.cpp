@@ -103,6 +103,11 @@ Member LaneGroup::station_of(PeerId peer) const {
 }
 
 void LaneGroup::meet(Member station, const StreamAddress& address) {
+  const MayReach& may_reach = lane_.accounts_.may_reach;
+  if (const Status may = may_reach ? may_reach(address.host, address.port) : Status(); !may.ok()) {
+    out_of_reach_[station] = may;
+    return met_down_.push_back(station);
+  }
   const PeerId peer = lane_.transport_->stream().add_peer(address);
   stations_[station] = peer;
   lane_.station_peers_.insert(peer);
@@ -112,13 +117,20 @@ void LaneGroup::meet(Member station, const StreamAddress& address) {
 
 void LaneGroup::tell_met_down() {
   for (const Member station : std::exchange(met_down_, {})) {
+    if (auto far = out_of_reach_.extract(station); !far.empty()) {
+      core_.on_peer_down(station, far.mapped(), false, lane_.now_);
+      continue;
+    }
     const auto it = lane_.down_.find(peer(station));
     if (it == lane_.down_.end()) continue;
     core_.on_peer_down(station, it->second.why, it->second.graceful, lane_.now_);
   }
 }
 
-void LaneGroup::part(Member station) { stations_.erase(station); }
+void LaneGroup::part(Member station) {
+  stations_.erase(station);
+  out_of_reach_.erase(station);
+}
 
 std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();

@@ -13,6 +13,7 @@
 
 #include "base/monitor.h"
 #include "collective/group_core.h"
+#include "engine/context.h"
 #include "engine/egress_share.h"
 #include "engine/retired_tags.h"
 #include "transport/transport.h"
@@ -70,7 +71,8 @@ class LaneGroup final : public Port {
   const GroupAddress address_;
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   std::map<Member, PeerId> stations_;
-  std::vector<Member> met_down_;  // were lost before they were met
+  std::map<Member, Status> out_of_reach_;  // stations that were met, and why
+  std::vector<Member> met_down_;           // were lost before they were met, or out of reach
   // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
   std::vector<PeerId> proven_;
   Nanos proven_at_ = 0;
@@ -85,6 +87,7 @@ struct LaneAccounts {
   std::shared_ptr<EgressShare> share;  // of the link
   std::shared_ptr<void> hold;          // its place in a quota
   bool watch = false;                  // what is refused is counted by source, too
+  MayReach may_reach;                  // of stations, which others propose
 };
 
 // A lane is guarded, or not, as a whole: with the first group that has a guard it takes no datagram

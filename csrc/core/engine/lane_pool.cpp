@@ -36,9 +36,9 @@ int pin_cpu(const Config& config, LaneId lane) {
 
 Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, LaneId id,
                                                        const TransportType& type, uint32_t number,
-                                                       const std::string& secret) {
-  const std::string key = secret + "\n" + config.lane_key() + type.name + " lane " +
-                          std::to_string(index_of(id)) + "." + std::to_string(number);
+                                                       const crypto::JobSecret* secret) {
+  const std::string key = (secret ? secret->id_text() : "") + "\n" + config.lane_key() + type.name +
+                          " lane " + std::to_string(index_of(id)) + "." + std::to_string(number);
   if (closed_) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes_.find(key); it != lanes_.end()) {
     if (!it->second->poisoned() && it->second->transport().has_its_address()) return it->second;
@@ -47,19 +47,20 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
   }
   sweep_poisoned();
   std::shared_ptr<const LaneIdentity> identity;
-  if (!secret.empty()) {
-    Result<std::shared_ptr<const LaneIdentity>> own = LaneIdentity::make();
+  if (secret != nullptr) {
+    Result<std::shared_ptr<const LaneIdentity>> own = LaneIdentity::make(config, *secret);
     if (!own.ok()) return own.status();
     identity = std::move(own).value();
   }
-  Result<std::unique_ptr<Transport>> made = type.make(config, id);
+  Result<std::unique_ptr<Transport>> made =
+      type.make(config, id, identity ? identity->endpoint() : nullptr);
   if (!made.ok()) return made.status();
   Result<std::unique_ptr<Transport>> wrapped =
       intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
   if (!wrapped.ok()) return wrapped.status().with_context("setting faults (MCAST_FAULTS)");
   const bool multicast = id == LaneId::kMulticast;
   LaneAccounts accounts{multicast ? arrived_ : nullptr, context_.share, nullptr,
-                        config.watches_sources()};
+                        config.watches_sources(), context_.may_reach};
   if (context_.threads && lanes_.size() >= kLanes) {  // the first ones are the client's in any case
     Result<std::shared_ptr<void>> place = context_.threads->take(1);
     if (!place.ok()) return place.status();
@@ -77,7 +78,7 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
 }
 
 Result<Lanes> LanePool::lanes_for(const Config& config, const TransportType& type, uint32_t number,
-                                  const std::string& secret) {
+                                  const crypto::JobSecret* secret) {
   const std::lock_guard<std::mutex> held(mutex_);
   Lanes made;
   for (const LaneId id : kBothLanes) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "crypto/secret.h"
 #include "engine/context.h"
 #include "engine/lane_thread.h"
 #include "transport/registry.h"
@@ -21,10 +22,11 @@ class LanePool {
   explicit LanePool(const EngineContext& context = {}) : context_(context) {}
 
   // Of these settings, over this transport. `number`: of the multicast lane, for groups that want
-  // one of their own; 0: everybody's. `secret`: of guarded ones, its id; lanes are of one secret.
+  // one of their own; 0: everybody's. `secret`: of guarded ones, which are of one secret; null:
+  // they are none.
   // kClosed after close().
   Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number,
-                          const std::string& secret = "");
+                          const crypto::JobSecret* secret = nullptr);
   // Empty, or why the transport does not work here. Asked once per set of settings.
   std::string problem_of(const TransportType& type, const Config& config);
   // What all multicast lanes together have received, bytes: they share the link.
@@ -43,7 +45,7 @@ class LanePool {
   // `mutex_` held.
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, LaneId id,
                                                const TransportType& type, uint32_t number,
-                                               const std::string& secret);
+                                               const crypto::JobSecret* secret);
   void sweep_poisoned();
 
   const EngineContext context_;

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -14,12 +15,19 @@ namespace {
 
 constexpr Nanos kWordPatience = 2 * kSecond;  // for a better word on why a part has failed
 
+void add_guard(SecurityStats& stats, crypto::DatagramGuard& guard) {
+  stats.sealed += guard.seal_key().sealed();
+  stats.opened += guard.opened();
+  stats.epoch = std::max(stats.epoch, guard.seal_key().epoch());
+}
+
 }  // namespace
 
 NetworkGroup::NetworkGroup(const GroupSpec& spec, NetworkGroupParts parts)
     : GroupBase(spec), creation_limit_(spec.timeout), parts_(std::move(parts)) {
   trace_ = parts_.trace;
   fixed_.transport_reason = parts_.transport_reason;
+  fixed_.security = parts_.security;
   if (parts_.lanes.multicast != nullptr) fixed_.transport = parts_.lanes.multicast->description();
 }
 
@@ -153,12 +161,17 @@ GroupStats NetworkGroup::stats() const {
   for (const LaneId lane : kBothLanes) {
     parts_.lanes[lane]->call([&](Lane& l, Nanos now) {
       if (LaneGroup* group = l.find_group(tag_)) {
+        if (const auto& guard = group->core().params().multicast.guard)
+          add_guard(s.security, *guard);
         if (lane == LaneId::kReduce) s.aggregation.report = group->core().aggregation_report(now);
         const auto& repairs = group->core().repairs();
         for (size_t m = 0; m < repairs.size(); m++) {
           s.repair_from_to[m].first += repairs[m].first;
           s.repair_from_to[m].second += repairs[m].second;
         }
+      }
+      if (const auto identity = parts_.lanes[lane]->identity()) {
+        s.security.untried += identity->budget()->refused();
       }
       // What could not be attributed to a group is shown by every group of the lane.
       s.security.add(l.monitor());

@@ -13,6 +13,7 @@
 #include "engine/lane_driver.h"
 #include "engine/registrar.h"
 #include "engine/rendezvous.h"
+#include "engine/security.h"
 #include "engine/split.h"
 
 namespace mcast {
@@ -29,6 +30,8 @@ struct NetworkGroupParts {
   std::shared_ptr<Trace> trace;                          // null: not traced
   // Outlives the group. If there is one, aggregators may fold for the group; rank 0 asks them.
   Registrar* registrar = nullptr;
+  Guards guards;           // of a guarded group; null: it is none
+  SecurityStats security;  // what does not change of it
 };
 
 // That a creation waits for its first roster.
@@ -81,7 +84,7 @@ class NetworkGroup final : public GroupBase {
   Status push_to_lane(LaneId lane, Post post);
 
   const Nanos creation_limit_;
-  const NetworkGroupParts parts_;
+  NetworkGroupParts parts_;  // (the guards go to the lanes)
   uint64_t tag_ = 0;
   Agreed agreed_;  // as the lanes have it: also who contributes, and the racks of those
   // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:

@@ -49,7 +49,8 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.multicast.wanted = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
   p.multicast.required = config_.algorithm == "multicast";
-  if (config_.algorithm == "auto") p.multicast.rate_test = config_.rate_test;
+  // Between ranks of one host no gateway limits anything: what differs there is the CPU's load.
+  if (config_.algorithm == "auto" && agreement.hosts > 1) p.multicast.rate_test = config_.rate_test;
   p.multicast.link_rate = config_.link_rate;
   p.trace = trace_;
   p.multicast.arrived = parts_.arrived;
@@ -76,6 +77,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   GroupParams own = params;
   if (reduces) own.partial = config_.partial;
   own.lane = static_cast<uint8_t>(id);
+  own.multicast.guard = std::move(parts_.guards[id]);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
   if (params.multicast.wanted) {

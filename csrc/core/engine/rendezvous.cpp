@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/version.h"
 #include "wire/datagram.h"
+#include "wire/guarded_datagram.h"
 #include "wire/text_record.h"
 
 namespace mcast {
@@ -270,7 +271,8 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
     out.datagram = std::min(out.datagram, largest);
     out.budget = std::min(out.budget, r.budget);
   }
-  if (out.datagram < wire::kDatagramHeader + kChunkUnit) {
+  const size_t smaller = first.security ? wire::kGuardedExtra : 0;
+  if (out.datagram < wire::kDatagramHeader + kChunkUnit + smaller) {
     return Status(Code::kUnavailable,
                   "rank " + std::to_string(narrowest - records.data()) + " on host " +
                       narrowest->host_name + " can send datagrams of " +
@@ -278,6 +280,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
                       " bytes only: no room for a chunk of 64 bytes; see ip link there, and "
                       "MCAST_MAX_MTU");
   }
+  out.datagram -= smaller;
   out.tag = mix64(first.random ^ 0x6d63617374ULL);
   out.salt = first.salt;
   return out;

@@ -93,7 +93,7 @@ struct Roster {
   std::string network;      // why a rank takes the network even on one host; empty: none does
   bool shared = false;      // all have told where ranks of their host find their memory
   bool hosts_known = true;  // two hosts that differ are not the same
-  size_t datagram = 0;      // the least of all, bytes
+  size_t datagram = 0;      // the least of all, bytes, less what a guarded one is longer
   size_t budget = 0;        // the least of all, bytes
   uint64_t tag = 0;
   std::string salt;  // see JobSalt

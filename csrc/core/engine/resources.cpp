@@ -2,13 +2,45 @@
 // when it is first needed.
 #include "engine/resources.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/host.h"
+#include "base/ipv4_network.h"
 #include "engine/clock.h"
 
 namespace mcast {
+namespace {
+
+// Aggregators, too, are where the client says.
+NameLookup::Resolve resolve_within(const MayReach& may_reach) {
+  if (!may_reach) return resolve;
+  return [may_reach](const NetAddress& address) -> NameLookup::Addresses {
+    NameLookup::Addresses found = resolve(address);
+    if (!found.ok()) return found;
+    Status why(Code::kInvalidArgument, "no IPv4 address of " + address.host);
+    std::vector<SocketAddress> reachable;
+    for (const SocketAddress& one : *found) {
+      if (one.bytes.ss_family != AF_INET) continue;
+      const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(one.bytes);
+      const Status may = may_reach(ipv4_text(ntohl(ipv4.sin_addr.s_addr)), ntohs(ipv4.sin_port));
+      if (may.ok()) reachable.push_back(one);
+      if (!may.ok()) why = may;
+    }
+    if (reachable.empty()) return why;
+    return reachable;
+  };
+}
+
+}  // namespace
+
+Resources::Resources(EngineContext context)
+    : context_(std::move(context)),
+      lanes_(context_),
+      registrar_(resolve_within(context_.may_reach)) {}
 
 Result<PeerRegistry*> Resources::registry() {
   const std::lock_guard<std::mutex> held(mutex_);

@@ -21,7 +21,7 @@ namespace mcast {
 // Thread-safe.
 class Resources {
  public:
-  explicit Resources(EngineContext context) : context_(std::move(context)), lanes_(context_) {}
+  explicit Resources(EngineContext context);
 
   const EngineContext& context() const { return context_; }
   LanePool& lanes() { return lanes_; }

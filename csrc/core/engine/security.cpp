@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/hex.h"
 #include "base/random.h"
 #include "crypto/library.h"
 #include "engine/clock.h"
+#include "transport/registry.h"
 #include "wire/bytes.h"
 #include "wire/text_record.h"
 
@@ -23,6 +25,11 @@ namespace {
 
 constexpr std::string_view kMacLine = "mac=";
 constexpr size_t kMacChars = 64;
+// Of seal_rate(): other programs take the CPU now and then, so the best try counts. Datagrams
+// between looks at the clock.
+constexpr int kRateTries = 5;
+constexpr size_t kRateBatch = 64;
+constexpr const char* kStoreOrigin = "the store";  // of a secret
 
 // Where the line with the MAC begins; npos: there is none.
 size_t mac_line(const std::string& stored) {
@@ -90,19 +97,61 @@ Status no_random() {
 
 }  // namespace
 
-Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make() {
+// The pair is made twice from the same bytes: the endpoint's belongs to the lane's thread.
+Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& config,
+                                                               const crypto::JobSecret& secret) {
   if (Status status = crypto::load_library(); !status.ok()) return status;
+  crypto::Identity endpoint;
+  const auto mode = crypto::parse_mode(config.security);
+  if (!mode) return Status(Code::kInternal, "security=" + config.security);
+  endpoint.mode = *mode;
+  const auto asked = crypto::parse_suite(config.security_suite);
+  endpoint.suites = asked ? crypto::suite_bit(*asked) : crypto::fast_suites();
+  endpoint.hello = secret.hello().clone();
+  endpoint.mix = secret.mix().clone();
   std::array<std::byte, 32> random;
   if (!secure_random_bytes(random)) return no_random();
   Result<crypto::KeyPair> pair = crypto::KeyPair::make(random);
+  Result<crypto::KeyPair> same = crypto::KeyPair::make(random);
   crypto::wipe(random);
   if (!pair.ok()) return pair.status();
-  return std::shared_ptr<const LaneIdentity>(new LaneIdentity(std::move(pair).value()));
+  if (!same.ok()) return same.status();
+  endpoint.pair = std::move(same).value();
+  Result<Endpoint> box = Endpoint::make(std::move(endpoint));
+  if (!box.ok()) return box.status();
+  return std::shared_ptr<const LaneIdentity>(
+      new LaneIdentity(std::move(pair).value(), std::move(box).value()));
 }
 
 Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return pair_.shared(other);
+}
+
+// As a group's lane does it, the same datagram over and over into one buffer.
+Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time) {
+  if (Status status = crypto::load_library(); !status.ok()) return status;
+  auto key = crypto::SealKey::make(crypto::Key(), {mode, suite, 0}, 0, {});
+  if (!key.ok()) return key.status();
+  const std::vector<std::byte> payload(chunk);
+  std::vector<std::byte> out(chunk + wire::kGuardedHeader + wire::kDatagramTag);
+  const wire::DatagramHeader header{wire::DatagramType::kData, 0, false, false, 1, 0, 0, 0, 0, 0};
+  double best = 0;
+  for (int i = 0; i < kRateTries; i++) {
+    const Nanos begin = monotonic_now(), end = begin + time / kRateTries;
+    size_t sealed = 0;
+    Nanos now = begin;
+    for (; now < end; now = monotonic_now()) {
+      for (size_t n = 0; n < kRateBatch; n++) {
+        if (key->seal(out, header, payload) == 0) return key->failure();
+      }
+      sealed += kRateBatch * chunk;
+    }
+    if (now > begin) {
+      best = std::max(best, static_cast<double>(sealed) * 1e9 / static_cast<double>(now - begin));
+    }
+  }
+  return best;
 }
 
 Status same_mode(const std::string& theirs, Member other, const Config& config, Member self) {
@@ -200,6 +249,18 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   if (!mode || *mode == crypto::Mode::kOff) {
     return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
   }
+  if (!spec.config.aggregators.empty() && spec.config.aggregate != "off") {
+    return Status(Code::kInvalidArgument,
+                  "security=" + spec.config.security +
+                      " does not reach aggregators yet, which would get contributions in clear; "
+                      "unset MCAST_AGGREGATORS, or set MCAST_AGGREGATE=off");
+  }
+  const TransportType* const asked = find_transport(spec.config.transport);
+  if (asked != nullptr && !asked->guarded) {
+    return Status(Code::kInvalidArgument,
+                  "security=" + spec.config.security + " is not ready yet over " + asked->name +
+                      "; set MCAST_TRANSPORT=auto or " + fallback_transport().name);
+  }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {
     auto found = crypto::find_secret(spec.config);
@@ -243,7 +304,7 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
   if (!from_hex(hex, bytes)) {
     return Status(Code::kMismatch, "the secret that rank 0 passes on cannot be read");
   }
-  auto made = crypto::JobSecret::make(bytes, "the store");
+  auto made = crypto::JobSecret::make(bytes, kStoreOrigin);
   crypto::wipe(bytes);
   if (!made.ok()) return made.status();
   secret_ = std::move(made).value();
@@ -272,14 +333,38 @@ Status SecureCreation::describe(const Identities& lanes, RankRecord& mine) {
   return {};
 }
 
-Status SecureCreation::not_ready() const {
-  return Status(Code::kUnavailable,
-                std::string("security=") + crypto::mode_name(mode_) +
-                    " is not ready yet for groups that use the network: all ranks have agreed on "
-                    "it (" +
-                    crypto::suite_name(result_->suite) + ", secret id " + secret_->id_text() +
-                    "), but nothing would guard their traffic; use security=off on a network that "
-                    "you trust");
+SecurityStats SecureCreation::stats() const {
+  SecurityStats stats;
+  stats.suite = crypto::suite_name(result_->suite);
+  stats.library = crypto::library_version();
+  stats.secret_id = secret_->id_text();
+  stats.trust_store = secret_->origin() == kStoreOrigin;
+  return stats;
+}
+
+void SecureCreation::name_peers(Agreement& agreement) const {
+  for (size_t r = 0; r < agreement.peers.size(); r++) {
+    agreement.peers[r].key = result_->keys.multicast[r];
+    agreement.reduce_peers[r].key = result_->keys.reduce[r];
+  }
+}
+
+Result<Guards> SecureCreation::make_guards(size_t most_payload) {
+  if (std::exchange(guards_made_, true)) {
+    return Status(Code::kInternal, "the guards of group '" + spec_.name + "' are made once");
+  }
+  Guards guards;
+  for (const LaneId id : kBothLanes) {
+    crypto::DatagramGuard::Params params;
+    params.how = {mode_, result_->suite, static_cast<uint8_t>(id)};
+    params.self = spec_.rank;
+    params.members = spec_.size;
+    params.most_payload = most_payload;
+    auto made = crypto::DatagramGuard::make(*result_->root, params, lanes_[id]->budget());
+    if (!made.ok()) return made.status().with_context("making the group's keys");
+    guards[id] = std::move(made).value();
+  }
+  return guards;
 }
 
 Result<crypto::Suite> SecureCreation::choose_suite(const std::vector<RankRecord>& records) const {
@@ -326,7 +411,7 @@ Result<std::string> SecureCreation::conclude(const std::string& roster,
       crypto::SecretBox<crypto::Key>::make(crypto::group_root(transcript, group));
   if (!root.ok()) return root.status();
   result_ = std::make_shared<GroupSecurity>(
-      GroupSecurity{mode_, *suite, secret_, std::move(root).value(), {}, {}});
+      GroupSecurity{mode_, *suite, secret_, std::move(root).value(), {}});
   const ConstBytes bytes = out.bytes();
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
@@ -372,10 +457,9 @@ Result<std::string> SecureCreation::accept(const std::string& conclusion, const 
         crypto::SecretBox<crypto::Key>::make(crypto::group_root(transcript, *group));
     if (!root.ok()) return root.status();
     result_ = std::make_shared<GroupSecurity>(
-        GroupSecurity{mode_, how->suite, secret_, std::move(root).value(), {}, {}});
+        GroupSecurity{mode_, how->suite, secret_, std::move(root).value(), {}});
   }
-  result_->multicast = std::move(multicast);
-  result_->reduce = std::move(reduce);
+  result_->keys = {std::move(multicast), std::move(reduce)};
   return roster;
 }
 

@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "crypto/budget.h"
+#include "crypto/datagram_guard.h"
 #include "crypto/exchange.h"
+#include "crypto/handshake.h"
 #include "crypto/kdf.h"
 #include "crypto/secret.h"
 #include "engine/group.h"
@@ -19,21 +22,33 @@
 
 namespace mcast {
 
-// The X25519 pair of a lane's endpoint: made beside its uid, dies with it. Any thread.
+// What makes a lane a guarded one: the X25519 pair of its endpoint, made beside its uid, which dies
+// with it, and what its groups have in common. Any thread, but for what is said to be the lane's.
 class LaneIdentity {
  public:
-  // kUnavailable: the kernel has no random numbers that are fit for a key, or there is no library.
-  static Result<std::shared_ptr<const LaneIdentity>> make();
+  // For a lane of these settings. kUnavailable: the kernel has no random numbers that are fit for a
+  // key, or there is no library.
+  static Result<std::shared_ptr<const LaneIdentity>> make(const Config& config,
+                                                          const crypto::JobSecret& secret);
   const crypto::PublicKey& public_key() const { return public_; }
   // What this end and the other's have in common.
   Result<crypto::Key> shared(const crypto::PublicKey& other) const;
+  // For the lane's endpoint: the same pair.
+  std::shared_ptr<const crypto::Identity> endpoint() const { return {endpoint_, &**endpoint_}; }
+  // For the guards of the lane's groups.
+  std::shared_ptr<crypto::OpenBudget> budget() const { return budget_; }
 
  private:
-  explicit LaneIdentity(crypto::KeyPair pair)
-      : pair_(std::move(pair)), public_(pair_.public_key()) {}
+  using Endpoint = crypto::SecretBox<crypto::Identity>;
+  LaneIdentity(crypto::KeyPair pair, Endpoint endpoint)
+      : pair_(std::move(pair)),
+        public_(pair_.public_key()),
+        endpoint_(std::make_shared<Endpoint>(std::move(endpoint))) {}
   mutable std::mutex mutex_;  // a pair belongs to one thread at a time
   crypto::KeyPair pair_;
   const crypto::PublicKey public_;
+  const std::shared_ptr<Endpoint> endpoint_;
+  const std::shared_ptr<crypto::OpenBudget> budget_ = std::make_shared<crypto::OpenBudget>();
 };
 
 // What a group has once its records are exchanged.
@@ -43,8 +58,11 @@ struct GroupSecurity {
   std::shared_ptr<const crypto::JobSecret> secret;
   crypto::SecretBox<crypto::Key> root;  // M
   // By rank: who it must be that speaks on a stream.
-  std::vector<crypto::PublicKey> multicast, reduce;
+  PerLane<std::vector<crypto::PublicKey>> keys;
 };
+
+// A group's guards on its lanes.
+using Guards = PerLane<std::shared_ptr<crypto::DatagramGuard>>;
 
 // One rank's part in one creation.
 class SecureCreation {
@@ -52,7 +70,7 @@ class SecureCreation {
   // `lanes`: of the multicast lane and the reduce lane.
   using Identities = PerLane<std::shared_ptr<const LaneIdentity>>;
 
-  // kUnavailable, kInvalidArgument: this rank has no secret, no library, ...
+  // kUnavailable, kInvalidArgument: this rank has no secret, no library, aggregators, ...
   static Result<std::unique_ptr<SecureCreation>> make(const GroupSpec& spec);
 
   // Of a group that is a part of this one (engine/split.h): the same secret, keys of its own.
@@ -78,9 +96,15 @@ class SecureCreation {
   // record. Returns the roster's text.
   Result<std::string> accept(const std::string& conclusion, const std::string& mine);
 
-  // After accept(): nothing guards datagrams and streams between hosts yet.
-  Status not_ready() const;
+  // After accept().
   const GroupSecurity& result() const { return *result_; }
+  // For people.
+  SecurityStats stats() const;
+  // Which key each peer has.
+  void name_peers(Agreement& agreement) const;
+  // Of this rank, for datagrams with at most so many bytes of payload; once, since what one seals
+  // no other may seal again.
+  Result<Guards> make_guards(size_t most_payload);
 
  private:
   SecureCreation(const GroupSpec& spec, crypto::Mode mode,
@@ -94,6 +118,7 @@ class SecureCreation {
   std::string shared_;  // the secret that rank 0 passes on, in hex
   Identities lanes_;
   std::shared_ptr<GroupSecurity> result_;
+  bool guards_made_ = false;
 };
 
 // The store of a guarded group: every value carries a MAC over where it belongs, and one whose MAC
@@ -117,6 +142,11 @@ class GuardedStore final : public KeyValueStore {
   const GroupSpec& spec_;
   const SecureCreation& security_;
 };
+
+// How fast this CPU seals, to compare with a link: payload bytes per second of one thread, in
+// datagrams with `chunk` bytes of payload; the best of a few tries that take about `time` together.
+// kUnavailable: there is no library. Any thread.
+Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time);
 
 // Bytes of a value that a rank may publish about itself.
 inline constexpr size_t kMostRecordBytes = 16u << 10;

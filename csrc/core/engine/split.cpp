@@ -64,6 +64,8 @@ void Split::add_counters(GroupStats& stats, const GroupStats& part) {
     if (c == Counter::foreign || c == Counter::malformed || c == Counter::fragmented) continue;
     stats.counters[i].second += part.counters[i].second;
   }
+  stats.security.sealed += part.security.sealed;
+  stats.security.opened += part.security.opened;
 }
 
 Slice within(const Slice& whole, size_t offset, size_t length) {

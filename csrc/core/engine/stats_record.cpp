@@ -127,7 +127,10 @@ class Take {
     bool there = false;
     (*this)(key, there);
     part.reset();
-    if (there) tell(part.emplace(), key + ".");
+    if (!there) return;
+    part =
+        Part{};  // not emplace(): clang 14 takes a nested class with initializers for one without
+    tell(*part, key + ".");
   }
 
  private:
@@ -198,6 +201,14 @@ template <typename Way, typename Security>
 void tell_security(Way& way, Security& security) {
   way("security", security.mode);
   way("security.watched", security.sources_watched);
+  way("security.suite", security.suite);
+  way("security.library", security.library);
+  way("security.secret_id", security.secret_id);
+  way("security.trust_store", security.trust_store);
+  way("security.sealed", security.sealed);
+  way("security.opened", security.opened);
+  way("security.untried", security.untried);
+  way("security.epoch", security.epoch);
   const auto tell_causes = [&way](auto& causes, const std::string& at) {
     for (size_t i = 0; i < kCauses; i++) way(at + cause_name(static_cast<Cause>(i)), causes[i]);
   };

@@ -36,7 +36,9 @@ std::string interface_with(const in_addr& address) {
 // has is not known yet: where none is asked for, the one that works on every host tells.
 Status transport_problem(const Config& config) {
   const TransportType* const asked = find_transport(config.transport);
-  return (asked != nullptr ? *asked : fallback_transport()).make(config, LaneId::kReduce).status();
+  return (asked != nullptr ? *asked : fallback_transport())
+      .make(config, LaneId::kReduce, nullptr)
+      .status();
 }
 
 }  // namespace

@@ -154,6 +154,15 @@ std::vector<EngineRow> limit_rows() {
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);
        }},
+      {{"--peers", "NETWORKS", "those of the interfaces",
+        "where members and aggregators of clients' groups may be, \"10.1.0.0/16,10.2.0.7\"; this "
+        "host is one of them"},
+       "networks with commas between them, 64 at most",
+       [](const std::string& v, HostEngineOptions& o) {
+         auto networks = parse_networks(v, kMostAllowed);
+         if (networks.ok()) o.peers = std::move(networks).value();
+         return networks.ok() && !o.peers.empty();
+       }},
       {{"--store-port", "PORT", "0: none",
         "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
        "a port from 1024 to 65535, or 0",

@@ -132,7 +132,7 @@ Status HostEngine::open_stores() {
     if (Status may = may_use(uid); !may.ok()) return may;
     return threads_of(uid)->take(1);
   };
-  auto relay = StoreRelay::open(options_.path, how, options_.store_port, admit);
+  auto relay = StoreRelay::open(options_.path, how, options_.store_port, admit, may_reach());
   if (!relay.ok()) return relay.status();
   relay_ = std::move(relay).value();
   serve_stores(monotonic_now());
@@ -238,10 +238,15 @@ std::shared_ptr<Quota> HostEngine::threads_of(uid_t uid) {
   return threads;
 }
 
+MayReach HostEngine::may_reach() const {
+  return
+      [reach = reach_](const std::string& host, uint16_t port) { return reach->may(host, port); };
+}
+
 EngineContext HostEngine::context_for(uid_t uid) {
   const auto weight = options_.weights.find(uid);
   return {directory_, shares_->add(uid, weight == options_.weights.end() ? 1 : weight->second),
-          threads_of(uid)};
+          threads_of(uid), may_reach()};
 }
 
 void HostEngine::refuse(LocalSocket& socket, const Status& why) {

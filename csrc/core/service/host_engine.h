@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "service/drain_socket.h"
+#include "service/reach.h"
 #include "service/status_socket.h"
 #include "service/store_relay.h"
 #include "service/store_server.h"
@@ -31,6 +32,7 @@ struct HostEngineOptions {
   uint32_t clients = 64;                  // at once, of one user
   uint32_t threads = 512;                 // of all clients of one user
   std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
+  std::vector<Ipv4Network> peers;         // where members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
@@ -78,7 +80,8 @@ class HostEngine {
     Nanos until = 0;
   };
 
-  explicit HostEngine(HostEngineOptions options) : options_(std::move(options)) {}
+  explicit HostEngine(HostEngineOptions options)
+      : options_(std::move(options)), reach_(std::make_shared<Reach>(options_.peers)) {}
   Status open();
   void run();
   void wait_and_serve();
@@ -95,9 +98,11 @@ class HostEngine {
   void refuse(LocalSocket& socket, const Status& why);
   std::shared_ptr<Quota> threads_of(uid_t uid);  // mutex_ held
   EngineContext context_for(uid_t uid);          // mutex_ held
+  MayReach may_reach() const;
   void sweep();
 
   const HostEngineOptions options_;
+  const std::shared_ptr<Reach> reach_;
   StatusSocket status_;  // the thread's, as the next ones
   DrainSocket drain_;
   LocalListener listener_;

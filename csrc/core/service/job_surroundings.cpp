@@ -20,7 +20,7 @@ Result<std::unique_ptr<Transport>> make_transport(const Config& config, const wi
     return Status(Code::kUnavailable, "the group uses the transport " + ask.transport +
                                           ", the aggregator MCAST_TRANSPORT=" + config.transport);
   }
-  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce);
+  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce, nullptr);
   if (!made.ok()) return made;
   return intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
 }

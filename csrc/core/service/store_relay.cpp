@@ -14,6 +14,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/ipv4_network.h"
 #include "base/signals_blocked.h"
 #include "base/units.h"
 #include "engine/clock.h"
@@ -95,13 +96,13 @@ std::string store_path(const std::string& engine_path) { return engine_path + ".
 
 Result<std::unique_ptr<StoreRelay>> StoreRelay::open(const std::string& engine_path,
                                                      LocalListener::How how, uint16_t port,
-                                                     Admit admit) {
+                                                     Admit admit, MayReach may_reach) {
   how.type = SOCK_STREAM;
   how.backlog = kRelayBacklog;
   Result<LocalListener> made = LocalListener::open(store_path(engine_path), how);
   if (!made.ok()) return made.status();
   return std::unique_ptr<StoreRelay>(
-      new StoreRelay(std::move(made).value(), port, std::move(admit)));
+      new StoreRelay(std::move(made).value(), port, std::move(admit), std::move(may_reach)));
 }
 
 StoreRelay::~StoreRelay() {
@@ -163,6 +164,10 @@ void StoreRelay::carry(int rank) const {
       return answer(rank, "stores are at port " + std::to_string(port_) + " (--store-port)");
     }
     const Result<sockaddr_in> address = address_of(first->parts[0], port_);
+    if (address.ok()) {
+      const Status may = may_reach_(ipv4_text(ntohl(address->sin_addr.s_addr)), port_);
+      if (!may.ok()) return answer(rank, may.message());
+    }
     store = address.ok() ? connect_once(*address) : address.status();
     if (store.ok()) break;
     // Who has gone meanwhile wants no answer.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/status.h"
+#include "engine/context.h"
 #include "host/local_socket.h"
 
 namespace mcast::service {
@@ -25,10 +26,10 @@ class StoreRelay {
   // Whether this user may have one more: what holds its place, or why not.
   using Admit = std::function<Result<std::shared_ptr<void>>(uid_t)>;
 
-  // `port`: of the stores of all engines; no other is connected to.
+  // `port`: of the stores of all engines; no other is connected to, and no host out of reach.
   static Result<std::unique_ptr<StoreRelay>> open(const std::string& engine_path,
                                                   LocalListener::How how, uint16_t port,
-                                                  Admit admit);
+                                                  Admit admit, MayReach may_reach);
   ~StoreRelay();
   // Takes who has come, and lets go of who has gone.
   void serve();
@@ -41,13 +42,17 @@ class StoreRelay {
     std::shared_ptr<void> hold;
     std::thread thread;
   };
-  StoreRelay(LocalListener listener, uint16_t port, Admit admit)
-      : listener_(std::move(listener)), port_(port), admit_(std::move(admit)) {}
+  StoreRelay(LocalListener listener, uint16_t port, Admit admit, MayReach may_reach)
+      : listener_(std::move(listener)),
+        port_(port),
+        admit_(std::move(admit)),
+        may_reach_(std::move(may_reach)) {}
   void carry(int rank) const;
 
   LocalListener listener_;
   const uint16_t port_;
   const Admit admit_;
+  const MayReach may_reach_;
   std::atomic<bool> stopping_{false};
   std::list<Carried> carried_;
 };

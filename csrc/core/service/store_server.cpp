@@ -1,5 +1,6 @@
-// One thread, poll(). A connection's next record is looked at when the last one has been answered
-// and the answer has been taken, so what one of them can keep here is two records.
+// One thread, poll(). A connection has one question at a time: its next record is looked at when
+// the last one has been answered and the answer has been taken, and who sends more than one ahead
+// is cut off. So what one of them can keep here is two records, and one turn serves it once.
 #include "service/store_server.h"
 
 #include <sys/socket.h>
@@ -103,16 +104,15 @@ void StoreServer::read(Connection& c) {
 
 void StoreServer::take(StoreTable::Client id, Connection& c, Nanos now) {
   write(c);
-  while (!c.ended && c.out.empty() && !table_.waits(id)) {
-    const auto record = c.in.next();
-    if (!record) {
-      c.ended = c.in.broken();
-      return;
-    }
-    c.ended = !table_.on_record(id, *record, now);
-    c.open = true;
-    write(c);
+  if (c.ended || !c.out.empty() || table_.waits(id)) return;
+  const auto record = c.in.next();
+  if (!record) {
+    c.ended = c.in.broken();
+    return;
   }
+  c.ended = c.in.waiting() != 0 || !table_.on_record(id, *record, now);
+  c.open = true;
+  write(c);
 }
 
 void StoreServer::write(Connection& c) {

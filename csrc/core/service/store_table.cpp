@@ -1,9 +1,11 @@
 // As c10d's stores: a missing key counts as 0 for add(), and may be set by compare_set() where
 // nothing is expected; wait() and get() are for all keys at once. A client that waits has a place
-// in its store's list, which is looked through when a key appears.
+// in its store's list, which is looked through when a key appears. What a store holds is counted
+// with what a map or a list takes for each piece: many small keys are no way around the limit.
 #include "service/store_table.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "base/units.h"
@@ -14,15 +16,21 @@ namespace {
 using wire::StoreOp;
 using wire::StoreRecord;
 
-size_t cost(const std::string& key, const std::string& value) { return key.size() + value.size(); }
+constexpr size_t kShownKey = 64;  // bytes of a key in an error
+
+size_t cost(const std::string& key, const std::string& value) {
+  return StoreTable::kEntryBytes + key.size() + value.size();
+}
 
 // Whole numbers with a sign, as add() stores them.
 bool read_signed(const std::string& text, int64_t& out) {
-  const bool negative = !text.empty() && text[0] == '-';
-  uint64_t size = 0;
-  if (!read_number(text.substr(negative ? 1 : 0), size, uint64_t{1} << 62)) return false;
-  out = negative ? -static_cast<int64_t>(size) : static_cast<int64_t>(size);
-  return true;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string full() {
+  return "the engine's stores hold " + std::to_string(StoreTable::kMostBytes >> 20) +
+         " MiB already";
 }
 
 // How many parts records of this kind have: from, to, and a multiple of.
@@ -57,11 +65,13 @@ bool shape(const StoreRecord& r) {
 }  // namespace
 
 bool StoreTable::waits(Client client) const {
-  const auto it = store_of_.find(client);
-  if (it == store_of_.end()) return false;
-  const auto& waiters = stores_.at(it->second).waiters;
-  return std::any_of(waiters.begin(), waiters.end(),
-                     [&](const Waiter& w) { return w.client == client; });
+  const auto it = members_.find(client);
+  return it != members_.end() && it->second.waits;
+}
+
+void StoreTable::say(Client client, const StoreRecord& record) {
+  if (wire::fits(record)) return answer_(client, record);
+  fail(client, "the answer is longer than a store's record may be");
 }
 
 bool StoreTable::open(Client client, const Parts& parts) {
@@ -72,17 +82,17 @@ bool StoreTable::open(Client client, const Parts& parts) {
   }
   Store& store = stores_[name];
   store.clients++;
-  store_of_[client] = name;
+  members_[client] = {name};
   done(client);
   return true;
 }
 
 bool StoreTable::on_record(Client client, const StoreRecord& record, Nanos now) {
   if (!shape(record) || waits(client)) return false;
-  const auto it = store_of_.find(client);
-  if ((record.op == StoreOp::kOpen) != (it == store_of_.end())) return false;
+  const auto it = members_.find(client);
+  if ((record.op == StoreOp::kOpen) != (it == members_.end())) return false;
   if (record.op == StoreOp::kOpen) return open(client, record.parts);
-  Store& store = stores_[it->second];
+  Store& store = stores_[it->second.store];
   switch (record.op) {
     case StoreOp::kDelete: {
       const auto at = store.values.find(record.parts[0]);
@@ -123,11 +133,11 @@ bool StoreTable::change(Client client, Store& store, const StoreRecord& record) 
   if (record.op == StoreOp::kAdd) {
     int64_t sum = 0, before = 0;
     if (!read_signed(parts[1], sum)) return false;
-    if (there && !read_signed(at->second, before)) {
-      fail(client, "key '" + parts[0] + "' holds no number");
+    if ((there && !read_signed(at->second, before)) || __builtin_add_overflow(before, sum, &sum)) {
+      fail(client, "key '" + parts[0].substr(0, kShownKey) + "' holds no number of 64 bits");
       return true;
     }
-    answer = {std::to_string(before + sum)};
+    answer = {std::to_string(sum)};
     put_all = put(client, store, parts[0], answer[0]);
   } else if (record.op == StoreOp::kAppend) {
     put_all = put(client, store, parts[0], (there ? at->second : "") + parts[1]);
@@ -150,7 +160,7 @@ bool StoreTable::put(Client client, Store& store, const std::string& key, std::s
   const size_t before = at == store.values.end() ? 0 : cost(key, at->second);
   const size_t after = cost(key, value);
   if (bytes_ - before + after > kMostBytes) {
-    fail(client, "the engine's stores hold " + std::to_string(kMostBytes >> 20) + " MiB already");
+    fail(client, full());
     return false;
   }
   bytes_ += after - before;
@@ -168,45 +178,60 @@ void StoreTable::give(const Store& store, const Waiter& waiter) {
   for (const std::string& key : waiter.keys) {
     if (waiter.values) values.push_back(store.values.at(key));
   }
-  const StoreRecord record{StoreOp::kDone, std::move(values)};
-  if (wire::bytes_of(record).empty())
-    return fail(waiter.client, "the values are too long together");
-  answer_(waiter.client, record);
+  done(waiter.client, std::move(values));
 }
 
 bool StoreTable::wait(Client client, Store& store, const Parts& parts, bool values, Nanos now) {
   uint64_t limit = 0;
   if (!read_number(parts[0], limit, uint64_t{1} << 40)) return false;
-  const Waiter waiter{client,
-                      {parts.begin() + 1, parts.end()},
-                      values,
-                      limit == 0 ? kNever : now + static_cast<Nanos>(limit) * kMilli};
+  Waiter waiter{client,
+                {parts.begin() + 1, parts.end()},
+                values,
+                limit == 0 ? kNever : now + static_cast<Nanos>(limit) * kMilli,
+                0};
   if (all_there(store, waiter.keys)) {
     give(store, waiter);
-  } else {
-    store.waiters.push_back(waiter);
+    return true;
   }
+  for (const std::string& key : waiter.keys) waiter.cost += cost(key, "");
+  if (bytes_ + waiter.cost > kMostBytes) {
+    fail(client, full());
+    return true;
+  }
+  bytes_ += waiter.cost;
+  members_[client].waits = true;
+  store.waiters.push_back(std::move(waiter));
   return true;
+}
+
+void StoreTable::let_go(const Waiter& waiter) {
+  bytes_ -= waiter.cost;
+  members_[waiter.client].waits = false;
 }
 
 void StoreTable::wake(Store& store) {
   store.waiters.remove_if([&](const Waiter& waiter) {
     if (!all_there(store, waiter.keys)) return false;
+    let_go(waiter);
     give(store, waiter);
     return true;
   });
 }
 
 void StoreTable::on_end(Client client) {
-  const auto it = store_of_.find(client);
-  if (it == store_of_.end()) return;
-  Store& store = stores_[it->second];
-  store.waiters.remove_if([&](const Waiter& w) { return w.client == client; });
+  const auto it = members_.find(client);
+  if (it == members_.end()) return;
+  Store& store = stores_[it->second.store];
+  store.waiters.remove_if([&](const Waiter& waiter) {
+    if (waiter.client != client) return false;
+    let_go(waiter);
+    return true;
+  });
   if (--store.clients == 0) {
     for (const auto& [key, value] : store.values) bytes_ -= cost(key, value);
-    stores_.erase(it->second);
+    stores_.erase(it->second.store);
   }
-  store_of_.erase(it);
+  members_.erase(it);
 }
 
 void StoreTable::advance(Nanos now) {
@@ -218,6 +243,7 @@ void StoreTable::advance(Nanos now) {
       for (const std::string& key : waiter.keys) {
         if (values.count(key) == 0) missing.push_back(key);
       }
+      let_go(waiter);
       answer_(waiter.client, {StoreOp::kLate, std::move(missing)});
       return true;
     });

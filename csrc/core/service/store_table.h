@@ -20,7 +20,10 @@ class StoreTable {
   using Client = uint64_t;
   using Answer = std::function<void(Client, const wire::StoreRecord&)>;
   static constexpr size_t kMostStores = 256;
-  static constexpr size_t kMostBytes = size_t{256} << 20;  // of all keys and values together
+  // Of all keys and values together, and of keys that somebody waits for; what keeping one takes is
+  // counted besides.
+  static constexpr size_t kMostBytes = size_t{256} << 20;
+  static constexpr size_t kEntryBytes = 128;
 
   explicit StoreTable(Answer answer) : answer_(std::move(answer)) {}
 
@@ -28,12 +31,13 @@ class StoreTable {
   bool on_record(Client client, const wire::StoreRecord& record, Nanos now);
   // A store goes with its last client: what is started again under its name finds nothing old.
   void on_end(Client client);
+  // What the client has asked has no answer yet. (Each of its records gets one, at once or later.)
+  bool waits(Client client) const;
   // Answers who has waited long enough.
   void advance(Nanos now);
   Nanos deadline() const;
-  // Whether the client has a question that is not answered.
-  bool waits(Client client) const;
   size_t stores() const { return stores_.size(); }
+  size_t bytes() const { return bytes_; }
 
  private:
   struct Waiter {
@@ -41,11 +45,16 @@ class StoreTable {
     std::vector<std::string> keys;
     bool values;
     Nanos until;
+    size_t cost;
   };
   struct Store {
     std::map<std::string, std::string> values;
     std::list<Waiter> waiters;
     size_t clients = 0;
+  };
+  struct Member {
+    std::string store;
+    bool waits = false;
   };
   using Parts = std::vector<std::string>;
 
@@ -55,16 +64,22 @@ class StoreTable {
   // The new value of `key`. False: there is no room, which `client` was told.
   bool put(Client client, Store& store, const std::string& key, std::string value);
   void wake(Store& store);
+  // The waiter's place is free again: it is about to be answered, or gone.
+  void let_go(const Waiter& waiter);
   bool all_there(const Store& store, const Parts& keys) const;
   void give(const Store& store, const Waiter& waiter);
-  void done(Client client, Parts parts = {}) { answer_(client, {wire::StoreOp::kDone, parts}); }
+  // As an error where it is longer than a record may be.
+  void say(Client client, const wire::StoreRecord& record);
+  void done(Client client, Parts parts = {}) {
+    say(client, {wire::StoreOp::kDone, std::move(parts)});
+  }
   void fail(Client client, const std::string& why) {
     answer_(client, {wire::StoreOp::kFailed, {why}});
   }
 
   const Answer answer_;
   std::map<std::string, Store> stores_;
-  std::map<Client, std::string> store_of_;
+  std::map<Client, Member> members_;
   size_t bytes_ = 0;
 };
 

@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "engine/clock.h"
 #include "engine/stats_record.h"
+#include "service/client_settings.h"
 
 namespace mcast::service {
 namespace {
@@ -338,6 +339,7 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
     link_->tell(refusal(message.call, being_replaced()));
     return "";
   }
+  drop_local_settings(asked.settings);
   for (const auto& [key, value] : limits_.settings) asked.settings[key] = value;
   asked.settings["engine"] = "inproc";  // that is, in this one
   auto config = Config::resolve(asked.settings, {});
@@ -346,7 +348,7 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
     const std::lock_guard<std::mutex> held(mutex_);
     groups += groups_.size();
   }
-  Status wrong = config.status();
+  Status wrong = config.ok() ? bounded(*config) : config.status();
   if (wrong.ok() && groups >= limits_.groups) {
     wrong = Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(limits_.groups) +
                                                  " groups (--groups) is reached");

@@ -14,6 +14,10 @@
 
 namespace mcast {
 
+namespace crypto {
+struct Identity;
+}
+
 struct TransportType {
   const char* name;    // the setting MCAST_TRANSPORT, Transport::name()
   const char* device;  // what a host needs for it, for people: "an RDMA device"
@@ -22,8 +26,12 @@ struct TransportType {
   // Ok, or why it does not work on this host: kUnavailable with the reason. Opens the device for a
   // moment; any thread.
   Status (*problem)(const Config& config);
-  // The endpoints of one lane, or why they cannot be had.
-  Result<std::unique_ptr<Transport>> (*make)(const Config& config, LaneId lane);
+  // The endpoints of one lane, or why they cannot be had. `identity`: of guarded ones; null: they
+  // are none.
+  Result<std::unique_ptr<Transport>> (*make)(const Config& config, LaneId lane,
+                                             std::shared_ptr<const crypto::Identity> identity);
+  // Whether what guards a group is ready for it.
+  bool guarded = false;
 };
 
 // In the order of MCAST_TRANSPORTS. The first one is there on every host.

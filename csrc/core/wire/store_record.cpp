@@ -29,6 +29,12 @@ bool known(uint8_t op) {
           op <= static_cast<uint8_t>(StoreOp::kFailed));
 }
 
+size_t body_bytes(const StoreRecord& record) {
+  size_t body = kLeast;
+  for (const std::string& part : record.parts) body += kWord + part.size();
+  return body;
+}
+
 std::optional<StoreRecord> parse_body(std::string_view body) {
   const auto op = static_cast<uint8_t>(body[0]);
   uint32_t count = word_at(body.substr(1));
@@ -50,10 +56,11 @@ std::optional<StoreRecord> parse_body(std::string_view body) {
 
 }  // namespace
 
+bool fits(const StoreRecord& record) { return body_bytes(record) <= kMostStoreRecord; }
+
 std::string bytes_of(const StoreRecord& record) {
-  size_t body = kLeast;
-  for (const std::string& part : record.parts) body += kWord + part.size();
-  if (body > kMostStoreRecord) return "";
+  if (!fits(record)) return "";
+  const size_t body = body_bytes(record);
   std::string out;
   out.reserve(kWord + body);
   put_word(out, body);

@@ -40,7 +40,9 @@ struct StoreRecord {
 
 inline constexpr size_t kMostStoreRecord = size_t{16} << 20;  // bytes behind the length
 
-// Empty: longer than kMostStoreRecord.
+// Whether it is no longer than kMostStoreRecord.
+bool fits(const StoreRecord& record);
+// Empty: it does not fit.
 std::string bytes_of(const StoreRecord& record);
 
 // Records of one direction, from bytes as they come.

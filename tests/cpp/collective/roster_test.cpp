@@ -65,15 +65,28 @@ TEST(Roster, ComesAfterTheLastOperationThatAnybodyHasStarted) {
   expect_good(runs, 5);
 }
 
-// One rank reaches one station of two.
+// One rank reaches one station of two: connections are reset, nothing is answered, or the engine of
+// its host does not go there.
 TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
-  for (const bool refused : {true, false}) {
+  for (const std::string why : {"reset by peer", "no answer for 0.5 s", "is too far"}) {
     for (const Member deaf : {0, 1, 4}) {
-      RosterWorld w(ranks(5));
+      ClusterOptions options = ranks(5);
+      uint16_t far = 0;
+      if (why == "is too far") {
+        options.reach = [&](Member r) -> MayReach {
+          if (r != deaf) return nullptr;
+          return [&far](const std::string&, uint16_t port) {
+            return port == far ? Status(Code::kInvalidArgument, "it is too far") : Status();
+          };
+        };
+      }
+      RosterWorld w(options);
       FakeStation &a = w.add(), &b = w.add();
-      if (refused) {
+      ASSERT_NE(a.entry().port, b.entry().port);
+      far = b.entry().port;
+      if (why == "reset by peer") {
         w.c.net().reset(deaf, b.index());
-      } else {
+      } else if (why == "no answer for 0.5 s") {
         w.c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes) {
           return from != b.index() || to != deaf;
         });
@@ -88,8 +101,7 @@ TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
       EXPECT_EQ(w.lost[0].first, b.entry().uid);
       const std::string rank = "rank " + std::to_string(deaf) + " cannot reach the station at sim:";
       EXPECT_TRUE(contains(w.lost[0].second, rank)) << w.lost[0].second;
-      EXPECT_TRUE(contains(w.lost[0].second, refused ? "reset by peer" : "no answer for 0.5 s"))
-          << w.lost[0].second;
+      EXPECT_TRUE(contains(w.lost[0].second, why)) << w.lost[0].second;
       for (Member r = 0; r < 5; r++) {
         EXPECT_EQ(difference(w.set(r, 0), w.set(0, 0)), "");
         ASSERT_EQ(w.set(r, 0)->stations.size(), 1u);

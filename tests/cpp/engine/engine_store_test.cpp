@@ -12,6 +12,7 @@
 #include "engine/store_client.h"
 #include "engine_process.h"
 #include "service/store_server.h"
+#include "transport/udp/socket.h"
 
 namespace mcast::test {
 namespace {
@@ -70,13 +71,17 @@ TEST_F(EngineStoreTest, RanksOfTwoEnginesShareOne) {
 }
 
 TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
-  EngineProcess engine(with_stores(port_));
+  service::HostEngineOptions options = with_stores(port_);
+  options.peers = {{0xf0000001, 32}};  // 240.0.0.1
+  EngineProcess engine(options);
   const uint16_t nobody = free_port();
   auto wrong = StoreClient::connect({engine.path(), "127.0.0.1", nobody, "job"}, 5 * kSecond);
   EXPECT_THAT(wrong.status().message(), HasSubstr("(--store-port)"));
   // Nobody has addresses of that class.
   auto far = StoreClient::connect({engine.path(), "240.0.0.1", port_, "job"}, 300 * kMilli);
   EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
+  auto out = StoreClient::connect({engine.path(), "192.0.2.1", port_, "job"}, 5 * kSecond);
+  EXPECT_THAT(out.status().message(), HasSubstr("the engine does not go to 192.0.2.1:"));
   auto none =
       StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"}, 200 * kMilli);
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
@@ -114,6 +119,7 @@ TEST_F(EngineStoreTest, StrangersHarmNobody) {
   const std::string open = wire::bytes_of({StoreOp::kOpen, {"127.0.0.1", "1", "job", "0"}});
   for (const std::string& bytes :
        {std::string(1000, 'x'), std::string("\xff\xff\xff\xff", 4), open.substr(0, 7), open,
+        open + wire::bytes_of({StoreOp::kAdd, {"n", "1"}}),  // two at once
         wire::bytes_of({StoreOp::kSet, {"a", "b"}}), std::string()}) {
     auto fd = connect_to(engine.path() + ".store", SOCK_STREAM);
     ASSERT_TRUE(fd.ok());
@@ -121,7 +127,26 @@ TEST_F(EngineStoreTest, StrangersHarmNobody) {
               static_cast<ssize_t>(bytes.size()));
     done(*client, StoreOp::kAdd, {"n", "1"});
   }
-  EXPECT_THAT(done(*client, StoreOp::kGet, {"0", "n"}), ElementsAre("6"));
+  EXPECT_THAT(done(*client, StoreOp::kGet, {"0", "n"}), ElementsAre("7"));
+}
+
+// A connection has one question at a time: more would be served one after the other in one turn.
+TEST(StoreServerTest, WhoAsksAheadIsCutOff) {
+  auto server = service::StoreServer::start(0);
+  ASSERT_TRUE(server.ok());
+  const std::string open = wire::bytes_of({StoreOp::kOpen, {"h", "1", "job", "0"}});
+  const std::string count = wire::bytes_of({StoreOp::kCount, {}});
+  for (const bool ahead : {false, true}) {
+    Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, (*server)->port());
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    const std::string bytes = open + (ahead ? count : "");
+    ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    char piece[100];
+    const ssize_t got = recv(fd.get(), piece, sizeof piece, 0);  // an answer, or the end
+    EXPECT_EQ(got > 0, !ahead);
+  }
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "arena_new.h"
+#include "crypto/secret.h"
 #include "engine/clock.h"
 #include "support/reach.h"
 #include "support/temporary_folder.h"
@@ -117,6 +118,12 @@ std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32
   all.emplace("shared_memory", "off");
   all.emplace("engine_memory", engine_memory());
   if (const char* engine = std::getenv("MCAST_TEST_ENGINE")) all.emplace("engine", engine);
+  if (const char* mode = std::getenv("MCAST_TEST_SECURITY")) {
+    all.emplace("security", mode);
+    // (It is taken out of the environment by the process's first group.)
+    static const int set = ::setenv(crypto::kSecretVariable, std::string(64, '5').c_str(), 1);
+    EXPECT_EQ(set, 0);
+  }
   auto config = Config::resolve(all, {});
   if (!config.ok()) {
     ADD_FAILURE() << config.status().to_string();

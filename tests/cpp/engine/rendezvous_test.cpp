@@ -7,6 +7,7 @@
 #include <set>
 
 #include "wire/datagram.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast {
 namespace {
@@ -233,6 +234,17 @@ TEST(Agree, AnEchoIsForNeighboursOnly) {
   for (Member self = 0; self < 3; self++) EXPECT_EQ(agreed(records, self)->echo, Echo::kOn);
 }
 
+TEST(Agree, AGuardedDatagramIsLongerAndItsChunksMayBe) {
+  auto records = three();
+  const size_t clear = agreed(records, 0)->agreed.chunk;
+  for (RankRecord& r : records) r.security.emplace();
+  const size_t guarded = agreed(records, 0)->agreed.chunk;
+  EXPECT_EQ(clear, guarded) << "the rounding pays";
+  EXPECT_LE(guarded + wire::kGuardedHeader + wire::kDatagramTag, 1472u);
+  for (RankRecord& r : records) r.datagram_external = wire::kDatagramHeader + 1408;
+  EXPECT_EQ(agreed(records, 0)->agreed.chunk, 1408u - 64);
+}
+
 TEST(Agree, NoRoomForAChunk) {
   auto records = three();
   records[0].datagram_external = wire::kDatagramHeader + 63;
@@ -241,6 +253,12 @@ TEST(Agree, NoRoomForAChunk) {
   records[2].datagram_external = 0;
   expect_refused(records, Code::kUnavailable,
                  {"rank 2 on host", "datagrams of 0 bytes", "no room for a chunk of 64 bytes"});
+  // A guarded one needs more.
+  records = three();
+  records[0].datagram_external = wire::kDatagramHeader + 64 + wire::kGuardedExtra - 1;
+  EXPECT_EQ(agreed(records, 0)->agreed.chunk, 64u);
+  for (RankRecord& r : records) r.security.emplace();
+  expect_refused(records, Code::kUnavailable, {"datagrams of 119 bytes"});
 }
 
 TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {

@@ -26,6 +26,15 @@ GroupStats full() {
   s.counters[3].second = 7;
   s.reduce_counters[3] = 5;
   s.repair_from_to[2] = {11, 12};
+  s.security.mode = "sealed";
+  s.security.suite = "aes128gcm";
+  s.security.library = "OpenSSL 3";
+  s.security.secret_id = "5f1c02aa";
+  s.security.trust_store = true;
+  s.security.sealed = 21;
+  s.security.opened = 22;
+  s.security.untried = 23;
+  s.security.epoch = 24;
   s.aggregation.no_partial = "ranks of a host contribute together";
   s.aggregation.aggregators = {{"a:7117", "admitted", "", 2, 1.5},
                                {"b:7117", "refused", "jobs", 0, 0}};
@@ -58,6 +67,14 @@ TEST(StatsRecord, WhatIsToldIsRead) {
   read.aggregation.report.waiting.emplace();  // of before
   read_stats(encode_stats(told), read);
   EXPECT_EQ(read.path, told.path);
+  EXPECT_EQ(read.security.suite, told.security.suite);
+  EXPECT_EQ(read.security.library, told.security.library);
+  EXPECT_EQ(read.security.secret_id, told.security.secret_id);
+  EXPECT_TRUE(read.security.trust_store);
+  EXPECT_EQ(read.security.sealed, 21u);
+  EXPECT_EQ(read.security.opened, 22u);
+  EXPECT_EQ(read.security.untried, 23u);
+  EXPECT_EQ(read.security.epoch, 24u);
   EXPECT_EQ(read.failure, "two lines");
   EXPECT_EQ(read.chunk, told.chunk);
   EXPECT_EQ(read.counters, told.counters);

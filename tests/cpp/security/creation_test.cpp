@@ -71,7 +71,7 @@ class BoardStore final : public KeyValueStore {
 struct Outcome {
   Status status;
   std::string root;  // the group's key, if there is one
-  std::string suite, not_ready;
+  std::string suite;
 };
 
 class Creation : public ::testing::Test {
@@ -112,7 +112,9 @@ class Creation : public ::testing::Test {
       (void)SecureCreation::excuse(spec, store, out.status);
       return out;
     }
-    const auto multicast = LaneIdentity::make(), reduce = LaneIdentity::make();
+    const crypto::JobSecret& secret = (*security)->secret();
+    const auto multicast = LaneIdentity::make(spec.config, secret);
+    const auto reduce = LaneIdentity::make(spec.config, secret);
     out.status = (*security)->describe({*multicast, *reduce}, mine);
     GuardedStore guarded(store, spec, **security);
     Round round(guarded, "rank", spec.rank, spec.size);
@@ -121,13 +123,18 @@ class Creation : public ::testing::Test {
           exchange_records(spec, round, mine, now, deadline, records, security->get()).status();
     }
     if (!out.status.ok()) return out;
-    out.not_ready = (*security)->not_ready().message();
     const GroupSecurity& result = (*security)->result();
     out.root = hex_text(result.root->bytes());
     out.suite = crypto::suite_name(result.suite);
-    EXPECT_EQ(result.multicast.size(), spec.size);
-    EXPECT_EQ(result.multicast[spec.rank], (*multicast)->public_key());
-    EXPECT_EQ(result.reduce[spec.rank], (*reduce)->public_key());
+    EXPECT_EQ(result.keys.multicast.size(), spec.size);
+    EXPECT_EQ(result.keys.multicast[spec.rank], (*multicast)->public_key());
+    EXPECT_EQ(result.keys.reduce[spec.rank], (*reduce)->public_key());
+    EXPECT_EQ((*multicast)->endpoint()->pair.public_key(), (*multicast)->public_key());
+    const auto guards = (*security)->make_guards(1408);
+    EXPECT_TRUE(guards.ok()) << guards.status().to_string();
+    EXPECT_EQ(crypto::mode_name(guards->reduce->mode()), spec.config.security);
+    EXPECT_EQ((*security)->make_guards(1408).status().code(), Code::kInternal)
+        << "nonces serve once";
     return out;
   }
 
@@ -175,7 +182,6 @@ TEST_F(Creation, AllRanksGetOneKeyThatNoOtherGroupHas) {
       EXPECT_EQ(o.root.size(), 64u);
       EXPECT_EQ(o.root, group[0].root);
       EXPECT_EQ(o.suite, group[0].suite);
-      EXPECT_NE(o.not_ready.find("security=sealed is not ready yet"), std::string::npos);
     }
   }
   EXPECT_NE(first[0].root, second[0].root);
@@ -190,10 +196,7 @@ TEST_F(Creation, TheSuiteIsTheOneThatWasAskedFor) {
   scope_ = "mcast/2/";
   s["security_suite"] = "aes256gcm";
   s["security"] = "auth";
-  for (const Outcome& o : make({s, s})) {
-    EXPECT_EQ(o.suite, "aes256gcm");
-    EXPECT_NE(o.not_ready.find("security=auth"), std::string::npos);
-  }
+  for (const Outcome& o : make({s, s})) EXPECT_EQ(o.suite, "aes256gcm");
 }
 
 TEST_F(Creation, MixedModesAreNamedWhoeverDiffers) {
@@ -342,6 +345,17 @@ TEST_F(Creation, AFileThatOthersMayWriteIsRefused) {
   EXPECT_NE(outcomes[0].status.message().find("can be written by others"), std::string::npos);
   EXPECT_NE(outcomes[1].status.message().find("rank 0 cannot guard its traffic"), std::string::npos)
       << outcomes[1].status.message();
+}
+
+TEST(SealRate, IsARateInEveryModeAndSuite) {
+  for (const auto mode : {crypto::Mode::kAuth, crypto::Mode::kSealed}) {
+    for (const auto suite :
+         {crypto::Suite::kAes128Gcm, crypto::Suite::kAes256Gcm, crypto::Suite::kChaCha20Poly1305}) {
+      const auto rate = seal_rate(mode, suite, 1408, 5 * kMilli);
+      ASSERT_TRUE(rate.ok()) << rate.status().to_string();
+      EXPECT_GE(*rate, 1408.0 * 64) << "a batch in a second";
+    }
+  }
 }
 
 }  // namespace

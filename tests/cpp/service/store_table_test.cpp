@@ -57,6 +57,12 @@ TEST_F(StoreTableTest, DoesWhatC10dExpects) {
   EXPECT_THAT(done(2, StoreOp::kAdd, {"n", "-7"}), ElementsAre("-2"));
   EXPECT_THAT(done(2, StoreOp::kAdd, {"n", "0"}), ElementsAre("-2"));
   EXPECT_EQ(ask(1, StoreOp::kAdd, {"a", "1"}).op, StoreOp::kFailed);
+  // Sums have 64 bits.
+  EXPECT_THAT(done(1, StoreOp::kAdd, {"most", "9223372036854775807"}),
+              ElementsAre("9223372036854775807"));
+  EXPECT_THAT(ask(1, StoreOp::kAdd, {"most", "1"}).parts[0], HasSubstr("'most' holds no number"));
+  EXPECT_THAT(done(1, StoreOp::kAdd, {"most", "-9223372036854775808"}), ElementsAre("-1"));
+  done(1, StoreOp::kDelete, {"most"});
   EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "n"}), ElementsAre("1"));
   EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "m"}), ElementsAre("0"));
   EXPECT_THAT(done(1, StoreOp::kCheck, {}), ElementsAre("1"));
@@ -159,6 +165,46 @@ TEST_F(StoreTableTest, IsBounded) {
   }
   EXPECT_THAT(ask(9, StoreOp::kOpen, {"h", "1", "one more", "0"}).parts[0],
               HasSubstr("keeps 256 stores already"));
+}
+
+// Every question has an answer that a record can hold: who waited for none would wait for ever.
+TEST_F(StoreTableTest, AnswersThatAreTooLongAreErrors) {
+  open(1);
+  const std::string large(size_t{9} << 20, 'x');
+  done(1, StoreOp::kAppend, {"v", large});
+  done(1, StoreOp::kAppend, {"v", large});
+  EXPECT_THAT(ask(1, StoreOp::kGet, {"0", "v"}).parts[0],
+              HasSubstr("longer than a store's record"));
+  EXPECT_THAT(ask(1, StoreOp::kCompareSet, {"v", "a", "b"}).parts[0],
+              HasSubstr("longer than a store's record"));
+  done(1, StoreOp::kSet, {large + "1", ""});
+  done(1, StoreOp::kSet, {large + "2", ""});
+  EXPECT_THAT(ask(1, StoreOp::kList, {}).parts[0], HasSubstr("longer than a store's record"));
+  done(1, StoreOp::kSet, {large, "no number"});
+  EXPECT_LT(ask(1, StoreOp::kAdd, {large, "1"}).parts[0].size(), 200u) << "the key is cut";
+}
+
+// What keeping an entry takes is counted, and so are keys that are waited for.
+TEST_F(StoreTableTest, SmallEntriesAreBoundedToo) {
+  open(1);
+  Parts many;
+  for (int i = 0; i < 400'000; i++) many.insert(many.end(), {std::to_string(i), ""});
+  done(1, StoreOp::kMultiSet, many);
+  EXPECT_GT(table_.bytes(), 400'000 * StoreTable::kEntryBytes);
+  Parts keys{"0"};
+  for (int i = 0; i < 400'000; i++) keys.push_back("w" + std::to_string(i));
+  StoreTable::Client client = 2;
+  for (; client < 100; client++) {
+    open(client);
+    ASSERT_TRUE(table_.on_record(client, {StoreOp::kWait, keys}, now_));
+    if (!table_.waits(client)) break;
+    EXPECT_FALSE(taken(client));
+  }
+  ASSERT_LT(client, 8u);
+  EXPECT_THAT(taken(client)->parts[0], HasSubstr("hold 256 MiB already"));
+  EXPECT_LE(table_.bytes(), StoreTable::kMostBytes);
+  for (StoreTable::Client c = 1; c <= client; c++) table_.on_end(c);
+  EXPECT_EQ(table_.bytes(), 0u);
 }
 
 TEST(StoreRecord, AnyBytesAreRead) {

@@ -125,7 +125,9 @@ Cluster::Cluster(const ClusterOptions& options)
     std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
     if (options.wrap) medium = options.wrap(std::move(medium));
     if (surroundings_) medium = surroundings_->wrap(std::move(medium), r);
-    lanes_.push_back(std::make_unique<Lane>(std::move(medium)));
+    LaneAccounts accounts;
+    if (options.reach) accounts.may_reach = options.reach(r);
+    lanes_.push_back(std::make_unique<Lane>(std::move(medium), std::move(accounts)));
   }
   if (options.prepare) options.prepare(net_);
   paused_.assign(options.ranks, false);

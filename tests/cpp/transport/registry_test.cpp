@@ -26,14 +26,15 @@ TEST(TransportRegistry, TheFallbackWorksHereAndKnowsItsName) {
   config.interface = "=lo";
   EXPECT_TRUE(fallback_transport().problem(config).ok());
   for (const LaneId lane : kBothLanes) {
-    auto made = fallback_transport().make(config, lane);
+    auto made = fallback_transport().make(config, lane, nullptr);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     EXPECT_STREQ((*made)->name(), fallback_transport().name);
     EXPECT_TRUE((*made)->has_its_address());
   }
   config.interface = "=nosuchnic0";
   EXPECT_EQ(fallback_transport().problem(config).code(), Code::kUnavailable);
-  EXPECT_EQ(fallback_transport().make(config, LaneId::kReduce).status().code(), Code::kUnavailable);
+  EXPECT_EQ(fallback_transport().make(config, LaneId::kReduce, nullptr).status().code(),
+            Code::kUnavailable);
 }
 
 }  // namespace

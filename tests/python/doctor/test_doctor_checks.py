@@ -2,6 +2,7 @@
 
 import os
 import resource
+import threading
 
 import pytest
 
@@ -305,6 +306,26 @@ def test_cpus():
         None,
         None,
     ]
+
+
+def test_host_name():
+    assert host.address_of("localhost") in ("127.0.0.1", "::1")
+    unknown = host.judge_name("bare", host.address_of("no-such-name.invalid"))
+    assert unknown.verdict is WARN and "--local-addr" in unknown.fix
+    assert host.judge_name("node1", "10.1.0.1").verdict is OK
+
+
+def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch):
+    forever, asked = threading.Event(), threading.Event()
+
+    def hang(*_, **__):
+        asked.set()
+        forever.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(host.socket, "getaddrinfo", hang)
+    assert host.address_of("bare", 0.01) == "" and asked.wait(60)
+    forever.set()
 
 
 def test_a_check_that_breaks_is_a_row_and_the_rest_still_runs():

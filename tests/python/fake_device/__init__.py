@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +18,8 @@ import types
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-BUILD = FOLDER.parents[2] / "build" / "fake_device"
+ROOT = FOLDER.parents[2]
+BUILD = ROOT / "build" / "fake_device"
 
 TO_HOST, TO_DEVICE = 0, 1  # directions of allow() and copies()
 
@@ -35,6 +37,17 @@ def build() -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+def compiler(*arguments: str) -> None:
+    """Through ccache where it is there, as the build of the product: another clone may have done it."""
+    cache = shutil.which("ccache")
+    subprocess.run(
+        [*([cache] if cache else []), *shlex.split(os.environ.get("CXX", "c++")), *arguments],
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "CCACHE_BASEDIR": str(ROOT)},
+    )
+
+
 def compile_here() -> str:
     import torch
     from torch.utils import cpp_extension
@@ -49,16 +62,15 @@ def compile_here() -> str:
         if not library.exists() or library.stat().st_mtime < newest:
             # Not by cpp_extension.load(): it breaks in a folder with a space in its name.
             includes = [sysconfig.get_path("include"), *cpp_extension.include_paths()]
+            objects = [folder / f"{source.stem}.o" for source in sources]
+            for source, into in zip(sources, objects, strict=True):
+                compiler("-c", "-fPIC", "-O1", "-std=c++20",
+                         *(word for path in includes for word in ("-isystem", path)),
+                         str(source), "-o", str(into))  # fmt: skip
             part = folder / "part.so"
-            subprocess.run(
-                [
-                    *shlex.split(os.environ.get("CXX", "c++")), "-shared", "-fPIC", "-O1", "-std=c++20",
-                    *(word for path in includes for word in ("-isystem", path)), *map(str, sources),
-                    *(f"-L{path}" for path in cpp_extension.library_paths()),
-                    "-lc10", "-ltorch_cpu", "-ltorch", "-o", str(part),
-                ],
-                check=True,
-            )  # fmt: skip
+            compiler("-shared", *map(str, objects),
+                     *(f"-L{path}" for path in cpp_extension.library_paths()),
+                     "-lc10", "-ltorch_cpu", "-ltorch", "-o", str(part))  # fmt: skip
             part.rename(library)
     return str(library)
 

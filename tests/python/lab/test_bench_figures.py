@@ -179,6 +179,7 @@ def test_sizes():
 def test_variants_of_mcast_are_settings():
     known = "10.0.0.9:7117,10.0.0.10:7117"
     assert variant_settings("mcast:ring") == {"algorithm": "ring"}
+    assert variant_settings("mcast:sealed") == {"security": "sealed", "trust_store": "1"}
     assert variant_settings("mcast:fold=turn:ring") == {"fold": "turn", "algorithm": "ring"}
     assert variant_settings("mcast:aggregators=0", known) == {"aggregators": ""}
     assert variant_settings("mcast:aggregators=1", known) == {"aggregators": "10.0.0.9:7117"}

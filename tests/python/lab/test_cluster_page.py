@@ -89,6 +89,7 @@ def test_install_is_what_the_makefile_installs():
     assert "\npip install .\n" in install
 
 
+@pytest.mark.all_tier
 def test_the_doctor_on_each_node(lab):
     (script,) = (text for text in blocks("sh both") if text == "torch-mcast doctor\n")
     for text in on_both(lab, script):
@@ -183,6 +184,7 @@ sys.exit(max(task.wait() for task in tasks))
 """
 
 
+@pytest.mark.all_tier
 def test_a_batch_script_of_slurm(lab, tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -215,7 +217,8 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
         assert done.stdout.count(line) == 2, done.stdout + done.stderr  # by torchrun, and as tasks
 
 
-@pytest.mark.parametrize("kind", ["iptables", pytest.param("nft", marks=pytest.mark.all_tier)])
+@pytest.mark.all_tier
+@pytest.mark.parametrize("kind", ["iptables", "nft"])
 def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
     closed = {
         "iptables": "iptables -A INPUT -i lo -j ACCEPT\niptables -A INPUT -m conntrack --ctstate "

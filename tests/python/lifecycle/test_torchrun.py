@@ -24,7 +24,11 @@ def alive(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("shared_memory", "path"), [("off", "multicast"), ("auto", "shared memory")]
+    ("shared_memory", "path"),
+    [
+        ("off", "multicast"),
+        pytest.param("auto", "shared memory", marks=pytest.mark.all_tier),
+    ],
 )
 def test_restart_then_interrupt(tmp_path, shared_memory, path):
     folder = str(tmp_path)

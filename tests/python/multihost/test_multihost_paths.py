@@ -64,10 +64,11 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
 @pytest.mark.alone
 def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
     """As behind the gateway of a cloud, which drops what a host multicasts beyond some rate: nothing that the
-    reach probe could see. Of three hosts two fetch from the root, so multicast and its repairs move about half
-    of what unicast does, which is where the product draws the line: on some machines it stays."""
-    limited = hosts(3, rate="400mbit", multicast_rate="10mbit")
-    call = limited.start(programs.until_told, 4 * SIZE, None, 60.0, None, "ring")
+    reach probe could see. All but the root fetch what is dropped from it, each a copy, over its one link: with
+    five hosts multicast moves a quarter of what unicast does, far beyond the half where the line is drawn. (In
+    an all-gather all links carry such copies, as many as a ring's, so only broadcasts tell the two apart.)"""
+    limited = hosts(5, rate="100mbit", multicast_rate="2mbit")
+    call = limited.start(programs.until_told, SIZE, None, 60.0, 0, "ring")
     call.wait("path", timeout_s=180)
     call.signal("stop")
     outcomes = call.outcomes(120)

@@ -16,7 +16,7 @@ from contents import compare
 
 import torch_mcast
 
-PRELOAD = ("torch", "torch_mcast", "attackers")
+PRELOAD = ("torch", "torch_mcast", "attackers", "guarded")
 RANKS = 3
 ATTACKER = RANKS
 SIZE = 1 << 20
@@ -165,6 +165,17 @@ def _sum16(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
+def _ear(ctx, group: tuple[str, int]) -> socket.socket:
+    """Hears what is multicast to the group."""
+    ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    ear.bind(group)
+    request = socket.inet_aton(group[0]) + socket.inet_aton(ctx.address)
+    ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+    ear.settimeout(2.0)
+    return ear
+
+
 def _ip_packet(source: str, group: tuple[str, int], payload: bytes) -> bytes:
     udp = struct.pack("!HHHH", 4711, group[1], 8 + len(payload), 0) + payload
     head = struct.pack(
@@ -181,12 +192,7 @@ def spoofed_member(ctx, found: list[dict]) -> int:
     victim_address = found[1]["streams"][0][0]
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     for group in found[0]["groups"]:
-        ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        ear.bind(group)
-        request = socket.inet_aton(group[0]) + socket.inet_aton(ctx.address)
-        ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
-        ear.settimeout(2.0)
+        ear = _ear(ctx, group)
         captured = []
         end = time.monotonic() + 2.0
         while len(captured) < 400 and time.monotonic() < end:
@@ -211,10 +217,70 @@ def spoofed_member(ctx, found: list[dict]) -> int:
     return sent
 
 
+def _with(datagram: bytes, at: int, new: bytes) -> bytes:
+    return datagram[:at] + new + datagram[at + len(new) :]
+
+
+def twisted(d: bytes) -> dict[str, bytes]:
+    """What somebody without the keys can make of a captured datagram of a guarded group."""
+    (tag, sequence) = struct.unpack_from("<QI", d, 8)
+    (member,) = struct.unpack_from("<H", d, 28)
+    (number,) = struct.unpack_from("<Q", d, 32)
+    return {
+        "again": d,
+        "other bytes": d[:40] + bytes(b ^ 0x5A for b in d[40:]),
+        "one bit of the tag": d[:-1] + bytes([d[-1] ^ 1]),
+        "cut": d[:-9],
+        "cut to nothing": d[:40],
+        "another lane": _with(d, 7, bytes([d[7] ^ 1])),
+        "in clear": _with(d, 7, bytes([d[7] ^ 8])),
+        "version 1": _with(d, 6, bytes([0x10 | d[6] & 15])),
+        "another group": _with(d, 8, struct.pack("<Q", tag + 1)),
+        "another operation": _with(d, 16, struct.pack("<I", sequence + 1)),
+        "another member": _with(d, 28, struct.pack("<H", (member + 1) % RANKS)),
+        "another epoch": _with(d, 32, struct.pack("<Q", number + (1 << 40))),
+        "another number": _with(d, 32, struct.pack("<Q", number + 7)),
+    }
+
+
+def guarded_siege(ctx, found: list[dict]) -> int:
+    """Every datagram that is heard is sent again at once, changed in every way, also to the other lane;
+    and some much later."""
+    out, sent, old = _sender(), 0, []
+    groups = found[0]["groups"]
+    ears = [(group, _ear(ctx, group)) for group in groups]
+    end = time.monotonic() + 3.0
+    heard = 0
+    while heard < 600 and time.monotonic() < end:
+        for group, ear in ears:
+            ear.settimeout(0.05)
+            try:
+                datagram = ear.recv(65536)
+            except TimeoutError:
+                continue
+            if datagram[4:6] != MAGIC or datagram[6] >> 4 != 2 or len(datagram) < 56:
+                continue  # our own noise
+            heard += 1
+            old = [*old[-200:], (group, datagram)]
+            for made in twisted(datagram).values():
+                sent += out.sendto(made, group) > 0
+            for other in groups:
+                sent += out.sendto(datagram, other) > 0
+            ear.settimeout(0.0)  # what came meanwhile is mostly ours
+            while True:
+                try:
+                    ear.recv(65536)
+                except OSError:
+                    break
+    for group, datagram in old:
+        sent += out.sendto(datagram, group) > 0
+    return sent
+
+
 def hello_siege(ctx, found: list[dict]) -> int:
     """Connections that say nothing, half a Hello, garbage, or a Hello for somebody else."""
     held, made = [], 0
-    words = [b"", b"MCST", b"GET / HTTP/1.1\r\n\r\n" * 4, b"MCST\x01\x00\x00\x00" + bytes(24)]
+    words = [b"", b"MCST", b"GET / HTTP/1.1\r\n\r\n" * 6, b"MCST\x01\x00\x00\x00" + bytes(88)]
     for target in [at for row in found for at in row["streams"]]:
         for i in range(150):
             one = socket.socket()
@@ -234,6 +300,7 @@ ATTACKS = {
     "foreign_job": foreign_job,
     "spoofed_member": spoofed_member,
     "hello_siege": hello_siege,
+    "guarded_siege": guarded_siege,
 }
 
 

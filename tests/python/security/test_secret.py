@@ -70,6 +70,19 @@ def test_doctor_knows_what_ciphers_need():
     assert "OpenSSL 3" in security.judge_library().finding
 
 
+def test_doctor_measures_what_a_core_seals():
+    found = security.measured("sealed", "chacha20poly1305", 0)
+    assert found.verdict is Verdict.OK and "a core seals" in found.finding
+    assert found.data["bits_per_second"] > 1e6 and found.data["suite"] == "chacha20poly1305"
+    assert security.measured("auth", "auto", 0).data["suite"] in ("aes128gcm", "chacha20poly1305")
+    slow = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 25_000_000_000)
+    assert slow.verdict is Verdict.WARN and "MCAST_SUBGROUPS" in slow.fix
+    assert (
+        security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 1_000_000_000).verdict is Verdict.OK
+    )
+    assert security.measured("sealed", "rot13", 0).verdict is Verdict.WARN
+
+
 def ip(igmp: bytes, source: str = "10.1.0.9", protocol: int = 2) -> bytes:
     options = b"\x94\x04\x00\x00"  # router alert, as IGMP has it
     return (

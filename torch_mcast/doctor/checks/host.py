@@ -1,14 +1,19 @@
-"""CPUs of the host against the ranks that share them."""
+"""CPUs of the host against the ranks that share them, and the host's name, by which torchrun's ranks look for
+rank 0."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import threading
 from pathlib import Path
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
 
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+_NAME_LIMIT_S = 5.0
 
 
 def quota(text: str) -> float | None:
@@ -30,10 +35,38 @@ def judge_cpus(cpus: int, limit: float | None, ranks: int) -> Finding:
     return ok("cpus", f"{shown} for {ranks} rank(s) of this host", **data)
 
 
+def address_of(name: str, limit_s: float = _NAME_LIMIT_S) -> str:
+    """What this host takes `name` for; "" if for nothing. A resolver can take minutes to give up, so it is
+    asked in a thread that nobody waits for longer than that."""
+    found: list[str] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            found.append(str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    return found[0] if found else ""
+
+
+def judge_name(name: str, address: str) -> Finding:
+    data = {"name": name, "address": address}
+    if address:
+        return ok("host name", f"{name} is {address}", **data)
+    text = f"{name} does not resolve here: torchrun's ranks look for rank 0 by that name, and would wait"
+    fix = f'echo "127.0.1.1 {name}" >> /etc/hosts  (stays), or torchrun --local-addr ADDRESS'
+    return warn("host name", text, fix, **data)
+
+
 def run(context: Context) -> list[Finding]:
     try:
         limit = quota(_CPU_MAX.read_text())
     except OSError:
         limit = None
     ranks = max(context.whole("LOCAL_WORLD_SIZE", 1), 1)
-    return [judge_cpus(len(os.sched_getaffinity(0)), limit, ranks)]
+    name = socket.gethostname()
+    return [
+        judge_cpus(len(os.sched_getaffinity(0)), limit, ranks),
+        judge_name(name, address_of(name)),
+    ]

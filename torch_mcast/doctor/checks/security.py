@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from torch_mcast.doctor.context import Context
-from torch_mcast.doctor.findings import Finding, fail, ok, warn
+from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
 
 _LIBRARY = "libcrypto.so.3"
 _NEEDED_FLAGS = {"aes", "pclmulqdq"}  # ARM calls them aes and pmull
@@ -39,7 +39,7 @@ def judge_secret(mode: str, path: str, variable: bool, trusted: bool) -> list[Fi
             ]
         return [ok("security", "off: anybody in the network can forge; see docs/security.md")]
     found = [
-        ok("security", f"{mode}; ranks exchange keys, groups over a network are not ready yet")
+        ok("security", f"{mode}: between hosts by sockets, the engine in the process of the rank")
     ]
     if path.startswith("/dev/fd/"):
         return [*found, ok("secret", f"from descriptor {path[8:]}")]
@@ -85,6 +85,29 @@ def judge_library() -> Finding:
     return ok("libcrypto", library.OpenSSL_version(0).decode())
 
 
+def judge_rate(mode: str, suite: str, chunk: int, rate: float, link: int) -> Finding:
+    """`rate`: bytes per second that a core seals; `link`: bits per second, 0: not known."""
+    gbit = rate * 8 / 1e9
+    text = f"a core seals {gbit:.1f} Gbit/s ({mode}, {suite}, datagrams of {chunk} bytes)"
+    data = {"bits_per_second": round(rate * 8), "chunk": chunk, "suite": suite}
+    if 0 < rate * 8 < link:
+        fix = "larger MTU, or MCAST_SUBGROUPS=2"
+        return warn("sealing", f"{text}, the link takes {link / 1e9:.1f}", fix, **data)
+    return ok("sealing", text, **data)
+
+
+def measured(mode: str, suite: str, link: int, chunk: int = 1408) -> Finding:
+    if suite == "auto":
+        suite = "aes128gcm" if judge_cpu(_flags()).verdict is Verdict.OK else "chacha20poly1305"
+    try:
+        from torch_mcast._load import extension
+
+        rate = extension().seal_rate(mode, suite, chunk)
+    except Exception as error:  # noqa: BLE001 - other checks say what is broken
+        return warn("sealing", f"cannot be measured: {type(error).__name__}: {error}")
+    return judge_rate(mode, suite, chunk, rate, link)
+
+
 def run(context: Context) -> list[Finding]:
     settings = context.values
     mode = settings.get("security", "off")
@@ -95,5 +118,13 @@ def run(context: Context) -> list[Finding]:
         settings.get("trust_store", "0") == "1",
     )
     if mode != "off":
-        findings += [judge_library(), judge_cpu(_flags())]
+        findings += [
+            judge_library(),
+            judge_cpu(_flags()),
+            measured(
+                mode,
+                settings.get("security_suite", "auto"),
+                int(settings.get("link_rate", "0") or 0),
+            ),
+        ]
     return findings

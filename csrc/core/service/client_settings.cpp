@@ -1,0 +1,25 @@
+// A path would be opened with the engine's rights, and among its own descriptors ("/dev/fd/N");
+// CPUs are chosen by the environment, which here is the engine's, so all clients' lanes would share
+// two.
+#include "service/client_settings.h"
+
+#include "base/units.h"
+
+namespace mcast::service {
+
+void drop_local_settings(std::map<std::string, std::string>& settings) {
+  for (const char* const name : {"secret_file", "metrics_file", "pin"}) settings.erase(name);
+}
+
+Status bounded(const Config& config) {
+  for (const char* const name : {"staging", "retransmit", "incast"}) {
+    uint64_t bytes = 0;
+    if (!read_number(config.get(name), bytes) || bytes <= kMostKept) continue;
+    return Status(Code::kResourceExhausted, "engine's limit of " + size_text(kMostKept) +
+                                                " for the setting " + name +
+                                                " is passed: " + size_text(bytes));
+  }
+  return {};
+}
+
+}  // namespace mcast::service

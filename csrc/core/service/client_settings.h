@@ -1,0 +1,21 @@
+// Settings that a client of an engine may not choose, or not as it likes: the engine resolves them
+// in its own process, with its own files and memory.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/config.h"
+#include "base/status.h"
+
+namespace mcast::service {
+
+// What a setting of a client may make each of its groups keep, bytes.
+inline constexpr uint64_t kMostKept = uint64_t{256} << 20;
+
+// Takes out what names files here, or CPUs.
+void drop_local_settings(std::map<std::string, std::string>& settings);
+// kResourceExhausted: more memory than that, and by which setting.
+Status bounded(const Config& config);
+
+}  // namespace mcast::service

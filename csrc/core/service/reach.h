@@ -1,0 +1,38 @@
+// Where an engine of the host goes for its clients. They say where the members of their groups are,
+// and its network is not theirs: without a bound any program that may connect to the engine could
+// have it talk to whatever it can reach.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/ipv4_network.h"
+#include "base/status.h"
+#include "base/types.h"
+
+namespace mcast::service {
+
+// Thread-safe.
+class Reach {
+ public:
+  static constexpr uint16_t kLeastPort = 1024;  // below are services of hosts
+
+  // Besides this host's own addresses; empty: the networks of its interfaces.
+  explicit Reach(std::vector<Ipv4Network> networks) : networks_(std::move(networks)) {}
+
+  // `host`: as a StreamAddress has it, one address or several joined by '+', of which all but the
+  // first bring a port of their own. kInvalidArgument names what is out of reach.
+  Status may(const std::string& host, uint16_t port);
+
+ private:
+  Status may_one(const std::string& host, uint16_t port);
+  void look(Nanos now);
+
+  const std::vector<Ipv4Network> networks_;
+  std::mutex mutex_;  // of what follows
+  std::vector<Ipv4Network> allowed_;
+  Nanos looked_ = kNever;
+};
+
+}  // namespace mcast::service

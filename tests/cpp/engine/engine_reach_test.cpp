@@ -1,0 +1,74 @@
+// An engine of the host goes where its owner says, whatever its clients tell it of their groups.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/clock.h"
+#include "engine/rendezvous.h"
+#include "engine/resources.h"
+#include "engine_process.h"
+#include "programs.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+// A hostile job's: its rank claims to be somewhere else.
+class Misplaced final : public KeyValueStore {
+ public:
+  Misplaced(KeyValueStore& store, std::string host) : store_(store), host_(std::move(host)) {}
+  Status set(const std::string& key, const std::string& value) override {
+    auto record = RankRecord::decode(value);
+    if (!record.ok()) return store_.set(key, value);
+    record->external.host = record->loopback.host = host_;
+    return store_.set(key, record->encode());
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    return store_.multi_get(keys, timeout);
+  }
+
+ private:
+  KeyValueStore& store_;
+  const std::string host_;
+};
+
+TEST(EngineReach, MembersElsewhereAreNotGoneTo) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto spec =
+        group_spec("far", rank, 2, {{"engine", engine.setting()}, {"shared_memory", "off"}});
+    if (!spec) return false;
+    spec->timeout = rank == 0 ? 30 * kSecond : kSecond;
+    Misplaced misplaced(store, "192.0.2.7");
+    KeyValueStore& own = rank == 1 ? static_cast<KeyValueStore&>(misplaced) : store;
+    const auto made = Engine::instance().create_group(*spec, own);
+    EXPECT_FALSE(made.ok());
+    if (rank == 1) return true;
+    EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 192.0.2.7:"));
+    return made.status().code() == Code::kInvalidArgument;
+  }));
+}
+
+TEST(EngineReach, AggregatorsElsewhereAreNotAsked) {
+  const auto refuse = [](const std::string& host, uint16_t port) {
+    return Status(Code::kInvalidArgument, "not to " + host + ":" + std::to_string(port));
+  };
+  Resources resources(EngineContext{{}, {}, {}, refuse});
+  Registrar::Job job;
+  job.aggregators = {{"127.0.0.1", 7117}};
+  job.offer = [](const std::vector<wire::StationEntry>&) {};
+  ASSERT_TRUE(resources.registrar().enter(1, std::move(job)).ok());
+  const Nanos end = monotonic_now() + 10 * kSecond;
+  std::string reason;
+  while (reason.empty() && monotonic_now() < end) {
+    reason = resources.registrar().stats(1).at(0).reason;
+    usleep(1000);
+  }
+  EXPECT_THAT(reason, HasSubstr("not to 127.0.0.1:7117"));
+  resources.registrar().stop();
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,81 @@
+// Where an engine goes for its clients, and what of their settings it takes.
+#include "service/reach.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "service/client_settings.h"
+
+namespace mcast::test {
+namespace {
+
+using service::Reach;
+using testing::HasSubstr;
+
+std::vector<Ipv4Network> networks(const std::string& text) {
+  auto parsed = parse_networks(text, 64);
+  EXPECT_TRUE(parsed.ok()) << parsed.status().to_string();
+  return *parsed;
+}
+
+TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
+  Reach reach({});
+  EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
+  EXPECT_TRUE(reach.may("127.1.2.3", 1024).ok());
+  // TEST-NET-1, which no interface has.
+  const Status far = reach.may("192.0.2.7", 40000);
+  EXPECT_EQ(far.code(), Code::kInvalidArgument);
+  EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 192.0.2.7:40000"));
+  EXPECT_THAT(far.message(), HasSubstr("--peers"));
+}
+
+TEST(ReachTest, ThoseThatAreGivenAndThisHost) {
+  Reach reach(networks("192.0.2.0/25, 198.51.100.9"));
+  EXPECT_TRUE(reach.may("192.0.2.7", 40000).ok());
+  EXPECT_TRUE(reach.may("198.51.100.9", 40000).ok());
+  EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
+  for (const char* const far : {"192.0.2.128", "198.51.100.8", "203.0.113.1", "0.0.0.0"}) {
+    EXPECT_THAT(reach.may(far, 40000).message(), HasSubstr("the networks in its --peers"));
+  }
+}
+
+TEST(ReachTest, PortsOfHostsServicesAreNotForClients) {
+  Reach reach(networks("192.0.2.0/24"));
+  EXPECT_FALSE(reach.may("127.0.0.1", 22).ok());
+  EXPECT_FALSE(reach.may("192.0.2.1", 1023).ok());
+  EXPECT_FALSE(reach.may("192.0.2.1", 0).ok());
+}
+
+TEST(ReachTest, EveryAddressOfAStripe) {
+  Reach reach(networks("192.0.2.0/24"));
+  EXPECT_TRUE(reach.may("192.0.2.1+192.0.2.2:5000+192.0.2.3:5001", 4000).ok());
+  EXPECT_FALSE(reach.may("192.0.2.1+203.0.113.1:5000", 4000).ok());
+  EXPECT_FALSE(reach.may("192.0.2.1+192.0.2.2:22", 4000).ok());
+  for (const char* const none : {"", "a", "192.0.2.1+", "192.0.2.1+192.0.2.2", "+192.0.2.2:5000",
+                                 "192.0.2.1+192.0.2.2:x", "192.0.2.1+192.0.2.2:70000"}) {
+    EXPECT_THAT(reach.may(none, 4000).message(), HasSubstr("is no address")) << none;
+  }
+}
+
+TEST(ClientSettings, FilesAndCpusAreNotTheClients) {
+  std::map<std::string, std::string> settings{
+      {"secret_file", "/dev/fd/7"}, {"metrics_file", "/tmp/x"}, {"pin", "1"}, {"eager", "4096"}};
+  service::drop_local_settings(settings);
+  EXPECT_EQ(settings, (std::map<std::string, std::string>{{"eager", "4096"}}));
+}
+
+TEST(ClientSettings, MemoryOfAGroupIsBounded) {
+  for (const char* const name : {"staging", "retransmit", "incast"}) {
+    auto config = Config::resolve({{name, "256M"}}, {});
+    ASSERT_TRUE(config.ok()) << config.status().to_string();
+    EXPECT_TRUE(service::bounded(*config).ok());
+    config = Config::resolve({{name, "257M"}}, {});
+    const Status status = service::bounded(*config);
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_THAT(status.message(), HasSubstr(std::string("engine's limit of 256M for the setting ") +
+                                            name + " is passed: 257M"));
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test

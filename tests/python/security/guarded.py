@@ -1,0 +1,229 @@
+"""What the ranks of a guarded job run in a lab: functions with a lab Context first. Every rank knows what
+every other one has, so results are compared in full; digests are compared between modes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from attackers import pattern
+from contents import compare
+
+import torch_mcast
+
+PRELOAD = ("torch", "torch_mcast", "attackers", "guarded")
+MODES = ("off", "auth", "sealed")
+
+
+def join(ctx, options: dict, world: int = 0) -> None:
+    """`world`: ranks of the job, where the lab has a host more."""
+    ctx.world_size = world or ctx.world_size
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
+
+
+def _sizes(rng: random.Random) -> int:
+    """In elements: few, some that are small operations, some of many datagrams."""
+    return rng.choice([1, 7, 300, 1000, 4097, 60_000, 400_000])
+
+
+def _one(rng: random.Random, salt: int) -> torch.Tensor:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    n, kind = _sizes(rng), rng.choice(["all_gather", "broadcast", "scatter", "reduce", "pair"])
+    inputs = [(torch.arange(n, dtype=torch.float32) * (r + 1.1) + salt).sin() for r in range(world)]
+    if kind == "all_gather":
+        output = torch.zeros(world * n)
+        dist.all_gather_into_tensor(output, inputs[rank])
+        assert torch.equal(output, torch.cat(inputs))
+        return output
+    if kind == "broadcast":
+        root = rng.randrange(world)
+        output = inputs[root].clone() if rank == root else torch.zeros(n)
+        dist.broadcast(output, root)
+        assert torch.equal(output, inputs[root])
+        return output
+    if kind == "scatter":
+        output = torch.zeros(n)
+        dist.reduce_scatter_tensor(output, torch.cat([inputs[rank]] * world))
+        return output
+    if kind == "reduce":
+        output = inputs[rank].clone()
+        dist.all_reduce(output, rng.choice([dist.ReduceOp.SUM, dist.ReduceOp.MAX]))
+        return output
+    # Both lanes at once.
+    gathered, summed = torch.zeros(world * n), inputs[rank].clone()
+    works = [
+        dist.all_gather_into_tensor(gathered, inputs[rank], async_op=True),
+        dist.all_reduce(summed, async_op=True),
+    ]
+    for work in works:
+        work.wait()
+    assert torch.equal(gathered, torch.cat(inputs))
+    return summed
+
+
+def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> dict | None:
+    """The same series in each mode, on the whole group and on a part of it."""
+    if world and ctx.rank >= world:
+        return None
+    join(ctx, options, world)
+    rng, digest = random.Random(seed), hashlib.sha256()
+    part = dist.new_group(list(range(dist.get_world_size() - 1)))
+    for salt in range(count):
+        digest.update(_one(rng, salt).numpy().tobytes())
+    if dist.get_rank() < dist.get_world_size() - 1:
+        total = torch.full((5000,), float(dist.get_rank()))
+        dist.all_reduce(total, group=part)
+        assert torch.equal(total, torch.full((5000,), sum(range(dist.get_world_size() - 1)) * 1.0))
+    dist.barrier()
+    stats = torch_mcast.stats()
+    dist.destroy_process_group()
+    return {"digest": digest.hexdigest(), "stats": stats}
+
+
+def trained(ctx, options: dict) -> dict | None:
+    import test_training
+
+    join(ctx, options)
+    parameters = test_training.fsdp2("fp32", None)
+    stats = torch_mcast.stats()
+    dist.destroy_process_group()
+    return {"parameters": parameters, "stats": stats}
+
+
+class Tampered(dist.Store):
+    """A store that somebody writes to: what rank 1 has said about itself is changed on the way."""
+
+    def __init__(self, real: dist.Store, how: str) -> None:
+        super().__init__()
+        self.real, self.how = real, how
+
+    def set(self, key: str, value: bytes) -> None:
+        text = bytes(value)
+        if key.endswith("rank/1"):
+            changed = {
+                "address": text.replace(b"\nexternal=10.", b"\nexternal=99."),
+                "another key": text.replace(b"\nx25519=", b"\nx25519=0", 1)[: len(text)],
+                "stripped": text.split(b"security=")[0],
+                "mode": text.replace(b"\nsecurity=sealed", b"\nsecurity=auth"),
+            }[self.how]
+            assert changed != text
+            text = changed
+        self.real.set(key, text)
+
+    def get(self, key: str) -> bytes:
+        return self.real.get(key)
+
+    def add(self, key: str, value: int) -> int:
+        return self.real.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.real.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        self.real.wait(keys, timeout)
+
+
+def tampered(ctx, options: dict, how: str, world: int) -> dict | None:
+    """How a creation ends over such a store."""
+    if ctx.rank >= world:
+        return None
+    host, port = ctx.init_method.removeprefix("tcp://").split(":")
+    store = dist.TCPStore(host, int(port), world, ctx.rank == 0, timedelta(seconds=60))
+    start = time.monotonic()
+    try:
+        dist.distributed_c10d._world.group_count = 0
+        dist.init_process_group(
+            "mcast", store=Tampered(store, how), rank=ctx.rank, world_size=world,
+            timeout=timedelta(seconds=60), pg_options=torch_mcast.Options(**options),
+        )  # fmt: skip
+        error = ""
+    except Exception as why:  # noqa: BLE001 - its text is the result
+        error = str(why)
+    after = time.monotonic() - start
+    ctx.notify("ended")
+    ctx.wait("all have ended")  # rank 0 has the store
+    return {"error": error, "after": after}
+
+
+def creation(ctx, options: list[dict], world: int) -> dict | None:
+    """How a creation ends where ranks differ: the error's text and the time it took."""
+    if ctx.rank >= world:
+        return None
+    start = time.monotonic()
+    try:
+        join(ctx, options[ctx.rank], world)
+    except Exception as error:  # noqa: BLE001 - its text is the result
+        return {"error": str(error), "after": time.monotonic() - start}
+    dist.destroy_process_group()
+    return {"error": "", "after": time.monotonic() - start}
+
+
+class Ear:
+    """All that passes this host's interface, both ways, while it is open."""
+
+    def __init__(self, interface: str) -> None:
+        self.packets: list[bytes] = []
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 256 << 20)  # SO_RCVBUFFORCE
+        self._socket.bind((interface, 0))
+        self._socket.settimeout(0.05)
+        self._open = True
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self.packets.append(self._socket.recv(1 << 17))
+            except TimeoutError:
+                if not self._open:
+                    return
+
+    def close(self) -> list[bytes]:
+        self._open = False
+        self._thread.join()
+        self._socket.close()
+        return self.packets
+
+
+def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
+    """Sixteen bytes of the ranks' tensors, at any offset, in what this host's interface has carried:
+    how many packets have some, of how many, with how many bytes."""
+    if ctx.rank >= world:
+        return None
+    join(ctx, options, world)
+    size = 48 << 10
+    dist.barrier()
+    ear = Ear(interface)
+    tensors = [pattern(size, r, 9) for r in range(world)]
+    output = torch.zeros(size * world, dtype=torch.uint8)
+    dist.all_gather_into_tensor(output, tensors[ctx.rank])
+    for r in range(world):
+        compare(output[r * size : (r + 1) * size], tensors[r], f"from {r}")
+    small = pattern(64, 0, 77)
+    dist.broadcast(small, 0)
+    scattered = torch.zeros(size // world // 8, dtype=torch.int64)
+    words = tensors[ctx.rank].view(torch.int64)
+    dist.reduce_scatter_tensor(scattered, words[: scattered.numel() * world].contiguous())
+    dist.barrier()
+    packets = ear.close()
+    stats = torch_mcast.stats()
+    dist.destroy_process_group()
+    known = set()
+    for tensor in [*tensors, pattern(64, 0, 77), output]:
+        data = tensor.numpy().tobytes()
+        known.update(data[i : i + 16] for i in range(len(data) - 15))
+    told = [p for p in packets if any(p[i : i + 16] in known for i in range(14, len(p) - 15))]
+    return {
+        "told": len(told),
+        "packets": len(packets),
+        "bytes": sum(len(p) for p in packets),
+        "stats": stats,
+    }

@@ -1,0 +1,55 @@
+"""A host without the secret attacks a guarded job while all-gathers run: exact bytes, what it sends counted
+under its cause and source, memory bounded. Never times."""
+
+import secrets
+
+import pytest
+from test_attacks import attacker_address, refused, run, unharmed
+
+# Chunks are missing for a while at every rank: what is forged in their place is looked at.
+LOSSES = {"faults": "drop:rate=0.1,type=data", "cutoff": "100"}
+
+
+@pytest.fixture(params=["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])
+def guarded(request, tmp_path):
+    path = tmp_path / "secret"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    return {"security": request.param, "secret_file": str(path)}
+
+
+def test_what_is_twisted_is_refused_by_cause_and_source(segment, guarded):
+    rows, _ = run(segment, "guarded_siege", **guarded, **LOSSES)
+    unharmed(rows)
+    for cause in ("foreign", "downgraded", "forged_header", "malformed"):
+        assert min(refused(rows, cause)) > 0, (cause, refused(rows, cause))
+    # Whether a rank looks at a forged chunk hangs on which chunks it misses.
+    assert sum(refused(rows, "forged")) > 0, refused(rows, "forged")
+    for row in rows:
+        told = row["stats"]["security"]
+        assert told["causes"]["damaged"] == 0, "a lane takes one version only"
+        worst = told["sources"][0]
+        assert worst["address"] == attacker_address(segment)
+        assert worst["causes"]["forged_header"] > 0
+        assert row["stats"]["counters"]["duplicates"] + row["stats"]["counters"]["stale"] > 0
+
+
+def test_a_blind_flood_costs_nothing_but_time(segment, guarded):
+    rows, _ = run(segment, "blind_flood", **guarded)
+    unharmed(rows)
+    # The noise does not parse; what is another job's has the wrong version here.
+    assert min(refused(rows, "malformed")) > 0 and min(refused(rows, "downgraded")) > 0
+    for row in rows:
+        assert row["stats"]["security"]["untried"] == 0
+        assert row["stats"]["security"]["sources"][0]["address"] == attacker_address(segment)
+
+
+def test_a_siege_of_connections_leaves_the_job_alone(segment, guarded):
+    rows, _ = run(segment, "hello_siege", **guarded)
+    unharmed(rows)
+    for row in rows:
+        causes = row["stats"]["security"]["causes"]
+        assert causes["hello_refused"] > 0 and causes["crowded_out"] > 0
+        assert attacker_address(segment) in {
+            s["address"] for s in row["stats"]["security"]["sources"]
+        }

@@ -1,0 +1,178 @@
+"""Jobs of several hosts in every mode: the same bits, nothing readable on the wire where it is sealed, and a
+named error on all ranks, soon, where they do not fit together."""
+
+import secrets
+from pathlib import Path
+
+import guarded
+import pytest
+import torch
+from attackers import RANKS
+from guarded import MODES
+
+all_tier = pytest.mark.all_tier
+SOON = 30  # seconds; the creation's own limit is 60
+SUITES = ("aes128gcm", "aes256gcm", "chacha20poly1305")
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """secret(name): the path of a secret of its own."""
+
+    def make(name: str = "secret") -> str:
+        path: Path = tmp_path / name
+        if not path.exists():
+            path.write_text(secrets.token_hex(32))
+            path.chmod(0o600)
+        return str(path)
+
+    return make
+
+
+def options(mode: str, secret, **more) -> dict:
+    kept = {} if mode == "off" else {"security": mode, "secret_file": secret()}
+    return {**kept, **more}
+
+
+def guarded_well(stats, mode):
+    told = stats["security"]
+    assert told["mode"] == mode and stats["path"] in ("multicast", "ring") and not stats["failure"]
+    if mode == "off":
+        assert told["suite"] == told["library"] == told["secret_id"] == "" and told["sealed"] == 0
+        return
+    assert told["suite"] in SUITES and told["library"].startswith("OpenSSL 3")
+    assert len(told["secret_id"]) == 8 and not told["trust_store"] and told["epoch"] == 0
+    assert told["untried"] == 0
+    assert all(
+        told["causes"][c] == 0 for c in ("forged", "forged_header", "replayed", "downgraded")
+    )
+    if stats["path"] == "multicast":
+        assert told["sealed"] > 0 and told["opened"] > 0
+
+
+def same_bits(cluster, modes, secret, count, world=0, **more):
+    digests = {}
+    for mode in modes:
+        rows = cluster.run(guarded.collectives, options(mode, secret, **more), 5, count, world)
+        rows = [row for row in rows if row is not None]
+        for row in rows:
+            guarded_well(row["stats"], mode)
+        digests[mode] = [row["digest"] for row in rows]
+    assert all(d == digests["off"] for d in digests.values()), digests
+
+
+@pytest.fixture
+def two(lab):
+    """Two hosts with two ranks each: rails, and ranks that share memory."""
+    return lab(preload=guarded.PRELOAD, hosts=2, ranks_per_host=2, rate="1gbit")
+
+
+def test_collectives_have_the_same_bits_in_every_mode(segment, secret):
+    same_bits(segment, MODES, secret, 20, RANKS)
+
+
+def test_collectives_of_hosts_with_several_ranks(two, secret):
+    same_bits(two, MODES, secret, 12)
+
+
+@all_tier
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("algorithm", ["ring", "auto"])
+def test_every_suite_on_both_paths(segment, secret, suite, algorithm):
+    more = {"algorithm": algorithm, "security_suite": suite}
+    same_bits(segment, MODES, secret, 60, RANKS, **more)
+
+
+@all_tier
+@pytest.mark.parametrize("more", [{"subgroups": 2}, {"faults": "drop:rate=0.02,type=data"}])
+def test_parts_and_losses(segment, secret, more):
+    same_bits(segment, MODES, secret, 40, RANKS, **more)
+
+
+def test_a_store_that_is_trusted_needs_no_secret(segment):
+    more = {"security": "sealed", "trust_store": 1}
+    rows = segment.run(guarded.collectives, more, 3, 4, RANKS)[:RANKS]
+    assert all(row["stats"]["security"]["trust_store"] for row in rows)
+    assert len({row["stats"]["security"]["secret_id"] for row in rows}) == 1
+
+
+@pytest.mark.parametrize("modes", [("off", "sealed"), pytest.param(MODES, marks=all_tier)])
+def test_training_has_the_same_bits_in_every_mode(two, secret, modes):
+    reference = None
+    for mode in modes:
+        rows = two.run(guarded.trained, options(mode, secret))
+        for row in rows:
+            guarded_well(row["stats"], mode)
+            reference = reference or row["parameters"]
+            assert row["parameters"].keys() == reference.keys()
+            for name, value in row["parameters"].items():
+                assert torch.equal(value, reference[name]), (mode, name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_sealed_cannot_be_read_on_the_wire(segment, secret, mode):
+    rows = segment.run(guarded.overheard, options(mode, secret), "eth0", RANKS)[:RANKS]
+    for row in rows:
+        guarded_well(row["stats"], mode)
+        assert row["bytes"] > 3 * (48 << 10), "the ear has heard little"
+        # In clear the ear does find them: the search works.
+        assert (row["told"] == 0) == (mode == "sealed"), row
+
+
+def refused(segment, choices):
+    rows = segment.run(guarded.creation, choices, RANKS)[:RANKS]
+    for row in rows:
+        assert row["error"], "was made"
+        assert row["after"] < SOON, row
+    return [row["error"] for row in rows]
+
+
+def test_another_secret_is_named_by_all(segment, secret):
+    ours, theirs = options("sealed", secret), options("sealed", lambda: secret("other"))
+    for error in refused(segment, [ours, ours, theirs]):
+        assert "has another secret (id " in error and "MCAST_SECRET_FILE" in error
+
+
+@pytest.mark.parametrize("other", ["off", "auth"])
+def test_another_mode_is_named_by_all(segment, secret, other):
+    ours, theirs = options("sealed", secret), options(other, secret)
+    for error in refused(segment, [ours, theirs, ours]):
+        assert "runs with security=" in error and "MCAST_SECURITY" in error
+
+
+def test_a_rank_without_a_secret_is_named_by_all(segment, secret):
+    ours = options("sealed", secret)
+    for error in refused(segment, [ours, ours, {"security": "sealed"}]):
+        assert "security needs a secret" in error
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("address", "the record of rank 1 was changed in the store"),
+        pytest.param("another key", "the record of rank 1 was changed", marks=all_tier),
+        ("stripped", "rank 1 runs with security=off"),
+        pytest.param("mode", "rank 1 runs with security=auth", marks=all_tier),
+    ],
+)
+def test_a_changed_record_is_named_by_all(segment, secret, how, text):
+    ranks = list(range(RANKS))
+    call = segment.start(guarded.tampered, options("sealed", secret), how, RANKS)
+    call.wait("ended", ranks)
+    call.signal("all have ended", None, ranks)
+    for row in call.results()[:RANKS]:
+        assert text in row["error"] and row["after"] < SOON, row
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"aggregators": "10.0.0.9:7600"}, "does not reach aggregators yet"),
+        ({"engine": "host:/run/nowhere.sock"}, "not ready yet with an engine of the host"),
+        ({"transport": "verbs"}, "is not ready yet over verbs; set MCAST_TRANSPORT=auto or udp"),
+    ],
+)
+def test_what_is_not_guarded_yet_is_refused_by_name(segment, secret, more, text):
+    ours = options("sealed", secret, **more)
+    for error in refused(segment, [ours] * RANKS):
+        assert text in error
