@@ -31,7 +31,7 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
 
 TEST(ReachTest, ThoseThatAreGivenAndThisHost) {
   Reach reach(networks("192.0.2.0/25, 198.51.100.9"));
-  EXPECT_TRUE(reach.may("240.0.0.7", 40000).ok());
+  EXPECT_TRUE(reach.may("192.0.2.7", 40000).ok());
   EXPECT_TRUE(reach.may("198.51.100.9", 40000).ok());
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
   for (const char* const far : {"192.0.2.128", "198.51.100.8", "203.0.113.1", "0.0.0.0"}) {
