@@ -28,6 +28,8 @@ export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
 
 BIN := $(VENV)/bin
+# CMake and Ninja, where the machine has none of its own.
+export PATH := $(PATH):$(abspath $(BIN))
 # The folder where setup.py builds the extension: the C++ tests are built there too, with one core for
 # both. build/cpp leads to it.
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
@@ -41,24 +43,29 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp test-python test-torch headers test-sanitized quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it. By address: the ranks would
 # look for each other by this host's name, which in a bare root or container leads nowhere.
 LOCAL := --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1
-demo: build
+demo: export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
+demo:
+	@tools/setup.sh run extension
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun $(LOCAL) --nproc-per-node 4 examples/train_fsdp.py \
 	  --steps 40 --batch 1 --context 32 --width 384 --prefetch 2
 
 bench-setup:
 	@tools/setup.sh bench
 
+frameworks-setup: setup
+	@tools/setup.sh frameworks
+
 test: test-cpp lint test-sanitized test-python
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup test headers sanitize fuzz mutants aarch64 dpa-count
+test-all: bench-setup frameworks-setup test headers sanitize fuzz mutants aarch64 dpa-count
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -194,4 +201,4 @@ clean:
 	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator torch_mcast/mcast-simulate torch_mcast/mcast-engine
 	rm -rf .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
-	rm -f $(VENV)/.stamp-build
+	rm -f $(VENV)/.stamp-build $(VENV)/.stamp-extension

@@ -5,9 +5,10 @@ aggregator and of the simulator:
 
 CMake and Ninja come along; torch must be there already.
 
-Environment: MAX_JOBS (compile jobs), MCAST_WERROR=1 (warnings are errors; otherwise as the build folder
-was configured), CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the
-same folder, by `make test-cpp`: the core is compiled once for both.
+Environment: MAX_JOBS (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are
+errors; otherwise as the build folder was configured), CMAKE_ARGS (more arguments for cmake),
+CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
+for both.
 """
 
 import os
@@ -15,12 +16,36 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+
+
+def lacking() -> str:
+    """What the build needs and pip does not bring, in one line; "" where nothing is missing."""
+    own = os.environ.get("CXX", "").split()[:1]
+    if "CMAKE_CXX_COMPILER" not in os.environ.get("CMAKE_ARGS", "") and not any(
+        shutil.which(name) for name in own or ("c++", "g++", "clang++")
+    ):
+        found = f"{own[0]}, which CXX names, was not found" if own else "none was found"
+        return f"a C++20 compiler is needed, {found} (Debian, Ubuntu: apt-get install g++)"
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        return (
+            f"Python's headers are needed, and {headers} has no Python.h "
+            "(Debian, Ubuntu: apt-get install python3-dev)"
+        )
+    return ""
+
+
+def checked(command: list[str]) -> None:
+    """Runs it; ends with one line where it fails, for it has said why."""
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit(f"torch-mcast: {Path(command[0]).name} failed: its messages are above")
 
 
 def tool(name: str) -> str:
@@ -37,11 +62,13 @@ class CMakeBuild(build_ext):
         target.mkdir(parents=True, exist_ok=True)
         build = ROOT / "build" / f"{sys.implementation.cache_tag}"
         jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
+        if missing := lacking():
+            raise SystemExit(f"torch-mcast: {missing}")
         cmake = tool("cmake")
         options = ["-DMCAST_WERROR=ON"] if os.environ.get("MCAST_WERROR") == "1" else []
         if not (build / "CMakeCache.txt").exists():
             options.append("-DMCAST_BUILD_TESTS=OFF")
-        subprocess.run(
+        checked(
             [
                 cmake, "-S", str(ROOT), "-B", str(build), "-G", "Ninja",
                 f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
@@ -51,12 +78,13 @@ class CMakeBuild(build_ext):
                 f"-DPython3_EXECUTABLE={sys.executable}",
                 f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'RelWithDebInfo')}",
                 *shlex.split(os.environ.get("CMAKE_ARGS", "")),
-            ],
-            check=True,
+            ]
         )  # fmt: skip
-        targets = ["mcast_torch", "mcast_aggregator", "mcast_engine", "mcast_simulate"]
-        subprocess.run([cmake, "--build", str(build), "--target", *targets, "-j", jobs], check=True)
-        names = ["_build_info.py", "mcast-aggregator", "mcast-engine", "mcast-simulate"]
+        on = os.environ.get("MCAST_PROGRAMS", "on") != "off"
+        programs = ["aggregator", "engine", "simulate"] if on else []
+        targets = ["mcast_torch", *(f"mcast_{name}" for name in programs)]
+        checked([cmake, "--build", str(build), "--target", *targets, "-j", jobs])
+        names = ["_build_info.py", *(f"mcast-{name}" for name in programs)]
         self._beside = [target / name for name in names]
 
     def copy_extensions_to_source(self) -> None:

@@ -7,6 +7,7 @@ from mutant_list_copies import COPIES
 from mutant_list_dpa import DPA
 from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
+from mutant_list_swarm import SWARM
 
 MUTANTS = [
     # What arrives is believed.
@@ -454,4 +455,5 @@ MUTANTS = [
     *PLACING,
     *ARENAS,
     *COPIES,
+    *SWARM,
 ]

@@ -5,7 +5,10 @@
 #   tools/setup.sh run        what building and running takes: Debian packages, .venv with torch
 #   tools/setup.sh test       run, and what tests and lint take
 #   tools/setup.sh bench      run, and what the benchmark and its peers take
+#   tools/setup.sh frameworks Lightning, accelerate and transformers, for tests of make test-all
 #   tools/setup.sh build      pip install -e . into .venv
+#   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
+#                             where they have been built they are built again
 #   tools/setup.sh fuzzer     Debian packages: clang, for make fuzz
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
@@ -27,7 +30,7 @@ TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 
 # What run cannot do without; the rest of it pip has, or CMake fetches.
 NEEDED="g++ python3-venv python3-dev"
-RUN="$NEEDED cmake ninja-build libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
+RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
 TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
@@ -35,6 +38,11 @@ BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
+FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0"
+# Debian's are as good, but take dpkg 25 s to unpack where pip's take 3. The Makefile looks into .venv, too.
+if ! { command -v cmake && command -v ninja; } >/dev/null; then
+    RUN_PIP="$RUN_PIP cmake ninja"
+fi
 
 absent() { # of these packages
     missing=""
@@ -75,14 +83,13 @@ packages() { # these
         { apt-get update && apt-get install -y --no-install-recommends $missing; }
 }
 
-# Without root, what pip has instead and what CMake fetches is taken from there.
+# Without root, what CMake fetches is taken from there.
 run_packages() {
     # shellcheck disable=SC2086
     if [ "$(id -u)" -eq 0 ]; then
         packages $RUN
     else
         packages $NEEDED
-        command -v cmake >/dev/null && command -v ninja >/dev/null || RUN_PIP="$RUN_PIP cmake ninja"
     fi
 }
 
@@ -164,8 +171,13 @@ bench() {
     venv bench $RUN_PIP $BENCH_PIP
 }
 
-build() {
-    stamp="$VENV/.stamp-build"
+# shellcheck disable=SC2086
+frameworks() {
+    venv frameworks $FRAMEWORKS_PIP
+}
+
+build() { # [this part]
+    stamp="$VENV/.stamp-${1:-build}"
     if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core csrc/bin \
         csrc/torch -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
         return 0
@@ -174,12 +186,21 @@ build() {
     touch "$stamp"
 }
 
+# Training needs no more, and the programs are a quarter of what there is to compile.
+extension() {
+    if ls torch_mcast/mcast-* >/dev/null 2>&1; then
+        build
+    else
+        MCAST_PROGRAMS=off build extension
+    fi
+}
+
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | build | fuzzer | aarch64 | dpa) "$step" ;;
+    run | bench | frameworks | build | extension | fuzzer | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [test] [bench] [build] [fuzzer] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [fuzzer] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac

@@ -99,7 +99,8 @@ class Attack {
 
   // One message passes; true: it is taken away. `channel`: null for datagrams.
   bool act(size_t from, size_t to, const Channel* channel, ConstBytes message) {
-    if (left_ == SIZE_MAX || left_-- > 0) return false;
+    // (Who believes in a forged roster of aggregators sends to where nobody is.)
+    if (to >= cluster_->size() || left_ == SIZE_MAX || left_-- > 0) return false;
     harmless_ = false;
     handed();
     const uint8_t what = in_.byte();

@@ -7,11 +7,14 @@ import base64
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import threading
+import time
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -177,6 +180,84 @@ def test_without_root_what_is_missing_is_named(tmp_path):
     assert "libhwy-dev" not in done.stderr and "cmake" not in done.stderr
 
 
+def without_compilers(tmp_path: Path, *tools: str) -> str:
+    """A PATH with these alone."""
+    folder = tmp_path / "only"
+    folder.mkdir()
+    for name in tools:
+        (folder / name).symlink_to(shutil.which(name) or "/nowhere")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("tools", "variables", "words"),
+    [
+        (["cmake", "ninja"], {}, "a C++20 compiler is needed, none was found (Debian, Ubuntu: apt-get install g++)"),
+        (["c++"], {"CXX": "nowhere++ -m64"}, "needed, nowhere++, which CXX names, was not found"),
+        (["c++"], {}, "cmake is needed to build and was not found"),
+    ],
+)  # fmt: skip
+def test_what_a_build_lacks_is_one_line(tmp_path, tools, variables, words):
+    env = {name: value for name, value in os.environ.items() if name not in ("CXX", "CMAKE_ARGS")}
+    env |= {"PATH": without_compilers(tmp_path, *tools), **variables}
+    # Not that beside the interpreter either.
+    code = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv = ['setup.py', '-q', 'build_ext']\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"], cwd=ROOT, env=env,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]  # setuptools may warn before
+    assert line.startswith("torch-mcast: ") and words in line
+
+
+def test_pythons_headers_are_asked_for_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
+    monkeypatch.chdir(ROOT)
+    lacking = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
+    assert lacking() == ""
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert lacking().endswith("has no Python.h (Debian, Ubuntu: apt-get install python3-dev)")
+
+
+def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
+    for folder in (
+        "tools",
+        "venv/bin",
+        "torch_mcast",
+        "cmake",
+        "csrc/core",
+        "csrc/bin",
+        "csrc/torch",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "setup.sh", tmp_path / "tools")
+    for name in ("CMakeLists.txt", "setup.py", "pyproject.toml"):
+        (tmp_path / name).touch()
+    pip = tmp_path / "venv" / "bin" / "python"  # notes what it is to build, and builds
+    pip.write_text(
+        '#!/bin/sh\necho "${MCAST_PROGRAMS:-all}" >> built\ntouch torch_mcast/_C.so.so\n'
+        '[ "$MCAST_PROGRAMS" = off ] || touch torch_mcast/mcast-engine\n'
+    )
+    pip.chmod(0o755)
+    env = {**os.environ, "VENV": "venv", "PYTHON": sys.executable}
+    env.pop("MCAST_PROGRAMS", None)
+
+    def built(*steps: str) -> list[str]:
+        subprocess.run([tmp_path / "tools" / "setup.sh", *steps], env=env, check=True, timeout=60)
+        file = tmp_path / "built"
+        text = file.read_text().split() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return text
+
+    assert built("extension") == ["off"] and built("extension") == []
+    assert built("build") == ["all"] and built("build", "extension") == []
+    later = time.time() + 60
+    os.utime(tmp_path / "setup.py", (later, later))
+    assert built("extension") == ["all"]  # or the programs would be those of older sources
+
+
 # -- libraries that are not there -------------------------------------------------------------------
 
 HIDDEN = (
@@ -234,6 +315,10 @@ def test_libraries_are_fetched_at_their_commit_and_torch_is_the_installed_one(tm
     assert f"fetching file://{tmp_path}/crc32c at {crc}" in done.stdout
     rules = (tmp_path / "build" / "build.ninja").read_text()
     assert "fetched/highway-build/libhwy.a" in rules and "fetched/crc32c-build/libcrc32c.a" in rules
+    # What takes longest has the longest chain, so that newer Ninjas begin with it.
+    assert re.search(
+        r"build \S*joined/extension\.cpp\b.*: CUSTOM_COMMAND .*mcast_torch_0\.cpp\.o", rules
+    )
     assert "-DMCAST_CRC32C" in rules and "/usr/include/isa-l" not in rules
 
 

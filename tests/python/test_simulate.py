@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 
@@ -144,6 +145,33 @@ def test_equal_experiments_are_equal_in_two_processes():
     *engine, direct = (r["state"] for r in results)
     assert all(10_000 < state["idle"] < state["peak"] < 10_000_000 for state in engine)
     assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
+
+
+@pytest.mark.all_tier
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("topology=fattree:radix=32 op=broadcast size=64M", 2_000_000),
+        ("topology=leafspine:leaves=32,spines=8 op=all_gather block=64K", 10_000_000),
+    ],
+)
+def test_a_thousand_hosts(text, events):
+    """Within 4 GiB; the same in two processes."""
+    four_gib = (4 << 30, 4 << 30)
+    results = []
+    for _ in range(2):
+        answer = subprocess.run(
+            [helper.find_program(), "--quiet-time", f"hosts=1024 {text}"],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=1800,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, four_gib),
+        )
+        results.append(json.loads(answer.stdout))
+    first, second = results
+    assert "error" not in first and first == second
+    assert first["events"] > events
+    assert len(first["ops"][0]["per_rank"]) == 1024
 
 
 def test_a_group_learns_from_runs_before():

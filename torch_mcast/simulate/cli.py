@@ -43,6 +43,7 @@ _HANDED = {
     "frame": "wire bytes of a packet beside IP; default 38: Ethernet, preamble and gap",
     "shaper": "bytes that pass hosts' links at full speed (tbf); default none",
     "ack-every": "packets that one acknowledgement of a stream is for; default 2",
+    "cork": "1: small writes of a stream wait while earlier ones are at the interface; default 0",
     "budget": "bytes that a receiver's socket holds; default 16M",
     "warmup": "runs of the operations before the one that counts, by a group that learns; default 0",
     "send-queue": "bytes that a sender's socket holds; default 1M",

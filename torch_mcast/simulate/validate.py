@@ -90,6 +90,7 @@ def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
         "frame": 14,  # what a shaper of the kernel counts
         "shaper": lab["burst"],
         "ack_every": 40,  # the kernel joins what it receives (GRO) before TCP answers
+        "cork": 1,  # small writes wait while earlier ones are at the interface (tcp_autocorking)
         "queue": lab["queue"],
         "budget": "8M",
         "bookkeeping": 832,  # what Linux charges a socket for each datagram of a super-packet

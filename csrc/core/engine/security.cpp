@@ -29,6 +29,7 @@ constexpr size_t kMacChars = 64;
 // between looks at the clock.
 constexpr int kRateTries = 5;
 constexpr size_t kRateBatch = 64;
+constexpr Nanos kExcusePatience = 10 * kSecond;    // of a store, for a key that is there
 constexpr const char* kStoreOrigin = "the store";  // of a secret
 
 // Where the line with the MAC begins; npos: there is none.
@@ -315,8 +316,13 @@ Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const
   // Nobody waits for a rank that only saw what another one has published.
   RankRecord record = RankRecord::own_heading();
   record.security = SecurityRecord{spec.config.security, 0, "", {}, {}, {}, ""};
-  return store.set("rank/" + std::to_string(spec.rank),
-                   record.encode() + "problem=" + why.message().substr(0, 500) + "\n");
+  const std::string key = "rank/" + std::to_string(spec.rank);
+  const Status said =
+      store.set(key, record.encode() + "problem=" + why.message().substr(0, 500) + "\n");
+  // A rank that reads nothing would count as one that gives up this making of the group, and ranks
+  // that come later would go on to the next one and wait there.
+  if (said.ok()) (void)store.multi_get({key}, kExcusePatience);
+  return said;
 }
 
 Status SecureCreation::describe(const Identities& lanes, RankRecord& mine) {

@@ -17,8 +17,8 @@
 
 namespace mcast::sim {
 
-// What root `root` of operation `op` sends.
-void fill_pattern(uint64_t op, uint32_t root, Bytes out);
+// What root `root` of operation `op` sends, from byte `from` on.
+void fill_pattern(uint64_t op, uint32_t root, Bytes out, size_t from = 0);
 // Index of the first byte that differs from the pattern; bytes.size() if none does.
 size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
 

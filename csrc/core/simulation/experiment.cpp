@@ -107,6 +107,7 @@ SimFabric fabric_of(const ExperimentSpec& spec) {
   fabric.flows.train = spec.net.train;
   fabric.flows.ack = static_cast<uint16_t>(kTcp + spec.net.frame);
   fabric.flows.ack_every = spec.net.ack_every;
+  fabric.flows.cork = spec.net.cork;
   fabric.overhead = static_cast<uint16_t>(kUdp + spec.net.frame);
   return fabric;
 }

@@ -58,6 +58,7 @@ struct NetworkSpec {
   uint32_t train = 64;         // most packets that move together
   uint32_t frame = 38;         // wire bytes of a packet beside IP: Ethernet, preamble and gap
   uint64_t shaper = 0;         // bytes that pass a host's links at full speed (tbf); 0: no shaper
+  bool cork = false;           // small writes wait for earlier ones at the interface
   uint32_t ack_every = 2;      // packets that one acknowledgement of a stream is for
   uint64_t budget = 16 << 20;  // bytes that a receiver's socket holds
   uint64_t send_queue = 1 << 20;  // bytes that a sender's socket holds

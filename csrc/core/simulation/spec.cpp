@@ -213,6 +213,12 @@ const Key kKeys[] = {
     {"ack_every",
      [](std::string_view t, Reading& r) { return read_whole(t, 1, 64, &r.spec.net.ack_every); },
      "1 to 64"},
+    {"cork",
+     [](std::string_view t, Reading& r) {
+       r.spec.net.cork = t == "1";
+       return t == "0" || t == "1";
+     },
+     "0 or 1"},
     {"shaper", [](std::string_view t, Reading& r) { return read_bytes(t, &r.spec.net.shaper); },
      kSize},
     {"budget",

@@ -92,7 +92,9 @@ TEST(Flows, FramesArriveWholeAndInOrderWhateverIsLost) {
     net.seed = seed;
     if (rng.chance(0.3)) net.nic_limit = 20000;
     if (rng.chance(0.5)) net.host_down.queue = 30000;
-    StreamWorld world(net);
+    FlowOptions options;
+    options.cork = rng.chance(0.5);
+    StreamWorld world(net, options);
     const double loss = std::vector<double>{0, 0.001, 0.02, 0.05}[rng.below(4)];
     for (LinkId id = 0; id < world.fabric.topology().links(); id++) {
       world.fabric.set_loss(id, loss, rng.chance(0.5) ? 4 : 1);
@@ -187,6 +189,25 @@ TEST(Flows, WhatTheMediumDoesNotTakeIsQueued) {
     ASSERT_LT(now, before);
     before = now;
   }
+}
+
+// As Linux does it by tcp_autocorking: what is written while something of the stream waits at the
+// own interface leaves as whole segments, and the last part when the interface has let go.
+TEST(Flows, SmallWritesWaitForEarlierOnesAtTheInterface) {
+  const auto segments = [](bool cork) {
+    FlowOptions options;
+    options.cork = cork;
+    StreamWorld world(links(2, 1e6), options);
+    world.flows.send(0, 1, Channel::kControl, Frame(38));
+    for (int i = 0; i < 50; i++) world.flows.send(0, 1, Channel::kControl, Frame(40));
+    world.run(kSecond);
+    EXPECT_EQ(world.arrivals.size(), 51u);
+    EXPECT_EQ(world.bytes, 38u + 50 * 40u);
+    EXPECT_TRUE(world.events.empty());
+    return world.flows.totals().segments;
+  };
+  EXPECT_EQ(segments(true), 1 + 2u);  // 1448 and 552 bytes
+  EXPECT_GT(segments(false), 10u);
 }
 
 TEST(Flows, AReaderThatDoesNotReadStopsTheSender) {

@@ -130,39 +130,28 @@ class Tampered(dist.Store):
         self.real.wait(keys, timeout)
 
 
-def tampered(ctx, options: dict, how: str, world: int) -> dict | None:
-    """How a creation ends over such a store."""
+def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
+    """How a creation ends where ranks differ, or over a store that is `how` tampered with: the error's
+    text and the time it took. Rank 0 keeps the store until all have ended, as a launcher would."""
     if ctx.rank >= world:
         return None
     host, port = ctx.init_method.removeprefix("tcp://").split(":")
-    store = dist.TCPStore(host, int(port), world, ctx.rank == 0, timedelta(seconds=60))
+    limit = timedelta(seconds=60)
+    store = dist.TCPStore(host, int(port), world, ctx.rank == 0, limit)
     start = time.monotonic()
     try:
         dist.distributed_c10d._world.group_count = 0
         dist.init_process_group(
-            "mcast", store=Tampered(store, how), rank=ctx.rank, world_size=world,
-            timeout=timedelta(seconds=60), pg_options=torch_mcast.Options(**options),
+            "mcast", store=Tampered(store, how) if how else store, rank=ctx.rank, world_size=world,
+            timeout=limit, pg_options=torch_mcast.Options(**options[ctx.rank]),
         )  # fmt: skip
         error = ""
     except Exception as why:  # noqa: BLE001 - its text is the result
         error = str(why)
     after = time.monotonic() - start
     ctx.notify("ended")
-    ctx.wait("all have ended")  # rank 0 has the store
+    ctx.wait("all have ended")
     return {"error": error, "after": after}
-
-
-def creation(ctx, options: list[dict], world: int) -> dict | None:
-    """How a creation ends where ranks differ: the error's text and the time it took."""
-    if ctx.rank >= world:
-        return None
-    start = time.monotonic()
-    try:
-        join(ctx, options[ctx.rank], world)
-    except Exception as error:  # noqa: BLE001 - its text is the result
-        return {"error": str(error), "after": time.monotonic() - start}
-    dist.destroy_process_group()
-    return {"error": "", "after": time.monotonic() - start}
 
 
 class Ear:

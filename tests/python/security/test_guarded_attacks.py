@@ -7,7 +7,7 @@ import pytest
 from test_attacks import attacker_address, refused, run, unharmed
 
 # Chunks are missing for a while at every rank: what is forged in their place is looked at.
-LOSSES = {"faults": "drop:rate=0.1,type=data", "cutoff": "100"}
+LOSSES = {"faults": "drop:rate=0.2,type=data", "cutoff": "200", "algorithm": "multicast"}
 
 
 @pytest.fixture(params=["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])

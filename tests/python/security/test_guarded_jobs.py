@@ -43,9 +43,9 @@ def guarded_well(stats, mode):
     assert told["suite"] in SUITES and told["library"].startswith("OpenSSL 3")
     assert len(told["secret_id"]) == 8 and not told["trust_store"] and told["epoch"] == 0
     assert told["untried"] == 0
-    assert all(
-        told["causes"][c] == 0 for c in ("forged", "forged_header", "replayed", "downgraded")
-    )
+    # (The group before, in another mode and at the same address, may still be heard.)
+    unwanted = {c: told["causes"][c] for c in ("forged", "forged_header", "replayed")}
+    assert not any(unwanted.values()), (unwanted, told)
     if stats["path"] == "multicast":
         assert told["sealed"] > 0 and told["opened"] > 0
 
@@ -119,11 +119,15 @@ def test_what_is_sealed_cannot_be_read_on_the_wire(segment, secret, mode):
         assert (row["told"] == 0) == (mode == "sealed"), row
 
 
-def refused(segment, choices):
-    rows = segment.run(guarded.creation, choices, RANKS)[:RANKS]
+def refused(segment, choices, how=""):
+    ranks = list(range(RANKS))
+    call = segment.start(guarded.creation, choices, how, RANKS)
+    call.wait("ended", ranks, timeout_s=90)
+    call.signal("all have ended", None, ranks)
+    rows = call.results()[:RANKS]
     for row in rows:
         assert row["error"], "was made"
-        assert row["after"] < SOON, row
+        assert row["after"] < SOON, rows
     return [row["error"] for row in rows]
 
 
@@ -156,12 +160,8 @@ def test_a_rank_without_a_secret_is_named_by_all(segment, secret):
     ],
 )
 def test_a_changed_record_is_named_by_all(segment, secret, how, text):
-    ranks = list(range(RANKS))
-    call = segment.start(guarded.tampered, options("sealed", secret), how, RANKS)
-    call.wait("ended", ranks)
-    call.signal("all have ended", None, ranks)
-    for row in call.results()[:RANKS]:
-        assert text in row["error"] and row["after"] < SOON, row
+    for error in refused(segment, [options("sealed", secret)] * RANKS, how):
+        assert text in error
 
 
 @pytest.mark.parametrize(

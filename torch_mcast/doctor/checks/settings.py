@@ -9,7 +9,13 @@ from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
 
 # Read by the project's build and tests, not by the library.
-_OTHERS = {"MCAST_CI", "MCAST_TEST_VERBOSE", "MCAST_WERROR", "MCAST_EXTENSION_DIR"}
+_OTHERS = {
+    "MCAST_CI",
+    "MCAST_TEST_VERBOSE",
+    "MCAST_WERROR",
+    "MCAST_EXTENSION_DIR",
+    "MCAST_PROGRAMS",
+}
 _OTHER_PREFIXES = ("MCAST_LAB", "MCAST_TORCH_", "MCAST_BUILD_")
 
 

@@ -14,6 +14,7 @@ struct FlowOptions {
   uint16_t overhead = 90;         // wire bytes of a packet beside it: IPv4, TCP, Ethernet, gap
   uint16_t ack = 90;              // wire bytes of an acknowledgement
   unsigned ack_every = 2;         // packets that one is for; more where the kernel joins them (GRO)
+  bool cork = false;              // a segment that is not full waits behind one at the interface
   size_t window = 4 << 20;        // most bytes under way, as the receiver's buffer allows
   size_t first_window = 10;       // segments
   size_t low_water = 64 * 1024;   // bytes that the medium takes beyond the window (NOTSENT_LOWAT)

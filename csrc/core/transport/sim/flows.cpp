@@ -141,6 +141,7 @@ bool Flows::send_new(uint32_t index) {
     const auto bytes =
         static_cast<uint32_t>(std::min<uint64_t>(options_.segment, flow.accepted - s.cut));
     if (s.in_flight > 0 && static_cast<double>(s.in_flight + bytes) > window) break;
+    if (options_.cork && bytes < options_.segment && (train || s.at_interface > 0)) break;
     if (train && train->wire + bytes > fabric_.train_limit()) break;
     if (!train) train = begin_train(index, s.base + s.segments.size());
     Segment segment;
