@@ -318,7 +318,9 @@ def test_libraries_are_fetched_at_their_commit_and_torch_is_the_installed_one(tm
     # What takes longest has the longest chain, so that newer Ninjas begin with it: what waits for it does not
     # wait for the core's archive as well.
     (last,) = re.findall(r"^build joined/extension\.cpp .*", rules, re.M)
-    assert last.endswith("mcast_torch_0.cpp.o || mcast_torch_code") or last.endswith("mcast_torch_0.cpp.o")
+    assert last.endswith("mcast_torch_0.cpp.o || mcast_torch_code") or last.endswith(
+        "mcast_torch_0.cpp.o"
+    )
     assert "-DMCAST_CRC32C" in rules and "/usr/include/isa-l" not in rules
 
 
