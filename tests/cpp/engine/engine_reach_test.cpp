@@ -41,12 +41,12 @@ TEST(EngineReach, MembersElsewhereAreNotGoneTo) {
         group_spec("far", rank, 2, {{"engine", engine.setting()}, {"shared_memory", "off"}});
     if (!spec) return false;
     spec->timeout = rank == 0 ? 30 * kSecond : kSecond;
-    Misplaced misplaced(store, "192.0.2.7");
+    Misplaced misplaced(store, "240.0.0.7");
     KeyValueStore& own = rank == 1 ? static_cast<KeyValueStore&>(misplaced) : store;
     const auto made = Engine::instance().create_group(*spec, own);
     EXPECT_FALSE(made.ok());
     if (rank == 1) return true;
-    EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 192.0.2.7:"));
+    EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 240.0.0.7:"));
     return made.status().code() == Code::kInvalidArgument;
   }));
 }

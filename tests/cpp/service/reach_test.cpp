@@ -22,10 +22,10 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
   Reach reach({});
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
   EXPECT_TRUE(reach.may("127.1.2.3", 1024).ok());
-  // TEST-NET-1, which no interface has.
-  const Status far = reach.may("192.0.2.7", 40000);
+  // Of a class that no interface has.
+  const Status far = reach.may("240.0.0.7", 40000);
   EXPECT_EQ(far.code(), Code::kInvalidArgument);
-  EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 192.0.2.7:40000"));
+  EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 240.0.0.7:40000"));
   EXPECT_THAT(far.message(), HasSubstr("--peers"));
 }
 
