@@ -150,6 +150,18 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   return idle + records + early + kept + folds + load.results;
 }
 
+// What is left of lanes' tables when all groups are gone. A lane remembers each station that it has
+// met, and why it went: one of each aggregator for each lane of each part of a group, and again
+// where it was lost.
+uint64_t most_left(const Case& c, const Config& config) {
+  constexpr uint64_t kStation = 1024;
+  uint64_t parts = 0;
+  for (const GroupEnd& group : c.run.groups) {
+    parts += 1 + (!group.parts ? 0 : std::max<uint64_t>(2, config.subgroups));
+  }
+  return kMostLeft + kStation * 2 * parts * c.plan.aggregators.size();
+}
+
 // Silent about groups that were never made, whose numbers are not known.
 void heap(const Case& c, const Config& config) {
   for (uint32_t rank = 0; rank < c.run.heap.size(); rank++) {
@@ -170,7 +182,7 @@ void heap(const Case& c, const Config& config) {
                              std::to_string(most));
     }
     const bool gone = c.run.closed && c.run.still && c.causes.culprits.count(rank) == 0;
-    if (gone && heap.left > kMostLeft) {
+    if (gone && heap.left > most_left(c, config)) {
       c.broken("memory", who + std::to_string(heap.left) +
                              " bytes of heap are left when all groups are gone");
     }
