@@ -39,16 +39,19 @@ file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/devi
 # As one source: most of the time goes into torch's headers.
 mcast_join(MCAST_TORCH_SOURCES mcast_torch 0 ${MCAST_TORCH_SOURCES})
 add_library(mcast_torch_code OBJECT ${MCAST_TORCH_SOURCES})
-target_link_libraries(mcast_torch_code PRIVATE Python3::Module mcast_core mcast_flags)
+# Not the core: what waits for this target would wait for its archive, too.
+target_link_libraries(mcast_torch_code PRIVATE Python3::Module mcast_flags)
 # It takes the compiler longest, so it is to come first. Ninja from 1.12 on begins with what has the longest
 # chain behind it: an empty source that waits for this object makes its chain the longest.
 set(MCAST_TORCH_LAST ${CMAKE_BINARY_DIR}/joined/extension.cpp)
 add_custom_command(OUTPUT ${MCAST_TORCH_LAST} COMMAND ${CMAKE_COMMAND} -E touch ${MCAST_TORCH_LAST}
                    DEPENDS $<TARGET_OBJECTS:mcast_torch_code> VERBATIM)
-Python3_add_library(mcast_torch MODULE WITH_SOABI ${MCAST_TORCH_LAST} $<TARGET_OBJECTS:mcast_torch_code>)
-set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LIBRARY_OUTPUT_DIRECTORY
+add_library(mcast_torch_last OBJECT ${MCAST_TORCH_LAST})
+Python3_add_library(mcast_torch MODULE WITH_SOABI $<TARGET_OBJECTS:mcast_torch_code>
+                    $<TARGET_OBJECTS:mcast_torch_last>)
+set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY
                       ${MCAST_EXTENSION_DIR})
-target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/torch)
+target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/core ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch_code SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
 target_compile_definitions(mcast_torch_code PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED

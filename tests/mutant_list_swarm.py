@@ -51,7 +51,7 @@ SWARM = [
         "liveness-off",
         "collective/membership.cpp",
         "  if (drained && liveness_.active()) miss_silent(now);\n",
-        "",
+        "  if (drained && liveness_.active() && now < 0) miss_silent(now);\n",
     ),
     _planted(
         "lowest-bit-of-the-sequence-ignored",

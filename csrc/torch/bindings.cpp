@@ -449,6 +449,7 @@ PYBIND11_MODULE(_C, module) {
   bind_backend(module);
   bind_groups(module);
   bind_store(module);
+  bind_monitoring(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
@@ -472,10 +473,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
-  module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
-             "Bytes per second that a core seals.");
-  module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
-  module.def("groups", &groups_list, "Counters and facts of every group of this process.");
   module.def(
       "set_gate",
       [](const std::string& device, uintptr_t wait, uintptr_t signal, uintptr_t capture_mode) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "bindings.h"
 #include "engine/engine.h"
 #include "engine/security.h"
 
@@ -89,6 +90,13 @@ py::list groups_list() {
     rows.append(row);
   }
   return rows;
+}
+
+void bind_monitoring(py::module_& module) {
+  module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
+             "Bytes per second that a core seals.");
+  module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
+  module.def("groups", &groups_list, "Counters and facts of every group of this process.");
 }
 
 }  // namespace mcast::pg
