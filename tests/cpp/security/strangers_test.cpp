@@ -104,7 +104,7 @@ TEST(Strangers, OnlyVerifiedDatagramsCountAsArrived) {
   o.ranks = 2;
   Cluster c(o);
   auto arrived = std::make_shared<std::atomic<uint64_t>>(0);
-  Lane lane(c.net().attach(), {arrived, nullptr, nullptr, true});
+  Lane lane(c.net().attach(), {arrived, nullptr, nullptr, true, nullptr});
   LaneGroup& group = lane.add_group(params_of(99), {{9, 9000, false}}, {kNoPeer, 0}, c.now());
   const auto datagram = [](uint64_t tag, Member member, uint8_t lane_bit = 0) {
     wire::DatagramHeader h;
