@@ -186,9 +186,46 @@ void Mover::finish_if_over(const std::shared_ptr<Transfer>& transfer, Later& lat
   t.finished = true;
   const bool writes = held && call_->way == Transfer::kPush;
   const Transfer::Hooks hooks = std::exchange(t.hooks, {});
-  later.push_back([finish = hooks.finish, status = t.outcome, writes] { finish(status, writes); });
+  later.push_back(
+      [self = shared_from_this(), transfer, finish = hooks.finish, status = t.outcome, writes] {
+        finish(status, writes);
+        self->told(transfer);
+      });
+  telling_.insert(transfer);
   live_.erase(transfer);
   news_.notify_all();
+}
+
+void Mover::told(const std::shared_ptr<Transfer>& transfer) {
+  Later later;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    telling_.erase(transfer);
+    for (Waiting& one : waiting_) {
+      if (one.on.erase(transfer) > 0 && one.on.empty()) later.push_back(std::move(one.act));
+    }
+    std::erase_if(waiting_, [](const Waiting& one) { return one.on.empty(); });
+  }
+  for (const auto& act : later) act();
+}
+
+void Mover::after(uint32_t group, std::function<void()> act) {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    Waiting waiting;
+    for (const auto& t : live_) {
+      if (t->ended && t->what.group == group) waiting.on.insert(t);
+    }
+    for (const auto& t : telling_) {
+      if (t->what.group == group) waiting.on.insert(t);
+    }
+    if (!waiting.on.empty()) {
+      waiting.act = std::move(act);
+      waiting_.push_back(std::move(waiting));
+      return;
+    }
+  }
+  act();
 }
 
 void Mover::submit(const std::shared_ptr<Transfer>& transfer) {

@@ -40,6 +40,9 @@ class Mover : public std::enable_shared_from_this<Mover> {
   // no call touches its memory; soon where it has failed.
   void end(const std::shared_ptr<Transfer>& transfer, const Status& status);
 
+  // Calls `act` when all transfers of the group that have ended for it by now have told their
+  // finish(): at once, or on the thread of the last of them.
+  void after(uint32_t group, std::function<void()> act);
   // Waits until nothing of the group is left.
   void settle(uint32_t group, Nanos deadline);
   // A call that takes longer than half of the operation's timeout (half a second at least) hangs:
@@ -78,6 +81,7 @@ class Mover : public std::enable_shared_from_this<Mover> {
   void moved(const Call& call, ClientMemory::Moved how, Later& later);
   void break_off(Transfer& transfer, const Status& why, Later& later);
   void finish_if_over(const std::shared_ptr<Transfer>& transfer, Later& later);
+  void told(const std::shared_ptr<Transfer>& transfer);  // no lock held
   bool in_call(const Transfer& transfer) const;
 
   const ClientMemory::Client client_;
@@ -86,7 +90,13 @@ class Mover : public std::enable_shared_from_this<Mover> {
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable work_, news_;
-  std::set<std::shared_ptr<Transfer>> live_;      // submitted and not finished
+  std::set<std::shared_ptr<Transfer>> live_;     // submitted and not finished
+  std::set<std::shared_ptr<Transfer>> telling_;  // whose finish() has not returned
+  struct Waiting {
+    std::set<std::shared_ptr<Transfer>> on;
+    std::function<void()> act;
+  };
+  std::deque<Waiting> waiting_;
   std::deque<std::shared_ptr<Transfer>> due_[2];  // by way
   Transfer::Way last_ = Transfer::kPush;
   std::optional<Call> call_;  // that is being carried out

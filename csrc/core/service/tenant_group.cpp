@@ -122,6 +122,13 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
   };
   if (!laid.transfer) {
     options.done = [finish](const Status& status) { finish(status, false); };
+    // It says that everything before it is complete, so what of that is still being copied is
+    // first.
+    if (head.descriptor.kind == wire::Kind::kBarrier && laid.mover) {
+      options.done = [mover = laid.mover, group = handle_, finish](const Status& status) {
+        mover->after(group, [finish, status] { finish(status, false); });
+      };
+    }
     return options;
   }
   laid.transfer->hooks.finish = finish;

@@ -142,7 +142,9 @@ void Aggregators::isolate(size_t i, bool isolated) {
   all_[i].isolated = isolated;
   for (size_t number = 0; number < endpoints_.size(); number++) {
     const Endpoint& endpoint = endpoints_[number];
-    if (endpoint.thread == nullptr || endpoint.host != all_[i].spec.host) continue;
+    if (endpoint.host != all_[i].spec.host) continue;
+    // Who ended meanwhile is healed too: ranks would send to it again and again for ever.
+    if (isolated && endpoint.thread == nullptr) continue;
     isolated ? network_.isolate(number) : network_.heal(number);
   }
 }

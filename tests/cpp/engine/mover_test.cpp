@@ -419,6 +419,32 @@ TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
   EXPECT_FALSE(end.held);
 }
 
+// As a barrier does: what has ended for the group before it is still being copied.
+TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
+  HungPage page;
+  if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
+  std::vector<Slice> inputs, outputs(1);
+  End end;
+  const auto t = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
+                          wire::Kind::kBroadcast, end, inputs, outputs);
+  mover_->submit(t);
+  mover_->end(t, {});
+  await([&] { return page.touched(); });
+  std::promise<int> after;
+  bool of_another = false;
+  mover_->after(1, [&] { after.set_value(end.ends); });
+  mover_->after(2, [&] { of_another = true; });
+  EXPECT_TRUE(of_another);
+  std::future<int> ends = after.get_future();
+  EXPECT_EQ(ends.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  page.come();
+  EXPECT_EQ(ends.get(), 1);
+  EXPECT_TRUE(end.wait().ok());
+  bool at_once = false;
+  mover_->after(1, [&] { at_once = true; });
+  EXPECT_TRUE(at_once);
+}
+
 TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
