@@ -219,6 +219,7 @@ void ProcessGroupMcast::shutdown() {
 }
 
 GroupStats ProcessGroupMcast::group_stats() const {
+  const WithoutGil nogil;  // lanes are asked, and may want Python's lock to let go of a tensor
   std::shared_ptr<Group> group;
   {
     std::lock_guard lock(mutex_);

@@ -275,29 +275,6 @@ py::list settings_list() {
   return rows;
 }
 
-py::list trace_list() {
-  const auto nanoseconds = [](Nanos t) -> py::object {
-    return t == kNever ? py::none().cast<py::object>() : py::int_(t).cast<py::object>();
-  };
-  py::list events;
-  for (const TraceEvent& event : Engine::instance().trace()) {
-    py::dict row;
-    row["name"] = event.name;
-    row["group"] = event.group;
-    row["rank"] = event.rank;
-    row["lane"] = event.lane == 0 ? "multicast" : "reduce";
-    row["sequence"] = event.sequence;
-    row["bytes"] = event.bytes;
-    row["posted"] = nanoseconds(event.posted);
-    row["first_byte"] = nanoseconds(event.first_byte);
-    row["last_byte"] = nanoseconds(event.last_byte);
-    row["done"] = nanoseconds(event.done);
-    row["ok"] = event.ok;
-    events.append(row);
-  }
-  return events;
-}
-
 py::dict counters_dict() {
   py::dict help;
   for (size_t i = 0; i < kCounterCount; ++i) {
@@ -451,7 +428,6 @@ PYBIND11_MODULE(_C, module) {
   bind_store(module);
   bind_monitoring(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
-  module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,
              "(names of the interfaces of a lane, why these) out of `interfaces`, whose attributes "

@@ -7,7 +7,7 @@ namespace mcast::pg {
 
 // What process groups need of Python: their name, and their fallbacks. Once.
 void bind_groups(pybind11::module_& module);
-// What is refused here, what sealing costs, and the rows of metrics (security_stats.cpp).
+// What is refused here, what sealing costs, the rows of metrics, the trace (security_stats.cpp).
 void bind_monitoring(pybind11::module_& module);
 
 }  // namespace mcast::pg

@@ -1,5 +1,6 @@
-// Plain dictionaries; causes by name, those that have not happened too, so that readers need not
-// ask.
+// What groups tell about themselves, as plain dictionaries: what was refused, what they counted,
+// their last operations. Causes are there by name, also those that have not happened, so that
+// readers need not ask.
 #include "security_stats.h"
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "bindings.h"
 #include "engine/engine.h"
 #include "engine/security.h"
+#include "gil.h"
 
 namespace py = pybind11;
 
@@ -19,6 +21,34 @@ py::dict by_cause(const std::array<uint64_t, kCauses>& counts) {
   py::dict causes;
   for (size_t i = 0; i < kCauses; ++i) causes[cause_name(static_cast<Cause>(i))] = counts[i];
   return causes;
+}
+
+py::list trace_list() {
+  const auto nanoseconds = [](Nanos t) -> py::object {
+    return t == kNever ? py::none().cast<py::object>() : py::int_(t).cast<py::object>();
+  };
+  std::vector<TraceEvent> trace;
+  {
+    const WithoutGil nogil;
+    trace = Engine::instance().trace();
+  }
+  py::list events;
+  for (const TraceEvent& event : trace) {
+    py::dict row;
+    row["name"] = event.name;
+    row["group"] = event.group;
+    row["rank"] = event.rank;
+    row["lane"] = event.lane == 0 ? "multicast" : "reduce";
+    row["sequence"] = event.sequence;
+    row["bytes"] = event.bytes;
+    row["posted"] = nanoseconds(event.posted);
+    row["first_byte"] = nanoseconds(event.first_byte);
+    row["last_byte"] = nanoseconds(event.last_byte);
+    row["done"] = nanoseconds(event.done);
+    row["ok"] = event.ok;
+    events.append(row);
+  }
+  return events;
 }
 
 }  // namespace
@@ -93,6 +123,7 @@ py::list groups_list() {
 }
 
 void bind_monitoring(py::module_& module) {
+  module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
              "Bytes per second that a core seals.");
   module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
