@@ -156,6 +156,9 @@ def stores(tmp_path):
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     path = tmp_path / "engine.sock"
-    process = host_engine.start(path, "--store-port", str(port), "--goodbye", "1")
+    # Of what no interface leads to, one address is nobody's.
+    process = host_engine.start(
+        path, "--store-port", str(port), "--goodbye", "1", "--peers", "240.0.0.1"
+    )
     yield path, port
     host_engine.end(process)
