@@ -72,7 +72,7 @@ def test_nobody_there_is_named(stores):
     path, port = stores
     with pytest.raises(dist.DistStoreError, match="is an engine with --store-port"):
         _C.EngineStore(str(path), "240.0.0.1", port, "job", SHORT)
-    with pytest.raises(dist.DistStoreError, match="the engine does not go to 240.0.0.2"):
+    with pytest.raises(dist.DistStoreError, match=r"the engine does not go to 240\.0\.0\.2"):
         _C.EngineStore(str(path), "240.0.0.2", port, "job", SHORT)
     with pytest.raises(dist.DistStoreError, match="stores are at port"):
         _C.EngineStore(str(path), "127.0.0.1", port - 1, "job", SHORT)
