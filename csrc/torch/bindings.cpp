@@ -20,7 +20,6 @@
 #include "device/gate.h"
 #include "engine/transport_choice.h"
 #include "engine_store.h"
-#include "security_stats.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;

@@ -16,7 +16,6 @@ GIVES_UP = re.compile(r"WithoutGil \w+;|gil_scoped_release")
 # Run where Python's lock is not held: on threads of Background, at exit, on what is no group.
 ELSEWHERE = {
     ("fallback.cpp", "failure_of"),
-    ("background.cpp", "close"),
 }
 FUNCTION = re.compile(r"^[\w:<>,&* ~]*?(\w+)\([^;]*$")
 

@@ -128,8 +128,8 @@ class Take {
     (*this)(key, there);
     part.reset();
     if (!there) return;
-    part =
-        Part{};  // not emplace(): clang 14 takes a nested class with initializers for one without
+    // Not emplace(): clang 14 takes a nested class with initializers for one without.
+    part = Part{};
     tell(*part, key + ".");
   }
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/units.h"
 #include "engine/clock.h"
+#include "transport/udp/stream_wire.h"
 
 namespace mcast::service {
 namespace {
@@ -18,13 +18,6 @@ constexpr Nanos kFresh = kSecond;
 
 uint32_t host_order(const sockaddr* address) {
   return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
-}
-
-bool parse_address(const std::string& text, uint32_t& out) {
-  in_addr address{};
-  if (::inet_pton(AF_INET, text.c_str(), &address) != 1) return false;
-  out = ntohl(address.s_addr);
-  return true;
 }
 
 }  // namespace
@@ -48,36 +41,26 @@ void Reach::look(Nanos now) {
   ::freeifaddrs(head);
 }
 
-Status Reach::may_one(const std::string& host, uint16_t port) {
-  uint32_t address = 0;
-  if (!parse_address(host, address)) {
-    return Status(Code::kInvalidArgument, "'" + host + "' is no address");
-  }
+Status Reach::may_one(uint32_t address, uint16_t port) {
   const std::lock_guard<std::mutex> held(mutex_);
   look(monotonic_now());
   const bool within = std::any_of(allowed_.begin(), allowed_.end(),
                                   [address](const Ipv4Network& n) { return n.contains(address); });
   if (within && port >= kLeastPort) return {};
   return Status(Code::kInvalidArgument,
-                "the engine does not go to " + host + ":" + std::to_string(port) + ": only to " +
+                "the engine does not go to " + ipv4_text(address) + ":" + std::to_string(port) +
+                    ": only to " +
                     (networks_.empty() ? "networks of its interfaces (--peers takes others)"
                                        : "this host and the networks in its --peers") +
                     ", ports from " + std::to_string(kLeastPort) + " on");
 }
 
 Status Reach::may(const std::string& host, uint16_t port) {
-  for (size_t at = 0; at <= host.size();) {
-    const size_t end = std::min(host.find('+', at), host.size());
-    std::string one = host.substr(at, end - at);
-    if (at > 0) {
-      const size_t colon = one.find(':');
-      if (colon == std::string::npos || !read_number(one.substr(colon + 1), port)) {
-        return Status(Code::kInvalidArgument, "'" + host + "' is no address");
-      }
-      one.resize(colon);
-    }
-    if (Status status = may_one(one, port); !status.ok()) return status;
-    at = end + 1;
+  const auto endpoints = stripe_endpoints({0, host, port});
+  if (!endpoints.ok()) return Status(Code::kInvalidArgument, "'" + host + "' is no address");
+  for (const sockaddr_in& one : *endpoints) {
+    Status may = may_one(ntohl(one.sin_addr.s_addr), ntohs(one.sin_port));
+    if (!may.ok()) return may;
   }
   return {};
 }

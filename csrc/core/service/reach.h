@@ -26,7 +26,7 @@ class Reach {
   Status may(const std::string& host, uint16_t port);
 
  private:
-  Status may_one(const std::string& host, uint16_t port);
+  Status may_one(uint32_t address, uint16_t port);  // in host byte order
   void look(Nanos now);
 
   const std::vector<Ipv4Network> networks_;

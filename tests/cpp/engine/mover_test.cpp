@@ -286,6 +286,14 @@ class MoverTest : public testing::Test {
     (*made)->hooks.wake = [&end] { end.wakes++; };
     return *made;
   }
+  // Submitted; its output is the page.
+  std::shared_ptr<Transfer> broadcast_to(const HungPage& page, End& end) {
+    std::vector<Slice> inputs, outputs(1);
+    auto made = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
+                         wire::Kind::kBroadcast, end, inputs, outputs);
+    mover_->submit(made);
+    return made;
+  }
   static void await(const std::function<bool()>& what) {
     const Nanos until = monotonic_now() + 20 * kSecond;
     while (!what() && monotonic_now() < until) usleep(100);
@@ -405,11 +413,8 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
 TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
-  std::vector<Slice> inputs, outputs(1);
   End end;
-  const auto t = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
-                          wire::Kind::kBroadcast, end, inputs, outputs);
-  mover_->submit(t);
+  const auto t = broadcast_to(page, end);
   mover_->mark(t, 0, 100);
   await([&] { return page.touched(); });
   mover_->end(t, Status(Code::kAborted, "enough"));
@@ -423,11 +428,8 @@ TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
 TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
-  std::vector<Slice> inputs, outputs(1);
   End end;
-  const auto t = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
-                          wire::Kind::kBroadcast, end, inputs, outputs);
-  mover_->submit(t);
+  const auto t = broadcast_to(page, end);
   mover_->end(t, {});
   await([&] { return page.touched(); });
   std::promise<int> after;

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from passing_store import PassingStore
 from scenarios import HOLE, caught, join, leave_poisoned, post, tcp_store, until
 
 import torch_mcast
@@ -318,23 +319,10 @@ def fails_before_the_others(link: Any, why: str, kind: str) -> None:
 def last_key_after_a_look(link: Any) -> None:
     """A rank's look at the keys passes its limit, and the last key comes before it asks which."""
 
-    class Store(dist.Store):
-        # Only what the rendezvous uses; the rest of the program has the real one.
+    class Store(PassingStore):
         def __init__(self, real: Any) -> None:
-            super().__init__()
-            self.real, self.late = real, False
-
-        def set(self, key: str, value: Any) -> None:
-            self.real.set(key, value)
-
-        def get(self, key: str) -> bytes:
-            return self.real.get(key)
-
-        def add(self, key: str, value: int) -> int:
-            return self.real.add(key, value)
-
-        def check(self, keys: list[str]) -> bool:
-            return self.real.check(keys)
+            super().__init__(real)
+            self.late = False
 
         def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
             if link.rank == 1 and not self.late and any("shared/" in key for key in keys):

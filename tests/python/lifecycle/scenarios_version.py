@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from passing_store import PassingStore
 from scenarios import caught, join
 from scenarios_failure import all_good
 
@@ -14,13 +14,13 @@ RECORD = "rank/"
 LATER_FIELDS = ("reduce_", "salt", "shared", "network")  # which an old version's record lacks
 
 
-class Translated(dist.Store):
+class Translated(PassingStore):
     """The store as seen by a rank of another build: its record says so. What it reads is changed in
     the same way, since the library that reads it is in truth the one of the others."""
 
     def __init__(self, real: Any, what: str) -> None:
-        super().__init__()
-        self.real, self.what = real, what
+        super().__init__(real)
+        self.what = what
         self.own: dict[str, Any] = {}
 
     def changed(self, key: str, value: Any) -> Any:
@@ -42,15 +42,6 @@ class Translated(dist.Store):
 
     def get(self, key: str) -> bytes:
         return self.own[key] if key in self.own else self.changed(key, self.real.get(key))
-
-    def add(self, key: str, value: int) -> int:
-        return self.real.add(key, value)
-
-    def check(self, keys: list[str]) -> bool:
-        return self.real.check(keys)
-
-    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
-        self.real.wait(keys, timeout)
 
 
 def two_versions(link: Any, other: int, what: str) -> None:

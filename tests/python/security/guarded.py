@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from attackers import pattern
 from contents import compare
+from passing_store import PassingStore
 
 import torch_mcast
 
@@ -97,12 +98,12 @@ def trained(ctx, options: dict) -> dict | None:
     return {"parameters": parameters, "stats": stats}
 
 
-class Tampered(dist.Store):
+class Tampered(PassingStore):
     """A store that somebody writes to: what rank 1 has said about itself is changed on the way."""
 
     def __init__(self, real: dist.Store, how: str) -> None:
-        super().__init__()
-        self.real, self.how = real, how
+        super().__init__(real)
+        self.how = how
 
     def set(self, key: str, value: bytes) -> None:
         text = bytes(value)
@@ -115,19 +116,7 @@ class Tampered(dist.Store):
             }[self.how]
             assert changed != text
             text = changed
-        self.real.set(key, text)
-
-    def get(self, key: str) -> bytes:
-        return self.real.get(key)
-
-    def add(self, key: str, value: int) -> int:
-        return self.real.add(key, value)
-
-    def check(self, keys: list[str]) -> bool:
-        return self.real.check(keys)
-
-    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
-        self.real.wait(keys, timeout)
+        super().set(key, text)
 
 
 def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:

@@ -1,13 +1,12 @@
 // What groups tell about themselves, as plain dictionaries: what was refused, what they counted,
 // their last operations. Causes are there by name, also those that have not happened, so that
 // readers need not ask.
-#include "security_stats.h"
+#include "bindings.h"
 
 #include <memory>
 #include <stdexcept>
 #include <vector>
 
-#include "bindings.h"
 #include "engine/engine.h"
 #include "engine/security.h"
 #include "gil.h"
@@ -51,6 +50,52 @@ py::list trace_list() {
   return events;
 }
 
+py::dict causes_dict() {
+  py::dict help;
+  for (size_t i = 0; i < kCauses; ++i) {
+    help[cause_name(static_cast<Cause>(i))] = cause_help(static_cast<Cause>(i));
+  }
+  return help;
+}
+
+// Payload bytes per second that a core seals; raises where there is no library or no such mode or
+// suite.
+double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk) {
+  const auto m = crypto::parse_mode(mode);
+  const auto s = crypto::parse_suite(suite);
+  if (!m || *m == crypto::Mode::kOff || !s) throw py::value_error("no such mode or suite");
+  const py::gil_scoped_release released;
+  const Result<double> rate = seal_rate(*m, *s, chunk, 50 * kMilli);
+  if (!rate.ok()) throw std::runtime_error(rate.status().to_string());
+  return *rate;
+}
+
+// For metrics: of every group of this process name, rank, size, path, failure, counters, security.
+py::list groups_list() {
+  const std::vector<std::shared_ptr<Group>> groups = Engine::instance().groups();
+  std::vector<GroupStats> all;
+  {
+    const py::gil_scoped_release released;
+    for (const auto& group : groups) all.push_back(group->stats());
+  }
+  py::list rows;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const GroupStats& stats = all[i];
+    py::dict counters;
+    for (const auto& [name, value] : stats.counters) counters[name] = value;
+    py::dict row;
+    row["group"] = stats.name;
+    row["rank"] = groups[i]->rank();
+    row["size"] = groups[i]->size();
+    row["path"] = stats.path;
+    row["failure"] = stats.failure;
+    row["counters"] = counters;
+    row["security"] = security_dict(stats.security);
+    rows.append(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 py::dict security_dict(const SecurityStats& stats) {
@@ -77,49 +122,6 @@ py::dict security_dict(const SecurityStats& stats) {
   result["causes"] = by_cause(stats.causes);
   result["sources"] = sources;
   return result;
-}
-
-py::dict causes_dict() {
-  py::dict help;
-  for (size_t i = 0; i < kCauses; ++i) {
-    help[cause_name(static_cast<Cause>(i))] = cause_help(static_cast<Cause>(i));
-  }
-  return help;
-}
-
-double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk) {
-  const auto m = crypto::parse_mode(mode);
-  const auto s = crypto::parse_suite(suite);
-  if (!m || *m == crypto::Mode::kOff || !s) throw py::value_error("no such mode or suite");
-  const py::gil_scoped_release released;
-  const Result<double> rate = seal_rate(*m, *s, chunk, 50 * kMilli);
-  if (!rate.ok()) throw std::runtime_error(rate.status().to_string());
-  return *rate;
-}
-
-py::list groups_list() {
-  const std::vector<std::shared_ptr<Group>> groups = Engine::instance().groups();
-  std::vector<GroupStats> all;
-  {
-    const py::gil_scoped_release released;
-    for (const auto& group : groups) all.push_back(group->stats());
-  }
-  py::list rows;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const GroupStats& stats = all[i];
-    py::dict counters;
-    for (const auto& [name, value] : stats.counters) counters[name] = value;
-    py::dict row;
-    row["group"] = stats.name;
-    row["rank"] = groups[i]->rank();
-    row["size"] = groups[i]->size();
-    row["path"] = stats.path;
-    row["failure"] = stats.failure;
-    row["counters"] = counters;
-    row["security"] = security_dict(stats.security);
-    rows.append(row);
-  }
-  return rows;
 }
 
 void bind_monitoring(py::module_& module) {
