@@ -52,6 +52,26 @@ TEST(Counters, BytesAreThoseOnTheWire) {
   EXPECT_EQ(c.total(Counter::ops_completed), 20u);
 }
 
+// Rank 0's engine serves another job, too, which has sent nothing yet and wants to: rank 0 goes a
+// MiB ahead of it and then waits until that job no longer counts as one that wants.
+TEST(Counters, ALaneWaitsForItsShareOfTheLink) {
+  const auto shares = std::make_shared<EgressShares>();
+  const auto own = shares->add(1, 1), other = shares->add(2, 1);
+  ClusterOptions o = ranks(3);
+  o.accounts = [&](Member r) {
+    LaneAccounts accounts;
+    if (r == 0) accounts.share = own;
+    return accounts;
+  };
+  Cluster c(o);
+  EXPECT_TRUE(other->may_send(c.now()));
+  Runs runs;
+  for (Member r = 0; r < 3; r++) runs.push_back(c.broadcast(r, 0, 2 * EgressShares::kAhead, 1));
+  finish(c, runs);
+  EXPECT_GT(c.group(0).counters().get(Counter::share_waits), 0u);
+  EXPECT_GT(own->waits(), 0u);
+}
+
 // A chunk that two of three lack: rank 1 asks its ring neighbour 2, which has it not; the root,
 // whom rank 2 asks at once, multicasts it again for both.
 TEST(Counters, ANeighbourThatLacksTheChunkTooSaysSo) {

@@ -73,11 +73,13 @@ TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
       ClusterOptions options = ranks(5);
       uint16_t far = 0;
       if (why == "is too far") {
-        options.reach = [&](Member r) -> MayReach {
-          if (r != deaf) return nullptr;
-          return [&far](const std::string&, uint16_t port) {
+        options.accounts = [&](Member r) {
+          LaneAccounts accounts;
+          if (r != deaf) return accounts;
+          accounts.may_reach = [&far](const std::string&, uint16_t port) {
             return port == far ? Status(Code::kInvalidArgument, "it is too far") : Status();
           };
+          return accounts;
         };
       }
       RosterWorld w(options);

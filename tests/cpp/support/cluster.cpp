@@ -125,9 +125,9 @@ Cluster::Cluster(const ClusterOptions& options)
     std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
     if (options.wrap) medium = options.wrap(std::move(medium));
     if (surroundings_) medium = surroundings_->wrap(std::move(medium), r);
-    LaneAccounts accounts;
-    if (options.reach) accounts.may_reach = options.reach(r);
-    lanes_.push_back(std::make_unique<Lane>(std::move(medium), std::move(accounts)));
+    lanes_.push_back(std::make_unique<Lane>(
+        std::move(medium),
+        options.accounts ? options.accounts(static_cast<Member>(r)) : LaneAccounts()));
   }
   if (options.prepare) options.prepare(net_);
   paused_.assign(options.ranks, false);

@@ -89,8 +89,8 @@ struct ClusterOptions {
   std::function<std::unique_ptr<Transport>()> transport;
   // What stands between a rank and the simulated network.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap;
-  // Where a rank's lane goes; see LaneAccounts.
-  std::function<MayReach(Member)> reach;
+  // What a rank's lane has in common with others.
+  std::function<LaneAccounts(Member)> accounts;
   // How far a rank's clock is ahead of the cluster's.
   std::function<Nanos(Member)> clock;
   // How long after the others a rank joins its groups; kNever: it never does (and has no group).
