@@ -14,8 +14,9 @@ set(MCAST_DPA_SOURCES csrc/dpa/receive.c csrc/dpa/send.c)
 # keeps it too.
 add_library(mcast_dpa OBJECT ${MCAST_DPA_SOURCES})
 target_compile_options(mcast_dpa PRIVATE -Wall -Wextra -Wshadow -Wconversion -O2 -ffreestanding
-  -fno-stack-protector -fno-tree-loop-distribute-patterns -fomit-frame-pointer
-  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-Wstack-usage=128>
+  -fno-stack-protector -fomit-frame-pointer
+  $<$<C_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>
+  $<$<AND:$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>,$<C_COMPILER_ID:GNU>>:-Wstack-usage=128>
   $<$<BOOL:${MCAST_WERROR}>:-Werror>)
 # Each announcement is looked at by the model of the NIC; under other names, and sanitized.
 add_library(mcast_dpa_observed OBJECT ${MCAST_DPA_SOURCES})

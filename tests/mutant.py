@@ -13,3 +13,5 @@ class Mutant(NamedTuple):
     new: str
     program: str
     tests: str  # a filter of GoogleTest
+    environment: tuple[tuple[str, str], ...] = ()
+    limit: int = 60  # seconds that the tests may take; who does not end is caught, too

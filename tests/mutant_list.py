@@ -229,6 +229,22 @@ MUTANTS = [
         "Reductions.AreSentAhead*",
     ),
     Mutant(
+        "exchanges-sent-unasked-without-bound",
+        "collective/exchanges.cpp",
+        "return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);",
+        "return !piece.unasked || cost_of(piece) > 0 || oldest;",
+        "collective",
+        "Exchanges.AreSentAhead*",
+    ),
+    Mutant(
+        "account-of-exchanges-never-given-back",
+        "collective/exchanges.cpp",
+        "unasked_.give_back(static_cast<Member>(m), op.exchange->unasked[m]);",
+        "unasked_.give_back(static_cast<Member>(m), 0 * op.exchange->unasked[m]);",
+        "collective",
+        "Exchanges.WhatIsGranted*",
+    ),
+    Mutant(
         "early-contribution-without-room-dropped",
         "collective/group_dispatch.cpp",
         "             !early_.keep(header, body)) {",
@@ -264,7 +280,7 @@ MUTANTS = [
     Mutant(
         "ring-without-back-pressure",
         "collective/ring.cpp",
-        "    if (full) break;\n",
+        "    if (full) {\n      MCAST_REACH(ring_queue_full);\n      break;\n    }\n",
         "",
         "collective",
         "Ring.*",
@@ -288,8 +304,8 @@ MUTANTS = [
     Mutant(
         "two-roots-of-a-chain-at-once",
         "collective/multicast.cpp",
-        "return Chains::my_turn(ahead, near, may_open, patience_over);",
-        "return Chains::my_turn({0, 0, ahead.started}, near, may_open, patience_over);",
+        "Chains::my_turn(ahead, near, may_open, patience_over);",
+        "Chains::my_turn({0, 0, ahead.started}, near, may_open, patience_over);",
         "collective",
         "InStep.RootsOf*",
     ),

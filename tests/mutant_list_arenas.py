@@ -46,8 +46,8 @@ ARENAS = [
     Mutant(
         "result-ends-before-all-have-pulled-it",
         "host/plan.h",
-        " ||\n           algorithm == HostAlgorithm::kPulledAllReduce;",
-        ";",
+        "algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;",
+        "algorithm == HostAlgorithm::kExchange;",
         "host",
         "HostRounds*:HostSchedules*",
     ),

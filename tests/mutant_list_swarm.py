@@ -1,13 +1,15 @@
-"""The rows of mutant_list.py that the swarm must find by itself: by stored plans and seeds, without a test
+"""The rows of mutant_list.py that the swarm must find by itself: by seeds, without a test
 that was written for the fault (docs/simulator.md has what found each, and when)."""
 
 from mutant import Mutant
 
-_BY = "Swarm.StoredPlans*:Swarm.FixedSeeds*:Swarm.FreshSeeds*"
+_BY = "Swarm.FreshSeeds*"
+# Seeds 1, 2, ... for a minute; then what was found is made smaller.
+_ENVIRONMENT = (("MCAST_SWARM_BASE", "1"), ("MCAST_SWARM_SECONDS", "60"))
 
 
 def _planted(name: str, file: str, old: str, new: str) -> Mutant:
-    return Mutant(f"swarm-{name}", file, old, new, "simulation", _BY)
+    return Mutant(f"swarm-{name}", file, old, new, "simulation", _BY, _ENVIRONMENT, 240)
 
 
 SWARM = [
@@ -82,5 +84,23 @@ SWARM = [
         "collective/group_core.cpp",
         "    membership_.on_peer_down(peer, why, graceful, now);\n",
         "    if (graceful) membership_.on_peer_down(peer, why, graceful, now);\n",
+    ),
+    _planted(
+        "exchanged-to-the-wrong-offset",
+        "collective/exchanges.cpp",
+        "run.destination(header.member) + data.offset",
+        "run.destination(header.member)",
+    ),
+    _planted(
+        "exchange-ends-before-the-last-block",
+        "collective/group_core.cpp",
+        "  if (op.exchange && !op.exchange->complete()) return;\n",
+        "  if (op.exchange && !op.exchange->machine.all_sent()) return;\n",
+    ),
+    _planted(
+        "granted-bytes-never-here",
+        "protocol/block_exchange.cpp",
+        "  outstanding_ -= before - block.outstanding(params_.unasked);\n",
+        "  outstanding_ -= 0 * (before - block.outstanding(params_.unasked));\n",
     ),
 ]

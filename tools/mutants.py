@@ -28,8 +28,7 @@ WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
 REPORT = ROOT / "docs" / "mutants.md"
-# Seconds for the tests of one filter, of a program as a whole: what takes longer hangs.
-FILTER_LIMIT = 60
+# Seconds for the tests of a program as a whole: what takes longer hangs.
 PROGRAM_LIMIT = 400
 COPIED = (
     "csrc/core",
@@ -106,7 +105,7 @@ def build(programs: list[str], jobs: int) -> str:
     return "" if done.returncode == 0 else done.stdout
 
 
-def failing(program: str, tests: str, limit: int) -> str:
+def failing(program: str, tests: str, limit: int, environment: dict[str, str] | None = None) -> str:
     """The first test of the program that fails, "" if none does."""
     run = subprocess.Popen(
         [BUILD / f"mcast_test_{program}", f"--gtest_filter={tests}", "--gtest_fail_fast"],
@@ -114,7 +113,7 @@ def failing(program: str, tests: str, limit: int) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, **(environment or {})},
         start_new_session=True,  # tests have processes of their own: they end together
     )
     hangs = False
@@ -154,7 +153,7 @@ def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
         wrong = build([mutant.program], jobs)
         if wrong:
             sys.exit(f"{mutant.name} does not compile:\n{wrong}")
-        caught = failing(mutant.program, mutant.tests, FILTER_LIMIT)
+        caught = failing(mutant.program, mutant.tests, mutant.limit, dict(mutant.environment))
         return caught or (whole(jobs) if all_tests else "")
     finally:
         file.write_text(sound)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Shows that the C++ tests make every counted event happen, and that some test names each counter.
 
-A counter stands for an event or a path through the core; one that is 0 after all tests belongs to
-code that nobody has seen at work. Run the tests with MCAST_TEST_REACH=FOLDER (an empty folder, an
-absolute path), in as many programs and shards as you like, then
+A counter stands for an event or a path through the core, a point (MCAST_REACH) for a branch that
+no counter shows; one that is 0 after all tests belongs to code that nobody has seen at work. Run the
+tests with MCAST_TEST_REACH=FOLDER (an empty folder, an absolute path), in as many programs and shards
+as you like, then
 
     tools/reach.py FOLDER
 
-Exit status 1: a counter is 0 in all of them, or no test names it, or an exception is none any more.
+Exit status 1: a counter or a point is 0 in all of them, or no test names a counter, or an exception is
+none any more.
 """
 
 import argparse
@@ -18,13 +20,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc" / "core" / "base" / "counters.h"
+POINTS = ROOT / "csrc" / "core" / "base" / "reach.h"
 
-# Counters that need more than these programs have, and where they are raised.
+# Counters and points ("point.NAME") that need more than these programs have, and why.
 EXCEPTIONS: dict[str, str] = {}
 
 
 def counters() -> list[str]:
     return re.findall(r"^  X\((\w+),", TABLE.read_text(), re.MULTILINE)
+
+
+def points() -> list[str]:
+    names = re.findall(r"^  X\((\w+),", POINTS.read_text(), re.MULTILINE)
+    return [f"point.{name}" for name in names]
 
 
 def read(folder: Path) -> tuple[Counter[str], dict[str, str]]:
@@ -34,11 +42,11 @@ def read(folder: Path) -> tuple[Counter[str], dict[str, str]]:
     files = sorted(folder.glob("*.txt"))
     if not files:
         sys.exit(f"{folder}: nothing there; were the tests run with MCAST_TEST_REACH={folder}?")
-    names = counters()
+    names = counters() + points()
     for file in files:
         rows = [line.split(" ", 2) for line in file.read_text().splitlines()]
         if [row[0] for row in rows] != names:
-            sys.exit(f"{file}: not the counters of {TABLE.relative_to(ROOT)}; an old run or build?")
+            sys.exit(f"{file}: not what {TABLE.name} and {POINTS.name} name; an old run or build?")
         for name, count, test in rows:
             sums[name] += int(count)
             if int(count):
@@ -63,18 +71,19 @@ def main() -> int:
     given = options.parse_args()
     sums, tests = read(given.folder)
     wrong = []
-    for name in counters():
+    for name in counters() + points():
         if given.verbose:
-            print(f"{name:26} {sums[name]:>14}  {tests.get(name, '-')}")
+            print(f"{name:36} {sums[name]:>14}  {tests.get(name, '-')}")
         if not sums[name] and name not in EXCEPTIONS:
             wrong.append(f"{name}: no C++ test makes it happen")
         elif sums[name] and name in EXCEPTIONS:
             wrong.append(f"{name}: is reached by {tests[name]}, so it is no exception any more")
     wrong += [f"{name}: no test names it" for name in unnamed(counters())]
-    wrong += [f"{name}: an exception, but no counter" for name in EXCEPTIONS.keys() - sums.keys()]
-    print(
-        "\n".join(wrong) or f"all {len(sums)} counters are reached ({len(EXCEPTIONS)} exceptions)"
-    )
+    wrong += [
+        f"{name}: an exception, but no counter or point" for name in EXCEPTIONS.keys() - sums.keys()
+    ]
+    good = f"all {len(counters())} counters and {len(points())} points are reached"
+    print("\n".join(wrong) or f"{good} ({len(EXCEPTIONS)} exceptions)")
     return 1 if wrong else 0
 
 

@@ -9,7 +9,6 @@
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
 #                             where they have been built they are built again
-#   tools/setup.sh fuzzer     Debian packages: clang, for make fuzz
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
 #
@@ -31,7 +30,7 @@ TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 # What run cannot do without; the rest of it pip has, or CMake fetches.
 NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
-TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 iproute2 iptables nftables ethtool dropbear-bin openssh-client \
+TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 clang-14 libclang-rt-14-dev iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
@@ -93,7 +92,6 @@ run_packages() {
     fi
 }
 
-fuzzer() { packages clang-14 libclang-rt-14-dev; }
 aarch64() { packages g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; }
 dpa() { packages gcc-riscv64-unknown-elf qemu-system-misc; }
 
@@ -198,9 +196,9 @@ extension() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | frameworks | build | extension | fuzzer | aarch64 | dpa) "$step" ;;
+    run | bench | frameworks | build | extension | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [fuzzer] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac

@@ -18,7 +18,8 @@ def trace() -> list[dict[str, Any]]:
     name, group, rank, sequence, bytes, ok
     lane        "multicast" or "reduce"; each has its own sequence
     posted, first_byte, last_byte, done
-                ns of time.monotonic_ns(); first_byte and last_byte (of data, in or out) may be None
+                ns of time.monotonic_ns(); first_byte and last_byte (of data, in or out) may be None,
+                the latter alone where an operation has failed in the midst
     """
     return extension().trace()
 
@@ -42,7 +43,8 @@ def export_chrome_trace(path: str | os.PathLike[str]) -> None:
             _span(f"mcast:{op['name']}", pid, tid, op["posted"], op["done"], offset, args)
         )
         if op["first_byte"] is not None:
-            events.append(_span("data", pid, tid, op["first_byte"], op["last_byte"], offset, {}))
+            last = op["done"] if op["last_byte"] is None else op["last_byte"]
+            events.append(_span("data", pid, tid, op["first_byte"], last, offset, {}))
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
 

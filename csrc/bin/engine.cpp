@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 
 #include "base/log.h"
 #include "base/version.h"
@@ -21,6 +22,12 @@ int fail(int code, const char* message) {
   return code;
 }
 
+// (Config::read_environment() would copy more than is needed.)
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
 int drain(const service::DrainRequest& request) {
   const auto told = service::ask_to_drain(request.path, request.limit);
   if (!told.ok()) return fail(1, told.status().message().c_str());
@@ -32,7 +39,8 @@ int drain(const service::DrainRequest& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto line = service::parse_engine_command_line({argv + 1, argv + argc});
+  const auto line = service::parse_engine_command_line(
+      {argv + 1, argv + argc}, variable("MCAST_SECRET_FILE"), variable("MCAST_SECURITY"));
   if (!line.ok()) return fail(2, line.status().message().c_str());
   if (line->action == service::Action::kHelp) {
     std::fputs(service::engine_help_text().c_str(), stdout);
@@ -42,8 +50,7 @@ int main(int argc, char** argv) {
     std::printf("torch-mcast engine %s\n", version());
     return 0;
   }
-  const char* const level = std::getenv("MCAST_DEBUG");
-  set_log_level(parse_log_level(level != nullptr ? level : "").value_or(LogLevel::kInfo));
+  set_log_level(parse_log_level(variable("MCAST_DEBUG")).value_or(LogLevel::kInfo));
   try {
     return line->drain ? drain(*line->drain) : service::run_engine(line->options, [] {});
   } catch (const std::exception& error) {  // no thread, no memory

@@ -1,7 +1,7 @@
 // Every allocation by `new` has a head in front of it with its size and its owner, the rank that
 // was driven when it was made; so whoever frees it, the right rank's account is reduced. Accounts
-// are a plain array, since a container would allocate. What the network allocates for a rank while
-// it sends (records of streams, frames under way) is booked to that rank, too.
+// are a plain array, since a container would allocate. What the simulated network allocates while a
+// rank runs is booked to nobody (Driving).
 #include "heap_meter.h"
 
 #include <array>

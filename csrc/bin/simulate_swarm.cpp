@@ -17,6 +17,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/reach.h"
 #include "base/units.h"
 #include "engine/clock.h"
 #include "heap_meter.h"
@@ -80,12 +81,17 @@ bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
         plan, sim::kind_of(findings[0]), kShrinkRuns, [&] { return monotonic_now() > end; },
         &heap_meter());
   }
-  const std::string file = folder + "/swarm-" + name + ".plan";
-  std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
-                      << sim::print(small.plan);
   Json line;
   line.open('{').field("plan", name).field("law", findings[0].law);
-  line.field("text", findings[0].text).field("file", file).close('}');
+  line.field("text", findings[0].text);
+  if (shrink) {
+    const std::string file = folder + "/swarm-" + name + ".plan";
+    const bool written = static_cast<bool>(
+        std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
+                            << sim::print(small.plan) << std::flush);
+    line.field(written ? "file" : "unwritten", file);
+  }
+  line.close('}');
   show(line.take());
   return false;
 }
@@ -115,6 +121,10 @@ int run_seeds(const SwarmOptions& options) {
   for (size_t c = 0; c < kCounterCount; c++) {
     const auto counter = static_cast<Counter>(c);
     if (reach.counted(counter) == 0) line.value(std::string_view(counter_name(counter)));
+  }
+  line.close(']').key("silent_points").open('[');
+  for (size_t p = 0; p < kReachPoints; p++) {
+    if (reach_points::count(p) == 0) line.value(std::string_view(reach_points::name(p)));
   }
   line.close(']').close('}');
   show(line.take());

@@ -248,11 +248,12 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int leaves) 
   const uint32_t expected = opcode_of(flavour) << 4 | dpa_owner(&w->received);
   const struct dpa_cqe* cqe = dpa_next(&w->received);
   const struct dpa_cqe* const end = cqe + most;
-  const uint8_t* slot = 0;
+  uintptr_t slot = 0;  // a number, since UC has no staging
   uint64_t delta = 0, qpn = 0;
   struct writing at = {0, 0};
   if (flavour != PLACED) {
-    slot = w->rq.staging + (uint64_t)(begin & ((1u << w->received.log) - 1)) * w->rq.stride;
+    slot =
+        (uintptr_t)w->rq.staging + (uint64_t)(begin & ((1u << w->received.log) - 1)) * w->rq.stride;
     delta = w->rq.delta + (flavour == HEADER ? DPA_PAYLOAD_AT : DPA_RAW_PAYLOAD_AT);
     qpn = w->sq.qpn | (uint64_t)dpa_be32(DPA_WRITE_UNITS) << 32;
     at = place_in(&w->sq, DPA_OPCODE_WRITE);
@@ -268,12 +269,12 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int leaves) 
       break;
     }
     uint32_t index;
-    struct dpa_slice* const slice = find(w, cqe, slot, flavour, &index);
+    struct dpa_slice* const slice = find(w, cqe, (const uint8_t*)slot, flavour, &index);
     if (slice == 0) {
       if (leaves) break;
       w->progress.foreign++;
     } else if (accept(slice, cqe, index) && flavour != PLACED) {
-      post(&at, qpn, slice, index, (uintptr_t)slot + delta, behind - (uint32_t)(end - cqe) + 1);
+      post(&at, qpn, slice, index, slot + delta, behind - (uint32_t)(end - cqe) + 1);
     }
   }
   const uint32_t taken = behind - (uint32_t)(end - cqe) - w->received.index;

@@ -24,6 +24,15 @@ void check_one_device(const char* op, const at::Tensor& first, const at::Tensor&
                     " and ", other.device());
 }
 
+void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input,
+                       int size) {
+  check_dense(op, "input", input);
+  check_like(op, "output", output, input);
+  TORCH_CHECK_VALUE(output.numel() == input.numel() * size, op, ": expected an output of ", size,
+                    " x ", input.numel(), " = ", input.numel() * size, " elements, got ",
+                    output.numel());
+}
+
 // Inside the engine ranks are those of the group; people know the global ones.
 std::string global_ranks_text(const std::vector<uint64_t>& global) {
   constexpr size_t kShown = 16;
@@ -317,15 +326,6 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   return served(op, tensor.nbytes(), work);
 }
 
-void ProcessGroupMcast::check_gather_flat(const char* op, const at::Tensor& output,
-                                          const at::Tensor& input) const {
-  check_dense(op, "input", input);
-  check_like(op, "output", output, input);
-  TORCH_CHECK_VALUE(output.numel() == input.numel() * size_, op, ": expected an output of ", size_,
-                    " x ", input.numel(), " = ", input.numel() * size_, " elements, got ",
-                    output.numel());
-}
-
 void ProcessGroupMcast::check_gather_lists(const char* op, const Tensors& outputs,
                                            const at::Tensor& input) const {
   check_dense(op, "input", input);
@@ -384,7 +384,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
 WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input,
                                            const c10d::AllgatherOptions& opts) {
   constexpr Op op = Op::all_gather_into_tensor;
-  check_gather_flat(op_name(op), output, input);
+  check_gather_flat(op_name(op), output, input, size_);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
@@ -405,7 +405,7 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), op_name(op), ": expected as many outputs as ",
                     "inputs (", inputs.size(), "), got ", outputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check_gather_flat(op_name(op), outputs[i], inputs[i]);
+    check_gather_flat(op_name(op), outputs[i], inputs[i], size_);
     check_one_device(op_name(op), inputs[0], inputs[i]);
   }
   const WithoutGil nogil;

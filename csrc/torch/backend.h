@@ -1,7 +1,7 @@
-// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions and barrier go
-// to the engine; everything else, and reductions of devices whose fallback reduces there, to a
-// fallback backend behind the same object. Overrides the virtual names that every torch from 2.11
-// on has; newer names forward to them.
+// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions, barrier and, of
+// CPU tensors, gather, scatter and the all-to-alls go to the engine; everything else, and
+// reductions of devices whose fallback reduces there, to a fallback backend behind the same object.
+// Overrides the virtual names that every torch from 2.11 on has; newer names forward to them.
 //
 // Threads: as c10d requires: calls in the same order on all ranks; abort() from any thread at any
 // time. Nothing that waits holds Python's lock. Errors: ValueError/TypeError for bad arguments,
@@ -98,8 +98,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
 
-  // Fallback (fallback.cpp).
-  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  // Engine for CPU tensors, else fallback (exchange.cpp).
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -108,6 +107,9 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
+
+  // Fallback (fallback.cpp).
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -150,7 +152,6 @@ class ProcessGroupMcast final : public c10d::Backend {
   void check_not_captured(Op op, const at::Tensor& tensor) const;
   SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
-  void check_gather_flat(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
   // An operation that the engine has taken.
   WorkPtr served(Op op, uint64_t bytes, WorkPtr work);
@@ -169,6 +170,23 @@ class ProcessGroupMcast final : public c10d::Backend {
     Slice output;
     Reducing how;
   };
+  // What an exchange moves: by rank, what goes there and what comes from there.
+  struct ExchangePlan {
+    explicit ExchangePlan(at::ScalarType type) : dtype(type) {}
+    // Of a gather or a scatter among `size` ranks: all slices are empty.
+    ExchangePlan(at::ScalarType type, wire::Kind of, int64_t from_or_to, int size)
+        : kind(of),
+          root(static_cast<Member>(from_or_to)),
+          inputs(static_cast<size_t>(size)),
+          outputs(static_cast<size_t>(size)),
+          dtype(type) {}
+
+    wire::Kind kind = wire::Kind::kAllToAll;
+    Member root = kNoMember;
+    std::vector<Slice> inputs, outputs;
+    at::ScalarType dtype;
+    std::shared_ptr<CopyBacks> back = std::make_shared<CopyBacks>();
+  };
   // Whether the engine reduces this tensor.
   bool reduces(const at::Tensor& tensor) const;
   // Device tensors: one transfer per output, made by plan(index, how, copies back).
@@ -185,6 +203,8 @@ class ProcessGroupMcast final : public c10d::Backend {
                        std::shared_ptr<CopyBacks> back, std::chrono::milliseconds timeout);
   WorkPtr allreduce_each(Op op, c10d::OpType type, Tensors& tensors, const c10d::ReduceOp& reduce,
                          std::chrono::milliseconds timeout);
+  WorkPtr post_exchange(Op op, c10d::OpType type, ExchangePlan plan, Tensors inputs,
+                        std::vector<Tensors> outputs, std::chrono::milliseconds timeout);
   // Lists whose tensors differ in size (uneven.cpp).
   WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input,
                         std::chrono::milliseconds timeout);

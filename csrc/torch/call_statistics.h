@@ -44,6 +44,10 @@ constexpr LaneId lane_of(Op op) {
     case Op::reduce_scatter:
     case Op::reduce_scatter_tensor:
     case Op::reduce_scatter_tensor_coalesced:
+    case Op::gather:
+    case Op::scatter:
+    case Op::all_to_all:
+    case Op::all_to_all_single:
       return LaneId::kReduce;
     default:
       return LaneId::kMulticast;

@@ -133,37 +133,6 @@ WorkPtr ProcessGroupMcast::allreduce_sparse(Tensors& tensors, const c10d::Allred
                 });
 }
 
-WorkPtr ProcessGroupMcast::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                  const c10d::GatherOptions& opts) {
-  constexpr Op op = Op::gather;
-  return passed(op, c10d::OpType::GATHER, first_of(op_name(op), inputs),
-                [&](c10d::Backend& backend) { return backend.gather(outputs, inputs, opts); });
-}
-
-WorkPtr ProcessGroupMcast::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const c10d::ScatterOptions& opts) {
-  constexpr Op op = Op::scatter;
-  return passed(op, c10d::OpType::SCATTER, first_of(op_name(op), outputs),
-                [&](c10d::Backend& backend) { return backend.scatter(outputs, inputs, opts); });
-}
-
-WorkPtr ProcessGroupMcast::alltoall(Tensors& outputs, Tensors& inputs,
-                                    const c10d::AllToAllOptions& opts) {
-  constexpr Op op = Op::all_to_all;
-  return passed(op, c10d::OpType::ALLTOALL, first_of(op_name(op), inputs),
-                [&](c10d::Backend& backend) { return backend.alltoall(outputs, inputs, opts); });
-}
-
-WorkPtr ProcessGroupMcast::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                         std::vector<int64_t>& output_splits,
-                                         std::vector<int64_t>& input_splits,
-                                         const c10d::AllToAllOptions& opts) {
-  return passed(Op::all_to_all_single, c10d::OpType::ALLTOALL_BASE, input,
-                [&](c10d::Backend& backend) {
-                  return backend.alltoall_base(output, input, output_splits, input_splits, opts);
-                });
-}
-
 WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
   return passed(
       Op::send, c10d::OpType::SEND, first_of(op_name(Op::send), tensors),

@@ -61,6 +61,15 @@ void check_reductions(ConstBytes body) {
   if (wire::parse_reduce_offer(body, offer)) {
     same(body, {}, [&](auto& o) { put_reduce_offer(o, offer); });
   }
+  wire::ExchangeGrant leave;
+  if (wire::parse_exchange_grant(body, leave)) {
+    same(body, {}, [&](auto& o) { put_exchange_grant(o, leave); });
+  }
+  wire::ExchangeData piece;
+  if (wire::parse_exchange_data(body, piece)) {
+    same(body, piece.payload,
+         [&](auto& o) { wire::put_exchange_head(o, piece.total, piece.offset); });
+  }
   wire::RingData ring;
   if (wire::parse_ring_data(body, ring)) {
     same(body, ring.payload, [&](auto& o) { wire::put_ring_head(o, ring.root, ring.offset); });

@@ -70,12 +70,12 @@ class Attack {
     Cluster& c = *cluster_;
     constexpr uint64_t kSizes[] = {4, 900, 5000, 15000};
     wire::Descriptor d;
-    d.kind = static_cast<wire::Kind>(1 + (what & 7u) % 6);
+    d.kind = static_cast<wire::Kind>(1 + (what & 7u));
     const bool barrier = d.kind == wire::Kind::kBarrier;
     d.element = barrier ? 0xff : static_cast<uint8_t>(Element::kInt32);
     d.bytes = barrier ? 0 : kSizes[what >> 3 & 3u];
     if (wire::is_reduction(d.kind)) d.reduction = static_cast<uint8_t>(Reduction::kSum);
-    if (d.kind == wire::Kind::kBroadcast || d.kind == wire::Kind::kReduce) {
+    if (wire::is_rooted(d.kind)) {
       d.root = static_cast<Member>((what >> 5) % c.size());
     }
     for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id, kOpLimit, group_));

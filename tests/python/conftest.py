@@ -94,6 +94,7 @@ PATHS = {
 # Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
 # MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
 ALL_PATHS: dict[str, set[str]] = {
+    "test_exchange": set(),
     "test_ops": set(),
     "test_reduce": set(),
     "test_training": {"host-slots", "engine", "engine-map", "engine-copy"},
@@ -103,7 +104,11 @@ ALL_PATHS: dict[str, set[str]] = {
 
 # How many ranks call through an engine with MCAST_TEST_ALL=1 only, where three do in every run: what
 # differs with their number are the schedules, which are those of the other paths.
-RARE_WORLDS: dict[str, tuple[int, ...]] = {"test_ops": (1, 2, 5), "test_reduce": (1, 4, 5)}
+RARE_WORLDS: dict[str, tuple[int, ...]] = {
+    "test_ops": (1, 2, 5),
+    "test_exchange": (1, 2, 5),
+    "test_reduce": (1, 4, 5),
+}
 
 
 def rare(item: pytest.Item) -> bool:

@@ -130,7 +130,8 @@ def movement() -> None:
     assert got.tolist() == [float(behind)] * 2
     calls = torch_mcast.stats()["calls"]
     for name in ("gather", "scatter", "all_to_all", "all_to_all_single"):
-        assert calls[name] == {"engine": 0, "fallback": 1}, name
+        assert calls[name] == {"engine": 1, "fallback": 0}, name
+    assert calls["send"] == {"engine": 0, "fallback": 1 + (rank == 0)}
     sequence = dist.group.WORLD._get_backend(torch.device("cpu"))._get_sequence_number_for_group()
     gathered = [None] * world
     dist.all_gather_object(gathered, sequence)
@@ -160,8 +161,10 @@ def test_two_of_three_talk(ranks):
 def no_fallback() -> None:
     output = torch.zeros(4 * dist.get_world_size())
     dist.all_gather_into_tensor(output, torch.ones(4))
-    with pytest.raises(NotImplementedError, match=r"gather of cpu tensors.*Options\(fallback"):
-        dist.gather(torch.ones(4), [output] if dist.get_rank() == 0 else None)
+    with pytest.raises(NotImplementedError, match=r"send of cpu tensors.*Options\(fallback"):
+        dist.send(torch.ones(4), 1 - dist.get_rank())
+    rows = list(output.chunk(dist.get_world_size())) if dist.get_rank() == 0 else None
+    dist.gather(torch.ones(4), rows)
     assert torch_mcast.stats()["fallback"] == {}
 
 

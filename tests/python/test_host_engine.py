@@ -168,12 +168,46 @@ def test_status(engine, tmp_path):
         [*COMMAND, "status", "--socket", str(engine)], capture_output=True, text=True, check=True
     )
     assert f"process {status['pid']}, at {engine}" in table.stdout
+    assert status["security"] == {"modes": ["off"], "secret_id": ""}
+    assert "security: off: it has no secret" in table.stdout
     nobody = subprocess.run(
         [*COMMAND, "status", "--socket", str(tmp_path / "no.sock")], capture_output=True, text=True
     )
     assert nobody.returncode == 1 and "no engine answers" in nobody.stderr
     with pytest.raises(NoEngine):
         read(tmp_path / "no.sock")
+
+
+def test_an_engine_says_what_it_guards(tmp_path, monkeypatch):
+    """By its options, or by the variables of a rank; its log, status and doctor say so, never the secret."""
+    socket, secret = tmp_path / "engine.sock", tmp_path / "secret"
+    secret.write_text("ab" * 32)
+    secret.chmod(0o600)
+    monkeypatch.setenv("MCAST_SECRET_FILE", str(secret))
+    monkeypatch.setenv("MCAST_SECURITY", "sealed")
+    process = start(socket)
+    guards = read(socket)["security"]
+    assert guards["modes"] == ["sealed"] and len(guards["secret_id"]) == 8
+    asked = [
+        subprocess.run(
+            [sys.executable, "-m", *command], capture_output=True, text=True,
+            env={**os.environ, "MCAST_ENGINE": f"host:{socket}", "MCAST_SECRET_FILE": ""},
+        ).stdout
+        for command in (
+            ["torch_mcast.engine", "status", "--socket", str(socket)],
+            ["torch_mcast.doctor", "--json", "--local"],
+        )
+    ]  # fmt: skip
+    end(process)
+    assert f"security: sealed, secret {guards['secret_id']}" in asked[0]
+    rows = {row["check"]: row for row in json.loads(asked[1])["findings"]}
+    assert f"(id {guards['secret_id']}): security=sealed" in rows["engine"]["finding"]
+    assert rows["secret"]["verdict"] == "ok" and "keys and guards" in rows["security"]["finding"]
+    assert "ab" * 16 not in "".join(asked)
+    secret.unlink()
+    command = [*COMMAND, "run", "--socket", str(socket)]
+    gone = subprocess.run(command, capture_output=True, text=True)
+    assert gone.returncode == 1 and "No such file" in gone.stderr
 
 
 def test_two_engines_at_one_socket(engine):
@@ -195,11 +229,40 @@ def test_two_engines_at_one_socket(engine):
         (["--group", "nosuchgroup"], "a group of this system"),
         (["--goodbye", "-1"], "seconds from 0 to 86400"),
         (["--guardian", "maybe"], '"maybe" is not valid; allowed: on or off'),
+        (["--security", "auth,open"], '"auth,open" is not valid; allowed: off, auth and sealed'),
+        (["--security", "off,off"], '"off,off" is not valid'),
     ],
 )
 def test_wrong_options_end_with_2(options, text):
     wrong = subprocess.run([*COMMAND, "run", *options], capture_output=True, text=True)
     assert wrong.returncode == 2 and text in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "command, code",
+    [(["run"], 2), (["run", "--help"], 0), (["drain", "--limit", "1"], 1)],
+)
+def test_only_an_engine_minds_the_variable_of_modes(tmp_path, command, code):
+    env = {**os.environ, "MCAST_SECURITY": "open"}
+    where = ["--socket", str(tmp_path / "engine.sock")]
+    told = subprocess.run(
+        [*COMMAND, command[0], *where, *command[1:]], capture_output=True, text=True, env=env
+    )
+    assert told.returncode == code
+    assert ("environment variable MCAST_SECURITY" in told.stderr) == (code == 2)
+
+
+def test_status_of_an_engine_that_knows_no_modes(monkeypatch, capsys, engine):
+    """Of before it had a secret: whoever replaces it looks at it first."""
+    older = read(engine)
+    del older["security"]
+    older["clients"] = [
+        {"pid": 7, "uid": 0, "in_flight": 0, "arena_bytes": 0, "copies": "none", "bounce_bytes": 0}
+        | {"groups": ["0"]}
+    ]
+    monkeypatch.setattr("torch_mcast.engine.cli.read", lambda _: older)
+    assert main(["status"]) == 0
+    assert "security: off: it has no secret" in capsys.readouterr().out
 
 
 def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):

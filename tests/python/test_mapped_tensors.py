@@ -161,7 +161,7 @@ def test_a_forked_child_has_its_own(mapped):
     assert mapped(2, in_a_forked_child) == [0, 0]
 
 
-@pytest.mark.parametrize("name", ["fsdp2_fp32", "ddp"])
+@pytest.mark.parametrize("name", ["fsdp2_fp32", pytest.param("ddp", marks=pytest.mark.all_tier)])
 def test_training_has_the_bits_of_gloo(mapped, ranks, name):
     case = test_training.CASES[name]
     ours = mapped(2, test_training.run, *case)

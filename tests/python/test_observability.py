@@ -20,6 +20,7 @@ from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.loader import read_dir
 
 import torch_mcast
+from torch_mcast import _trace
 
 
 def profiled(path: str) -> dict[str, list[dict[str, Any]]]:
@@ -78,9 +79,13 @@ def durations() -> None:
         work = dist.all_reduce(tensor, async_op=True)
     work.wait()
     assert 0 < work._get_duration() < 60_000
-    work = dist.all_to_all_single(torch.zeros(2), torch.zeros(2), async_op=True)
-    work.wait()
-    assert 0 <= work._get_duration() < 60_000
+    for call in (
+        lambda: dist.all_to_all_single(torch.zeros(2), torch.zeros(2), async_op=True),
+        lambda: dist.all_reduce(torch.ones(2).to_sparse(), async_op=True),  # the fallback's
+    ):
+        work = call()
+        work.wait()
+        assert 0 <= work._get_duration() < 60_000
 
 
 def test_durations(ranks):
@@ -103,9 +108,10 @@ def hooked() -> None:
     works = [dist.all_reduce(torch.ones(2), group=group, async_op=True) for _ in range(3)]
     works.append(dist.broadcast(torch.ones(2), 0, group=group, async_op=True))
     works.append(dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=group, async_op=True))
+    works.append(dist.all_reduce(torch.ones(2).to_sparse(), group=group, async_op=True))
     group._wait_for_pending_works()
     assert all(work.is_completed() for work in works)
-    assert sorted(sequence for _, sequence, _ in told) == [1, 2, 3, 4, 5]
+    assert sorted(sequence for _, sequence, _ in told) == [1, 2, 3, 4, 5, 6]
     assert [str(kind) for kind, sequence, _ in told if sequence == 1] == ["OpType.ALLREDUCE"]
     assert all(duration >= timedelta(0) for _, _, duration in told)
     with pytest.raises(RuntimeError, match="has a completion hook already"):
@@ -198,3 +204,15 @@ def test_who_is_in_which_call_after_a_timeout(tmp_path):
     reduces = [c for c in database.collectives if c.collective_name == "gloo:all_reduce"]
     assert [c.input_sizes for c in reduces] == [[[5]], [[9]]]
     assert not reduces[0].missing_ranks and reduces[1].missing_ranks == {1}
+
+
+def test_a_trace_of_an_operation_that_failed_in_the_midst(tmp_path, monkeypatch):
+    op = {
+        "name": "all_gather", "group": "0", "rank": 1, "sequence": 3, "bytes": 8, "ok": False,
+        "lane": "multicast", "posted": 1000, "first_byte": 3000, "last_byte": None, "done": 9000,
+    }  # fmt: skip
+    monkeypatch.setattr(_trace, "trace", lambda: [op])
+    torch_mcast.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = {event["name"]: event["dur"] for event in events if event["ph"] == "X"}
+    assert spans == {"mcast:all_gather": 8.0, "data": 6.0}

@@ -75,9 +75,7 @@ def test_ranks_that_share_memory_are_waited_for(pool):
 
 def other_work() -> str:
     with pytest.raises(ValueError, match="not a work of mcast") as error:
-        torch_mcast.contributors(
-            dist.all_to_all_single(torch.empty(2), torch.ones(2), async_op=True)
-        )
+        torch_mcast.contributors(dist.all_reduce(torch.ones(2).to_sparse(), async_op=True))
     return str(error.value)
 
 

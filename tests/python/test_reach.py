@@ -28,28 +28,36 @@ def write(folder, name, counts):
     (folder / name).write_text("\n".join(rows) + "\n")
 
 
+def everything(reach):
+    return reach.counters() + reach.points()
+
+
 @pytest.fixture
 def counters():
     reach = load()
-    return [name for name in reach.counters() if name not in reach.EXCEPTIONS]
+    return [name for name in everything(reach) if name not in reach.EXCEPTIONS]
 
 
 def test_processes_are_added_up(tmp_path, counters):
     reach = load()
     half = len(counters) // 2
     first, second = set(counters[:half]), set(counters[half:])
-    write(tmp_path, "1-a.txt", [(c, 3 if c in first else 0) for c in reach.counters()])
-    write(tmp_path, "2-b.txt", [(c, 5 if c in second else 0) for c in reach.counters()])
+    write(tmp_path, "1-a.txt", [(c, 3 if c in first else 0) for c in everything(reach)])
+    write(tmp_path, "2-b.txt", [(c, 5 if c in second else 0) for c in everything(reach)])
     (tmp_path / "3-c.txt.part").write_text("of a process that was killed\n")
     code, said = run(tmp_path)
     assert code == 0, said
-    assert f"all {len(reach.counters())} counters are reached" in said
+    said_well = f"all {len(reach.counters())} counters and {len(reach.points())} points are reached"
+    assert said_well in said
 
 
-def test_a_counter_that_nothing_raises_is_an_error(tmp_path, counters):
+@pytest.mark.parametrize("which", [7, -1])
+def test_a_counter_or_point_that_nothing_raises_is_an_error(tmp_path, counters, which):
     reach = load()
-    missing = counters[7]
-    write(tmp_path, "1-a.txt", [(c, int(c in counters and c != missing)) for c in reach.counters()])
+    missing = counters[which]
+    write(
+        tmp_path, "1-a.txt", [(c, int(c in counters and c != missing)) for c in everything(reach)]
+    )
     code, said = run(tmp_path)
     assert code == 1
     assert said.strip() == f"{missing}: no C++ test makes it happen"
@@ -57,7 +65,7 @@ def test_a_counter_that_nothing_raises_is_an_error(tmp_path, counters):
 
 def test_files_of_another_build_are_refused(tmp_path, counters):
     assert run(tmp_path)[0] == 1, "an empty folder proves nothing"
-    write(tmp_path, "1-a.txt", [(c, 1) for c in load().counters()[1:]])
+    write(tmp_path, "1-a.txt", [(c, 1) for c in everything(load())[1:]])
     code, said = run(tmp_path)
     assert code == 1
     assert "an old run or build" in said

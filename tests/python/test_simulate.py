@@ -60,12 +60,45 @@ def test_experiments_of_a_command_line():
         (["--hosts", "x"], "--hosts x: write 8, 2,8,188 or 2..1024"),
         (["--hosts", "9..2"], "is no range"),
         (["--hosts", "1"], '"hosts=1": allowed: 2 to 16384'),
-        (["--op", "gather"], '"op=gather": allowed: broadcast'),
+        (["--op", "gathers"], '"op=gathers": allowed: broadcast'),
+        (["--op", "all_to_all", "--algorithm", "direct"], "has no schedule for all_to_all"),
         (["--op", "broadcast", "--algorithm", "chain,direct"], "has no schedule for broadcast"),
         (["--set", "colour=red"], "no option of an experiment, nor a setting"),
         (["--set", "window=wide"], '"wide"'),
         (["--seed", "1 2"], "a value without blanks is needed"),
         (["--topology", "mesh"], "none of star, leafspine, fattree"),
+        (["--topology", "fattree:radix=131072"], "a number is above 65536"),
+        (["--set", "hosts=4"], "that is the option --hosts"),
+        (["--aggregators", "2", "--algorithm", "mcast"], "mcast uses none"),
+        (
+            ["--aggregators", "2", "--op", "all_reduce+all_gather"],
+            '"op=all_gather+all_reduce": with aggregators one reduction, or all_gather+reduce_scatter',
+        ),
+        (["--root", "1", "--op", "all_gather"], "--root: all_gather has none"),
+        (["--root", "0", "--op", "reduce_scatter+all_gather"], "--root: reduce_scatter+all_gather"),
+        (["--type", "int32", "--op", "all_gather"], "--type: nothing is reduced by the engine"),
+        (["--set", "type=int32", "--op", "broadcast"], "--type: nothing is reduced"),
+        (["--type", "int32", "--op", "all_reduce", "--algorithm", "ring"], "--type: nothing is"),
+        (["--fold", "turn"], "--fold: nothing is reduced by the engine"),
+        (["--aggregator-rate", "10gbit"], "there are no --aggregators"),
+        (["--burst", "3"], "there is no --loss"),
+        (["--set", "burst=3"], "there is no --loss"),
+        (["--set", "size=4M"], "that is the option --size"),
+        (["--nic-queues", "2", "--set", "nic_queues=4"], "that is the option --nic-queues"),
+        (["--warmup", "1", "--algorithm", "chain", "--op", "broadcast"], "chain is a schedule"),
+        (["--warmup", "1", "--algorithm", "ring", "--op", "all_reduce"], "ring is a schedule"),
+        (["--jobs", "0"], "--jobs 0: 1 or more"),
+        (["--inner-rate", "10gbit"], "a star has no links between switches"),
+        (["--plot-parts", "time"], "--plot-parts: there is no --plot"),
+        (["--plot", "a.png", "--plot-parts", "time,heat"], "parts are time, traffic, links, use"),
+        (["--json", "/"], "/ cannot be written"),
+        (["--json", "/proc/a.json"], "/proc/a.json cannot be written"),
+        (["--plot", "/dev/null/a.png"], "/dev/null/a.png cannot be written"),
+        (["validate", "--from", "/proc"], "/proc"),
+        (["validate", "--json", "/proc/a.json"], "/proc/a.json cannot be written"),
+        (["swarm", "--out", "/dev/null"], "/dev/null is no folder to write to"),
+        (["swarm", "--print", "-1"], "--print is 0 to 2^63 - 1"),
+        (["figures", "--out", "/proc/none", "--which", "model", "--most-hosts", "2"], "/proc/none"),
         (["figures", "--which", "ours"], "figures are model, paper, constant"),
     ],
 )
@@ -106,16 +139,36 @@ def test_table_json_and_plot(tmp_path, capsys):
     assert (tmp_path / "p" / "a.png").stat().st_size > 10_000
 
 
+def test_a_root_and_a_type_where_they_mean_something():
+    parse = cli._parser().parse_args
+    for line in (
+        "--root 3 --op broadcast --algorithm mcast,binomial",
+        "--root 3 --op broadcast+all_gather",
+        "--type int32 --fold turn --op all_reduce",
+        "--type int32 --op all_reduce --algorithm mcast,direct",
+    ):
+        assert cli.experiments(parse(line.split()))
+
+
 def test_bounds_are_those_of_the_benchmark():
     for text in (
         "hosts=4 size=1M algorithm=ring op=all_reduce",
         "hosts=3 size=1M algorithm=chain op=broadcast rate=10gbit mtu=1500",
         "hosts=4 block=64K algorithm=ring op=all_gather+reduce_scatter planes=2",
+        "hosts=4 size=256K op=all_to_all+all_gather",
+        "hosts=4 size=256K op=gather",
+        "hosts=4 size=256K op=scatter",
     ):
         (result,) = run(text)
-        assert tables.bound_s(result) * 1e9 == pytest.approx(result["ops"][0]["bound"], abs=2)
         need = sum(receive_bytes(o["op"], result["size"], result["hosts"]) for o in result["ops"])
-        assert need > 0
+        framing = result["framing"]
+        wire = 1 + min(
+            framing[f"{kind}_overhead"] / framing[f"{kind}_payload"]
+            for kind in ("datagram", "stream")
+        )
+        planes = 2 if "planes=2" in text else 1
+        least = need * wire / (result["rate"] / 8 * planes)
+        assert tables.bound_s(result) == pytest.approx(least, abs=2e-9)
 
 
 def test_an_experiment_that_cannot_be_run_does_not_keep_others(capsys):
@@ -123,7 +176,8 @@ def test_an_experiment_that_cannot_be_run_does_not_keep_others(capsys):
     assert cli.main([*arguments, "--ranks", "2", "--limit", "1us"]) == 1
     err = capsys.readouterr().err
     assert (
-        "hosts=64 algorithm=mcast: reductions of hosts with several ranks have real memory" in err
+        "hosts=64 algorithm=mcast: exchanges, and reductions of hosts with several ranks, have real memory"
+        in err
     )
     assert "hosts=64 algorithm=ring: not done after" in err
 
@@ -145,6 +199,10 @@ def test_equal_experiments_are_equal_in_two_processes():
     *engine, direct = (r["state"] for r in results)
     assert all(10_000 < state["idle"] < state["peak"] < 10_000_000 for state in engine)
     assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
+    for state in engine:
+        assert (state["top"]["rank"], state["leaf"]["rank"]) == (0, 5) and "inner" not in state
+        assert 10_000 < state["leaf"]["idle"] < state["leaf"]["peak"] <= state["peak"]
+        assert state["top"]["idle"] > state["leaf"]["idle"]  # has children to remember
 
 
 @pytest.mark.all_tier
@@ -250,7 +308,7 @@ LAB = {
 
 
 def test_a_lab_and_the_simulator_agree():
-    cases = validate.compare(LAB)
+    cases = validate.compare(validate.measured(LAB))
     assert [case.op for case in cases] == list(validate.OPS)
     assert not [case for case in cases if case.off or not case.counts]
     assert all(abs(case.sent - 1) < 0.005 for case in cases)
@@ -266,14 +324,15 @@ def test_a_lab_and_the_simulator_agree():
     ],
 )
 def test_what_does_not_agree_is_off_where_links_are_the_limit(change, counts, off):
-    (case,) = validate.compare({**LAB, "rows": [{**LAB["rows"][0], **change}]})
+    rows = validate.measured({**LAB, "rows": [{**LAB["rows"][0], **change}]})
+    (case,) = validate.compare(rows)
     assert (case.counts, case.off) == (counts, off)
 
 
 def test_results_that_can_not_be_compared():
     for lab in (None, {**LAB["lab"], "rate": None}, {**LAB["lab"], "ranks_per_host": 2}):
         with pytest.raises(ValueError, match="one rank per host"):
-            validate.compare({**LAB, "lab": lab})
+            validate.measured({**LAB, "lab": lab})
 
 
 def test_validate_from_files(tmp_path, capsys):
@@ -299,10 +358,16 @@ def test_a_swarm(tmp_path, capsys):
     assert list(tmp_path.glob("swarm-*")) == []
 
 
+def test_figures_of_which_none_was_run(capsys):
+    assert cli.main(["figures", "--which", "model", "--most-hosts", "1"]) == 1
+    assert "model: nothing was run" in capsys.readouterr().err
+
+
 def test_a_plan_that_can_not_be(tmp_path, capfd):
     plan = tmp_path / "wrong.plan"
     plan.write_text("world hosts=0\n")
     assert cli.main(["swarm", "--plan", str(plan), "--out", str(tmp_path)]) == 2
     assert "wrong.plan: " in capfd.readouterr().err
     assert cli.main(["swarm", "--seeds", "0"]) == 2
+    assert cli.main(["swarm", "--first", "-1"]) == 2
     assert program("swarm", "--first", "x").returncode == 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
+import served
 
-from torch_mcast.simulate import cli, helper, served, tables
+from torch_mcast.simulate import cli, helper, tables
 
 
 def run(*experiments: str) -> list[dict]:
@@ -52,7 +53,9 @@ def test_each_nic_carries_what_the_model_says(op, fold, aggregators):
     (row,) = run(f"{text} size={size} topology=leafspine:leaves=3,spines=2")
     assert "error" not in row, row
     loads = served.loads_of(row)
-    assert served.plan_of(row).reason == "placed"
+    plan = served.plan_of(row)
+    assert plan.reason == row["aggregators"]["plan"] == "placed"
+    assert row["aggregators"]["part"] == pytest.approx(plan.part, abs=1e-3)
     size = row["size"]
     carried = {
         "worker_in": row["host_down"],
@@ -73,6 +76,34 @@ def test_each_nic_carries_what_the_model_says(op, fold, aggregators):
         expected = getattr(loads, name) * (1 + 90 / 4148) + acknowledged[name] * 90 / (2 * 4148)
         assert wire == pytest.approx(expected * size, rel=0.06), name
     assert tables.bound_s(row) * 1e9 < row["time"]
+
+
+# The program has its bound from the product's planner, the model its own.
+@pytest.mark.parametrize(
+    "more",
+    [
+        "op=all_reduce aggregators=2",
+        "op=all_reduce aggregators=7 fold=turn",
+        "op=all_reduce aggregators=7 type=int32",
+        "op=all_reduce aggregators=3 type=bfloat16 fold=turn aggregator_rate=200gbit",
+        "op=reduce_scatter aggregators=7",
+        "op=reduce_scatter aggregators=7 aggregate=both",
+        "op=all_gather+reduce_scatter aggregators=4 incast=64K",
+        "op=all_reduce aggregators=2 aggregate=off",
+        "op=all_reduce aggregators=2 ranks=2",
+    ],
+)
+def test_the_bound_in_json_and_table_is_the_models(more, capsys):
+    (row,) = run(f"hosts=8 algorithm=mcast-aggregators size=4M {more}")
+    framing = row["framing"]
+    wire = 1 + min(
+        framing[f"{kind}_overhead"] / framing[f"{kind}_payload"] for kind in ("datagram", "stream")
+    )
+    expected = served.loads_of(row).time * row["size"] * wire / (row["rate"] / 8)
+    assert row["ops"][0]["bound"] / 1e9 == pytest.approx(expected, rel=1e-4)
+    assert row["aggregators"]["plan"] == served.plan_of(row).reason
+    tables.show(tables.document([row], ""), 200)
+    assert f" {tables.time_text(expected)} (" in capsys.readouterr().out
 
 
 def test_speed_counts_as_more_aggregators():

@@ -56,8 +56,3 @@ def test_the_188_hosts_behind_twelve_leaves():
 def test_a_number_that_is_no_power_of_two_has_no_recursive_doubling():
     with pytest.raises(ValueError, match="power of two"):
         analytic.recursive_doubling_all_gather(analytic.fat_tree(24))
-
-
-def test_aggregators_gain_nothing_for_two_ranks():
-    assert analytic.aggregator_speedup(2, 1) == 1
-    assert analytic.aggregator_speedup(4, 4) == pytest.approx(1.5)

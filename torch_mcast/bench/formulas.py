@@ -37,6 +37,9 @@ OPS = {
         Op("all_gather", "all_gather_into_tensor", 1, 1),
         Op("reduce_scatter", "reduce_scatter_tensor", 1, 1),
         Op("all_reduce", "all_reduce", 2, 2),
+        Op("all_to_all", "all_to_all_single", 1, 1),
+        Op("gather", "gather", 1, 1),  # at the root's host
+        Op("scatter", "scatter", 1, 1),  # which the root's host sends
         Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
         Op("fsdp2", "FSDP2 training step", None, 3),
         Op("fsdp2_async", "FSDP2 training step, all-gathers ahead", None, 3),
@@ -74,6 +77,9 @@ def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
         "all_gather": size / hosts,
         "reduce_scatter": reduce,
         "all_reduce": reduce + size / hosts,
+        "all_to_all": reduce,
+        "gather": reduce / hosts,
+        "scatter": reduce / hosts,
         "ag_rs": reduce + size / hosts,
         "fsdp2": reduce + 2 * size / hosts,
         "fsdp2_async": reduce + 2 * size / hosts,

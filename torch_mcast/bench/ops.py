@@ -33,6 +33,9 @@ class Case:
             "all_gather": self._all_gather,
             "reduce_scatter": self._reduce_scatter,
             "all_reduce": self._all_reduce,
+            "all_to_all": self._all_to_all,
+            "gather": self._gather,
+            "scatter": self._scatter,
             "ag_rs": self._pair,
             "fsdp2": self._fsdp2,
             "fsdp2_async": lambda: self._fsdp2(prefetch=True),
@@ -118,6 +121,37 @@ class Case:
 
         self.run, self._right = run, right
         self._spoil = lambda: tensor.copy_(self._ramp(self._items, self.rank))
+
+    def _all_to_all(self) -> None:
+        shard = self._items // self.world
+        output, whole = torch.zeros(self._items), self._ramp(self._items, self.rank)
+
+        def right() -> bool:
+            return all(
+                torch.equal(
+                    output[r * shard : (r + 1) * shard], self._ramp(shard, r, self.rank * shard)
+                )
+                for r in range(self.world)
+            )
+
+        self._right = right
+        self._spoil = lambda: output.fill_(_NOTHING)
+        self.run = lambda: dist.all_to_all_single(output, whole, group=self._groups.first)
+
+    def _gather(self) -> None:
+        output, part, right = self._gather_buffers()
+        rows = list(output.chunk(self.world)) if self.rank == 0 else None
+        self._right = right if self.rank == 0 else lambda: True
+        self._spoil = lambda: output.fill_(_NOTHING)
+        self.run = lambda: dist.gather(part, rows, dst=0, group=self._groups.first)
+
+    def _scatter(self) -> None:
+        shard = self._items // self.world
+        output = torch.zeros(shard)
+        parts = list(self._ramp(self._items, 0).chunk(self.world)) if self.rank == 0 else None
+        self._right = lambda: torch.equal(output, self._ramp(shard, 0, self.rank * shard))
+        self._spoil = lambda: output.fill_(_NOTHING)
+        self.run = lambda: dist.scatter(output, parts, src=0, group=self._groups.first)
 
     def _pair(self) -> None:
         output, part, gathered = self._gather_buffers()

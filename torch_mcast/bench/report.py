@@ -121,9 +121,9 @@ def _ratio(row: dict[str, Any]) -> str:
 
 def show(document: dict[str, Any], width: int | None = None, wide: bool = False) -> None:
     """Prints the table; at its full width where the output is no terminal."""
-    console = Console()
+    console = Console(emoji=False)  # mcast:ring: is a backend
     if not console.is_terminal or width:
-        console = Console(width=width or 200)
+        console = Console(emoji=False, width=width or 200)
     console.print(table(document, wide))
     for note in document["notes"]:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)

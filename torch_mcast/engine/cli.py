@@ -26,20 +26,25 @@ def _show(status: dict[str, Any]) -> None:
             f"draining: no new clients or groups; {status['drain_left_s']:.0f} s of "
             f"{status['drain_limit_s']:.0f} s are left"
         )
-    rows = [("process", "user", "in flight", "shared memory", "copies", "groups")] + [
+    # An engine of before it had one does not say.
+    guards = status.get("security", {"modes": ["off"], "secret_id": ""})
+    known = f", secret {guards['secret_id']}" if guards["secret_id"] else ": it has no secret"
+    print(f"security: {', '.join(guards['modes'])}{known}")
+    rows = [("process", "user", "in flight", "shared memory", "copies", "security", "groups")] + [
         (
             str(client["pid"]),
             str(client["uid"]),
             str(client["in_flight"]),
             f"{client['arena_bytes'] >> 20} MiB",
             f"{client['copies']}, {client['bounce_bytes'] >> 20} MiB",
+            ", ".join(client.get("security", [])),
             ", ".join(client["groups"]),
         )
         for client in status["clients"]
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
     for row in rows:
-        print("  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[5]]))
+        print("  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[6]]))
 
 
 def _status(arguments: list[str]) -> int:

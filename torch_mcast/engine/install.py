@@ -29,6 +29,8 @@ _UNIT = """\
 #   systemctl enable --now torch-mcast-engine@b    # takes the socket at once; the other one drains
 #   systemctl disable torch-mcast-engine@a         # and ends by itself, within {limit} s
 # Other options: systemctl edit torch-mcast-engine@.service, [Service], Environment=OPTIONS=...
+# Guarded groups (docs/security.md): LoadCredential=secret:/etc/job.secret and
+# Environment=MCAST_SECRET_FILE=%d/secret
 [Unit]
 Description=torch-mcast engine of this host (%i)
 Wants=network-online.target

@@ -50,8 +50,8 @@ class Outcome:
 class Context:
     """The first argument of a shipped function.
 
-    rank, world_size, local_rank, host (name), address and init_method describe the rank. notify()
-    and wait() talk to the driver's Call while the function runs. init_process_group() imports
+    rank, world_size, local_rank, host (name), address and init_method describe the rank. notify(),
+    wait() and told() talk to the driver's Call while the function runs. init_process_group() imports
     torch; the group is destroyed when the function returns."""
 
     def __init__(self, channel: Connection) -> None:
@@ -78,6 +78,14 @@ class Context:
                 raise RuntimeError(f"unexpected message {kind!r} during a call")
             self._signals.setdefault(name, []).append(value)
         return self._signals[tag].pop(0)
+
+    def told(self, tag: str) -> bool:
+        """Whether the driver has signalled `tag`: takes that signal, and does not wait for one."""
+        try:
+            self.wait(tag, timeout_s=0)
+        except TimeoutError:
+            return False
+        return True
 
     def init_process_group(
         self, backend: str = "gloo", timeout_s: float = 60.0, **options: Any

@@ -56,6 +56,7 @@ class Job:
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
+        self._over = threading.Event()  # all processes have ended
         self._deadline: float | None = None  # when ranks that still run are ended
 
     def start(self, argv: list[str], port: int = 29500) -> None:
@@ -92,10 +93,27 @@ class Job:
         return process
 
     def _copy(self, source: IO[bytes], prefix: str) -> None:
-        for raw in source:
-            line = raw.decode(errors="replace").rstrip("\n")
-            with self._lock:
-                print(prefix + line, file=self._out, flush=True)
+        """Until the end of the pipe, or until it is empty once the job is over: a grandchild may hold it."""
+        poller, rest = select.poll(), b""
+        poller.register(source, select.POLLIN)
+        while True:
+            over = self._over.is_set()  # asked first: what was written before is then in the pipe
+            if not poller.poll(0 if over else 100):
+                if over:
+                    break
+                continue
+            new = os.read(source.fileno(), 1 << 16)
+            if not new:
+                break
+            *lines, rest = (rest + new).split(b"\n")
+            self._print(prefix, lines)
+        if rest:
+            self._print(prefix, [rest])
+
+    def _print(self, prefix: str, lines: list[bytes]) -> None:
+        with self._lock:
+            for line in lines:
+                print(prefix + line.decode(errors="replace"), file=self._out, flush=True)
 
     def _say(self, text: str) -> None:
         with self._lock:
@@ -122,8 +140,9 @@ class Job:
             if running:
                 self._wait_any([process.pid for _, process in running], 0.5)
         self._end([daemon for daemon in self._daemons if daemon.poll() is None])
+        self._over.set()
         for reader in self._readers:
-            reader.join(2.0)  # a grandchild may hold the pipe; the lab's end kills it
+            reader.join(30.0)  # a grandchild may write without end; the end of the lab kills it
         return first
 
     @staticmethod

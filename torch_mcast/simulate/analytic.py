@@ -102,9 +102,3 @@ def binomial_broadcast(shape: Shape) -> int:
 
 def chain_broadcast(shape: Shape) -> int:
     return _sends(shape, ((h, h + 1, 1) for h in range(shape.hosts - 1)), False)
-
-
-def aggregator_speedup(ranks: int, capacity: float) -> float:
-    """Least time of an all-reduce by a ring over that with aggregators on ranks' hosts, which together
-    have `capacity` times a rank's link: the bound for mixed placement."""
-    return 1 + capacity * (ranks - 2) / ranks**2

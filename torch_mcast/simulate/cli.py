@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_mcast.simulate import helper
+from torch_mcast.simulate import outputs
 from torch_mcast.simulate.helper import parse_hosts
+from torch_mcast.simulate.progress import compute
 
 # Options that are handed over as they are, with their help; `-` in an option is `_` in a key.
 _HANDED = {
@@ -21,8 +22,9 @@ _HANDED = {
     "inner-rate": "of links between switches; default as the hosts'",
     "delay": "of each link; default 1us",
     "mtu": "bytes of an IP packet; default 4200: a chunk of 4096",
-    "op": "broadcast, all_gather (default), reduce_scatter, all_reduce, or two at once: A+B",
-    "root": "of a broadcast; default 0",
+    "op": "broadcast, all_gather (default), reduce_scatter, all_reduce, all_to_all, gather, scatter, or two "
+    "at once: A+B",
+    "root": "of a broadcast, gather or scatter; default 0",
     "order": "hosts or random: how ranks are dealt to hosts",
     "type": "of reductions: float32 (default), bfloat16 or int32",
     "fold": "setting: order of folding, rank (default) or turn",
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=None, help="experiments at once; default: as many as cores")
     add("--json", type=Path, help="write the results here")
     add("--plot", type=Path, help="write a PNG here: time and traffic, and the load of each link")
+    add("--plot-parts", metavar="A,B", help="of time, traffic, links and use; default all")
     add("--quiet-time", action="store_true", help="no wall times: equal runs give equal output")
     add("--width", type=int, default=None, help="columns of the table")
     return parser
@@ -104,15 +107,22 @@ def experiments(args: argparse.Namespace) -> list[str]:
         value = getattr(args, option.replace("-", "_"))
         if value is not None:
             words.append(f"{option.replace('-', '_')}={value}")
-    words += args.set
+    own = {word.split("=", 1)[0] for word in words}
+    for word in args.set:
+        name = word.split("=", 1)[0]
+        if name in _OWN or name in own:  # it would take the place of the option's
+            raise ValueError(f"--set {word}: that is the option --{name.replace('_', '-')}")
+        words.append(word)
     for word in words:
         if not word.split("=", 1)[-1] or any(c.isspace() for c in word):
             raise ValueError(f"{word!r}: a value without blanks is needed")
-    served = [n for n in args.aggregators.split(",") if n != "0"]
+    served = list(dict.fromkeys(n for n in args.aggregators.split(",") if n != "0"))
     default = "mcast-aggregators,mcast,ring" if served else "mcast,ring"
+    names = list(dict.fromkeys((args.algorithm or default).split(",")))
+    _refuse_what_has_no_effect(dict(word.partition("=")[::2] for word in words), names, served)
     texts = []
     for hosts in parse_hosts(args.hosts):
-        for name in dict.fromkeys((args.algorithm or default).split(",")):
+        for name in names:
             counts = [f"aggregators={n}" for n in served] if name == "mcast-aggregators" else []
             for count in counts or [""]:
                 texts.append(
@@ -121,52 +131,38 @@ def experiments(args: argparse.Namespace) -> list[str]:
     return texts
 
 
-class Bar:
-    """A progress bar over experiments; silent where standard error is no terminal."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        self.shown = console.is_terminal
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[virtual]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not self.shown,
-        )
-        self._tasks = [
-            self._progress.add_task(" ".join(text.split()[:2]), total=1, virtual="", visible=False)
-            for text in texts
-        ]
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, number: int, virtual: float, done: float) -> None:
-        self._progress.update(
-            self._tasks[number], completed=done, visible=True, virtual=f"{virtual * 1e3:.3f} ms"
-        )
+# What the command says itself: a setting of that name would take its place.
+_OWN = ("hosts", "algorithm", "aggregators", "size", "block")
 
 
-def compute(
-    texts: Sequence[str], jobs: int | None, links: bool, quiet_time: bool
-) -> list[dict[str, Any]]:
-    """Results of experiments, with a progress bar where there is a terminal."""
-    helper.check(texts)
-    with (
-        Bar(texts) as bar,
-        helper.Runs(jobs, links, quiet_time, bar if bar.shown else None) as runs,
-    ):
-        return runs.run(texts)
+def _refuse_what_has_no_effect(
+    words: dict[str, str], names: Sequence[str], served: Sequence[str]
+) -> None:
+    """ValueError: somebody would take the results for something else."""
+    if served and "mcast-aggregators" not in names:
+        raise ValueError(f"--aggregators: {','.join(names)} uses none; add mcast-aggregators")
+    if "aggregator_rate" in words and not served:
+        raise ValueError("--aggregator-rate: there are no --aggregators")
+    if "burst" in words and "loss" not in words:
+        raise ValueError("--burst: there is no --loss")
+    if "inner_rate" in words and words.get("topology", "star").startswith("star"):
+        raise ValueError("--inner-rate: a star has no links between switches")
+    ops = words.get("op", "all_gather").split("+")
+    if "root" in words and not set(ops) & {"broadcast", "gather", "scatter"}:
+        raise ValueError(f"--root: {'+'.join(ops)} has none")
+    reduces = not _gathers(ops) and not {"mcast", "mcast-aggregators"}.isdisjoint(names)
+    for option in ("type", "fold"):
+        if option in words and not reduces:
+            raise ValueError(f"--{option}: nothing is reduced by the engine")
+    # Beside one that learns a schedule is a comparison.
+    learn = {"mcast", "mcast-aggregators"} | ({"ring"} if _gathers(ops) else set())
+    if words.get("warmup", "0") != "0" and learn.isdisjoint(names):
+        raise ValueError(f"--warmup: {','.join(names)} is a schedule, and learns nothing")
+
+
+def _gathers(ops: Sequence[str]) -> bool:
+    """Whether none of them reduces: then the engine's own ring is meant by one."""
+    return not set(ops) & {"reduce_scatter", "all_reduce"}
 
 
 def _notes(results: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -178,13 +174,21 @@ def _notes(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _simulate(args: argparse.Namespace, argv: Sequence[str]) -> int:
     from torch_mcast.simulate import plot, tables
 
-    results = compute(experiments(args), args.jobs, bool(args.plot), args.quiet_time)
+    texts = experiments(args)
+    for path in filter(None, (args.json, args.plot)):  # not after an hour
+        outputs.check_file(path)
+    if args.plot:
+        outputs.check_plots("--plot")
+    elif args.plot_parts:
+        raise ValueError("--plot-parts: there is no --plot")
+    parts = plot.parts_of(args.plot_parts) if args.plot_parts else plot.PARTS
+    results = compute(texts, args.jobs, bool(args.plot), args.quiet_time)
     document = tables.document(results, "torch-mcast simulate " + shlex.join(argv))
-    tables.show(document, args.width)
     if args.json:
         tables.write_json(args.json, document)
+    tables.show(document, args.width)
     if args.plot:
-        plot.draw(document, args.plot)
+        plot.draw(document, args.plot, parts)
     notes = list(_notes(results))
     for note in notes:
         print(f"torch-mcast simulate: {note}", file=sys.stderr)
@@ -208,6 +212,6 @@ def main(argv: list[str] | None = None) -> int:
 
             return swarm.main(argv[1:])
         return _simulate(_parser().parse_args(argv), argv)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         print(f"torch-mcast simulate: {error}", file=sys.stderr)
         return 2

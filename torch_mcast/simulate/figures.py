@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_mcast.bench.report import time_text
-from torch_mcast.simulate import analytic, helper
+from torch_mcast.simulate import analytic, outputs
+from torch_mcast.simulate.progress import compute
 from torch_mcast.simulate.tables import bound_s, payload, wire
 
 # Ring and recursive doubling over multicast, as the paper has them (radix 32).
@@ -62,8 +63,8 @@ def near(name: str, published: float | None, expected: float, got: float | None,
 class Batch:
     """Experiments of a figure, run together; then asked for one by one."""
 
-    def __init__(self, runs: helper.Runs) -> None:
-        self._runs = runs
+    def __init__(self, jobs: int | None) -> None:
+        self._jobs = jobs
         self._texts: list[str] = []
         self._results: list[dict[str, Any]] = []
 
@@ -72,10 +73,9 @@ class Batch:
         return len(self._texts) - 1
 
     def run(self) -> None:
-        helper.check(self._texts)
         # The largest first, so that none is left alone at the end.
         order = sorted(range(len(self._texts)), key=lambda i: -_hosts(self._texts[i]))
-        results = self._runs.run([self._texts[i] for i in order])
+        results = compute([self._texts[i] for i in order], self._jobs)
         by_number = dict(zip(order, results, strict=True))
         self._results = [by_number[i] for i in range(len(self._texts))]
 
@@ -147,7 +147,7 @@ def paper(batch: Batch, most: int) -> Callable[[], list[Row]]:
         )
     }
     shuffled = batch.add(f"{gather} block=64K algorithm=ring-schedule order=random")
-    large = {name: batch.add(f"{gather} block=256K algorithm={name}") for name in ("ring", "mcast")}
+    whole = _all_bytes(batch, gather)
     casts = {
         name: batch.add(f"{common} op=broadcast size=16M algorithm={name}")
         for name in ("binomial", "chain", "mcast")
@@ -183,10 +183,24 @@ def paper(batch: Batch, most: int) -> Callable[[], list[Row]]:
             found.append(near(f"broadcast: {name} / multicast", None, sends / edges, got, 0.002))
         sent = None if mcast is None else payload(mcast) / (65536 * tree)
         found.append(near("multicast: crossings / edges of the tree", None, 1, sent, 0.002))
-        whole = _ratio(batch.get(large["ring"]), batch.get(large["mcast"]), wire)
-        found.append(
-            Row("ring / multicast, 256 KiB, with control and acks", "", "2.0", whole, 1.95, 2.05)
-        )
+        return found + whole()
+
+    return rows
+
+
+def _all_bytes(batch: Batch, gather: str) -> Callable[[], list[Row]]:
+    """The engine's ring over its multicast, from 256 KiB on, where control is little beside the data."""
+    pairs = {
+        size: [batch.add(f"{gather} block={size} algorithm={name}") for name in ("ring", "mcast")]
+        for size in ("256K", "512K", "1M")
+    }
+
+    def rows() -> list[Row]:
+        found = []
+        for size, (ring, mcast) in pairs.items():
+            got = _ratio(batch.get(ring), batch.get(mcast), wire)
+            name = f"ring / multicast, blocks of {size}iB, with control and acks"
+            found.append(Row(name, "", "2.0", got, 1.95, 2.05))
         return found
 
     return rows
@@ -295,26 +309,35 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `torch-mcast simulate figures ARGV`; 1 if a figure is off."""
+    """Runs `torch-mcast simulate figures ARGV`; 1 if a figure is off, or could not be simulated."""
     args = _parser().parse_args(argv)
     names = args.which.split(",")
     for name in names:
         if name not in FIGURES:
             raise ValueError(f"--which {name}: figures are {', '.join(FIGURES)}")
-    off = False
-    with helper.Runs(args.jobs) as runs:
-        for name in names:
-            batch = Batch(runs)
-            ask = FIGURES[name](batch, args.most_hosts)
-            batch.run()
-            rows = ask()
-            _show(name, rows)
-            for reason in batch.reasons():
-                print(f"torch-mcast simulate figures: {name}: {reason}", file=sys.stderr)
-            off = off or any(row.off for row in rows)
-            if args.out:
-                args.out.mkdir(parents=True, exist_ok=True)
-                (args.out / f"{name}.md").write_text(markdown(name, rows))
-                if name == "constant":
-                    _plot(rows, args.out / f"{name}.png")
-    return 1 if off else 0
+    if args.out:
+        outputs.check_folder(args.out)
+        if "constant" in names:
+            outputs.check_plots("--out with constant")
+    # All of them, also after one that is off.
+    off = [_figure(name, args) for name in names]
+    return 1 if any(off) else 0
+
+
+def _figure(name: str, args: argparse.Namespace) -> bool:
+    """Runs, writes and shows one; whether it is off, or could not be simulated."""
+    batch = Batch(args.jobs)
+    ask = FIGURES[name](batch, args.most_hosts)
+    batch.run()
+    rows = ask()
+    if args.out:
+        (args.out / f"{name}.md").write_text(markdown(name, rows))
+    _show(name, rows)
+    if args.out and name == "constant" and rows:
+        _plot(rows, args.out / f"{name}.png")
+    reasons = batch.reasons()
+    if all(row.simulated is None for row in rows):
+        reasons.append("nothing was run")
+    for reason in reasons:
+        print(f"torch-mcast simulate figures: {name}: {reason}", file=sys.stderr)
+    return bool(reasons) or any(row.off for row in rows)

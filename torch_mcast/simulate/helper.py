@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from torch_mcast import _program
 # Of the program's JSON (csrc/core/simulation/report.h).
 SCHEMA = 2
 
-# Number of the experiment, virtual seconds, share that is done.
+# Number of the experiment, virtual seconds, share that is done: 0 when it begins, 1 when it has ended.
 Progress = Callable[[int, float, float], None]
 
 
@@ -44,6 +45,16 @@ def find_program() -> Path:
     return _program.find_program("mcast-simulate")
 
 
+def how_it_ended(status: int) -> str:
+    """A process's exit status in words."""
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
 def check(experiments: Sequence[str]) -> None:
     """ValueError with what is wrong with the first experiment that cannot be; runs none."""
     answer = subprocess.run(
@@ -53,14 +64,62 @@ def check(experiments: Sequence[str]) -> None:
         text=True,
         check=False,
     )
-    for line in answer.stdout.splitlines():
+    # The last one may have been cut off; each answer ends with a new line.
+    answers = [line for line in answer.stdout.splitlines(keepends=True) if line.endswith("\n")]
+    for line in answers:
         if reason := json.loads(line).get("error"):
             raise ValueError(reason)
+    ended = how_it_ended(answer.returncode)
+    if len(answers) < len(experiments):
+        text = experiments[len(answers)]
+        raise ValueError(f"{text}: mcast-simulate {ended} when it looked at this")
+    if answer.returncode != 0 or len(answers) > len(experiments):
+        raise ValueError(
+            f"mcast-simulate {ended} after {len(answers)} answers to {len(experiments)}"
+        )
 
 
 # A large network's gigabyte is read here and there: with small pages a fifth of the time is spent on
 # looking up where they are. (glibc 2.35; others ignore it.)
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+class Processes:
+    """Processes that several threads begin and wait for. A context: leaving it ends those that still run,
+    and no more begin."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self.over = False
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        with self._lock:
+            self.over = True
+            for process in self._running:
+                process.kill()
+
+    def begin(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str] | None:
+        """One more, with options of Popen; None: it is over."""
+        with self._lock:
+            if self.over:
+                return None
+            process = subprocess.Popen(command, text=True, **options)
+            self._running.add(process)
+            return process
+
+    def wait(self, process: subprocess.Popen[str]) -> int:
+        """Its exit status."""
+        status = process.wait()
+        with self._lock:
+            self._running.discard(process)
+        return status
 
 
 class Runs:
@@ -73,23 +132,20 @@ class Runs:
         quiet_time: bool = False,
         on_progress: Progress | None = None,
     ) -> None:
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"--jobs {jobs}: 1 or more")
         self._options = ["--links"] * links + ["--quiet-time"] * quiet_time
         self._on_progress = on_progress
         if on_progress:
             self._options.append("--progress")
         self._pool = ThreadPoolExecutor(jobs or os.cpu_count() or 1)
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[str]] = set()
-        self._over = False
+        self._processes = Processes()
 
     def __enter__(self) -> Runs:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with self._lock:
-            self._over = True
-            for process in self._processes:
-                process.kill()
+        self._processes.end()
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, experiments: Sequence[str]) -> list[dict[str, Any]]:
@@ -99,40 +155,40 @@ class Runs:
     def _one(self, number: int, experiment: str) -> dict[str, Any]:
         # Into a file, so that reading progress to its end does not wait for who reads the result.
         with tempfile.TemporaryFile("w+") as answer:
-            with self._lock:
-                if self._over:
-                    return {"spec": experiment, "error": "not run"}
-                process = subprocess.Popen(
-                    [find_program(), *self._options, experiment],
-                    stdout=answer,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env={**_HUGE_PAGES, **os.environ},
-                )
-                self._processes.add(process)
-            words = self._follow(number, process)
+            process = self._processes.begin(
+                [find_program(), *self._options, experiment],
+                stdout=answer,
+                stderr=subprocess.PIPE,
+                env={**_HUGE_PAGES, **os.environ},
+            )
+            if process is None:
+                return {"spec": experiment, "error": "not run"}
+            if self._on_progress:
+                self._on_progress(number, 0, 0)
+            words, last = self._follow(number, process)
+            if self._on_progress:
+                self._on_progress(number, last, 1)
             answer.seek(0)
             line = answer.readline()
         if not line:
-            why = words or f"mcast-simulate ended with exit code {process.returncode}"
+            why = words or f"mcast-simulate {how_it_ended(process.returncode)}"
             return {"spec": experiment, "error": why}
         result: dict[str, Any] = json.loads(line)
         if result["schema"] != SCHEMA:
             raise ValueError(f"mcast-simulate speaks schema {result['schema']}, not {SCHEMA}")
         return result
 
-    def _follow(self, number: int, process: subprocess.Popen[str]) -> str:
-        """Until the process ends; what it said beside progress."""
-        said = []
+    def _follow(self, number: int, process: subprocess.Popen[str]) -> tuple[str, float]:
+        """Until the process ends; what it said beside progress, and its last virtual time."""
+        said, virtual = [], 0.0
         assert process.stderr
         with process.stderr:
             for line in process.stderr:
                 words = line.split()
                 if words[:1] == ["progress"] and self._on_progress:
-                    self._on_progress(number, float(words[1]) / 1e9, float(words[2]))
+                    virtual = float(words[1]) / 1e9
+                    self._on_progress(number, virtual, float(words[2]))
                 elif words:
                     said.append(line.strip().removeprefix("mcast-simulate: "))
-        process.wait()
-        with self._lock:
-            self._processes.discard(process)
-        return "; ".join(said)
+        self._processes.wait(process)
+        return "; ".join(said), virtual

@@ -10,17 +10,22 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from torch_mcast.simulate import helper
+from torch_mcast.simulate import helper, outputs
+from torch_mcast.simulate.progress import Bar
 
 _FAR = 1 << 32  # between the seeds of processes that run for some time
-
+_AT_ONCE = 25  # seeds of a process, where they are counted: about a second
 
 _UNMET = {
     "missing_pairs": "kinds that never happened in one plan",
     "silent_counters": "counters that stayed at 0",
+    "silent_points": "branches (csrc/core/base/reach.h) that were never taken",
 }
 
 
@@ -52,50 +57,112 @@ def _findings(lines: Iterable[str]) -> Iterable[str]:
         said = json.loads(line)
         if "law" in said:
             where = f"; {said['file']}" if "file" in said else ""
+            if "unwritten" in said:
+                where = f"; {said['unwritten']} could not be written"
             yield f"{said['plan']}: {said['law']}: {said.get('text', '')}{where}"
+
+
+class _Swarm:
+    """Processes over shares of the seeds, and what all of them have said."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self.processes = helper.Processes()
+        self.wrong = False  # a process was called in a way that it does not know, and has said so
+        self.broken = False
+        self.plans = 0
+        self.unmet: dict[str, set[str]] = {}  # by all processes
+
+    def carry_out(self, share: Sequence[str]) -> None:
+        """One process, until it ends."""
+        process = self.processes.begin([*self._command, *share], stdout=subprocess.PIPE)
+        if process is None:
+            return
+        assert process.stdout is not None
+        said = []
+        with process.stdout:
+            for line in process.stdout:
+                said.append(line)
+                for text in _findings([line]):
+                    print(text, flush=True)
+        status = self.processes.wait(process)
+        with self._lock:
+            if not self.processes.over:
+                self._count(share, status, said)
+
+    def _count(self, share: Sequence[str], status: int, said: Sequence[str]) -> None:
+        if status == 2:
+            self.wrong = True
+            self.processes.end()
+            return
+        if status not in (0, 1):
+            ended = helper.how_it_ended(status)
+            print(f"torch-mcast simulate swarm: {' '.join(share)}: {ended}", file=sys.stderr)
+        self.broken = self.broken or status != 0
+        last = json.loads(said[-1]) if said else {}
+        self.plans += last.get("plans", 0)
+        for name in _UNMET:
+            found = set(last.get(name, ()))
+            self.unmet[name] = self.unmet.get(name, found) & found
+
+
+def _shares(args: argparse.Namespace, first: int) -> list[list[str]]:
+    """Options of the processes: one for each job, or one for every few seeds."""
+    if args.minutes:
+        seconds = str(max(1, round(args.minutes * 60)))
+        firsts = range(first, first + args.jobs * _FAR, _FAR)
+        return [["--first", str(seed), "--seconds", seconds] for seed in firsts]
+    step = min(_AT_ONCE, -(-args.seeds // args.jobs))
+    end = first + args.seeds
+    return [
+        ["--first", str(seed), "--count", str(min(step, end - seed))]
+        for seed in range(first, end, step)
+    ]
+
+
+def _carry_out(swarm: _Swarm, args: argparse.Namespace, first: int) -> None:
+    """All shares, with a progress bar: of the seeds, or of the time."""
+    shares = _shares(args, first)
+    start = time.monotonic()
+    with Bar(["swarm"]) as bar, ThreadPoolExecutor(args.jobs) as pool, swarm.processes:
+        bar.move(0, 0)
+        left = {pool.submit(swarm.carry_out, share) for share in shares}
+        while left and not swarm.processes.over:
+            ended, left = wait(left, timeout=0.2)
+            for one in ended:
+                one.result()
+            if args.minutes:
+                done = (time.monotonic() - start) / (args.minutes * 60)
+            else:
+                done = 1 - len(left) / len(shares)
+            bar.move(0, min(done, 0.999), f"{swarm.plans} plans" if swarm.plans else "")
 
 
 def main(argv: list[str]) -> int:
     """Runs `torch-mcast simulate swarm ARGV`; 0 if no law is broken, 1 if one is, 2 for wrong options."""
     args = _parser().parse_args(argv)
     words = [str(helper.find_program()), "swarm"]
+    for option, seed in (("--first", args.first), ("--print", args.print)):
+        if seed is not None and not 0 <= seed < 1 << 63:
+            raise ValueError(f"{option} is 0 to 2^63 - 1")
     if args.print is not None:
         return subprocess.run([*words, "--print", str(args.print)], check=False).returncode
     if args.jobs < 1 or args.seeds < 1 or (args.minutes is not None and args.minutes <= 0):
         raise ValueError("--jobs, --seeds and --minutes are above 0")
-    args.out.mkdir(parents=True, exist_ok=True)
+    outputs.check_folder(args.out)
     if args.plan or args.shrink:
         return _one(words, args.plan or args.shrink, bool(args.shrink), args.out)
     first = secrets.randbelow(1 << 40) if args.first is None else args.first
     print(f"seeds from {first} on", flush=True)
-    jobs = args.jobs if args.minutes else min(args.jobs, args.seeds)
-    running = []
-    for job in range(jobs):
-        if args.minutes:
-            share = ["--first", first + job * _FAR, "--seconds", max(1, round(args.minutes * 60))]
-        else:
-            begin, end = args.seeds * job // jobs, args.seeds * (job + 1) // jobs
-            share = ["--first", first + begin, "--count", end - begin]
-        command = [*words, *map(str, share), "--out", str(args.out)]
-        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    plans, broken = 0, False
-    unmet: dict[str, set[str]] = {}  # by all processes
-    for process in running:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            for text in _findings([line]):
-                print(text, flush=True)
-        broken = process.wait() != 0 or broken
-        last = json.loads(lines[-1]) if lines else {}
-        plans += last.get("plans", 0)
-        for name in _UNMET:
-            unmet[name] = unmet.get(name, set(last.get(name, ()))) & set(last.get(name, ()))
-    print(f"{plans} plans, " + ("laws were broken" if broken else "no law was broken"))
+    swarm = _Swarm([*words, "--out", str(args.out)])
+    _carry_out(swarm, args, first)
+    if swarm.wrong:
+        return 2
+    print(f"{swarm.plans} plans, " + ("laws were broken" if swarm.broken else "no law was broken"))
     for name, what in _UNMET.items():
-        if unmet.get(name):
-            print(f"{what}: {', '.join(sorted(unmet[name]))}")
-    if broken:
+        if swarm.unmet.get(name):
+            print(f"{what}: {', '.join(sorted(swarm.unmet[name]))}")
+    if swarm.broken:
         print("torch-mcast simulate swarm --plan FILE repeats one", file=sys.stderr)
-    return 1 if broken else 0
+    return 1 if swarm.broken else 0

@@ -10,10 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from torch_mcast.bench.formulas import receive_bytes
 from torch_mcast.bench.report import bytes_text, time_text
 from torch_mcast.lab.units import format_rate, format_size
-from torch_mcast.simulate import helper, served
+from torch_mcast.simulate import helper
 
 # Of a ratio to the ring: what counts as one, the first that there is.
 _RINGS = ("ring", "ring-schedule", "chain")
@@ -21,28 +20,14 @@ CAPTION = "link-bound model, cost of the host not included"
 
 
 def bound_s(result: dict[str, Any]) -> float:
-    """Least seconds for all operations of a result: what a host's NICs must receive, at their rate less
-    the smaller overhead of packets; with aggregators what passes the busiest NIC by the model."""
-    framing = result["framing"]
-    overhead = min(
-        framing[f"{kind}_overhead"] / framing[f"{kind}_payload"] for kind in ("datagram", "stream")
-    )
-    if "aggregators" in result:
-        need = served.loads_of(result).time * result["size"]
-        return need * (1 + overhead) / (result["rate"] / 8 * planes(result))
-    need = sum(receive_bytes(op["op"], result["size"], result["hosts"]) for op in result["ops"])
-    return need * (1 + overhead) / (result["rate"] / 8 * planes(result))
+    """Least seconds for all operations of a result (bound_of() in csrc/core/simulation/experiment.h)."""
+    return float(result["ops"][0]["bound"]) / 1e9
 
 
 def option(result: dict[str, Any], name: str, default: str = "") -> str:
     """What the experiment's text says of an option."""
     words = dict(word.split("=", 1) for word in result["spec"].split())
     return words.get(name, default)
-
-
-def planes(result: dict[str, Any]) -> int:
-    _, _, inside = option(result, "topology").partition("planes=")
-    return int(option(result, "planes", inside.split(",")[0] or "1"))
 
 
 def payload(result: dict[str, Any], kind: str = "", switches: bool = False) -> int:
@@ -160,20 +145,50 @@ def table(document: dict[str, Any]) -> Table:
     return out
 
 
-def details(row: dict[str, Any]) -> str:
-    """What else is worth a line."""
-    sent = {name: amount["bytes"] for name, amount in row["sent"].items()}
-    frames, peaks, state = row["frames"], row["peaks"], row["state"]
-    parts = [
-        f"{row['hosts']} {row['algorithm']}: repair {bytes_text(sent.get('repair', 0))}",
-        f"control {bytes_text(sent.get('control', 0) + sent.get('position', 0))}",
-        f"acks {bytes_text(sent.get('ack', 0))}",
-        f"{frames['most']} frames of rank {frames['rank']}, the most of any",
-        f"peak at a port {bytes_text(peaks['port'])}",
-    ]
-    if state["peak"]:
+def _by_most(what: str, most: dict[str, Any], text: str) -> str:
+    return f"{what} (rank {most['rank']}: {text})"
+
+
+def _sent(name: str, row: dict[str, Any]) -> str:
+    """Of one class, a rank's mean, and what the rank with most bytes sent."""
+    of = row["ranks_sent"].get(name)
+    if of is None:
+        return f"{name} 0 B"
+
+    def amount(sent: dict[str, Any]) -> str:
+        bytes_ = bytes_text(sent["bytes"])
+        return f"{bytes_} in {sent['frames']:.0f} frames" if sent["frames"] else bytes_
+
+    return _by_most(f"{name} {amount(of['mean'])}", of["most"], amount(of["most"]))
+
+
+def _peaks(row: dict[str, Any]) -> str:
+    peaks = row["peaks"]
+    parts = [f"port {bytes_text(peaks['port'])} ({peaks['port_link'] or 'none'})"]
+    for name in ("inbox", "staging") if row["state"]["peak"] else ():
+        peak = peaks[name]
+        text = f"{name} {bytes_text(peak['mean'])}"
+        parts.append(_by_most(text, peak, bytes_text(peak["most"])) if peak["most"] else text)
+    return "peaks: " + ", ".join(parts)
+
+
+def _states(state: dict[str, Any]) -> str:
+    """Idle and peak, of a mean rank and of some by their place in the control tree."""
+    parts = [f"{bytes_text(state['idle'])} idle, {bytes_text(state['peak'])} at most"]
+    for place in ("top", "inner", "leaf"):
+        if of := state.get(place):
+            grown = f"{bytes_text(of['idle'])} to {bytes_text(of['peak'])}"
+            parts.append(f"{place} (rank {of['rank']}) {grown}")
+    return "state per rank: " + "; ".join(parts)
+
+
+def _run(row: dict[str, Any]) -> str:
+    parts = []
+    if served_by := row.get("aggregators"):
         parts.append(
-            f"state per rank {bytes_text(state['idle'])} idle, {bytes_text(state['peak'])} peak"
+            f"aggregators fold {100 * served_by['part']:.0f} %"
+            if served_by["part"]
+            else f"aggregators fold nothing: {served_by['plan']}"
         )
     drops = sum(links["drops"] + links["lost"] for links in row["links"].values())
     if drops:
@@ -182,6 +197,25 @@ def details(row: dict[str, Any]) -> str:
     if "wall" in row:
         parts.append(f"computed in {time_text(row['wall'])}")
     return ", ".join(parts)
+
+
+# Of what ranks send beside the data; the last ones are named where there are some.
+_ALWAYS, _SOMETIMES = ("repair", "control"), ("again", "position", "probe", "ack")
+
+
+def details(row: dict[str, Any]) -> list[str]:
+    """What else is worth a line, a few of them."""
+    engine = bool(row["state"]["peak"])
+    names = [name for name in _SOMETIMES if name in row["ranks_sent"]]
+    sent = "; ".join(_sent(name, row) for name in [*(_ALWAYS if engine else ()), *names])
+    count = row["frames"]
+    mean = count["all"] / (row["hosts"] * row["ranks"])
+    frames = _by_most(f"{mean:.0f} frames in all", count, str(count["most"]))
+    name = f"{row['hosts']} {algorithm_text(row)}"
+    lines = [f"{name}: a mean rank (the busiest) sent {sent}; {frames}", _peaks(row)]
+    if engine:
+        lines.append(_states(row["state"]))
+    return [*lines, _run(row)]
 
 
 def show(document: dict[str, Any], width: int | None = None) -> None:
@@ -193,4 +227,5 @@ def show(document: dict[str, Any], width: int | None = None) -> None:
     if rows:
         console.print(table(document))
     for row in rows:
-        console.print(details(row), highlight=False, style="dim")
+        for i, line in enumerate(details(row)):
+            console.print("  " * (i > 0) + line, highlight=False, style="dim")

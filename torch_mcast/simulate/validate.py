@@ -22,7 +22,8 @@ from rich.table import Table
 
 from torch_mcast.bench.report import bytes_text, time_text
 from torch_mcast.lab.units import parse_size
-from torch_mcast.simulate import helper
+from torch_mcast.simulate import helper, outputs
+from torch_mcast.simulate.progress import Bar, compute
 
 OPS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce")
 TIME, BYTES = 0.10, 0.03  # how far the two may be apart
@@ -128,38 +129,69 @@ def _links(result: dict[str, Any], way: str) -> float:
     return links["bytes"] / result["hosts"]
 
 
-def compare(document: dict[str, Any], seed: int = 1, jobs: int | None = None) -> list[Case]:
-    """Simulates each row of a lab's results. ValueError where they are no such."""
-    lab = document.get("lab")
-    if not lab or lab["ranks_per_host"] != 1 or lab["rate"] is None:
-        raise ValueError("results of a lab with one rank per host and a rate are needed")
-    rows = [
-        row
-        for row in document["rows"]
-        if row["op"] in OPS and row.get("times_s") and row["backend"] == "mcast"
-    ]
-    texts = [experiment(lab, row["op"], row["size"], seed) for row in rows]
+@dataclass(frozen=True)
+class Measured:
+    """One row of a lab's results, and the experiment that it is compared with."""
+
+    text: str
+    hosts: int
+    op: str
+    size: int
+    seconds: float
+    sent: float
+    received: float
+    counts: bool
+
+
+def measured(document: dict[str, Any], seed: int = 1) -> list[Measured]:
+    """What of a lab's results can be compared. ValueError where they are no such."""
+    try:
+        lab = document.get("lab")
+        if not lab or lab["ranks_per_host"] != 1 or lab["rate"] is None:
+            raise ValueError("results of a lab with one rank per host and a rate are needed")
+        return [
+            _measured(row, lab, document["machine"]["cpus"], seed)
+            for row in document["rows"]
+            if row["op"] in OPS and row.get("times_s") and row["backend"] == "mcast"
+        ]
+    except KeyError as error:
+        raise ValueError(f"no results of torch-mcast bench: there is no {error}") from None
+    except (TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"no results of torch-mcast bench: {error}") from None
+
+
+def _measured(row: dict[str, Any], lab: dict[str, Any], cpus: int, seed: int) -> Measured:
+    sent = row["lab"]["sent_mean"]
+    least = row["bound_s"] - lab["burst"] * 8 / lab["rate"]
+    busy = row["cpu_s"] / (row["median_s"] * cpus)
+    return Measured(
+        text=experiment(lab, row["op"], row["size"], seed),
+        hosts=lab["hosts"],
+        op=row["op"],
+        size=row["size"],
+        seconds=row["median_s"],
+        sent=sent,
+        received=(row["lab"]["fabric"] - sent * lab["hosts"]) / lab["hosts"],
+        counts=busy < _CPU and least >= _BOUND * row["median_s"],
+    )
+
+
+def compare(rows: Sequence[Measured], jobs: int | None = None) -> list[Case]:
+    """Simulates each row of labs' results."""
     cases = []
-    helper.check(texts)
-    with helper.Runs(jobs, quiet_time=True) as runs:
-        results = runs.run(texts)
+    results = compute([row.text for row in rows], jobs, quiet_time=True)
     for row, result in zip(rows, results, strict=True):
         if reason := result.get("error"):
             raise ValueError(f"{result['spec']}: {reason}")
-        wire = row["lab"]
-        sent = wire["sent_mean"]
-        received = (wire["fabric"] - sent * lab["hosts"]) / lab["hosts"]
-        least = row["bound_s"] - lab["burst"] * 8 / lab["rate"]
-        busy = row["cpu_s"] / (row["median_s"] * document["machine"]["cpus"])
         cases.append(
             Case(
-                hosts=lab["hosts"],
-                op=row["op"],
-                size=row["size"],
-                lab_s=row["median_s"],
-                lab_sent=sent,
-                lab_received=received,
-                counts=busy < _CPU and least >= _BOUND * row["median_s"],
+                hosts=row.hosts,
+                op=row.op,
+                size=row.size,
+                lab_s=row.seconds,
+                lab_sent=row.sent,
+                lab_received=row.received,
+                counts=row.counts,
                 simulated_s=max(op["time"] for op in result["ops"]) / 1e9,
                 simulated_sent=_links(result, "up"),
                 simulated_received=_links(result, "down"),
@@ -207,24 +239,49 @@ def main(argv: list[str]) -> int:
     helper.find_program()
     for size in args.sizes.split(","):
         parse_size(size)
+    if args.json:
+        outputs.check_file(args.json)
+    rows: list[Measured] = []
     if args.files:
-        documents = [json.loads(line) for path in args.files for line in _documents(path)]
+        documents = []
+        for path in args.files:
+            try:
+                of_file = _documents(path)
+                rows += [row for d in of_file for row in measured(d, args.seed)]
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+            documents += of_file
     else:
-        documents = [measure(hosts, args) for hosts in helper.parse_hosts(args.hosts)]
+        documents = _labs(args)
     if args.json:
         args.json.write_text("".join(json.dumps(d) + "\n" for d in documents))
-    cases = [case for d in documents for case in compare(d, args.seed, args.jobs)]
+    if not args.files:
+        rows = [row for d in documents for row in measured(d, args.seed)]
+    if not rows:
+        raise ValueError("there is no operation of the lab to compare with")
+    cases = compare(rows, args.jobs)
     show(cases, args.width)
     counted = [case for case in cases if case.counts]
     print(f"{len(counted)} of {len(cases)} cases count, {sum(c.off for c in counted)} are off")
     return 1 if any(case.off for case in cases) else 0
 
 
-def _documents(path: Path) -> list[str]:
+def _labs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The documents of all labs, one after the other."""
+    documents = []
+    counts = helper.parse_hosts(args.hosts)
+    with Bar([f"lab of {hosts} hosts" for hosts in counts]) as bar:
+        for number, hosts in enumerate(counts):
+            bar.move(number, 0)
+            documents.append(measure(hosts, args))
+            bar.move(number, 1)
+    return documents
+
+
+def _documents(path: Path) -> list[dict[str, Any]]:
     """A bench's document, or one per line as --json writes them."""
     text = path.read_text()
     try:
-        json.loads(text)
+        return [json.loads(text)]
     except json.JSONDecodeError:
-        return text.splitlines()
-    return [text]
+        return [json.loads(line) for line in text.splitlines()]

@@ -336,6 +336,8 @@ std::map<std::string, std::string> Config::read_environment() {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos || text.rfind("MCAST_", 0) != 0) continue;
+    // No setting: there is to be no copy of it on the heap.
+    if (text.substr(0, equals) == "MCAST_SECRET") continue;
     found.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return found;

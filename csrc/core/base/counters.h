@@ -69,6 +69,8 @@ namespace mcast {
   X(probes_sent, "reach probes sent")                                                        \
   X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")          \
   X(reduce_bytes_received, "payload bytes of contributions and results received")            \
+  X(exchange_bytes_sent, "payload bytes of all_to_all, gather and scatter sent")             \
+  X(exchange_bytes_received, "payload bytes of those received")                              \
   X(grant_waits, "grants to contributors held back because multicast was arriving")          \
   X(shm_rounds, "rounds published to the ranks of the same host")                            \
   X(shm_slot_bytes, "payload bytes copied into shared memory")                               \
@@ -83,6 +85,7 @@ namespace mcast {
   X(partial_results, "reductions that ended without the inputs of late ranks")               \
   X(agg_lost, "stations that were given up")                                                 \
   X(path_checks, "times the group asked again whether multicast reaches every rank")         \
+  X(floods_left, "times this rank left a multicast address that was flooded")                \
   X(path_switches, "changes between multicast and the ring after the group's creation")      \
   X(rate_tests, "times the group compared the rate of unicast with multicast's")             \
   X(rate_test_bytes, "bytes sent for that")                                                  \

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "base/types.h"
@@ -47,5 +48,14 @@ struct Slice {
   std::byte* data() const noexcept { return region ? region->data() + offset : nullptr; }
   ConstBytes bytes() const noexcept { return {data(), length}; }
 };
+// Whether two share bytes; whether they are the same ones.
+inline bool overlap(const Slice& a, const Slice& b) noexcept {
+  if (a.length == 0 || b.length == 0) return false;
+  const auto x = reinterpret_cast<uintptr_t>(a.data()), y = reinterpret_cast<uintptr_t>(b.data());
+  return x < y + b.length && y < x + a.length;
+}
+inline bool same(const Slice& a, const Slice& b) noexcept {
+  return a.data() == b.data() && a.length == b.length;
+}
 
 }  // namespace mcast

@@ -16,7 +16,8 @@ namespace mcast {
 // What has become of a datagram, for who counts what arrives and what is refused.
 enum class Judged : uint8_t {
   kVerified,      // its checksum or tag is right, whatever it was good for
-  kUnread,        // not wanted, so not verified: late, repeated, our own, crowded out
+  kUnread,        // not wanted, so not verified: late, repeated, crowded out
+  kOwn,           // our own, likewise
   kMalformed,     // no such datagram can be
   kDamaged,       // its checksum is wrong
   kForeign,       // of another lane
@@ -31,6 +32,7 @@ inline std::optional<Cause> cause_of(Judged judged) {
   switch (judged) {
     case Judged::kVerified:
     case Judged::kUnread:
+    case Judged::kOwn:
       break;
     case Judged::kMalformed:
       return Cause::malformed;

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "base/reach.h"
 #include "collective/report.h"
 #include "crypto/datagram_guard.h"
 
@@ -136,6 +137,14 @@ void GroupContext::describe_to(Member to, Sequence sequence) {
   send_frame(to, Channel::kControl, wire::FrameType::kDescribe, sequence, 0, body.bytes());
 }
 
+void GroupContext::broke(const Frame& header, const char* what) {
+  counters.add(Counter::malformed);
+  fail(Status(Code::kInternal, "rank " + std::to_string(header.member) +
+                                   " broke the protocol of operation " +
+                                   std::to_string(header.sequence) + ": " + what),
+       header.member);
+}
+
 bool GroupContext::early_allowed(const Frame& header) {
   const Sequence ahead = header.sequence - ops.next();
   if (ahead < kFurthestAhead) return true;
@@ -166,7 +175,9 @@ void GroupContext::fail_later(const Status& why, Nanos when) {
 }
 
 void GroupContext::drive_suspicion(Nanos now) {
-  if (now >= suspicion_.until) fail(suspicion_.why, kNoMember);
+  if (now < suspicion_.until) return;
+  if (!failed() && !suspicion_.why.ok()) MCAST_REACH(other_lane_fails);
+  fail(suspicion_.why, kNoMember);
 }
 
 const std::vector<Sequence>& GroupContext::take_maybe_complete() {

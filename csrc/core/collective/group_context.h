@@ -108,6 +108,8 @@ class GroupContext {
   void describe_to(Member to, Sequence sequence);
   // `other` has called something else: the group fails.
   void mismatch(Sequence sequence, Member other, const std::string& theirs);
+  // The sender has broken the protocol of the frame's operation: the group fails.
+  void broke(const Frame& header, const char* what);
   // An operation that is not posted here. False: too far ahead, the group fails.
   bool early_allowed(const Frame& header);
 

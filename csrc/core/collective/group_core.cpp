@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/reach.h"
 #include "base/streaming_copy.h"
 #include "collective/report.h"
 
@@ -31,6 +32,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       multicast_(g_, small_, reception_),
       ring_(g_),
       reductions_(g_, small_),
+      exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
       stations_(g_, reductions_),
       inquiry_(g_, stations_.stragglers()),
       excuses_(g_, reductions_, stations_),
@@ -70,6 +72,7 @@ void GroupCore::post(Post post, Nanos now) {
     excuses_.adopt(std::move(post));
     excuses_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
+    MCAST_REACH(post_waits_for_a_line);
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -144,9 +147,15 @@ void GroupCore::start(Operation& op, Nanos now) {
     op.post.outputs = op.reduce->stream_outputs();
     if (!op.post.outputs.empty()) op.post.input = op.post.outputs[g_.self];
   }
+  if (op.post.exchange && !alone) {
+    op.exchange = std::make_unique<ExchangeRun>(op.plan.descriptor, *op.post.exchange, g_.self,
+                                                g_.params.agreed.incast);
+  }
   if (!op.plan.trivial() && !alone) start_blocks(op, now);
   stations_.start(op);
   replay_early(sequence, now);
+  // What is short has left when the call returns.
+  if (op.exchange && !g_.failed()) exchanges_.begin(op, now);
   g_.ops.touch(op);
   g_.may_be_complete(op);
 }
@@ -177,6 +186,7 @@ void GroupCore::start_blocks(Operation& op, Nanos now) {
 
 void GroupCore::check_complete(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reductions_.complete(op))) return;
+  if (op.exchange && !op.exchange->complete()) return;
   if (!placing_.retired(op) || repair_.reading(op)) return;
   if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
   if (op.own.sender && op.plan.small && !op.own.started) return;  // the block is still the caller's
@@ -199,11 +209,12 @@ void GroupCore::arrived(Sequence sequence, Nanos now) {
 
 void GroupCore::advance_complete(Nanos now) {
   Sequence end = completion_.own_complete();
-  // Where the allowance for what is sent ahead runs low, roots wait for the release.
+  // Where the allowance for what is sent ahead runs low, roots and senders wait for the release.
   bool urgent = small_.filling();
   for (const OperationQueue::Entry* at = g_.ops.entry(end);
        at != nullptr && (!at->op || at->op->local_complete); at = g_.ops.entry(end)) {
-    urgent = urgent || (at->op && at->op->needs_release);
+    urgent = urgent || (at->op && (at->op->needs_release ||
+                                   (at->op->exchange && reductions_.unasked().filling())));
     end++;
   }
   completion_.complete_own(end, urgent, now);
@@ -223,6 +234,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
   // Its machines hold pointers into the caller's memory.
   if (op.reduce) op.reduce->drop_memory();
+  if (op.exchange) op.exchange->drop_memory();
   // A read of what is not registered any more would break the connection for every group: after a
   // failure somebody may not have heard of it yet.
   for (auto& hold : std::exchange(op.grants, {})) {
@@ -244,6 +256,7 @@ void GroupCore::release(Sequence end, Nanos now) {
     if (!op) continue;
     small_.give_back(op->own.kept.size());
     if (op->reduce) reductions_.give_back(*op);
+    if (op->exchange) exchanges_.give_back(*op);
     if (!op->finished) finish(*op, {}, now);
   }
   g_.stations.released(g_.ops.base());
@@ -274,6 +287,13 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
   } else {
     membership_.on_peer_down(peer, why, graceful, now);
   }
+  settle(now);
+}
+
+void GroupCore::on_flood(Nanos now) {
+  path_.on_flood("the multicast address of rank " + std::to_string(g_.self) +
+                     " is flooded, as another group of it has found",
+                 now);
   settle(now);
 }
 

@@ -14,6 +14,7 @@
 //   Repair            losses: asking, donating, reads, before the post      repair.h
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
+//   Exchanges         blocks from one rank to one other                     exchanges.h
 //   Stations          segments that stations of aggregators fold; which     stations.h
 //                     stations, from which operation on                     roster_change.h
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
@@ -32,6 +33,7 @@
 
 #include "collective/aggregation_report.h"
 #include "collective/completion_reports.h"
+#include "collective/exchanges.h"
 #include "collective/excuses.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
@@ -88,6 +90,9 @@ class GroupCore {
   // The bytes that Port::read() asked for.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
 
+  // Another group of the lane has left the multicast address of both, which is flooded.
+  void on_flood(Nanos now);
+
   // Timers and sending. `drained`: the transport's receive side was seen empty. Returns whether
   // more can be done at once (something was sent and more is waiting).
   bool progress(Nanos now, bool drained);
@@ -142,6 +147,8 @@ class GroupCore {
   size_t headroom() const { return reception_.headroom(); }
   // Bytes that are kept of operations that are not posted here; at most params().staging.
   size_t staged_bytes() const { return reception_.staged_bytes(); }
+  // Most of them at once since this was asked last.
+  size_t take_staged_peak() { return reception_.take_staged_peak(); }
   uint32_t unfinished() const { return g_.unfinished; }
   // Those, and the ones that wait for a line.
   size_t waiting() const { return g_.unfinished + g_.deferred.size(); }
@@ -210,6 +217,7 @@ class GroupCore {
   Multicast multicast_;
   Ring ring_;
   Reductions reductions_;
+  Exchanges exchanges_;
   Stations stations_;
   LateInquiry inquiry_;
   Excuses excuses_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "base/reach.h"
 #include "collective/group_core.h"
 
 namespace mcast {
@@ -57,9 +58,11 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
     set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
-         T::kDivert},
+         T::kDivert, T::kExchangeGrant, T::kExchangeData},
         [](C& c, F& f, B b, N n) {
-          if (Operation* const op = c.operation_of(f, b)) c.reductions_.on_frame(*op, f, b, n);
+          Operation* const op = c.operation_of(f, b);
+          if (op && wire::is_exchange(f.type)) return c.exchanges_.on_frame(*op, f, b, n);
+          if (op) c.reductions_.on_frame(*op, f, b, n);
         });
     return t;
   }();
@@ -95,14 +98,15 @@ Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
     return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;
   }
   const bool reduction = wire::is_reduction(header.type);
+  const bool counted = reduction || wire::is_exchange(header.type);
   if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     const bool ours = g_.agrees(header.member, header.sequence, header.argument);
-    if (ours && reduction) g_.counters.add(Counter::stale);
+    if (ours && counted) g_.counters.add(Counter::stale);
   } else if (header.sequence < g_.ops.base()) {
     g_.counters.add(Counter::stale);
   } else if ((!reduction || reductions_.allowed_early(header)) && g_.early_allowed(header) &&
              !early_.keep(header, body)) {
-    if (reduction) return reductions_.broke(header, "more was sent ahead than is allowed"), nullptr;
+    if (counted) return g_.broke(header, "more was sent ahead than is allowed"), nullptr;
     g_.fail(
         Status(Code::kResourceExhausted,
                "rank " + std::to_string(header.member) + " is so many operations ahead of rank " +
@@ -166,6 +170,7 @@ Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& da
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
+    MCAST_REACH(abort_by_datagram);
     on_abort(datagram.payload(), header.sequence, now);
   } else {
     path_.on_probe(header.member, header.sequence);
@@ -178,7 +183,7 @@ Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes dat
   if (g_.failed()) return Judged::kUnread;
   if (header.member == g_.self) {
     g_.counters.add(Counter::own_echo);
-    return Judged::kUnread;
+    return Judged::kOwn;
   }
   if (header.member >= g_.size || header.reserved != 0) {
     g_.counters.add(Counter::malformed);
@@ -197,7 +202,7 @@ Judged GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datag
       break;
     case Refusal::kOwn:
       g_.counters.add(Counter::own_echo);
-      return Judged::kUnread;
+      return Judged::kOwn;
     case Refusal::kStale:
       g_.counters.add(Counter::stale);
       return Judged::kUnread;

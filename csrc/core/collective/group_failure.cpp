@@ -3,6 +3,7 @@
 // later calls; a member that is told does the same, so the news floods.
 #include <utility>
 
+#include "base/reach.h"
 #include "collective/group_core.h"
 
 namespace mcast {
@@ -63,9 +64,13 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
   }
   g_.counters.add(Counter::aborts_received);
   // The news of a failure may overtake that of success: what was complete everywhere stays so.
+  if (completion_.released() < released) MCAST_REACH(abort_brings_the_release);
   completion_.on_released(released);
   settle(now);
-  if (membership_.leaving() && g_.unfinished == 0) return;
+  if (membership_.leaving() && g_.unfinished == 0) {
+    MCAST_REACH(abort_after_leaving);
+    return;
+  }
   const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
   g_.fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text),
           notice.culprit);
@@ -74,6 +79,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
 // Whoever still talks to a failed group has not heard of the failure.
 void GroupCore::answer_failed(const Frame& header) {
   if (header.type != wire::FrameType::kPing) return;
+  MCAST_REACH(failed_group_is_asked);
   wire::Writer notice;
   wire::put_abort(notice, {static_cast<uint8_t>(g_.failure().code()), kNoMember, g_.self,
                            g_.failure().message()});

@@ -118,6 +118,7 @@ bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
   bool more = false;
   const bool contributes = !op.local_complete || (op.reduce && op.reduce->stations && !op.finished);
   if (op.reduce && contributes) more = reductions_.pump(op, now);
+  if (op.exchange && !op.local_complete) more = exchanges_.pump(op, now);
   if (!op.ring.blocks.empty()) {
     more = ring_.pump(op) || more;
   } else {
@@ -150,14 +151,16 @@ void GroupCore::reschedule(Operation& op) {
   const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
   const bool asked =
       op.reduce && op.reduce->stations && !op.finished && op.reduce->sender->pending();
-  g_.ops.set_busy(op, op.local_complete ? (sending && !op.plan.small) || asked
-                                        : op.reduce || streams || !op.ring.blocks.empty());
+  g_.ops.set_busy(op, op.local_complete
+                          ? (sending && !op.plan.small) || asked
+                          : op.reduce || op.exchange || streams || !op.ring.blocks.empty());
   g_.ops.set_timer(op, op_deadline(op));
 }
 
 bool GroupCore::settles(const Operation& op) const {
   if (!op.finished || !op.local_complete) return false;
   // What contributions have been charged to is given back with the release.
+  if (op.exchange) return false;
   if (op.reduce && op.plan.reduce.way != ReduceWay::kOneStep) return false;
   return !op.own.sender || !op.plan.small ||
          (op.own.sender->all_sent() && !op.own.sender->resending() && !op.own.repairs->used());

@@ -3,6 +3,7 @@
 // silent for too long fails the group. A member that closed in order, or that says that it leaves,
 // harms nothing until somebody calls an operation that it has not called.
 #include "collective/membership.h"
+#include "base/reach.h"
 
 #include <algorithm>
 
@@ -119,12 +120,14 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
   // slower than the goodbye.
   if (graceful && g_.unfinished > 0 && !probing) {
     if (departed_until_ != kNever) return;
+    MCAST_REACH(goodbye_before_the_release);
     departed_ = peer;
     departed_until_ = now + g_.params.liveness_limit;
     return;
   }
   if (missed) return g_.fail(g_.gone[peer], peer);
   if (!graceful && !g_.ops.empty() && lost_until_ == kNever) {
+    MCAST_REACH(lost_after_the_end);
     lost_ = peer;
     lost_until_ = now + kServe;
   }

@@ -14,6 +14,7 @@
 // little patience per place, so that a slow rank does not idle the chain. Roots of an operation
 // follow those of earlier operations of the group.
 #include "collective/multicast.h"
+#include "base/reach.h"
 
 #include <algorithm>
 
@@ -143,7 +144,9 @@ bool Multicast::my_turn(Operation& op, Nanos now) {
     op.own.turn_retry = op.own.turn_idle_since + silent * g_.params.alpha;
     patience_over = now >= op.own.turn_retry;
   }
-  return Chains::my_turn(ahead, near, may_open, patience_over);
+  const bool mine = Chains::my_turn(ahead, near, may_open, patience_over);
+  if (mine && patience_over) MCAST_REACH(turn_passed_over);
+  return mine;
 }
 
 void Multicast::announce(Operation& op, Nanos now) {

@@ -13,6 +13,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "collective/exchange_run.h"
 #include "collective/plan.h"
 #include "collective/reduce_run.h"
 #include "protocol/active_streams.h"
@@ -35,7 +36,8 @@ struct Post {
   Nanos posted = 0;            // when
   Nanos timeout = kNever;      // from then
   std::function<void(const Status&)> done;
-  std::optional<ReduceArgs> reduce;  // reductions; input and outputs are then empty
+  std::optional<ReduceArgs> reduce;      // reductions; input and outputs are then empty
+  std::optional<ExchangeArgs> exchange;  // exchanges, likewise
   // Completed ends of the outputs, if asked for: (stream, bytes final from its start).
   std::function<void(uint32_t, uint64_t)> on_completed;
   size_t completed_step = 1;
@@ -107,6 +109,8 @@ struct Operation {
     std::vector<Chunk> reported;  // by stream: high-water mark at the last own credit report
     std::optional<Chains> chains;
     std::optional<SkewLimiter> skew;  // roots that all send at once
+    // Some of it was sent before this rank posted: what did not arrive says nothing about the path.
+    bool late = false;
   } flow;
 
   // The ring path only.
@@ -117,14 +121,13 @@ struct Operation {
   } ring;
 
   std::unique_ptr<ReduceRun> reduce;          // reductions
+  std::unique_ptr<ExchangeRun> exchange;      // exchanges
   std::vector<std::shared_ptr<void>> grants;  // parts of its memory that others may be reading
 
   bool needs_release = false;  // finished when complete everywhere
   bool local_complete = false;
   Nanos first_byte = kNever, last_byte = kNever;  // of data, in or out
   bool finished = false;                          // result delivered, regions dropped
-  // Some of it was sent before this rank posted: what did not arrive says nothing about the path.
-  bool late = false;
 
   // OperationQueue's.
   struct Queued {

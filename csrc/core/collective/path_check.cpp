@@ -4,7 +4,8 @@
 // probe, on the control tree like the first one but without joining; all multicast, each reports
 // for its subtree, the top decides. Rounds are numbered, so that late words of one round are not
 // taken for the next. On the ring the top asks again by itself, ever more rarely, while there is
-// something to do.
+// something to do. Who has left the address because of a flood joins it for the round, and says no
+// while the flood goes on.
 #include <algorithm>
 
 #include "collective/path_switch.h"
@@ -24,10 +25,23 @@ void PathSwitch::check_later(Nanos now) {
   next_check_ = now + check_wait_;
 }
 
-// At the top, with every turn of a group that has something to do.
+void PathSwitch::watch_flood(Nanos now) {
+  const MulticastUse& use = g_.params.multicast;
+  if (!use.wanted || use.required || g_.state != GroupState::kOpen) return;
+  if (g_.path.on_ring()) return flood_.leave_if_noisy(now);
+  if (flood_.noticed(now)) {
+    on_flood("rank " + std::to_string(g_.self) +
+                 " is flooded: of what it receives by multicast 9 of 10 datagrams are of no use, "
+                 "and most data comes by repair",
+             now);
+  }
+}
+
+// With every turn of a group that has something to do.
 void PathSwitch::drive(Nanos now) {
   rates_.drive(now);  // whatever else is under way: its deadline would pass unheeded
   if (check_) return drive_check(now);
+  watch_flood(now);
   act_on_rates(now);
   if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.multicast.wanted ||
       g_.state != GroupState::kOpen)
@@ -57,6 +71,7 @@ void PathSwitch::begin_round(uint32_t round, Nanos now) {
   g_.counters.add(Counter::path_checks);
   check_.emplace(probe_params(g_), now);
   check_->start(now);
+  flood_.listen(now);
   g_.send_to_children(wire::FrameType::kProbeStart, round_, kGoRound);
 }
 
@@ -69,10 +84,13 @@ void PathSwitch::drive_check(Nanos now) {
   }
   bool ok = false;
   std::string why;
-  if (!check_->verdict(now, ok, why)) return;
+  if (flood_.listening(now) || !check_->verdict(now, ok, why)) return;
   if (!g_.params.multicast.problem.empty()) {
     ok = false;
     why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast.problem;
+  } else if (const std::string flooded = flood_.objection(now); !flooded.empty()) {
+    ok = false;
+    why = flooded;
   }
   if (g_.tree.is_top(g_.self)) return end_round(ok, why, now);
   wire::Writer body;
@@ -85,6 +103,7 @@ void PathSwitch::drive_check(Nanos now) {
 void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
   g_.send_to_children(wire::FrameType::kProbeDone, round_, heard ? 1 : 0);
   check_.reset();
+  flood_.end_round(heard);
   if (!g_.tree.is_top(g_.self)) return;
   if (g_.path.on_ring()) {
     if (heard) {

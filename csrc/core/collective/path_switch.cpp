@@ -1,7 +1,8 @@
 // From multicast to the ring in the middle of a group's life, and back. A member that hears nothing
 // of another tells the top, which asks all (path_check.cpp) and, where they do not hear each other,
 // starts the switch: all agree on a line (line.h), and operations behind it use the other path.
-// Those before it end as they began, by repair if need be.
+// Those before it end as they began, by repair if need be. Of a flood (flood.h) nobody is asked:
+// probes may come through where data does not.
 #include "collective/path_switch.h"
 
 #include "base/log.h"
@@ -11,33 +12,48 @@ namespace {
 
 // Argument of Switch, besides 0 to the ring and 1 to multicast.
 constexpr uint32_t kForRates = 2;
+// Argument of Deaf: what is wrong.
+constexpr uint32_t kUnheard = 0, kFlooded = 1;
 
 }  // namespace
 
 void PathSwitch::judge(const Operation& op, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.switching()) return;
-  if (op.late) return;  // this rank was not there to hear it, or its socket was full
+  if (op.flow.late) return;  // this rank was not there to hear it, or its socket was full
   for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
     if (op.own.stream == stream) continue;
     const Member root = op.member_of(stream);
     if (!reachability_.on_stream(root, op.post.sequence, op.plan.chunks,
                                  op.receivers[stream].heard_live()))
       continue;
-    const std::string why = "rank " + std::to_string(g_.self) +
-                            " no longer hears the multicast of rank " + std::to_string(root);
-    if (g_.tree.is_top(g_.self)) {
-      suspect(why, now);
-    } else {
-      wire::Writer body;
-      body.put_text(why);
-      g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kDeaf, 0, 0, body.bytes());
-    }
-    return;
+    return tell_top(kUnheard,
+                    "rank " + std::to_string(g_.self) + " no longer hears the multicast of rank " +
+                        std::to_string(root),
+                    now);
   }
 }
 
-void PathSwitch::suspect(const std::string& why, Nanos now) {
-  if (!g_.path.on_ring()) start_check(now, why);
+void PathSwitch::on_flood(const std::string& why, Nanos now) {
+  if (g_.params.multicast.required) return;
+  flood_.believe();
+  if (g_.path.on_ring()) return check_ ? void() : flood_.on_path(true);
+  if (g_.state == GroupState::kOpen && !check_) tell_top(kFlooded, why, now);
+}
+
+void PathSwitch::tell_top(uint32_t what, const std::string& why, Nanos now) {
+  if (g_.tree.is_top(g_.self)) return doubt(what, why, now);
+  wire::Writer body;
+  body.put_text(why);
+  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kDeaf, 0, what, body.bytes());
+}
+
+// At the top. Several members say the same; the first word counts.
+void PathSwitch::doubt(uint32_t what, const std::string& why, Nanos now) {
+  if (g_.path.on_ring() || check_ || g_.state != GroupState::kOpen) return;
+  if (what == kUnheard) return start_check(now, why);
+  if (g_.params.multicast.required) return;
+  check_later(now);
+  begin(true, why, now);
 }
 
 void PathSwitch::begin(bool to_ring, const std::string& why, Nanos now) {
@@ -71,6 +87,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
   g_.counters.add(Counter::path_switches);
   to_ring_ ? g_.port.reach_lost() : g_.port.reach_proven(now);
   rates_.on_change(to_ring_);
+  flood_.on_path(to_ring_);
   if (g_.tree.is_top(g_.self)) {
     log(LogLevel::kWarn, "group '%s' goes on by %s: %s", g_.params.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", g_.path.reason.c_str());
@@ -82,8 +99,8 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
   using wire::FrameType;
   const bool from_parent = g_.from_parent(header.member);
   const std::string text(wire::Reader(body).rest_text().substr(0, 300));
-  if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self)) {
-    suspect(text, now);
+  if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self) && header.argument <= kFlooded) {
+    doubt(header.argument, text, now);
   } else if (header.type == FrameType::kSwitch && from_parent && header.argument <= kForRates) {
     if (g_.switching()) return;
     if (header.argument == kForRates) return draw_for_rates(now);

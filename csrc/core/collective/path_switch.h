@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "collective/flood.h"
 #include "collective/group_context.h"
 #include "collective/line.h"
 #include "collective/membership.h"
@@ -27,6 +28,7 @@ class PathSwitch {
         creation_(context, membership),
         reachability_(context.size),
         rates_(context),
+        flood_(context),
         line_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
                         wire::FrameType::kSwitchAt}) {}
 
@@ -43,6 +45,8 @@ class PathSwitch {
 
   // Something of `from` has come by multicast.
   void on_heard(Member from, Sequence sequence) { reachability_.on_heard(from, sequence); }
+  // The multicast address is flooded, as this member or another group of its lane has noticed.
+  void on_flood(const std::string& why, Nanos now);
   // The operation's blocks are here: has any come without the multicast being heard?
   void judge(const Operation& op, Nanos now);
 
@@ -52,7 +56,7 @@ class PathSwitch {
   bool busy() const { return checking() || rates_.under_way(); }
   void drive(Nanos now);
   Nanos deadline() const {
-    return std::min(check_ ? check_->deadline() : kNever, rates_.deadline());
+    return std::min({check_ ? check_->deadline() : kNever, rates_.deadline(), flood_.deadline()});
   }
   // Probes and their frames; round 0 is the creation's.
   void on_probe(Member from, uint32_t round) {
@@ -72,12 +76,14 @@ class PathSwitch {
 
  private:
   // path_switch.cpp
-  void suspect(const std::string& why, Nanos now);
+  void tell_top(uint32_t what, const std::string& why, Nanos now);
+  void doubt(uint32_t what, const std::string& why, Nanos now);
   void begin(bool to_ring, const std::string& why, Nanos now);
   void stop_starting(bool to_ring, const std::string& why, Nanos now);
   void draw_for_rates(Nanos now);
   void change(Sequence first, Nanos now);
   // path_check.cpp
+  void watch_flood(Nanos now);
   void check_later(Nanos now);
   void start_check(Nanos now, const std::string& why);
   void begin_round(uint32_t round, Nanos now);
@@ -89,6 +95,7 @@ class PathSwitch {
   PathProbe creation_;
   ReachabilityMonitor reachability_;
   RateTest rates_;
+  Flood flood_;
   std::optional<ReachProbe> check_;  // a round of asking
   uint32_t round_ = 0;
   Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring

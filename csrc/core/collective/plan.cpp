@@ -85,6 +85,10 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.hash = descriptor.hash();
   plan.chunk = agreed.chunk;
   if (descriptor.kind == wire::Kind::kBarrier) return plan;
+  if (wire::is_exchange(descriptor.kind)) {
+    plan.large = descriptor.kind == wire::Kind::kAllToAll || descriptor.bytes > kUnaskedBlock;
+    return plan;
+  }
   if (wire::is_reduction(descriptor.kind)) {
     plan_reduction(plan, agreed, element);
     if (plan.roots == 0) return plan;

@@ -55,7 +55,7 @@ struct ReducePlan {
 struct Plan {
   wire::Descriptor descriptor;
   uint32_t hash = 0;
-  uint32_t roots = 0;   // streams: 1 for broadcast, members for allgather, 0 for barrier
+  uint32_t roots = 0;   // streams: 1 for broadcast, members for allgather, 0 for barrier, exchanges
   size_t block = 0;     // bytes of one stream
   Chunk chunks = 0;     // of one stream
   size_t chunk = 0;     // bytes
@@ -84,9 +84,7 @@ struct Plan {
   // A small stream does so whole, also where it is shorter than a chunk of which `eager` has none.
   Chunk ahead() const { return small ? chunks : std::min(eager, chunks); }
   // The only stream is the root's.
-  bool one_root() const {
-    return !wire::is_reduction(descriptor.kind) && wire::is_rooted(descriptor.kind);
-  }
+  bool one_root() const { return descriptor.kind == wire::Kind::kBroadcast; }
 };
 
 // Largest block, bytes: chunk indices are 32 bits, with room to add a batch.

@@ -39,6 +39,18 @@ class Port {
   virtual void meet(Member /*station*/, const StreamAddress& /*address*/) {}
   virtual void part(Member /*station*/) {}
 
+  // Datagrams that the lane has received since it was made, the own ones apart.
+  struct Received {
+    uint64_t verified = 0;
+    uint64_t useless = 0;  // refused, or not wanted: repeated, late
+    uint64_t foreign = 0;  // of those, what other groups may have sent at the same address
+  };
+  virtual Received received() const { return {}; }
+  // Whether the group receives what is multicast to it. False leaves the address, because it is
+  // flooded: other groups that use it are told (GroupCore::on_flood()). Not ok: it cannot be joined
+  // again.
+  virtual Status receive_multicast(bool /*wanted*/) { return {}; }
+
   // Groups of this lane that move large operations now, this one included: they share the budget.
   virtual uint32_t busy_groups() const = 0;
 

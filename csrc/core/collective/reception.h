@@ -43,6 +43,7 @@ class Reception {
 
   // Bytes of memory for what came before its operation was posted.
   size_t staged_bytes() const { return staging_.bytes(); }
+  size_t take_staged_peak() { return staging_.take_peak(); }
   // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
   // unless much more than that is still to come.
   size_t headroom() const;

@@ -9,9 +9,9 @@ namespace mcast {
 
 bool Reductions::allowed_early(const Frame& header) {
   if (header.type == wire::FrameType::kReduceTaken) {
-    broke(header, "an input was taken that was not offered");
+    g_.broke(header, "an input was taken that was not offered");
   } else if (header.type == wire::FrameType::kReduceResult) {
-    broke(header, "a result of what it has not got from here");
+    g_.broke(header, "a result of what it has not got from here");
   } else {
     return true;
   }
@@ -20,7 +20,7 @@ bool Reductions::allowed_early(const Frame& header) {
 
 void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   g_.ops.touch(op);
-  if (!op.reduce) return broke(header, "a reduction's frame");
+  if (!op.reduce) return g_.broke(header, "a reduction's frame");
   if (!op.reduce->owner || (op.local_complete && !op.reduce->stations)) {
     g_.counters.add(Counter::stale);
     return;
@@ -46,7 +46,7 @@ void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, N
 void Reductions::on_taken(Operation& op, const Frame& header, ConstBytes body) {
   std::optional<HostInputs>& host = op.reduce->host;
   if (!host || !op.reduce->inputs.offered || !body.empty() || !host->on_taken(header.member)) {
-    return broke(header, "an input was taken that it has no part in");
+    return g_.broke(header, "an input was taken that it has no part in");
   }
   g_.may_be_complete(op);
 }
@@ -55,7 +55,7 @@ void Reductions::on_offer(Operation& op, const Frame& header, ConstBytes body) {
   std::optional<HostInputs>& host = op.reduce->host;
   wire::ReduceOffer offer;
   if (!host || !wire::parse_reduce_offer(body, offer) || !host->on_offer(header.member, offer)) {
-    broke(header, "an input offered that is not wanted");
+    g_.broke(header, "an input offered that is not wanted");
   }
 }
 
@@ -64,7 +64,7 @@ void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   const auto end = in.get<uint32_t>();
   if (in.done() && op.reduce->excused()) return;
   if (!in.done() || !op.reduce->sender->on_grant(header.member, end)) {
-    broke(header, "a grant beyond the block");
+    g_.broke(header, "a grant beyond the block");
   }
 }
 
@@ -73,7 +73,7 @@ void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) 
   ReduceRun& run = *op.reduce;
   wire::Divert divert;
   if (!run.stations || !wire::parse_divert(body, divert)) {
-    return broke(header, "segments taken over that no station has");
+    return g_.broke(header, "segments taken over that no station has");
   }
   if (run.excused()) return;
   const Deal& deal = run.stations->deal;
@@ -83,7 +83,7 @@ void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) 
       const uint16_t station =
           i < deal.segments(header.member) ? deal.executor(header.member, i) : Deal::kOwner;
       if (station == Deal::kOwner || stations[station].member != divert.station) {
-        return broke(header, "segments taken over that the station has not");
+        return g_.broke(header, "segments taken over that the station has not");
       }
       run.sender->append(header.member, i);
     }
@@ -95,7 +95,7 @@ void Reductions::on_data(Operation& op, const Frame& header, ConstBytes body) {
   const auto from = op.reduce->contributor(header.member);
   if (!from || !wire::parse_reduce_data(body, data) ||
       !op.reduce->owner->accept(*from, data.segment, data.factor, data.payload)) {
-    return broke(header, "a contribution that was not asked for");
+    return g_.broke(header, "a contribution that was not asked for");
   }
   g_.counters.add(Counter::reduce_bytes_received, data.payload.size());
   if (op.reduce->owner->complete()) contribution_progress(op);
@@ -108,21 +108,13 @@ void Reductions::on_result(Operation& op, const Frame& header, ConstBytes body) 
   if (!in.ok() || op.plan.reduce.way != ReduceWay::kToRoot || op.plan.descriptor.root != g_.self ||
       offset != run.to_root.collected[header.member] ||
       in.remaining() > run.length(header.member) - offset) {
-    return broke(header, "a result out of place");
+    return g_.broke(header, "a result out of place");
   }
   const ConstBytes payload = in.rest();
   std::memcpy(run.destination(header.member).data() + offset, payload.data(), payload.size());
   run.to_root.collected[header.member] += payload.size();
   g_.counters.add(Counter::reduce_bytes_received, payload.size());
   g_.may_be_complete(op);
-}
-
-void Reductions::broke(const Frame& header, const char* what) {
-  g_.counters.add(Counter::malformed);
-  g_.fail(Status(Code::kInternal, "rank " + std::to_string(header.member) +
-                                      " broke the protocol of operation " +
-                                      std::to_string(header.sequence) + ": " + what),
-          header.member);
 }
 
 }  // namespace mcast

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reach.h"
 #include "protocol/early_frames.h"
 #include "wire/aggregation.h"
 
@@ -39,7 +40,7 @@ static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlo
                       kOffersAhead * early_cost(wire::kReduceOfferSize) +
                       2 * kMostLookahead * early_cost(wire::kReduceGrantSize) +
                       2 * kMostLookahead * early_cost(wire::kDivertHead + kMostDiverted * 8) <=
-                  EarlyFrames::kMostReductions,
+                  EarlyFrames::kMostReductions / 2,  // exchanges have the rest
               "a correct member could overflow the store");
 
 }  // namespace
@@ -114,7 +115,9 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
     if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
-    return g_.port.queued(target(list), Channel::kReduce) < kQueueLimit;
+    const bool full = g_.port.queued(target(list), Channel::kReduce) >= kQueueLimit;
+    if (full) MCAST_REACH(contribution_queue_full);
+    return !full;
   };
   for (int i = 0;; i++) {
     const auto next = run.sender->next(can);
@@ -204,7 +207,10 @@ void Reductions::send_result(Operation& op, bool& more) {
   if (root == g_.self) return;
   const uint64_t end = run.owner->final_bytes();
   for (int i = 0; run.to_root.sent < end; i++) {
-    if (g_.port.queued(root, Channel::kReduce) >= kQueueLimit) return;
+    if (g_.port.queued(root, Channel::kReduce) >= kQueueLimit) {
+      MCAST_REACH(result_queue_full);
+      return;
+    }
     if (i == kSegmentsPerTurn) {
       more = true;
       return;

@@ -28,7 +28,6 @@ class Reductions {
   void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
   // Whether a correct member may send this before we have posted; else the group fails.
   bool allowed_early(const Frame& header);
-  void broke(const Frame& header, const char* what);
 
   // A station folds nothing of the operation any more: what we still await from it is ours.
   void drop_station(Operation& op, uint16_t station);
@@ -36,6 +35,10 @@ class Reductions {
   void excuse(Operation& op, const wire::PartialResult& partial);
   // Something of our block has become final.
   void contribution_progress(Operation& op);
+
+  // What exchanges share with them.
+  UnaskedAccount& unasked() { return unasked_; }
+  const IngressShare& ingress() const { return ingress_; }
 
   // The operation leaves the queue: its unasked contributions are no longer charged.
   void give_back(const Operation& op);

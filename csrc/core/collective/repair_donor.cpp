@@ -1,6 +1,7 @@
 // The answering side of repair: donors answer at once, from verified chunks only. A root gathers
 // requests for its own block a moment, and multicasts again what several have lost. What is owed to
 // an asker is sent as fast as its connection takes it.
+#include "base/reach.h"
 #include "collective/repair.h"
 
 #include <algorithm>
@@ -97,6 +98,7 @@ void Repair::serve_parked() {
       parked_.drop(asker);
       continue;
     }
+    if (g_.port.queued(asker, Channel::kRepair) >= kRepairQueue) MCAST_REACH(repair_queue_full);
     RepairQueue::Request part;
     while (g_.port.queued(asker, Channel::kRepair) < kRepairQueue &&
            parked_.next(asker, per_frame, part)) {
@@ -153,6 +155,7 @@ void Repair::serve(Operation& op, Nanos now) {
 Operation* Repair::revive(Sequence sequence) {
   const OperationQueue::Entry* const entry = g_.ops.entry(sequence);
   if (entry == nullptr || entry->kept.empty()) return nullptr;
+  MCAST_REACH(own_block_revived);
   auto owned = std::make_unique<Operation>();
   Operation& op = *owned;
   op.post.sequence = sequence;

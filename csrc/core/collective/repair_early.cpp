@@ -108,7 +108,7 @@ void Repair::on_early_data(const Frame& header, ConstBytes body, Nanos now) {
     if (op == nullptr) {
       reception_.stage(header.sequence, {data.root, c}, header.argument, false, part);
     } else {
-      op->late = true;
+      op->flow.late = true;
       reception_.place(*op, *stream, c, part, false, now);
     }
   }

@@ -11,6 +11,16 @@ Status differs(Sequence sequence, Member self, const std::string& ours, Member o
                                      " called " + theirs);
 }
 
+Status lengths_differ(Sequence sequence, const wire::Descriptor& what, Member from, uint64_t sent,
+                      Member to, uint64_t expected) {
+  const std::string name = what.name.empty() ? wire::kind_name(what.kind) : what.name;
+  return Status(Code::kMismatch, "operation " + std::to_string(sequence) + " (" + name +
+                                     ") differs between ranks: rank " + std::to_string(from) +
+                                     " has " + std::to_string(sent) + " bytes for rank " +
+                                     std::to_string(to) + ", which expects " +
+                                     std::to_string(expected));
+}
+
 std::string ranks_text(const std::vector<Member>& ranks) {
   std::string text;
   for (const Member m : ranks) text += (text.empty() ? "" : ", ") + std::to_string(m);

@@ -15,6 +15,10 @@ namespace mcast {
 Status differs(Sequence sequence, Member self, const std::string& ours, Member other,
                const std::string& theirs);
 
+// kMismatch: rank `from` has a block of another length for rank `to` than that one expects.
+Status lengths_differ(Sequence sequence, const wire::Descriptor& what, Member from, uint64_t sent,
+                      Member to, uint64_t expected);
+
 // "1, 5, 7".
 std::string ranks_text(const std::vector<Member>& ranks);
 
@@ -28,7 +32,7 @@ TraceEvent trace_event(const Operation& operation, const wire::Descriptor& descr
           params.self,
           params.lane,
           operation.post.sequence,
-          descriptor.bytes,
+          operation.post.exchange ? operation.post.exchange->bytes() : descriptor.bytes,
           operation.post.posted,
           operation.first_byte,
           operation.last_byte,

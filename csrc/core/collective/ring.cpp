@@ -9,6 +9,7 @@
 // the last member's out). For an all-gather this is the ring algorithm, for a broadcast a pipelined
 // chain.
 #include "collective/ring.h"
+#include "base/reach.h"
 
 #include <algorithm>
 #include <cstring>
@@ -68,7 +69,10 @@ bool Ring::pump(Operation& op) {
   bool full = false;
   for (size_t idle = 0; idle < op.ring.turns.size();) {
     full = g_.port.queued(successor(), Channel::kRepair) >= kRingQueue;
-    if (full) break;
+    if (full) {
+      MCAST_REACH(ring_queue_full);
+      break;
+    }
     const uint32_t stream = op.ring.turns.front();
     op.ring.turns.pop_front();
     RingBlock& block = op.ring.blocks[stream];

@@ -105,7 +105,7 @@ void RosterChange::meet(const wire::StationEntry& entry) {
   // After the last number, tens of thousands of restarts later, nobody new is met.
   if (station.member == kNoMember || std::exchange(station.met, true)) return;
   g_.stations.meet(station.member);
-  g_.port.meet(station.member, {entry.uid, entry.host, entry.port});
+  g_.port.meet(station.member, {entry.uid, entry.host, entry.port, entry.key, true});
   g_.counters.add(Counter::pings_sent);
   g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
 }

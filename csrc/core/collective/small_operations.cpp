@@ -118,7 +118,7 @@ void SmallOperations::learn_sent(Operation& op, Nanos now) {
   for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
     const Member root = op.member_of(stream);
     if (stream == op.own.stream || op.post.sequence >= sent_.sent(root)) continue;
-    op.late = true;
+    op.flow.late = true;
     // What has been asked for already gets its time to come.
     const bool asked = sent_.asked(root, op.post.sequence);
     op.receivers[stream].on_position(op.plan.chunks, asked ? now : sent_.since(root));

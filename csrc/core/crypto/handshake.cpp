@@ -83,15 +83,16 @@ Acceptor::Acceptor(const Identity& self, const HandshakeNonce& nonce) : self_(se
 
 HandshakeError Acceptor::check_hello(std::span<const std::byte, kGuardedHelloSize> hello) {
   if (!has_version(&hello[4])) return HandshakeError::kVersion;
+  // The role says by which key: only who has that key can claim it.
+  const auto role = wire::load<uint8_t>(&hello[30]);
+  if (role > static_cast<uint8_t>(Role::kAggregator)) return HandshakeError::kRole;
+  role_ = static_cast<Role>(role);
   h1_ = first_hash(challenge_, hello);
-  hello_mac_ = cut(hmac_sha256(self_.hello.bytes(), {h1_}));
+  hello_mac_ = cut(hmac_sha256(self_.hello_with(role_).bytes(), {h1_}));
   if (!same(hello_mac_, hello.subspan<kMacAt, kCut>())) return HandshakeError::kMac;
   const auto how = unpack(wire::load<uint8_t>(&hello[31]));
   if (!how || how->mode != self_.mode) return HandshakeError::kMode;
   if ((self_.suites & suite_bit(how->suite)) == 0) return HandshakeError::kSuite;
-  const auto role = wire::load<uint8_t>(&hello[30]);
-  if (role > static_cast<uint8_t>(Role::kAggregator)) return HandshakeError::kRole;
-  role_ = static_cast<Role>(role);
   suite_ = how->suite;
   std::copy_n(hello.begin() + 48, peer_key_.size(), peer_key_.begin());
   return HandshakeError::kNone;
@@ -103,7 +104,7 @@ HandshakeError Acceptor::answer(std::span<const std::byte, kAckHead> head, AckBy
   std::copy(head.begin(), head.end(), out.begin());
   set_version(&out[4]);
   const Digest h2 = second_hash(h1_, hello_mac_, out);
-  connection_ = connection_key(pair_key(*shared, self_.mix), h2);
+  connection_ = connection_key(pair_key(*shared, self_.mix_with(role_)), h2);
   const auto mac = cut(hmac_sha256(ack_key(connection_).bytes(), {h2}));
   std::copy(mac.begin(), mac.end(), out.begin() + kAckHead);
   expected_ = confirmation(connection_, h2, out);
@@ -135,7 +136,7 @@ HandshakeError Connector::hello(std::span<const std::byte, kChallengeSize> chall
   const PublicKey& own = self_.pair.public_key();
   std::copy(own.begin(), own.end(), out.begin() + 48);
   h1_ = first_hash(challenge, out);
-  hello_mac_ = cut(hmac_sha256(self_.hello.bytes(), {h1_}));
+  hello_mac_ = cut(hmac_sha256(self_.hello_with(role_).bytes(), {h1_}));
   std::copy(hello_mac_.begin(), hello_mac_.end(), out.begin() + kMacAt);
   return HandshakeError::kNone;
 }
@@ -146,7 +147,7 @@ HandshakeError Connector::check_ack(std::span<const std::byte, kGuardedAckSize> 
   const auto shared = self_.pair.shared(peer_);
   if (!shared.ok()) return HandshakeError::kKey;
   const Digest h2 = second_hash(h1_, hello_mac_, ack);
-  connection_ = connection_key(pair_key(*shared, self_.mix), h2);
+  connection_ = connection_key(pair_key(*shared, self_.mix_with(role_)), h2);
   const auto mac = cut(hmac_sha256(ack_key(connection_).bytes(), {h2}));
   if (!same(mac, ack.subspan<kAckHead>())) return HandshakeError::kMac;
   confirm = confirmation(connection_, h2, ack);

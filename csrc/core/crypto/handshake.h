@@ -42,9 +42,18 @@ struct Identity {
   Mode mode = Mode::kSealed;
   uint8_t suites = 0;  // that it takes: suite_bit()s
   Role role = Role::kRank;
-  Key hello, mix;        // of the job's secret
+  Key hello, mix;        // of the job's secret: between ranks
   KeyPair pair;          // its own, made beside its uid
   EpochLimits limits{};  // of its connections; the same at all endpoints
+  // Of what follows from the secret for aggregators: with one of these at either end. An aggregator
+  // has no others.
+  Key role_hello = {}, role_mix = {};
+
+  const Key& hello_with(Role other) const noexcept { return ranks(other) ? hello : role_hello; }
+  const Key& mix_with(Role other) const noexcept { return ranks(other) ? mix : role_mix; }
+
+ private:
+  bool ranks(Role other) const noexcept { return role == Role::kRank && other == Role::kRank; }
 };
 
 // Why a handshake goes no further. The texts name nothing secret.
@@ -102,7 +111,8 @@ class Acceptor {
 // The end that connects. It knows the other's key from its record.
 class Connector {
  public:
-  Connector(const Identity& self, const PublicKey& peer) : self_(self), peer_(peer) {}
+  Connector(const Identity& self, const PublicKey& peer, Role role = Role::kRank)
+      : self_(self), peer_(peer), role_(role) {}
 
   // `head`: the transport's own 32 bytes, in which version, role, mode and suite are set here.
   HandshakeError hello(std::span<const std::byte, kChallengeSize> challenge,
@@ -116,6 +126,7 @@ class Connector {
  private:
   const Identity& self_;
   PublicKey peer_;
+  Role role_;  // the peer's
   Digest h1_{};
   std::array<std::byte, 16> hello_mac_{};
   Suite suite_ = Suite::kAes128Gcm;

@@ -37,6 +37,7 @@ Key hello_key(const Key& root) noexcept;       // "hello": MAC of a stream's Hel
 Key mix_key(const Key& root) noexcept;         // "mix": into what X25519 brings
 // What a daemon that serves the job, and is no rank, gets in place of the root. A name of at most
 // 255 bytes.
+inline constexpr const char* kAggregatorName = "aggregators";
 Key role_key(const Key& root, uint8_t role, std::string_view name) noexcept;  // "role"
 
 // --- Values in the store. What a value is, so that it fits nowhere else. Every text is preceded by

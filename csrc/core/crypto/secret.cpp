@@ -20,6 +20,7 @@
 #include "base/fd.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "crypto/handshake.h"
 #include "crypto/kdf.h"
 #include "crypto/library.h"
 
@@ -93,6 +94,12 @@ void wipe_first_environment() {
   }
 }
 
+void drop_from_environment(char* value) {
+  wipe({reinterpret_cast<std::byte*>(value), std::strlen(value)});
+  (void)::unsetenv(kSecretVariable);
+  wipe_first_environment();
+}
+
 // Takes it out; nothing: there is none.
 Result<SecretPages> take_from_environment() {
   char* const value = std::getenv(kSecretVariable);
@@ -103,9 +110,7 @@ Result<SecretPages> take_from_environment() {
   }
   Result<SecretPages> secret = parse_secret(value);
   if (!secret.ok()) return secret.status().with_context("environment variable MCAST_SECRET");
-  wipe({reinterpret_cast<std::byte*>(value), std::strlen(value)});
-  (void)::unsetenv(kSecretVariable);
-  wipe_first_environment();
+  drop_from_environment(value);
   return secret;
 }
 
@@ -208,6 +213,9 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
   (**keys).record = record_key(root);
   (**keys).hello = hello_key(root);
   (**keys).mix = mix_key(root);
+  const Key role = role_key(root, static_cast<uint8_t>(Role::kAggregator), kAggregatorName);
+  const Key theirs = root_key(role.bytes());
+  (**keys).aggregators = {record_key(theirs), hello_key(theirs), mix_key(theirs)};
   return std::shared_ptr<const JobSecret>(
       new JobSecret(std::move(keys).value(), secret_id(root), std::move(origin)));
 }
@@ -241,8 +249,20 @@ Result<std::shared_ptr<const JobSecret>> find_secret(const Config& config) {
 }
 
 bool secret_is_set(const Config& config) {
+  if (!config.secret_file.empty()) return true;
   const char* const value = std::getenv(kSecretVariable);
-  return !config.secret_file.empty() || (value != nullptr && *value != 0);
+  if (value != nullptr && *value != 0) return true;
+  // An earlier group has read it, or the process that this one was forked from.
+  const std::lock_guard<std::mutex> lock(kept().mutex);
+  const auto it = kept().secrets.find(kSecretVariable);
+  return it != kept().secrets.end() && it->second != nullptr;
+}
+
+bool drop_secret_of_environment() {
+  char* const value = std::getenv(kSecretVariable);
+  if (value == nullptr) return false;
+  drop_from_environment(value);
+  return true;
 }
 
 }  // namespace mcast::crypto

@@ -26,6 +26,12 @@ inline constexpr const char* kSecretVariable = "MCAST_SECRET";
 // is wrong with it, without a character of it.
 Result<SecretPages> parse_secret(std::string_view text);
 
+// What ranks have in common with aggregators, which get it as a secret of their own (torch-mcast
+// secret aggregator) and so prove what they are, and cannot be ranks.
+struct RoleKeys {
+  Key record, hello, mix;
+};
+
 class JobSecret {
  public:
   // `origin`: for people. kUnavailable: no libcrypto, or no pages for it.
@@ -34,6 +40,7 @@ class JobSecret {
   const Key& record() const { return keys_->record; }
   const Key& hello() const { return keys_->hello; }
   const Key& mix() const { return keys_->mix; }
+  const RoleKeys& aggregators() const { return keys_->aggregators; }
   uint32_t id() const { return id_; }  // public
   std::string id_text() const;
   const std::string& origin() const { return origin_; }
@@ -43,6 +50,7 @@ class JobSecret {
  private:
   struct Keys {
     Key record, hello, mix;
+    RoleKeys aggregators;
   };
   JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin);
   SecretBox<Keys> keys_;
@@ -54,7 +62,10 @@ class JobSecret {
 // The secret that the settings of a group mean. kUnavailable: there is none, or no library;
 // kInvalidArgument: it cannot be used, and why.
 Result<std::shared_ptr<const JobSecret>> find_secret(const Config& config);
-// Whether there is one, without touching it.
+// Whether there is one, without touching it: what was taken out of the environment counts.
 bool secret_is_set(const Config& config);
+// Takes MCAST_SECRET out of this process's environment and overwrites it, for a process that needs
+// none: another one has read it. Whether there was one. As setenv(), beside no getenv().
+bool drop_secret_of_environment();
 
 }  // namespace mcast::crypto

@@ -116,7 +116,7 @@ std::vector<wire::StationEntry> Admission::stations() const {
   std::vector<wire::StationEntry> entries;
   if (state_ != State::kAdmitted) return entries;
   for (const wire::Accept::Station& s : answer_.stations) {
-    entries.push_back({answer_.process, s.uid, s.capacity, s.port, s.host, address_.rack});
+    entries.push_back({answer_.process, s.uid, s.capacity, s.port, s.host, address_.rack, s.key});
   }
   return entries;
 }

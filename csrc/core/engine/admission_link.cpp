@@ -78,8 +78,8 @@ short AdmissionLink::events() const {
   return static_cast<short>(connecting_ || !out_.empty() ? POLLIN | POLLOUT : POLLIN);
 }
 
-void AdmissionLink::send(const wire::Admission& record) {
-  out_ += wire::framed(wire::encode(record));
+void AdmissionLink::send_text(const std::string& text) {
+  out_ += wire::framed(text);
   // A goodbye may be all that is said before the end.
   if (!connecting_) (void)write();
 }
@@ -129,8 +129,7 @@ Status AdmissionLink::read() {
   return Status::system(errno, "the connection broke");
 }
 
-Result<bool> AdmissionLink::next(wire::Admission& record) {
-  std::string text;
+Result<bool> AdmissionLink::next(wire::Admission& record, std::string& text) {
   if (in_.next(text)) {
     Status status = wire::decode_admission(text, record);
     if (status.ok()) return true;

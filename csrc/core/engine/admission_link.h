@@ -36,10 +36,10 @@ class AdmissionLink final : public RecordLink {
   int descriptor() const { return fd_; }
   // For poll().
   short events() const;
-  void send(const wire::Admission& record) override;
+  void send_text(const std::string& text) override;
   // Moves bytes after poll(), `ready`: what it returned. Not ok: the connection is over, and why.
   Status serve(short ready);
-  Result<bool> next(wire::Admission& record) override;
+  Result<bool> next(wire::Admission& record, std::string& text) override;
   Status begun() const override { return failure_; }
 
  private:

@@ -150,6 +150,7 @@ Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
     if (!guards.ok()) return guards.status().with_context(creating());
     parts.guards = std::move(guards).value();
     parts.security = security_->stats();
+    parts.secret = security_->share();
   }
   auto group = std::make_shared<NetworkGroup>(spec_, std::move(parts));
   Status status = group->open(agreement_, deadline_, spec_.interrupted);

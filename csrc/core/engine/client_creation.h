@@ -1,10 +1,13 @@
 // One ask for a group of an engine: what the engine says of it, and what it is answered.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "engine/group.h"
 #include "ipc/control.h"
@@ -26,6 +29,10 @@ class ClientCreation {
   std::deque<ipc::Control> messages_;
   bool lost_ = false;
 };
+
+// Ok: the engine, process `pid`, makes groups of this mode (setting `security`). Else kUnavailable,
+// and what to do.
+Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode);
 
 // What `store` says to the engine's question; none: that is no question. Blocks as the store does.
 std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store);

@@ -158,6 +158,7 @@ class ClientGroup::Flights final : public ClientEar {
   static void keep(const Flight& flight) {
     std::vector<Slice> outputs = flight.post.outputs;
     if (flight.post.reduce) outputs.push_back(flight.post.reduce->output);
+    if (flight.post.exchange) outputs = flight.post.exchange->outputs;
     static std::mutex mutex;
     static auto& kept = *new std::vector<std::vector<Slice>>;
     const std::lock_guard<std::mutex> held(mutex);

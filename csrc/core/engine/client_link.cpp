@@ -399,7 +399,13 @@ Result<ipc::Memory> ClientLink::offer(const ipc::MemoryOffer& memory, int descri
 
 Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& spec,
                                                              KeyValueStore& store) {
-  ipc::GroupAsk asked{spec.name, spec.rank, spec.size, spec.timeout, spec.config.values()};
+  ipc::GroupAsk asked{spec.name, spec.rank, spec.size, spec.timeout, spec.config.values(), ""};
+  if (spec.config.security != "off") {
+    // The engine's MACs say where values belong, as those of ranks without an engine do.
+    Result<std::string> scope = store.scope();
+    if (!scope.ok()) return scope.status();
+    asked.scope = std::move(scope).value();
+  }
   auto creation = std::make_shared<ClientCreation>();
   uint64_t call = 0;
   {

@@ -73,6 +73,8 @@ class ClientLink {
   // The engine is being replaced: it makes no groups any more.
   bool draining() const;
   pid_t engine_pid() const { return engine_pid_; }
+  // What it has said of itself.
+  const ipc::Welcome& welcome() const { return welcome_; }
   // Whether this is the link's own thread.
   bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
   // In the child of a fork: closes what it inherited; nothing else of this may be used.

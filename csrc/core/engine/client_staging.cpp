@@ -31,6 +31,7 @@ Memory memory_of(const Post& post, Member self) {
     if (takes) m.outputs = {post.reduce->output};  // of 0 bytes, too
     return m;
   }
+  if (post.exchange) return {post.exchange->inputs, post.exchange->outputs, false};
   switch (post.descriptor.kind) {
     case wire::Kind::kAllgather:
       return {{post.input}, post.outputs, true};

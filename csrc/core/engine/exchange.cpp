@@ -51,6 +51,7 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
     if (!same.ok() && (record.ok() || !heading.version.empty())) return same;
     // (Of a guarded group's records, GuardedStore has seen the MAC. It says nothing of the mode.)
     if (Status mode = same_mode(text, rank, config, self); !mode.ok()) return mode;
+    if (Status can = takes_part(text, rank); !can.ok()) return can;
     if (!record.ok()) return record.status().with_context("rank " + std::to_string(rank));
     records.push_back(std::move(record).value());
   }

@@ -189,6 +189,17 @@ class Group {
     return post({wire::Kind::kReduce, {std::move(input)}, {std::move(output)}, root, how},
                 std::move(options));
   }
+  // all_to_all, gather, scatter (`kind`), in the sequence of the reductions: inputs[m] goes to rank
+  // m, outputs[m] comes from there, both have an entry for each rank. Of a gather inputs[root] is
+  // there, and on the root all outputs; of a scatter outputs[root], and on the root all inputs: of
+  // one length on all ranks. Of an all_to_all all are there, of any length, as long as outputs[m]
+  // has that of the input that rank m has for this one (else all ranks get kMismatch). No output
+  // may overlap another slice, but the own one be the own input exactly, which is read in the call;
+  // both of them may be empty, if that block is where it belongs.
+  Result<Sequence> post_exchange(wire::Kind kind, std::vector<Slice> inputs,
+                                 std::vector<Slice> outputs, Member root, PostOptions options) {
+    return post({kind, std::move(inputs), std::move(outputs), root}, std::move(options));
+  }
   // Completes when all earlier ops of this group are complete on all ranks and all have posted it.
   Result<Sequence> post_barrier(PostOptions options) {
     return post({wire::Kind::kBarrier, {}, {}}, std::move(options));

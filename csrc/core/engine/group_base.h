@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/lane_id.h"
+#include "base/reach.h"
 #include "base/trace.h"
 #include "collective/operation.h"
 #include "engine/clock.h"
@@ -45,6 +46,7 @@ class GroupBase : public Group {
   // The same for who does not wait: `closed` runs once, maybe in this call.
   void begin_close(Nanos limit, bool force, Completion closed);
   Nanos linger() const { return config_.linger; }
+  const std::string& security() const { return config_.security; }  // setting
   // Bytes of a block, at most.
   uint64_t longest_block() const { return max_block_; }
 
@@ -97,10 +99,12 @@ class GroupBase : public Group {
     Status failure;
     std::string path, reason;  // when they changed after creation
 
-    // The first one is kept. Takes the mutex.
-    void note_failure(const Status& why) {
+    // The first one is kept: whether it is this. Takes the mutex.
+    bool note_failure(const Status& why) {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (failure.ok()) failure = why;
+      const bool first = failure.ok();
+      if (first) failure = why;
+      return first;
     }
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();

@@ -52,6 +52,35 @@ void warn_of_unused_secret(const Config& config) {
       "authenticated; set MCAST_SECURITY");
 }
 
+// Where the engine need not be taken, a process with a secret of its own looks whether it is the
+// same: jobs with others, which the engine cannot know, go on in their processes, as do those whose
+// ranks agree on one by the store, since others may have no engine. Where it must be,
+// this process leaves its secret unread, so that nothing of it lies here.
+Status fits(const GroupSpec& spec, const ClientLink& link) {
+  const Config& config = spec.config;
+  const Status served = serves(link.welcome(), link.engine_pid(), config.security);
+  if (!served.ok() || config.security == "off") return served;
+  EngineChoice choice;
+  (void)EngineChoice::parse(config.engine, choice);
+  if (choice.where == EngineChoice::Where::kHost) {
+    if (crypto::drop_secret_of_environment()) {
+      log(LogLevel::kWarn,
+          "MCAST_SECRET is of no use here: the engine of this host has the secret, and guards for "
+          "this process; it was taken out of the environment");
+    }
+    return {};
+  }
+  if (!crypto::secret_is_set(config)) {
+    if (config.trust_store == 0) return {};
+    return Status(Code::kUnavailable, "the secret of this job passes through its store");
+  }
+  auto own = crypto::find_secret(config);
+  if (!own.ok() || (*own)->id_text() == link.welcome().secret_id) return own.status();
+  return Status(Code::kUnavailable, "the engine of this host has another secret (id " +
+                                        link.welcome().secret_id + ") than this process (id " +
+                                        (*own)->id_text() + ")");
+}
+
 // All at once: the patience of many groups must not add up.
 void close_all(const std::vector<std::shared_ptr<GroupBase>>& groups, bool give_up) {
   std::vector<std::pair<Nanos, std::future<Status>>> closing;
@@ -91,10 +120,8 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& s
   const Nanos deadline = monotonic_now() + patience;
   for (;;) {
     auto link = link_to(path, std::max<Nanos>(deadline - monotonic_now(), 0));
-    if (!link.ok()) {
-      none = link.status();
-      return std::shared_ptr<GroupBase>();
-    }
+    none = link.ok() ? fits(spec, **link) : link.status();
+    if (!none.ok()) return std::shared_ptr<GroupBase>();
     auto made = (*link)->make_group(spec, store);
     if (!made.ok()) return made.status();
     if (!*made) continue;
@@ -109,7 +136,7 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_guarded(const GroupSpec& spe
   const auto named = [&spec](const Status& why) {
     return why.with_context("group '" + spec.name + "'");
   };
-  auto security = SecureCreation::make(spec);
+  auto security = SecureCreation::make(spec, resources_.context().security.get());
   if (!security.ok()) {
     (void)SecureCreation::excuse(spec, store, security.status());
     return named(security.status());
@@ -127,28 +154,24 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyVa
   if (spec.size == 1) {
     return std::shared_ptr<GroupBase>(std::make_shared<NetworkGroup>(spec, NetworkGroupParts()));
   }
+  const bool guarded = spec.config.security != "off";
+  if (!guarded && !resources_.context().security) warn_of_unused_secret(spec.config);
   EngineChoice choice;
   (void)EngineChoice::parse(spec.config.engine, choice);
-  if (spec.config.security != "off") {
-    if (choice.where != EngineChoice::Where::kHost) return make_guarded(spec, store);
-    const Status none(Code::kUnavailable,
-                      "security=" + spec.config.security +
-                          " is not ready yet with an engine of the host, which would need the "
-                          "job's keys; set MCAST_ENGINE=inproc");
-    (void)SecureCreation::excuse(spec, store, none);
-    return none.with_context("group '" + spec.name + "'");
-  }
-  warn_of_unused_secret(spec.config);
   const bool may = choice.where == EngineChoice::Where::kAuto;
   if (choice.where == EngineChoice::Where::kHost || (may && !one_host_job())) {
     Status none;
     auto made =
         make_in_engine(spec, store, choice.path, may ? kEngineAutoPatience : kEnginePatience, none);
     if (!made.ok() || *made) return made;
-    if (!may) return none.with_context("group '" + spec.name + "'");
+    if (!may) {
+      (void)SecureCreation::excuse(spec, store, none);
+      return none.with_context("group '" + spec.name + "'");
+    }
     log(LogLevel::kInfo, "group '%s' runs in this process: %s", spec.name.c_str(),
         none.message().c_str());
   }
+  if (guarded) return make_guarded(spec, store);
   return Bootstrap(resources_, spec, store).run();
 }
 

@@ -17,14 +17,6 @@ std::string name_of(const PostOptions& options, const char* otherwise) {
   return options.label.name[0] ? options.label.name : otherwise;
 }
 
-bool overlap(const Slice& a, const Slice& b) {
-  if (a.length == 0 || b.length == 0) return false;
-  const auto x = reinterpret_cast<uintptr_t>(a.data()), y = reinterpret_cast<uintptr_t>(b.data());
-  return x < y + b.length && y < x + a.length;
-}
-
-bool same(const Slice& a, const Slice& b) { return a.data() == b.data() && a.length == b.length; }
-
 // A reduction of one contribution.
 void reduce_alone(const ReduceArgs& args, const Slice& input) {
   const size_t count = input.length / element_size(args.element);
@@ -45,6 +37,7 @@ class GroupBase::Posting {
   Result<Sequence> reduce_scatter(Call call, PostOptions options);
   Result<Sequence> allreduce(Call call, PostOptions options);
   Result<Sequence> reduce(Call call, PostOptions options);
+  Result<Sequence> exchange(Call call, PostOptions options);
   Result<Sequence> barrier(Call call, PostOptions options);
 
  private:
@@ -56,6 +49,9 @@ class GroupBase::Posting {
   bool collapses(const Slice& slice) const;
   void advise_memory(const Slice& slice) const;
   void advise_memory(const std::vector<Slice>& slices) const;
+  Status check_root(const std::string& op, Member root) const;
+  size_t block_of(const Call& call) const;
+  Status check_exchange(const std::string& op, const Call& call) const;
   Status check_block(const std::string& op, uint64_t bytes) const;
 
   GroupBase& g_;
@@ -76,6 +72,10 @@ Result<Sequence> GroupBase::post(Call call, PostOptions options) {
       return posting.allreduce(std::move(call), std::move(options));
     case wire::Kind::kReduce:
       return posting.reduce(std::move(call), std::move(options));
+    case wire::Kind::kAllToAll:
+    case wire::Kind::kGather:
+    case wire::Kind::kScatter:
+      return posting.exchange(std::move(call), std::move(options));
   }
   return Status(Code::kInternal, "");  // all kinds are above
 }
@@ -175,11 +175,7 @@ Result<Sequence> GroupBase::Posting::broadcast(Call call, PostOptions options) {
   Slice data = std::move(call.outputs[0]);
   const Member root = call.root;
   const std::string name = name_of(options, "broadcast");
-  if (root >= g_.size_) {
-    return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
-                                              " is not a rank of group '" + g_.name_ + "' (size " +
-                                              std::to_string(g_.size_) + ")");
-  }
+  if (Status status = check_root(name, root); !status.ok()) return status;
   if (Status status = check_block(name, data.length); !status.ok()) return status;
   advise_memory(data);
   Post p;
@@ -301,11 +297,7 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
   const Member root = call.root;
   const Reducing how = call.how;
   const std::string name = name_of(options, "reduce");
-  if (root >= g_.size_) {
-    return Status(Code::kInvalidArgument, name + ": root " + std::to_string(root) +
-                                              " is not a rank of group '" + g_.name_ + "' (size " +
-                                              std::to_string(g_.size_) + ")");
-  }
+  if (Status status = check_root(name, root); !status.ok()) return status;
   if (root == g_.rank_ && input.length != output.length) {
     return Status(Code::kInvalidArgument, name + ": the input has " + std::to_string(input.length) +
                                               " bytes, the output " +
@@ -316,6 +308,75 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
   return reduction(wire::Kind::kReduce, root, bytes,
                    {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
                    std::move(options));
+}
+
+// Blocks of a rooted kind are all of one length: what this rank has for the root, or the root for
+// it, or with any other than itself.
+size_t GroupBase::Posting::block_of(const Call& call) const {
+  const bool gathers = call.kind == wire::Kind::kGather;
+  const auto& with_root = gathers ? call.inputs : call.outputs;
+  const auto& with_others = gathers ? call.outputs : call.inputs;
+  if (call.root != g_.rank_ || g_.size_ == 1) return with_root[call.root].length;
+  return with_others[call.root == 0 ? 1 : 0].length;
+}
+
+Status GroupBase::Posting::check_exchange(const std::string& op, const Call& call) const {
+  const size_t size = g_.size_;
+  const auto wrong = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument, op + ": " + what);
+  };
+  if (call.inputs.size() != size || call.outputs.size() != size) {
+    return wrong(std::to_string(call.inputs.size()) + " inputs and " +
+                 std::to_string(call.outputs.size()) + " outputs for " + std::to_string(size) +
+                 " ranks");
+  }
+  const Slice &in = call.inputs[g_.rank_], &out = call.outputs[g_.rank_];
+  const auto differ = [&](const std::string& what, size_t i, size_t bytes, size_t wanted) {
+    return wrong(what + " " + std::to_string(i) + " has " + std::to_string(bytes) +
+                 " bytes, the block has " + std::to_string(wanted));
+  };
+  const bool all = call.kind == wire::Kind::kAllToAll;
+  const bool own = all || call.root == g_.rank_;
+  if (own && out.length != in.length) return differ("output", g_.rank_, out.length, in.length);
+  if (own && overlap(in, out) && !same(in, out)) return wrong("the own blocks overlap partly");
+  if (all) return {};
+  const bool gathers = call.kind == wire::Kind::kGather;
+  const size_t block = block_of(call);
+  for (size_t m = 0; own && m < size; m++) {
+    const size_t bytes = (gathers ? call.outputs : call.inputs)[m].length;
+    if (m == g_.rank_ && in.length == 0) continue;  // it is there already
+    if (bytes != block) return differ(gathers ? "output" : "input", m, bytes, block);
+  }
+  return check_block(op, block);
+}
+
+Status GroupBase::Posting::check_root(const std::string& op, Member root) const {
+  if (root < g_.size_) return {};
+  return Status(Code::kInvalidArgument, op + ": root " + std::to_string(root) +
+                                            " is not a rank of group '" + g_.name_ + "' (size " +
+                                            std::to_string(g_.size_) + ")");
+}
+
+// The own block is copied here; the others travel.
+Result<Sequence> GroupBase::Posting::exchange(Call call, PostOptions options) {
+  const std::string name = name_of(options, wire::kind_name(call.kind));
+  const bool all = call.kind == wire::Kind::kAllToAll;
+  if (Status status = all ? Status() : check_root(name, call.root); !status.ok()) return status;
+  if (Status status = check_exchange(name, call); !status.ok()) return status;
+  Post p;
+  p.descriptor = {call.kind, options.label.element, all ? kNoMember : call.root,
+                  all ? 0 : block_of(call), name};
+  advise_memory(call.inputs);
+  advise_memory(call.outputs);
+  Slice &in = call.inputs[g_.rank_], &out = call.outputs[g_.rank_];
+  if (out.length > 0 && (all || call.root == g_.rank_) && !same(in, out)) {
+    if (const auto open = g_.enter(name); !open.ok()) return open.status();
+    copy_result(out.data(), in.data(), in.length, in.length * g_.size_);
+    streaming_fence();
+  }
+  in = out = {};
+  p.exchange = ExchangeArgs{std::move(call.inputs), std::move(call.outputs)};
+  return push(LaneId::kReduce, std::move(p), std::move(options));
 }
 
 Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {

@@ -2,7 +2,8 @@
 // sending, then what is batched leaves. Callbacks of operations that have ended run twice in a
 // turn, outside of every event: after what was received, and before the batch leaves. A timer that
 // could declare a loss or a death only sees `drained` when this turn found the datagram socket
-// empty. Frames for a group that this rank has not made yet are kept by lane_early.cpp.
+// empty, or when as much as a socket holds has been read in vain: under a flood none is ever empty.
+// Frames for a group that this rank has not made yet are kept by lane_early.cpp.
 //
 // Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
 // where cores are few, takes the core from the sender. While much is on its way the thread
@@ -11,6 +12,7 @@
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/random.h"
@@ -146,6 +148,28 @@ void LaneGroup::linger(std::shared_ptr<void> hold) {
   lane_.grants_.push_back({std::move(hold), lane_.now_ + core_.params().liveness_limit});
 }
 
+Port::Received LaneGroup::received() const {
+  const auto& seen = lane_.seen_;
+  return {seen.verified, seen.all - seen.own - seen.verified, seen.foreign};
+}
+
+Status LaneGroup::receive_multicast(bool wanted) {
+  if (wanted == address_.joined) return {};
+  Datagram& medium = lane_.transport_->datagram();
+  if (wanted) {
+    const Status status = medium.join(address_.multicast);
+    address_.joined = status.ok();
+    return status;
+  }
+  address_.joined = false;
+  medium.leave(address_.multicast);
+  // As long as others stay the flood does, too. Their cores are told in the next turn.
+  for (const auto& [tag, group] : lane_.groups_) {
+    if (group->address_.joined && group->address() == address()) group->flooded_ = true;
+  }
+  return {};
+}
+
 size_t LaneGroup::max_read() const {
   RemoteMemory* const remote = lane_.transport_->stream().remote_memory();
   return remote == nullptr ? 0 : remote->max_read();
@@ -249,13 +273,16 @@ bool Lane::poll(Nanos now) {
   DatagramSink* const sink = guarded_ ? static_cast<DatagramSink*>(guarded_.get()) : this;
   const size_t datagrams = transport_->datagram().receive(*sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
+  const bool read_out = drained(datagrams);
+  if (read_out) seen_.noise = 0;
   deliver();
   busy_ = 0;
   for (const auto& [tag, group] : groups_) busy_ += group->core_.busy() ? 1 : 0;
   bool more = false;
   for (const auto& [tag, group] : groups_) {
     group->tell_met_down();
-    more = group->core_.progress(now, datagrams == 0) || more;
+    if (std::exchange(group->flooded_, false)) group->core_.on_flood(now);
+    more = group->core_.progress(now, read_out) || more;
   }
   // Before what is batched leaves: a caller that goes on has waited longest.
   const bool ended = deliver();
@@ -293,6 +320,11 @@ Nanos Lane::coalesce(Nanos now) {
   return pays && pause >= kShortestPause ? pause : 0;
 }
 
+// Nothing that was sent before the last look waits unread.
+bool Lane::drained(size_t datagrams) const {
+  return datagrams == 0 || seen_.noise >= transport_->datagram().receive_budget();
+}
+
 void Lane::note_received(size_t bytes) {
   taken_.bytes += bytes;
   if (!accounts_.arrived) return;
@@ -303,6 +335,8 @@ void Lane::note_received(size_t bytes) {
 
 void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {
   if (LaneGroup* const group = find_group(name.tag)) {
+    seen_.all += static_cast<uint64_t>(std::popcount(bits));
+    seen_.verified += static_cast<uint64_t>(std::popcount(bits));
     note_received(group->core_.on_placed(name, word, bits, now_));
   }
 }
@@ -315,11 +349,16 @@ void Lane::refuse_datagram(Cause cause) {
   monitor_.note(cause, transport_->datagram().source(), now_);
 }
 
+void Lane::refuse_foreign() {
+  seen_.foreign++;
+  refuse_datagram(Cause::foreign);
+}
+
 LaneGroup* Lane::group_of_datagram(uint64_t tag) {
   if (last_ != nullptr && last_->core_.params().tag == tag) return last_;
   const auto it = groups_.find(tag);
   if (it == groups_.end()) {
-    refuse_datagram(Cause::foreign);
+    refuse_foreign();
     return nullptr;
   }
   last_ = it->second.get();
@@ -327,33 +366,45 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
 }
 
 void Lane::on_datagram(ConstBytes datagram) {
+  seen_.all++;
+  seen_.noise += datagram.size();
   wire::DatagramHeader header;
   if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
-    malformed_++;
+    seen_.malformed++;
     refuse_datagram(Cause::malformed);
     return;
   }
   LaneGroup* const group = group_of_datagram(header.group_tag);
   if (group == nullptr) return;
-  if (header.lane != group->core_.params().lane) return refuse_datagram(Cause::foreign);
+  if (header.lane != group->core_.params().lane) return refuse_foreign();
   on_judged(group->core_.on_datagram(header, datagram, now_), datagram.size());
 }
 
 void Lane::on_guarded(ConstBytes datagram) {
+  seen_.all++;
+  seen_.noise += datagram.size();
   wire::GuardedHeader header;
   if (const auto error = wire::parse_guarded(datagram, header); error != wire::ParseError::kNone) {
     if (error == wire::ParseError::kVersion) return refuse_datagram(Cause::downgraded);
-    malformed_++;
+    seen_.malformed++;
     return refuse_datagram(Cause::malformed);
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
-  if (group->core_.params().multicast.guard == nullptr) return refuse_datagram(Cause::foreign);
+  if (group->core_.params().multicast.guard == nullptr) return refuse_foreign();
   on_judged(group->core_.on_guarded(header, datagram, now_), datagram.size());
 }
 
 void Lane::on_judged(Judged judged, size_t bytes) {
-  if (judged == Judged::kVerified) return note_received(bytes);
+  if (judged == Judged::kVerified) {
+    seen_.verified++;
+    seen_.noise -= bytes;
+    return note_received(bytes);
+  }
+  if (judged == Judged::kOwn) {
+    seen_.own++;
+    seen_.noise -= bytes;
+  }
   if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
@@ -364,7 +415,7 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
     return;
   }
   if (!wire::parse_frame(frame, header)) {
-    malformed_++;
+    seen_.malformed++;
     monitor_.note(Cause::malformed, {}, now_);
     // (Of a rank, a later version's; the operation that misses it says so.)
     if (station_peers_.count(peer) > 0)

@@ -57,6 +57,8 @@ class LaneGroup final : public Port {
   bool reach_known(Nanos now) const override;
   void reach_proven(Nanos now) override;
   void reach_lost() override;
+  Received received() const override;
+  Status receive_multicast(bool wanted) override;
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
@@ -68,7 +70,8 @@ class LaneGroup final : public Port {
   void tell_met_down();
 
   Lane& lane_;
-  const GroupAddress address_;
+  GroupAddress address_;
+  bool flooded_ = false;       // another group has left this address: to be told to the core
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   std::map<Member, PeerId> stations_;
   std::map<Member, Status> out_of_reach_;  // stations that were met, and why
@@ -120,7 +123,7 @@ class Lane final : private DatagramSink, private StreamSink {
 
   // Datagrams and frames that belonged to no group here, and such that did not parse.
   uint64_t foreign() const { return monitor_.count(Cause::foreign); }
-  uint64_t malformed() const { return malformed_; }
+  uint64_t malformed() const { return seen_.malformed; }
   // All that was refused, also within groups.
   const Monitor& monitor() const { return monitor_; }
   uint32_t busy_groups() const { return busy_; }
@@ -158,7 +161,9 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);
+  bool drained(size_t datagrams) const;
   void refuse_datagram(Cause cause);
+  void refuse_foreign();
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_stranger_gone(PeerId peer) override;
@@ -218,8 +223,13 @@ class Lane final : private DatagramSink, private StreamSink {
     uint64_t bytes = 0;  // verified ones of datagrams since the last coalesce(),
     Nanos since = 0;     // which was then
   } taken_;
+  // Of datagrams, since the lane was made.
+  struct {
+    uint64_t all = 0, own = 0, verified = 0;
+    uint64_t malformed = 0, foreign = 0;
+    size_t noise = 0;  // bytes of no use since the lane was drained
+  } seen_;
   uint32_t busy_ = 0;
-  uint64_t malformed_ = 0;
   Monitor monitor_;
 };
 

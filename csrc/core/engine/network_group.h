@@ -30,8 +30,9 @@ struct NetworkGroupParts {
   std::shared_ptr<Trace> trace;                          // null: not traced
   // Outlives the group. If there is one, aggregators may fold for the group; rank 0 asks them.
   Registrar* registrar = nullptr;
-  Guards guards;           // of a guarded group; null: it is none
-  SecurityStats security;  // what does not change of it
+  Guards guards;                                    // of a guarded group; null: it is none
+  SecurityStats security;                           // what does not change of it
+  std::shared_ptr<const crypto::JobSecret> secret;  // likewise
 };
 
 // That a creation waits for its first roster.

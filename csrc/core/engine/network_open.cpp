@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/reach.h"
 #include "engine/clock.h"
 #include "engine/network_group.h"
 
@@ -92,11 +93,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   // A lane that fails takes the other with it: the group is one.
   core.set_failure_listener(
       [state = state_, tag = tag_, &lane, holder = holder_, registrar = parts_.registrar,
-       other = std::weak_ptr(parts_.lanes[other_lane(id)])](const Status& why) {
+       other = std::weak_ptr(parts_.lanes[other_lane(id)]), reduces](const Status& why) {
         // Where a peer was silent, its connections may yet break, long after the network has
         // healed: the next group must not be made over them.
         if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
-        state->note_failure(why);
+        if (state->note_failure(why) && reduces) MCAST_REACH(reduce_lane_fails_first);
         {
           std::lock_guard<std::mutex> lock(holder->mutex);
           if (holder->split != nullptr) holder->split->fail(why);

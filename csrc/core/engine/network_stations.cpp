@@ -71,6 +71,11 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
     ask.rack_of.push_back(rack.empty() ? 0 : static_cast<uint32_t>(at - ask.racks.begin()) + 1);
     if (!rack.empty() && at == ask.racks.end()) ask.racks.push_back(rack);
   }
+  if (parts_.secret) {
+    job.secret = parts_.secret;
+    ask.security = config_.security;
+    for (const StreamAddress& peer : agreement.reduce_peers) ask.keys.push_back(peer.key);
+  }
   ask.chunk = static_cast<uint32_t>(agreement.agreed.chunk);
   ask.incast = config_.incast;
   ask.fold = config_.fold;

@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/net_address.h"
 #include "base/status.h"
+#include "crypto/secret.h"
 #include "engine/group.h"
 #include "wire/admission.h"
 #include "wire/aggregation.h"
@@ -23,8 +25,9 @@ namespace mcast {
 class Registrar {
  public:
   struct Job {
-    std::vector<NetAddress> aggregators;  // one at least
-    wire::Ask ask;                        // its roster version and rack are filled in
+    std::vector<NetAddress> aggregators;              // one at least
+    wire::Ask ask;                                    // its roster version and rack are filled in
+    std::shared_ptr<const crypto::JobSecret> secret;  // of a guarded group; null: it is none
     // All stations that are admitted now, in the order of the aggregators: once those have
     // answered, or after kGather; then whenever they have changed. On the registrar's thread; must
     // not block, nor call the registrar.

@@ -1,12 +1,14 @@
 // Whatever others tell is noted at once and acted upon in the next turn, which alone opens and
 // closes connections. A connection whose aggregator is not admitted any more is closed with a Bye;
-// so is every connection of a group that has left.
+// so is every connection of a group that has left. A guarded group says nothing before it is asked
+// for a proof, and believes no acceptance without one.
 #include "engine/registrar_core.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "crypto/signed_text.h"
 
 namespace mcast {
 namespace {
@@ -122,21 +124,31 @@ void RegistrarCore::turn(Nanos now) {
 void RegistrarCore::tidy(Entry& entry, Nanos now) {
   for (Row& row : entry.rows) {
     if (row.admission.answer_is_late(now)) {
-      row.admission.failed("no answer for " + seconds_text(Admission::kAnswer), now);
+      const bool silent = entry.job.secret && row.link && row.nonce.empty();
+      row.admission.failed(
+          "no answer for " + seconds_text(Admission::kAnswer) +
+              (silent ? "; it does not ask for a proof: is its security off?" : ""),
+          now);
       note(entry, row);
     }
     if (!row.link || row.admission.state() != Asking::kAbsent) continue;
-    row.link->send(wire::Bye{});
+    // Who has not been asked would take it for an ask that is none.
+    if (!entry.job.secret || !row.nonce.empty()) row.link->send(wire::Bye{});
     row.link.reset();
   }
 }
 
-void RegistrarCore::ask(uint64_t group, Entry& entry, size_t number, Nanos now) {
-  Row& row = entry.rows[number];
+// What an aggregator is asked: the same as all others, but for these two.
+const wire::Ask& RegistrarCore::ask_of(Entry& entry, const Row& row) {
   entry.job.ask.roster = entry.version + 1;
   entry.job.ask.rack = row.admission.address().rack;
-  const wire::Ask& ask = entry.job.ask;
-  if (const size_t bytes = wire::encode(ask).size();
+  return entry.job.ask;
+}
+
+void RegistrarCore::ask(uint64_t group, Entry& entry, size_t number, Nanos now) {
+  Row& row = entry.rows[number];
+  const wire::Ask& ask = ask_of(entry, row);
+  if (const size_t bytes = wire::encode(ask).size() + crypto::kMacLineSize;
       bytes > wire::kMaxAdmission || ask.uids.size() > wire::kMaxAdmissionRanks) {
     row.admission.failed(
         "a group of " + std::to_string(ask.uids.size()) + " ranks is too large for aggregators",
@@ -145,7 +157,8 @@ void RegistrarCore::ask(uint64_t group, Entry& entry, size_t number, Nanos now) 
   }
   row.link = connect_(group, number, row.admission.address());
   if (!row.link) return;
-  row.link->send(ask);
+  row.nonce.clear();
+  if (!entry.job.secret) row.link->send(ask);
   row.admission.asking(now);
   if (const Status status = row.link->begun(); !status.ok()) on_end(entry, row, status, now);
 }
@@ -171,18 +184,58 @@ void RegistrarCore::arrived(uint64_t group, size_t number, const Status& status,
   Row& row = entry.rows[number];
   while (row.link) {
     wire::Admission record;
-    const Result<bool> more = row.link->next(record);
+    std::string text;
+    const Result<bool> more = row.link->next(record, text);
     if (!more.ok()) return on_end(entry, row, more.status(), now);
     if (!*more) break;
-    on_record(entry, row, std::move(record), now);
+    on_record(entry, row, std::move(record), text, now);
   }
   if (row.link && !status.ok()) on_end(entry, row, status, now);
 }
 
-void RegistrarCore::on_record(Entry& entry, Row& row, wire::Admission record, Nanos now) {
+void RegistrarCore::on_challenge(Entry& entry, Row& row, const wire::Challenge& challenge,
+                                 Nanos now) {
+  const wire::Ask& ask = ask_of(entry, row);
+  const std::string mode = ask.security.empty() ? "off" : ask.security;
+  if (!entry.job.secret || challenge.security != mode || challenge.nonce.empty()) {
+    // Without a proof, so that its log names the two modes, too.
+    if (entry.job.secret) row.link->send(ask);
+    row.admission.failed("the aggregator runs with security=" + challenge.security +
+                             ", the group with security=" + mode,
+                         now);
+    return;
+  }
+  row.nonce = challenge.nonce;
+  row.link->send_text(crypto::with_mac(entry.job.secret->aggregators().record,
+                                       crypto::said_over(row.nonce, "ask"), wire::encode(ask)));
+}
+
+Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wire::Accept& accept,
+                                   const std::string& text) {
+  if (!entry.job.secret) return {};
+  const bool keyed =
+      std::all_of(accept.stations.begin(), accept.stations.end(),
+                  [](const auto& station) { return station.key != wire::EndpointKey{}; });
+  if (keyed && crypto::without_mac(entry.job.secret->aggregators().record,
+                                   crypto::said_over(row.nonce, "accept"), text)) {
+    return {};
+  }
+  return Status(Code::kMismatch,
+                "its proof is wrong: it has the role of another secret, or somebody has changed "
+                "what it said");
+}
+
+void RegistrarCore::on_record(Entry& entry, Row& row, wire::Admission record,
+                              const std::string& text, Nanos now) {
   const Asking state = row.admission.state();
   if (auto* const yes = std::get_if<wire::Accept>(&record); yes && state == Asking::kAsking) {
+    if (const Status proof = check_accept(entry, row, *yes, text); !proof.ok()) {
+      return on_end(entry, row, proof, now);
+    }
     row.admission.accepted(std::move(*yes), taken(entry), now);
+  } else if (const auto* proof = std::get_if<wire::Challenge>(&record);
+             proof && state == Asking::kAsking && row.nonce.empty()) {
+    on_challenge(entry, row, *proof, now);
   } else if (const auto* no = std::get_if<wire::Refuse>(&record); no && state == Asking::kAsking) {
     row.admission.refused(*no, now);
   } else if (std::holds_alternative<wire::Draining>(record) && state == Asking::kAdmitted) {

@@ -71,6 +71,7 @@ class RegistrarCore {
     std::unique_ptr<RecordLink> link;
     bool looked_up = false;  // its name is, by the caller
     std::string noted;       // in the log
+    std::string nonce;       // of a guarded aggregator's challenge
   };
   struct Entry {
     Registrar::Job job;
@@ -82,10 +83,15 @@ class RegistrarCore {
     std::vector<Row> rows;
   };
 
+  static const wire::Ask& ask_of(Entry& entry, const Row& row);
   void ask(uint64_t group, Entry& entry, size_t row, Nanos now);
   void tidy(Entry& entry, Nanos now);
   void offer(Entry& entry, Nanos now);
-  void on_record(Entry& entry, Row& row, wire::Admission record, Nanos now);
+  void on_record(Entry& entry, Row& row, wire::Admission record, const std::string& text,
+                 Nanos now);
+  void on_challenge(Entry& entry, Row& row, const wire::Challenge& challenge, Nanos now);
+  static Status check_accept(const Entry& entry, const Row& row, const wire::Accept& accept,
+                             const std::string& text);
   void on_end(Entry& entry, Row& row, const Status& why, Nanos now);
   void note(const Entry& entry, Row& row) const;
   std::vector<uint64_t> taken(const Entry& entry) const;

@@ -15,6 +15,7 @@
 #include "base/hex.h"
 #include "base/random.h"
 #include "crypto/library.h"
+#include "crypto/signed_text.h"
 #include "engine/clock.h"
 #include "transport/registry.h"
 #include "wire/bytes.h"
@@ -23,24 +24,12 @@
 namespace mcast {
 namespace {
 
-constexpr std::string_view kMacLine = "mac=";
-constexpr size_t kMacChars = 64;
 // Of seal_rate(): other programs take the CPU now and then, so the best try counts. Datagrams
 // between looks at the clock.
 constexpr int kRateTries = 5;
 constexpr size_t kRateBatch = 64;
 constexpr Nanos kExcusePatience = 10 * kSecond;    // of a store, for a key that is there
 constexpr const char* kStoreOrigin = "the store";  // of a secret
-
-// Where the line with the MAC begins; npos: there is none.
-size_t mac_line(const std::string& stored) {
-  const size_t tail = 1 + kMacLine.size() + kMacChars;
-  if (stored.size() < tail) return std::string::npos;
-  const size_t at = stored.size() - tail;
-  return stored[at] == '\n' && stored.compare(at + 1, kMacLine.size(), kMacLine) == 0
-             ? at
-             : std::string::npos;
-}
 
 std::string mode_of(const wire::Fields& fields) {
   const auto it = fields.find("security");
@@ -100,7 +89,8 @@ Status no_random() {
 
 // The pair is made twice from the same bytes: the endpoint's belongs to the lane's thread.
 Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& config,
-                                                               const crypto::JobSecret& secret) {
+                                                               const crypto::JobSecret& secret,
+                                                               crypto::Role role) {
   if (Status status = crypto::load_library(); !status.ok()) return status;
   crypto::Identity endpoint;
   const auto mode = crypto::parse_mode(config.security);
@@ -108,8 +98,14 @@ Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& con
   endpoint.mode = *mode;
   const auto asked = crypto::parse_suite(config.security_suite);
   endpoint.suites = asked ? crypto::suite_bit(*asked) : crypto::fast_suites();
-  endpoint.hello = secret.hello().clone();
-  endpoint.mix = secret.mix().clone();
+  endpoint.role = role;
+  const bool rank = role == crypto::Role::kRank;
+  if (rank) {
+    endpoint.hello = secret.hello().clone();
+    endpoint.mix = secret.mix().clone();
+  }
+  endpoint.role_hello = (rank ? secret.aggregators().hello : secret.hello()).clone();
+  endpoint.role_mix = (rank ? secret.aggregators().mix : secret.mix()).clone();
   std::array<std::byte, 32> random;
   if (!secure_random_bytes(random)) return no_random();
   Result<crypto::KeyPair> pair = crypto::KeyPair::make(random);
@@ -165,6 +161,14 @@ Status same_mode(const std::string& theirs, Member other, const Config& config, 
                                      "; give all ranks the same MCAST_SECURITY");
 }
 
+Status takes_part(const std::string& theirs, Member other) {
+  const wire::Fields fields = wire::fields_of(theirs);
+  const auto problem = fields.find("problem");
+  if (problem == fields.end()) return {};
+  return Status(Code::kUnavailable,
+                "rank " + std::to_string(other) + " cannot take part: " + problem->second);
+}
+
 Status same_security(const std::string& theirs, Member other, const Config& config,
                      const std::string& id, Member self) {
   if (Status status = same_mode(theirs, other, config, self); !status.ok()) return status;
@@ -185,17 +189,15 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
   return {};
 }
 
-Result<std::string> GuardedStore::mac_of(const std::string& key, const std::string& value) {
-  Result<std::string> where = inner_.scope();
-  if (!where.ok()) return where.status();
-  const crypto::RecordPlace place{where.value(), key, spec_.name, 0, spec_.size};
-  return hex_text(crypto::record_mac(security_.secret().record(), place, value));
+crypto::RecordPlace GuardedStore::place_of(const std::string& scope, const std::string& key) const {
+  return {scope, key, spec_.name, 0, spec_.size};
 }
 
 Status GuardedStore::set(const std::string& key, const std::string& value) {
-  Result<std::string> mac = mac_of(key, value);
-  if (!mac.ok()) return mac.status();
-  return inner_.set(key, value + "\n" + std::string(kMacLine) + *mac);
+  const Result<std::string> scope = inner_.scope();
+  if (!scope.ok()) return scope.status();
+  return inner_.set(key,
+                    crypto::with_mac(security_.secret().record(), place_of(*scope, key), value));
 }
 
 Status GuardedStore::check(const std::string& key, const std::string& stored, std::string& value) {
@@ -207,13 +209,11 @@ Status GuardedStore::check(const std::string& key, const std::string& stored, st
     return Status(Code::kMismatch, who + " has " + std::to_string(stored.size()) +
                                        " bytes: more than any rank writes");
   }
-  const size_t at = mac_line(stored);
-  if (at != std::string::npos) {
-    value = stored.substr(0, at);
-    Result<std::string> mac = mac_of(key, value);
-    if (!mac.ok()) return mac.status();
-    const std::string_view theirs = std::string_view(stored).substr(at + 1 + kMacLine.size());
-    if (crypto::same(crypto::bytes_of(theirs), crypto::bytes_of(*mac))) return {};
+  const Result<std::string> scope = inner_.scope();
+  if (!scope.ok()) return scope.status();
+  if (auto text = crypto::without_mac(security_.secret().record(), place_of(*scope, key), stored)) {
+    value = std::move(*text);
+    return {};
   }
   return Status(Code::kMismatch,
                 who + " was changed in the store, or is of another run (its MAC is wrong)");
@@ -245,16 +245,11 @@ Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::
   return values;
 }
 
-Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& spec) {
+Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& spec,
+                                                             const EngineSecurity* engine) {
   const auto mode = crypto::parse_mode(spec.config.security);
   if (!mode || *mode == crypto::Mode::kOff) {
     return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
-  }
-  if (!spec.config.aggregators.empty() && spec.config.aggregate != "off") {
-    return Status(Code::kInvalidArgument,
-                  "security=" + spec.config.security +
-                      " does not reach aggregators yet, which would get contributions in clear; "
-                      "unset MCAST_AGGREGATORS, or set MCAST_AGGREGATE=off");
   }
   const TransportType* const asked = find_transport(spec.config.transport);
   if (asked != nullptr && !asked->guarded) {
@@ -263,7 +258,11 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
                       "; set MCAST_TRANSPORT=auto or " + fallback_transport().name);
   }
   std::shared_ptr<const crypto::JobSecret> secret;
-  if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {
+  if (engine != nullptr) {
+    // Nothing that a client says makes its engine look for another one, or take one from the store.
+    if (!engine->secret) return Status(Code::kUnavailable, "the engine of its host has no secret");
+    secret = engine->secret;
+  } else if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {
     auto found = crypto::find_secret(spec.config);
     if (!found.ok()) return found.status();
     secret = *found;

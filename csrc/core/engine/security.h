@@ -17,6 +17,7 @@
 #include "crypto/handshake.h"
 #include "crypto/kdf.h"
 #include "crypto/secret.h"
+#include "engine/context.h"
 #include "engine/group.h"
 #include "engine/rendezvous.h"
 
@@ -26,10 +27,12 @@ namespace mcast {
 // with it, and what its groups have in common. Any thread, but for what is said to be the lane's.
 class LaneIdentity {
  public:
-  // For a lane of these settings. kUnavailable: the kernel has no random numbers that are fit for a
+  // For a lane of these settings; of an aggregator's station, whose secret is the role's.
+  // kUnavailable: the kernel has no random numbers that are fit for a
   // key, or there is no library.
   static Result<std::shared_ptr<const LaneIdentity>> make(const Config& config,
-                                                          const crypto::JobSecret& secret);
+                                                          const crypto::JobSecret& secret,
+                                                          crypto::Role role = crypto::Role::kRank);
   const crypto::PublicKey& public_key() const { return public_; }
   // What this end and the other's have in common.
   Result<crypto::Key> shared(const crypto::PublicKey& other) const;
@@ -70,8 +73,10 @@ class SecureCreation {
   // `lanes`: of the multicast lane and the reduce lane.
   using Identities = PerLane<std::shared_ptr<const LaneIdentity>>;
 
-  // kUnavailable, kInvalidArgument: this rank has no secret, no library, aggregators, ...
-  static Result<std::unique_ptr<SecureCreation>> make(const GroupSpec& spec);
+  // kUnavailable, kInvalidArgument: this rank has no secret, no library, ... `engine`: of an engine
+  // of the host, whose secret it is then; null: the settings' and the environment's.
+  static Result<std::unique_ptr<SecureCreation>> make(const GroupSpec& spec,
+                                                      const EngineSecurity* engine = nullptr);
 
   // Of a group that is a part of this one (engine/split.h): the same secret, keys of its own.
   std::unique_ptr<SecureCreation> part(const GroupSpec& spec) const {
@@ -79,10 +84,12 @@ class SecureCreation {
   }
 
   const crypto::JobSecret& secret() const { return *secret_; }
+  std::shared_ptr<const crypto::JobSecret> share() const { return secret_; }
   // With trust_store, where the ranks have no secret of their own: rank 0 makes one and publishes
   // it, the others read it. Before anything else; `store`: not guarded.
   Status share_secret(KeyValueStore& store, Nanos deadline);
   // Instead of a record, where this rank cannot have one: that the others need not wait, and why.
+  // Of a group that is not guarded as well.
   static Status excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why);
 
   // What this rank writes into its record. kUnavailable: no random numbers.
@@ -135,7 +142,8 @@ class GuardedStore final : public KeyValueStore {
   Result<std::string> scope() override { return inner_.scope(); }
 
  private:
-  Result<std::string> mac_of(const std::string& key, const std::string& value);
+  // Its parts live as long as the arguments.
+  crypto::RecordPlace place_of(const std::string& scope, const std::string& key) const;
   Status check(const std::string& key, const std::string& stored, std::string& value);
 
   KeyValueStore& inner_;
@@ -155,6 +163,8 @@ inline constexpr size_t kMostRecordBytes = 16u << 10;
 // names both. `theirs`: the text of rank `other`, which may be anything. The mode alone, or in a
 // guarded group the secret, too.
 Status same_mode(const std::string& theirs, Member other, const Config& config, Member self);
+// kUnavailable: that rank has said why it cannot have a group at all (SecureCreation::excuse()).
+Status takes_part(const std::string& theirs, Member other);
 Status same_security(const std::string& theirs, Member other, const Config& config,
                      const std::string& id, Member self);
 

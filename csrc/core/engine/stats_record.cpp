@@ -232,13 +232,13 @@ std::string encode_stats(const GroupStats& stats, size_t most) {
     put(counter_key(name, false), count);
     put(counter_key(name, true), stats.reduce_counters[i]);
   }
+  tell_security(put, stats.security);
   tell_aggregation(put, stats.aggregation);
   for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
     const auto& [from, to] = stats.repair_from_to[r];
     put("repair_from." + std::to_string(r), from);
     put("repair_to." + std::to_string(r), to);
   }
-  tell_security(put, stats.security);
   return put.take();
 }
 
@@ -252,13 +252,13 @@ void read_stats(const std::string& text, GroupStats& stats) {
     take(counter_key(name, false), count);
     take(counter_key(name, true), stats.reduce_counters[i]);
   }
+  tell_security(take, stats.security);
   tell_aggregation(take, stats.aggregation);
   for (size_t r = 0; r < stats.repair_from_to.size(); r++) {
     auto& [from, to] = stats.repair_from_to[r];
     take("repair_from." + std::to_string(r), from);
     take("repair_to." + std::to_string(r), to);
   }
-  tell_security(take, stats.security);
 }
 
 }  // namespace mcast

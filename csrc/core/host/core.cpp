@@ -47,8 +47,6 @@ void HostCore::post(Post post) {
   }
   auto op = std::make_unique<HostOperation>();
   op->plan = make_host_plan(post.descriptor, params_.size, params_.memory);
-  op->first = next_round_;
-  next_round_ += op->plan.rounds;
   begin_round(*op);
   op->deadline = post.timeout >= kNever - post.posted ? kNever : post.posted + post.timeout;
   op->post = std::move(post);
@@ -83,24 +81,23 @@ const HostOperation* HostCore::consuming() const {
 bool HostCore::can_publish(uint64_t least_consumed) const {
   if (publishing_ >= ops_.size()) return false;
   const HostOperation& op = *ops_[publishing_];
-  return op.first + op.published < least_consumed + kHostDepth &&
-         ready_to_fill(op, publishing_ == 0);
+  return published_ < least_consumed + kHostDepth && ready_to_fill(op, publishing_ == 0);
 }
 
 bool HostCore::can_complete(uint64_t least_consumed) const {
   if (consuming_ == 0) return false;
   const HostOperation& op = *ops_.front();
-  return !op.plan.lends() || least_consumed >= op.first + op.plan.rounds;
+  return !op.plan.lends() || op.in_slot || least_consumed >= op.first + op.plan.rounds;
 }
 
 bool HostCore::publish_next(bool large, bool& left_over) {
   if (!can_publish(lane_.least_consumed())) return false;
   HostOperation& op = *ops_[publishing_];
-  const uint64_t round = op.first + op.published;
   if (fill_is_large(op) && !large) {
     left_over = true;
     return false;
   }
+  if (op.published == 0) op.first = published_;
   // What was folded of memory that was given back meanwhile is published after the failure is
   // claimed, which those who take it see (consume_next).
   if (!fill_round(tools_, op, op.published)) {
@@ -109,8 +106,9 @@ bool HostCore::publish_next(bool large, bool& left_over) {
   }
   op.published++;
   if (op.published == op.plan.rounds) publishing_++;
+  published_++;
   counters_.add(Counter::shm_rounds);
-  lane_.mine().published.store(round + 1, std::memory_order_seq_cst);
+  lane_.mine().published.store(published_, std::memory_order_seq_cst);
   needs_.wake_for_published();
   return true;
 }
@@ -133,6 +131,10 @@ bool HostCore::compare(HostOperation& op, uint32_t index) {
     const wire::Descriptor theirs = descriptor_of(header);
     if (theirs.same(ours) && header.sequence == op.post.sequence &&
         header.index_low == static_cast<uint16_t>(index)) {
+      if (const auto wrong = lengths_that_differ(tools_, op, index, m)) {
+        fail(*wrong, m);
+        return false;
+      }
       op.agreed[m] = true;
       continue;
     }
@@ -158,6 +160,8 @@ bool HostCore::consume_next(bool large, bool& left_over) {
     full_fence();
     if (failure_claimed(lane_.failure())) return false;
   }
+  const bool known = publishing_ == consuming_ && op.published == op.plan.rounds;
+  if (known) publishing_++;  // this round has said that it is the only one
   op.consumed++;
   begin_round(op);
   if (op.consumed == op.plan.rounds) consuming_++;
@@ -204,7 +208,7 @@ bool HostCore::arm(HostWaiter waiter) {
     data.waiter = waiter;
     data.rounds = op->first + op->consumed + 1;
     data.kind = HostNeed::Kind::kAll;
-    if (d.kind == wire::Kind::kBroadcast) {
+    if (op->takes_from_root()) {
       data.kind = HostNeed::Kind::kFrom;
       data.member = d.root;
     }
@@ -218,8 +222,7 @@ bool HostCore::arm(HostWaiter waiter) {
     if (least < rounds) room = std::min(room, rounds);
   };
   if (publishing_ < ops_.size()) {
-    const uint64_t round = ops_[publishing_]->first + ops_[publishing_]->published;
-    if (round >= kHostDepth) want(round + 1 - kHostDepth);
+    if (published_ >= kHostDepth) want(published_ + 1 - kHostDepth);
   }
   if (consuming_ > 0) want(ops_[0]->first + ops_[0]->plan.rounds);
   return needs_.arm(data, room, waiter);

@@ -102,7 +102,7 @@ class HostCore {
   // What has ended, and what is being delivered: they change places, so that neither needs new
   // memory for every operation.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_, delivering_;
-  uint64_t next_round_ = 0;    // of the next operation
+  uint64_t published_ = 0;     // rounds: those of the next operation follow
   size_t publishing_ = 0;      // index of the operation to publish from
   size_t consuming_ = 0;       // of the one to consume
   Nanos claim_seen_ = kNever;  // since when a failure is being written

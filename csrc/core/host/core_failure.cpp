@@ -71,11 +71,10 @@ std::vector<Member> HostCore::awaited() const {
   if (ops_.empty()) return who;
   const HostOperation* const op = consuming();
   const bool wants_data = op != nullptr && op->published > op->consumed;
-  const bool from_root = wants_data && op->post.descriptor.kind == wire::Kind::kBroadcast;
+  const bool from_root = wants_data && op->takes_from_root();
   uint64_t room = consuming_ > 0 ? ops_[0]->first + ops_[0]->plan.rounds : 0;
   if (op != nullptr && !wants_data) {
-    const uint64_t round = op->first + op->published;
-    if (round >= kHostDepth) room = std::max(room, round + 1 - kHostDepth);
+    if (published_ >= kHostDepth) room = std::max(room, published_ + 1 - kHostDepth);
   }
   for (uint32_t i = 0; i < params_.size; i++) {
     const auto m = static_cast<Member>(i);

@@ -12,7 +12,7 @@ namespace mcast {
 struct HostOperation {
   Post post;
   HostPlan plan;
-  uint64_t first = 0;      // its first round
+  uint64_t first = 0;      // its first round, once that is published
   uint32_t published = 0;  // rounds, of this rank
   uint32_t consumed = 0;
   // By member, in the round to be consumed: its header was seen and names the same call; its slot
@@ -20,6 +20,8 @@ struct HostOperation {
   std::vector<bool> agreed, taken;
   Nanos deadline = kNever;
   Nanos first_byte = kNever, last_byte = kNever;
+
+  bool in_slot = false;  // exchange: our blocks are, so that our memory is not lent
 
   // all_reduce in slots: spans whose own part is folded, and the last such part.
   uint32_t folded = 0;
@@ -31,6 +33,12 @@ struct HostOperation {
   };
   std::vector<Source> sources;
 
+  // Only what the root publishes is waited for.
+  bool takes_from_root() const {
+    return post.descriptor.kind == wire::Kind::kBroadcast ||
+           (post.descriptor.kind == wire::Kind::kScatter &&
+            plan.algorithm == HostAlgorithm::kExchange);
+  }
   bool all_agree() const { return std::find(agreed.begin(), agreed.end(), false) == agreed.end(); }
 };
 

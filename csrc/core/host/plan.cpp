@@ -3,7 +3,7 @@
 // one slot goes through slots, and so does data that all ranks are to have: a slot is in the cache
 // and read from there by all. Large reductions, of which each byte has one taker, are read. Memory
 // that is mapped costs neither the second copy nor the call: then all that is large is taken from
-// where it lies.
+// where it lies. So are exchanges, whose blocks all have one taker.
 #include "host/plan.h"
 
 #include <algorithm>
@@ -29,6 +29,7 @@ uint32_t rounds_of(size_t bytes, size_t slice) {
 
 HostPlan make_host_plan(const wire::Descriptor& d, uint32_t members, PeerMemory memory) {
   if (d.kind == wire::Kind::kBarrier) return {};
+  if (wire::is_exchange(d.kind)) return plan_exchange(members, memory);
   const bool direct = memory != PeerMemory::kSlots, mapped = memory == PeerMemory::kMapped;
   if (!wire::is_reduction(d.kind)) {
     return mapped && d.bytes > kHostSlot ? plan_pulled_blocks(d, members) : plan_blocks(d, members);

@@ -26,12 +26,16 @@ enum class HostAlgorithm : uint8_t {
   kSlotAllReduce,    // all_reduce
   kDirectAllReduce,  // all_reduce
   kPulledAllReduce,  // all_reduce
+  kExchange,         // all_to_all, gather, scatter
+  kSlotExchange,     // all_to_all, gather, scatter
 };
 
 // A pure function of the descriptor, the number of ranks and their memory, so all have the same.
 struct HostPlan {
   HostAlgorithm algorithm = HostAlgorithm::kBarrier;
   bool large = false;  // takes longer than a hand-over to another thread
+  // kUnknown: what is told in round 0 says it.
+  static constexpr uint32_t kUnknown = UINT32_MAX;
   uint32_t rounds = 1;
   size_t slice = 0;  // bytes of a block, or of each rank's part, that a round moves; 0: none does
   size_t whole = 0;  // bytes of a rank's results in all, where they are copied out of slots
@@ -41,7 +45,7 @@ struct HostPlan {
   // ... until everybody has consumed the last round.
   bool lends() const {
     return algorithm == HostAlgorithm::kDirectReduce || algorithm == HostAlgorithm::kPulledBlocks ||
-           algorithm == HostAlgorithm::kPulledAllReduce;
+           algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;
   }
 };
 HostPlan make_host_plan(const wire::Descriptor& descriptor, uint32_t members, PeerMemory memory);

@@ -156,12 +156,18 @@ bool read(const Control& from, Hello& m) {
 }
 
 Control control_of(const Welcome& m) {
-  return {ControlType::kWelcome, 0, {Scalars().add("silence", m.silence).text()}};
+  Scalars s;
+  s.add("silence", m.silence).add("security", m.security).add("secret_id", m.secret_id);
+  return {ControlType::kWelcome, 0, {s.text()}};
 }
 
 bool read(const Control& from, Welcome& m) {
   const auto f = scalars(from, 1);
-  return f && time_of(*f, "silence", m.silence);
+  if (!f || !time_of(*f, "silence", m.silence)) return false;
+  // One that says nothing guards nothing.
+  if (!text_of(*f, "security", m.security)) m.security = "off";
+  if (!text_of(*f, "secret_id", m.secret_id)) m.secret_id.clear();
+  return true;
 }
 
 Control control_of(ControlType type, uint64_t call, const Verdict& m) {
@@ -180,6 +186,7 @@ bool read(const Control& from, Verdict& m) {
 Control control_of(uint64_t call, const GroupAsk& m) {
   Scalars s;
   s.add("name", m.name).add("rank", m.rank).add("size", m.size).add("timeout", m.timeout);
+  if (!m.scope.empty()) s.add("scope", m.scope);
   Control out{ControlType::kGroupAsk, call, {s.text()}};
   for (const auto& [key, value] : m.settings) {
     out.parts.push_back(key);
@@ -192,6 +199,8 @@ bool read(const Control& from, GroupAsk& m) {
   const auto f = scalars(from, 1, false);
   if (!f || from.parts.size() % 2 == 0) return false;
   m.settings.clear();
+  m.scope.clear();
+  (void)text_of(*f, "scope", m.scope);
   for (size_t i = 1; i < from.parts.size(); i += 2) m.settings[from.parts[i]] = from.parts[i + 1];
   return m.settings.size() == from.parts.size() / 2 && text_of(*f, "name", m.name) &&
          wire::number(*f, "rank", m.rank) && wire::number(*f, "size", m.size, kNoMember - 1) &&

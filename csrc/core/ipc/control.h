@@ -74,6 +74,9 @@ struct Hello {
 
 struct Welcome {
   Nanos silence = kSecond;  // without beats of the other side: it hangs
+  // Of groups: values of the setting `security` that are served, with commas between them, and the
+  // public id of the secret that guarded ones have.
+  std::string security = "off", secret_id;
 };
 
 // How it went: of a close and of what a store was asked. Where there is another answer if it went
@@ -91,6 +94,7 @@ struct GroupAsk {
   uint32_t size = 1;
   Nanos timeout = 0;
   std::map<std::string, std::string> settings;  // Config::values()
+  std::string scope{};  // of its store, for a guarded group (KeyValueStore::scope())
 };
 
 struct StoreSet {

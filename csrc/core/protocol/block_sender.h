@@ -84,7 +84,7 @@ class BlockSender {
     Nanos since = kNever;
   } window_;
   Chunk hold_ = 0xffffffff;
-  bool credited_ = false, stalled_ = false;
+  bool credited_ = false;
   std::deque<ChunkRange> resend_;
   uint32_t lost_ = 0;
   int announced_ = 0;

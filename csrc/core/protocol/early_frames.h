@@ -16,9 +16,9 @@ namespace mcast {
 
 class EarlyFrames {
  public:
-  // Cost per member that sends, bytes: more than any may have sent. Reductions are held back by an
-  // account of their senders. What is sent in control of an operation is little and bounded by how
-  // many a rank can be ahead; the limit is for one that breaks the protocol.
+  // Cost per member that sends, bytes: more than any may have sent. Reductions and exchanges are
+  // held back by an account of their senders. What is sent in control of an operation is little and
+  // bounded by how many a rank can be ahead; the limit is for one that breaks the protocol.
   static constexpr size_t kMostReductions = 256u << 10;
   static constexpr size_t kMostControl = 64u << 20;
 
@@ -32,7 +32,7 @@ class EarlyFrames {
   // False, and nothing is kept: the member has sent more than it may.
   bool keep(const wire::FrameHeader& header, ConstBytes body) {
     const size_t cost = early_cost(body.size());
-    const size_t kind = wire::is_reduction(header.type);
+    const size_t kind = accounted(header.type);
     size_t& held = held_[header.member][kind];
     if (held + cost > (kind != 0 ? kMostReductions : kMostControl)) return false;
     held += cost;
@@ -46,16 +46,20 @@ class EarlyFrames {
     std::vector<Kept> frames = std::move(it->second);
     frames_.erase(it);
     for (const Kept& k : frames) {
-      held_[k.header.member][wire::is_reduction(k.header.type)] -= early_cost(k.body.size());
+      held_[k.header.member][accounted(k.header.type)] -= early_cost(k.body.size());
     }
     return frames;
   }
-  // Bytes charged to frames of reductions from there.
+  // Bytes charged to frames of reductions and exchanges from there.
   size_t held_reductions(Member from) const { return held_[from][1]; }
 
  private:
+  static constexpr bool accounted(wire::FrameType type) {
+    return wire::is_reduction(type) || wire::is_exchange(type);
+  }
+
   std::map<Sequence, std::vector<Kept>> frames_;
-  std::vector<std::array<size_t, 2>> held_;  // by member: control, reductions
+  std::vector<std::array<size_t, 2>> held_;  // by member: control, reductions and exchanges
 };
 
 }  // namespace mcast

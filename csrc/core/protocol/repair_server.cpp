@@ -5,6 +5,7 @@
 // Work is O(r log r) in the ranges held; memory is bounded by what the askers may have outstanding
 // and by the ranges that were ever repeated.
 #include "protocol/repair_server.h"
+#include "base/reach.h"
 
 #include <algorithm>
 #include <map>
@@ -41,8 +42,14 @@ void RepairServer::flush(std::vector<ChunkRange>& again, std::vector<Answer>& an
     if (before < 2 && depth >= 2) twice.push_back({at, at});
     if (before >= 2 && depth < 2) twice.back().end = at;
   }
-  const ChunkSet repeat = ChunkSet(twice).without(repeated_[kMaxRepeats - 1]);
-  for (size_t k = kMaxRepeats - 1; k > 0; k--) repeated_[k].add(repeat.common(repeated_[k - 1]));
+  const ChunkSet several(twice);
+  const ChunkSet repeat = several.without(repeated_[kMaxRepeats - 1]);
+  if (repeat != several) MCAST_REACH(repetition_refused);
+  for (size_t k = kMaxRepeats - 1; k > 0; k--) {
+    const ChunkSet once_more = repeat.common(repeated_[k - 1]);
+    if (k == kMaxRepeats - 1 && !once_more.empty()) MCAST_REACH(mended_by_the_last_repetition);
+    repeated_[k].add(once_more);
+  }
   repeated_[0].add(repeat);
   for (const Pending& p : pending_) {
     const ChunkSet wanted(p.ranges);

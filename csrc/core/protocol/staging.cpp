@@ -2,6 +2,8 @@
 // and bookkeeping, so that a flood of tiny chunks cannot grow past it either.
 #include "protocol/staging.h"
 
+#include <algorithm>
+
 #include "protocol/eager_window.h"
 
 namespace mcast {
@@ -17,6 +19,7 @@ Staging::Put Staging::put(Sequence sequence, const Key& key, uint32_t descriptor
   }
   op.emplace(key, Entry{descriptor, live, {payload.begin(), payload.end()}});
   bytes_ += cost;
+  peak_ = std::max(peak_, bytes_);
   return Put::kStored;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -32,10 +33,12 @@ class Staging {
   // Removes and returns what is kept of op `sequence`, in (root, chunk) order.
   std::map<Key, Entry> take(Sequence sequence);
   size_t bytes() const { return bytes_; }
+  // Most bytes that were kept at once since this was asked last.
+  size_t take_peak() { return std::exchange(peak_, bytes_); }
 
  private:
   size_t capacity_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, peak_ = 0;
   std::map<Sequence, std::map<Key, Entry>> ops_;
 };
 

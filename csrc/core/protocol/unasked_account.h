@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/reach.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -29,20 +30,28 @@ class UnaskedAccount {
     if (oldest) return true;
     if (waiting_[owner] < sequence) return false;
     if (charged_[owner] + cost <= kMost) return true;
+    MCAST_REACH(unasked_account_full);
     waiting_[owner] = sequence;
     return false;
   }
   void charge(Member owner, Sequence sequence, size_t cost) {
+    filling_ += charged_[owner] <= kMost / 2 && charged_[owner] + cost > kMost / 2 ? 1 : 0;
     charged_[owner] += cost;
     if (waiting_[owner] == sequence) waiting_[owner] = kNobody;
   }
   // The operation is released.
-  void give_back(Member owner, size_t cost) { charged_[owner] -= cost; }
+  void give_back(Member owner, size_t cost) {
+    filling_ -= charged_[owner] > kMost / 2 && charged_[owner] - cost <= kMost / 2 ? 1 : 0;
+    charged_[owner] -= cost;
+  }
   size_t charged(Member owner) const { return charged_[owner]; }
+  // Whether half of somebody's is charged: what comes next may have to wait for a release.
+  bool filling() const { return filling_ > 0; }
 
  private:
   static constexpr Sequence kNobody = UINT32_MAX;
   std::vector<size_t> charged_;
+  uint32_t filling_ = 0;           // owners of whom more than half is charged
   std::vector<Sequence> waiting_;  // the first operation that found no room
 };
 

@@ -16,6 +16,7 @@ namespace mcast::service {
   X(version, "another version of torch-mcast")                   \
   X(malformed, "no ask, or one with values that cannot be")      \
   X(network, "from a host that --allow leaves out")              \
+  X(security, "another security, or a proof that is wrong")      \
   X(transport, "a transport that does not work here")            \
   X(jobs, "as many jobs as --jobs allows")                       \
   X(quota, "more memory than --quota or --quota-per-job allows") \

@@ -43,9 +43,11 @@ Status transport_problem(const Config& config) {
 
 }  // namespace
 
-Aggregator::Aggregator(const Options& options, DealWork deal)
+Aggregator::Aggregator(const Options& options, std::shared_ptr<const AskGuard> guard, DealWork deal)
     : options_(options),
-      jobs_(options_, door_, on_threads(options_, std::move(deal), [this] { wake(); })) {}
+      jobs_(options_, door_,
+            on_threads(
+                options_, std::move(deal), [this] { wake(); }, std::move(guard))) {}
 
 Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, DealWork deal) {
   Options actual = options;
@@ -55,7 +57,10 @@ Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, De
     actual.config.interface = interface_with(trial.address().sin_addr);
   }
   if (Status status = transport_problem(actual.config); !status.ok()) return status;
-  std::unique_ptr<Aggregator> made(new Aggregator(actual, std::move(deal)));
+  auto guard = guard_of(actual.config);
+  if (!guard.ok()) return guard.status();
+  std::unique_ptr<Aggregator> made(
+      new Aggregator(actual, std::move(guard).value(), std::move(deal)));
   made->door_ = std::move(trial);
   if (Status status = made->open(); !status.ok()) return status;
   return made;

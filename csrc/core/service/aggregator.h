@@ -47,7 +47,7 @@ class Aggregator {
   Report report();
 
  private:
-  Aggregator(const Options& options, DealWork deal);
+  Aggregator(const Options& options, std::shared_ptr<const AskGuard> guard, DealWork deal);
   Status open();
   void loop();
   // False: all is over.

@@ -11,6 +11,13 @@ void drop_local_settings(std::map<std::string, std::string>& settings) {
   for (const char* const name : {"secret_file", "metrics_file", "pin"}) settings.erase(name);
 }
 
+Status served(const Config& config, const EngineContext& engine) {
+  if (!engine.security || engine.security->serves(config.security)) return {};
+  return Status(Code::kUnavailable,
+                "engine of this host serves security=" + engine.security->modes_text() +
+                    ", not security=" + config.security);
+}
+
 Status bounded(const Config& config) {
   for (const char* const name : {"staging", "retransmit", "incast"}) {
     uint64_t bytes = 0;

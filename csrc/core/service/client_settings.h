@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "engine/context.h"
 
 namespace mcast::service {
 
@@ -17,5 +18,8 @@ inline constexpr uint64_t kMostKept = uint64_t{256} << 20;
 void drop_local_settings(std::map<std::string, std::string>& settings);
 // kResourceExhausted: more memory than that, and by which setting.
 Status bounded(const Config& config);
+// kUnavailable: a mode of security that the engine does not serve. (Clients look at that before
+// they ask: Welcome has told them.)
+Status served(const Config& config, const EngineContext& engine);
 
 }  // namespace mcast::service

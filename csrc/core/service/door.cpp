@@ -94,10 +94,10 @@ void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
   }
   expire(now, visitor);
   std::erase_if(links_, [](const auto& entry) { return entry.second.state == State::kEnded; });
-  if (listening_ && ready[0].revents != 0) accept_all(now);
+  if (listening_ && ready[0].revents != 0) accept_all(now, visitor);
 }
 
-void Door::accept_all(Nanos now) {
+void Door::accept_all(Nanos now, Visitor& visitor) {
   while (unserved() < kMostAsking) {
     sockaddr_in from{};
     socklen_t length = sizeof from;
@@ -115,11 +115,13 @@ void Door::accept_all(Nanos now) {
       return;
     }
     keep_alive(fd.get());
-    Link& link = links_[next_++];
+    const LinkId id = next_++;
+    Link& link = links_[id];
     link.fd = std::move(fd);
     link.host = ntohl(from.sin_addr.s_addr);
     link.since = now;
     link.until = now + kAskPatience;
+    visitor.on_link(id);
   }
 }
 
@@ -187,10 +189,10 @@ void Door::keep(LinkId id) {
   link->second.until = kNever;
 }
 
-void Door::send(LinkId id, const wire::Admission& record) {
+void Door::send_text(LinkId id, const std::string& text) {
   const auto link = links_.find(id);
   if (link == links_.end() || link->second.state > State::kServed) return;
-  link->second.out += wire::framed(wire::encode(record));
+  link->second.out += wire::framed(text);
   write(link->second);
 }
 

@@ -43,7 +43,7 @@ class Door final : public Links {
   Nanos deadline() const;
 
   void keep(LinkId link) override;
-  void send(LinkId link, const wire::Admission& record) override;
+  void send_text(LinkId link, const std::string& text) override;
   void finish(LinkId link, Nanos now) override;
 
   void stop_listening() { listener_.reset(); }
@@ -62,7 +62,7 @@ class Door final : public Links {
     wire::RecordReader in{wire::kMaxAdmission};
   };
 
-  void accept_all(Nanos now);
+  void accept_all(Nanos now, Visitor& visitor);
   void read(LinkId id, Link& link, Nanos now, Visitor& visitor);
   void write(Link& link);
   void expire(Nanos now, Visitor& visitor);

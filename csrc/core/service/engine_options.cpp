@@ -117,6 +117,18 @@ std::vector<EngineRow> door_rows() {
       {{"--allow", "USERS", "all whom the file lets", "only these may connect: names or numbers"},
        "users of this system, or their numbers, with commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_users(v, o.users); }},
+      {{"--secret-file", "PATH", "MCAST_SECRET_FILE, else MCAST_SECRET",
+        "the secret of clients' groups, as a rank's: a file of this user, mode 0600, or /dev/fd/N. "
+        "Clients need none, and get none"},
+       "a path",
+       [](const std::string& v, HostEngineOptions& o) {
+         o.security.secret_file = v;
+         return !v.empty();
+       }},
+      {{"--security", "MODES", "MCAST_SECURITY; with a secret auth,sealed, else off",
+        "what groups may ask for in MCAST_SECURITY; others are refused by name"},
+       "off, auth and sealed, or some of them, with commas between them",
+       [](const std::string& v, HostEngineOptions& o) { return read_modes(v, o.security.modes); }},
       flag("--replace", "off", "take the place of an engine that answers at the socket; it drains",
            [](HostEngineOptions& o) -> bool& { return o.replace; }),
       {{"--goodbye", "SECONDS", "10",
@@ -216,8 +228,11 @@ const std::vector<OptionRow<DrainRequest>>& drain_rows() {
 
 }  // namespace
 
-Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments) {
+Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments,
+                                                    const std::string& secret_file,
+                                                    const std::string& security) {
   EngineCommandLine line;
+  line.options.security.secret_file = secret_file;
   const bool drains = !arguments.empty() && arguments[0] == "drain";
   if (drains) line.drain.emplace();
   const Result<Action> action =
@@ -225,6 +240,12 @@ Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::strin
              : parse_options(engine_rows(), arguments, line.options);
   if (!action.ok()) return action.status();
   line.action = *action;
+  std::vector<std::string>& modes = line.options.security.modes;
+  const bool serves = !drains && line.action == Action::kServe;
+  if (serves && modes.empty() && !security.empty() && !read_modes(security, modes)) {
+    return usage_error("environment variable MCAST_SECURITY: \"" + security +
+                       "\" is not valid; allowed: as of option --security");
+  }
   return line;
 }
 

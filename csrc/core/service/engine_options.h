@@ -21,7 +21,11 @@ struct EngineCommandLine {
   std::optional<DrainRequest> drain;  // what is to be done instead: "drain" comes first
 };
 
-Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments);
+// `secret_file`, `security`: what the environment says in MCAST_SECRET_FILE and MCAST_SECURITY,
+// where the arguments say nothing.
+Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments,
+                                                    const std::string& secret_file = "",
+                                                    const std::string& security = "");
 std::string engine_help_text();
 
 }  // namespace mcast::service

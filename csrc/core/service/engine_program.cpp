@@ -27,7 +27,8 @@ int serve(const HostEngineOptions& options, const std::function<void()>& listens
     return 1;
   }
   HostEngine& engine = **started;
-  log(LogLevel::kInfo, "engine listens at %s", options.path.c_str());
+  log(LogLevel::kInfo, "engine listens at %s%s", options.path.c_str(),
+      in_words(engine.security()).c_str());
   listens();
   Nanos asked = kNever;
   while (!engine.over()) {

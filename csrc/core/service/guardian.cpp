@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "crypto/secret.h"
 #include "engine/clock.h"
 
 namespace mcast::service {
@@ -95,7 +96,10 @@ int guarded(Nanos limit, const std::function<int(std::atomic<uint64_t>& beats)>&
   const pid_t self = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return cannot("fork");
-  if (child > 0) return watch(child, beats, limit, signals);
+  if (child > 0) {
+    (void)crypto::drop_secret_of_environment();  // the child has it; who watches needs none
+    return watch(child, beats, limit, signals);
+  }
   // A guardian that is killed has no child that nobody supervises.
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   return ::getppid() == self ? engine(beats) : 1;

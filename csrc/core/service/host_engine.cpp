@@ -38,7 +38,10 @@ const char* copies_text(const Mover::Report& mover) {
 }  // namespace
 
 Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options) {
-  std::unique_ptr<HostEngine> engine(new HostEngine(std::move(options)));
+  auto security = security_of(options.security);
+  if (!security.ok()) return security.status();
+  std::unique_ptr<HostEngine> engine(
+      new HostEngine(std::move(options), std::move(security).value()));
   if (Status opened = engine->open(); !opened.ok()) return opened;
   engine->thread_ = named_thread("mcast-engine", [e = engine.get()] { e->run(); });
   return engine;
@@ -154,7 +157,7 @@ void HostEngine::serve_stores(Nanos now) {
   auto started = StoreServer::start(options_.store_port);
   if (started.ok()) {
     stores_ = std::move(started).value();
-  } else if (store_news_.allow(now)) {
+  } else if (news_.stores.allow(now)) {
     log(LogLevel::kWarn, "stores of jobs: %s; tried again until it can be had",
         started.status().message().c_str());
   }
@@ -184,7 +187,7 @@ void HostEngine::advance(Nanos now) {
     if (now >= until_) place.tenant->end(limit_);
   }
   over_ = places_.empty() && (now >= until_ || stores_in_use() == 0);
-  if (!over_ && news_.allow(now)) {
+  if (!over_ && news_.drain.allow(now)) {
     log(LogLevel::kInfo, "engine drains: %zu client(s) are left, of %s %s are over", places_.size(),
         seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
   }
@@ -246,7 +249,7 @@ MayReach HostEngine::may_reach() const {
 EngineContext HostEngine::context_for(uid_t uid) {
   const auto weight = options_.weights.find(uid);
   return {directory_, shares_->add(uid, weight == options_.weights.end() ? 1 : weight->second),
-          threads_of(uid), may_reach()};
+          threads_of(uid), may_reach(), security_};
 }
 
 void HostEngine::refuse(LocalSocket& socket, const Status& why) {
@@ -277,6 +280,7 @@ std::string HostEngine::status_text() const {
   json.field("bounce_bytes", most.bounce);
   json.field("silence_s", static_cast<double>(most.silence) / 1e9).close('}');
   json.field("store_port", uint32_t{options_.store_port});
+  tell(json, *security_);
   tell_drain(json);
   json.key("clients").open('[');
   for (const TenantReport& one : report()) {
@@ -288,6 +292,8 @@ std::string HostEngine::status_text() const {
     json.field("sent_bytes", one.sent_bytes).field("share_waits", one.share_waits);
     json.key("groups").open('[');
     for (const std::string& name : one.groups) json.value(std::string_view(name));
+    json.close(']').key("security").open('[');
+    for (const std::string& mode : one.security) json.value(std::string_view(mode));
     json.close(']').close('}');
   }
   json.close(']').close('}');

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "service/drain_socket.h"
+#include "service/engine_security.h"
 #include "service/reach.h"
 #include "service/status_socket.h"
 #include "service/store_relay.h"
@@ -34,6 +35,7 @@ struct HostEngineOptions {
   std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
   std::vector<Ipv4Network> peers;         // where members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
+  EngineSecurityOptions security;         // of clients' groups
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
   bool guardian = true;                   // of the program: a second process watches this one
@@ -51,7 +53,8 @@ class HostEngine {
   // What clients have to go where nobody says otherwise.
   static constexpr Nanos kDrain = 600 * kSecond;
 
-  // kUnavailable: another engine, which does not drain, answers at the path.
+  // kUnavailable: another engine, which does not drain, answers at the path. kInvalidArgument,
+  // kUnavailable: there is no secret where the options need one, or it cannot be used.
   static Result<std::unique_ptr<HostEngine>> start(HostEngineOptions options);
   // As drain(0), and waits.
   ~HostEngine();
@@ -62,6 +65,7 @@ class HostEngine {
   bool over() const { return over_; }
 
   const std::string& path() const { return options_.path; }
+  const EngineSecurity& security() const { return *security_; }
   std::vector<TenantReport> report() const;
   // One JSON document, as `torch-mcast engine status` gets it.
   std::string status_text() const;
@@ -80,8 +84,10 @@ class HostEngine {
     Nanos until = 0;
   };
 
-  explicit HostEngine(HostEngineOptions options)
-      : options_(std::move(options)), reach_(std::make_shared<Reach>(options_.peers)) {}
+  HostEngine(HostEngineOptions options, std::shared_ptr<const EngineSecurity> security)
+      : options_(std::move(options)),
+        security_(std::move(security)),
+        reach_(std::make_shared<Reach>(options_.peers)) {}
   Status open();
   void run();
   void wait_and_serve();
@@ -102,6 +108,7 @@ class HostEngine {
   void sweep();
 
   const HostEngineOptions options_;
+  const std::shared_ptr<const EngineSecurity> security_;
   const std::shared_ptr<Reach> reach_;
   StatusSocket status_;  // the thread's, as the next ones
   DrainSocket drain_;
@@ -110,8 +117,9 @@ class HostEngine {
   bool file_lost_ = false;
   std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
   std::unique_ptr<StoreRelay> relay_;
-  RateLimit store_news_{60 * kSecond};
-  RateLimit news_{60 * kSecond};
+  struct {
+    RateLimit drain{60 * kSecond}, stores{60 * kSecond};
+  } news_;
   std::atomic<bool> over_{false};
   const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
   const std::shared_ptr<EgressShares> shares_ = std::make_shared<EgressShares>();

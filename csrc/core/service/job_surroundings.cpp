@@ -7,6 +7,7 @@
 #include "base/descriptors.h"
 #include "base/random.h"
 #include "engine/fault_classifier.h"
+#include "engine/security.h"
 #include "service/station_thread.h"
 #include "transport/interceptor.h"
 #include "transport/registry.h"
@@ -14,26 +15,47 @@
 namespace mcast::service {
 namespace {
 
-Result<std::unique_ptr<Transport>> make_transport(const Config& config, const wire::Ask& ask) {
+Result<std::unique_ptr<Transport>> make_transport(const Config& config, const AskGuard* guard,
+                                                  const wire::Ask& ask) {
   const TransportType* const type = find_transport(ask.transport);
   if (type == nullptr || (config.transport != "auto" && config.transport != ask.transport)) {
     return Status(Code::kUnavailable, "the group uses the transport " + ask.transport +
                                           ", the aggregator MCAST_TRANSPORT=" + config.transport);
   }
-  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce, nullptr);
+  std::shared_ptr<const crypto::Identity> identity;
+  if (guard != nullptr) {
+    if (!type->guarded) {
+      return Status(Code::kUnavailable, "security is not ready yet over " + ask.transport);
+    }
+    auto own = LaneIdentity::make(config, *guard->secret, crypto::Role::kAggregator);
+    if (!own.ok()) return own.status();
+    identity = (*own)->endpoint();
+  }
+  Result<std::unique_ptr<Transport>> made = type->make(config, LaneId::kReduce, identity);
   if (!made.ok()) return made;
   return intercept(std::move(made).value(), config.faults, &wire_fault_classifier());
 }
 
 }  // namespace
 
-JobSurroundings on_threads(const Options& options, DealWork deal, std::function<void()> wake) {
+Result<std::shared_ptr<const AskGuard>> guard_of(const Config& config) {
+  if (config.security == "off") return std::shared_ptr<const AskGuard>();
+  auto secret = crypto::find_secret(config);
+  if (!secret.ok()) return secret.status();
+  return std::make_shared<const AskGuard>(AskGuard{config.security, std::move(secret).value()});
+}
+
+JobSurroundings on_threads(const Options& options, DealWork deal, std::function<void()> wake,
+                           std::shared_ptr<const AskGuard> guard) {
   JobSurroundings here;
+  here.guard = std::move(guard);
   here.deal = std::move(deal);
   here.wake = std::move(wake);
   here.process = secure_random64();
-  here.run = [&options](StationSpec spec) -> Result<std::unique_ptr<StationRunner>> {
-    Result<std::unique_ptr<Transport>> transport = make_transport(options.config, spec.ask);
+  here.run = [&options,
+              guard = here.guard](StationSpec spec) -> Result<std::unique_ptr<StationRunner>> {
+    Result<std::unique_ptr<Transport>> transport =
+        make_transport(options.config, guard.get(), spec.ask);
     if (!transport.ok()) return transport.status();
     return std::unique_ptr<StationRunner>(
         std::make_unique<StationThread>(std::move(spec), std::move(transport).value()));

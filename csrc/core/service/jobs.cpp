@@ -9,20 +9,32 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/hex.h"
 #include "base/log.h"
+#include "base/random.h"
+#include "crypto/hash.h"
+#include "crypto/signed_text.h"
 #include "transport/udp/socket.h"
+#include "wire/bytes.h"
 
 namespace mcast::service {
 namespace {
 
 constexpr Nanos kLookEvery = kSecond;
 
+crypto::Key fresh_key(const JobSurroundings& here) {
+  std::array<std::byte, 32> random{};
+  // Without random numbers no connection of a guarded endpoint can be made, either.
+  if (here.guard) (void)secure_random_bytes(random);
+  return crypto::Key(random);
+}
+
 std::string host_text(uint32_t host) { return to_text(in_addr{htonl(host)}); }
 
 }  // namespace
 
 Jobs::Jobs(const Options& options, Links& links, JobSurroundings here)
-    : options_(options), links_(links), here_(std::move(here)) {}
+    : options_(options), links_(links), here_(std::move(here)), nonces_(fresh_key(here_)) {}
 
 Jobs::Job* Jobs::job_of(LinkId link) {
   const auto at =
@@ -38,6 +50,34 @@ InUse Jobs::used() const {
     used.descriptors += job.descriptors;
   }
   return used;
+}
+
+std::string Jobs::nonce(LinkId link) const {
+  std::array<std::byte, 8> number;
+  wire::store<uint64_t>(number.data(), link);
+  return hex_text(crypto::hmac_sha256(nonces_.bytes(), {number}));
+}
+
+void Jobs::on_link(LinkId link) {
+  if (here_.guard) links_.send(link, wire::Challenge{here_.guard->mode, nonce(link)});
+}
+
+std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& ask,
+                                        std::string_view record) const {
+  const std::string theirs = ask.security.empty() ? "off" : ask.security;
+  const std::string ours = here_.guard ? here_.guard->mode : "off";
+  if (theirs != ours) {
+    return Rejection{Refusal::security, "the aggregator runs with security=" + ours +
+                                            ", the group with security=" + theirs};
+  }
+  if (!here_.guard || crypto::without_mac(here_.guard->key(), crypto::said_over(nonce(link), "ask"),
+                                          std::string(record))) {
+    return std::nullopt;
+  }
+  return Rejection{Refusal::security,
+                   "the group's proof is wrong: the aggregator has the role of another secret (its "
+                   "id is " +
+                       here_.guard->secret->id_text() + ")"};
 }
 
 void Jobs::on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) {
@@ -66,6 +106,7 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   const auto read = read_ask(record);
   if (const auto* const no = std::get_if<Rejection>(&read)) return refuse(link, *no, host, now);
   const auto& asked = std::get<wire::Ask>(read);
+  if (const auto no = distrust(link, asked, record)) return refuse(link, *no, host, now);
   if (draining_) {
     return refuse(link, {Refusal::draining, "the aggregator is about to end"}, host, now);
   }
@@ -91,7 +132,11 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   sample(job, now);
   job.before = job.last;
   links_.keep(link);
-  links_.send(link, acceptance(job, grant));
+  const std::string yes = wire::encode(acceptance(job, grant));
+  links_.send_text(link, here_.guard
+                             ? crypto::with_mac(here_.guard->key(),
+                                                crypto::said_over(nonce(link), "accept"), yes)
+                             : yes);
   log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
       job.number, job.name.c_str(), job.ranks, job.hosts, host_text(host).c_str(),
       static_cast<unsigned long long>(job.quota));

@@ -9,10 +9,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
+#include "crypto/key.h"
 #include "service/admission.h"
 #include "service/job_surroundings.h"
 #include "service/links.h"
@@ -33,6 +35,7 @@ class Jobs final : public Visitor {
   // `options` and `links` outlive this object.
   Jobs(const Options& options, Links& links, JobSurroundings here);
 
+  void on_link(LinkId link) override;
   void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) override;
   void on_link_end(LinkId link, bool nonsense) override;
 
@@ -71,6 +74,11 @@ class Jobs final : public Visitor {
   };
 
   void ask(LinkId link, uint32_t host, std::string_view record, Nanos now);
+  // What the MACs of a connection's records cover besides: they are good on no other one.
+  std::string nonce(LinkId link) const;
+  // Whether groups with this ask's security are served here; nothing: they are.
+  std::optional<Rejection> distrust(LinkId link, const wire::Ask& ask,
+                                    std::string_view record) const;
   // The job's stations, or why there are none.
   std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> start(const wire::Ask& ask,
                                                                              const Grant& grant);
@@ -85,6 +93,7 @@ class Jobs final : public Visitor {
   const Options& options_;
   Links& links_;
   const JobSurroundings here_;
+  const crypto::Key nonces_;  // makes a nonce of a connection's number
   BusyJobs busy_;
   std::deque<Job> jobs_;
   std::deque<EndedJob> ended_;

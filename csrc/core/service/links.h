@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/types.h"
@@ -18,7 +19,8 @@ class Links {
   // The link stays open without limit.
   virtual void keep(LinkId link) = 0;
   // To a link that has ended: nothing happens.
-  virtual void send(LinkId link, const wire::Admission& record) = 0;
+  void send(LinkId link, const wire::Admission& record) { send_text(link, wire::encode(record)); }
+  virtual void send_text(LinkId link, const std::string& text) = 0;
   // Sends what is queued, then closes.
   virtual void finish(LinkId link, Nanos now) = 0;
 };
@@ -26,6 +28,8 @@ class Links {
 class Visitor {
  public:
   virtual ~Visitor() = default;
+  // Somebody has connected.
+  virtual void on_link(LinkId) {}
   // From `host` (host byte order). Calls the links back.
   virtual void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) = 0;
   // Ended or broken by the other side, which spoke no records if `nonsense`. Not for links that

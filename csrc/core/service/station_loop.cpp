@@ -19,6 +19,14 @@ std::vector<Member> ranks_of(const Hosts& hosts, const std::vector<uint64_t>& bi
   return ranks;
 }
 
+// The keys, if there are any, before anybody can come.
+std::vector<PeerId> expect_ranks(Stream& stream, const wire::Ask& ask) {
+  for (size_t r = 0; r < ask.keys.size(); r++) {
+    (void)stream.add_peer({.uid = ask.uids[r], .host = "", .port = 0, .key = ask.keys[r]});
+  }
+  return stream.expect(ask.uids);
+}
+
 }  // namespace
 
 StationLoop::StationLoop(const StationSpec& spec, std::unique_ptr<Transport> transport, Nanos now)
@@ -28,7 +36,7 @@ StationLoop::StationLoop(const StationSpec& spec, std::unique_ptr<Transport> tra
       largest_datagram_(static_cast<uint32_t>(transport_->datagram().max_datagram({1, 1, false}))),
       planner_(spec_.ask, address_.uid, spec_.deal),
       station_(spec_.params, planner_, *this, counters_, now),
-      peers_(transport_->stream().expect(spec_.ask.uids)),
+      peers_(expect_ranks(transport_->stream(), spec_.ask)),
       connected_(spec_.ask.uids.size()) {
   members_.assign(*std::max_element(peers_.begin(), peers_.end()) + 1, kNoMember);
   for (size_t m = 0; m < peers_.size(); m++) members_[peers_[m]] = static_cast<Member>(m);
@@ -37,7 +45,11 @@ StationLoop::StationLoop(const StationSpec& spec, std::unique_ptr<Transport> tra
 }
 
 wire::Accept::Station StationLoop::where() const {
-  return {.uid = address_.uid, .host = address_.host, .port = address_.port, .capacity = 0};
+  return {.uid = address_.uid,
+          .host = address_.host,
+          .port = address_.port,
+          .capacity = 0,
+          .key = address_.key};
 }
 
 bool StationLoop::turn(Nanos now) {
@@ -102,8 +114,11 @@ void StationLoop::meet_partners(const wire::StationRoster& roster) {
     const Member member = planner_.member_of(station);
     if (member < peers_.size() && peers_[member] != kNoPeer) continue;
     Stream& stream = transport_->stream();
-    const PeerId peer = leaf(station) ? stream.expect(std::span(&station.uid, 1))[0]
-                                      : stream.add_peer({station.uid, station.host, station.port});
+    // A leaf comes by itself.
+    const bool comes = leaf(station);
+    PeerId peer = stream.add_peer({station.uid, comes ? "" : station.host,
+                                   comes ? uint16_t{0} : station.port, station.key, true});
+    if (comes) peer = stream.expect(std::span(&station.uid, 1))[0];
     if (member >= peers_.size()) peers_.resize(member + 1u, kNoPeer);
     if (peer >= members_.size()) members_.resize(peer + 1, kNoMember);
     peers_[member] = peer;

@@ -71,9 +71,15 @@ Tenant::~Tenant() {
 }
 
 TenantReport Tenant::report() const {
-  TenantReport r{link_->socket().peer_pid(), link_->socket().peer_uid(), {}, 0, in_flight_->load()};
+  TenantReport r;
+  r.pid = link_->socket().peer_pid();
+  r.uid = link_->socket().peer_uid();
+  r.in_flight = in_flight_->load();
   const std::lock_guard<std::mutex> held(mutex_);
-  for (const auto& [handle, group] : groups_) r.groups.push_back(group->name());
+  for (const auto& [handle, group] : groups_) {
+    r.groups.push_back(group->name());
+    r.security.insert(group->shared()->security());
+  }
   r.sent_bytes = maker_.context().share->bytes();
   r.share_waits = maker_.context().share->waits();
   r.arena_bytes = memory_.arena_bytes;
@@ -282,6 +288,10 @@ std::string Tenant::greet(const ipc::Control& message) {
   }
   ipc::Welcome welcome;
   welcome.silence = limits_.silence;
+  if (const auto& security = maker_.context().security) {
+    welcome.security = security->modes_text();
+    if (security->secret) welcome.secret_id = security->secret->id_text();
+  }
   const int memory = link_->memory().fd();
   greeted_ = true;
   link_->tell(control_of(welcome), std::span<const int>(&memory, 1));
@@ -343,12 +353,14 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   for (const auto& [key, value] : limits_.settings) asked.settings[key] = value;
   asked.settings["engine"] = "inproc";  // that is, in this one
   auto config = Config::resolve(asked.settings, {});
-  size_t groups = creations_.size();
+  size_t groups = 0;
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    groups += groups_.size();
+    groups = groups_.size();
+    for (const auto& [call, creation] : creations_) groups += creation.ended ? 0 : 1;
   }
   Status wrong = config.ok() ? bounded(*config) : config.status();
+  if (wrong.ok()) wrong = served(*config, maker_.context());
   if (wrong.ok() && groups >= limits_.groups) {
     wrong = Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(limits_.groups) +
                                                  " groups (--groups) is reached");
@@ -365,7 +377,7 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   spec.config = std::move(config).value();
   Creation& creation = creations_[message.call];
   creation.store = std::make_unique<RelayStore>(
-      message.call, [link = link_](const ipc::Control& m) { link->tell(m); });
+      message.call, [link = link_](const ipc::Control& m) { link->tell(m); }, asked.scope);
   spec.interrupted = [&creation] { return creation.interrupted.load(); };
   creation.worker = start("mcast-create", [this, call = message.call, spec, &creation] {
     create(call, spec, creation);
@@ -375,20 +387,24 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
 
 void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
   auto made = maker_.create_group(spec, *creation.store);
-  if (!made.ok()) {
-    return link_->tell(
-        control_of(ipc::ControlType::kGroupFailed, call, ipc::Verdict::of(made.status())));
-  }
+  const Status status = made.status();
   ipc::GroupMade answer;
-  answer.longest = (*made)->longest_block();
-  answer.stats = encode_stats((*made)->stats(), kMostStats);
+  if (made.ok()) {
+    answer.longest = (*made)->longest_block();
+    answer.stats = encode_stats((*made)->stats(), kMostStats);
+  }
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    answer.handle = next_handle_++;
-    groups_[answer.handle] = std::make_unique<TenantGroup>(
-        answer.handle, spec.name, std::move(made).value(), link_, in_flight_, limits_.operations);
+    creation.ended = true;
+    if (made.ok()) {
+      answer.handle = next_handle_++;
+      groups_[answer.handle] = std::make_unique<TenantGroup>(
+          answer.handle, spec.name, std::move(made).value(), link_, in_flight_, limits_.operations);
+    }
   }
-  link_->tell(control_of(call, answer));
+  link_->tell(status.ok()
+                  ? control_of(call, answer)
+                  : control_of(ipc::ControlType::kGroupFailed, call, ipc::Verdict::of(status)));
 }
 
 void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ struct TenantReport {
   pid_t pid = 0;
   uid_t uid = 0;
   std::vector<std::string> groups;
+  std::set<std::string> security;  // modes of these
   uint64_t arena_bytes = 0;
   uint32_t in_flight = 0;
   uint64_t sent_bytes = 0;    // to the network
@@ -84,6 +86,7 @@ class Tenant {
   struct Creation {
     std::unique_ptr<RelayStore> store;
     std::atomic<bool> interrupted{false};
+    bool ended = false;  // under mutex_: it has failed, or its group is among groups_
     Worker worker;
   };
   struct Pending {  // a post whose further runs are awaited

@@ -75,6 +75,10 @@ std::pair<size_t, size_t> shape_of(const wire::Descriptor& d, const Group& group
       return {1, 1};
     case wire::Kind::kReduce:
       return {1, d.root == group.rank() ? 1 : 0};
+    case wire::Kind::kAllToAll:
+    case wire::Kind::kGather:
+    case wire::Kind::kScatter:
+      return {size, size};
     default:
       return {0, 0};
   }
@@ -258,6 +262,11 @@ Result<Sequence> TenantGroup::call(const ipc::PostRecord& head, Laid laid) {
     case wire::Kind::kReduce:
       return group_->post_reduce(inputs[0], outputs.empty() ? Slice() : outputs[0], d.root, how,
                                  std::move(options));
+    case wire::Kind::kAllToAll:
+    case wire::Kind::kGather:
+    case wire::Kind::kScatter:
+      return group_->post_exchange(d.kind, std::move(inputs), std::move(outputs), d.root,
+                                   std::move(options));
     case wire::Kind::kBarrier:
       break;
   }

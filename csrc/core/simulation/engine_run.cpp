@@ -6,18 +6,21 @@
 
 #include "simulation/background.h"
 #include "simulation/experiment.h"
+#include "simulation/rank_accounts.h"
 #include "simulation/world.h"
 
 namespace mcast::sim {
 namespace {
 
 constexpr uint64_t kQuota = uint64_t{4} << 30;       // of an aggregator
-constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // of reductions, whose bytes are real
+constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // of what has bytes of its own
 constexpr Nanos kAfterwards = 5 * kMilli;            // at most, for what follows an operation
 
 wire::Kind kind_of(Collective op) {
-  static constexpr wire::Kind kKinds[] = {wire::Kind::kBroadcast, wire::Kind::kAllgather,
-                                          wire::Kind::kReduceScatter, wire::Kind::kAllreduce};
+  static constexpr wire::Kind kKinds[] = {wire::Kind::kBroadcast,     wire::Kind::kAllgather,
+                                          wire::Kind::kReduceScatter, wire::Kind::kAllreduce,
+                                          wire::Kind::kAllToAll,      wire::Kind::kGather,
+                                          wire::Kind::kScatter};
   return kKinds[static_cast<size_t>(op)];
 }
 
@@ -38,10 +41,13 @@ Status check_memory(const ExperimentSpec& spec) {
                                                              : 0;
     // Ranks of one host fold first, in memory; else what one rank has is what all have.
     bytes += each * (spec.ranks > 1 ? spec.all_ranks() : 2);
+    // What each rank has for each other: at all ranks, or at the root and once beside it.
+    if (op == Collective::kAllToAll) bytes += 2 * spec.size * spec.all_ranks();
+    if (op == Collective::kGather || op == Collective::kScatter) bytes += 2 * spec.size;
   }
   if (bytes <= kMostMemory) return {};
   return Status(Code::kResourceExhausted,
-                "reductions of hosts with several ranks have real memory: " +
+                "exchanges, and reductions of hosts with several ranks, have real memory: " +
                     std::to_string(bytes >> 30) + " GiB in all, at most " +
                     std::to_string(kMostMemory >> 30) + "; a smaller size, or fewer ranks");
 }
@@ -122,9 +128,9 @@ class EngineRun {
   Nanos start_ = 0;
   std::unique_ptr<Timeline> timeline_;
   std::vector<std::vector<std::shared_ptr<const Outcome>>> outcomes_;  // by operation and rank
-  size_t over_ = 0;                         // outcomes that were seen to be over
-  std::vector<uint64_t> counted_, frames_;  // before: by counter, and by rank
-  uint64_t idle_ = 0;                       // bytes of a rank, the mean
+  size_t over_ = 0;                // outcomes that were seen to be over
+  std::vector<uint64_t> counted_;  // before, by counter
+  std::optional<RankAccounts> accounts_;
   uint64_t events_ = 0, until_report_ = kBetweenReports, operations_ = 0;
 };
 
@@ -162,21 +168,14 @@ void EngineRun::next_stream() {
 }
 
 void EngineRun::begin() {
+  accounts_.emplace(world_, group_, watch_.meter);
   Fabric& fabric = world_.network().fabric();
-  fabric.reset_traffic();
   timeline_ = std::make_unique<Timeline>(2 * fabric.topology().levels(), world_.now());
   fabric.set_timeline(timeline_.get());
   for (size_t c = 0; c < kCounterCount; c++) {
     counted_.push_back(world_.total(group_, static_cast<Counter>(c)));
   }
-  for (Member m = 0; m < world_.size(group_); m++) {
-    frames_.push_back(world_.group(group_, m).count(Counter::frames_sent));
-  }
   events_ = world_.network().events();
-  if (watch_.meter == nullptr) return;
-  watch_.meter->reset_peaks();
-  for (uint32_t r = 0; r < spec_.all_ranks(); r++) idle_ += watch_.meter->held(r);
-  idle_ /= spec_.all_ranks();
 }
 
 // Groups remember what a path holds (protocol/block_sender.h), connections their windows.
@@ -235,8 +234,12 @@ bool EngineRun::over() {
 
 // By what has come to hosts, of what must.
 double EngineRun::done() const {
+  // All hosts receive, or only the root, or all from the root alone.
+  const bool one = std::all_of(spec_.ops.begin(), spec_.ops.end(), [](Collective op) {
+    return op == Collective::kGather || op == Collective::kScatter;
+  });
   const double bytes = static_cast<double>(bound_of(spec_)) / 1e9 * spec_.net.rate *
-                       spec_.net.topology.planes * spec_.hosts;
+                       spec_.net.topology.planes * (one ? 1 : spec_.hosts);
   const Fabric& fabric = world_.network().fabric();
   const Topology& topology = fabric.topology();
   uint64_t came = 0;
@@ -290,21 +293,11 @@ OpResult EngineRun::result() {
       op.time = std::max(op.time, op.per_rank.back());
     }
   }
-  for (Member m = 0; m < world_.size(group_); m++) {
-    const uint64_t sent = world_.group(group_, m).count(Counter::frames_sent) - frames_[m];
-    result.frames.all += sent;
-    if (sent <= result.frames.most) continue;
-    result.frames.most = sent;
-    result.frames.rank = m;
-  }
+  accounts_->put(&result);
   for (size_t c = 0; c < kCounterCount; c++) {
     const auto counter = static_cast<Counter>(c);
     const uint64_t times = world_.total(group_, counter) - counted_[c];
     if (times > 0) result.counters[counter_name(counter)] = times;
-  }
-  result.state_idle = idle_;
-  for (uint32_t r = 0; watch_.meter != nullptr && r < spec_.all_ranks(); r++) {
-    result.state_peak = std::max(result.state_peak, watch_.meter->peak(r));
   }
   account_fabric(world_.network().fabric(), start_, &result, hosts_of_aggregators(spec_));
   result.bin = timeline_->width();

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/config.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "collective/station_deal.h"
 #include "simulation/run_schedules.h"
 #include "simulation/schedules/schedules.h"
 #include "wire/datagram.h"
@@ -18,49 +20,78 @@ namespace {
 constexpr uint32_t kHeader = wire::kDatagramHeader, kUdp = 28, kTcp = 52;
 constexpr double kPause = 128 * 1024;
 
-double receive_share(Collective op, double others) {
+// Multiples of the size: what the host that receives most must receive, of `ranks` each, where all
+// hosts but one have `others` of all ranks.
+double receive_share(Collective op, double others, uint32_t ranks) {
   switch (op) {
     case Collective::kBroadcast:
       return 1;
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+    case Collective::kGather:
       return others;
     case Collective::kAllReduce:
       return 2 * others;
+    case Collective::kAllToAll:
+      return others * ranks;
+    case Collective::kScatter:
+      return 1 - others;
   }
   return 0;
 }
 
-// The same where aggregators fold everything, and what a host then sends.
-double served_share(Collective op, double others) {
-  switch (op) {
-    case Collective::kReduceScatter:
-      return 1 - others;
-    case Collective::kAllReduce:
-      return 1;
-    default:
-      return receive_share(op, others);
-  }
+// What the host that sends most must send: of exchanges, whose blocks nobody can send for it.
+double exchange_share(Collective op, double others, uint32_t ranks) {
+  if (op == Collective::kAllToAll) return others * ranks;
+  if (op == Collective::kScatter) return others;
+  return op == Collective::kGather ? 1 - others : 0;
 }
-double send_share(Collective op, double others) {
-  switch (op) {
-    case Collective::kBroadcast:
-      return 0;
-    case Collective::kAllGather:
-      return 1 - others;
-    case Collective::kReduceScatter:
-      return others;
-    case Collective::kAllReduce:
-      return 1;
+
+// Of the reduction in it; its planner counts aggregators by what their links are of a worker's.
+Placement placement_of(const ExperimentSpec& spec) {
+  const Result<Config> config = Config::resolve(spec.settings, {});
+  if (!config.ok()) return {};
+  Agreed agreed;
+  agreed.members = spec.all_ranks();
+  agreed.contributors = spec.hosts;
+  agreed.incast = config->incast;
+  agreed.fold = fold_order(config->fold);
+  agreed.aggregate = aggregate_mode(config->aggregate);
+  wire::Descriptor reduction;
+  reduction.kind = wire::Kind::kReduceScatter;
+  reduction.bytes = spec.size / spec.all_ranks();
+  reduction.element = static_cast<uint8_t>(spec.type);
+  if (std::find(spec.ops.begin(), spec.ops.end(), Collective::kAllReduce) != spec.ops.end()) {
+    reduction.kind = wire::Kind::kAllreduce;
+    reduction.bytes *= spec.all_ranks();
   }
-  return 0;
+  const double speed = spec.aggregators.rate > 0 ? spec.aggregators.rate / spec.net.rate : 1;
+  std::vector<Station> stations(spec.aggregators.count);
+  for (Station& station : stations) station.capacity = static_cast<uint32_t>(speed * kWhole);
+  return deal_out(reduction, agreed, 0, stations).placement;
+}
+
+// Multiples of the size that pass the busiest interface.
+double busiest_share(const ExperimentSpec& spec) {
+  const double others = static_cast<double>(spec.hosts - 1) / spec.hosts;
+  const Placement placement = spec.extra_hosts() > 0 ? placement_of(spec) : Placement{};
+  if (placement.part > 0) {
+    const bool alone = spec.ops == std::vector{Collective::kReduceScatter};
+    return static_cast<double>(alone ? placement.alone : placement.planned) / kWhole;
+  }
+  double in = 0, out = 0;
+  for (const Collective op : spec.ops) {
+    in += receive_share(op, others, spec.ranks);
+    out += exchange_share(op, others, spec.ranks);
+  }
+  return std::max(in, out);
 }
 
 }  // namespace
 
 const char* collective_name(Collective op) noexcept {
-  static constexpr const char* kNames[] = {"broadcast", "all_gather", "reduce_scatter",
-                                           "all_reduce"};
+  static constexpr const char* kNames[] = {
+      "broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "gather", "scatter"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -128,9 +159,7 @@ void set_aggregator_links(const ExperimentSpec& spec, Fabric& fabric) {
     for (unsigned plane = 0; plane < topology.planes(); plane++) {
       const LinkId up = topology.host_link(plane, host);
       for (const LinkId id : {up, Topology::reverse(up)}) {
-        PortSpec port = fabric.port(id).spec();
-        if (spec.aggregators.rate > 0) port.rate = spec.aggregators.rate;
-        fabric.port(id) = Port(port);
+        if (spec.aggregators.rate > 0) fabric.set_rate(id, spec.aggregators.rate);
       }
     }
   }
@@ -170,22 +199,19 @@ void set_link_faults(const ExperimentSpec& spec, Fabric& fabric) {
     for (unsigned plane = 0; plane < topology.planes(); plane++) {
       const LinkId up = topology.host_link(plane, hosts[slow.rank / spec.ranks]);
       for (const LinkId id : {up, Topology::reverse(up)}) {
-        PortSpec port = fabric.port(id).spec();
-        port.rate *= slow.factor;
-        fabric.port(id) = Port(port);
+        fabric.set_rate(id, fabric.port(id).spec().rate * slow.factor);
       }
     }
   }
 }
 
+Served served_by_aggregators(const ExperimentSpec& spec) {
+  const Placement placement = placement_of(spec);
+  return {static_cast<double>(placement.part) / kWhole, placement_text(placement.reason)};
+}
+
 Nanos bound_of(const ExperimentSpec& spec) {
-  const double others = static_cast<double>(spec.hosts - 1) / spec.hosts;
-  double in = 0, out = 0;  // multiples of the size
-  for (const Collective op : spec.ops) {
-    in += spec.extra_hosts() > 0 ? served_share(op, others) : receive_share(op, others);
-    out += spec.extra_hosts() > 0 ? send_share(op, others) : 0;
-  }
-  const double bytes = std::max(in, out) * static_cast<double>(spec.size);
+  const double bytes = busiest_share(spec) * static_cast<double>(spec.size);
   const Framing framing = framing_of(spec);
   const double wire =
       1 + std::min(framing.datagram_overhead / static_cast<double>(framing.datagram_payload),

@@ -132,9 +132,12 @@ std::vector<HostId> hosts_of_aggregators(const ExperimentSpec& spec);
 void set_aggregator_links(const ExperimentSpec& spec, Fabric& fabric);
 // Losses and slow hosts, which are set on links when there are some.
 void set_link_faults(const ExperimentSpec& spec, Fabric& fabric);
+// What the product's planner gives to them (collective/station_deal.h).
+Served served_by_aggregators(const ExperimentSpec& spec);
 // The least time of its operations, all at once: what a host's interfaces lack, at the rate of
-// their links less the smaller overhead of datagrams and streams. With aggregators: what passes it
-// one way or the other, if they did everything for nothing.
+// their links less the smaller overhead of datagrams and streams; of exchanges also what it must
+// send. With aggregators: what passes the busiest interface, one way or the other, with the part
+// that the planner gives to them.
 Nanos bound_of(const ExperimentSpec& spec);
 
 // Is told of virtual time and of the share that is done, now and then; may be empty.

@@ -29,6 +29,38 @@ void put_classes(Json& json, const char* name, const std::array<Amount, kTraffic
   json.close('}');
 }
 
+void put_ranks_sent(Json& json, const OpResult& result, double ranks) {
+  json.key("ranks_sent").open('{');
+  for (size_t c = 0; c < kTrafficClasses; c++) {
+    const auto& [all, most, rank] = result.ranks_sent[c];
+    if (all.packets == 0 && all.frames == 0) continue;
+    json.key(traffic_class_name(static_cast<TrafficClass>(c))).open('{');
+    json.key("mean").open('{').field("bytes", static_cast<double>(all.bytes) / ranks);
+    json.field("packets", static_cast<double>(all.packets) / ranks);
+    json.field("frames", static_cast<double>(all.frames) / ranks).close('}');
+    json.key("most").open('{').field("rank", rank).field("bytes", most.bytes);
+    json.field("packets", most.packets).field("frames", most.frames).close('}').close('}');
+  }
+  json.close('}');
+}
+
+void put_rank_peak(Json& json, const char* name, const RankPeak& peak, double ranks) {
+  json.key(name).open('{').field("mean", static_cast<double>(peak.all) / ranks);
+  json.field("most", peak.most).field("rank", peak.rank).close('}');
+}
+
+void put_states(Json& json, const States& states) {
+  json.key("state").open('{').field("idle", states.idle).field("peak", states.peak);
+  const std::pair<const char*, const std::optional<RankState>*> places[] = {
+      {"top", &states.top}, {"inner", &states.inner}, {"leaf", &states.leaf}};
+  for (const auto& [name, state] : places) {
+    if (!*state) continue;
+    json.key(name).open('{').field("rank", (*state)->rank).field("idle", (*state)->idle);
+    json.field("peak", (*state)->peak).close('}');
+  }
+  json.close('}');
+}
+
 void put_network(Json& json, const ExperimentSpec& spec) {
   const Framing framing = framing_of(spec);
   json.field("hosts", spec.hosts).field("ranks", spec.ranks).field("size", spec.size);
@@ -74,16 +106,18 @@ void put_links(Json& json, const OpResult& result, bool each) {
   json.close('}');
 }
 
-void put_peaks(Json& json, const OpResult& result) {
+void put_peaks(Json& json, const OpResult& result, double ranks) {
   const Peaks& peaks = result.peaks;
   json.key("hottest").open('{').field("link", result.hottest.name);
   json.field("bytes", result.hottest.bytes).field("use", result.hottest.use).close('}');
   json.key("frames").open('{').field("all", result.frames.all).field("most", result.frames.most);
   json.field("rank", result.frames.rank).close('}');
   json.key("peaks").open('{').field("port", static_cast<uint64_t>(peaks.port));
-  json.field("port_link", peaks.port_name).close('}');
-  json.key("state").open('{').field("idle", result.state_idle);
-  json.field("peak", result.state_peak).close('}');
+  json.field("port_link", peaks.port_name);
+  put_rank_peak(json, "inbox", peaks.inbox, ranks);
+  put_rank_peak(json, "staging", peaks.staging, ranks);
+  json.close('}');
+  put_states(json, result.states);
   json.key("counters").open('{');
   for (const auto& [name, value] : result.counters) json.field(name.c_str(), value);
   json.close('}');
@@ -120,11 +154,14 @@ std::string report_json(const ExperimentSpec& spec, const OpResult& result,
     json.key("aggregators").open('{').field("count", spec.aggregators.count);
     json.field("rate", (spec.aggregators.rate > 0 ? spec.aggregators.rate : spec.net.rate) * 8);
     json.field("up", result.aggregator_up).field("down", result.aggregator_down);
-    json.field("most", result.aggregator_most).close('}');
+    json.field("most", result.aggregator_most);
+    const Served served = served_by_aggregators(spec);
+    json.field("part", served.part).field("plan", served.reason).close('}');
   }
   json.field("fabric_bytes", result.fabric_bytes);
   put_classes(json, "sent", result.sent);
-  put_peaks(json, result);
+  put_ranks_sent(json, result, spec.all_ranks());
+  put_peaks(json, result, spec.all_ranks());
   put_timeline(json, result);
   json.field("events", result.events);
   if (options.wall) json.field("wall", *options.wall);

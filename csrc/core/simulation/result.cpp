@@ -1,5 +1,5 @@
 // Sums over the links of a fabric for a result: by class and direction, of hosts, and the link that
-// sends for the largest share of the time.
+// sends for the largest share of the time; and over ranks.
 #include "simulation/result.h"
 
 #include <algorithm>
@@ -77,6 +77,41 @@ std::string link_name(const Topology& topology, LinkId id) {
   }
   if (link.plane > 0) name += " of plane " + std::to_string(link.plane);
   return name;
+}
+
+void account_ranks(const Fabric& fabric, const std::vector<uint32_t>& rank_of,
+                   std::vector<SentOfRank> by_rank, OpResult* result) {
+  const std::vector<AmountByClass>& sent = fabric.sent_by();
+  for (EndpointId e = 0; e < std::min(sent.size(), rank_of.size()); e++) {
+    if (rank_of[e] == kNone) continue;
+    for (size_t c = 0; c < kTrafficClasses; c++) {
+      by_rank[rank_of[e]][c].bytes += sent[e][c].bytes;
+      by_rank[rank_of[e]][c].packets += sent[e][c].packets;
+    }
+  }
+  for (uint32_t rank = 0; rank < by_rank.size(); rank++) {
+    for (size_t c = 0; c < kTrafficClasses; c++) {
+      const RankSent& mine = by_rank[rank][c];
+      RanksSent& into = result->ranks_sent[c];
+      into.all.bytes += mine.bytes;
+      into.all.packets += mine.packets;
+      into.all.frames += mine.frames;
+      if (rank > 0 && mine.bytes <= into.most.bytes) continue;
+      into.most = mine;
+      into.rank = rank;
+    }
+  }
+}
+
+RankPeak peak_of(const std::vector<uint64_t>& by_rank) {
+  RankPeak peak;
+  for (uint32_t rank = 0; rank < by_rank.size(); rank++) {
+    peak.all += by_rank[rank];
+    if (by_rank[rank] <= peak.most) continue;
+    peak.most = by_rank[rank];
+    peak.rank = rank;
+  }
+  return peak;
 }
 
 void account_fabric(const Fabric& fabric, Nanos start, OpResult* result,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,10 +44,48 @@ struct FrameCounts {
   uint32_t rank = 0;
 };
 
-// Most bytes that waited.
+// Of one class, sent by ranks: what is on their hosts' links, and frames of streams, also to ranks
+// of the same host.
+struct RankSent {
+  uint64_t bytes = 0, packets = 0, frames = 0;
+};
+using SentOfRank = std::array<RankSent, kTrafficClasses>;
+// Of all ranks, and of the one with most bytes.
+struct RanksSent {
+  RankSent all, most;
+  uint32_t rank = 0;
+};
+
+// Bytes that a rank had: the sum over ranks, and the most of any.
+struct RankPeak {
+  uint64_t all = 0, most = 0;
+  uint32_t rank = 0;
+};
+
+// Most bytes that waited. Of ranks: only of the engine's.
 struct Peaks {
   double port = 0;
   std::string port_name;  // the link
+  RankPeak inbox;    // datagrams at a socket of the rank, whichever had most, as sockets count them
+  RankPeak staging;  // chunks of operations that the rank had not called yet
+};
+
+// Bytes of a rank's heap that the engine has, when its group is made and at most after that.
+struct RankState {
+  uint32_t rank = 0;
+  uint64_t idle = 0, peak = 0;
+};
+// Of the engine; 0: unknown. Some ranks have more to keep, by their place in the group's control
+// tree: its top, the first of those between, the last of those below; null: it has none such.
+struct States {
+  uint64_t idle = 0, peak = 0;  // the mean of all ranks; the most of any
+  std::optional<RankState> top, inner, leaf;
+};
+
+// What the planner gives to aggregators.
+struct Served {
+  double part = 0;     // of each rank's block
+  std::string reason;  // "placed", or why nothing
 };
 
 struct OpResult {
@@ -58,14 +97,13 @@ struct OpResult {
   // The same of aggregators, which do not count as hosts there, and the most of any.
   double aggregator_up = 0, aggregator_down = 0;
   uint64_t aggregator_most = 0;
-  std::array<Amount, kTrafficClasses> sent{};  // what hosts sent, by class
+  AmountByClass sent{};  // what hosts sent
+  std::array<RanksSent, kTrafficClasses> ranks_sent{};
   HottestLink hottest;
 
   FrameCounts frames;
   Peaks peaks;
-  // Bytes of a rank of the engine: the mean when its group is made, the most of any rank. 0:
-  // unknown.
-  uint64_t state_idle = 0, state_peak = 0;
+  States states;
   std::map<std::string, uint64_t> counters;  // sums over ranks, of the engine
 
   double bin = 0;                        // ns of a bin of the timeline
@@ -82,6 +120,12 @@ struct OpResult {
 // ascending order.
 void account_fabric(const Fabric& fabric, Nanos start, OpResult* result,
                     const std::vector<HostId>& aggregators = {});
+// Fills in what ranks sent. `by_rank`: their frames; the rest is of the fabric's accounts, where
+// `rank_of` says whose an endpoint is; kNone: no rank's.
+void account_ranks(const Fabric& fabric, const std::vector<uint32_t>& rank_of,
+                   std::vector<SentOfRank> by_rank, OpResult* result);
+// The same of one value for each rank.
+RankPeak peak_of(const std::vector<uint64_t>& by_rank);
 // "h17 down", "leaf 3 to spine 2", "spine 2 to leaf 3"; planes after the first are said.
 std::string link_name(const Topology& topology, LinkId link);
 

@@ -166,7 +166,7 @@ void ScheduleRun::next_stream() {
 
 void ScheduleRun::on_action(uint32_t index) {
   if (index == kStart) {
-    fabric_.reset_traffic();
+    fabric_.reset_traffic(ranks_.size());
     timeline_ = std::make_unique<Timeline>(2 * fabric_.topology().levels(), events_.now());
     return fabric_.set_timeline(timeline_.get());
   }
@@ -233,6 +233,13 @@ OpResult ScheduleRun::result() {
     result.frames.most = sent;
     result.frames.rank = r;
   }
+  std::vector<SentOfRank> by_rank(spec_.all_ranks());
+  std::vector<uint32_t> whose;
+  for (EndpointId e = 0; e < ranks_.size(); e++) {
+    whose.push_back(rank_of(e));
+    by_rank[rank_of(e)][static_cast<size_t>(TrafficClass::kRing)].frames += ranks_[e].sent;
+  }
+  account_ranks(fabric_, whose, std::move(by_rank), &result);
   account_fabric(fabric_, start_, &result);
   result.trace_hash = fabric_.trace().value();
   result.bin = timeline_->width();

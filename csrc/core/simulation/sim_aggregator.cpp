@@ -103,10 +103,9 @@ void SimAggregator::on_peer_down(PeerId peer, const Status&, bool) {
   }
 }
 
-void SimAggregator::send(service::LinkId link, const wire::Admission& record) {
+void SimAggregator::send_text(service::LinkId link, const std::string& text) {
   if (askers_.count(link) == 0) return;
-  const std::string text = wire::framed(wire::encode(record));
-  send_record_frame(*endpoint_, peer_of(link), {connection_of(link), false, text});
+  send_record_frame(*endpoint_, peer_of(link), {connection_of(link), false, wire::framed(text)});
 }
 
 // Its asker's record may be in hand (on_frame() forgets it then).

@@ -40,7 +40,7 @@ class SimAggregator final : public SimThread, private service::Links, private St
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void keep(service::LinkId) override {}
-  void send(service::LinkId link, const wire::Admission& record) override;
+  void send_text(service::LinkId link, const std::string& text) override;
   void finish(service::LinkId link, Nanos now) override;
   service::JobSurroundings surroundings(HostId host, uint64_t process, const SimClock& clock,
                                         const LaneCosts& costs);

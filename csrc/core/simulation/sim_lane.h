@@ -41,6 +41,7 @@ class SimLane final : public LaneDriver {
   const std::string& description() const override { return description_; }
 
   Lane& lane() { return loop_.lane(); }
+  SimTransport& endpoint() { return endpoint_; }
   // Its turn has come, if this is its time and not a former one; true: it had it.
   bool on_turn();
   void on_news();
@@ -68,7 +69,7 @@ class SimLane final : public LaneDriver {
   const uint32_t number_;
   const SimClock& clock_;
   const LaneCosts costs_;
-  const SimTransport& endpoint_;
+  SimTransport& endpoint_;
   LaneLoop loop_;
   const std::string description_;
   Rng rng_;

@@ -18,13 +18,11 @@ class SimRegistrar::Link final : public RecordLink {
     }
   }
 
-  void send(const wire::Admission& record) override {
+  void send_text(const std::string& text) override {
     if (to_ == kNoPeer) return;
-    const std::string text = wire::framed(wire::encode(record));
-    send_record_frame(*home_.endpoint_, to_, {number_, false, text});
+    send_record_frame(*home_.endpoint_, to_, {number_, false, wire::framed(text)});
   }
-  Result<bool> next(wire::Admission& record) override {
-    std::string text;
+  Result<bool> next(wire::Admission& record, std::string& text) override {
     if (in_.next(text)) {
       const Status status = wire::decode_admission(text, record);
       if (!status.ok()) return status;

@@ -80,8 +80,7 @@ bool each(std::string_view list, char separator, Take take) {
 bool read_ops(std::string_view text, std::vector<Collective>* ops) {
   ops->clear();
   return each(text, '+', [&](std::string_view name) {
-    for (const Collective op : {Collective::kBroadcast, Collective::kAllGather,
-                                Collective::kReduceScatter, Collective::kAllReduce}) {
+    for (const Collective op : kCollectives) {
       if (name == collective_name(op)) ops->push_back(op);
     }
     return !ops->empty() && name == collective_name(ops->back()) && ops->size() <= 2;
@@ -166,7 +165,8 @@ const Key kKeys[] = {
      [](std::string_view t, Reading& r) { return read_whole(t, 576, 65535, &r.spec.net.mtu); },
      "576 to 65535 bytes"},
     {"op", [](std::string_view t, Reading& r) { return read_ops(t, &r.spec.ops); },
-     "broadcast, all_gather, reduce_scatter or all_reduce, or two of them at once: A+B"},
+     "broadcast, all_gather, reduce_scatter, all_reduce, all_to_all, gather or scatter, or two of "
+     "them at once: A+B"},
     {"size", [](std::string_view t, Reading& r) { return r.block = false, read_size(t, r); },
      kSize},
     {"block", [](std::string_view t, Reading& r) { return r.block = true, read_size(t, r); },
@@ -330,12 +330,21 @@ Status check_ranks(const ExperimentSpec& spec) {
   return {};
 }
 
+// What the planner of aggregators knows.
+Status check_served(std::vector<Collective> ops) {
+  std::sort(ops.begin(), ops.end());
+  const bool reduces = ops.back() >= Collective::kReduceScatter;
+  if (!reduces) return refuse_word("algorithm=mcast-aggregators", "they fold reductions only");
+  if (ops.size() == 1 || ops == std::vector{Collective::kAllGather, Collective::kReduceScatter}) {
+    return {};
+  }
+  return refuse_word(std::string("op=") + collective_name(ops[0]) + "+" + collective_name(ops[1]),
+                     "with aggregators one reduction, or all_gather+reduce_scatter");
+}
+
 Status check_algorithm(const ExperimentSpec& spec) {
   if (spec.algorithm == kWithAggregators) {
-    const bool reduces = std::any_of(spec.ops.begin(), spec.ops.end(), [](Collective op) {
-      return op == Collective::kReduceScatter || op == Collective::kAllReduce;
-    });
-    if (!reduces) return refuse_word("algorithm=mcast-aggregators", "they fold reductions only");
+    if (Status status = check_served(spec.ops); !status.ok()) return status;
     if (spec.aggregators.count > 0) return {};
     return refuse_word("algorithm=mcast-aggregators", "aggregators= says how many");
   }

@@ -95,6 +95,12 @@ std::vector<size_t> World::endpoints(uint32_t rank) const {
   return mine;
 }
 
+std::vector<SimLane*> World::lanes() const {
+  std::vector<SimLane*> all;
+  for (const LaneAt& at : lanes_) all.push_back(at.lane);
+  return all;
+}
+
 void World::on_news(size_t endpoint) {
   if (endpoint < lanes_.size() && lanes_[endpoint].lane != nullptr) {
     lanes_[endpoint].lane->on_news();

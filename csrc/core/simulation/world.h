@@ -55,8 +55,9 @@ struct WorldSpec {
 // One call, the same at all ranks that are to agree.
 struct Operation {
   wire::Kind kind = wire::Kind::kBarrier;
-  uint64_t id = 0;   // names its content: different for each call of a world
-  size_t bytes = 0;  // of a block: a broadcast's or an all_reduce's all, else one rank's
+  uint64_t id = 0;      // names its content: different for each call of a world
+  size_t bytes = 0;     // of a block: a broadcast's or an all_reduce's all, else one rank's
+  uint64_t splits = 0;  // of an all_to_all, whose blocks may differ (exchange_content.h)
   Member root = 0;
   Reducing how{Element::kInt32, Reduction::kSum, 1};
   Nanos timeout = 1800 * kSecond;
@@ -96,6 +97,8 @@ class World final : private SimNetwork::Listener, private Surroundings {
   // A rank's endpoints: its multicast lane's, its reduce lane's, those of its subgroups.
   std::vector<size_t> endpoints(uint32_t rank) const;
   uint32_t rank_at(size_t endpoint) const { return lanes_[endpoint].rank; }
+  // By number of endpoint; null: it is no rank's. Those after the last one are none either.
+  std::vector<SimLane*> lanes() const;
 
   // Begins to make a group of these ranks; `config`: of all of them, if not the world's; `ready`
   // runs once for each member that lives, maybe in this call, when it has the group with its parts
@@ -118,6 +121,9 @@ class World final : private SimNetwork::Listener, private Surroundings {
   GroupCore* core(GroupId g, Member m, LaneId id);
   // Of all members, with its parts.
   uint64_t total(GroupId g, Counter counter) const;
+  // Adds to each rank's place the most bytes that its group and the group's parts have staged since
+  // this was asked last, the sum over these and their lanes.
+  void take_staged_peaks(GroupId g, std::vector<uint64_t>* by_rank);
 
   // Of a group that is made. What is refused is over at once. `then`, if any, runs when it is over,
   // where the engine says so, and may post more; not if it was refused.

@@ -303,6 +303,16 @@ uint64_t World::total(GroupId g, Counter counter) const {
   return sum;
 }
 
+void World::take_staged_peaks(GroupId g, std::vector<uint64_t>* by_rank) {
+  for (Member m = 0; m < size(g); m++) {
+    for (const LaneId id : kBothLanes) {
+      GroupCore* const of = core(g, m, id);
+      if (of != nullptr) (*by_rank)[rank(g, m)] += of->take_staged_peak();
+    }
+  }
+  for (const GroupId part : groups_[g].parts) take_staged_peaks(part, by_rank);
+}
+
 // Parts after the whole, as an engine does at its end.
 void World::close(GroupId g, Nanos limit) {
   for (Member m = 0; m < size(g); m++) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "simulation/exchange_content.h"
 #include "simulation/expected.h"
 #include "simulation/world.h"
 
@@ -21,6 +22,16 @@ std::vector<Slice> blocks(const std::shared_ptr<Pages>& pages, uint32_t count, s
   std::vector<Slice> out;
   for (uint32_t i = 0; i < count; i++) out.push_back({region, i * bytes, bytes});
   return out;
+}
+
+// An error's text is the engine's memory, and lives as long as somebody has the error: of what is
+// kept for good the world has a copy.
+Status kept(const Status& status) {
+  return status.ok() ? status : Status(status.code(), status.message());
+}
+
+ExchangeShape shape_of(const Operation& op, uint32_t ranks) {
+  return {op.kind, ranks, op.bytes, op.splits, op.root};
 }
 
 // Small all_reduces are folded by every rank itself.
@@ -50,7 +61,7 @@ std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation&
   options.done = [this, outcome, memory, g, m, then = std::move(then)](const Status& status) {
     const Driving nobody(meter_);
     outcome->ends++;
-    outcome->status = status;
+    outcome->status = kept(status);
     outcome->done = now();
     outcome->wrong = status.ok() ? verdict(g, m, outcome->operation, *memory) : "";
     for (Pages* const pages : {memory->pages.get(), memory->input.get()}) {
@@ -65,7 +76,7 @@ std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation&
   };
   if (const Result<Sequence> posted = carry_out(g, m, op, options, *memory); !posted.ok()) {
     outcome->ends = 1;
-    outcome->status = posted.status();
+    outcome->status = kept(posted.status());
     outcome->done = now();
   }
   return outcome;
@@ -105,6 +116,16 @@ std::shared_ptr<const Contributions> World::contributions_of(GroupId g, Member m
 
 Result<Sequence> World::move_bytes(GroupId g, Member m, const Operation& op, PostOptions options,
                                    Memory& memory) {
+  if (wire::is_exchange(op.kind)) {
+    // Every block is for one rank only, so there is nothing that ranks could share.
+    const ExchangeShape shape = shape_of(op, size(g));
+    memory.input = exchange_pages(shape, op.id, m, Side::kOut);
+    memory.pages = exchange_pages(shape, op.id, m, Side::kIn);
+    const Driving driving(meter_, rank(g, m));
+    return group(g, m).post_exchange(op.kind, exchange_blocks(shape, m, Side::kOut, memory.input),
+                                     exchange_blocks(shape, m, Side::kIn, memory.pages), op.root,
+                                     std::move(options));
+  }
   const bool all = op.kind == wire::Kind::kAllgather;
   const uint32_t streams = all ? size(g) : 1;
   const bool sends = all || m == op.root;
@@ -179,6 +200,9 @@ std::string World::verdict(GroupId g, Member m, const Operation& op, const Memor
   if (memory.ledger) return memory.ledger->verdict();
   if (memory.reference) return memory.reference->intact() ? "" : "the reference was overwritten";
   if (!memory.pages) return "";  // a barrier; a reduce elsewhere than at its root
+  if (wire::is_exchange(op.kind)) {
+    return wrong_blocks(shape_of(op, size(g)), op.id, m, *memory.pages);
+  }
   const std::string here =
       " at rank " + std::to_string(m) + " of operation " + std::to_string(op.id);
   if (wire::is_reduction(op.kind)) {

@@ -47,6 +47,7 @@ struct StreamAddress {
   // Public key (X25519) of a guarded endpoint, which proves that it has the private one; zeros: not
   // guarded, or not known.
   std::array<std::byte, 32> key{};
+  bool aggregator = false;  // of a guarded endpoint: whose keys it has, a rank's or an aggregator's
   auto operator<=>(const StreamAddress&) const = default;
 };
 
@@ -229,9 +230,10 @@ class Stream {
   virtual PeerId add_peer(const StreamAddress& address) = 0;
   // Instead of add_peer(), for an endpoint that others come to: its peers are these uids, and
   // nobody else gets in. Where each can be reached is learnt when it comes; nothing may be sent to
-  // it before. Before the first poll(); then again where there are more of them. Such an endpoint
-  // may go to others besides, by add_peer(). Who comes too early is refused, and tries again for a
-  // while. Returns their ids, in this order.
+  // it before. Its key counts, if add_peer() has told one (without a host) before. Before the first
+  // poll(); then again where there are more of them. Such an endpoint may go to others besides, by
+  // add_peer(). Who comes too early is refused, and tries again for a while. Returns their ids, in
+  // this order.
   virtual std::vector<PeerId> expect(std::span<const uint64_t> uids) = 0;
 
   // Queues one frame made of `parts`, copied unless the medium takes them at once. Never fails

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/hex.h"
 #include "wire/aggregation.h"
 #include "wire/text_record.h"
 
@@ -64,6 +65,7 @@ std::string list_text(const std::vector<T>& numbers) {
   return text;
 }
 
+std::string key_key(size_t index) { return "key" + std::to_string(index); }
 std::string station_key(size_t index) { return "station" + std::to_string(index); }
 
 void put(std::string& out, const Ask& ask) {
@@ -83,6 +85,12 @@ void put(std::string& out, const Ask& ask) {
   put_field(out, "memory", std::to_string(ask.memory));
   put_field(out, "link_rate", std::to_string(ask.link_rate));
   put_field(out, "rack", ask.rack);
+  if (!ask.security.empty()) {
+    std::string keys;
+    for (const EndpointKey& key : ask.keys) keys += hex_text(key);
+    put_field(out, "security", ask.security);
+    put_field(out, "keys", keys);
+  }
   if (ask.racks.empty()) return;
   std::string names;
   for (const std::string& name : ask.racks) names += (names.empty() ? "" : " ") + name;
@@ -100,6 +108,7 @@ void put(std::string& out, const Accept& accept) {
     put_field(out, station_key(i),
               std::to_string(s.uid) + " " + std::to_string(s.port) + " " +
                   std::to_string(s.capacity) + " " + s.host);
+    if (s.key != EndpointKey{}) put_field(out, key_key(i), hex_text(s.key));
   }
 }
 
@@ -109,8 +118,27 @@ void put(std::string& out, const Refuse& refuse) {
   put_field(out, "text", refuse.text);
 }
 
+void put(std::string& out, const Challenge& challenge) {
+  put_field(out, "record", "challenge");
+  put_field(out, "security", challenge.security);
+  put_field(out, "nonce", challenge.nonce);
+}
+
 void put(std::string& out, const Bye&) { put_field(out, "record", "bye"); }
 void put(std::string& out, const Draining&) { put_field(out, "record", "draining"); }
+
+void read_keys(FieldReader& in, Ask& ask) {
+  in.read("security", ask.security);
+  std::string text;
+  in.read("keys", text);
+  constexpr size_t kDigits = 2 * sizeof(EndpointKey);
+  if (ask.security.empty()) in.wrong("security");
+  if (text.size() != kDigits * ask.uids.size()) return in.wrong("keys");
+  for (size_t i = 0; i < ask.uids.size(); i++) {
+    EndpointKey& key = ask.keys.emplace_back();
+    if (!from_hex(text.substr(i * kDigits, kDigits), key) || key == EndpointKey{}) in.wrong("keys");
+  }
+}
 
 void read_record(FieldReader& in, Ask& ask) {
   in.read("version", ask.version);
@@ -129,6 +157,7 @@ void read_record(FieldReader& in, Ask& ask) {
   in.read("memory", ask.memory);
   in.read("link_rate", ask.link_rate);
   in.read("rack", ask.rack);
+  if (in.has("security")) read_keys(in, ask);
   if (!in.has("racks")) return;
   std::string names;
   in.read("racks", names);
@@ -169,6 +198,10 @@ void read_record(FieldReader& in, Accept& accept) {
       in.wrong(station_key(i).c_str());
       break;
     }
+    if (in.has(key_key(i))) {
+      in.read(key_key(i).c_str(), text);
+      if (!from_hex(text, station.key)) in.wrong(key_key(i).c_str());
+    }
     accept.stations.push_back(std::move(station));
   }
 }
@@ -176,6 +209,11 @@ void read_record(FieldReader& in, Accept& accept) {
 void read_record(FieldReader& in, Refuse& refuse) {
   in.read("code", refuse.code);
   in.read("text", refuse.text);
+}
+
+void read_record(FieldReader& in, Challenge& challenge) {
+  in.read("security", challenge.security);
+  in.read("nonce", challenge.nonce);
 }
 
 }  // namespace
@@ -210,6 +248,8 @@ Status decode_admission(std::string_view text, Admission& out) {
     read_record(in, out.emplace<Accept>());
   } else if (kind == "refuse") {
     read_record(in, out.emplace<Refuse>());
+  } else if (kind == "challenge") {
+    read_record(in, out.emplace<Challenge>());
   } else if (kind == "bye") {
     out.emplace<Bye>();
   } else if (kind == "draining") {

@@ -1,9 +1,11 @@
 // What the process of member 0 and an aggregator tell each other about one group, over a connection
-// that lasts as long as the job: Ask, then Accept or Refuse; later Bye (the group has ended) or
+// that lasts as long as the job: Ask, then Accept or Refuse (a guarded aggregator says a Challenge
+// first); later Bye (the group has ended) or
 // Draining (the aggregator is about to). Text records of at most kMaxAdmission bytes, framed as in
 // wire/record_stream.h. A group of some 2,500 ranks fits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +19,17 @@ namespace mcast::wire {
 
 inline constexpr size_t kMaxAdmission = 64 * 1024;
 inline constexpr uint32_t kMaxAdmissionRanks = 4096;
+
+// By a guarded aggregator, to who has just connected: what Ask and Accept have a MAC over, besides
+// their own text (crypto/signed_text.h).
+struct Challenge {
+  std::string security;  // its mode
+  std::string nonce;
+  bool operator==(const Challenge&) const = default;
+};
+
+// Public key of a stream endpoint; zeros: it is not guarded.
+using EndpointKey = std::array<std::byte, 32>;
 
 struct Ask {
   std::string version;    // of torch_mcast
@@ -38,6 +51,9 @@ struct Ask {
   // is in any: both are empty.
   std::vector<std::string> racks;
   std::vector<uint32_t> rack_of;
+  // Of a guarded group: its mode, and by rank the keys of its lane 1; else both are empty.
+  std::string security;
+  std::vector<EndpointKey> keys;
   bool operator==(const Ask&) const = default;
 };
 
@@ -47,6 +63,7 @@ struct Accept {
     std::string host;  // its address, without blanks
     uint16_t port = 0;
     uint32_t capacity = 0;  // 1/65536 of a rank's link
+    EndpointKey key{};
     bool operator==(const Station&) const = default;
   };
   uint64_t process = 0;           // uid of the aggregator's process
@@ -69,7 +86,7 @@ struct Draining {
   bool operator==(const Draining&) const = default;
 };
 
-using Admission = std::variant<Ask, Accept, Refuse, Bye, Draining>;
+using Admission = std::variant<Ask, Accept, Refuse, Bye, Draining, Challenge>;
 
 // Line feeds in texts become blanks.
 std::string encode(const Admission& record);

@@ -188,6 +188,11 @@ void put_roster(Writer& out, const StationRoster& roster) {
     out.put<uint16_t>(s.port);
     put_short_text(out, s.host);
     put_short_text(out, s.rack);
+    const bool keyed = s.key != decltype(s.key){};
+    out.put<uint8_t>(keyed ? 1 : 0);
+    for (const std::byte b : s.key) {
+      if (keyed) out.put<uint8_t>(static_cast<uint8_t>(b));
+    }
   }
 }
 
@@ -203,6 +208,11 @@ bool parse_roster(ConstBytes body, StationRoster& out) {
     s.port = in.get<uint16_t>();
     s.host = take_short_text(in);
     s.rack = take_short_text(in);
+    const auto keyed = in.get<uint8_t>();
+    for (std::byte& b : s.key) {
+      if (keyed == 1) b = static_cast<std::byte>(in.get<uint8_t>());
+    }
+    if (keyed > 1 || (keyed == 1 && s.key == decltype(s.key){})) return false;
     if (!in.ok() || s.host.empty() || out.stations.size() == kMostStations) return false;
     out.stations.push_back(std::move(s));
   }

@@ -6,6 +6,7 @@
 // Each parse is total: false for anything but exactly one well-formed body.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -101,8 +102,9 @@ struct StationEntry {
   uint64_t uid = 0;       // of the station's stream endpoint
   uint32_t capacity = 0;  // 1/65536 of a rank's link
   uint16_t port = 0;
-  std::string host;  // 1 to 255 bytes
-  std::string rack;  // at most 255 bytes; empty: none
+  std::string host;                 // 1 to 255 bytes
+  std::string rack;                 // at most 255 bytes; empty: none
+  std::array<std::byte, 32> key{};  // of its endpoint, in a guarded group; zeros: it is none
   bool operator==(const StationEntry&) const = default;
 };
 struct StationRoster {

@@ -24,8 +24,10 @@ std::string Descriptor::to_string() const {
   std::string text = name.empty() ? kind_name(kind) : name;
   text += '(';
   if (kind != Kind::kBarrier) {
-    text += std::to_string(bytes) + " bytes";
-    if (element != 0xff) text += ", element type " + std::to_string(element);
+    const bool sized = kind != Kind::kAllToAll;
+    if (sized) text += std::to_string(bytes) + " bytes";
+    if (element != 0xff)
+      text += (sized ? ", element type " : "element type ") + std::to_string(element);
   }
   if (reduction != 0) text += std::string(", ") + reduction_name(static_cast<Reduction>(reduction));
   if (is_rooted(kind)) text += ", root " + std::to_string(root);

@@ -16,7 +16,10 @@ namespace mcast::wire {
   X(kBarrier, 3, "barrier", false, false)             \
   X(kReduceScatter, 4, "reduce_scatter", false, true) \
   X(kAllreduce, 5, "all_reduce", false, true)         \
-  X(kReduce, 6, "reduce", true, true)
+  X(kReduce, 6, "reduce", true, true)                 \
+  X(kAllToAll, 7, "all_to_all", false, false)         \
+  X(kGather, 8, "gather", true, false)                \
+  X(kScatter, 9, "scatter", true, false)
 
 #define MCAST_KIND(name, number, ...) name = number,
 enum class Kind : uint8_t { MCAST_KINDS(MCAST_KIND) };
@@ -38,16 +41,22 @@ constexpr const KindRow& row_of(Kind kind) noexcept {
 }
 constexpr bool is_reduction(Kind kind) noexcept { return row_of(kind).reduces; }
 constexpr bool is_rooted(Kind kind) noexcept { return row_of(kind).rooted; }
+// Whether each block is for one rank only.
+constexpr bool is_exchange(Kind kind) noexcept {
+  return kind == Kind::kAllToAll || kind == Kind::kGather || kind == Kind::kScatter;
+}
 constexpr const char* kind_name(Kind kind) noexcept { return row_of(kind).name; }
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;
   // The caller's code of the element type, 0xff: not known; of a reduction: mcast::Element.
   uint8_t element = 0;
-  Member root = kNoMember;  // broadcast and reduce
-  uint64_t bytes = 0;       // of one rank's block; all_reduce and reduce: of the whole tensor
-  std::string name;         // name of the public op, for people; not part of the hash
-  uint8_t reduction = 0;    // mcast::Reduction; 0 where nothing is reduced
+  Member root = kNoMember;  // of rooted kinds
+  // Of one rank's block; all_reduce and reduce: of the whole tensor; all_to_all: 0, since each
+  // block has a length of its own.
+  uint64_t bytes = 0;
+  std::string name;       // name of the public op, for people; not part of the hash
+  uint8_t reduction = 0;  // mcast::Reduction; 0 where nothing is reduced
 
   uint32_t hash() const noexcept;
   // "broadcast(4096 bytes, element 6, root 2)".

@@ -11,17 +11,17 @@ namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",         "credit",       "limit",       "fetch",         "fetch_data",
-      "not_have",     "complete",     "released",    "ping",          "pong",
-      "abort",        "position",     "describe",    "probe_status",  "probe_done",
-      "ring_ready",   "ring_data",    "leave",       "late",          "query",
-      "where",        "coming",       "deaf",        "switch",        "switch_ready",
-      "switch_at",    "reduce_grant", "reduce_data", "reduce_result", "fetch_grant",
-      "reduce_offer", "reduce_taken", "sent",        "early_fetch",   "early_data",
-      "probe_joined", "probe_start",  "agg_open",    "agg_result",    "agg_decline",
-      "agg_stale",    "agg_gone",     "divert",      "roster",        "roster_reach",
-      "roster_line",  "roster_ready", "roster_at",   "excuse",        "excused",
-      "partial",      "rate_train",   "rate"};
+      "none",         "credit",       "limit",       "fetch",          "fetch_data",
+      "not_have",     "complete",     "released",    "ping",           "pong",
+      "abort",        "position",     "describe",    "probe_status",   "probe_done",
+      "ring_ready",   "ring_data",    "leave",       "late",           "query",
+      "where",        "coming",       "deaf",        "switch",         "switch_ready",
+      "switch_at",    "reduce_grant", "reduce_data", "reduce_result",  "fetch_grant",
+      "reduce_offer", "reduce_taken", "sent",        "early_fetch",    "early_data",
+      "probe_joined", "probe_start",  "agg_open",    "agg_result",     "agg_decline",
+      "agg_stale",    "agg_gone",     "divert",      "roster",         "roster_reach",
+      "roster_line",  "roster_ready", "roster_at",   "excuse",         "excused",
+      "partial",      "rate_train",   "rate",        "exchange_grant", "exchange_data"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -222,6 +222,32 @@ bool parse_reduce_offer(ConstBytes body, ReduceOffer& out) noexcept {
   out.cookie = in.get<uint64_t>();
   out.factor = std::bit_cast<double>(in.get<uint64_t>());
   return in.done();
+}
+
+void put_exchange_grant(Writer& out, const ExchangeGrant& grant) {
+  out.put<uint64_t>(grant.total);
+  out.put<uint64_t>(grant.end);
+}
+
+bool parse_exchange_grant(ConstBytes body, ExchangeGrant& out) noexcept {
+  Reader in(body);
+  out.total = in.get<uint64_t>();
+  out.end = in.get<uint64_t>();
+  return in.done();
+}
+
+void put_exchange_head(Writer& out, uint64_t total, uint64_t offset) {
+  out.put<uint64_t>(total);
+  out.put<uint64_t>(offset);
+}
+
+bool parse_exchange_data(ConstBytes body, ExchangeData& out) noexcept {
+  if (body.size() < kExchangeHead) return false;
+  Reader in(body);
+  out.total = in.get<uint64_t>();
+  out.offset = in.get<uint64_t>();
+  out.payload = in.rest();
+  return true;
 }
 
 void put_ring_head(Writer& out, Member root, uint64_t offset) {

@@ -83,13 +83,20 @@ enum class FrameType : uint8_t {
   // Rates of the paths; `sequence` is the number of the test.
   kRateTrain = 51,  // to the ring successor: argument 1 = the last of the train; zero bytes
   kRate = 52,       // up: argument = least rate of a train in my subtree, KiB/s
+  // Exchanges: all_to_all, gather, scatter.
+  kExchangeGrant = 53,  // to a sender: argument descriptor; ExchangeGrant
+  kExchangeData = 54,   // argument descriptor; ExchangeData
 };
-inline constexpr uint8_t kFrameTypeMax = 52;
+inline constexpr uint8_t kFrameTypeMax = 54;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
          type == FrameType::kReduceResult || type == FrameType::kReduceOffer ||
          type == FrameType::kReduceTaken || type == FrameType::kDivert;
+}
+// The same of an exchange.
+constexpr bool is_exchange(FrameType type) {
+  return type == FrameType::kExchangeGrant || type == FrameType::kExchangeData;
 }
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
@@ -205,6 +212,24 @@ struct ReduceOffer {
 inline constexpr size_t kReduceOfferSize = 32;
 void put_reduce_offer(Writer& out, const ReduceOffer& offer);
 bool parse_reduce_offer(ConstBytes body, ReduceOffer& out) noexcept;
+
+// A piece of the sender's block for the receiver.
+struct ExchangeData {
+  uint64_t total = 0;  // bytes of the block
+  uint64_t offset = 0;
+  ConstBytes payload;
+};
+inline constexpr size_t kExchangeHead = 16;  // in front of the payload
+// How much of its block for the sender of this the receiver may send.
+struct ExchangeGrant {
+  uint64_t total = 0;  // bytes of the block
+  uint64_t end = 0;
+};
+inline constexpr size_t kExchangeGrantSize = 16;
+void put_exchange_grant(Writer& out, const ExchangeGrant& grant);
+bool parse_exchange_grant(ConstBytes body, ExchangeGrant& out) noexcept;
+void put_exchange_head(Writer& out, uint64_t total, uint64_t offset);
+bool parse_exchange_data(ConstBytes body, ExchangeData& out) noexcept;
 
 void put_ring_head(Writer& out, Member root, uint64_t offset);
 bool parse_ring_data(ConstBytes body, RingData& out) noexcept;

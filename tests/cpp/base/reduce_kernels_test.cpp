@@ -28,25 +28,33 @@ uint16_t to_bf16(float f) {
   return static_cast<uint16_t>((bits + ((bits >> 16) & 1) + 0x7fff) >> 16);
 }
 
-// Converts in software or hardware, rounding to nearest even either way. GCC 12 has only one of
-// these names for it on each machine.
-#ifdef __aarch64__
-using Half = __fp16;
-#else
-using Half = _Float16;
-#endif
-
+// By arithmetic, since compilers differ in which type of 16 bits they know on which machine.
 float from_f16(uint16_t h) {
-  Half x;
-  std::memcpy(&x, &h, 2);
-  return static_cast<float>(x);
+  const int exponent = (h >> 10) & 0x1f;
+  const int fraction = h & 0x3ff;
+  const float sign = (h & 0x8000) != 0 ? -1.0f : 1.0f;
+  if (exponent == 0x1f && fraction != 0) {  // a quiet one, with what it carries
+    const uint32_t bits = (h & 0x8000u) << 16 | 0x7fc00000u | static_cast<uint32_t>(fraction) << 13;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+  }
+  if (exponent == 0x1f) return sign * std::numeric_limits<float>::infinity();
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+  return sign * std::ldexp(static_cast<float>(fraction + 0x400), exponent - 25);
 }
 
 uint16_t to_f16(float f) {
-  const auto x = static_cast<Half>(f);
-  uint16_t h;
-  std::memcpy(&h, &x, 2);
-  return h;
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  if (std::isnan(f)) return static_cast<uint16_t>(sign | 0x7e00 | (bits >> 13 & 0x1ff));
+  if (std::fabs(f) >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+  // In units of the last place that a half of this size has; to nearest even.
+  const int unit = std::max(f == 0 ? -24 : std::ilogb(f) - 10, -24);
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(f), -unit)));
+  // A carry out of the fraction makes the next exponent, as it should.
+  return static_cast<uint16_t>(sign | (((unit + 24) << 10) + units));
 }
 
 template <class T>

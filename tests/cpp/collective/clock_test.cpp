@@ -19,7 +19,7 @@ constexpr Nanos kMinute = 60 * kSecond;
 class ClockRun {
  public:
   explicit ClockRun(uint64_t seed, Nanos timeout = kNever)
-      : rng_(seed ^ 0x6a756d70ULL), seed_(seed), timeout_(timeout) {
+      : rng_(seed ^ 0x6a756d70ULL), timeout_(timeout) {
     ClusterOptions options = ranks(static_cast<uint32_t>(2 + rng_.below(4)), rng_.chance(0.25));
     options.net.seed = seed;
     options.group.agreed.eager = rng_.chance(0.5) ? 32768 : 2000;
@@ -103,7 +103,6 @@ class ClockRun {
   }
 
   Rng rng_;
-  uint64_t seed_;
   Nanos timeout_;
   Member victim_ = 0;
   Nanos struck_at_ = kNever;

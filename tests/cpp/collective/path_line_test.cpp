@@ -66,7 +66,9 @@ class Calls {
 class PathLine : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool, Member>> {};
 
 TEST_P(PathLine, ComesAfterTheLastOperationThatAnybodyHasStarted) {
-  const auto [ranks, arity, to_ring, who] = GetParam();
+  const uint32_t ranks = std::get<0>(GetParam()), arity = std::get<1>(GetParam());
+  const bool to_ring = std::get<2>(GetParam());
+  const Member who = std::get<3>(GetParam());
   const auto ahead = static_cast<Member>(who % ranks);
   ClusterOptions options;
   options.ranks = ranks;

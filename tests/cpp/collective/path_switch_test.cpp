@@ -9,7 +9,8 @@ namespace {
 class PathSwitch : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
 
 TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
-  const auto [ranks, arity, everybody] = GetParam();
+  const uint32_t ranks = std::get<0>(GetParam()), arity = std::get<1>(GetParam());
+  const bool everybody = std::get<2>(GetParam());
   ClusterOptions options;
   options.ranks = ranks;
   options.group.arity = arity;

@@ -81,6 +81,18 @@ std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks
   return ops;
 }
 
+// In the place of some operations.
+void pick_exchanges(uint64_t seed, uint32_t ranks, std::vector<OpSpec>& ops) {
+  Rng rng(seed ^ 0x65786368ULL);
+  for (OpSpec& op : ops) {
+    if (rng.chance(0.3)) continue;
+    const bool whole = op.kind == wire::Kind::kBarrier || op.bytes == 0;
+    if (whole) op.bytes = rng.below(100'000);
+    op.kind = pick(rng, {wire::Kind::kAllToAll, wire::Kind::kGather, wire::Kind::kScatter});
+    op.root = static_cast<Member>(rng.below(ranks));
+  }
+}
+
 // Some ranks share hosts, in any order.
 std::vector<uint32_t> pick_hosts(uint64_t seed, uint32_t ranks) {
   Rng rng(seed ^ 0x686f737473ULL);
@@ -126,7 +138,7 @@ std::string pick_refusals(uint64_t seed) {
 wire::Descriptor OpSpec::descriptor() const {
   wire::Descriptor d{kind, kind == wire::Kind::kBarrier ? uint8_t{0xff} : uint8_t{6}, kNoMember,
                      bytes, ""};
-  if (kind == wire::Kind::kBroadcast || kind == wire::Kind::kReduce) d.root = root;
+  if (wire::is_rooted(kind)) d.root = root;
   if (wire::is_reduction(kind)) {
     d.element = static_cast<uint8_t>(element);
     d.reduction = static_cast<uint8_t>(reduction);
@@ -168,9 +180,7 @@ std::string Schedule::describe() const {
     out << "; ops";
     for (const OpSpec& op : ops[g]) {
       out << " " << wire::kind_name(op.kind) << "(" << op.bytes;
-      if (op.kind == wire::Kind::kBroadcast || op.kind == wire::Kind::kReduce) {
-        out << " root " << op.root;
-      }
+      if (wire::is_rooted(op.kind)) out << " root " << op.root;
       if (wire::is_reduction(op.kind)) {
         out << " " << reduction_name(op.reduction) << " " << element_name(op.element);
       }
@@ -234,6 +244,7 @@ void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t
   if (flavour.reduce) p.host_of = pick_hosts(s.seed, s.ranks);
   if (flavour.reduce && mix64(s.seed ^ 0x666f6c64) % 2 == 1) p.agreed.fold = FoldOrder::kTurn;
   s.ops.push_back(pick_ops(rng, p, s.ranks, budget, flavour.reduce));
+  if (flavour.exchange) pick_exchanges(s.seed + g, s.ranks, s.ops.back());
   p.lane = static_cast<uint8_t>(mix64(s.seed + g) % 2);
   if (flavour.near_the_end) p.first_sequence = pick_first(s.seed + g, s.ops.back().size());
   s.groups.back() = p;

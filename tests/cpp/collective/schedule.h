@@ -45,6 +45,7 @@ struct Schedule {
 struct Flavour {
   bool ring = false;          // groups use the unicast ring
   bool reduce = false;        // reductions among the operations
+  bool exchange = false;      // exchanges among the operations
   bool duplicates = false;    // a switch that delivers every datagram again, also much later
   bool refusals = false;      // a kernel that takes no datagram now and then
   bool near_the_end = false;  // of the numbers that operations can have

@@ -143,6 +143,68 @@ TEST_F(Streams, OnlyWhoHasThePrivateKeyIsThePeer) {
   EXPECT_EQ(h.run(), (Outcome{"ack", HandshakeError::kMac}));
 }
 
+// What ranks and aggregators have in common follows from the ranks' secret; aggregators have no
+// more.
+Identity with_roles(Identity end, unsigned secret = 1) {
+  const Key root = root_key(std::vector<std::byte>(16, static_cast<std::byte>(secret)));
+  const Key theirs =
+      root_key(role_key(root, static_cast<uint8_t>(Role::kAggregator), kAggregatorName).bytes());
+  end.role_hello = hello_key(theirs);
+  end.role_mix = mix_key(theirs);
+  return end;
+}
+Identity aggregator(unsigned number, unsigned secret = 1) {
+  Identity end = with_roles(end_of(number), secret);
+  end.role = Role::kAggregator;
+  end.hello = Key();
+  end.mix = Key();
+  return end;
+}
+class Roles : public Streams {
+ protected:
+  // As the connector, who takes the other for what it says.
+  Outcome meet(const Identity& acceptor, const Identity& connector, Role other) {
+    Acceptor a(acceptor, nonce(1));
+    Connector c(connector, acceptor.pair.public_key(), other);
+    HelloBytes hello;
+    EXPECT_EQ(c.hello(a.challenge(), head<32>(), nonce(2), hello), HandshakeError::kNone);
+    if (const auto e = a.check_hello(hello); e != HandshakeError::kNone) return {"hello", e};
+    role_ = a.peer_role();
+    AckBytes ack;
+    EXPECT_EQ(a.answer(head<16>(), ack), HandshakeError::kNone);
+    ConfirmBytes confirm;
+    if (const auto e = c.check_ack(ack, confirm); e != HandshakeError::kNone) return {"ack", e};
+    return {"done", a.check_confirm(confirm)};
+  }
+  const Outcome refused_{"hello", HandshakeError::kMac};
+  const Identity rank_ = with_roles(end_of(1)), other_rank_ = with_roles(end_of(2));
+  const Identity station_ = aggregator(3), leaf_ = aggregator(4);
+  Role role_ = Role::kRank;  // of the last connector that got in
+};
+
+TEST_F(Roles, RanksAndAggregatorsMeetAsWhatTheyAre) {
+  EXPECT_EQ(meet(rank_, other_rank_, Role::kRank), Outcome{});
+  EXPECT_EQ(meet(station_, rank_, Role::kAggregator), Outcome{});
+  EXPECT_EQ(role_, Role::kRank);
+  EXPECT_EQ(meet(rank_, station_, Role::kRank), Outcome{});
+  EXPECT_EQ(role_, Role::kAggregator);
+  EXPECT_EQ(meet(station_, leaf_, Role::kAggregator), Outcome{});
+}
+
+TEST_F(Roles, AnAggregatorCannotPoseAsARank) {
+  Identity liar = aggregator(5);
+  liar.role = Role::kRank;  // with the keys that it has, in every place
+  liar.hello = liar.role_hello.clone();
+  liar.mix = liar.role_mix.clone();
+  EXPECT_EQ(meet(rank_, liar, Role::kRank), refused_);
+  EXPECT_EQ(meet(liar, rank_, Role::kRank), refused_) << "nor be taken for one";
+}
+
+TEST_F(Roles, TheRoleOfAnotherSecretIsRefused) {
+  EXPECT_EQ(meet(aggregator(3, 2), rank_, Role::kAggregator), refused_);
+  EXPECT_EQ(meet(rank_, aggregator(3, 2), Role::kRank), refused_);
+}
+
 // Attack: a Hello with a key for which everything is zero.
 TEST_F(Streams, AKeyOfSmallOrderIsRefused) {
   const Identity self = end_of(1), other = end_of(2);

@@ -37,6 +37,13 @@ class AskerEnd {
   void send(const wire::Admission& record) { raw(wire::framed(wire::encode(record))); }
   // The next record; nothing: the connection has ended, or nothing came for `patience`.
   std::optional<wire::Admission> read(Nanos patience = 5 * kSecond) {
+    const auto text = read_text(patience);
+    wire::Admission record;
+    if (!text) return std::nullopt;
+    EXPECT_TRUE(wire::decode_admission(*text, record).ok());
+    return record;
+  }
+  std::optional<std::string> read_text(Nanos patience = 5 * kSecond) {
     std::string text;
     while (!in_.next(text)) {
       pollfd ready{fd_, POLLIN, 0};
@@ -46,9 +53,7 @@ class AskerEnd {
       if (got <= 0) return std::nullopt;
       in_.append({buffer, static_cast<size_t>(got)});
     }
-    wire::Admission record;
-    EXPECT_TRUE(wire::decode_admission(text, record).ok());
-    return record;
+    return text;
   }
   bool says_goodbye() {
     const auto record = read();

@@ -10,6 +10,8 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "crypto/handshake.h"
+#include "crypto/signed_text.h"
 #include "engine/aggregator_stub.h"
 #include "engine/clock.h"
 
@@ -90,6 +92,87 @@ class RegistrarTest : public testing::Test {
   AggregatorStub a, b;
   RegistrarThread registrar;
 };
+
+// A guarded group, and what an aggregator of its secret's role has.
+class GuardedRegistrar : public RegistrarTest {
+ protected:
+  GuardedRegistrar() {
+    const std::vector<std::byte> secret(32, std::byte{3});
+    job_ = offers.job({a.address()});
+    job_.secret = crypto::JobSecret::make(secret, "a test").value();
+    job_.ask.security = "sealed";
+    for (int r = 0; r < 3; r++) job_.ask.keys.emplace_back().fill(std::byte{9});
+    const crypto::Key root = crypto::root_key(secret);
+    const crypto::Key role = crypto::role_key(root, static_cast<uint8_t>(crypto::Role::kAggregator),
+                                              crypto::kAggregatorName);
+    role_ = crypto::JobSecret::make(role.bytes(), "its role").value();
+  }
+  std::string signed_by(const crypto::Key& key, wire::Accept accept) {
+    for (auto& station : accept.stations) station.key.fill(std::byte{5});
+    return wire::framed(crypto::with_mac(key, {"n1", "accept", "", 0, 0}, wire::encode(accept)));
+  }
+  Registrar::Job job_;
+  std::shared_ptr<const crypto::JobSecret> role_;
+};
+
+TEST_F(GuardedRegistrar, ProvesItselfAndBelievesAProof) {
+  ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
+  const auto link = a.take();
+  ASSERT_TRUE(link);
+  EXPECT_FALSE(link->read(100 * kMilli)) << "nothing is said before the challenge";
+  link->send(wire::Challenge{"sealed", "n1"});
+  const auto asked = link->read_text();
+  ASSERT_TRUE(asked);
+  const crypto::RecordPlace place{"n1", "ask", "", 0, 0};
+  EXPECT_TRUE(crypto::without_mac(role_->record(), place, *asked));
+  EXPECT_FALSE(crypto::without_mac(role_->record(), {"n2", "ask", "", 0, 0}, *asked));
+  link->raw(signed_by(role_->record(), admits({10})));
+  EXPECT_EQ(offers.next(), (Uids{10}));
+}
+
+TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
+  const wire::Accept accept = admits({10});
+  const std::string none = wire::framed(wire::encode(accept));
+  for (const std::string& answer : {none, signed_by(job_.secret->record(), accept)}) {
+    ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
+    const auto link = a.take();
+    ASSERT_TRUE(link);
+    link->send(wire::Challenge{"sealed", "n1"});
+    ASSERT_TRUE(link->read());
+    link->raw(answer);
+    EXPECT_TRUE(soon([&] { return contains(reason(registrar), "its proof is wrong"); }))
+        << reason(registrar);
+    registrar.leave(kGroup);
+    ASSERT_TRUE(soon([&] { return registrar.stats(kGroup).empty(); }));
+  }
+}
+
+TEST_F(GuardedRegistrar, AnotherSecurityIsNamed) {
+  ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
+  const auto other = a.take();
+  other->send(wire::Challenge{"auth", "n1"});
+  const auto asked = other->read();
+  ASSERT_TRUE(asked && std::holds_alternative<wire::Ask>(*asked)) << "so the aggregator names it";
+  EXPECT_EQ(std::get<wire::Ask>(*asked).security, "sealed");
+  EXPECT_FALSE(other->read()) << "no more is said";
+  EXPECT_TRUE(soon([&] {
+    return contains(reason(registrar), "runs with security=auth, the group with security=sealed");
+  })) << reason(registrar);
+  registrar.leave(kGroup);
+  ASSERT_TRUE(registrar.enter(kGroup + 1, offers.job({b.address()})).ok());
+  const auto link = b.take();
+  link->send(wire::Challenge{"auth", "n1"});
+  EXPECT_TRUE(soon([&] {
+    return contains(registrar.stats(kGroup + 1)[0].reason, "the group with security=off");
+  }));
+}
+
+TEST_F(GuardedRegistrar, WhoAsksForNoProofIsNamed) {
+  ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
+  const auto link = a.take();
+  EXPECT_TRUE(soon([&] { return contains(reason(registrar), "is its security off?"); }))
+      << reason(registrar);
+}
 
 TEST_F(RegistrarTest, AsksOffersAndSaysGoodbye) {
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());

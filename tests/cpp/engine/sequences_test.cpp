@@ -52,22 +52,57 @@ TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
   EXPECT_EQ(lane.foreign(), before + 1);
 }
 
+// Two ranks, of which one speaks for a group that the other has not made.
+class EarlyFrames {
+ public:
+  EarlyFrames() : cluster_(two()) {
+    params_.tag = 1u << 20;
+    params_.agreed.members = 2;
+  }
+  uint64_t tag() const { return params_.tag; }
+  uint64_t foreign() { return cluster_.lane(0).foreign(); }
+  void run_for(Nanos time) { cluster_.run_for(time); }
+  void inject(uint64_t tag) {
+    std::vector<std::byte> frame(wire::kFrameHeader);
+    wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, tag, 0, 0}, {});
+    cluster_.net().inject_frame(1, 0, Channel::kControl, frame);
+  }
+  // Frames that wait for the group, once it is made.
+  uint64_t kept() {
+    LaneGroup& group =
+        cluster_.lane(0).add_group(params_, {{9, 9000, false}}, {kNoPeer, 1}, cluster_.now());
+    cluster_.run_for(kMilli);
+    return group.counters().get(Counter::frames_received);
+  }
+
+ private:
+  static ClusterOptions two() {
+    ClusterOptions o;
+    o.ranks = 2;
+    return o;
+  }
+  GroupParams params_;
+  Cluster cluster_;
+};
+
 TEST(Sequences, FramesOfAGroupThatIsNotThereYetAreKept) {
-  ClusterOptions o;
-  o.ranks = 2;
-  Cluster c(o);
-  Lane& lane = c.lane(0);
-  GroupParams params;
-  params.tag = 1u << 20;
-  params.agreed.members = 2;
-  std::vector<std::byte> frame(wire::kFrameHeader);
-  wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, params.tag, 0, 0}, {});
-  c.net().inject_frame(1, 0, Channel::kControl, frame);
-  c.run_for(kMilli);
-  LaneGroup& group = lane.add_group(params, {{9, 9000, false}}, {kNoPeer, 1}, c.now());
-  c.run_for(kMilli);
-  EXPECT_EQ(group.counters().get(Counter::frames_received), 1u);
-  EXPECT_EQ(lane.foreign(), 0u);
+  EarlyFrames early;
+  early.inject(early.tag());
+  early.run_for(kMilli);
+  EXPECT_EQ(early.kept(), 1u);
+  EXPECT_EQ(early.foreign(), 0u);
+}
+
+// After a minute, when the next frame of that peer is kept.
+TEST(Sequences, FramesOfAGroupThatNeverComesAreDropped) {
+  EarlyFrames early;
+  early.inject(early.tag());
+  early.run_for(61 * kSecond);
+  EXPECT_EQ(early.foreign(), 0u);
+  early.inject(early.tag() + 1);
+  early.run_for(kMilli);
+  EXPECT_EQ(early.foreign(), 1u);
+  EXPECT_EQ(early.kept(), 0u);
 }
 
 }  // namespace

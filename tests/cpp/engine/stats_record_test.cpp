@@ -64,7 +64,7 @@ GroupStats full() {
 TEST(StatsRecord, WhatIsToldIsRead) {
   const GroupStats told = full();
   GroupStats read = shape(3);
-  read.aggregation.report.waiting.emplace();  // of before
+  read.aggregation.report.waiting = AggregationReport::Waiting{};  // of before
   read_stats(encode_stats(told), read);
   EXPECT_EQ(read.path, told.path);
   EXPECT_EQ(read.security.suite, told.security.suite);

@@ -64,6 +64,24 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
   }
 }
 
+// Blocks of d.bytes.
+HostCall exchange_of(wire::Descriptor d, uint32_t rank, uint32_t ranks) {
+  HostCall call;
+  size_t all = 0;
+  for (uint32_t m = 0; m < ranks; m++) {
+    const bool other = m != rank, every = d.kind == Kind::kAllToAll;
+    const bool in = other && (every || (d.kind == Kind::kGather ? rank : m) == d.root);
+    const bool out = other && (every || (d.kind == Kind::kGather ? m : rank) == d.root);
+    call.inputs.emplace_back(out ? d.bytes : 0);
+    call.lengths.push_back(in ? d.bytes : 0);
+    all += call.lengths.back();
+  }
+  call.output.resize(all);
+  if (d.kind == Kind::kAllToAll) d.bytes = 0;
+  call.descriptor = d;
+  return call;
+}
+
 struct Cost {
   Kind kind;
   PeerMemory memory;
@@ -73,51 +91,67 @@ struct Cost {
   uint64_t slots, read, rounds;
 };
 
+constexpr uint32_t kCostRanks = 4;
+constexpr size_t kCostSmall = 16 << 10, kCostLarge = 512 << 10, kCostPart = kHostSlot / kCostRanks;
+using enum HostAlgorithm;
+constexpr Cost kCosts[] = {
+    {Kind::kBarrier, kRead, 0, kBarrier, 0, 0, 1},
+    {Kind::kBroadcast, kRead, kCostLarge, kBlocks, kCostLarge, 0, 4},
+    {Kind::kAllgather, kRead, kCostLarge, kBlocks, 4 * kCostLarge, 0, 4},
+    {Kind::kReduce, kRead, kCostSmall, kSlotReduce, 4 * kCostSmall, 0, 1},
+    {Kind::kReduce, kRead, kCostLarge, kDirectReduce, 0, 3 * kCostLarge, 1},
+    {Kind::kReduce, kSlots, kCostLarge, kSlotReduce, 4 * kCostLarge, 0, 4},
+    {Kind::kReduceScatter, kRead, kCostSmall, kSlotReduce, 16 * kCostSmall, 0, 1},
+    {Kind::kReduceScatter, kRead, kCostLarge, kDirectReduce, 0, 4 * 3 * kCostLarge, 1},
+    {Kind::kReduceScatter, kSlots, kCostLarge, kSlotReduce, 16 * kCostLarge, 0,
+     kCostLarge / kCostPart},
+    {Kind::kAllreduce, kRead, kCostSmall, kSlotReduce, 4 * kCostSmall, 0, 1},
+    {Kind::kAllreduce, kRead, kCostLarge, kDirectAllReduce, kCostLarge, 3 * kCostLarge, 2},
+    {Kind::kAllreduce, kSlots, kCostLarge, kSlotAllReduce, 5 * kCostLarge, 0, 8},
+    {Kind::kBroadcast, kMapped, kCostSmall, kBlocks, kCostSmall, 0, 1},
+    {Kind::kBroadcast, kMapped, kCostLarge, kPulledBlocks, 0, 3 * kCostLarge, 2},
+    {Kind::kAllgather, kMapped, kCostLarge, kPulledBlocks, 0, 4 * 3 * kCostLarge, 2},
+    {Kind::kReduce, kMapped, kCostLarge, kDirectReduce, 0, 3 * kCostLarge, 1},
+    {Kind::kReduceScatter, kMapped, kCostLarge, kDirectReduce, 0, 4 * 3 * kCostLarge, 1},
+    {Kind::kAllreduce, kMapped, kCostLarge, kPulledAllReduce, 0, 6 * kCostLarge, 2},
+    {Kind::kAllToAll, kRead, kCostSmall, kExchange, 12 * kCostSmall, 0, 1},
+    {Kind::kAllToAll, kRead, kCostLarge, kExchange, 0, 12 * kCostLarge, 1},
+    {Kind::kAllToAll, kMapped, kCostLarge, kExchange, 0, 12 * kCostLarge, 1},
+    {Kind::kAllToAll, kSlots, kCostLarge, kSlotExchange, 12 * kCostLarge, 0,
+     1 + kCostLarge / kCostPart},
+    {Kind::kAllToAll, kSlots, 0, kSlotExchange, 0, 0, 1},
+    {Kind::kGather, kRead, kCostLarge, kExchange, 0, 3 * kCostLarge, 1},
+    {Kind::kGather, kSlots, kCostSmall, kSlotExchange, 3 * kCostSmall, 0, 2},
+    {Kind::kScatter, kRead, kCostSmall, kExchange, 3 * kCostSmall, 0, 1},
+    {Kind::kScatter, kMapped, kCostLarge, kExchange, 0, 3 * kCostLarge, 1},
+};
+
 TEST(HostAlgorithms, CostWhatTheySay) {
-  constexpr uint32_t kRanks = 4;
-  constexpr size_t kSmall = 16 << 10, kLarge = 512 << 10, kPart = kHostSlot / kRanks;
-  using enum HostAlgorithm;
-  const Cost costs[] = {
-      {Kind::kBarrier, kRead, 0, kBarrier, 0, 0, 1},
-      {Kind::kBroadcast, kRead, kLarge, kBlocks, kLarge, 0, 4},
-      {Kind::kAllgather, kRead, kLarge, kBlocks, 4 * kLarge, 0, 4},
-      {Kind::kReduce, kRead, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
-      {Kind::kReduce, kRead, kLarge, kDirectReduce, 0, 3 * kLarge, 1},
-      {Kind::kReduce, kSlots, kLarge, kSlotReduce, 4 * kLarge, 0, 4},
-      {Kind::kReduceScatter, kRead, kSmall, kSlotReduce, 16 * kSmall, 0, 1},
-      {Kind::kReduceScatter, kRead, kLarge, kDirectReduce, 0, 4 * 3 * kLarge, 1},
-      {Kind::kReduceScatter, kSlots, kLarge, kSlotReduce, 16 * kLarge, 0, kLarge / kPart},
-      {Kind::kAllreduce, kRead, kSmall, kSlotReduce, 4 * kSmall, 0, 1},
-      {Kind::kAllreduce, kRead, kLarge, kDirectAllReduce, kLarge, 3 * kLarge, 2},
-      {Kind::kAllreduce, kSlots, kLarge, kSlotAllReduce, 5 * kLarge, 0, 8},
-      {Kind::kBroadcast, kMapped, kSmall, kBlocks, kSmall, 0, 1},
-      {Kind::kBroadcast, kMapped, kLarge, kPulledBlocks, 0, 3 * kLarge, 2},
-      {Kind::kAllgather, kMapped, kLarge, kPulledBlocks, 0, 4 * 3 * kLarge, 2},
-      {Kind::kReduce, kMapped, kLarge, kDirectReduce, 0, 3 * kLarge, 1},
-      {Kind::kReduceScatter, kMapped, kLarge, kDirectReduce, 0, 4 * 3 * kLarge, 1},
-      {Kind::kAllreduce, kMapped, kLarge, kPulledAllReduce, 0, 6 * kLarge, 2},
-  };
-  for (const Cost& cost : costs) {
-    HostWorld world(kRanks, cost.memory, 3);
-    for (uint32_t r = 0; r < kRanks; r++) {
+  for (const Cost& cost : kCosts) {
+    HostWorld world(kCostRanks, cost.memory, 3);
+    for (uint32_t r = 0; r < kCostRanks; r++) {
       HostCall call;
       wire::Descriptor& d = call.descriptor;
       d = {cost.kind, 0, kNoMember, cost.bytes, ""};
-      if (cost.kind == Kind::kBroadcast || cost.kind == Kind::kReduce) d.root = 1;
+      if (wire::is_rooted(cost.kind)) d.root = 1;
       if (wire::is_reduction(d.kind)) d.reduction = 1;
-      EXPECT_EQ(make_host_plan(d, kRanks, cost.memory).algorithm, cost.algorithm);
+      EXPECT_EQ(make_host_plan(d, kCostRanks, cost.memory).algorithm, cost.algorithm);
+      if (wire::is_exchange(d.kind)) {
+        world.post(static_cast<Member>(r), exchange_of(d, r, kCostRanks));
+        continue;
+      }
       const bool root = r == d.root;
-      const size_t inputs = cost.kind == Kind::kReduceScatter ? kRanks : 1;
+      const size_t inputs = cost.kind == Kind::kReduceScatter ? kCostRanks : 1;
       if (cost.kind != Kind::kBroadcast || root) call.inputs.resize(inputs);
       for (auto& input : call.inputs) input.resize(cost.bytes);
       if (cost.kind != Kind::kReduce || root) {
-        call.output.resize(cost.bytes * (cost.kind == Kind::kAllgather ? kRanks : 1));
+        call.output.resize(cost.bytes * (cost.kind == Kind::kAllgather ? kCostRanks : 1));
       }
-      call.completed.assign(kRanks, 0);
+      call.completed.assign(kCostRanks, 0);
       world.post(static_cast<Member>(r), std::move(call));
     }
     ASSERT_TRUE(world.run());
-    for (uint32_t r = 0; r < kRanks; r++) {
+    for (uint32_t r = 0; r < kCostRanks; r++) {
       EXPECT_TRUE(world.calls(static_cast<Member>(r))[0]->status.ok());
     }
     const std::string what = wire::kind_name(cost.kind) + (" of " + std::to_string(cost.bytes)) +
@@ -127,7 +161,7 @@ TEST(HostAlgorithms, CostWhatTheySay) {
     const uint64_t mapped = world.total(Counter::shm_mapped_bytes);
     EXPECT_EQ(world.total(Counter::shm_direct_bytes) + mapped, cost.read) << what;
     EXPECT_TRUE(mapped == 0 || cost.memory == kMapped) << what;
-    EXPECT_EQ(world.total(Counter::shm_rounds), kRanks * cost.rounds) << what;
+    EXPECT_EQ(world.total(Counter::shm_rounds), kCostRanks * cost.rounds) << what;
   }
 }
 

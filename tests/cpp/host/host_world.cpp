@@ -67,13 +67,47 @@ Nanos monotonic() {
       .count();
 }
 
+HostCall make_exchange(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
+  Rng rng(seed * 1000003 + index);
+  static constexpr size_t kSizes[] = {0, 1, 1000, 40'000, 131'072, 700'001};
+  HostCall call;
+  wire::Descriptor& d = call.descriptor;
+  d.kind = static_cast<Kind>(static_cast<uint64_t>(Kind::kAllToAll) + rng.next() % 3);
+  call.element = Element::kUInt8;
+  d.element = static_cast<uint8_t>(call.element);
+  const size_t bytes = kSizes[rng.next() % std::size(kSizes)];
+  if (wire::is_rooted(d.kind)) {
+    d.root = static_cast<Member>(rng.next() % ranks);
+    d.bytes = bytes;
+  }
+  const auto length = [&](uint32_t from, uint32_t to) -> size_t {
+    if (from == to) return 0;
+    if (d.kind == Kind::kGather) return to == d.root ? bytes : 0;
+    if (d.kind == Kind::kScatter) return from == d.root ? bytes : 0;
+    Rng pair(seed * 7919 + index * 4099 + from * 64 + to);
+    return pair.chance(0.3) ? 0 : pair.below(bytes + 1);
+  };
+  size_t all = 0;
+  for (uint32_t m = 0; m < ranks; m++) {
+    call.inputs.emplace_back(length(rank, m));
+    fill(call.inputs.back(), call.element, (seed * 7919 + index) * 4099 + rank * 64 + m);
+    call.lengths.push_back(length(m, rank));
+    all += call.lengths.back();
+  }
+  call.output.resize(all);
+  return call;
+}
+
+// Of every third seed half are exchanges: the calls of the others are those of old.
 HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
+  if (seed % 3 == 2 && index % 2 == 1) return make_exchange(seed, index, rank, ranks);
   Rng rng(seed * 1000003 + index);
   static constexpr size_t kSizes[] = {0,      1,      3,      64,     1000,    4096,
                                       16'384, 65'528, 65'536, 65'544, 131'072, 300'008};
   HostCall call;
   wire::Descriptor& d = call.descriptor;
-  d.kind = static_cast<Kind>(1 + rng.next() % wire::kKindMax);
+  constexpr uint64_t kStreamed = 6;  // kinds; exchanges have calls of their own
+  d.kind = static_cast<Kind>(1 + rng.next() % kStreamed);
   call.element = kElements[rng.next() % std::size(kElements)];
   const size_t size = element_size(call.element);
   const bool reduces = wire::is_reduction(d.kind);
@@ -138,7 +172,12 @@ std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t ind
   std::vector<std::vector<std::byte>> outputs;
   for (uint32_t rank = 0; rank < ranks; rank++) {
     std::vector<std::byte> out(all[rank].output.size());
-    if (d.bytes > 0 && !out.empty() && d.kind == Kind::kBroadcast) {
+    if (wire::is_exchange(d.kind)) {
+      auto to = out.begin();
+      for (const HostCall& from : all) {
+        to = std::copy(from.inputs[rank].begin(), from.inputs[rank].end(), to);
+      }
+    } else if (d.bytes > 0 && !out.empty() && d.kind == Kind::kBroadcast) {
       out = all[d.root].inputs[0];
     } else if (d.bytes > 0 && !out.empty() && d.kind == Kind::kAllgather) {
       for (uint32_t r = 0; r < ranks; r++) {
@@ -185,6 +224,19 @@ Post make_post(HostCall& call, Sequence sequence, Nanos now, bool ends) {
   const auto whole = [](const std::shared_ptr<Region>& region) {
     return Slice{region, 0, region->size()};
   };
+  if (wire::is_exchange(d.kind)) {
+    ExchangeArgs args;
+    const auto output = lend(call.output);
+    size_t at = 0;
+    for (auto& input : call.inputs) args.inputs.push_back(whole(lend(input)));
+    for (const size_t length : call.lengths) {
+      args.outputs.push_back({output, at, length});
+      at += length;
+    }
+    p.exchange = std::move(args);
+    p.on_completed = nullptr;
+    return p;
+  }
   if (wire::is_reduction(d.kind)) {
     ReduceArgs args;
     args.element = call.element;

@@ -23,6 +23,7 @@ struct HostCall {
   Element element = Element::kInt32;
   Reduction reduction = Reduction::kSum;
   std::vector<std::vector<std::byte>> inputs;  // as posted
+  std::vector<size_t> lengths;    // of an exchange: by rank, of what `output` has from there
   std::vector<std::byte> output;  // all blocks of it, in order; given back with the end
   std::vector<std::byte> result;  // what `output` held then
   int ended = 0;
@@ -32,6 +33,8 @@ struct HostCall {
 
 // Call `index` of the program of `seed`, as rank `rank` makes it; the same kind and size on all.
 HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks);
+// The same, an exchange.
+HostCall make_exchange(uint64_t seed, uint32_t index, Member rank, uint32_t ranks);
 // The outputs that the ranks must have, computed without the core.
 std::vector<std::vector<std::byte>> expected_outputs(uint64_t seed, uint32_t index, uint32_t ranks,
                                                      FoldOrder fold = FoldOrder::kRank);

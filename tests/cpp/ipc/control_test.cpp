@@ -27,8 +27,10 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   ASSERT_TRUE(read(sent(control_of(hello)), hello_read));
   EXPECT_EQ(bytes_of(control_of(hello_read)), bytes_of(control_of(hello)));
 
-  Welcome welcome{3 * kSecond}, welcome_read;
+  Welcome welcome{3 * kSecond, "auth,sealed", "5f1c02aa"}, welcome_read;
   ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
+  EXPECT_EQ(welcome_read.security, "auth,sealed");
+  EXPECT_EQ(welcome_read.secret_id, "5f1c02aa");
   EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
 
   Verdict verdict;
@@ -38,13 +40,23 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   ASSERT_TRUE(read(sent(control_of(ControlType::kClosed, 5, Verdict::of(Status()))), verdict));
   EXPECT_TRUE(verdict.status().ok());
 
-  GroupAsk ask{"default", 2, 4, kSecond, {{"mtu", "9000"}, {"faults", "drop:rate=0.1\nx"}}},
+  GroupAsk ask{"default", 2, 4, kSecond, {{"mtu", "9000"}, {"faults", "drop:rate=0.1\nx"}},
+               "mcast/3/"},
       ask_read;
   const Control asked = sent(control_of(9, ask));
   EXPECT_EQ(asked.call, 9u);
   ASSERT_TRUE(read(asked, ask_read));
   EXPECT_EQ(ask_read.settings, ask.settings);
+  EXPECT_EQ(ask_read.scope, ask.scope);
   EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
+}
+
+// What came later: an engine that says nothing of it guards nothing.
+TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
+  Welcome welcome{kSecond, "sealed", "5f1c02aa"};
+  ASSERT_TRUE(read(Control{ControlType::kWelcome, 0, {"silence=7\n"}}, welcome));
+  EXPECT_EQ(welcome.security, "off");
+  EXPECT_EQ(welcome.secret_id, "");
 }
 
 TEST(IpcControl, WhatMayHoldAnyBytesDoes) {

@@ -31,6 +31,21 @@ TEST(Staging, KeepsUntilTakenInOrderAndBounded) {
   EXPECT_EQ(s.put(8, {0, 0}, 98, true, big), Staging::Put::kStored);
 }
 
+TEST(Staging, APeakIsOfTheTimeSinceItWasAsked) {
+  Staging s(10000);
+  const std::vector<std::byte> a(1000);
+  (void)s.put(1, {0, 0}, 0, true, a);
+  (void)s.put(1, {0, 1}, 0, true, a);
+  const size_t both = s.bytes();
+  (void)s.take(1);
+  (void)s.put(2, {0, 0}, 0, true, a);
+  EXPECT_EQ(s.take_peak(), both);
+  EXPECT_EQ(s.take_peak(), s.bytes()) << "what is kept counts from then on";
+  (void)s.take(2);
+  EXPECT_EQ(s.take_peak(), both / 2);
+  EXPECT_EQ(s.take_peak(), 0u);
+}
+
 TEST(Staging, EmptyPayloadsCostToo) {
   Staging s(10000);
   uint32_t stored = 0;

@@ -35,5 +35,21 @@ TEST(UnaskedAccount, TheOldestAlwaysHasRoom) {
   EXPECT_TRUE(account.room(1, 0, 16384, true));
 }
 
+TEST(UnaskedAccount, FillsWhereHalfOfAnyIsCharged) {
+  UnaskedAccount account(3);
+  constexpr size_t kHalf = UnaskedAccount::kMost / 2;
+  account.charge(1, 0, kHalf);
+  EXPECT_FALSE(account.filling());
+  account.charge(1, 1, 1);
+  account.charge(1, 2, kHalf);
+  account.charge(2, 2, kHalf + 1);
+  EXPECT_TRUE(account.filling());
+  account.give_back(1, kHalf);
+  account.give_back(1, 1);
+  EXPECT_TRUE(account.filling()) << "of another owner";
+  account.give_back(2, 1);
+  EXPECT_FALSE(account.filling());
+}
+
 }  // namespace
 }  // namespace mcast::test

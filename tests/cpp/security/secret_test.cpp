@@ -165,5 +165,23 @@ TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// Of who needs none. A setting it is not either: no copy of it lies among those.
+TEST(Secret, TheEnvironmentLosesItUnread) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::unsetenv(kSecretVariable);
+    if (drop_secret_of_environment()) ::_exit(1);
+    ::setenv(kSecretVariable, "no secret", 1);
+    if (Config::read_environment().count(kSecretVariable) != 0) ::_exit(2);
+    const char* const value = std::getenv(kSecretVariable);
+    if (!drop_secret_of_environment() || std::getenv(kSecretVariable) != nullptr) ::_exit(3);
+    ::_exit(std::strlen(value) == 0 ? 0 : 4);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 }  // namespace
 }  // namespace mcast::crypto

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "base/descriptors.h"
+#include "crypto/signed_text.h"
 #include "engine/clock.h"
 #include "service/door.h"
 #include "service/service_world.h"
@@ -69,6 +70,84 @@ TEST_F(JobsTest, TheSameGroupMayAskAgainWhileItsOldJobIsStillThere) {
     return report().jobs.size() == 1;
   }));
   EXPECT_EQ(report().jobs[0].number, 2u);
+}
+
+// Records to askers, as they leave.
+class Said final : public Links {
+ public:
+  void keep(LinkId) override {}
+  void send_text(LinkId, const std::string& text) override { texts.push_back(text); }
+  void finish(LinkId, Nanos) override {}
+  std::vector<std::string> texts;
+};
+
+class GuardedJobs : public ::testing::Test {
+ protected:
+  GuardedJobs() {
+    options_.config.interface = "=lo";
+    options_.config.security = "sealed";
+    ask_.security = "sealed";
+    for (size_t r = 0; r < ask_.uids.size(); r++) ask_.keys.emplace_back().fill(std::byte{9});
+  }
+  std::string nonce() {
+    wire::Admission record;
+    EXPECT_TRUE(decode_admission(said_.texts.back(), record).ok());
+    return std::get<wire::Challenge>(record).nonce;
+  }
+  std::string signed_for(const std::string& nonce) {
+    return crypto::with_mac(secret_->record(), {nonce, "ask", "", 0, 0}, encode(ask_));
+  }
+  uint64_t refused() {
+    Report report;
+    jobs_.describe(report);
+    return report.refused[static_cast<size_t>(Refusal::security)];
+  }
+
+  Options options_;
+  Said said_;
+  std::shared_ptr<const crypto::JobSecret> secret_ =
+      crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{4}), "a test").value();
+  wire::Ask ask_ = test::some_ask(2);
+  Nanos now_ = monotonic_now();
+  Jobs jobs_{options_, said_,
+             on_threads(
+                 options_, test::simple_deal(), [] {},
+                 std::make_shared<AskGuard>(AskGuard{"sealed", secret_}))};
+};
+
+TEST_F(GuardedJobs, AreForWhoProvesTheRolesSecretOnThisConnection) {
+  jobs_.on_link(1);
+  const std::string first = nonce();
+  jobs_.on_link(2);
+  EXPECT_NE(nonce(), first);
+  jobs_.on_record(2, kLocalhost, signed_for(first), now_);
+  EXPECT_THAT(said_.texts.back(), HasSubstr("the group's proof is wrong"));
+  jobs_.on_record(2, kLocalhost, encode(ask_), now_);
+  EXPECT_EQ(refused(), 2u);
+  jobs_.on_record(1, kLocalhost, signed_for(first), now_);
+  const auto accept =
+      crypto::without_mac(secret_->record(), {first, "accept", "", 0, 0}, said_.texts.back());
+  ASSERT_TRUE(accept) << said_.texts.back();
+  wire::Admission record;
+  ASSERT_TRUE(decode_admission(*accept, record).ok());
+  EXPECT_NE(std::get<wire::Accept>(record).stations[0].key, wire::EndpointKey{});
+}
+
+TEST_F(GuardedJobs, AnotherSecurityIsRefusedByName) {
+  jobs_.on_link(1);
+  ask_.security = "auth";
+  jobs_.on_record(1, kLocalhost, signed_for(nonce()), now_);
+  EXPECT_THAT(said_.texts.back(), HasSubstr("security=sealed, the group with security=auth"));
+  jobs_.on_record(1, kLocalhost, encode(test::some_ask(2)), now_);
+  EXPECT_THAT(said_.texts.back(), HasSubstr("security=sealed, the group with security=off"));
+}
+
+TEST_F(JobsTest, AGuardedGroupIsRefusedByWhoIsNotGuarded) {
+  wire::Ask ask = ranks_.ask();
+  ask.security = "sealed";
+  for (size_t r = 0; r < ask.uids.size(); r++) ask.keys.emplace_back().fill(std::byte{9});
+  jobs_.on_record(kLink + 1, kLocalhost, encode(ask), now_);
+  EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::security)], 1u);
 }
 
 TEST_F(JobsTest, NobodyIsLetInWhileItDrains) {

@@ -64,6 +64,19 @@ TEST(ClientSettings, FilesAndCpusAreNotTheClients) {
   EXPECT_EQ(settings, (std::map<std::string, std::string>{{"eager", "4096"}}));
 }
 
+TEST(ClientSettings, WhatAnEngineDoesNotServeIsRefused) {
+  EngineSecurity offered;
+  offered.modes = {"auth", "sealed"};
+  EngineContext engine;
+  const auto asked = [&engine](const char* mode) {
+    return service::served(*Config::resolve({{"security", mode}}, {}), engine);
+  };
+  EXPECT_TRUE(asked("sealed").ok()) << "no engine: a process's own affair";
+  engine.security = std::make_shared<const EngineSecurity>(offered);
+  EXPECT_TRUE(asked("auth").ok());
+  EXPECT_THAT(asked("off").message(), HasSubstr("serves security=auth,sealed, not security=off"));
+}
+
 TEST(ClientSettings, MemoryOfAGroupIsBounded) {
   for (const char* const name : {"staging", "retransmit", "incast"}) {
     auto config = Config::resolve({{name, "256M"}}, {});

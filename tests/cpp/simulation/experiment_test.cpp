@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "outcome.h"
 #include "simulation/report.h"
 #include "transport/sim/routing.h"
 
@@ -14,18 +15,6 @@ namespace mcast::sim {
 namespace {
 
 using testing::HasSubstr;
-
-ExperimentSpec spec_of(const std::string& text) {
-  const auto spec = ExperimentSpec::parse(text);
-  EXPECT_TRUE(spec.ok()) << text << ": " << spec.status().to_string();
-  return spec.ok() ? *spec : ExperimentSpec();
-}
-
-OpResult outcome_of(const std::string& text) {
-  auto result = run_experiment(spec_of(text));
-  EXPECT_TRUE(result.ok()) << text << ": " << result.status().to_string();
-  return result.ok() ? *result : OpResult();
-}
 
 Amount crossings_of(const OpResult& result, TrafficClass what, const std::string& kind = "") {
   Amount sum;
@@ -164,6 +153,50 @@ TEST(Experiments, TheBoundIsWhatAHostMustReceive) {
   EXPECT_NEAR(bound("hosts=4 op=all_reduce size=64M rate=10gbit"), (96 << 20) * packet / 1.25, 1);
   EXPECT_NEAR(bound("hosts=4 op=all_gather+reduce_scatter block=1M planes=2"),
               (3 << 20) * packet / 12.5, 1);
+  // Exchanges: what a host must receive, or send.
+  for (const char* op : {"all_to_all", "gather", "scatter"}) {
+    EXPECT_NEAR(bound(std::string("hosts=4 size=64M op=") + op), (48 << 20) * packet / 12.5, 1);
+  }
+  EXPECT_NEAR(bound("hosts=4 ranks=2 op=all_to_all size=8M"), (12 << 20) * packet / 12.5, 1);
+  EXPECT_NEAR(bound("hosts=4 ranks=2 op=gather size=8M"), (6 << 20) * packet / 12.5, 1);
+}
+
+// In units of all bytes at the rate of a worker's link: docs/aggregation.md has these fractions.
+TEST(Experiments, TheBoundWithAggregatorsIsThePlanners) {
+  const double whole = (64 << 20) * (1 + 90.0 / 4148) / 12.5;
+  const auto bound = [&](const std::string& more) {
+    const std::string text = "size=64M algorithm=mcast-aggregators fold=turn " + more;
+    return static_cast<double>(bound_of(spec_of(text))) / whole;
+  };
+  EXPECT_NEAR(bound("hosts=8 op=all_reduce aggregators=7"), 1, 1e-4);
+  EXPECT_NEAR(bound("hosts=8 op=all_reduce aggregators=4"), 1.225, 1e-4);
+  EXPECT_NEAR(bound("hosts=8 op=all_reduce aggregators=2 aggregator_rate=200gbit"), 1.225, 1e-4);
+  EXPECT_NEAR(bound("hosts=8 ranks=2 op=all_reduce aggregators=4"), 1.225, 1e-4)
+      << "ranks of a host fold first";
+  EXPECT_NEAR(bound("hosts=8 op=reduce_scatter aggregators=7"), 9.0 / 8 * 7 / 8, 1e-3)
+      << "nothing beside it, and no longer than the planner's care allows";
+  EXPECT_NEAR(bound("hosts=8 op=all_reduce aggregators=7 aggregate=off"), 1.75, 1e-4);
+  EXPECT_NEAR(bound("hosts=64 op=all_reduce aggregators=2"), 2 * 63.0 / 64, 1e-4) << "not worth it";
+  EXPECT_NEAR(bound("hosts=8 op=reduce_scatter aggregators=7 aggregate=off"), 7.0 / 8, 1e-4);
+  const Served served = served_by_aggregators(
+      spec_of("hosts=64 op=all_reduce algorithm=mcast-aggregators aggregators=2 fold=turn"));
+  EXPECT_EQ(served.part, 0);
+  EXPECT_EQ(served.reason, "the gain is less than the cost");
+}
+
+TEST(Experiments, TrainsAreShortEnoughForASlowLink) {
+  const ExperimentSpec spec = spec_of("hosts=4 size=64K slow=2:0.1 rate=10gbit");
+  EventQueue events;
+  struct Nobody final : FabricSink {
+    void on_train(HostId, const TrainRef&, uint64_t, bool) override {}
+    void on_departure(const Train&) override {}
+  } nobody;
+  Fabric fabric(fabric_of(spec).links, events, nobody);
+  EXPECT_EQ(fabric.train_limit(), 25'000u);
+  set_link_faults(spec, fabric);
+  EXPECT_EQ(fabric.train_limit(), 2'500u) << "20 us at 1 Gbit/s";
+  EXPECT_EQ(fabric.port(fabric.topology().host_link(0, 2)).spec().rate, 125e6);
+  EXPECT_EQ(fabric.port(fabric.topology().host_link(0, 1)).spec().rate, 1.25e9);
 }
 
 TEST(Experiments, EqualOnesGiveEqualReports) {
@@ -213,6 +246,11 @@ TEST(Experiments, TheEngineFillsACleanLink) {
   // Ranks of one host share its link, and hand each other what their part of it brought.
   const std::pair<const char*, double> cases[] = {{"broadcast", 1.25},
                                                   {"all_gather", 1.25},
+                                                  {"all_to_all", 1.25},
+                                                  {"gather", 1.1},
+                                                  {"scatter", 1.1},
+                                                  {"all_to_all ranks=2 rate=10gbit", 1.1},
+                                                  {"all_to_all algorithm=ring", 1.25},
                                                   {"broadcast ranks=2", 1.6},
                                                   {"all_gather ranks=2", 1.6}};
   for (const auto& [op, most] : cases) {
@@ -225,6 +263,12 @@ TEST(Experiments, TheEngineFillsACleanLink) {
   }
 }
 
+TEST(Experiments, ExchangesThatNeedTooMuchMemoryAreRefused) {
+  const auto result = run_experiment(spec_of("hosts=64 op=all_to_all size=64M"));
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.status().message(), HasSubstr("8 GiB in all, at most 6"));
+}
+
 TEST(Experiments, BadOnesAreRefusedInOneLine) {
   for (const char* text : {"hosts",
                            "hosts=1",
@@ -234,7 +278,8 @@ TEST(Experiments, BadOnesAreRefusedInOneLine) {
                            "what=3",
                            "window=much",
                            "rate=fast",
-                           "op=gather",
+                           "op=gathers",
+                           "op=all_to_all algorithm=direct",
                            "op=all_gather+",
                            "op=all_gather+all_reduce+broadcast",
                            "size=0",
@@ -244,6 +289,10 @@ TEST(Experiments, BadOnesAreRefusedInOneLine) {
                            "algorithm=tree",
                            "algorithm=chain",
                            "op=all_reduce algorithm=direct",
+                           "op=broadcast algorithm=mcast-aggregators aggregators=2",
+                           "op=all_reduce+all_gather algorithm=mcast-aggregators aggregators=2",
+                           "op=all_reduce+all_reduce algorithm=mcast-aggregators aggregators=2",
+                           "op=reduce_scatter+broadcast algorithm=mcast-aggregators aggregators=2",
                            "mtu=100",
                            "chunk=100",
                            "chunk=8192",

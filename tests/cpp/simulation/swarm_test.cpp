@@ -221,6 +221,34 @@ TEST_F(Swarm, GroupsWithParts) {
   }
 }
 
+// Exchanges of all kinds, with somebody who is late, beside multicast, and where ranks share hosts.
+TEST_F(Swarm, GroupsThatExchange) {
+  const std::string ops =
+      "op kind=all_to_all bytes=200000\nop kind=all_to_all bytes=70000 splits=4 late=1 by=3ms\n"
+      "op kind=broadcast bytes=300000\nop kind=gather bytes=90000 root=2\n"
+      "op kind=scatter bytes=40000 root=1\nop kind=all_to_all bytes=50000 splits=6\n"
+      "op kind=all_reduce bytes=100000\nop kind=all_to_all\nop kind=gather\nop kind=barrier\n";
+  for (const char* const world : {"world hosts=4\nset incast=65536\ngroup ranks=3,1,0,2\n",
+                                  "world hosts=2 ranks=2\n"
+                                  "set shared_memory=auto\ngroup ranks=0,1,2,3\n",
+                                  "world hosts=1 ranks=4\n"
+                                  "set shared_memory=auto\ngroup ranks=0,1,2,3\n",
+                                  "world hosts=4\nset subgroups=2\n"
+                                  "group ranks=0,1,2,3\n"}) {
+    for (const char* const fault : {"", "fault what=loss rate=0.01", "fault rank=3 at=1ms for=50ms",
+                                    "fault what=cut rank=0 lane=1 at=1ms for=300ms"}) {
+      SCOPED_TRACE(std::string(world) + fault);
+      const Result<sim::Plan> plan = sim::parse(world + ops + fault);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const sim::RunEnd run = sim::carry_out(*plan, meter);
+      for (const Finding& finding : sim::break_laws(*plan, run)) {
+        ADD_FAILURE() << finding.law << ": " << finding.text;
+      }
+      for (const sim::CallEnd& call : run.calls) EXPECT_TRUE(call.ends == 1 && call.status.ok());
+    }
+  }
+}
+
 // What becomes of aggregators costs time and nothing else: stations fold, die, end, stand still,
 // are cut off and decline, and every call ends well.
 TEST_F(Swarm, GroupsWithAggregators) {
@@ -329,6 +357,9 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
   EXPECT_THAT(why(good + "op group=1"), HasSubstr("no such group"));
   EXPECT_THAT(why(good + "op kind=broadcast root=3"), HasSubstr("root is no member"));
   EXPECT_THAT(why(good + "op kind=all_reduce bytes=3"), HasSubstr("no multiple of the element"));
+  EXPECT_EQ(why(good + "op kind=all_to_all bytes=7 splits=3\nop kind=gather root=2"), "taken");
+  EXPECT_THAT(why(good + "op kind=scatter splits=3"), HasSubstr("those of an all_to_all"));
+  EXPECT_THAT(why(good + "fault what=cut rank=1 peer=0 for=20000000s"), HasSubstr("million"));
   EXPECT_THAT(why(good + "fault what=kill rank=3"), HasSubstr("no such rank"));
   EXPECT_THAT(why(good + "fault what=cut rank=1 peer=1"), HasSubstr("are the same"));
   EXPECT_THAT(why(good + "aggregator\nfault what=agg_kill aggregator=1"),
@@ -368,63 +399,6 @@ TEST(SwarmShrink, LeavesWhatIsNeeded) {
     EXPECT_TRUE(small.plan.special.empty());
   }
   EXPECT_EQ(tried, 5);
-}
-
-// The streams of one lane are cut for seconds, in the middle of its operation: the other lane's
-// does not wait, and a law would tell.
-TEST(SwarmLaws, ALaneDoesNotWaitForTheOther) {
-  const sim::Plan plan = sim::parse(
-                             "world hosts=3\ngroup ranks=0,1,2\n"
-                             "op kind=broadcast bytes=8000000\nop kind=all_reduce bytes=3000\n"
-                             "fault what=cut rank=0 lane=0 at=3ms for=4s\n")
-                             .value();
-  sim::RunEnd run = sim::carry_out(plan);
-  EXPECT_TRUE(sim::break_laws(plan, run).empty());
-  EXPECT_GT(run.calls[0].done, 4 * kSecond) << "cut in time";
-  EXPECT_LT(run.calls[1].done, kSecond);
-  run.calls[1].done = run.calls[0].done;  // member 0's all_reduce
-  const std::vector<Finding> findings = sim::break_laws(plan, run);
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].law, "time");
-}
-
-// Laws that never speak would pass everything: each is shown a run that breaks it.
-TEST(SwarmLaws, SpeakUp) {
-  const sim::Plan plan = sim::parse(
-                             "world hosts=3\ngroup ranks=0,1,2\nop kind=all_gather bytes=3000\n"
-                             "op kind=barrier\n")
-                             .value();
-  const sim::RunEnd good = sim::carry_out(plan);
-  EXPECT_TRUE(sim::break_laws(plan, good).empty());
-  const auto law = [&](auto&& change) {
-    sim::RunEnd run = good;
-    change(run);
-    const std::vector<Finding> findings = sim::break_laws(plan, run);
-    return findings.empty() ? std::string("none") : findings[0].law;
-  };
-  const Status lost(Code::kPeerLost, "rank 1 has been silent");
-  EXPECT_EQ(law([](auto& run) { run.calls[0].ends = 2; }), "once");
-  EXPECT_EQ(law([](auto& run) { run.calls[2].wrong = "wrong byte 7"; }), "bytes");
-  EXPECT_EQ(law([](auto& run) { run.calls[0].posted = run.calls[2].done + 1; }), "agreement");
-  EXPECT_EQ(law([&](auto& run) { run.calls[1].status = lost; }), "blame");
-  EXPECT_EQ(law([](auto& run) { run.over_at = 3600 * kSecond; }), "time");
-  EXPECT_EQ(law([](auto& run) { run.busy = true; }), "time");
-  EXPECT_EQ(law([](auto& run) { run.calls[2].done = 3600 * kSecond; }), "time");
-  EXPECT_EQ(law([](auto& run) { run.overstaged = 1; }), "memory");
-  EXPECT_EQ(law([](auto& run) { run.heap.assign(3, {1 << 20, 0}); }), "memory");
-  EXPECT_EQ(law([](auto& run) { run.heap.assign(3, {0, 20'000}); }), "memory");
-  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.overdrawn = 1}}; }), "memory");
-  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.malformed = 1}}; }), "agreement");
-  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .jobs = 1}}; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .reserved = 1}}; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.spins = 100; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.sent_idle = 1; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.sent_closed = 1; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.still = false; }), "quiet");
-  EXPECT_EQ(law([](auto& run) { run.data_packets++; }), "balance");
-  EXPECT_EQ(
-      law([](auto& run) { run.groups[0].counters[static_cast<size_t>(Counter::chunks_placed)]--; }),
-      "balance");
 }
 
 }  // namespace

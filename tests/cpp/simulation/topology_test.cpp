@@ -192,10 +192,12 @@ TEST(Topology, AStarGrows) {
 }
 
 TEST(Topology, SpecificationsThatCannotBeAreRefusedInOneLine) {
-  for (const char* text : {"", "mesh", "star:leaves=2", "leafspine", "leafspine:leaves=0,spines=1",
-                           "leafspine:leaves=2,spines=x", "leafspine:leaves=2,spines",
-                           "fattree:radix=7", "fattree:radix=8,pod=6", "fattree:radix=8,spines=2",
-                           "star:planes=0", "star:planes=99", "leafspine:leaves=2,spines=-1"}) {
+  for (const char* text :
+       {"", "mesh", "star:leaves=2", "leafspine", "leafspine:leaves=0,spines=1",
+        "leafspine:leaves=2,spines=x", "leafspine:leaves=2,spines", "fattree:radix=7",
+        "fattree:radix=8,pod=6", "fattree:radix=8,spines=2", "star:planes=0", "star:planes=99",
+        "leafspine:leaves=2,spines=-1", "fattree:radix=131072", "fattree:radix=65536,pod=32768",
+        "leafspine:leaves=2,spines=65536,links=65536"}) {
     const auto spec = TopologySpec::parse(text, 8);
     ASSERT_FALSE(spec.ok()) << text;
     EXPECT_EQ(spec.status().code(), Code::kInvalidArgument);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "simulation/exchange_content.h"
 #include "support/world.h"
 
 namespace mcast::test {
@@ -31,6 +32,11 @@ std::vector<Operation> some_of_all(size_t bytes, uint32_t ranks) {
   add(Kind::kReduce, bytes);
   add(Kind::kBroadcast, 700);
   add(Kind::kAllreduce, 40);
+  add(Kind::kAllToAll, bytes / ranks);
+  add(Kind::kAllToAll, bytes / ranks);
+  all.back().splits = 5;
+  add(Kind::kGather, bytes / ranks);
+  add(Kind::kScatter, bytes / ranks);
   add(Kind::kBarrier, 0);
   return all;
 }
@@ -77,6 +83,59 @@ TEST(World, HostsMayHaveSeveralRanks) {
       sim::World world(spec);
       carry_out(world, some_of_all(200'000, 9));
       EXPECT_EQ(world.parts(0).size(), shared == std::string("auto") ? 6u : 0u);
+    }
+  }
+}
+
+// Even and uneven blocks, empty ones, one rank that gets nearly all; on the network, within a host,
+// among hosts with several ranks, on the ring, and beside subgroups.
+TEST(World, ExchangesGiveTheRightBytes) {
+  std::vector<Operation> all;
+  for (const size_t bytes : {0u, 1u, 1000u, 49'153u, 300'001u}) {
+    for (const Kind kind : {Kind::kAllToAll, Kind::kGather, Kind::kScatter}) {
+      for (uint64_t splits = 0; splits < (kind == Kind::kAllToAll ? 4u : 1u); splits++) {
+        Operation& op = all.emplace_back();
+        op.kind = kind;
+        op.id = all.size();
+        op.bytes = bytes;
+        op.splits = splits;
+        op.root = 2;
+      }
+    }
+  }
+  for (const auto& [hosts, ranks, algorithm, subgroups] : {std::tuple(5, 1, "auto", 1),
+                                                           {5, 1, "ring", 1},
+                                                           {1, 4, "auto", 1},
+                                                           {3, 2, "auto", 1},
+                                                           {4, 1, "auto", 2}}) {
+    SCOPED_TRACE(testing::Message() << hosts << " hosts with " << ranks << ", " << algorithm);
+    sim::WorldSpec spec = world_of(hosts, "star");
+    spec.ranks = ranks;
+    spec.config.algorithm = algorithm;
+    spec.config.subgroups = subgroups;
+    sim::World world(spec);
+    carry_out(world, all);
+  }
+}
+
+TEST(World, AWrongByteOfABlockIsFound) {
+  const sim::ExchangeShape shape{Kind::kAllToAll, 3, 1000, 7, 0};
+  for (uint32_t self = 0; self < 3; self++) {
+    const auto in = sim::exchange_pages(shape, 4, self, sim::Side::kIn);
+    size_t at = 0;
+    for (uint32_t from = 0; from < 3; from++) {
+      const auto out = sim::exchange_pages(shape, 4, from, sim::Side::kOut);
+      const Slice block = sim::exchange_blocks(shape, from, sim::Side::kOut, out)[self];
+      std::copy(block.data(), block.data() + block.length, in->data() + at);
+      at += block.length;
+    }
+    EXPECT_EQ(at, in->size());
+    EXPECT_EQ(sim::wrong_blocks(shape, 4, self, *in), "");
+    EXPECT_NE(sim::wrong_blocks(shape, 5, self, *in), "") << "another operation's";
+    for (const size_t byte : {size_t{0}, at - 1}) {
+      in->data()[byte] ^= std::byte{1};
+      EXPECT_THAT(sim::wrong_blocks(shape, 4, self, *in), testing::HasSubstr("wrong byte"));
+      in->data()[byte] ^= std::byte{1};
     }
   }
 }

@@ -60,8 +60,39 @@ void Guarded::give_back(bool read_late) {
   if (!read_late) poison(bytes_);
 }
 
+size_t exchange_bytes(wire::Kind kind, uint64_t id, size_t block, Member root, uint32_t from,
+                      uint32_t to) {
+  if (from == to) return 0;
+  if (kind == wire::Kind::kGather) return to == root ? block : 0;
+  if (kind == wire::Kind::kScatter) return from == root ? block : 0;
+  Rng rng(mix64(id) ^ mix64(from * 65536 + to));
+  const uint64_t what = rng.below(8);
+  return what == 0 ? 0 : what < 4 ? block : rng.below(block + 1);
+}
+
+namespace {
+uint64_t block_id(uint64_t id, uint32_t to) { return mix64(id * 4096 + to); }
+}  // namespace
+
+std::string OpRun::compare_exchange(uint32_t size) const {
+  size_t at = 0;
+  for (uint32_t from = 0; from < size; from++) {
+    const size_t bytes = exchange_bytes(kind, id, block, root, from, rank);
+    const ConstBytes there(memory->data() + at, bytes);
+    const size_t wrong = check_pattern(block_id(id, rank), from, there);
+    at += bytes;
+    if (wrong < bytes) {
+      return "wrong byte " + std::to_string(wrong) + " of " + std::to_string(bytes) +
+             " from rank " + std::to_string(from) + " at rank " + std::to_string(rank) + " of op " +
+             std::to_string(id);
+    }
+  }
+  return "";
+}
+
 std::string OpRun::compare(uint32_t size) const {
   if (!guards_intact) return "guard bytes overwritten";
+  if (wire::is_exchange(kind)) return compare_exchange(size);
   if (kind == wire::Kind::kBarrier) return "";
   if (wire::is_reduction(kind)) {
     if (kind == wire::Kind::kReduce && root != rank) return "";
@@ -152,7 +183,8 @@ Cluster::~Cluster() {
 
 size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   const size_t g = groups_.size();
-  const MulticastAddress address{static_cast<uint32_t>(g + 1), 7000, false};
+  const MulticastAddress address{static_cast<uint32_t>(options_.one_address ? 1 : g + 1), 7000,
+                                 false};
   groups_.emplace_back(options_.ranks, nullptr);
   auto ready = std::make_shared<uint32_t>(0);
   for (Member r = 0; r < options_.ranks; r++) {
@@ -252,6 +284,8 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   post.timeout = timeout;
   if (wire::is_reduction(run->kind)) {
     fill_reduction(core, *run, post);
+  } else if (wire::is_exchange(run->kind)) {
+    fill_exchange(*run, post);
   } else if (run->kind != wire::Kind::kBarrier) {
     fill_streams(*run, post);
   }
@@ -318,6 +352,40 @@ void Cluster::fill_streams(OpRun& run, Post& post) const {
     post.input = post.outputs[all ? run.rank : 0];
     fill_pattern(run.id, run.rank, Bytes(post.input.data(), run.block));
   }
+}
+
+void Cluster::fill_exchange(OpRun& run, Post& post) const {
+  const auto total = [&](bool out) {
+    size_t sum = 0;
+    for (uint32_t m = 0; m < options_.ranks; m++) {
+      sum += exchange_bytes(run.kind, run.id, run.block, run.root, out ? run.rank : m,
+                            out ? m : run.rank);
+    }
+    return sum;
+  };
+  run.input = std::make_shared<Guarded>(total(true));
+  run.memory = std::make_shared<Guarded>(total(false));
+  const auto region = [](const std::shared_ptr<Guarded>& memory) {
+    return std::make_shared<Region>(memory->data(), memory->size(), memory);
+  };
+  const auto source = region(run.input), target = region(run.memory);
+  ExchangeArgs args;
+  size_t out = 0, in = 0;
+  for (uint32_t m = 0; m < options_.ranks; m++) {
+    const size_t there = exchange_bytes(run.kind, run.id, run.block, run.root, run.rank, m);
+    fill_pattern(block_id(run.id, m), run.rank, Bytes(run.input->data() + out, there));
+    args.inputs.push_back({source, std::exchange(out, out + there), there});
+    const size_t here = exchange_bytes(run.kind, run.id, run.block, run.root, m, run.rank);
+    args.outputs.push_back({target, std::exchange(in, in + here), here});
+  }
+  if (run.kind == wire::Kind::kAllToAll) post.descriptor.bytes = 0;
+  post.exchange = std::move(args);
+}
+
+std::shared_ptr<OpRun> Cluster::exchange(Member rank, wire::Kind kind, Member root, size_t bytes,
+                                         uint64_t id, Nanos timeout, size_t g) {
+  const bool rooted = wire::is_rooted(kind);
+  return call(rank, {kind, 6, rooted ? root : kNoMember, bytes, ""}, id, timeout, g);
 }
 
 std::shared_ptr<OpRun> Cluster::broadcast(Member rank, Member root, size_t bytes, uint64_t id,

@@ -46,6 +46,11 @@ class Guarded {
   bool given_back_ = false;
 };
 
+// Bytes that rank `from` has for rank `to` in an exchange of blocks of `block` bytes; of an
+// all_to_all that many at most, different for every pair.
+size_t exchange_bytes(wire::Kind kind, uint64_t id, size_t block, Member root, uint32_t from,
+                      uint32_t to);
+
 // One op at one rank: its memory and its result.
 struct OpRun {
   wire::Kind kind = wire::Kind::kBarrier;
@@ -54,7 +59,7 @@ struct OpRun {
   Member rank = 0;
   size_t block = 0;
   std::shared_ptr<Guarded> memory;
-  std::shared_ptr<Guarded> input;  // of a reduction that is not in place
+  std::shared_ptr<Guarded> input;  // of a reduction that is not in place, of an exchange
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   Folding folding;  // its `absent` once it is done
@@ -70,6 +75,7 @@ struct OpRun {
   std::string check(uint32_t) const { return done() ? verdict : "not done"; }
   // "" or what is wrong with the bytes now, if it was to end well.
   std::string compare(uint32_t size) const;
+  std::string compare_exchange(uint32_t size) const;
   // Of a reduction: the bytes that there must be.
   std::vector<std::byte> expected(uint32_t size) const {
     return sim::expected_result(kind, id, size, rank, element, reduction, block, folding);
@@ -83,6 +89,7 @@ struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
   GroupParams group;                         // self, tag and agreed.members are filled in
+  bool one_address = false;                  // for the multicast of all groups
   std::vector<std::string> racks;            // by rank; the same for ranks of one host
   std::function<void(SimNetwork&)> prepare;  // before the first group is made
   // Another medium than the simulated network, which then stands idle.
@@ -160,9 +167,12 @@ class Cluster {
   // A reduction by sum of int32; `bytes` are rounded down to whole elements.
   std::shared_ptr<OpRun> reduction(Member rank, wire::Kind kind, Member root, size_t bytes,
                                    uint64_t id, Nanos timeout = kNever, size_t g = 0);
+  // `bytes`: of all_to_all the most that a block has.
+  std::shared_ptr<OpRun> exchange(Member rank, wire::Kind kind, Member root, size_t bytes,
+                                  uint64_t id, Nanos timeout = kNever, size_t g = 0);
   std::shared_ptr<OpRun> barrier(Member rank, Nanos timeout = kNever, size_t g = 0);
-  // An op as described, for calls that ranks disagree about. `then` runs in the completion
-  // callback.
+  // An op as described, for calls that ranks disagree about; an all_to_all as exchange(). `then`
+  // runs in the completion callback.
   std::shared_ptr<OpRun> call(Member rank, const wire::Descriptor& descriptor, uint64_t id,
                               Nanos timeout = kNever, size_t g = 0,
                               std::function<void()> then = {});
@@ -209,6 +219,7 @@ class Cluster {
   // Memory of a call, and what is posted of it.
   void fill_reduction(const GroupCore& core, OpRun& run, Post& post) const;
   void fill_streams(OpRun& run, Post& post) const;
+  void fill_exchange(OpRun& run, Post& post) const;
 
   ClusterOptions options_;
   SimNetwork net_;

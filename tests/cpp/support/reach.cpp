@@ -3,6 +3,8 @@
 // has not.
 #include "support/reach.h"
 
+#include "base/reach.h"
+
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -28,12 +30,16 @@ struct Reached {
 struct Reach {
   std::mutex lock;  // groups of a process may end on any thread
   std::array<Reached, kCounterCount> counters;
+  std::array<const testing::TestInfo*, kReachPoints> points{};  // the first that came there
 };
 
 Reach& reach() {
   // Never destroyed: a lane's thread may end after the program's statics.
   static Reach* const all = [] {
-    static const auto fresh = [] { new (&reach()) Reach; };
+    static const auto fresh = [] {
+      new (&reach()) Reach;
+      for (auto& count : reach_points::counts) count = 0;
+    };
     if (pthread_atfork(nullptr, nullptr, fresh) != 0) std::abort();
     return new Reach;
   }();
@@ -44,7 +50,19 @@ std::string name_of(const testing::TestInfo* test) {
   return test == nullptr ? "-" : std::string(test->test_suite_name()) + "." + test->name();
 }
 
+// Points know no group and no test: who has just run has come there.
+class WhoCameThere final : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo& test) override {
+    Reach& all = reach();
+    const std::scoped_lock hold(all.lock);
+    for (size_t p = 0; p < kReachPoints; p++) {
+      if (all.points[p] == nullptr && reach_points::count(p) > 0) all.points[p] = &test;
+    }
+  }
+};
+
 class AtTheEnd final : public testing::Environment {
+  void SetUp() override { testing::UnitTest::GetInstance()->listeners().Append(new WhoCameThere); }
   void TearDown() override { write_reach(); }
 };
 
@@ -86,6 +104,11 @@ void write_reach() {
     const Reached& one = all.counters[c];
     std::fprintf(out, "%s %llu %s\n", counter_name(static_cast<Counter>(c)),
                  static_cast<unsigned long long>(one.sum), name_of(one.test).c_str());
+  }
+  for (size_t p = 0; p < kReachPoints; p++) {
+    std::fprintf(out, "point.%s %llu %s\n", reach_points::name(p),
+                 static_cast<unsigned long long>(reach_points::count(p)),
+                 name_of(all.points[p]).c_str());
   }
   const bool whole = std::ferror(out) == 0;
   if (std::fclose(out) != 0 || !whole || std::rename(part.c_str(), path.c_str()) != 0) {

@@ -1,7 +1,8 @@
-// Which counters the tests reach. With MCAST_TEST_REACH=folder in the environment every process
-// writes a file there at its end: a line "name sum test" per counter, where `test` is the first
-// that raised it. tools/reach.py reads the files of all programs; a counter that is 0 in all of
-// them belongs to an event that no test makes happen.
+// Which counters and points (base/reach.h) the tests reach. With MCAST_TEST_REACH=folder in the
+// environment every process writes a file there at its end: a line "name sum test" per counter,
+// where `test` is the first that raised it, and a line "point.name count test" per point.
+// tools/reach.py reads the files of all programs; what is 0 in all of them belongs to an event that
+// no test makes happen.
 #pragma once
 
 #include "base/counters.h"

@@ -71,9 +71,9 @@ void note_no_seed() {
   if (note_file() >= 0) (void)!::ftruncate(note_file(), 0);
 }
 
-Seeds seeds(uint64_t all, uint64_t share) {
+Seeds seeds(uint64_t all, uint64_t share, uint64_t least) {
   if (replaying()) return Seeds({number("MCAST_TEST_SEED", 1)});
-  const uint64_t count = std::max<uint64_t>(1, all * number("MCAST_TEST_SEEDS", kUsualShare) / 100);
+  const uint64_t count = std::max(least, all * number("MCAST_TEST_SEEDS", kUsualShare) / 100);
   const uint64_t fixed = (count + 3) / 4;
   std::vector<uint64_t> out;
   out.reserve(count);

@@ -52,9 +52,9 @@ class Seeds {
   std::vector<uint64_t> all_;
 };
 
-// `all` of them, or what the environment says. Tests that share the work have a number each: their
-// seeds differ.
-Seeds seeds(uint64_t all, uint64_t share = 0);
+// `all` of them, or what the environment says, but no fewer than `least`: what a sum over them
+// shows needs so many. Tests that share the work have a number each: their seeds differ.
+Seeds seeds(uint64_t all, uint64_t share = 0, uint64_t least = 1);
 
 // Whether MCAST_TEST_SEED is set: a test then tells more, and expects no sums over many seeds.
 bool replaying();

@@ -45,4 +45,41 @@ struct FabricWorld : SimWorld {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Fabric, TransportContract, FabricWorld);
 
+struct Ends final : StreamSink {
+  void on_frame(PeerId, Channel, ConstBytes) override { frames++; }
+  void on_peer_down(PeerId peer, const Status&, bool) override { down.push_back(peer); }
+  void on_stranger_gone(PeerId peer) override { strangers.push_back(peer); }
+  int frames = 0;
+  std::vector<PeerId> down, strangers;
+};
+
+// As over sockets: the end of a process is no news to who has nothing to do with it, and told when
+// it turns to it; one that it has only heard of was a stranger.
+TEST(SimEnds, AreToldToWhoHasMetTheEndpoint) {
+  SimWorld world;
+  auto one = world.make(), other = world.make(), gone = world.make();
+  const StreamAddress address = gone->stream().address(false);
+  (void)gone->stream().add_peer(other->stream().address(false));
+  const std::byte word{7};
+  const ConstBytes parts[] = {{&word, 1}};
+  gone->stream().send(1, Channel::kControl, parts);
+  Ends heard, unmet;
+  for (int i = 0; i < 100; i++) world.pass({});
+  EXPECT_GT(other->stream().poll(heard, world.now()), 0u);
+  EXPECT_EQ(heard.frames, 1);
+  gone.reset();
+  for (int i = 0; i < 100; i++) world.pass({});
+  EXPECT_FALSE(world.network.waiting(0)) << "it wakes nobody";
+  EXPECT_EQ(one->stream().poll(unmet, world.now()), 0u);
+  EXPECT_GT(other->stream().poll(heard, world.now()), 0u);
+  EXPECT_EQ(heard.strangers, std::vector<PeerId>{2});
+  EXPECT_TRUE(heard.down.empty());
+  for (const auto& [who, sink] : {std::pair{&one, &unmet}, {&other, &heard}}) {
+    EXPECT_EQ((*who)->stream().add_peer(address), 2u);
+    EXPECT_EQ((*who)->stream().poll(*sink, world.now()), 1u);
+    EXPECT_EQ(sink->down, std::vector<PeerId>{2});
+    EXPECT_EQ((*who)->stream().poll(*sink, world.now()), 0u) << "once";
+  }
+}
+
 }  // namespace mcast::testing

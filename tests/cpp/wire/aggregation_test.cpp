@@ -154,7 +154,8 @@ TEST(AggregationBodies, PartialResult) {
 }
 
 TEST(AggregationBodies, Roster) {
-  const StationRoster roster{4, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
+  StationRoster roster{4, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
+  roster.stations[1].key.fill(std::byte{7});  // of a guarded group
   Writer out;
   put_roster(out, roster);
   StationRoster back;
@@ -254,6 +255,21 @@ Accept some_accept() {
   return accept;
 }
 
+Ask guarded_ask() {
+  Ask ask = some_ask();
+  ask.security = "sealed";
+  for (size_t r = 0; r < ask.uids.size(); r++) {
+    ask.keys.emplace_back().fill(static_cast<std::byte>(r + 1));
+  }
+  return ask;
+}
+
+Accept guarded_accept() {
+  Accept accept = some_accept();
+  for (Accept::Station& station : accept.stations) station.key.fill(std::byte{0xa5});
+  return accept;
+}
+
 TEST(AdmissionRecords, RacksOfAllRanksOrOfNone) {
   for (const std::vector<uint32_t>& rack_of :
        std::vector<std::vector<uint32_t>>{{1, 1}, {1, 2, 3}, {0, 0, 0, 0}}) {
@@ -270,7 +286,9 @@ TEST(AdmissionRecords, RoundTrip) {
   in_racks.racks = {"rackA", "b"};
   in_racks.rack_of = {1, 0, 2};
   for (const Admission& record :
-       {Admission(some_ask()), Admission(in_racks), Admission(some_accept()),
+       {Admission(some_ask()), Admission(in_racks), Admission(guarded_ask()),
+        Admission(some_accept()), Admission(guarded_accept()),
+        Admission(Challenge{"sealed", "0123"}),
         Admission(Refuse{"quota", "quota 512M, 498M in use"}), Admission(Bye()),
         Admission(Draining())}) {
     Admission back;
@@ -318,6 +336,10 @@ TEST(AdmissionRecords, FieldsOutOfRange) {
   EXPECT_TRUE(refused(some_accept(), "station1=2 70000 32768 h"));
   EXPECT_TRUE(refused(some_accept(), "station1=2 7118 32768 h h"));
   EXPECT_TRUE(refused(some_accept(), "record=hello"));
+  EXPECT_TRUE(refused(guarded_ask(), "keys=" + std::string(64, '1')));
+  EXPECT_TRUE(refused(guarded_ask(), "keys=" + std::string(192, '0'))) << "none is none";
+  EXPECT_TRUE(refused(guarded_ask(), "keys=" + std::string(192, 'x')));
+  EXPECT_TRUE(refused(guarded_accept(), "key1=" + std::string(63, '1')));
   Ask large = some_ask();
   large.name = std::string(kMaxAdmission, 'x');
   Admission back;

@@ -368,7 +368,8 @@ TEST(Bodies, DescriptorsOfReductionsNameThem) {
     ASSERT_TRUE(parse_descriptor(out.bytes(), back));
     EXPECT_TRUE(back.same(d));
     EXPECT_EQ(back.reduction, d.reduction);
-    EXPECT_EQ(is_reduction(back.kind), kind >= 4);
+    EXPECT_EQ(is_reduction(back.kind), kind >= 4 && kind <= 6);
+    EXPECT_EQ(is_exchange(back.kind), kind >= 7);
     EXPECT_STRNE(kind_name(back.kind), "unknown");
   }
 }
@@ -388,6 +389,34 @@ TEST(Bodies, ReduceDataRoundTripAndTruncation) {
   for (size_t n = 0; n < 13; n++) {
     EXPECT_FALSE(parse_reduce_data(out.bytes().first(n), data)) << n;
   }
+}
+
+TEST(Bodies, ExchangeDataRoundTripAndTruncation) {
+  Writer out;
+  put_exchange_head(out, 1ull << 40, 77);
+  EXPECT_EQ(out.bytes().size(), kExchangeHead);
+  ExchangeData data;
+  ASSERT_TRUE(parse_exchange_data(out.bytes(), data)) << "that there is nothing is told, too";
+  EXPECT_TRUE(data.payload.empty());
+  out.put<uint8_t>(9);
+  ASSERT_TRUE(parse_exchange_data(out.bytes(), data));
+  EXPECT_EQ(data.total, 1ull << 40);
+  EXPECT_EQ(data.offset, 77u);
+  ASSERT_EQ(data.payload.size(), 1u);
+  EXPECT_EQ(data.payload[0], std::byte{9});
+  for (size_t n = 0; n < kExchangeHead; n++) {
+    EXPECT_FALSE(parse_exchange_data(out.bytes().first(n), data)) << n;
+  }
+  Writer leave;
+  put_exchange_grant(leave, {1ull << 40, 78});
+  ExchangeGrant grant;
+  ASSERT_TRUE(parse_exchange_grant(leave.bytes(), grant));
+  EXPECT_EQ(grant.total, 1ull << 40);
+  EXPECT_EQ(grant.end, 78u);
+  for (size_t n = 0; n < kExchangeGrantSize; n++) {
+    EXPECT_FALSE(parse_exchange_grant(leave.bytes().first(n), grant)) << n;
+  }
+  EXPECT_FALSE(parse_exchange_grant(out.bytes(), grant)) << "too long";
 }
 
 TEST(Bodies, DescriptorHashTellsEveryFieldApart) {
@@ -428,6 +457,8 @@ TEST(Parsers, RandomAndMutatedBytesNeverCrash) {
     FetchData fetch;
     AbortNotice notice;
     RingData ring;
+    ExchangeData piece;
+    ExchangeGrant leave;
     Descriptor descriptor;
     (void)parse_credit(bytes, credit);
     if (parse_ranges(bytes, root, ranges)) {
@@ -437,6 +468,10 @@ TEST(Parsers, RandomAndMutatedBytesNeverCrash) {
       ASSERT_LT(fetch.range.first, fetch.range.end);
     }
     (void)parse_hashes(bytes, hashes);
+    (void)parse_exchange_grant(bytes, leave);
+    if (parse_exchange_data(bytes, piece)) {
+      ASSERT_EQ(piece.payload.size(), bytes.size() - kExchangeHead);
+    }
     if (parse_abort(bytes, notice)) {
       ASSERT_LE(notice.text.size(), kMaxAbortText);
     }

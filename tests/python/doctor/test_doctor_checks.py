@@ -418,6 +418,29 @@ def test_engine(where, seen, one_host, verdict, takes, words):
         assert finding.fix == f"torch-mcast engine run --socket {PLACE}"
 
 
+@pytest.mark.parametrize(
+    ("where", "modes", "mode", "verdict", "takes", "words"),
+    [
+        ("host", ["auth", "sealed"], "sealed", OK, "host", "(id 5f1c02aa): security=sealed"),
+        ("host", ["auth", "sealed"], "off", FAIL, "none", "serves security auth, sealed, not off"),
+        ("host", ["auth"], "sealed", FAIL, "none", "serves security auth, not sealed"),
+        ("auto", ["auth"], "auth", OK, "host", "ranks with another one do without it"),
+        ("host", None, "sealed", FAIL, "none", "serves security off, not sealed"),
+        ("auto", ["off"], "auth", WARN, "inproc", "serves security off, not auth"),
+        ("inproc", ["off"], "auth", OK, "inproc", "each rank runs its own network"),
+    ],
+)
+def test_engine_security(where, modes, mode, verdict, takes, words):
+    guards = {} if modes is None else {"security": {"modes": modes, "secret_id": "5f1c02aa"}}
+    seen = engine.Seen(PLACE, {**ENGINE, **guards})
+    finding = engine.judge_engine(where, seen, "0.2", False, mode)
+    assert (finding.verdict, finding.data["takes"]) == (verdict, takes)
+    assert words in finding.finding
+    if verdict is not OK:
+        want = "--secret-file" if modes in (None, ["off"]) else f"MCAST_SECURITY={modes[-1]}"
+        assert want in finding.fix
+
+
 def test_engine_setting():
     assert engine.parse("inproc") == ("inproc", "/run/torch-mcast/engine.sock")
     assert engine.parse("host:/a/b:c") == ("host", "/a/b:c")

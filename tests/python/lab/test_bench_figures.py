@@ -315,6 +315,14 @@ def test_the_table_has_five_columns_or_all():
     assert len(wide) == 16 and "n" in wide and "sent/host" in wide
 
 
+def test_names_of_backends_are_no_emojis(capsys):
+    from torch_mcast.bench import report
+
+    note = "broadcast, mcast:ring: 101 % of the bound"
+    report.show({"title": "t", "caption": "c", "peer": None, "rows": [], "notes": [note]})
+    assert note in capsys.readouterr().out
+
+
 def test_the_plot_shows_shares_of_the_bound_and_bytes(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from matplotlib import figure

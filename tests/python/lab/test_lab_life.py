@@ -172,6 +172,16 @@ def test_run_returns_the_first_failure_and_ends_the_rest():
     assert "rank 1 on h2 ended with exit code 5" in done.stderr
 
 
+@pytest.mark.parametrize("child", ["", "sleep 1000 & "], ids=["alone", "a child holds the pipe"])
+def test_all_that_ranks_have_written_is_shown(child):
+    done = cli("run", "--hosts", "2", "--", "sh", "-c", child + "seq 200000; printf end")
+    assert done.returncode == 0
+    written = [*map(str, range(1, 200_001)), "end"]
+    for start in ("[h1/0] ", "[h2/1] "):
+        shown = [line for line in done.stdout.splitlines() if line.startswith(start)]
+        assert [line.removeprefix(start) for line in shown] == written
+
+
 def test_interrupt_reaches_the_ranks_and_the_lab_goes():
     with subprocess.Popen(
         [

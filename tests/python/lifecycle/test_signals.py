@@ -40,10 +40,11 @@ def check_again(row: dict, op: str, reason: str) -> None:
     ), row["text"]
 
 
-# RST in place of FIN where the dead rank had unread input.
+# RST in place of FIN where the dead rank had unread input; a write that comes after it: EPIPE.
 LOST = (
     r"is lost \((peer 127\.0\.0\.1:\d+ closed its connection without a goodbye"
-    r"|connection to peer 127\.0\.0\.1:\d+ broke: Connection reset by peer|its process \d+ has ended)"
+    r"|connection to peer 127\.0\.0\.1:\d+ broke: (Connection reset by peer|Broken pipe)"
+    r"|its process \d+ has ended)"
     r"( in the middle of a frame)?\); look at its log for the first error"
 )
 # A connection that is first needed then is not answered either.

@@ -256,7 +256,7 @@ def until_told(ctx, number: int = 0, served: int = 0, options: dict | None = Non
                 if (now := [(row["state"], row["reason"]) for row in rows]) != states:
                     states = now
                     ctx.notify("aggregators", rows)
-                told.fill_(float(programs.told_to_stop(ctx)))
+                told.fill_(float(ctx.told("stop")))
             dist.broadcast(told, 0)
     except dist.DistBackendError as error:
         ctx.notify("raised", (time.monotonic(), str(error)))  # one clock for the whole machine

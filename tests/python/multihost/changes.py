@@ -31,7 +31,7 @@ def until_told(ctx, size, options=None) -> dict:
                 path = now
                 paths.append(path)
                 ctx.notify(f"path {path}")
-            if ctx.rank == 0 and programs.told_to_stop(ctx):
+            if ctx.rank == 0 and ctx.told("stop"):
                 told.fill_(1)
             dist.broadcast(told, 0)
         return {**torch_mcast.stats(), "rounds": done, "paths": paths}

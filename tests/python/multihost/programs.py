@@ -121,14 +121,6 @@ def rounds(ctx, size, count, options=None) -> dict:
     return torch_mcast.stats()
 
 
-def told_to_stop(ctx) -> bool:
-    try:
-        ctx.wait("stop", timeout_s=0)
-    except TimeoutError:
-        return False
-    return True
-
-
 def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> dict:
     """Operations without pause until the driver says stop; every byte is checked. Rank 0 hears the
     driver and tells the others by a broadcast in each round. Broadcasts come from `root` alone if one
@@ -150,7 +142,7 @@ def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> 
             if watch and torch_mcast.stats()["path"] == watch:
                 ctx.notify("path")
                 watch = ""
-            if ctx.rank == 0 and told_to_stop(ctx):
+            if ctx.rank == 0 and ctx.told("stop"):
                 told.fill_(1)
             dist.broadcast(told, 0)
         return {**torch_mcast.stats(), "rounds": done}

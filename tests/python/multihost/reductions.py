@@ -320,7 +320,7 @@ def until_the_ring(ctx, size) -> dict:
         if not seen and torch_mcast.stats()["reduce_counters"]["path_switches"]:
             seen = True
             ctx.notify("ring")
-        told.fill_(float(ctx.rank == 0 and programs.told_to_stop(ctx)))
+        told.fill_(float(ctx.rank == 0 and ctx.told("stop")))
         dist.all_reduce(told)
     return torch_mcast.stats()
 

@@ -29,7 +29,8 @@ def check_undisturbed(rows):
     for row in rows:
         assert not row["failure"] and row["counters"]["ops_failed"] == 0
         assert row["counters"]["agg_results"] > 0
-        assert row["counters"]["agg_lost"] == row["counters"]["agg_diverted"] == 0
+        lost = {name: row["counters"][name] for name in ("agg_lost", "agg_diverted")}
+        assert not any(lost.values()), (row["rank"], lost, row["aggregators"])
 
 
 def no_jobs(cluster):

@@ -47,7 +47,7 @@ def gathers(ctx, size: int) -> int:
         if done == 1:
             ctx.notify("running")
         if ctx.rank == 0:
-            told.fill_(float(programs.told_to_stop(ctx)))
+            told.fill_(float(ctx.told("stop")))
         dist.broadcast(told, 0)
     return torch_mcast.stats()["counters"]["share_waits"]
 

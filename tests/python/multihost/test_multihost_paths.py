@@ -149,7 +149,7 @@ def one_of_two_jobs(ctx, count, same_address):
         done += 1
         if done == 2:
             ctx.notify("running")
-        if ctx.rank == 0 and (done == count or (not count and programs.told_to_stop(ctx))):
+        if ctx.rank == 0 and (done == count or (not count and ctx.told("stop"))):
             told.fill_(1)
         dist.broadcast(told, 0, group)
     return torch_mcast.stats(group)

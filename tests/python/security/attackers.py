@@ -23,6 +23,7 @@ SIZE = 1 << 20
 ROUNDS = 12
 HEADER = 32
 MAGIC = b"CM"
+UDP_SEGMENT = 103
 PROBE, DATA = 0x14, 0x11  # version and type
 
 
@@ -83,8 +84,9 @@ def since(now: dict, before: dict) -> dict:
     return {**now, "causes": less(now["causes"], before["causes"]), "sources": sources}
 
 
-def victim(ctx, options: dict) -> dict:
-    """A rank: some rounds before the attack, then those during it."""
+def victim(ctx, options: dict, cause: str = "") -> dict:
+    """A rank: some rounds before the attack, then those during it; more until some rank has counted `cause`,
+    if one is given."""
     ctx.world_size = RANKS
     dist.distributed_c10d._world.group_count = 0
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
@@ -95,6 +97,10 @@ def victim(ctx, options: dict) -> dict:
     ctx.wait("attacked")
     for salt in range(ROUNDS):
         all_gather(salt + 3)
+    salt = ROUNDS
+    while cause and salt < 20 * ROUNDS and "seen" not in _gathered_to_tell(_whether_seen(cause)):
+        all_gather(salt + 3)
+        salt += 1
     ctx.notify("rounds are over")
     ctx.wait("attack is over")
     all_gather(0)
@@ -149,6 +155,19 @@ def blind_flood(ctx, found: list[dict]) -> int:
     ours = [forged(0x1111 * (i + 1), 1, 1000) for i in range(16)]
     out = _sender()
     return sum(_send(out, noise + ours, group, 6000) for group in found[0]["groups"])
+
+
+def _lasting_flood(ctx, group: tuple[str, int]) -> int:
+    """To one address without pause until the driver says that it is enough; the kernel cuts what is sent
+    into datagrams, so that one process is enough."""
+    segment = 60
+    out = _sender()
+    out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
+    sent = 0
+    while True:
+        sent += _send(out, [b"\x5a" * segment * 64], group, 50)
+        if ctx.told("enough"):
+            return sent
 
 
 def foreign_job(ctx, found: list[dict]) -> int:
@@ -244,14 +263,15 @@ def twisted(d: bytes) -> dict[str, bytes]:
 
 
 def guarded_siege(ctx, found: list[dict]) -> int:
-    """Every datagram that is heard is sent again at once, changed in every way, also to the other lane;
-    and some much later."""
+    """Every datagram that is heard is sent again at once, changed in every way, also to the other lane, until
+    the rounds are over; and some much later."""
     out, sent, old = _sender(), 0, []
     groups = found[0]["groups"]
     ears = [(group, _ear(ctx, group)) for group in groups]
-    end = time.monotonic() + 3.0
     heard = 0
-    while heard < 600 and time.monotonic() < end:
+    while not ctx.told("enough"):
+        if heard > 600:
+            time.sleep(0.01)  # the rounds are to go on beside it
         for group, ear in ears:
             ear.settimeout(0.05)
             try:
@@ -314,5 +334,52 @@ def attacker(ctx, name: str) -> int:
     return sent
 
 
-def play(ctx, name: str, options: dict):
-    return attacker(ctx, name) if ctx.rank == ATTACKER else victim(ctx, options)
+def _gathered_to_tell(mine: str) -> list[str]:
+    """What all ranks say, of few words, in fixed places."""
+    place = torch.zeros(64, dtype=torch.uint8)
+    place[: len(mine)] = torch.tensor(list(mine.encode()), dtype=torch.uint8)
+    output = torch.zeros(64 * RANKS, dtype=torch.uint8)
+    dist.all_gather_into_tensor(output, place)
+    return [bytes(row.tolist()).rstrip(b"\0").decode() for row in output.split(64)]
+
+
+def _whether_seen(cause: str) -> str:
+    return "seen" if torch_mcast.stats()["security"]["causes"][cause] > 0 else "not yet"
+
+
+def _rounds_until(word: str, salt: int) -> int:
+    """Exact all-gathers, a few in a second, until all ranks say `word`; their number."""
+    rounds = 0
+    while set(_gathered_to_tell(_place_of_data())) != {word}:
+        all_gather(salt + rounds)
+        rounds += 1
+        time.sleep(0.1)
+    return rounds
+
+
+def _place_of_data() -> str:
+    """multicast; ring, or "ring, left" once the flooded address is left."""
+    stats = torch_mcast.stats()
+    left = stats["path"] == "ring" and stats["counters"]["floods_left"] > 0
+    return "ring, left" if left else stats["path"]
+
+
+def flooded(ctx, options: dict) -> dict | int:
+    """A rank from the flood to the ring and, when it is over, back; or the flooder."""
+    if ctx.rank == ATTACKER:
+        return _lasting_flood(ctx, ctx.wait("group"))
+    ctx.world_size = RANKS
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
+    all_gather(0)
+    # The multicast lane has the first of the two ports.
+    ctx.notify("made", min(targets()["groups"], key=lambda group: group[1]))
+    rounds = _rounds_until("ring, left", 1)
+    groups, there = targets()["groups"], torch_mcast.stats()
+    ctx.notify("left")
+    rounds += _rounds_until("multicast", rounds)
+    return {"rounds": rounds, "groups": groups, "there": there, "stats": torch_mcast.stats()}
+
+
+def play(ctx, name: str, options: dict, cause: str = ""):
+    return attacker(ctx, name) if ctx.rank == ATTACKER else victim(ctx, options, cause)

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from attackers import pattern
+from attackers import _sender, forged, pattern, since, targets
 from contents import compare
 from passing_store import PassingStore
 
@@ -67,6 +67,24 @@ def _one(rng: random.Random, salt: int) -> torch.Tensor:
         work.wait()
     assert torch.equal(gathered, torch.cat(inputs))
     return summed
+
+
+ELEMENTS = 1 << 22  # less is not worth one aggregator
+
+
+def aggregated(ctx, options: dict) -> dict:
+    """All-reduces of exact sums, until aggregators have been asked for long enough to be told of."""
+    join(ctx, options)
+    world = dist.get_world_size()
+    for salt in range(4):
+        tensor = torch.arange(ELEMENTS, dtype=torch.float32) % 1000 + dist.get_rank() + salt
+        dist.all_reduce(tensor)
+        want = (torch.arange(ELEMENTS, dtype=torch.float32) % 1000 + salt) * world
+        assert torch.equal(tensor, want + world * (world - 1) / 2)
+        time.sleep(0.7)
+    stats = torch_mcast.stats()
+    dist.barrier()  # with rank 0's group its stations go, and would count as lost
+    return stats
 
 
 def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> dict | None:
@@ -205,3 +223,29 @@ def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
         "bytes": sum(len(p) for p in packets),
         "stats": stats,
     }
+
+
+def chosen(ctx, choices: list[dict], *args) -> dict | None:
+    """collectives() with options of each rank's own."""
+    return collectives(ctx, choices[ctx.rank], *args)
+
+
+def jostled(ctx, options: dict) -> dict:
+    """What a rank hears of it when rank 0's host sends to the job's addresses what anybody can make, in
+    clear: until it has counted some, for a while."""
+    join(ctx, options)
+    dist.all_reduce(torch.ones(1000))
+    before, out = torch_mcast.stats()["security"], _sender()
+    until = time.monotonic() + 20
+    while True:
+        if ctx.rank == 0:
+            for group in targets()["groups"]:
+                out.sendto(forged(7, 1, 64), group)
+        seen = since(torch_mcast.stats()["security"], before)
+        if seen["causes"]["downgraded"] or time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    dist.barrier()
+    metrics = torch_mcast.metrics()
+    dist.destroy_process_group()
+    return {"seen": seen, "metrics": metrics}

@@ -9,16 +9,17 @@ from attackers import ATTACKER, RANKS
 GROWTH = 24 << 20
 
 
-def run(segment, name, **options):
-    """(rows of the ranks, what the attacker sent)."""
+def run(segment, name, cause="", **options):
+    """(rows of the ranks, what the attacker sent). Rounds go on until `cause` has been counted."""
     ranks = list(range(RANKS))
-    call = segment.start(attackers.play, name, options)
+    call = segment.start(attackers.play, name, options, cause)
     found = call.wait("made", ranks)
     call.signal("targets", found, [ATTACKER])
     call.wait("ready", [ATTACKER])
     call.signal("attacked", None, ranks)
-    (sent,) = call.wait("spent", [ATTACKER], timeout_s=120)
     call.wait("rounds are over", ranks, timeout_s=120)
+    call.signal("enough", None, [ATTACKER])
+    (sent,) = call.wait("spent", [ATTACKER], timeout_s=120)
     call.signal("attack is over")
     rows = call.results(timeout_s=120)
     assert sent > 0
@@ -39,6 +40,31 @@ def unharmed(rows):
 
 def attacker_address(segment):
     return segment.lab.workers[ATTACKER].address
+
+
+def left_for_the_ring(segment, **options):
+    """What the flood would do to data on a slow link is done by a fault: nine of ten chunks are lost."""
+    options |= {"faults": "drop:rate=0.9,type=data", "rate_test": 0}
+    ranks = list(range(RANKS))
+    call = segment.start(attackers.flooded, options)
+    groups = call.wait("made", ranks)
+    call.signal("group", groups[0], [ATTACKER])
+    call.wait("left", ranks, timeout_s=90)
+    call.signal("enough", None, [ATTACKER])
+    rows = call.results(timeout_s=120)
+    assert rows[ATTACKER] > 10_000
+    for row in rows[:RANKS]:
+        there, stats = row["there"], row["stats"]
+        assert "switched at operation" in there["reason"] and "is flooded" in there["reason"]
+        assert groups[0] not in row["groups"], "the address is left"
+        assert there["security"]["causes"]["malformed"] > 10_000
+        assert stats["counters"]["ops_failed"] == 0 and not stats["failure"]
+        assert stats["path"] == "multicast" and stats["counters"]["path_switches"] >= 2
+
+
+@pytest.mark.all_tier
+def test_a_flooded_address_is_left_for_the_ring(segment):
+    left_for_the_ring(segment)
 
 
 @pytest.mark.parametrize("monitor", ["on", "off"])

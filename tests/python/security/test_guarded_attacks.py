@@ -4,7 +4,7 @@ under its cause and source, memory bounded. Never times."""
 import secrets
 
 import pytest
-from test_attacks import attacker_address, refused, run, unharmed
+from test_attacks import attacker_address, left_for_the_ring, refused, run, unharmed
 
 # Chunks are missing for a while at every rank: what is forged in their place is looked at.
 LOSSES = {"faults": "drop:rate=0.2,type=data", "cutoff": "200", "algorithm": "multicast"}
@@ -19,11 +19,11 @@ def guarded(request, tmp_path):
 
 
 def test_what_is_twisted_is_refused_by_cause_and_source(segment, guarded):
-    rows, _ = run(segment, "guarded_siege", **guarded, **LOSSES)
+    # Whether a rank looks at a forged chunk hangs on which chunks it misses.
+    rows, _ = run(segment, "guarded_siege", "forged", **guarded, **LOSSES)
     unharmed(rows)
     for cause in ("foreign", "downgraded", "forged_header", "malformed"):
         assert min(refused(rows, cause)) > 0, (cause, refused(rows, cause))
-    # Whether a rank looks at a forged chunk hangs on which chunks it misses.
     assert sum(refused(rows, "forged")) > 0, refused(rows, "forged")
     for row in rows:
         told = row["stats"]["security"]
@@ -42,6 +42,10 @@ def test_a_blind_flood_costs_nothing_but_time(segment, guarded):
     for row in rows:
         assert row["stats"]["security"]["untried"] == 0
         assert row["stats"]["security"]["sources"][0]["address"] == attacker_address(segment)
+
+
+def test_a_flooded_address_is_left_for_the_ring(segment, guarded):
+    left_for_the_ring(segment, **guarded)
 
 
 def test_a_siege_of_connections_leaves_the_job_alone(segment, guarded):

@@ -3,7 +3,10 @@ leaves the host), and everything that could hold the secret is searched for it."
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -11,9 +14,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import host_engine
 import pytest
 
 from torch_mcast import _fallback
+from torch_mcast.engine import read
 
 RANK = r"""
 import json, os, sys
@@ -40,8 +45,6 @@ sys.stdin.read()
 
 
 def start(tmp_path: Path, rank: int, env: dict[str, str]) -> subprocess.Popen[str]:
-    import os
-
     full = {
         **os.environ,
         "MCAST_DEBUG": "trace",
@@ -80,13 +83,16 @@ def run(tmp_path, envs, look=None):
 
 
 def writable_memory(pid: int):
-    """Bytes of everything that a process may write to."""
+    """Bytes of everything that a process may write to, but for memory files (tensors, the links between
+    processes) of which most is not there yet."""
     with open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             span = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
             if span is None:
                 continue
             begin, end = (int(text, 16) for text in span.groups())
+            if "/memfd:" in line and end - begin > 64 << 20:
+                continue
             memory.seek(begin)
             try:
                 yield memory.read(end - begin)
@@ -125,6 +131,76 @@ def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
 
     check(*run(tmp_path, [env, env], look), secret)
     assert len(seen) == 2 and min(seen) > 1 << 20
+
+
+def keys_of(secret: str) -> dict[str, bytes]:
+    """What follows from a secret alone (docs/security.md, Keys)."""
+
+    def mac(key: bytes, data: bytes) -> bytes:
+        return hmac.new(key, data, hashlib.sha256).digest()
+
+    root = mac(b"torch-mcast secret 1", bytes.fromhex(secret))
+    keys = {
+        name: mac(root, b"mcast1 " + name.encode() + b"\0\1") for name in ("record", "hello", "mix")
+    }
+    return {"root": root, **keys}
+
+
+def held(pid: int, wanted: dict[str, bytes]) -> set[str]:
+    """Which of these a process has in its memory."""
+    return {
+        name for area in writable_memory(pid) for name, value in wanted.items() if value in area
+    }
+
+
+@pytest.mark.parametrize("way", ["file", "environment"])
+def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, way):
+    """Also where somebody has given the ranks the secret all the same; what watches the engine has nothing
+    either. The engine itself has the keys: they can be found."""
+    secret, socket = secrets.token_hex(32), tmp_path / "engine.sock"
+    path = tmp_path / "secret"
+    path.write_text(secret + "\n")
+    path.chmod(0o600)
+    wanted = {"text": secret.encode(), "secret": bytes.fromhex(secret), **keys_of(secret)}
+    env = {"MCAST_SECURITY": "sealed", "MCAST_ENGINE": f"host:{socket}"}
+    if way == "file":
+        unread = secrets.token_hex(32)
+        monkeypatch.setenv("MCAST_SECRET", unread)
+        engine = host_engine.start(socket, "--secret-file", str(path))
+        monkeypatch.delenv("MCAST_SECRET")
+    else:
+        unread = secret
+        monkeypatch.setenv("MCAST_SECRET", secret)
+        engine = host_engine.start(socket)
+        env["MCAST_SECRET"] = secret
+    seen = []
+
+    def look(pids):
+        running = read(socket)
+        assert [client["security"] for client in running["clients"]] == [["sealed"]] * 2
+        assert {"record", "hello", "mix"} <= held(running["pid"], wanted)
+        assert not {"text", "secret", "root"} & held(running["pid"], wanted)
+        seen.append(held(engine.pid, wanted))
+        # (Python's own copy of an environment stays in what it has freed.)
+        theirs = wanted if way == "file" else keys_of(secret)
+        seen.extend(held(pid, theirs) for pid in pids)
+        for pid in [engine.pid, running["pid"]]:
+            assert (
+                b"MCAST_SECRET=" + unread.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            )
+
+    try:
+        assert guardian_is(engine.pid, read(socket)["pid"])
+        told, logs, store = run(tmp_path, [env, env], look)
+    finally:
+        logged = host_engine.end(engine)
+    check(told, logs + logged, store, secret)
+    assert seen == [set()] * 3
+    assert ("MCAST_SECRET is of no use here" in logs) == (way == "environment")
+
+
+def guardian_is(watching: int, pid: int) -> bool:
+    return f"PPid:\t{watching}\n" in Path(f"/proc/{pid}/status").read_text()
 
 
 def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):

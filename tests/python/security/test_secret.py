@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import socket
 import stat
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,25 @@ def test_a_secret_is_32_bytes_and_every_one_another(capsys):
     assert cli.main(["secret", "new"]) == 0
     first, second = capsys.readouterr().out.split()
     assert first != second and len(bytes.fromhex(first)) == len(bytes.fromhex(second)) == 32
+
+
+def test_what_aggregators_get_follows_from_the_secret(tmp_path, capsys):
+    vectors = json.loads((Path(__file__).parents[2] / "data" / "security_vectors.json").read_text())
+    assert secret.role(vectors["secret"], 1, "rack 7") == vectors["role_key"]
+    job, other = tmp_path / "job", tmp_path / "other"
+    job.write_text(vectors["secret"] + "\n")
+    assert secret.main(["aggregator", str(job)]) == 0
+    printed = capsys.readouterr().out.strip()
+    assert len(bytes.fromhex(printed)) == 32 and printed not in vectors.values()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        job.write_text(encode(bytes.fromhex(vectors["secret"])).decode().rstrip("="))
+        assert secret.main(["aggregator", str(job)]) == 0
+        assert capsys.readouterr().out.strip() == printed
+    assert secret.main(["aggregator", str(job), str(other)]) == 0
+    assert other.read_text().strip() == printed and stat.S_IMODE(other.stat().st_mode) == 0o600
+    job.write_text("abcd")
+    assert secret.main(["aggregator", str(job)]) == 1
+    assert "at least 16 are needed" in capsys.readouterr().err
 
 
 def test_a_file_is_its_owners_alone_and_never_overwritten(tmp_path, capsys):
@@ -59,6 +81,12 @@ def test_doctor_judges_a_file_as_the_library_does(tmp_path):
     assert verdict(security.judge_secret("auth", "", False, False), "secret") is Verdict.FAIL
     assert verdict(security.judge_secret("auth", "", True, False), "secret") is Verdict.WARN
     assert verdict(security.judge_secret("auth", "", False, True), "secret") is Verdict.WARN
+    either = security.judge_secret("auth", "", False, False, "auto")
+    assert verdict(either, "secret") is Verdict.WARN, "an engine may have one"
+    hosted = security.judge_secret("auth", "", False, False, "host")
+    assert verdict(hosted, "secret") is Verdict.OK, "a rank needs none"
+    hosted = security.judge_secret("auth", "", True, False, "host")
+    assert verdict(hosted, "secret") is Verdict.WARN
     assert verdict(security.judge_secret("off", "", True, False), "security") is Verdict.WARN
     assert verdict(security.judge_secret("off", "", False, False), "security") is Verdict.OK
 

@@ -55,8 +55,16 @@ def look(path: str) -> Seen:
     return Seen(path, status, closed_to=closed_to)
 
 
-def judge_engine(where: str, seen: Seen, version: str, one_host: bool) -> Finding:
-    """`where`: as of parse(); `one_host`: all ranks of the job are here, so `auto` stays in process."""
+def modes_of(status: dict[str, Any]) -> list[str]:
+    """Modes of security that an engine serves; one before it had a secret serves none but off."""
+    return status.get("security", {}).get("modes", ["off"])
+
+
+def judge_engine(
+    where: str, seen: Seen, version: str, one_host: bool, mode: str = "off"
+) -> Finding:
+    """`where`: as of parse(); `one_host`: all ranks of the job are here, so `auto` stays in process;
+    `mode`: setting `security`."""
     status = seen.status
     told = f"MCAST_ENGINE={where}"
     data: dict[str, Any] = {"setting": where, "path": seen.path, "status": status}
@@ -81,12 +89,24 @@ def judge_engine(where: str, seen: Seen, version: str, one_host: bool) -> Findin
     if status["version"] != version and wanted:
         text = f"{what}: this process is of {version}; {told}"
         return warn("engine", text, "install the same version on both sides", takes="host", **data)
+    if wanted and mode not in modes_of(status):
+        modes = modes_of(status)
+        text = f"{what}: serves security {', '.join(modes)}, not {mode}; {told}"
+        fix = f"export MCAST_SECURITY={modes[-1]}"
+        if modes == ["off"]:
+            fix = "torch-mcast engine run --secret-file FILE ..."
+        takes = "none" if judge is fail else "inproc"
+        return judge("engine", text, fix, takes=takes, **data)
     most = status["limits"]
     text = (
         f"{what}; of a user {most['clients']} clients, of a client {most['groups']} groups, "
         f"{most['operations']} operations, {size_text(most['arena_bytes'])} shared; {told}: "
     )
     text += "it runs the network" if wanted else "each rank runs its own network"
+    if wanted and mode != "off":
+        text += f", and has a secret (id {status['security']['secret_id']}): security={mode}"
+        if where == "auto":
+            text += "; ranks with another one do without it"
     return ok("engine", text, takes="host" if wanted else "inproc", **data)
 
 
@@ -176,7 +196,8 @@ def run(context: Context) -> list[Finding]:
     where, path = parse(context.values.get("engine", "inproc"))
     seen = look(path)
     local, world = context.whole("LOCAL_WORLD_SIZE", 0), context.whole("WORLD_SIZE", 0)
-    found = [judge_engine(where, seen, __version__, 0 < local == world)]
+    mode = context.values.get("security", "off")
+    found = [judge_engine(where, seen, __version__, 0 < local == world, mode)]
     if where == "inproc" and seen.status is None:
         return found  # nobody asked for one: how its memory would be is no news
     try:

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from torch_mcast.doctor.checks.engine import parse
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
 
@@ -31,16 +32,24 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
     return ok("secret", f"{path}, for its owner only", **data)
 
 
-def judge_secret(mode: str, path: str, variable: bool, trusted: bool) -> list[Finding]:
+def judge_secret(
+    mode: str, path: str, variable: bool, trusted: bool, engine: str = "inproc"
+) -> list[Finding]:
+    """`engine`: inproc, host or auto, of the setting."""
     if mode == "off":
         if path or variable:
             return [
                 warn("security", "off, though there is a secret", "export MCAST_SECURITY=sealed")
             ]
         return [ok("security", "off: anybody in the network can forge; see docs/security.md")]
-    found = [
-        ok("security", f"{mode}: between hosts by sockets, the engine in the process of the rank")
-    ]
+    if engine == "host":
+        found = [ok("security", f"{mode}: keys and guards are in the engine of this host")]
+        if variable:
+            text = "in MCAST_SECRET of a rank, which needs none: the engine has it"
+            return [*found, warn("secret", text, "unset MCAST_SECRET")]
+        return [*found, ok("secret", "the engine's (torch-mcast engine status)")]
+    keeper = "the rank, or the engine where it serves that" if engine == "auto" else "the rank"
+    found = [ok("security", f"{mode}: between hosts by sockets, keys in the process of {keeper}")]
     if path.startswith("/dev/fd/"):
         return [*found, ok("secret", f"from descriptor {path[8:]}")]
     if path:
@@ -54,7 +63,10 @@ def judge_secret(mode: str, path: str, variable: bool, trusted: bool) -> list[Fi
         return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...")]
     if trusted:
         return [*found, warn("secret", "through the store: whoever reads it has the secret")]
-    return [*found, fail("secret", "none", "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE")]
+    fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
+    if engine == "auto":
+        return [*found, warn("secret", "none: only where an engine of the host has one", fix)]
+    return [*found, fail("secret", "none", fix)]
 
 
 def judge_cpu(flags: set[str]) -> Finding:
@@ -116,6 +128,7 @@ def run(context: Context) -> list[Finding]:
         settings.get("secret_file", ""),
         bool(context.environment.get("MCAST_SECRET")),
         settings.get("trust_store", "0") == "1",
+        parse(settings.get("engine", "inproc"))[0],
     )
     if mode != "off":
         findings += [

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "base/counters.h"
 #include "host/folder.h"
@@ -92,6 +93,17 @@ Taken take_direct_all_reduce(HostTools& tools, HostOperation& op, uint32_t index
 HostPlan plan_pulled_all_reduce(size_t bytes, uint32_t members);
 bool fill_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index);
 Taken take_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, bool large);
+
+// exchange.cpp
+HostPlan plan_exchange(uint32_t members, PeerMemory memory);
+// kMismatch: what `from`, whose round `index` is here, has for this rank is not as long as
+// expected.
+std::optional<Status> lengths_that_differ(const HostTools& tools, const HostOperation& op,
+                                          uint32_t index, Member from);
+void fill_exchange(HostTools& tools, HostOperation& op);
+Taken take_exchange(HostTools& tools, HostOperation& op, bool large);
+void fill_slot_exchange(HostTools& tools, HostOperation& op, uint32_t index);
+Taken take_slot_exchange(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
 // --- what they share ---
 

@@ -12,14 +12,18 @@ bool readable(const Slice& slice, size_t bytes) {
   return !slice.region || slice.region->readable() >= slice.offset + std::min(bytes, slice.length);
 }
 
+bool readable(const std::vector<Slice>& inputs) {
+  return std::all_of(inputs.begin(), inputs.end(),
+                     [](const Slice& input) { return readable(input, input.length); });
+}
+
 // The inputs may still be on their way from a device.
 bool inputs_are_there(const HostOperation& op) {
+  if (op.post.exchange) return readable(op.post.exchange->inputs);
   if (!op.post.reduce) {
     return readable(op.post.input, (op.published + size_t{1}) * op.plan.slice);
   }
-  const std::vector<Slice>& inputs = op.post.reduce->inputs;
-  return std::all_of(inputs.begin(), inputs.end(),
-                     [](const Slice& input) { return readable(input, input.length); });
+  return readable(op.post.reduce->inputs);
 }
 
 void write_header(SlotHeader& header, const HostOperation& op, uint32_t index) {
@@ -47,6 +51,9 @@ bool ready_to_fill(const HostOperation& op, bool oldest) {
     case HostAlgorithm::kDirectAllReduce:
     case HostAlgorithm::kPulledAllReduce:
       if (op.published > 0 && op.consumed == 0) return false;  // the addresses are not here
+      break;
+    case HostAlgorithm::kSlotExchange:
+      if (op.published > 0 && op.plan.rounds == HostPlan::kUnknown) return false;
       break;
     case HostAlgorithm::kSlotAllReduce:
       if (!slot_all_reduce_is_folded(op)) return false;
@@ -87,6 +94,12 @@ bool fill_round(HostTools& tools, HostOperation& op, uint32_t index) {
       return fill_direct_all_reduce(tools, op, index);
     case HostAlgorithm::kPulledAllReduce:
       return fill_pulled_all_reduce(tools, op, index);
+    case HostAlgorithm::kExchange:
+      fill_exchange(tools, op);
+      return true;
+    case HostAlgorithm::kSlotExchange:
+      fill_slot_exchange(tools, op, index);
+      return true;
   }
   return true;
 }
@@ -109,6 +122,10 @@ Taken take_round(HostTools& tools, HostOperation& op, uint32_t index, bool large
       return take_direct_all_reduce(tools, op, index, large);
     case HostAlgorithm::kPulledAllReduce:
       return take_pulled_all_reduce(tools, op, index, large);
+    case HostAlgorithm::kExchange:
+      return take_exchange(tools, op, large);
+    case HostAlgorithm::kSlotExchange:
+      return take_slot_exchange(tools, op, index, large);
   }
   return take_barrier(op);
 }

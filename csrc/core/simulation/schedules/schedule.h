@@ -13,7 +13,19 @@ namespace mcast::sim {
 
 using RankId = uint32_t;
 
-enum class Collective : uint8_t { kBroadcast, kAllGather, kReduceScatter, kAllReduce };
+enum class Collective : uint8_t {
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kGather,
+  kScatter,
+};
+inline constexpr Collective kCollectives[] = {Collective::kBroadcast,     Collective::kAllGather,
+                                              Collective::kReduceScatter, Collective::kAllReduce,
+                                              Collective::kAllToAll,      Collective::kGather,
+                                              Collective::kScatter};
 
 // How an operation's bytes are cut: one block per rank, equal but for rounding. A broadcast has
 // one, the root's, of all bytes.

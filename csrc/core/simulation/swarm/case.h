@@ -19,6 +19,10 @@ struct Case {
 
   void broken(const char* law, const std::string& text) const { findings.push_back({law, text}); }
   const PlannedOp& op(const CallEnd& call) const { return plan.ops[call.op]; }
+  // That this member gave.
+  uint64_t bytes_of(const PlannedOp& op, Member m) const {
+    return m == op.odd ? op.odd_bytes : op.bytes;
+  }
   std::string name(const CallEnd& call) const {
     return std::string(wire::kind_name(op(call).kind)) + " (op " + std::to_string(call.op) +
            ") at rank " + std::to_string(call.rank) + ": ";
@@ -26,6 +30,11 @@ struct Case {
 };
 
 inline std::string ms(Nanos time) { return std::to_string(time / kMilli) + " ms"; }
+
+// The lane of its operations, but for barriers, which may be on both.
+inline uint32_t lane_of(wire::Kind kind) {
+  return wire::is_reduction(kind) || wire::is_exchange(kind) ? 1 : 0;
+}
 
 inline bool has(const Plan& plan, FaultKind kind) {
   return std::any_of(plan.faults.begin(), plan.faults.end(),

@@ -20,7 +20,7 @@ struct Silence {
   Nanos from = 0, to = 0;
 };
 
-Nanos after(Nanos time, Nanos more) { return more > kNever - time ? kNever : time + more; }
+Nanos after(Nanos time, Nanos more) { return time > kNever - more ? kNever : time + more; }
 
 Nanos longest_run(std::vector<Silence> all) {
   std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.from < b.from; });
@@ -62,7 +62,8 @@ bool probes_hide_words(const Plan& plan, Nanos patience) {
 // What one connection carries of it, if all goes by streams.
 double streamed(const PlannedOp& op, double members) {
   const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
-  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter;
+  const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter ||
+                    wire::is_exchange(op.kind);
   return each ? block * members : block;
 }
 

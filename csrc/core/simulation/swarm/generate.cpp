@@ -5,16 +5,13 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "simulation/swarm/draw.h"
 #include "simulation/swarm/generate_aggregators.h"
+#include "simulation/swarm/generate_exchanges.h"
 
 namespace mcast::sim {
 
 namespace {
-
-template <typename T>
-T one_of(Rng& rng, std::initializer_list<T> values) {
-  return values.begin()[rng.below(values.size())];
-}
 
 Nanos up_to(Rng& rng, Nanos most) {
   return static_cast<Nanos>(rng.below(static_cast<uint64_t>(most) + 1));
@@ -180,6 +177,7 @@ void Generator::draw_groups() {
     draw_ops(g, budget, rng);
     if (has_parts(plan_) && rng.chance(0.5)) draw_large(g, rng);
     if (plan_.ranks() <= 12 && groups == 1 && rng.chance(0.4)) draw_long(g, rng);
+    if (plan_.ranks() <= 12 && rng.chance(0.2)) draw_exchanges(plan_, g, rng);
   }
 }
 
@@ -252,6 +250,7 @@ uint64_t Generator::draw_bytes(Rng& rng, uint64_t most) const {
 }
 
 void Generator::draw_op(PlannedOp& op, size_t members, size_t share, Rng& rng) const {
+  if (rng.chance(0.25)) return draw_exchange(op, members, rng);
   op.kind = one_of(rng, {wire::Kind::kBroadcast, wire::Kind::kBroadcast, wire::Kind::kAllgather,
                          wire::Kind::kAllgather, wire::Kind::kBarrier, wire::Kind::kReduceScatter,
                          wire::Kind::kAllreduce, wire::Kind::kAllreduce, wire::Kind::kReduce});

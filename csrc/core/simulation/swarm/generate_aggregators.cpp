@@ -8,7 +8,7 @@ namespace mcast::sim {
 
 namespace {
 
-constexpr uint32_t kMostRanks = 12;
+constexpr uint32_t kMostRanksServed = 12;
 
 template <typename T>
 T any_of(Rng& rng, std::initializer_list<T> values) {
@@ -70,7 +70,7 @@ bool is_set(const Plan& plan, const char* name) {
 }  // namespace
 
 void draw_aggregators(Plan& plan, Rng rng) {
-  if (plan.ranks() > kMostRanks || plan.world.hosts < 2 || !rng.chance(0.3)) return;
+  if (plan.ranks() > kMostRanksServed || plan.world.hosts < 2 || !rng.chance(0.3)) return;
   for (uint64_t count = 1 + rng.below(4); count > 0; count--) {
     PlannedAggregator& one = plan.aggregators.emplace_back();
     if (rng.chance(0.2)) one.clock = any_of<double>(rng, {0.1, 10, 0.5, 2});

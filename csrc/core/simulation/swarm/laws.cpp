@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "collective/exchange_run.h"
 #include "simulation/swarm/case.h"
 
 namespace mcast::sim {
@@ -34,12 +35,22 @@ void bytes_and_once(const Case& c) {
 
 // ---- agreement ----
 
+// A gathered or scattered block that leaves unasked needs no word of its receiver, and within a
+// host one of any length may lie in a slot.
+bool needs_in_exchange(const Case& c, const PlannedOp& op, Member m, Member of) {
+  if (op.kind == wire::Kind::kAllToAll) return true;
+  const bool gives = op.kind == wire::Kind::kGather ? m == op.root : of == op.root;
+  const bool asked = c.run.groups[op.group].agreed && c.bytes_of(op, m) > kMostUnasked;
+  return gives || (asked && (m == op.root || of == op.root));
+}
+
 // Whether the success of this call at `m` needs that `of` has made it: by the data that it gives,
-// or since the end waits for all. Silent about small broadcasts, which end where their data is, and
-// about calls that move nothing.
-bool needs(const PlannedOp& op, Member m, Member of) {
+// or its word (in an all_to_all also of an empty block), or since the end waits for all. Silent
+// about small broadcasts, which end where their data is, and about other calls that move nothing.
+bool needs(const Case& c, const PlannedOp& op, Member m, Member of) {
   if (op.kind == wire::Kind::kBarrier) return true;
-  if ((m == op.odd ? op.odd_bytes : op.bytes) == 0) return false;
+  if (c.bytes_of(op, m) == 0 && op.kind != wire::Kind::kAllToAll) return false;
+  if (wire::is_exchange(op.kind)) return needs_in_exchange(c, op, m, of);
   if (op.kind == wire::Kind::kBroadcast) return of == op.root && m != op.root;
   if (op.kind == wire::Kind::kReduce) return m == op.root;
   return true;
@@ -50,21 +61,30 @@ bool may_be_empty(const PlannedOp& op) {
   return op.kind == wire::Kind::kReduce || op.kind == wire::Kind::kAllreduce;
 }
 
+// Whether these two have called what does not fit: of an all_to_all by the blocks between them.
+bool called_differently(const Case& c, const PlannedOp& op, Member one, Member other) {
+  if (op.odd != one && op.odd != other) return false;
+  if (op.kind != wire::Kind::kAllToAll) {
+    return op.odd_bytes != op.bytes && op.odd_bytes != 0 && !may_be_empty(op);
+  }
+  const ExchangeShape here = shape_of(c.plan, op, one), there = shape_of(c.plan, op, other);
+  return here.length(one, other) != there.length(one, other) ||
+         here.length(other, one) != there.length(other, one);
+}
+
 void agreement(const Case& c) {
   for (const CallEnd& one : c.run.calls) {
     if (one.ends == 0 || !one.status.ok()) continue;
     for (const CallEnd& other : c.run.calls) {
       if (other.op != one.op || &other == &one) continue;
       const PlannedOp& op = c.op(one);
-      if (!needs(op, one.member, other.member)) continue;
+      if (!needs(c, op, one.member, other.member)) continue;
       if (!other.called || other.posted > one.done) {
         c.broken("agreement", c.name(one) + "succeeded before rank " + std::to_string(other.rank) +
                                   " called it");
       }
-      const bool differ = (op.odd == one.member || op.odd == other.member) &&
-                          op.odd_bytes != op.bytes && op.odd_bytes != 0;
-      if (differ && !may_be_empty(op) && other.ends > 0 && other.status.ok() &&
-          needs(op, other.member, one.member)) {
+      if (called_differently(c, op, one.member, other.member) && other.ends > 0 &&
+          other.status.ok() && needs(c, op, other.member, one.member)) {
         c.broken("agreement", c.name(one) + "and at another that called something else: both well");
       }
     }
@@ -100,7 +120,7 @@ void later_calls_fail(const Case& c) {
       if (other.group != op.group || later.member != failed.member) continue;
       if (later.ends == 0 || !later.status.ok()) continue;
       const bool one_lane = !refused && !is_barrier(op) && !is_barrier(other) &&
-                            wire::is_reduction(op.kind) == wire::is_reduction(other.kind);
+                            lane_of(op.kind) == lane_of(other.kind);
       const Nanos late =
           one_lane ? 0
                    : wait + c.plan.world.command + stopped(c, failed.rank, failed.done, later.done);
@@ -197,7 +217,7 @@ void lanes_by_themselves(const Case& c) {
   for (const CallEnd& call : c.run.calls) {
     const PlannedOp& op = c.op(call);
     if (call.ends == 0 || is_barrier(op)) continue;
-    const uint32_t lane = wire::is_reduction(op.kind) ? 1 : 0;
+    const uint32_t lane = lane_of(op.kind);
     Nanos from = 0;
     for (const CallEnd& other : c.run.calls) {
       if (other.op == call.op) from = std::max(from, other.posted);
@@ -293,11 +313,23 @@ void balance_group(const Case& c, size_t g) {
   }
 }
 
+// What one rank had for another crossed the network once. Silent about ranks of one host, which
+// read it where it lies.
+void balance_exchanges(const Case& c, size_t g) {
+  const GroupEnd& group = c.run.groups[g];
+  if (!group.agreed) return;
+  for (const Counter counter : {Counter::exchange_bytes_sent, Counter::exchange_bytes_received}) {
+    if (group.total(counter) == group.exchanged) continue;
+    c.broken("balance", "group " + std::to_string(g) + ": " +
+                            differ(counter_name(counter), group.total(counter), group.exchanged));
+  }
+}
+
 // Where all succeeded and no group has changed its path: every chunk was placed once at every other
-// rank, was sent once and as often again as was counted, every frame was received, and repairs
-// answer losses or requests that timed out. Silent about frames where groups end early, about
-// chunks of groups with parts, and about what is sent where devices gather it late, interfaces
-// refuse it, or a host is cut off.
+// rank, every block of an exchange has crossed once, was sent once and as often again as was
+// counted, every frame was received, and repairs answer losses or requests that timed out. Silent
+// about frames where groups end early, about chunks of groups with parts, and about what is sent
+// where devices gather it late, interfaces refuse it, or a host is cut off.
 void balance(const Case& c) {
   if (!all_well(c)) return;
   for (const PlannedGroup& group : c.plan.groups) {
@@ -306,6 +338,7 @@ void balance(const Case& c) {
   uint64_t chunks = 0, sent = 0, received = 0, switches = 0;
   for (size_t g = 0; g < c.run.groups.size(); g++) {
     balance_group(c, g);
+    balance_exchanges(c, g);
     const GroupEnd& group = c.run.groups[g];
     if (group.multicast) chunks += group.chunks + group.total(Counter::remulticast_chunks);
     switches += group.total(Counter::path_switches);

@@ -1,7 +1,9 @@
 // Memory has bounds: of a receiver's queue, of staging, of the heap. What a rank may have on the
 // heap is the sum of what docs/memory.md allows it, each part no more than this plan can put into
 // it.
+#include "collective/exchange_run.h"
 #include "collective/plan.h"
+#include "protocol/unasked_account.h"
 #include "simulation/swarm/case.h"
 #include "wire/datagram.h"
 
@@ -13,6 +15,7 @@ namespace {
 // one and each member of its control tree is remembered by.
 constexpr uint64_t kIdleGroup = 50'000, kIdlePeer = 200;
 constexpr uint64_t kOperation = 4096, kStream = 640, kTreeEntry = 512;
+constexpr uint64_t kExchangePeer = 256;
 constexpr uint64_t kRankItself = 16'384;  // what lanes keep: tables, batches of commands
 constexpr uint64_t kMostLeft = 16'384;    // the same
 
@@ -20,6 +23,7 @@ uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 6
 
 // Bytes that an operation's roots may send unasked (docs/protocol.md, 5.2), at most.
 uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op) {
+  if (wire::is_exchange(op.kind)) return 0;  // nothing of it goes by multicast
   const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
   const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
   const uint64_t block = std::max(op.bytes, op.odd_bytes);
@@ -101,7 +105,8 @@ struct Load {
   uint64_t multicast = 0;      // bytes of all blocks that go by multicast
   uint64_t contributions = 0;  // bytes that an owner folds
   uint64_t results = 0;        // blocks that are folded and belong to somebody else: of reduces
-  uint64_t operations = 0, reductions = 0, streams = 0, chunks = 0;
+  uint64_t exchanged = 0;      // bytes of exchanges that others send unasked, with their cost
+  uint64_t operations = 0, reductions = 0, exchanges = 0, streams = 0, chunks = 0;
 };
 
 Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
@@ -114,6 +119,11 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
     // Small ones are sent whole to all.
     const bool one_step = op.kind == wire::Kind::kAllreduce && bytes * members <= kOneStepBytes;
     load.operations++;
+    if (wire::is_exchange(op.kind)) {
+      load.exchanges++;
+      load.exchanged += (members - 1) * early_cost(std::min<uint64_t>(bytes, kMostUnasked));
+      continue;
+    }
     if (op.kind != wire::Kind::kReduceScatter && op.kind != wire::Kind::kReduce) {
       const bool all = op.kind == wire::Kind::kAllgather || one_step;
       load.multicast += all ? bytes * members : bytes;
@@ -138,9 +148,11 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   const uint64_t idle = (1 + parts) * (kIdleGroup + kIdlePeer * members);
   // Of operations: each rank's way through each stream, a bit per chunk, the control tree.
   const uint64_t records = load.operations * kOperation + load.streams * kStream + load.chunks / 4 +
-                           load.operations * members * kTreeEntry;
-  const uint64_t early = std::min<uint64_t>(config.staging, load.multicast + load.chunks * 96) +
-                         std::min<uint64_t>(256 * 1024 * (members - 1), load.contributions);
+                           load.operations * members * kTreeEntry +
+                           load.exchanges * members * kExchangePeer;
+  const uint64_t early =
+      std::min<uint64_t>(config.staging, load.multicast + load.chunks * 96) +
+      std::min<uint64_t>(256 * 1024 * (members - 1), load.contributions + load.exchanged);
   const uint64_t kept =
       std::min<uint64_t>(config.retransmit, load.multicast + load.operations * kOperation);
   // Accumulators are whole segments.

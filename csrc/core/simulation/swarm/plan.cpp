@@ -74,6 +74,7 @@ void fields(F& f, PlannedOp& o) {
   f("group", o.group);
   f("kind", o.kind);
   f("bytes", o.bytes);
+  f("splits", o.splits);
   f("root", o.root);
   f("element", o.element);
   f("reduction", o.reduction);
@@ -301,6 +302,9 @@ Status check_group(const Plan& plan, const PlannedGroup& group) {
 
 Status check_op(const Plan& plan, const PlannedOp& op) {
   if (op.group >= plan.groups.size()) return bad("op: there is no such group");
+  if (op.splits != 0 && op.kind != wire::Kind::kAllToAll) {
+    return bad("op: splits are those of an all_to_all");
+  }
   const size_t members = plan.groups[op.group].ranks.size();
   if (op.root >= members) return bad("op: the root is no member of its group");
   for (const uint32_t m : {op.late, op.odd}) {
@@ -346,6 +350,11 @@ Status check_fault(const Plan& plan, const PlannedFault& fault) {
     if (fault.group >= plan.groups.size()) return bad("fault: there is no such group");
   }
   if (fault.rate > 0.9) return bad("fault: rate is at most 0.9");
+  constexpr Nanos kLongest = 1'000'000 * kSecond;  // laws add them up
+  if (std::max(fault.at, fault.much) > kLongest ||
+      (fault.length != kNever && fault.length > kLongest)) {
+    return bad("fault: a time is at most a million seconds");
+  }
   return fault.burst < 1 || fault.burst > 1000 ? bad("fault: burst is 1 to 1000") : Status();
 }
 
@@ -400,6 +409,12 @@ Status check(const Plan& plan) {
   if (!status.ok()) return status;
   const auto config = config_of(plan);
   return config.ok() ? Status() : config.status();
+}
+
+ExchangeShape shape_of(const Plan& plan, const PlannedOp& op, Member caller) {
+  const auto members = static_cast<uint32_t>(plan.groups[op.group].ranks.size());
+  const uint64_t bytes = caller != kNoMember && op.odd == caller ? op.odd_bytes : op.bytes;
+  return {op.kind, members, bytes, op.splits, static_cast<Member>(op.root)};
 }
 
 bool has_parts(const Plan& plan) {

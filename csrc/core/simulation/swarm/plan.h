@@ -8,6 +8,7 @@
 //   aggregator lanes=2
 //   group ranks=0,1,2
 //   op kind=broadcast bytes=70000 root=1 late=2 by=3ms
+//   op kind=all_to_all bytes=70000 splits=7
 //   fault what=pause rank=1 at=2ms for=500ms
 //
 // A field that is not there has its default. Times are the world's, from its beginning: a number
@@ -22,6 +23,7 @@
 #include "base/element.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "simulation/exchange_content.h"
 #include "simulation/world.h"
 #include "wire/descriptor.h"
 
@@ -85,7 +87,8 @@ struct PlannedGroup {
 struct PlannedOp {
   uint32_t group = 0;
   wire::Kind kind = wire::Kind::kBarrier;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;   // of a block: the most of one, where there are
+  uint64_t splits = 0;  // of an all_to_all, whose blocks may differ (exchange_content.h)
   uint32_t root = 0;
   Element element = Element::kInt32;
   Reduction reduction = Reduction::kSum;
@@ -160,6 +163,8 @@ std::string print(const Plan& plan);
 Result<Plan> parse(std::string_view text);
 // Whether a plan can be carried out: one line.
 Status check(const Plan& plan);
+// Of an exchange, as a member of its group calls it, or as those do that are not odd (kNoMember).
+ExchangeShape shape_of(const Plan& plan, const PlannedOp& op, Member caller);
 // Its settings.
 Result<Config> config_of(const Plan& plan);
 // Some of its groups may have parts: rails and groups of hosts, or subgroups.

@@ -208,6 +208,7 @@ void PlanRun::call(size_t g, Member m) {
   op.kind = planned.kind;
   op.id = index + 1;
   op.bytes = planned.odd == m ? planned.odd_bytes : planned.bytes;
+  op.splits = planned.splits;
   op.root = static_cast<Member>(planned.root);
   op.how = {planned.element, planned.reduction, 1};
   op.timeout = planned.timeout;
@@ -420,6 +421,10 @@ void PlanRun::note_plans(size_t g, const Agreed& agreed) {
   end.request = std::max<uint64_t>(1, kMostAsked / agreed.chunk);
   for (const PlannedOp& op : plan_.ops) {
     if (op.group != g) continue;
+    if (wire::is_exchange(op.kind)) {
+      end.exchanged += shape_of(plan_, op, kNoMember).crossing();
+      continue;
+    }
     wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
     if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
     if (wire::is_reduction(op.kind)) {

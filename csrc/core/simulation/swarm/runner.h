@@ -39,8 +39,9 @@ struct GroupEnd {
   bool parts = false;                              // it has rails, host groups or subgroups
   std::optional<Agreed> agreed;                    // once it is made
   uint64_t chunks = 0;                             // of the streams of all its operations
-  uint64_t unpaced = 0;  // chunks that roots in turn may send to who takes none, of an operation
-  uint64_t request = 1;  // chunks that one request for repair may name
+  uint64_t exchanged = 0;  // bytes that its exchanges bring from one rank to another
+  uint64_t unpaced = 0;    // chunks that roots in turn may send to who takes none, of an operation
+  uint64_t request = 1;    // chunks that one request for repair may name
   uint64_t total(Counter counter) const { return counters[static_cast<size_t>(counter)]; }
 };
 

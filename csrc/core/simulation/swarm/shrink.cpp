@@ -200,6 +200,7 @@ class Shrinker {
       p.ops[i].bytes -= p.ops[i].bytes % 4;
     });
     attempt([&](Plan& p) { p.ops[i].root = 0; });
+    attempt([&](Plan& p) { p.ops[i].splits = 0; });
     attempt([&](Plan& p) { p.ops[i].timeout = plain.timeout; });
     lower(
         [i](Plan & p) -> auto& { return p.ops[i].at; }, Nanos{0});

@@ -34,8 +34,19 @@ Fabric::Fabric(const FabricOptions& options, EventQueue& events, FabricSink& sin
       router_(topology_, options.seed, options.trees_by_source) {
   add_links();
   for (const double rate : {options.host_up.rate, options.host_down.rate, options.inner.rate}) {
-    if (rate > 0) train_limit_ = std::min(train_limit_, static_cast<size_t>(rate * kTrainTime));
+    limit_trains(rate);
   }
+}
+
+void Fabric::limit_trains(double rate) {
+  if (rate > 0) train_limit_ = std::min(train_limit_, static_cast<size_t>(rate * kTrainTime));
+}
+
+void Fabric::set_rate(LinkId link, double rate) {
+  PortSpec port = ports_[link].spec();
+  port.rate = rate;
+  ports_[link] = Port(port);
+  limit_trains(rate);
 }
 
 void Fabric::add_links() {
@@ -158,7 +169,11 @@ void Fabric::cross(Hop& hop, LinkId link, uint64_t mask, const Passage& here, Li
     ports_[from].hold_until(port.drained_to(spec.resume));
   }
   account.peak_waiting = std::max(account.peak_waiting, port.waiting(here.first));
-  account.of[static_cast<size_t>(train.what)] += {static_cast<uint64_t>(wire), taken};
+  const Amount amount{static_cast<uint64_t>(wire), taken};
+  account.of[static_cast<size_t>(train.what)] += amount;
+  if (from == kNone && train.from < sent_by_.size()) {
+    sent_by_[train.from][static_cast<size_t>(train.what)] += amount;
+  }
   const Link& way = topology_.link(link);
   if (timeline_ != nullptr) {
     timeline_->add(Topology::link_class(way), branch.there.last, static_cast<uint64_t>(wire));

@@ -58,6 +58,8 @@ class Fabric {
   Router& router() { return router_; }
   // Most bytes of a train: 20 us of the slowest link, so that nobody waits longer for another's.
   size_t train_limit() const { return train_limit_; }
+  // Another rate, in bytes per second, for a link on which nothing is queued.
+  void set_rate(LinkId link, double rate);
   // One more host of a star.
   HostId grow();
 
@@ -73,11 +75,15 @@ class Fabric {
   const Port& port(LinkId link) const { return ports_[link]; }
 
   const std::vector<LinkTraffic>& traffic() const { return traffic_; }
+  // By endpoint, what it has put on its host's link; of those that reset_traffic() named.
+  const std::vector<AmountByClass>& sent_by() const { return sent_by_; }
   const ArrivalTimes& arrivals(TrafficClass what) const {
     return arrivals_[static_cast<size_t>(what)];
   }
-  void reset_traffic() {
+  // Accounts begin anew; the first `endpoints` have one each.
+  void reset_traffic(size_t endpoints = 0) {
     traffic_.assign(traffic_.size(), {});
+    sent_by_.assign(endpoints, {});
     arrivals_ = {};
   }
   // Is told what crosses each link, and when; null: nobody.
@@ -108,6 +114,7 @@ class Fabric {
 
   uint32_t nic_of(HostId host, unsigned plane) const;
   void add_links();
+  void limit_trains(double rate);
   // `busy`: it has been sending until now.
   void serve(uint32_t nic, bool busy);
   void depart(HostId host, const TrainRef& train, double now);
@@ -125,6 +132,7 @@ class Fabric {
   Router router_;
   std::vector<Port> ports_;
   std::vector<LinkTraffic> traffic_;
+  std::vector<AmountByClass> sent_by_;
   std::array<ArrivalTimes, kTrafficClasses> arrivals_;
   std::vector<uint32_t> loss_of_;  // by link, index or kNone
   std::vector<Loss> losses_;

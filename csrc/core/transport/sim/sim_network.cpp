@@ -337,6 +337,7 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
     taken |= left & -left;
   }
   if (taken == 0) return;
+  transport->account_.inbox = std::max(transport->account_.inbox, transport->inbox_bytes_);
   transport->inbox_.push({train, taken});
   tell(to);
 }
@@ -417,8 +418,7 @@ void SimNetwork::reset(size_t a, size_t b, Nanos later) {
 void SimNetwork::report_down(size_t to, size_t about, bool graceful) {
   if (endpoints_[to].transport == nullptr || endpoints_[to].dead) return;
   if (!told_.insert({to, about}).second) return;
-  endpoints_[to].transport->downs_.push_back({about, graceful});
-  tell(to);
+  endpoints_[to].transport->on_down(about, graceful);
 }
 
 void SimNetwork::goodbye(size_t endpoint) {

@@ -177,7 +177,25 @@ PeerId SimTransport::add_peer(const StreamAddress& address) {
   const sim::Driving nobody(network_->options_.meter);
   const auto id = static_cast<PeerId>(address.uid - 1);
   if (expected_) expected_->insert(id);
+  meet(id);
   return id;
+}
+
+void SimTransport::meet(PeerId peer) {
+  const auto index = static_cast<size_t>(peer);
+  // One that does not exist is told of when something is sent to it.
+  if (index >= network_->endpoints_.size()) return;
+  const sim::Driving nobody(network_->options_.meter);
+  if (const auto graceful = known_.meet(index)) on_down(index, *graceful);
+}
+
+void SimTransport::on_down(size_t peer, bool graceful) {
+  const sim::Driving nobody(network_->options_.meter);
+  if (peer < network_->endpoints_.size() && known_.of(peer) == sim::Acquaintances::Known::kNot) {
+    return known_.keep_end(peer, graceful);
+  }
+  downs_.push_back({peer, graceful});
+  network_->tell(index_);
 }
 
 std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
@@ -185,11 +203,14 @@ std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
   for (const uint64_t uid : uids) ids.push_back(static_cast<PeerId>(uid - 1));
   if (!expected_) expected_.emplace();
   expected_->insert(ids.begin(), ids.end());
+  for (const PeerId id : ids) meet(id);
   return ids;
 }
 
 void SimTransport::send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) {
   const sim::Driving nobody(network_->options_.meter);
+  meet(peer);
+  account_.frames[static_cast<size_t>(channel)]++;
   sim::Frame frame;
   size_t size = 0;
   for (const ConstBytes part : parts) size += part.size();
@@ -206,6 +227,7 @@ SimTransport::InFrame SimTransport::take_frame() {
   const sim::Driving nobody(network_->options_.meter);
   InFrame frame = std::move(frames_.front());
   frames_.pop_front();
+  known_.hear(frame.from);
   network_->streams_->on_taken(static_cast<sim::EndpointId>(frame.from),
                                static_cast<sim::EndpointId>(index_), frame.channel,
                                frame.bytes.size());
@@ -223,6 +245,12 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
   for (size_t n = downs_.size(); n > 0; n--, events++) {
     const Down down = downs_.front();
     downs_.pop_front();
+    if (known_.of(down.peer) == sim::Acquaintances::Known::kHeard) {
+      const sim::Driving nobody(network_->options_.meter);
+      known_.keep_end(down.peer, down.graceful);
+      sink.on_stranger_gone(static_cast<PeerId>(down.peer));
+      continue;
+    }
     if (expected_ && expected_->count(static_cast<PeerId>(down.peer)) == 0) continue;
     sink.on_peer_down(static_cast<PeerId>(down.peer),
                       Status(Code::kPeerLost, "connection reset by peer"), down.graceful);

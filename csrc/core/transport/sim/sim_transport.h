@@ -3,12 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "transport/sim/acquaintances.h"
 #include "transport/sim/fifo.h"
 #include "transport/sim/streams.h"
 #include "transport/sim/train.h"
@@ -26,6 +28,13 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t index() const { return index_; }
   // Datagrams that were taken here.
   uint64_t datagrams_taken() const { return datagrams_taken_; }
+  // Since reset_account().
+  struct Account {
+    std::array<uint64_t, kChannels> frames{};  // sent, by channel
+    size_t inbox = 0;  // most bytes of datagrams that waited here, as a socket counts them
+  };
+  const Account& account() const { return account_; }
+  void reset_account() { account_ = {{}, inbox_bytes_}; }
 
   const char* name() const override { return "sim"; }
   Datagram& datagram() override { return *this; }
@@ -79,6 +88,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
     sim::Frame bytes;
   };
   InFrame take_frame();
+  void meet(PeerId peer);
+  void on_down(size_t peer, bool graceful);
   struct Down {
     size_t peer;
     bool graceful;
@@ -104,10 +115,12 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
   uint64_t datagrams_taken_ = 0;
+  Account account_;
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
   bool said_goodbye_ = false;
   std::optional<std::set<PeerId>> expected_;  // nobody else is heard
+  sim::Acquaintances known_;
 };
 
 }  // namespace mcast

@@ -16,6 +16,21 @@ Status bad_topology(const std::string& why) {
   return Status(Code::kInvalidArgument, "topology: " + why);
 }
 
+constexpr uint64_t kMostLinks = 1u << 24;  // of one direction, in all planes
+
+// Of a specification whose fields are within bounds.
+uint64_t links_of(const TopologySpec& spec) {
+  uint64_t links = spec.hosts;
+  if (spec.kind == TopologySpec::Kind::kLeafSpine) {
+    links += uint64_t{spec.leaves} * spec.spines * spec.links;
+  } else if (spec.kind == TopologySpec::Kind::kFatTree) {
+    const uint64_t half = spec.radix / 2, pod = spec.pod > 0 ? spec.pod : half * half;
+    links += (spec.hosts + half - 1) / half * half;
+    links += (spec.hosts + pod - 1) / pod * (spec.cores > 0 ? spec.cores : half * half);
+  }
+  return links * spec.planes;
+}
+
 uint32_t* field_of(TopologySpec& spec, std::string_view name) {
   using Kind = TopologySpec::Kind;
   if (name == "planes") return &spec.planes;
@@ -73,14 +88,22 @@ Status TopologySpec::check() const {
     return {};
   }
   if (hosts < 1) return bad_topology("no hosts");
+  constexpr uint32_t kMost = 65'536;
+  if (std::max({leaves, spines, links, radix, pod, cores}) > kMost) {
+    return bad_topology("a number is above " + std::to_string(kMost));
+  }
   if (kind == Kind::kLeafSpine) {
     if (leaves < 1 || spines < 1 || links < 1) {
       return bad_topology("leafspine needs leaves, spines and links of at least 1");
     }
-    return {};
+  } else if (radix < 2 || radix % 2 != 0) {
+    return bad_topology("fattree needs an even radix");
+  } else if (pod % (radix / 2) != 0) {
+    return bad_topology("pod must be whole leaves of radix / 2 hosts");
   }
-  if (radix < 2 || radix % 2 != 0) return bad_topology("fattree needs an even radix");
-  if (pod % (radix / 2) != 0) return bad_topology("pod must be whole leaves of radix / 2 hosts");
+  if (links_of(*this) > kMostLinks) {
+    return bad_topology("it has more than " + std::to_string(kMostLinks) + " links");
+  }
   return {};
 }
 

@@ -1,9 +1,8 @@
 // One number for a whole run: two runs with the same number did the same things at the same times.
-// A running value every 65,536 steps tells where two runs part. Comparable within one build.
+// Comparable within one build.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "base/rng.h"
 #include "base/types.h"
@@ -12,21 +11,17 @@ namespace mcast::sim {
 
 class TraceHash {
  public:
-  static constexpr uint64_t kStep = 65536;
-
   // Something happened at `at`: what, where, how much.
   void add(Nanos at, uint64_t what, uint64_t where, uint64_t much) {
     value_ = mix64(value_ + static_cast<uint64_t>(at) * 0x9e3779b97f4a7c15ULL + (what << 56) +
                    (where << 32) + much);
-    if (++steps_ % kStep == 0) on_the_way_.push_back(value_);
+    steps_++;
   }
   uint64_t value() const { return value_; }
   uint64_t steps() const { return steps_; }
-  const std::vector<uint64_t>& on_the_way() const { return on_the_way_; }
 
  private:
   uint64_t value_ = 0x6d63617374ULL, steps_ = 0;
-  std::vector<uint64_t> on_the_way_;
 };
 
 }  // namespace mcast::sim

@@ -21,8 +21,10 @@ struct Amount {
   }
 };
 
+using AmountByClass = std::array<Amount, kTrafficClasses>;
+
 struct LinkTraffic {
-  std::array<Amount, kTrafficClasses> of;
+  AmountByClass of;
   uint64_t lost_full = 0, lost_fault = 0;  // packets
   uint64_t marked = 0;
   double peak_waiting = 0;  // bytes

@@ -12,6 +12,7 @@
 
 #include "crypto/handshake.h"
 #include "crypto/stream_guard.h"
+#include "transport/transport.h"
 #include "transport/udp/send_queue.h"
 #include "transport/udp/stream_wire.h"
 
@@ -22,7 +23,9 @@ class TcpGuard {
   static constexpr size_t kSealAhead = 64u << 10;
 
   // Of a connector; `self` outlives it.
-  TcpGuard(const crypto::Identity& self, const crypto::PublicKey& peer) : connector_(self, peer) {}
+  TcpGuard(const crypto::Identity& self, const StreamAddress& peer)
+      : connector_(self, peer.key,
+                   peer.aggregator ? crypto::Role::kAggregator : crypto::Role::kRank) {}
   crypto::Connector& connector() { return connector_; }
   // What the transport has to say in the Hello.
   std::array<std::byte, kHelloSize> hello{};

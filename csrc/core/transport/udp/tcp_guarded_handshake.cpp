@@ -95,6 +95,9 @@ void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
   if (id == kNoPeer ? !s.guests_.welcome() : s.peers_[id].down) return refuse(s, place);
   TcpStream::Link* const link =
       id == kNoPeer ? nullptr : &s.peers_[id].links[s.line_of(hello->channel, hello->stripe)];
+  // Nobody waits for an aggregator that it has not heard of.
+  const bool aggregator = place.acceptor->peer_role() == crypto::Role::kAggregator;
+  if (aggregator != (id != kNoPeer && s.peers_[id].address.aggregator)) return refuse(s, place);
   if (link != nullptr) {
     constexpr crypto::PublicKey kUnknown{};
     const crypto::PublicKey& key = s.peers_[id].address.key;
@@ -146,14 +149,15 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
     id = s.new_guest(hello, place.from);
     s.peers_[id].address.key = key;
   } else if (s.peers_[id].address.host.empty()) {  // one that was expected
-    s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key});
+    s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key,
+                s.peers_[id].address.aggregator});
   }
   TcpStream::Link& link = s.peers_[id].links[s.line_of(hello.channel, hello.stripe)];
   if (s.peers_[id].down || link.phase == TcpStream::Phase::kOpen ||
       link.phase == TcpStream::Phase::kEnded) {
     return s.half_open_.reset(place);
   }
-  auto guard = std::make_unique<TcpGuard>(*s.options_.identity, key);
+  auto guard = std::make_unique<TcpGuard>(*s.options_.identity, s.peers_[id].address);
   const Status started = guard->start(place.acceptor->chains(), s.options_.identity->limits);
   Fd fd = s.half_open_.release(place);
   TcpConnection* const c =

@@ -121,7 +121,7 @@ void TcpStream::say_hello(TcpConnection& c) {
   hello.listen_address = listens.sin_addr;
   hello.listen_port = ntohs(listens.sin_port);
   if (options_.identity) {  // the other end speaks first
-    c.guard = std::make_unique<TcpGuard>(*options_.identity, peers_[c.peer].address.key);
+    c.guard = std::make_unique<TcpGuard>(*options_.identity, peers_[c.peer].address);
     c.guard->hello = encode(hello);
     c.state = TcpConnection::State::kChallenge;
     return c.want(EPOLLIN);

@@ -66,10 +66,13 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
                          "two processes claim to be " + endpoint_text(peers_[id].address) +
                              ": one has connected, another has published its key"));
   }
-  const PublicKey key = address.key != kUnknown ? address.key : peer.address.key;
+  const bool keyed = address.key != kUnknown;
+  const PublicKey key = keyed ? address.key : peer.address.key;
+  const bool aggregator = keyed ? address.aggregator : peer.address.aggregator;
   // The newest address counts: the first may only be what the peer's Hello said.
   peer.address = address;
   peer.address.key = key;
+  peer.address.aggregator = aggregator;
   peer.stripes = std::min(stripe_count(address), stripe_.size());
   if (const auto endpoints = stripe_endpoints(address); endpoints.ok()) {
     for (const sockaddr_in& at : *endpoints) half_open_.add_member(ntohl(at.sin_addr.s_addr));

@@ -1,0 +1,71 @@
+// Rare branches of the core that no counter shows. A test program, or a swarm, can tell which of
+// them it has come to; over the whole C++ suite each must be reached (tools/reach.py). What is
+// counted is the process's, whatever group it belongs to: it is written by the threads of all lanes
+// without a locked instruction, so a count may be too small, but never 0 where a branch was taken.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mcast {
+
+// name, what has happened there.
+#define MCAST_REACH_POINTS(X)                                                                     \
+  X(post_waits_for_a_line, "a post is deferred until a line is drawn or there is room")           \
+  X(abort_by_datagram, "the multicast abort was here before that of a stream")                    \
+  X(abort_brings_the_release, "news of a failure says which operations were complete")            \
+  X(abort_after_leaving, "a rank that has left hears of a failure that harms it no more")         \
+  X(failed_group_is_asked, "a failed group answers a ping with its failure")                      \
+  X(mended_by_the_last_repetition, "a chunk is multicast again for the last time that it may be") \
+  X(repetition_refused, "a chunk was repeated as often as it may be: streams deliver it")         \
+  X(repetition_put_back, "a repetition that the interface refused waits")                         \
+  X(chunk_put_back, "a chunk that the interface refused waits")                                   \
+  X(turn_passed_over, "a root sends although one before it in its chain has not")                 \
+  X(position_by_stream, "what was sent is announced by stream, after multicast failed")           \
+  X(announced_too_early, "a stream that flowed was announced: patience doubles")                  \
+  X(window_at_its_least, "losses cut a window to the least that keeps credit going")              \
+  X(ring_queue_full, "the ring stops at its successor's queue")                                   \
+  X(contribution_queue_full, "a contribution waits for its owner's queue")                        \
+  X(result_queue_full, "a reduce's result waits for the root's queue")                            \
+  X(exchange_queue_full, "a piece of an exchange waits for its receiver's queue")                 \
+  X(repair_queue_full, "repairs wait for the asker's queue")                                      \
+  X(own_block_revived, "an operation that is over here is repaired for somebody")                 \
+  X(request_kept_open, "a donor that sends gets more time for what was asked")                    \
+  X(unasked_account_full, "what needs no grant waits for room at its receiver")                   \
+  X(exchange_granted_meanwhile, "what waited for room in an account is granted")                  \
+  X(grant_too_small, "a grant waits since little room is left and something comes")               \
+  X(goodbye_before_the_release, "a rank closed in order, and news of the end is behind that")     \
+  X(lost_after_the_end, "a rank is lost that nobody waits for, but repairs may be needed")        \
+  X(reduce_lane_fails_first, "the reduce lane takes the multicast lane with it")                  \
+  X(other_lane_fails, "a lane is failed by the other one, since no abort has come")               \
+  X(frame_before_its_group, "a frame is kept for a group that is not made here yet")              \
+  X(frame_without_its_group, "a frame whose group never came is dropped")
+
+enum class ReachPoint : uint8_t {
+#define MCAST_REACH_POINT(name, help) name,
+  MCAST_REACH_POINTS(MCAST_REACH_POINT)
+#undef MCAST_REACH_POINT
+};
+#define MCAST_REACH_POINT(name, help) +1
+inline constexpr size_t kReachPoints = MCAST_REACH_POINTS(MCAST_REACH_POINT);
+#undef MCAST_REACH_POINT
+
+namespace reach_points {
+
+inline std::array<std::atomic<uint64_t>, kReachPoints> counts{};
+
+inline void hit(ReachPoint point) noexcept {
+  std::atomic<uint64_t>& count = counts[static_cast<size_t>(point)];
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+inline uint64_t count(size_t point) noexcept {
+  return counts[point].load(std::memory_order_relaxed);
+}
+const char* name(size_t point) noexcept;
+
+}  // namespace reach_points
+}  // namespace mcast
+
+#define MCAST_REACH(name) ::mcast::reach_points::hit(::mcast::ReachPoint::name)

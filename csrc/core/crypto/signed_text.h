@@ -1,0 +1,25 @@
+// A text with its MAC in a last line of its own, "mac=" and hex: values in a store, records between
+// groups and aggregators. Needs an ok() of load_library(). Any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "crypto/kdf.h"
+
+namespace mcast::crypto {
+
+// Where a text belongs that is said over the one connection that the nonce names, which must
+// outlive the result.
+inline RecordPlace said_over(const std::string& nonce, const char* what) {
+  return {nonce, what, "", 0, 0};
+}
+
+inline constexpr size_t kMacLineSize = 69;  // bytes that it is longer by
+
+std::string with_mac(const Key& record_key, const RecordPlace& place, const std::string& text);
+// The text; nothing: its MAC is wrong, or there is none.
+std::optional<std::string> without_mac(const Key& record_key, const RecordPlace& place,
+                                       const std::string& stored);
+
+}  // namespace mcast::crypto

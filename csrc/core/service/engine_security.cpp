@@ -1,0 +1,67 @@
+// The secret is read once, when the engine starts: another one is another engine's, which takes the
+// socket's place while this one drains. An engine that has a secret serves no group without it
+// unless it is told to: a job that forgets the setting is refused by name, and not sent in clear.
+#include "service/engine_security.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "crypto/secret.h"
+
+namespace mcast::service {
+
+Result<std::shared_ptr<const EngineSecurity>> security_of(const EngineSecurityOptions& options) {
+  EngineSecurity made;
+  Config config;
+  config.secret_file = options.secret_file;
+  const bool there = crypto::secret_is_set(config);
+  if (!options.modes.empty()) made.modes = options.modes;
+  if (options.modes.empty() && there) made.modes = {"auth", "sealed"};
+  const std::string modes = made.modes_text();
+  if (modes != "off") {
+    if (!there) {
+      return Status(Code::kInvalidArgument,
+                    "option --security " + modes +
+                        " needs a secret: --secret-file, MCAST_SECRET_FILE or MCAST_SECRET "
+                        "(torch-mcast secret new makes one)");
+    }
+    auto secret = crypto::find_secret(config);
+    if (!secret.ok()) return secret.status();
+    made.secret = std::move(secret).value();
+  } else if (there) {
+    log(LogLevel::kWarn,
+        "the engine has a secret, but serves security=off only: nothing is "
+        "authenticated; see --security");
+  }
+  // Unread, where a file has come before it or nothing is guarded.
+  (void)crypto::drop_secret_of_environment();
+  return std::make_shared<const EngineSecurity>(std::move(made));
+}
+
+bool read_modes(const std::string& text, std::vector<std::string>& out) {
+  out.clear();
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string mode = text.substr(at, end - at);
+    const bool known = mode == "off" || mode == "auth" || mode == "sealed";
+    if (!known || std::find(out.begin(), out.end(), mode) != out.end()) return false;
+    out.push_back(mode);
+    at = end + 1;
+  }
+  return true;
+}
+
+std::string in_words(const EngineSecurity& security) {
+  if (!security.secret) return "";
+  return ", guards groups: security=" + security.modes_text() + ", secret of id " +
+         security.secret->id_text();
+}
+
+void tell(Json& json, const EngineSecurity& security) {
+  json.key("security").open('{').key("modes").open('[');
+  for (const std::string& mode : security.modes) json.value(std::string_view(mode));
+  json.close(']').field("secret_id", security.secret ? security.secret->id_text() : "").close('}');
+}
+
+}  // namespace mcast::service

@@ -1,0 +1,16 @@
+// What all parts of a plan's generator draw with.
+// Threads: pure.
+#pragma once
+
+#include <initializer_list>
+
+#include "base/rng.h"
+
+namespace mcast::sim {
+
+template <typename T>
+T one_of(Rng& rng, std::initializer_list<T> values) {
+  return values.begin()[rng.below(values.size())];
+}
+
+}  // namespace mcast::sim

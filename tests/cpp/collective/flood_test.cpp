@@ -1,0 +1,214 @@
+// A multicast address that somebody floods: operations stay exact, the group goes to the ring and
+// leaves the address, and comes back when the flood is over. On both lanes, guarded and not.
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "support/program.h"
+
+namespace mcast::test {
+namespace {
+
+// Somebody in the same network who multicasts noise to the address of the groups.
+class Flooder {
+ public:
+  static constexpr Nanos kEvery = 10 * kMilli;
+  Flooder(Cluster& cluster, size_t each) : cluster_(cluster), each_(each) {
+    medium_ = cluster.net().attach();
+    tick();
+  }
+  void stop() { each_ = 0; }
+
+ private:
+  void tick() {
+    Datagram& out = medium_->datagram();
+    for (size_t i = 0; i < each_; i++) {
+      const Bytes lent = out.lend({1, 7000, false}, 40);
+      if (lent.empty()) break;
+      std::fill(lent.begin(), lent.end(), std::byte{0x5a});
+      out.commit(lent.size());
+    }
+    out.flush();
+    cluster_.at(cluster_.now() + kEvery, [this] { tick(); });
+  }
+  Cluster& cluster_;
+  size_t each_;
+  std::unique_ptr<SimTransport> medium_;
+};
+
+class Flood : public testing::TestWithParam<std::tuple<uint8_t, crypto::Mode>> {
+ protected:
+  static constexpr uint32_t kRanks = 3;
+  static constexpr size_t kFlood = 100;  // datagrams in 10 ms
+
+  ClusterOptions options() const {
+    ClusterOptions o;
+    o.ranks = kRanks;
+    o.group.lane = std::get<0>(GetParam());
+    o.security = std::get<1>(GetParam());
+    o.group.arity = 2;
+    return o;
+  }
+  // Data is lost where the flood fills queues: nine of ten datagrams.
+  void lose_data(Cluster& c) {
+    c.net().set_datagram_hook([this](size_t from, size_t, ConstBytes d) {
+      const bool data = from < kRanks && (static_cast<uint8_t>(d[6]) & 15) == 1;
+      return data && loss_ && rng_.chance(0.9) ? SimNetwork::Verdict::kDrop
+                                               : SimNetwork::Verdict::kPass;
+    });
+  }
+  // Operations one after the other until `until()` or so much time has passed; all must be exact.
+  template <typename Until>
+  void work(Cluster& c, Until until, Nanos limit, size_t g = 0) {
+    const Nanos end = c.now() + limit;
+    while (!until() && c.now() < end) {
+      Runs runs;
+      id_++;
+      for (Member r = 0; r < kRanks; r++) {
+        if (std::get<0>(GetParam()) == 1 && id_ % 2 == 0 && g == 0) {
+          runs.push_back(c.reduction(r, wire::Kind::kAllreduce, 0, 60'000, id_));
+        } else {
+          runs.push_back(c.allgather(r, 20'000, id_, kNever, g));
+        }
+      }
+      ASSERT_TRUE(c.run([&] { return all_done(runs); }, 60 * kSecond));
+      expect_good(runs, kRanks);
+      c.run_for(100 * kMilli);
+    }
+  }
+  static uint64_t heard(Cluster& c) {
+    uint64_t sum = 0;
+    for (Member r = 0; r < kRanks; r++) {
+      sum += static_cast<Port&>(c.group(r)).received().useless;
+    }
+    return sum;
+  }
+
+  Rng rng_{5};
+  bool loss_ = true;
+  uint64_t id_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Lanes, Flood,
+                         testing::Combine(testing::Values(uint8_t{0}, uint8_t{1}),
+                                          testing::Values(crypto::Mode::kOff, crypto::Mode::kAuth,
+                                                          crypto::Mode::kSealed)),
+                         [](const auto& p) {
+                           return std::string(std::get<0>(p.param) == 1 ? "reduce" : "multicast") +
+                                  "_" + crypto::mode_name(std::get<1>(p.param));
+                         });
+
+TEST_P(Flood, TheGroupLeavesTheAddressForTheRing) {
+  Cluster c(options());
+  lose_data(c);
+  Flooder flooder(c, kFlood);
+  const auto left = [&] { return c.total(Counter::floods_left) == kRanks; };
+  work(c, left, 30 * kSecond);
+  ASSERT_TRUE(left());
+  EXPECT_EQ(c.total(Counter::path_switches), kRanks);
+  EXPECT_EQ(c.total(Counter::path_checks), 0u) << "a probe would have come through";
+  for (Member r = 0; r < kRanks; r++) {
+    EXPECT_NE(c.group(r).core().path_reason().find("is flooded"), std::string::npos);
+  }
+  const uint64_t before = heard(c);
+  work(
+      c, [] { return false; }, kSecond);
+  EXPECT_LT(heard(c), before + 100) << "the network does not bring it any more";
+  EXPECT_GT(c.total(Counter::ring_bytes_sent), 0u);
+}
+
+TEST_P(Flood, WhileItGoesOnTheGroupStaysOnTheRingAndThenComesBack) {
+  Cluster c(options());
+  lose_data(c);
+  Flooder flooder(c, kFlood);
+  // 5 s, and two rounds of asking, after 5 s and 10 s more.
+  const auto asked = [&] { return c.total(Counter::path_checks) >= 2 * kRanks; };
+  work(c, asked, 60 * kSecond);
+  ASSERT_TRUE(asked());
+  EXPECT_EQ(c.total(Counter::path_switches), kRanks);
+  flooder.stop();
+  loss_ = false;
+  const auto back = [&] { return c.total(Counter::path_switches) == 2 * kRanks; };
+  work(c, back, 60 * kSecond);
+  ASSERT_TRUE(back());
+  const uint64_t by_ring = c.total(Counter::ring_bytes_sent);
+  const uint64_t repaired = c.total(Counter::repair_chunks_received);
+  work(
+      c, [] { return false; }, kSecond);
+  EXPECT_EQ(c.total(Counter::ring_bytes_sent), by_ring);
+  EXPECT_EQ(c.total(Counter::repair_chunks_received), repaired) << "all hear the address again";
+}
+
+TEST_P(Flood, OneThatDoesNoHarmAndLossAloneChangeNothing) {
+  for (const bool flooded : {true, false}) {
+    Cluster c(options());
+    loss_ = !flooded;
+    lose_data(c);
+    Flooder flooder(c, flooded ? kFlood : 5);
+    work(
+        c, [] { return false; }, 12 * kSecond);
+    EXPECT_EQ(c.total(Counter::path_switches), 0u) << flooded;
+    EXPECT_EQ(c.total(Counter::floods_left), 0u);
+  }
+}
+
+TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
+  ClusterOptions o = options();
+  o.group.multicast.required = true;
+  Cluster c(o);
+  lose_data(c);
+  Flooder flooder(c, kFlood);
+  work(
+      c, [] { return false; }, 12 * kSecond);
+  EXPECT_EQ(c.total(Counter::path_switches), 0u);
+}
+
+// Groups of the same ranks have an address in common: while one stays, the flood comes.
+TEST_P(Flood, AnIdleGroupLeavesTheAddressTogetherWithTheOther) {
+  ClusterOptions o = options();
+  o.one_address = true;
+  Cluster c(o);
+  const size_t other = c.add_group(o.group);
+  lose_data(c);
+  Flooder flooder(c, kFlood);
+  const auto left = [&] {
+    return c.total(Counter::floods_left) == kRanks &&
+           c.total(Counter::floods_left, other) == kRanks;
+  };
+  work(c, left, 30 * kSecond);
+  ASSERT_TRUE(left());
+  const uint64_t before = heard(c);
+  work(
+      c, [] { return false; }, kSecond);
+  EXPECT_LT(heard(c), before + 100);
+  flooder.stop();
+  loss_ = false;
+  const auto back = [&] { return c.total(Counter::path_switches, other) == 2 * kRanks; };
+  work(c, back, 60 * kSecond, other);
+  EXPECT_TRUE(back()) << "when it has something to do";
+}
+
+// A lane that reads noise without end still finds out what is lost.
+TEST_P(Flood, LossesAreFoundThoughTheSocketIsNeverEmpty) {
+  ClusterOptions o = options();
+  o.net.receive_budget = 64 << 10;
+  Cluster c(o);
+  const std::vector<std::byte> noise(o.net.receive_budget + 1, std::byte{0x5a});
+  std::function<void()> pour = [&] {
+    for (Member r = 0; r < kRanks; r++) c.net().inject(r, noise);
+    c.at(c.now() + 1, pour);  // with the next turn
+  };
+  // The last chunk of each block: nothing behind it shows that it is missing.
+  c.net().set_datagram_hook([](size_t, size_t, ConstBytes d) {
+    const bool data = (static_cast<uint8_t>(d[6]) & 15) == 1;
+    return data && (static_cast<uint8_t>(d[7]) & 2) != 0 ? SimNetwork::Verdict::kDrop
+                                                         : SimNetwork::Verdict::kPass;
+  });
+  pour();
+  Runs runs;
+  for (Member r = 0; r < kRanks; r++) runs.push_back(c.allgather(r, 20'000, 1));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+  expect_good(runs, kRanks);
+  EXPECT_GT(c.total(Counter::cutoffs), 0u);
+}
+
+}  // namespace
+}  // namespace mcast::test

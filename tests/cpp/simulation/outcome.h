@@ -1,0 +1,27 @@
+// Experiments as words, for tests: what cannot be read or carried out is a failure of the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "simulation/experiment.h"
+
+namespace mcast::sim {
+
+inline ExperimentSpec spec_of(const std::string& text) {
+  const auto spec = ExperimentSpec::parse(text);
+  EXPECT_TRUE(spec.ok()) << text << ": " << spec.status().to_string();
+  return spec.ok() ? *spec : ExperimentSpec();
+}
+
+// `meter`: of the heap; null: none.
+inline OpResult outcome_of(const std::string& text, HeapMeter* meter = nullptr) {
+  Watch watch;
+  watch.meter = meter;
+  auto result = run_experiment(spec_of(text), watch);
+  EXPECT_TRUE(result.ok()) << text << ": " << result.status().to_string();
+  return result.ok() ? *result : OpResult();
+}
+
+}  // namespace mcast::sim
