@@ -31,7 +31,7 @@ TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
 TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 clang-14 libclang-rt-14-dev iproute2 iptables nftables ethtool dropbear-bin openssh-client \
-ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio systemd"
+ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio zstd systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"

@@ -1,14 +1,15 @@
 """Kernel and initramfs of the lab's virtual machines, made once and kept.
 
-The kernel is Debian's (it has Soft-RoCE and netem, which a container's host may lack): its package is
-fetched with apt, unpacked beside nothing else, and only the image and the few modules that are needed
-stay. The initramfs loads them in order, mounts the host's root read-only over 9p, and runs what the
+The kernel is Debian's or Ubuntu's (it has Soft-RoCE and netem, which a container's host may lack): its
+packages are fetched with apt, unpacked beside nothing else, and only the image and the few modules that are
+needed stay. The initramfs loads them in order, mounts the host's root read-only over 9p, and runs what the
 share says; see vm.py for the other side.
 """
 
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import platform
 import shutil
@@ -34,7 +35,11 @@ TOOLS = {
     "ip": "iproute2",
     "dpkg": "dpkg",
     "apt-get": "apt",
+    "zstd": "zstd",
 }
+
+# What stands for the newest kernel: of Debian, of Ubuntu.
+KERNELS = ("linux-image-amd64", "linux-image-generic")
 
 # Where the guest finds the command, and leaves its output and exit code.
 SHARE = "/run/mcast"
@@ -100,13 +105,25 @@ def require_tools() -> None:
         raise LabError(f"the lab's virtual machines need: apt install {' '.join(missing)}")
 
 
-def kernel_package() -> str:
-    """The package that Debian's linux-image-amd64 stands for now."""
-    for line in call(["apt-cache", "depends", "linux-image-amd64"]).splitlines():
-        word, _, package = line.strip().partition(": ")
-        if word == "Depends" and package.startswith("linux-image-"):
-            return package
-    raise LabError("apt knows no linux-image-amd64: apt-get update; is this Debian?")
+def depends(package: str) -> list[str]:
+    """The packages that it depends on; none if apt does not know it."""
+    shown = subprocess.run(
+        ["apt-cache", "depends", package], capture_output=True, text=True, timeout=60
+    )
+    lines = (line.strip().partition(": ") for line in shown.stdout.splitlines())
+    return [name for word, _, name in lines if word == "Depends"]
+
+
+def kernel_packages() -> list[str]:
+    """Packages with the image and the modules: one in Debian, three in Ubuntu."""
+    for newest in KERNELS:
+        for image in depends(newest):
+            if not image.startswith("linux-image-"):
+                continue
+            version = image.removeprefix("linux-image-")
+            wanted = {f"linux-modules-{version}", f"linux-modules-extra-{version}"}
+            return [image, *sorted(wanted & {*depends(newest), *depends(image)})]
+    raise LabError(f"apt knows neither {' nor '.join(KERNELS)}: apt-get update")
 
 
 def image() -> Image:
@@ -125,10 +142,10 @@ def _build(home: Path, recipe: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home, prefix="build-") as folder:
         work = Path(folder)
-        package = kernel_package()
-        _fetch(package, work)
+        _fetch(kernel_packages(), work)
         root = work / "root"
-        call(["dpkg", "-x", str(next(work.glob("*.deb"))), str(root)])
+        for package in work.glob("*.deb"):
+            call(["dpkg", "-x", str(package), str(root)])
         version = next((root / "lib/modules").iterdir()).name
         done = work / "done"
         done.mkdir()
@@ -142,10 +159,10 @@ def _build(home: Path, recipe: str) -> None:
                 raise
 
 
-def _fetch(package: str, folder: Path) -> None:
+def _fetch(packages: list[str], folder: Path) -> None:
     def download() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["apt-get", "download", package],
+            ["apt-get", "download", *packages],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -157,7 +174,7 @@ def _fetch(package: str, folder: Path) -> None:
         subprocess.run(["apt-get", "update"], capture_output=True, timeout=600)
         done = download()
     if done.returncode:
-        raise LabError(f"apt-get download {package}: {done.stderr.strip()}")
+        raise LabError(f"apt-get download {' '.join(packages)}: {done.stderr.strip()}")
 
 
 def _tree(root: Path, version: str, tree: Path) -> Path:
@@ -184,9 +201,10 @@ def _tree(root: Path, version: str, tree: Path) -> Path:
             if words[:1] != ["insmod"]:
                 continue
             path = Path(words[1])
-            if path.name not in order:
-                order.append(path.name)
-                shutil.copyfile(path, tree / "modules" / path.name)
+            name = path.name.removesuffix(".xz").removesuffix(".zst")
+            if name not in order:
+                order.append(name)
+                (tree / "modules" / name).write_bytes(_module(path))
     (tree / "modules/order").write_text("\n".join(order) + "\n")
     busybox = shutil.which("busybox")
     assert busybox is not None
@@ -195,6 +213,13 @@ def _tree(root: Path, version: str, tree: Path) -> Path:
     init.write_text(_INIT)
     init.chmod(0o755)
     return tree
+
+
+def _module(path: Path) -> bytes:
+    """A module as busybox's insmod takes it: not compressed."""
+    if path.suffix == ".zst":
+        return subprocess.run(["zstd", "-dc", str(path)], capture_output=True, check=True).stdout
+    return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
 
 
 def _pack(tree: Path, target: Path) -> None:
