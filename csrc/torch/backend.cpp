@@ -5,10 +5,9 @@
 // TORCH_DISTRIBUTED_DEBUG can compare ranks.
 #include "backend.h"
 
-#include <unistd.h>
-
 #include <thread>
 
+#include "base/own_pid.h"
 #include "gil.h"
 #include "store.h"
 
@@ -73,8 +72,10 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
-      ranks_(global_ranks_text(options_->global_ranks_in_group)),
-      pid_(getpid()),
+      place_(std::make_shared<const std::string>(
+          c10::str(" on rank ", rank, " of ", size, " in group '", name_, "'",
+                   global_ranks_text(options_->global_ranks_in_group)))),
+      pid_(own_pid()),
       timeout_ms_(options_->timeout.count()),
       first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)),
       observer_(std::make_shared<Observer>(name_, rank, size, options_->global_ranks_in_group)),
@@ -104,8 +105,9 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
   auto made = Engine::instance().create_group(spec, adapter);
   if (raised) std::rethrow_exception(raised);
   if (!made.ok()) {
-    throw_status(made.status(), c10::str("mcast: rank ", rank, " of ", size,
-                                         " could not make group '", name_, "'", ranks_));
+    throw_status(made.status(),
+                 c10::str("mcast: rank ", rank, " of ", size, " could not make group '", name_, "'",
+                          global_ranks_text(options_->global_ranks_in_group)));
   }
   group_ = std::move(made).value();
   incarnation_ = adapter.prefix();
@@ -138,7 +140,7 @@ ProcessGroupMcast::~ProcessGroupMcast() {
   }
 }
 
-bool ProcessGroupMcast::here() const { return getpid() == pid_; }
+bool ProcessGroupMcast::here() const { return own_pid() == pid_; }
 
 void ProcessGroupMcast::check_here(const char* op) const {
   if (here()) return;
@@ -162,8 +164,7 @@ Nanos ProcessGroupMcast::limit(std::chrono::milliseconds timeout) const {
 }
 
 std::string ProcessGroupMcast::context(const char* op, uint64_t sequence) const {
-  return c10::str("mcast ", op, " #", sequence, " on rank ", rank_, " of ", size_, " in group '",
-                  name_, "'", ranks_);
+  return CallName{op, sequence, place_}.text();
 }
 
 void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
@@ -253,14 +254,12 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   told.type = type;
   told.sequence = description.sequence;
   told.inputs = inputs;
-  for (const Tensors& list : outputs) {
-    told.outputs.insert(told.outputs.end(), list.begin(), list.end());
-  }
+  told.outputs = outputs;
   told.timeout = std::chrono::milliseconds(timeout_ms_.load());
   description.flight = observer_->begin(told, pg_desc_);
   description.inputs = std::move(inputs);
   description.outputs = std::move(outputs);
-  description.context = context(op_name(op), description.sequence);
+  description.context = {op_name(op), description.sequence, place_};
   description.interrupted = interrupted_;
   auto work = c10::make_intrusive<McastWork>(std::move(description));
   work->on_failure([first = first_failure_](const Status& status) {

@@ -216,7 +216,9 @@ class ProcessGroupMcast final : public c10d::Backend {
   const Config config_;
   const std::string name_;
   std::string incarnation_;  // of the group on its store
-  const std::string ranks_;  // where they are not the global ones: which those are, for errors
+  // For errors: which rank of which group this is and, where ranks are not the global ones, which
+  // those are.
+  const std::shared_ptr<const std::string> place_;
   const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> timeout_ms_;

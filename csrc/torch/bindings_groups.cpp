@@ -69,16 +69,16 @@ py::list flight_entries(const std::string& prefix) {
     py::dict row;
     row["record_id"] = entry->id;
     row["pg_id"] = 0;
-    row["process_group"] = py::make_tuple(entry->group, entry->description);
+    row["process_group"] = py::make_tuple(entry->place->group, entry->place->description);
     row["collective_seq_id"] = entry->point_to_point ? 0 : entry->sequence;
     row["p2p_seq_id"] = entry->point_to_point ? entry->sequence : 0;
     row["op_id"] = entry->sequence;
-    row["profiling_name"] = prefix + ":" + entry->name;
+    row["profiling_name"] = prefix + ":" + entry->name();
     row["time_created_ns"] = entry->created_ns;
-    row["input_sizes"] = entry->input_sizes;
-    row["input_dtypes"] = types(entry->input_types);
-    row["output_sizes"] = entry->output_sizes;
-    row["output_dtypes"] = types(entry->output_types);
+    row["input_sizes"] = entry->inputs.sizes();
+    row["input_dtypes"] = types(entry->inputs.types());
+    row["output_sizes"] = entry->outputs.sizes();
+    row["output_dtypes"] = types(entry->outputs.types());
     row["state"] = completed ? "completed" : "started";
     row["time_discovered_started_ns"] = entry->created_ns;
     row["time_discovered_completed_ns"] =

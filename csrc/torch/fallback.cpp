@@ -67,7 +67,13 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
     told.sequence = sequence;
     told.point_to_point = point_to_point(op);
     told.peer = peer;
-    (receives(op) ? told.outputs : told.inputs).push_back(tensor);
+    std::vector<std::vector<at::Tensor>> received;
+    if (receives(op)) {
+      received.push_back({tensor});
+    } else {
+      told.inputs = tensor;
+    }
+    told.outputs = received;
     told.timeout = std::chrono::milliseconds(timeout_ms_.load());
     flight = observer_->begin(told, pg_desc_);
   }

@@ -1,4 +1,5 @@
-// A queue of bounded length. After fork() the child begins with an empty one.
+// A queue of bounded length. What an entry shows is put into words when it is asked for. After
+// fork() the child begins with an empty one.
 #include "flight.h"
 
 #include <c10/util/ApproximateClock.h>
@@ -33,6 +34,52 @@ std::function<void()>& timeout_action() {
 }
 
 }  // namespace
+
+void FlightShapes::add(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const at::IntArrayRef sizes = tensor.sizes();
+  numbers_.push_back(static_cast<int64_t>(tensor.scalar_type()));
+  numbers_.push_back(static_cast<int64_t>(sizes.size()));
+  numbers_.append(sizes.begin(), sizes.end());
+}
+
+std::vector<std::vector<int64_t>> FlightShapes::sizes() const {
+  std::vector<std::vector<int64_t>> all;
+  for (const int64_t* at = numbers_.begin(); at != numbers_.end(); at += 2 + at[1]) {
+    all.emplace_back(at + 2, at + 2 + at[1]);
+  }
+  return all;
+}
+
+std::vector<at::ScalarType> FlightShapes::types() const {
+  std::vector<at::ScalarType> all;
+  for (const int64_t* at = numbers_.begin(); at != numbers_.end(); at += 2 + at[1]) {
+    all.push_back(static_cast<at::ScalarType>(at[0]));
+  }
+  return all;
+}
+
+std::string FlightEntry::name() const {
+  const std::string other = peer < 0 ? "" : std::to_string(peer);
+  switch (op) {
+    case Op::all_gather_into_tensor:
+      return "_all_gather_base";
+    case Op::reduce_scatter_tensor:
+      return "_reduce_scatter_base";
+    case Op::all_reduce_coalesced:
+      return "allreduce_coalesced";
+    case Op::all_gather_coalesced:
+      return "ALLGATHER_coalesced";
+    case Op::all_reduce_sparse:
+      return "all_reduce";
+    case Op::send:
+      return "send " + std::to_string(place->rank) + "->" + other;
+    case Op::recv:
+      return "recv " + std::to_string(place->rank) + "<-" + other;
+    default:
+      return op_name(op);
+  }
+}
 
 void FlightRecorder::on_timeout(std::function<void()> action) {
   timeout_action() = std::move(action);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <cstdint>
@@ -18,20 +19,41 @@
 #include <string>
 #include <vector>
 
+#include "call_statistics.h"
+
 namespace mcast::pg {
+
+// Sizes and dtypes of tensors, in place for the most common calls: entries are made by the thousand
+// while the last ones are kept, and memory that has left the cache costs more than all else here.
+class FlightShapes {
+ public:
+  void add(const at::Tensor& tensor);  // nothing, if it is undefined
+  std::vector<std::vector<int64_t>> sizes() const;
+  std::vector<at::ScalarType> types() const;
+
+ private:
+  c10::SmallVector<int64_t, 6> numbers_;  // of each: dtype, number of dimensions, these
+};
+
+struct FlightPlace {
+  std::string group, description;
+  int rank = 0;
+};
 
 struct FlightEntry {
   uint64_t id = 0;  // given by add()
-  std::string group, description;
+  std::shared_ptr<const FlightPlace> place;
   uint64_t sequence = 0;  // of the group; point to point: of its sends and receives
+  Op op = Op::barrier;
   bool point_to_point = false;
-  std::string name;  // "all_reduce", "send 0->1"
-  std::vector<std::vector<int64_t>> input_sizes, output_sizes;
-  std::vector<at::ScalarType> input_types, output_types;
+  int peer = -1;  // of a send or receive; -1: any
+  FlightShapes inputs, outputs;
   int64_t timeout_ms = 0;
   int64_t created_ns = 0;  // since 1970
   std::atomic<int64_t> ended_ns{0};
   std::atomic<bool> failed{false};
+
+  std::string name() const;  // as torch's recorder has it: "all_reduce", "send 0->1"
 };
 using FlightPtr = std::shared_ptr<FlightEntry>;
 

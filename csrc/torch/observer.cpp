@@ -30,47 +30,18 @@ const char* profiler_name(Op op) {
   }
 }
 
-std::string recorder_name(const Told& told, int rank) {
-  const std::string peer = told.peer < 0 ? "" : std::to_string(told.peer);
-  switch (told.op) {
-    case Op::all_gather_into_tensor:
-      return "_all_gather_base";
-    case Op::reduce_scatter_tensor:
-      return "_reduce_scatter_base";
-    case Op::all_reduce_coalesced:
-      return "allreduce_coalesced";
-    case Op::all_gather_coalesced:
-      return "ALLGATHER_coalesced";
-    case Op::all_reduce_sparse:
-      return "all_reduce";
-    case Op::send:
-      return "send " + std::to_string(rank) + "->" + peer;
-    case Op::recv:
-      return "recv " + std::to_string(rank) + "<-" + peer;
-    default:
-      return op_name(told.op);
-  }
-}
-
-int64_t elements(const std::vector<at::Tensor>& tensors) {
+int64_t elements(at::TensorList tensors) {
   int64_t count = 0;
   for (const at::Tensor& tensor : tensors) count += tensor.defined() ? tensor.numel() : 0;
   return count;
 }
 
-void describe(const std::vector<at::Tensor>& tensors, std::vector<std::vector<int64_t>>& sizes,
-              std::vector<at::ScalarType>& types) {
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    sizes.push_back(tensor.sizes().vec());
-    types.push_back(tensor.scalar_type());
-  }
-}
-
 }  // namespace
 
 Observer::Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks)
-    : group_(std::move(group)), rank_(rank), size_(size) {
+    : group_(std::move(group)),
+      size_(size),
+      place_(std::make_shared<const FlightPlace>(FlightPlace{group_, "", rank})) {
   if (global_ranks.empty()) return;
   first_ = static_cast<int>(global_ranks[0]);
   for (size_t i = 1; i < global_ranks.size(); ++i) {
@@ -83,38 +54,53 @@ Observer::Observer(std::string group, int rank, int size, const std::vector<uint
   }
 }
 
-void Observer::profile(const Told& told, const std::string& description) const {
-  if (!at::hasCallbacks()) return;
-  const auto& typed = told.inputs.empty() ? told.outputs : told.inputs;
+void Observer::profile(const Told& told, const FlightPlace& place) const {
+  const std::vector<at::Tensor> inputs = told.inputs.vec();
+  std::vector<at::Tensor> outputs;
+  for (const std::vector<at::Tensor>& list : told.outputs) {
+    outputs.insert(outputs.end(), list.begin(), list.end());
+  }
+  const auto& typed = inputs.empty() ? outputs : inputs;
   const at::ScalarType dtype =
       typed.empty() || !typed[0].defined() ? at::kByte : typed[0].scalar_type();
   RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(told.sequence), told.point_to_point),
-                          std::make_tuple(group_, description), told.inputs, told.outputs, rank_,
-                          profiler_name(told.op), elements(told.inputs), elements(told.outputs),
+                          std::make_tuple(place.group, place.description), inputs, outputs,
+                          place.rank, profiler_name(told.op), elements(inputs), elements(outputs),
                           dtype, std::vector<int64_t>(), std::vector<int64_t>(), first_, stride_,
                           size_);
 }
 
+std::shared_ptr<const FlightPlace> Observer::place(const std::string& description) {
+  const std::lock_guard lock(mutex_);
+  if (place_->description != description) {
+    FlightPlace changed = *place_;
+    changed.description = description;
+    place_ = std::make_shared<const FlightPlace>(std::move(changed));
+  }
+  return place_;
+}
+
 std::shared_ptr<Observer::Flight> Observer::begin(const Told& told,
                                                   const std::string& description) {
-  profile(told, description);
+  auto where = place(description);
+  if (at::hasCallbacks()) profile(told, *where);
   auto flight = std::make_shared<Flight>();
   flight->observer_ = shared_from_this();
   flight->type_ = told.type;
-  flight->sequence_ = told.sequence;
+  FlightEntry& entry = flight->entry_;
+  entry.sequence = told.sequence;
   FlightRecorder& recorder = FlightRecorder::instance();
   if (recorder.enabled()) {
-    auto entry = std::make_shared<FlightEntry>();
-    entry->group = group_;
-    entry->description = description;
-    entry->sequence = told.sequence;
-    entry->point_to_point = told.point_to_point;
-    entry->name = recorder_name(told, rank_);
-    describe(told.inputs, entry->input_sizes, entry->input_types);
-    describe(told.outputs, entry->output_sizes, entry->output_types);
-    entry->timeout_ms = told.timeout.count();
-    recorder.add(entry);
-    flight->entry_ = std::move(entry);
+    entry.place = std::move(where);
+    entry.op = told.op;
+    entry.peer = told.peer;
+    entry.point_to_point = told.point_to_point;
+    for (const at::Tensor& tensor : told.inputs) entry.inputs.add(tensor);
+    for (const std::vector<at::Tensor>& list : told.outputs) {
+      for (const at::Tensor& tensor : list) entry.outputs.add(tensor);
+    }
+    entry.timeout_ms = told.timeout.count();
+    recorder.add(FlightPtr(flight, &entry));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -127,31 +113,36 @@ std::shared_ptr<Observer::Flight> Observer::begin(const Told& told,
 void Observer::Flight::end(bool ok) {
   end_ = std::chrono::steady_clock::now();
   over_.store(true, std::memory_order_release);
-  if (entry_) FlightRecorder::end(*entry_, ok);
+  if (entry_.place) FlightRecorder::end(entry_, ok);
 }
 
+// The recorder keeps this for long: what the observer holds, a hook of the user's, must not stay
+// with it.
 void Observer::Flight::tell() {
-  observer_->ended(std::make_shared<c10d::WorkInfo>(type_, sequence_, begin_, end_,
-                                                    std::chrono::duration<float>(end_ - begin_)));
+  const auto observer = std::move(observer_);
+  if (observer->ended_unseen()) return;
+  observer->ended(std::make_shared<c10d::WorkInfo>(type_, entry_.sequence, begin_, end_,
+                                                   std::chrono::duration<float>(end_ - begin_)));
 }
 
 void Observer::Flight::abandon() {
-  const std::lock_guard lock(observer_->mutex_);
-  if (--observer_->in_flight_ == 0) observer_->idle_.notify_all();
+  const auto observer = std::move(observer_);
+  const std::lock_guard lock(observer->mutex_);
+  if (--observer->in_flight_ == 0) observer->idle_.notify_all();
 }
 
 float Observer::Flight::milliseconds() const {
   return std::chrono::duration<float, std::milli>(end_ - begin_).count();
 }
 
+bool Observer::ended_unseen() {
+  const std::lock_guard lock(mutex_);
+  if (hook_) return false;
+  if (--in_flight_ == 0) idle_.notify_all();
+  return true;
+}
+
 void Observer::ended(std::shared_ptr<c10d::WorkInfo> info) {
-  std::unique_lock lock(mutex_);
-  if (!hook_) {
-    in_flight_--;
-    if (in_flight_ == 0) idle_.notify_all();
-    return;
-  }
-  lock.unlock();
   Background::instance().run("a completion hook", [held = shared_from_this(), info] {
     try {
       held->hook_(info);

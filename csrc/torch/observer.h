@@ -20,14 +20,15 @@
 
 namespace mcast::pg {
 
-// What is told of one operation.
+// What is told of one operation; for the call only.
 struct Told {
   Op op = Op::barrier;
   c10d::OpType type = c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
   bool point_to_point = false;
   int peer = -1;  // of a send or receive; -1: any
-  std::vector<at::Tensor> inputs, outputs;
+  at::TensorList inputs;
+  c10::ArrayRef<std::vector<at::Tensor>> outputs;
   std::chrono::milliseconds timeout{0};
 };
 
@@ -47,10 +48,9 @@ class Observer : public std::enable_shared_from_this<Observer> {
 
    private:
     friend class Observer;
-    std::shared_ptr<Observer> observer_;
-    FlightPtr entry_;
+    std::shared_ptr<Observer> observer_;  // until it has been told
+    FlightEntry entry_;
     c10d::OpType type_ = c10d::OpType::UNKNOWN;
-    uint64_t sequence_ = 0;
     std::chrono::steady_clock::time_point begin_, end_;
     std::atomic<bool> over_{false};
   };
@@ -66,14 +66,17 @@ class Observer : public std::enable_shared_from_this<Observer> {
   void wait_idle();
 
  private:
-  void profile(const Told& told, const std::string& description) const;
+  void profile(const Told& told, const FlightPlace& place) const;
+  std::shared_ptr<const FlightPlace> place(const std::string& description);
+  bool ended_unseen();  // if there is no hook
   void ended(std::shared_ptr<c10d::WorkInfo> info);
 
   CallStatistics calls_;
   const std::string group_;
-  const int rank_, size_;
+  const int size_;
   int first_ = 0, stride_ = 1;  // of global ranks
   std::mutex mutex_;            // guards the rest
+  std::shared_ptr<const FlightPlace> place_;
   std::condition_variable idle_;
   Hook hook_;
   uint64_t in_flight_ = 0;

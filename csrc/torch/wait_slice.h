@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace mcast::pg {
 
 // How long to sleep next: `longest`, or what is left of `timeout` since `start` (kNoTimeout or
 // less: there is none). Throws DistBackendError once nothing is left; the work itself goes on.
-inline std::chrono::milliseconds wait_slice(std::chrono::steady_clock::time_point start,
-                                            std::chrono::milliseconds timeout,
-                                            std::chrono::milliseconds longest,
-                                            const std::string& context) {
+// `context`: what is said of the work, a string or a CallName.
+template <typename Context>
+std::chrono::milliseconds wait_slice(std::chrono::steady_clock::time_point start,
+                                     std::chrono::milliseconds timeout,
+                                     std::chrono::milliseconds longest, const Context& context) {
   if (timeout <= kNoTimeout) return longest;
   const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - start);

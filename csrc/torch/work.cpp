@@ -142,9 +142,9 @@ Completion McastWork::completion() {
     if (!status.ok() && held->failure_hook_) held->failure_hook_(status);
     if (!status.ok() && held->joined_.load(std::memory_order_relaxed)) {
       log(LogLevel::kError, "%s failed after wait() had returned; its outputs are undefined: %s",
-          held->context_.c_str(), status.to_string().c_str());
+          held->context_.text().c_str(), status.to_string().c_str());
     }
-    held->end_part(status.ok() ? nullptr : to_exception(status, held->context_));
+    held->end_part(status.ok() ? nullptr : to_exception(status, held->context_.text()));
     dispose(std::move(held));
   };
 }
@@ -221,7 +221,7 @@ void McastWork::copy_back() {
 
 void McastWork::settle_later() {
   Background::instance().run(
-      "callbacks of " + context_, [held = self()] { held->settle(); }, nested_);
+      "callbacks of " + context_.text(), [held = self()] { held->settle(); }, nested_);
 }
 
 void McastWork::settle() {

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "call_name.h"
 #include "engine/engine.h"
 #include "observer.h"
 
@@ -39,7 +40,7 @@ class McastWork final : public c10d::Work {
     std::vector<at::Tensor> inputs;                // shown by the profiler
     std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
     uint64_t sequence = 0;
-    std::string context;                       // goes before error messages
+    CallName context;                          // goes before error messages
     std::shared_ptr<Observer::Flight> flight;  // told when it ends
     // How many works of the group are in flight whose wait() was interrupted. May be null.
     std::shared_ptr<std::atomic<int>> interrupted;
@@ -99,7 +100,7 @@ class McastWork final : public c10d::Work {
 
   const std::vector<std::vector<at::Tensor>> outputs_;
   const uint64_t sequence_;
-  const std::string context_;
+  const CallName context_;
   const bool nested_;  // posted by a callback, which may wait for the future
   const std::shared_ptr<Observer::Flight> flight_;
   const std::shared_ptr<std::atomic<int>> interrupted_;

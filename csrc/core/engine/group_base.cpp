@@ -3,10 +3,10 @@
 // held it does not exist.
 #include "engine/group_base.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "base/own_pid.h"
 
 namespace mcast {
 
@@ -16,7 +16,7 @@ GroupBase::GroupBase(const GroupSpec& spec)
       size_(spec.size),
       config_(spec.config),
       clock_(spec.clock),
-      pid_(getpid()) {
+      pid_(own_pid()) {
   fixed_.name = name_;
   fixed_.path = "local";
   fixed_.reason = "one rank";
@@ -25,7 +25,7 @@ GroupBase::GroupBase(const GroupSpec& spec)
   fixed_.eager = config_.eager;
 }
 
-bool GroupBase::here() const { return getpid() == pid_; }
+bool GroupBase::here() const { return own_pid() == pid_; }
 
 Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) const {
   if (!here()) {
