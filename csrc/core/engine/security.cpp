@@ -251,12 +251,6 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   if (!mode || *mode == crypto::Mode::kOff) {
     return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
   }
-  const TransportType* const asked = find_transport(spec.config.transport);
-  if (asked != nullptr && !asked->guarded) {
-    return Status(Code::kInvalidArgument,
-                  "security=" + spec.config.security + " is not ready yet over " + asked->name +
-                      "; set MCAST_TRANSPORT=auto or " + fallback_transport().name);
-  }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (engine != nullptr) {
     // Nothing that a client says makes its engine look for another one, or take one from the store.

@@ -42,6 +42,7 @@ class UdEndpoint final : public Datagram {
   bool flush() override;
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
+  Source source() const override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }
@@ -115,6 +116,7 @@ class UdEndpoint final : public Datagram {
   Groups groups_;
   uint64_t address_changes_ = 0;
   bool abandoned_ = false;
+  const std::byte* routing_ = nullptr;  // header of the datagram that is being handed over
 };
 
 }  // namespace mcast::verbs
