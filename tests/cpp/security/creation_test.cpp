@@ -89,6 +89,22 @@ class Creation : public ::testing::Test {
   }
   Settings sealed() { return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}}; }
 
+  // With endpoints on a device.
+  Result<Roster> second_round(const GroupSpec& spec, KeyValueStore& store, SecureCreation& security,
+                              const SecureCreation::Identities& lanes, RankRecord& mine,
+                              std::vector<RankRecord>& records) const {
+    mine.transport = "verbs";
+    if (spec.rank == without_lanes_) {
+      mine.problems["verbs"] = "locked memory";
+    } else {
+      EXPECT_TRUE(security.describe(lanes, mine).ok());
+      mine.external.uid += 1000;
+    }
+    Round again(store, "verbs", spec.rank, spec.size);
+    const Nanos now = monotonic_now();
+    return exchange_records(spec, again, mine, now, now + spec.timeout, records, &security);
+  }
+
   // As GroupMaker and Bootstrap do it, without lanes.
   Outcome one(const GroupSpec& spec, KeyValueStore& store) const {
     RankRecord mine = RankRecord::own_heading();
@@ -123,23 +139,12 @@ class Creation : public ::testing::Test {
     Round round(guarded, "rank", spec.rank, spec.size);
     if (!out.status.ok()) return out;
     auto roster = exchange_records(spec, round, mine, now, deadline, records, security->get());
-    auto used_multicast = *multicast, used_reduce = *reduce;
+    SecureCreation::Identities used{*multicast, *reduce};
     if (roster.ok() && roster->again) {
-      const auto other_multicast = LaneIdentity::make(spec.config, secret);
-      const auto other_reduce = LaneIdentity::make(spec.config, secret);
-      mine.transport = "verbs";
-      if (spec.rank == without_lanes_) {
-        mine.problems["verbs"] = "locked memory";
-      } else {
-        EXPECT_TRUE((*security)->describe({*other_multicast, *other_reduce}, mine).ok());
-        mine.external.uid += 1000;
-      }
-      Round again(guarded, "verbs", spec.rank, spec.size);
-      roster = exchange_records(spec, again, mine, now, deadline, records, security->get());
-      if (roster.ok() && roster->transport == "verbs") {
-        used_multicast = *other_multicast;
-        used_reduce = *other_reduce;
-      }
+      const SecureCreation::Identities others{*LaneIdentity::make(spec.config, secret),
+                                              *LaneIdentity::make(spec.config, secret)};
+      roster = second_round(spec, guarded, **security, others, mine, records);
+      if (roster.ok() && roster->transport == "verbs") used = others;
     }
     out.status = roster.status();
     if (!out.status.ok()) return out;
@@ -149,8 +154,8 @@ class Creation : public ::testing::Test {
     out.root = hex_text(result.root->bytes());
     out.suite = crypto::suite_name(result.suite);
     EXPECT_EQ(result.keys.multicast.size(), spec.size);
-    EXPECT_EQ(result.keys.multicast[spec.rank], used_multicast->public_key());
-    EXPECT_EQ(result.keys.reduce[spec.rank], used_reduce->public_key());
+    EXPECT_EQ(result.keys.multicast[spec.rank], used.multicast->public_key());
+    EXPECT_EQ(result.keys.reduce[spec.rank], used.reduce->public_key());
     EXPECT_EQ((*multicast)->endpoint()->pair.public_key(), (*multicast)->public_key());
     for (const auto& key : result.keys.multicast) out.keys += hex_text(key);
     const auto guards = (*security)->make_guards(1408);

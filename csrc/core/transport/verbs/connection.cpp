@@ -129,7 +129,7 @@ std::byte* Connection::send_at(uint64_t number) const {
 bool Connection::can_send(bool data) const noexcept {
   const uint64_t in_use = posted_ - done_;
   // The last two entries are for messages that return credits: else both sides could wait.
-  return data ? credits_ > 0 && in_use < kSends - 2 : in_use < kSends;
+  return data ? receives_.credits > 0 && in_use < kSends - 2 : in_use < kSends;
 }
 
 size_t Connection::room() const noexcept {
@@ -137,8 +137,8 @@ size_t Connection::room() const noexcept {
 }
 
 Status Connection::send_message(Message message, ConstBytes piece, bool signal) {
-  if (message.kind != Kind::kCredit) --credits_;
-  message.credits = std::exchange(owed_, uint16_t{0});
+  if (message.kind != Kind::kCredit) --receives_.credits;
+  message.credits = std::exchange(receives_.owed, uint16_t{0});
   std::byte* const at = send_at(posted_);
   const size_t whole = kMessageHeader + piece.size();
   if (guard) {
@@ -157,7 +157,7 @@ Status Connection::send_message(Message message, ConstBytes piece, bool signal) 
 }
 
 Status Connection::send_plain(ConstBytes bytes) {
-  --credits_;
+  --receives_.credits;
   std::memcpy(send_at(posted_), bytes.data(), bytes.size());
   return post(bytes.size(), true);
 }

@@ -80,9 +80,11 @@ class Connection final : public CmHandler {
   void sent_up_to(uint32_t number) {
     done_ = std::max(done_, posted_ - ((posted_ - number) & 0xfffffff));
   }
-  void owe() { ++owed_; }  // a data message's receive was posted again
-  void grant(uint16_t credits) { credits_ = static_cast<uint16_t>(credits_ + credits); }
-  uint16_t owed() const noexcept { return owed_; }
+  void owe() { ++receives_.owed; }  // a data message's receive was posted again
+  void grant(uint16_t credits) {
+    receives_.credits = static_cast<uint16_t>(receives_.credits + credits);
+  }
+  uint16_t owed() const noexcept { return receives_.owed; }
   bool all_sent() const noexcept { return done_ == posted_; }
   uint32_t serial() const noexcept { return serial_; }
   rdma_cm_id* id() const noexcept { return id_; }
@@ -129,8 +131,10 @@ class Connection final : public CmHandler {
     std::array<bool, kReads> busy{};
   } reads_;
   uint64_t posted_ = 0, done_ = 0;  // messages
-  uint16_t credits_ = kCredits;     // receives that the peer has posted for us
-  uint16_t owed_ = 0;               // receives that we have posted again
+  struct {
+    uint16_t credits = kCredits;  // that the peer has posted for us
+    uint16_t owed = 0;            // that we have posted again
+  } receives_;
   bool abandoned_ = false;
 };
 

@@ -204,16 +204,17 @@ bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
 
 // As far as it is an IPv4 address: of InfiniBand's own GIDs nothing is told.
 Source UdEndpoint::source() const {
-  if (routing_ == nullptr) return {};
+  const std::byte* const routing = receives_.taken();
+  if (routing == nullptr) return {};
   size_t at = 32;  // RoCE v2 over IPv4
-  if (!device_.ethernet() || routing_[20] != std::byte{0x45}) {
+  if (!device_.ethernet() || routing[20] != std::byte{0x45}) {
     static constexpr std::array<std::byte, 12> kMapped{
         {{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, std::byte{0xff}, std::byte{0xff}}};
-    if (!std::equal(kMapped.begin(), kMapped.end(), routing_ + 8)) return {};
+    if (!std::equal(kMapped.begin(), kMapped.end(), routing + 8)) return {};
     at = 20;
   }
   in_addr from{};
-  std::memcpy(&from, routing_ + at, sizeof from);
+  std::memcpy(&from, routing + at, sizeof from);
   return {ntohl(from.s_addr), 0};
 }
 
@@ -234,9 +235,7 @@ size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
       ++handed;
       ++stats_.datagrams_received;
       bytes += a.length - kGrh;
-      routing_ = receives_.at(a.entry);
-      sink.on_datagram({routing_ + kGrh, a.length - kGrh});
-      routing_ = nullptr;
+      sink.on_datagram({receives_.at(a.entry) + kGrh, a.length - kGrh});
     }
     repost(a.entry);
   }

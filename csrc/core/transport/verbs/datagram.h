@@ -116,7 +116,6 @@ class UdEndpoint final : public Datagram {
   Groups groups_;
   uint64_t address_changes_ = 0;
   bool abandoned_ = false;
-  const std::byte* routing_ = nullptr;  // header of the datagram that is being handed over
 };
 
 }  // namespace mcast::verbs
