@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "transport/verbs/rc_guarded_handshake.h"
 #include "verbs/guarded_world.h"
 
@@ -22,10 +24,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(GuardedFakeVerbs, TransportContract, GuardedVerbs
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 
 class VerbsHandshake : public GuardedVerbs {};
 
@@ -88,11 +88,11 @@ TEST_F(VerbsHandshake, StrangersThatSayNothingKeepOnlyStrangersOut) {
   poll(2100);
   EXPECT_EQ(stats(0).hello_timeouts, verbs::kPlacesOfUnknown);
   EXPECT_EQ(node(0).frames.size(), kMany + 1) << "all try again, and get in";
-  const Source from{0x7f000001, 0};
-  EXPECT_THAT(node(0).refusals,
-              Contains(Pair(Cause::crowded_out, ::testing::Field(&Source::address, from.address))));
-  EXPECT_THAT(node(0).refusals, Contains(Pair(Cause::hello_timeouts,
-                                              ::testing::Field(&Source::address, from.address))));
+  for (const Cause cause : {Cause::crowded_out, Cause::hello_timeouts}) {
+    EXPECT_TRUE(std::any_of(node(0).refusals.begin(), node(0).refusals.end(), [cause](auto& r) {
+      return r.first == cause && r.second.address == 0x7f000001;
+    }));
+  }
 }
 
 // Somebody without anything but rdma_cm, who says nothing after its request.
