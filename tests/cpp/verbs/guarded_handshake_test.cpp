@@ -402,7 +402,7 @@ TEST_F(VerbsHandshake, WhoIsExpectedLaterIsToldToComeLater) {
 TEST_F(VerbsHandshake, AnEndpointThatClosesOrHasEndedWithAPeerTakesNoRequest) {
   add_sealed(3);
   connect();
-  EXPECT_FALSE(node(1).st().close_peers(now) && node(1).st().close_peers(now + kMilli));
+  (void)node(1).st().close_peers(now);
   node(2).send(introduce(2, 1), Channel::kControl, pattern(10, 1));
   poll();
   EXPECT_THAT(down(2), HasSubstr("is another process than the one expected"));

@@ -22,6 +22,11 @@ class VerbsRecords : public GuardedVerbs {
     connect();
     back = node(1).frames[0].peer;
   }
+  void clear() {
+    fake().on_message = nullptr;
+    nodes.clear();
+    transports.clear();
+  }
   // Of node 0's connection, then of node 1's.
   uint32_t qp(size_t i) { return fake().connection_numbers().at(i); }
   void expect_forged(size_t at) {
@@ -39,12 +44,11 @@ class VerbsRecords : public GuardedVerbs {
 
 TEST_F(VerbsRecords, CarryEverythingBothWaysThroughManyEpochs) {
   for (const Mode mode : {Mode::kAuth, Mode::kSealed}) {
-    nodes.clear();
-    transports.clear();
+    clear();
     pair(mode, few_records());
     std::vector<Buffer> there, here;
     for (size_t i = 0; i < 40; i++) {
-      there.push_back(pattern(1 + i * 1700, i));
+      there.push_back(pattern(1 + i * 1600, i));
       here.push_back(pattern(kMaxBulkFrame - i, i));
       node(0).send(peer, Channel::kRepair, there.back());
       node(1).send(back, Channel::kReduce, here.back());
@@ -81,8 +85,7 @@ TEST_F(VerbsRecords, FramesThatFillMessagesToTheByteArriveWhole) {
 
 TEST_F(VerbsRecords, ACaptureHoldsFramesOnlyInClear) {
   for (const Mode mode : {Mode::kAuth, Mode::kSealed}) {
-    nodes.clear();
-    transports.clear();
+    clear();
     Buffer capture;
     fake().on_message = [&capture](std::vector<std::byte>& bytes, uint32_t) {
       capture.insert(capture.end(), bytes.begin(), bytes.end());
@@ -105,8 +108,7 @@ TEST_F(VerbsRecords, AByteThatIsChangedAnywhereEndsTheConnection) {
   for (const Mode mode : {Mode::kAuth, Mode::kSealed}) {
     // Length, kind, channel, credits, length of the frame, its bytes, the tag.
     for (const size_t byte : {0u, 3u, 4u, 5u, 6u, 8u, 12u, 100u, 111u, 112u, 127u}) {
-      nodes.clear();
-      transports.clear();
+      clear();
       pair(mode);
       change_first(4 + kHeader + 100 + 16, [byte](std::vector<std::byte>& bytes) {
         bytes[byte] ^= std::byte{1};
@@ -135,8 +137,7 @@ TEST_F(VerbsRecords, CutLengthenedOrInClearTheyEndTheConnection) {
       },
   };
   for (const Change& change : kinds) {
-    nodes.clear();
-    transports.clear();
+    clear();
     pair();
     change_first(4 + kHeader + 100 + 16, change);
     node(0).send(peer, Channel::kControl, pattern(100, 2));
@@ -148,8 +149,7 @@ TEST_F(VerbsRecords, CutLengthenedOrInClearTheyEndTheConnection) {
 
 TEST_F(VerbsRecords, DoubledOrReorderedTheyEndTheConnection) {
   for (const bool doubled : {true, false}) {
-    nodes.clear();
-    transports.clear();
+    clear();
     pair();
     std::vector<std::byte> first;
     fake().on_message = [&](std::vector<std::byte>& bytes, uint32_t from) {
@@ -168,8 +168,7 @@ TEST_F(VerbsRecords, DoubledOrReorderedTheyEndTheConnection) {
 
 TEST_F(VerbsRecords, AReflectedOneOrOneOfAnotherConnectionEndsTheConnection) {
   for (const bool reflected : {true, false}) {
-    nodes.clear();
-    transports.clear();
+    clear();
     pair();
     add_sealed(1);
     expect_working(2, 1);
