@@ -44,6 +44,11 @@ class VerbsModes : public ::testing::TestWithParam<Mode> {
       if (guarded()) world.options.identity = some_identity(GetParam(), 1, limits);
       return world.make();
     };
+    // What makes the group is kept, too: its probes.
+    world.fake->on_datagram = [this](std::vector<std::byte>& bytes) {
+      captured.push_back({bytes.begin() + verbs::kGrh, bytes.end()});
+      return true;
+    };
     cluster = std::make_unique<Cluster>(options);
     world.fake->on_datagram = [this](std::vector<std::byte>&) { return !rng.chance(rate); };
   }
@@ -106,6 +111,7 @@ class VerbsModes : public ::testing::TestWithParam<Mode> {
   FakeVerbsWorld world;
   Rng rng{1};
   double rate = 0;
+  std::vector<std::vector<std::byte>> captured;
   std::unique_ptr<Cluster> cluster;
 };
 
@@ -181,7 +187,6 @@ TEST_P(VerbsModes, ForgedDatagramsAreCountedUnderTheirCause) {
   if (!guarded()) return;
   make(3);
   FakeVerbs& fake = *world.fake;
-  std::vector<std::vector<std::byte>> captured;
   uint64_t count = 0;
   fake.on_datagram = [&](std::vector<std::byte>& bytes) {
     if (captured.size() < 2000) captured.push_back({bytes.begin() + verbs::kGrh, bytes.end()});
