@@ -174,19 +174,19 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
   RcGuard& guard = *c.guard;
   if (!guard.acceptor->confirmed(bytes.first<crypto::kConfirmSize>())) return refuse(s, c);
   if (!welcome(s, guard.claimed)) return refuse(s, c);
+  StreamAddress address{guard.claimed, to_text(guard.listen_address), guard.listen_port,
+                        guard.acceptor->peer_key()};
   const auto known = s.by_uid_.find(guard.claimed);
-  if (known == s.by_uid_.end() || s.peers_[known->second].address.host.empty()) {
-    const bool aggregator = known != s.by_uid_.end() && s.peers_[known->second].address.aggregator;
-    s.add_peer({guard.claimed, to_text(guard.listen_address), guard.listen_port,
-                guard.acceptor->peer_key(), aggregator});
+  bool located = false;
+  if (known != s.by_uid_.end()) {
+    const RcStream::Peer& peer = s.peers_[known->second];
+    // (Its key may have been told since the Hello, or it may have come otherwise.)
+    if (peer.phase == Phase::kOpen || !guard.acceptor->fits(peer.address)) return gone(s, c);
+    address.aggregator = peer.address.aggregator;
+    located = !peer.address.host.empty();
   }
-  const PeerId id = s.by_uid_.at(guard.claimed);
+  const PeerId id = located ? known->second : s.add_peer(address);
   RcStream::Peer& peer = s.peers_[id];
-  // (Its key may have been told since the Hello.)
-  if (peer.phase == Phase::kOpen || peer.phase == Phase::kEnded ||
-      !guard.acceptor->fits(peer.address)) {
-    return gone(s, c);
-  }
   if (peer.connection != nullptr) {
     ++s.stats_.yielded;
     s.retire(*peer.connection);
@@ -201,12 +201,17 @@ void RcGuardedHandshake::on_ack(RcStream& s, Connection& c, ConstBytes bytes) {
   RcStream::Peer& peer = s.peers_[c.peer];
   if (peer.connection != &c) return s.retire(c);
   if (bytes.size() != crypto::kGuardedAckSize) {
-    return failed(s, c, guarded::no_challenge());
+    return failed(s, c,
+                  Status(Code::kPeerLost, handshake_error_text(crypto::HandshakeError::kMac)));
   }
   crypto::ConfirmBytes confirm;
   const auto ack = c.guard->connector->on_ack(bytes.first<crypto::kGuardedAckSize>(), confirm);
   if (!ack.ok()) return failed(s, c, ack.status());
-  if (!*ack || (*ack)->uid != peer.address.uid) return failed(s, c, guarded::ended_early());
+  if (!*ack || (*ack)->uid != peer.address.uid) {
+    return s.fail_peer(c.peer,
+                       Status(Code::kPeerLost, s.text(c.peer) + " is another process than the one "
+                                                                "expected"));
+  }
   if ((*ack)->verdict == Verdict::kYield) {
     ++s.stats_.yielded;
     peer.connection = nullptr;
