@@ -49,7 +49,8 @@ Acceptor::Answer Acceptor::answer(const Acquaintance& who, uint64_t self, Channe
 Status Connector::on_challenge(std::span<const std::byte, crypto::kChallengeSize> challenge,
                                crypto::HelloBytes& hello) {
   crypto::HandshakeNonce nonce;
-  if (!secure_random_bytes(nonce)) return Status(Code::kUnavailable, "the kernel refuses random numbers");
+  if (!secure_random_bytes(nonce))
+    return Status(Code::kUnavailable, "the kernel refuses random numbers");
   const auto error = machine_.hello(challenge, head_, nonce, hello);
   return error == HandshakeError::kNone ? Status() : why(error);
 }
