@@ -363,6 +363,18 @@ TEST_F(VerbsHandshake, WhoWaitsForAConfirmThatNeverComesConnectsByItself) {
   EXPECT_TRUE(node(1).downs.empty());
 }
 
+TEST_F(VerbsHandshake, WhoEndsBeforeItsConfirmIsNotWaitedFor) {
+  add_sealed(2);
+  const PeerId back = introduce(1, 0);
+  change_first(crypto::kGuardedAckSize, drop);
+  node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+  poll(20);
+  node(1).send(back, Channel::kControl, pattern(10, 2));
+  node(0).transport.reset();
+  poll(2500);
+  EXPECT_THAT(down(1), HasSubstr("cannot connect to peer 127.0.0.1"));
+}
+
 TEST_F(VerbsHandshake, OfTwoAttemptsThatMeetOneIsUsed) {
   for (int lead = 0; lead < 12; lead++) {
     add_sealed(2);
@@ -377,6 +389,7 @@ TEST_F(VerbsHandshake, OfTwoAttemptsThatMeetOneIsUsed) {
     EXPECT_EQ(node(a).frames.size(), 1u) << lead;
     EXPECT_EQ(node(b).frames.size(), 1u) << lead;
     EXPECT_EQ(stats(a).connections_opened + stats(b).connections_opened, 2u) << lead;
+    EXPECT_EQ(stats(a).connect_retries + stats(b).connect_retries, 0u) << lead;
     EXPECT_TRUE(node(a).downs.empty() && node(b).downs.empty()) << lead;
   }
 }
