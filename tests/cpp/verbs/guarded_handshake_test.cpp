@@ -394,6 +394,26 @@ TEST_F(VerbsHandshake, OfTwoAttemptsThatMeetOneIsUsed) {
   }
 }
 
+TEST_F(VerbsHandshake, OfTwoHellosThatCrossTheLowerUidsIsUsed) {
+  add_sealed(2);
+  std::vector<std::pair<uint32_t, std::vector<std::byte>>> held;
+  fake().on_message = [&held](std::vector<std::byte>& bytes, uint32_t from) {
+    if (bytes.size() != crypto::kGuardedHelloSize) return true;
+    held.emplace_back(from, bytes);
+    return false;
+  };
+  node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+  node(1).send(introduce(1, 0), Channel::kControl, pattern(10, 2));
+  poll(10);
+  ASSERT_EQ(held.size(), 2u);
+  fake().on_message = nullptr;
+  for (const auto& [from, bytes] : held) fake().inject_from(from, bytes);
+  poll(5);
+  EXPECT_EQ(node(0).frames.size(), 1u);
+  EXPECT_EQ(node(1).frames.size(), 1u);
+  EXPECT_EQ(stats(0).connect_retries + stats(1).connect_retries, 0u);
+}
+
 TEST_F(VerbsHandshake, WhoIsExpectedLaterIsToldToComeLater) {
   add_sealed(3);
   const uint64_t first[] = {node(1).st().address(false).uid};
