@@ -59,9 +59,7 @@ void Bootstrap::describe_self() {
   mine_.network = network_reason();
   for (const TransportType& type : transport_types()) {
     if (&type == &fallback_transport()) continue;
-    mine_.problems[type.name] = security_ == nullptr || type.guarded
-                                    ? resources_.lanes().problem_of(type, spec_.config)
-                                    : "guarded groups use sockets for now";
+    mine_.problems[type.name] = resources_.lanes().problem_of(type, spec_.config);
   }
   mine_.salt = resources_.salt();
 }

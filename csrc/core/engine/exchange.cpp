@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/clock.h"
@@ -177,18 +178,18 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
     if (!all.ok()) return all.status();
     Result<Roster> roster = roster_of(spec, *all, records);
     if (!roster.ok()) return roster.status();
-    records = std::move(all).value();
+    const std::vector<RankRecord> before = std::exchange(records, std::move(all).value());
     if (security == nullptr || roster->again) return roster->encode();
-    return security->conclude(roster->encode(), answers, records);
+    const bool fallen_back = !before.empty() && roster->transport == fallback_transport().name;
+    return security->conclude(*roster, answers, fallen_back ? before : records);
   };
   Result<std::string> heard = round.hear(left(), concluded);
   if (!heard.ok()) return round.over() ? heard.status() : waiting(heard.status());
   // (A roster that says "again" is as short as in any group: nothing in it counts yet.)
   Result<Roster> roster = Roster::decode(*heard);
   if (security != nullptr && (!roster.ok() || !roster->again)) {
-    Result<std::string> text = security->accept(*heard, own);
-    if (!text.ok()) return text.status();
-    roster = Roster::decode(*text);
+    roster = security->accept(*heard, own);
+    if (!roster.ok()) return roster;
   }
   if (roster.ok() && !roster->again && roster->ranks.size() != spec.size) {
     return Status(Code::kMismatch, "ranks differ in the size of the group: rank 0 has " +

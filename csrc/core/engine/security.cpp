@@ -17,7 +17,6 @@
 #include "crypto/library.h"
 #include "crypto/signed_text.h"
 #include "engine/clock.h"
-#include "transport/registry.h"
 #include "wire/bytes.h"
 #include "wire/text_record.h"
 
@@ -251,12 +250,6 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   if (!mode || *mode == crypto::Mode::kOff) {
     return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
   }
-  const TransportType* const asked = find_transport(spec.config.transport);
-  if (asked != nullptr && !asked->guarded) {
-    return Status(Code::kInvalidArgument,
-                  "security=" + spec.config.security + " is not ready yet over " + asked->name +
-                      "; set MCAST_TRANSPORT=auto or " + fallback_transport().name);
-  }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (engine != nullptr) {
     // Nothing that a client says makes its engine look for another one, or take one from the store.
@@ -325,7 +318,7 @@ Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const
 }
 
 Status SecureCreation::describe(const Identities& lanes, RankRecord& mine) {
-  lanes_ = lanes;
+  described_[mine.transport] = lanes;
   SecurityRecord record;
   record.mode = crypto::mode_name(mode_);
   record.suites = crypto::fast_suites();
@@ -380,9 +373,11 @@ Result<crypto::Suite> SecureCreation::choose_suite(const std::vector<RankRecord>
   return aes ? crypto::Suite::kAes128Gcm : crypto::Suite::kChaCha20Poly1305;
 }
 
-Result<std::string> SecureCreation::conclude(const std::string& roster,
+Result<std::string> SecureCreation::conclude(const Roster& concluded,
                                              const std::vector<std::string>& texts,
                                              const std::vector<RankRecord>& records) {
+  const std::string roster = concluded.encode();
+  lanes_ = described_[concluded.transport];
   Result<crypto::Suite> suite = choose_suite(records);
   if (!suite.ok()) return suite.status();
   std::vector<crypto::Digest> digests;
@@ -421,11 +416,16 @@ Result<std::string> SecureCreation::conclude(const std::string& roster,
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-Result<std::string> SecureCreation::accept(const std::string& conclusion, const std::string& mine) {
+Result<Roster> SecureCreation::accept(const std::string& conclusion, const std::string& mine) {
   wire::Reader in(as_bytes(conclusion));
   const auto size = in.get<uint32_t>();
   if (!in.ok() || size > conclusion.size() - sizeof size) return unreadable();
   const std::string roster = conclusion.substr(sizeof size, size);
+  Result<Roster> concluded = Roster::decode(roster);
+  if (!concluded.ok()) return concluded;
+  // With a second round that ended where the first began, the lanes of the first.
+  if (described_.count(concluded->transport) == 0) return unreadable();
+  lanes_ = described_[concluded->transport];
   for (uint32_t i = 0; i < size; i++) (void)in.get<uint8_t>();
   const auto how = crypto::unpack(in.get<uint8_t>());
   const auto count = in.get<uint16_t>();
@@ -465,7 +465,7 @@ Result<std::string> SecureCreation::accept(const std::string& conclusion, const 
         GroupSecurity{mode_, how->suite, secret_, std::move(root).value(), {}});
   }
   result_->keys = {std::move(multicast), std::move(reduce)};
-  return roster;
+  return concluded;
 }
 
 }  // namespace mcast

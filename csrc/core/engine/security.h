@@ -5,6 +5,7 @@
 // On the thread that creates the group. Everything here exists for `auth` and `sealed` only.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,16 +93,18 @@ class SecureCreation {
   // Of a group that is not guarded as well.
   static Status excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why);
 
-  // What this rank writes into its record. kUnavailable: no random numbers.
+  // What this rank writes into its record, of lanes over the record's transport; in each round.
+  // kUnavailable: no random numbers.
   Status describe(const Identities& lanes, RankRecord& mine);
 
   // Rank 0, once it has read all records (texts with their MACs, by rank): the roster's text with
-  // what belongs to it in a guarded group.
-  Result<std::string> conclude(const std::string& roster, const std::vector<std::string>& texts,
+  // what belongs to it in a guarded group. `records`: of the round whose lanes are used, which may
+  // be the one before.
+  Result<std::string> conclude(const Roster& roster, const std::vector<std::string>& texts,
                                const std::vector<RankRecord>& records);
   // All ranks: takes that apart again and gets at the group's key. `mine`: the text of this rank's
-  // record. Returns the roster's text.
-  Result<std::string> accept(const std::string& conclusion, const std::string& mine);
+  // record. Returns the roster.
+  Result<Roster> accept(const std::string& conclusion, const std::string& mine);
 
   // After accept().
   const GroupSecurity& result() const { return *result_; }
@@ -122,8 +125,9 @@ class SecureCreation {
   const GroupSpec& spec_;
   const crypto::Mode mode_;
   std::shared_ptr<const crypto::JobSecret> secret_;
-  std::string shared_;  // the secret that rank 0 passes on, in hex
-  Identities lanes_;
+  std::string shared_;                           // the secret that rank 0 passes on, in hex
+  std::map<std::string, Identities> described_;  // by transport
+  Identities lanes_;                             // the group's
   std::shared_ptr<GroupSecurity> result_;
   bool guards_made_ = false;
 };

@@ -24,9 +24,6 @@ Result<std::unique_ptr<Transport>> make_transport(const Config& config, const As
   }
   std::shared_ptr<const crypto::Identity> identity;
   if (guard != nullptr) {
-    if (!type->guarded) {
-      return Status(Code::kUnavailable, "security is not ready yet over " + ask.transport);
-    }
     auto own = LaneIdentity::make(config, *guard->secret, crypto::Role::kAggregator);
     if (!own.ok()) return own.status();
     identity = (*own)->endpoint();

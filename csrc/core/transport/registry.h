@@ -30,8 +30,6 @@ struct TransportType {
   // are none.
   Result<std::unique_ptr<Transport>> (*make)(const Config& config, LaneId lane,
                                              std::shared_ptr<const crypto::Identity> identity);
-  // Whether what guards a group is ready for it.
-  bool guarded = false;
 };
 
 // In the order of MCAST_TRANSPORTS. The first one is there on every host.

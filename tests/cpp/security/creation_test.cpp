@@ -72,6 +72,9 @@ struct Outcome {
   Status status;
   std::string root;  // the group's key, if there is one
   std::string suite;
+  std::string transport;
+  uint64_t uid = 0;  // of this rank's endpoint
+  std::string keys;  // of all ranks
 };
 
 class Creation : public ::testing::Test {
@@ -86,11 +89,27 @@ class Creation : public ::testing::Test {
   }
   Settings sealed() { return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}}; }
 
+  // With endpoints on a device.
+  Result<Roster> second_round(const GroupSpec& spec, KeyValueStore& store, SecureCreation& security,
+                              const SecureCreation::Identities& lanes, RankRecord& mine,
+                              std::vector<RankRecord>& records) const {
+    mine.transport = "verbs";
+    if (spec.rank == without_lanes_) {
+      mine.problems["verbs"] = "locked memory";
+    } else {
+      EXPECT_TRUE(security.describe(lanes, mine).ok());
+      mine.external.uid += 1000;
+    }
+    Round again(store, "verbs", spec.rank, spec.size);
+    const Nanos now = monotonic_now();
+    return exchange_records(spec, again, mine, now, now + spec.timeout, records, &security);
+  }
+
   // As GroupMaker and Bootstrap do it, without lanes.
-  static Outcome one(const GroupSpec& spec, KeyValueStore& store) {
+  Outcome one(const GroupSpec& spec, KeyValueStore& store) const {
     RankRecord mine = RankRecord::own_heading();
     mine.transport = "udp";
-    mine.problems["verbs"] = "guarded groups use sockets for now";
+    if (!devices_) mine.problems["verbs"] = "this host has no RDMA device";
     mine.host = "host" + std::to_string(spec.rank);
     mine.host_name = mine.host;
     mine.external = {100u + spec.rank, "10.0.0.1", 1};
@@ -118,18 +137,27 @@ class Creation : public ::testing::Test {
     out.status = (*security)->describe({*multicast, *reduce}, mine);
     GuardedStore guarded(store, spec, **security);
     Round round(guarded, "rank", spec.rank, spec.size);
-    if (out.status.ok()) {
-      out.status =
-          exchange_records(spec, round, mine, now, deadline, records, security->get()).status();
-    }
     if (!out.status.ok()) return out;
+    auto roster = exchange_records(spec, round, mine, now, deadline, records, security->get());
+    SecureCreation::Identities used{*multicast, *reduce};
+    if (roster.ok() && roster->again) {
+      const SecureCreation::Identities others{*LaneIdentity::make(spec.config, secret),
+                                              *LaneIdentity::make(spec.config, secret)};
+      roster = second_round(spec, guarded, **security, others, mine, records);
+      if (roster.ok() && roster->transport == "verbs") used = others;
+    }
+    out.status = roster.status();
+    if (!out.status.ok()) return out;
+    out.transport = roster->transport;
+    out.uid = roster->ranks.at(spec.rank).external.uid;
     const GroupSecurity& result = (*security)->result();
     out.root = hex_text(result.root->bytes());
     out.suite = crypto::suite_name(result.suite);
     EXPECT_EQ(result.keys.multicast.size(), spec.size);
-    EXPECT_EQ(result.keys.multicast[spec.rank], (*multicast)->public_key());
-    EXPECT_EQ(result.keys.reduce[spec.rank], (*reduce)->public_key());
+    EXPECT_EQ(result.keys.multicast[spec.rank], used.multicast->public_key());
+    EXPECT_EQ(result.keys.reduce[spec.rank], used.reduce->public_key());
     EXPECT_EQ((*multicast)->endpoint()->pair.public_key(), (*multicast)->public_key());
+    for (const auto& key : result.keys.multicast) out.keys += hex_text(key);
     const auto guards = (*security)->make_guards(1408);
     EXPECT_TRUE(guards.ok()) << guards.status().to_string();
     EXPECT_EQ(crypto::mode_name(guards->reduce->mode()), spec.config.security);
@@ -165,6 +193,8 @@ class Creation : public ::testing::Test {
     }
   }
 
+  bool devices_ = false;  // all ranks have one, so endpoints on it are made in a second round
+  Member without_lanes_ = kNoMember;  // of one who cannot make them
   TemporaryFolder folder_;
   Board board_;
   std::string scope_ = "mcast/1/";
@@ -187,6 +217,24 @@ TEST_F(Creation, AllRanksGetOneKeyThatNoOtherGroupHas) {
   EXPECT_NE(first[0].root, second[0].root);
   EXPECT_EQ(all.find(std::string(32, 'a')), std::string::npos) << "the secret is in the store";
   EXPECT_EQ(all.find(first[0].root), std::string::npos);
+}
+
+// With a choice of transports keys are those of the endpoints that are used in the end.
+TEST_F(Creation, KeysAreThoseOfTheTransportThatIsTaken) {
+  devices_ = true;
+  for (const Member without : {kNoMember, Member{0}, Member{2}}) {
+    without_lanes_ = without;
+    scope_ = "mcast/" + std::to_string(without) + "/";
+    const auto outcomes = make({sealed(), sealed(), sealed()});
+    for (size_t r = 0; r < outcomes.size(); r++) {
+      const Outcome& o = outcomes[r];
+      ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+      EXPECT_EQ(o.transport, without == kNoMember ? "verbs" : "udp");
+      EXPECT_EQ(o.uid, 100 + r + (without == kNoMember ? 1000 : 0));
+      EXPECT_EQ(o.root, outcomes[0].root);
+      EXPECT_EQ(o.keys, outcomes[0].keys);
+    }
+  }
 }
 
 TEST_F(Creation, TheSuiteIsTheOneThatWasAskedFor) {

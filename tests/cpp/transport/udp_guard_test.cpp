@@ -2,29 +2,12 @@
 // records use up; and who comes to a guarded endpoint without what it takes.
 #include <gmock/gmock.h>
 
-#include "crypto/library.h"
+#include "transport/some_identity.h"
 #include "transport/transport_contract.h"
 #include "transport/udp_stream_world.h"
 
 namespace mcast::testing {
 namespace {
-
-std::shared_ptr<const crypto::Identity> some_identity(crypto::Mode mode, unsigned secret = 1) {
-  EXPECT_TRUE(crypto::load_library().ok());
-  static unsigned count = 0;
-  std::array<std::byte, 32> random;
-  random.fill(static_cast<std::byte>(++count));
-  random[1] = static_cast<std::byte>(count >> 8);
-  auto pair = crypto::KeyPair::make(random);
-  EXPECT_TRUE(pair.ok());
-  const crypto::Key root =
-      crypto::root_key(std::vector<std::byte>(16, static_cast<std::byte>(secret)));
-  crypto::EpochLimits few;
-  few.packets = 5;
-  return std::make_shared<crypto::Identity>(crypto::Identity{
-      mode, crypto::suite_bit(crypto::Suite::kAes128Gcm), crypto::Role::kRank,
-      crypto::hello_key(root), crypto::mix_key(root), std::move(pair).value(), few});
-}
 
 template <crypto::Mode kMode>
 struct Guarded : UdpWorld {

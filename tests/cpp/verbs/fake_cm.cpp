@@ -149,6 +149,9 @@ int FakeVerbs::connect(rdma_cm_id* raw, rdma_conn_param* param) {
     request.verbs = &context_;
     request.port_num = port_number;
     request.partner = &id;
+    request.route.addr.dst_sin.sin_family = AF_INET;
+    request.route.addr.dst_sin.sin_port = htons(id.port);
+    ::inet_aton(address.c_str(), &request.route.addr.dst_sin.sin_addr);
     id.partner = &request;
     Event& event = push(&request, RDMA_CM_EVENT_CONNECT_REQUEST, 0, param->private_data,
                         param->private_data_len);
@@ -159,7 +162,7 @@ int FakeVerbs::connect(rdma_cm_id* raw, rdma_conn_param* param) {
   return 0;
 }
 
-int FakeVerbs::accept(rdma_cm_id* raw, rdma_conn_param*) {
+int FakeVerbs::accept(rdma_cm_id* raw, rdma_conn_param* param) {
   Id& id = *static_cast<Id*>(raw);
   if (id.partner == nullptr) return 0;  // gone meanwhile; its event is on the way
   Id& other = *id.partner;
@@ -169,7 +172,7 @@ int FakeVerbs::accept(rdma_cm_id* raw, rdma_conn_param*) {
   mine.peer = &theirs;
   theirs.peer = &mine;
   mine.state = theirs.state = IBV_QPS_RTS;
-  push(&other, RDMA_CM_EVENT_ESTABLISHED);
+  push(&other, RDMA_CM_EVENT_ESTABLISHED, 0, param->private_data, param->private_data_len);
   push(&id, RDMA_CM_EVENT_ESTABLISHED);
   return 0;
 }

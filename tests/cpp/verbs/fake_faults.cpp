@@ -83,6 +83,12 @@ void FakeVerbs::inject_message(const std::vector<std::byte>& bytes) {
   }
 }
 
+void FakeVerbs::inject_from(uint32_t qp_number, const std::vector<std::byte>& bytes) {
+  for (Qp& qp : qps_) {
+    if (qp.qp_num == qp_number && qp.peer != nullptr) deliver(*qp.peer, bytes, qp_number, false);
+  }
+}
+
 void FakeVerbs::take_receives_away() {
   for (Qp& qp : qps_) {
     if (qp.qp_type == IBV_QPT_RC) qp.receives.clear();

@@ -403,7 +403,8 @@ void FakeVerbs::send_message(Qp& qp, const ibv_send_wr& wr) {
   ibv_wc_status status = send_status;
   if (status == IBV_WC_SUCCESS && qp.peer == nullptr) status = IBV_WC_RETRY_EXC_ERR;
   if (status == IBV_WC_SUCCESS && !gather(qp, wr, bytes)) status = IBV_WC_LOC_PROT_ERR;
-  if (status == IBV_WC_SUCCESS && !deliver(*qp.peer, bytes, qp.qp_num, false)) {
+  const bool arrives = status == IBV_WC_SUCCESS && (!on_message || on_message(bytes, qp.qp_num));
+  if (arrives && !deliver(*qp.peer, bytes, qp.qp_num, false)) {
     status = IBV_WC_RNR_RETRY_EXC_ERR;
   }
   if (status != IBV_WC_SUCCESS) {

@@ -64,6 +64,8 @@ class FakeVerbs final : public verbs::Api {
   uint32_t hold_completions_of = 0;               // sends of this queue pair report nothing yet
   std::function<bool(std::vector<std::byte>&)>
       on_datagram;  // per receiver; false: lost; may change the bytes
+  std::function<bool(std::vector<std::byte>&, uint32_t from)>
+      on_message;  // likewise of connections; from: the sender's queue pair
 
   // What happened.
   uint64_t lost_without_receive = 0;  // datagrams
@@ -96,6 +98,8 @@ class FakeVerbs final : public verbs::Api {
   void break_connections(ibv_wc_status status);
   // A message of a peer that does not keep to the protocol.
   void inject_message(const std::vector<std::byte>& bytes);
+  // The same to whom this queue pair is connected to.
+  void inject_from(uint32_t qp_number, const std::vector<std::byte>& bytes);
   // A datagram of another host, whose queue pair has the number of the one that gets it.
   void inject_namesake(const std::vector<std::byte>& payload);
   // Every queue pair for datagrams goes into the error state, with an event or without.

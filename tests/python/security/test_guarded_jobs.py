@@ -164,13 +164,6 @@ def test_a_changed_record_is_named_by_all(segment, secret, how, text):
         assert text in error
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"transport": "verbs"}, "is not ready yet over verbs; set MCAST_TRANSPORT=auto or udp"),
-    ],
-)
-def test_what_is_not_guarded_yet_is_refused_by_name(segment, secret, more, text):
-    ours = options("sealed", secret, **more)
-    for error in refused(segment, [ours] * RANKS):
-        assert text in error
+def test_verbs_without_a_device_are_refused_as_in_any_group(segment, secret):
+    for error in refused(segment, [options("sealed", secret, transport="verbs")] * RANKS):
+        assert "rank 0 on host" in error and "cannot use verbs: " in error

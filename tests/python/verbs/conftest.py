@@ -61,20 +61,29 @@ def machines() -> Callable[..., Nodes]:
 
 
 @pytest.fixture(scope="session")
-def three_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, Nodes, Nodes]:
+def four_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, ...]:
     """The driver's checks in two machines, booted once: of every size, with 5 % of the packets lost,
-    and with a device on the first machine only."""
+    likewise in a sealed group, and with a device on the first machine only."""
     script = (
         'driver=$1; share=$MCAST_VM_SHARE; "$driver" check || exit 1; echo LOSSY; '
         "tc qdisc add dev eth0 root netem loss 5% || exit 98; "
         "export MCAST_VM_SHARE=$share/lossy; mkdir -p $MCAST_VM_SHARE; "
-        '"$driver" check 1000 1000003 || exit 1; echo ALONE; '
+        '"$driver" check 1000 1000003 || exit 1; echo SEALED; '
+        "export MCAST_VM_SHARE=$share/sealed; mkdir -p $MCAST_VM_SHARE; "
+        'MCAST_SECURITY=sealed MCAST_SECRET=$SECRET "$driver" check 1000 1000003 || exit 1; '
+        "echo ALONE; "
         "tc qdisc del dev eth0 root || exit 98; "
         'if [ "$NODE" = 2 ]; then rdma link delete rxe0 || exit 98; fi; '
         "export MCAST_VM_SHARE=$share/alone MCAST_TRANSPORT=auto; mkdir -p $MCAST_VM_SHARE; "
         '"$driver" check 70000'
     )
-    nodes = machines(2, ["sh", "-c", script, "sh", driver], 340, env={"MCAST_TRANSPORT": "verbs"})
+    env = {"MCAST_TRANSPORT": "verbs", "SECRET": "5e" * 32}
+    nodes = machines(2, ["sh", "-c", script, "sh", driver], 420, env=env)
     assert nodes.result.code == 0, nodes.text()
-    rest = nodes.after("LOSSY")
-    return nodes.before("LOSSY"), rest.before("ALONE"), rest.after("ALONE")
+    lossy, rest = nodes.after("LOSSY"), nodes.after("SEALED")
+    return (
+        nodes.before("LOSSY"),
+        lossy.before("SEALED"),
+        rest.before("ALONE"),
+        rest.after("ALONE"),
+    )

@@ -23,8 +23,8 @@ def check_verbs(nodes):
         assert values["failures"] == "0"
 
 
-def test_two_nodes_every_size(three_runs):
-    nodes, _, _ = three_runs
+def test_two_nodes_every_size(four_runs):
+    nodes = four_runs[0]
     check_verbs(nodes)
     for output in nodes.outputs:
         assert [line for line in output.splitlines() if line.startswith("checked=")] == [
@@ -34,12 +34,20 @@ def test_two_nodes_every_size(three_runs):
         assert 0 < int(values["gathered_datagrams"]) < int(values["datagrams_sent"])
 
 
-def test_two_nodes_losses_are_repaired_by_rdma_read(three_runs):
-    _, nodes, _ = three_runs
+def test_two_nodes_losses_are_repaired_by_rdma_read(four_runs):
+    nodes = four_runs[1]
     check_verbs(nodes)
     assert nodes.total("repair_reads") > 0
     assert nodes.total("repair_read_bytes") > 0
     assert nodes.total("fetch_grants_sent") > 0
+
+
+def test_two_nodes_sealed(four_runs):
+    nodes = four_runs[2]
+    check_verbs(nodes)
+    assert nodes.total("repair_bytes_sent") > 0, "losses are repaired by messages"
+    for name in ("repair_reads", "fetch_grants_sent", "gathered_datagrams", "corrupt"):
+        assert nodes.total(name) == 0
 
 
 @pytest.mark.all_tier
@@ -50,8 +58,8 @@ def test_auto_takes_verbs_between_hosts_that_all_have_it(driver, machines):
         assert values["transport_reason"] == "every rank of 2 hosts has an RDMA device"
 
 
-def test_auto_takes_sockets_where_one_node_has_no_device(three_runs):
-    _, _, nodes = three_runs
+def test_auto_takes_sockets_where_one_node_has_no_device(four_runs):
+    nodes = four_runs[3]
     for values in nodes.values:
         assert values["transport"].startswith("udp eth0")
         assert "no verbs on rank 1" in values["transport_reason"]

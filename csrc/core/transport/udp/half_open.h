@@ -15,7 +15,7 @@
 
 #include "base/refusal.h"
 #include "base/types.h"
-#include "crypto/handshake.h"
+#include "transport/guarded/handshake.h"
 #include "transport/udp/socket.h"
 #include "transport/udp/stream_wire.h"
 
@@ -29,7 +29,7 @@ class HalfOpen {
   static constexpr size_t kPlaces = 64;
   static constexpr size_t kPerStranger = 8;  // of a source that is no member's address
   static constexpr size_t kStrangers = 32;   // of all of those; the rest is kept for members
-  static constexpr Nanos kPatience = 2 * kSecond;
+  static constexpr Nanos kPatience = guarded::kPatience;
 
   struct Place {
     Fd fd;  // not valid: free
@@ -40,7 +40,7 @@ class HalfOpen {
     size_t size = kHelloSize;  // and its size
     std::array<std::byte, crypto::kGuardedHelloSize> bytes{};
     // Of a guarded endpoint; and the Hello that was answered, if the confirmation is awaited.
-    std::optional<crypto::Acceptor> acceptor;
+    std::optional<guarded::Acceptor> acceptor;
     std::optional<Hello> answered;
 
     // Another message, of so many bytes, is awaited.

@@ -10,6 +10,7 @@
 #include "base/net_address.h"
 #include "base/types.h"
 #include "crypto/handshake.h"
+#include "transport/refused_connections.h"
 
 namespace mcast {
 
@@ -72,14 +73,10 @@ struct UdpStats {
 };
 
 // Likewise.
-struct TcpStats {
+struct TcpStats : RefusalStats {
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;
-  uint64_t yielded = 0;        // connections given up for the other side's
-  uint64_t hello_refused = 0;  // wrong magic, version, uid or channel; half a hello
-  uint64_t hello_timeouts = 0;
-  uint64_t not_allowed = 0;  // connections from outside of `allow`
-  uint64_t crowded_out = 0;  // half-open ones, or peers that nobody had added, displaced
+  uint64_t yielded = 0;  // connections given up for the other side's
   uint64_t accept_errors = 0;
   uint64_t protocol_violations = 0;  // bad frame lengths, bytes after a goodbye
   uint64_t frames_dropped = 0;       // sent to a peer that is down or after close_peers()

@@ -37,18 +37,6 @@ uint32_t read_u32(std::span<const iovec> vectors, size_t skip) {
 
 }  // namespace
 
-Status TcpGuard::start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
-  auto sealer =
-      crypto::RecordSealer::make(std::move(chains.seal), chains.suite, chains.mode, limits);
-  auto opener =
-      crypto::RecordOpener::make(std::move(chains.open), chains.suite, chains.mode, limits);
-  if (!sealer.ok()) return sealer.status();
-  if (!opener.ok()) return opener.status();
-  sealer_.emplace(std::move(sealer).value());
-  opener_.emplace(std::move(opener).value());
-  return {};
-}
-
 void TcpGuard::written(size_t bytes) {
   begin_ += bytes;
   if (begin_ < out_.size()) return;
@@ -72,7 +60,7 @@ bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
     const size_t count = pieces(front, head, body, parts);
     const size_t at = out_.size();
     out_.resize(at + crypto::record_size(body, numbered));
-    if (!sealer_->seal(number, {parts.data(), count}, out_.data() + at)) return false;
+    if (!records_.seal(number, {parts.data(), count}, out_.data() + at)) return false;
     queue.consume(head + body);
   }
   return true;
@@ -80,7 +68,7 @@ bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
 
 std::optional<ConstBytes> TcpGuard::open(bool numbered, ConstBytes record, Bytes scratch) {
   const size_t skip = numbered ? kFrameNumber : 0;
-  const auto body = opener_->open(numbered, record, scratch.subspan(skip));
+  const auto body = records_.open(numbered, record, scratch.subspan(skip));
   if (!body || body->empty() || !numbered) return body;
   if (body->data() == scratch.data() + skip) {
     const ConstBytes number = record.subspan(kFramePrefix, kFrameNumber);

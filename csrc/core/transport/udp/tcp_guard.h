@@ -6,13 +6,12 @@
 // Used by the lane's thread only.
 #pragma once
 
-#include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "crypto/handshake.h"
-#include "crypto/stream_guard.h"
-#include "transport/transport.h"
+#include "transport/guarded/handshake.h"
+#include "transport/guarded/records.h"
 #include "transport/udp/send_queue.h"
 #include "transport/udp/stream_wire.h"
 
@@ -22,15 +21,11 @@ class TcpGuard {
  public:
   static constexpr size_t kSealAhead = 64u << 10;
 
-  // Of a connector; `self` outlives it.
-  TcpGuard(const crypto::Identity& self, const StreamAddress& peer)
-      : connector_(self, peer.key,
-                   peer.aggregator ? crypto::Role::kAggregator : crypto::Role::kRank) {}
-  crypto::Connector& connector() { return connector_; }
-  // What the transport has to say in the Hello.
-  std::array<std::byte, kHelloSize> hello{};
+  std::optional<guarded::Connector> connector;  // of who connects
   // The handshake is over: records from now on.
-  Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits);
+  Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
+    return records_.start(std::move(chains), limits);
+  }
 
   // Sealed bytes that are to be written next.
   ConstBytes waiting() const { return ConstBytes(out_).subspan(begin_); }
@@ -86,9 +81,7 @@ class TcpGuard {
   // A record's frame; empty: the goodbye; nothing: forged.
   std::optional<ConstBytes> open(bool numbered, ConstBytes record, Bytes scratch);
 
-  crypto::Connector connector_;
-  std::optional<crypto::RecordSealer> sealer_;
-  std::optional<crypto::RecordOpener> opener_;
+  guarded::Records records_;
   std::vector<std::byte> out_;
   size_t begin_ = 0;
 };

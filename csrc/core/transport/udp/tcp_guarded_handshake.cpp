@@ -12,11 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/random.h"
-
 namespace mcast {
-
-using crypto::HandshakeError;
 
 void TcpGuardedHandshake::on_message(TcpStream& s, HalfOpen::Place& place) {
   return place.answered ? on_confirm(s, place) : on_hello(s, place);
@@ -28,21 +24,22 @@ void TcpGuardedHandshake::refuse(TcpStream& s, HalfOpen::Place& place) {
 }
 
 bool TcpGuardedHandshake::challenge(const TcpStream& s, HalfOpen::Place& place) {
-  crypto::HandshakeNonce nonce;
-  if (!secure_random_bytes(nonce)) return false;
-  place.acceptor.emplace(*s.options_.identity, nonce);
+  if (!guarded::Acceptor::make(*s.options_.identity, place.acceptor)) return false;
   place.await(crypto::kGuardedHelloSize);
   const auto& bytes = place.acceptor->challenge();
   return ::send(place.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(bytes.size());
 }
 
-void TcpGuardedHandshake::failed(TcpStream& s, const TcpConnection& c, HandshakeError error) {
+void TcpGuardedHandshake::failed(TcpStream& s, const TcpConnection& c, const Status& why) {
+  if (why.code() == Code::kUnavailable) return s.attempt_failed(c, EAGAIN);
   ++s.stats_.hello_refused;
   s.fail_peer(c.peer,
-              Status(Code::kPeerLost, "cannot make a guarded connection to " +
-                                          endpoint_text(s.peers_[c.peer].address, c.stripe) + ": " +
-                                          crypto::handshake_error_text(error)));
+              guarded::cannot_guard(endpoint_text(s.peers_[c.peer].address, c.stripe), why));
+}
+
+void TcpGuardedHandshake::no_challenge(TcpStream& s, const TcpConnection& c) {
+  failed(s, c, guarded::no_challenge());
 }
 
 void TcpGuardedHandshake::on_challenge(TcpStream& s, TcpConnection& c) {
@@ -51,13 +48,11 @@ void TcpGuardedHandshake::on_challenge(TcpStream& s, TcpConnection& c) {
   if (io != TcpConnection::Io::kOk) {
     return s.attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
   }
-  crypto::HandshakeNonce nonce;
-  if (!secure_random_bytes(nonce)) return s.attempt_failed(c, EAGAIN);
   crypto::HelloBytes hello;
   const std::span<const std::byte, crypto::kChallengeSize> challenge(c.partial.data(),
                                                                      crypto::kChallengeSize);
-  const auto error = c.guard->connector().hello(challenge, c.guard->hello, nonce, hello);
-  if (error != HandshakeError::kNone) return failed(s, c, error);
+  const Status status = c.guard->connector->on_challenge(challenge, hello);
+  if (!status.ok()) return failed(s, c, status);
   c.partial.clear();
   if (!c.write_message(hello)) return s.attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
@@ -68,53 +63,43 @@ std::optional<HelloAck> TcpGuardedHandshake::check_ack(TcpStream& s, TcpConnecti
   const std::span<const std::byte, crypto::kGuardedAckSize> bytes(c.partial.data(),
                                                                   crypto::kGuardedAckSize);
   crypto::ConfirmBytes confirm;
-  const auto error = c.guard->connector().check_ack(bytes, confirm);
-  if (error != HandshakeError::kNone) {
-    failed(s, c, error);
+  const auto ack = c.guard->connector->on_ack(bytes, confirm);
+  if (!ack.ok()) {
+    failed(s, c, ack.status());
     return std::nullopt;
   }
-  const auto ack = decode_guarded_ack(bytes.first<kHelloAckSize>());
-  if (!ack || ack->verdict != Verdict::kAccepted) return ack;
-  const Status started = c.guard->start(c.guard->connector().chains(), s.options_.identity->limits);
+  if (!*ack || (*ack)->verdict != Verdict::kAccepted) return *ack;
+  const Status started = c.guard->start(c.guard->connector->chains(), s.options_.identity->limits);
   if (!started.ok()) {
     s.fail_peer(c.peer, started);
   } else if (!c.write_message(confirm)) {
     s.attempt_failed(c, c.error);
   }
-  return ack;
+  return *ack;
 }
 
 void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
-  // One HMAC, whoever it is; only then is anything believed or looked up.
-  if (place.acceptor->check_hello(place.bytes) != HandshakeError::kNone) return refuse(s, place);
+  using Answer = guarded::Acceptor::Answer;
+  if (!place.acceptor->proven(place.bytes)) return refuse(s, place);
   const auto hello =
       decode_guarded_hello(std::span<const std::byte>(place.bytes).first<kHelloSize>());
   if (!hello || !hello->is_for(s.uid_, s.stripe_.size())) return refuse(s, place);
   const auto known = s.by_uid_.find(hello->source);
-  const PeerId id = known == s.by_uid_.end() ? kNoPeer : known->second;
-  if (id == kNoPeer ? !s.guests_.welcome() : s.peers_[id].down) return refuse(s, place);
-  TcpStream::Link* const link =
-      id == kNoPeer ? nullptr : &s.peers_[id].links[s.line_of(hello->channel, hello->stripe)];
-  // Nobody waits for an aggregator that it has not heard of.
-  const bool aggregator = place.acceptor->peer_role() == crypto::Role::kAggregator;
-  if (aggregator != (id != kNoPeer && s.peers_[id].address.aggregator)) return refuse(s, place);
-  if (link != nullptr) {
-    constexpr crypto::PublicKey kUnknown{};
-    const crypto::PublicKey& key = s.peers_[id].address.key;
-    if (key != kUnknown && key != place.acceptor->peer_key()) {
-      log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused",
-          endpoint_text(s.peers_[id].address).c_str());
-      return refuse(s, place);
-    }
+  TcpStream::Link* link = nullptr;
+  guarded::Acquaintance who;
+  who.welcome = s.guests_.welcome();
+  if (known != s.by_uid_.end()) {
+    TcpStream::Peer& peer = s.peers_[known->second];
+    link = &peer.links[s.line_of(hello->channel, hello->stripe)];
+    who = {!peer.down, &peer.address, link->stays(s.uid_, hello->source)};
   }
-  const bool yield = link != nullptr && link->stays(s.uid_, hello->source);
-  const auto head =
-      encode(HelloAck{yield ? Verdict::kYield : Verdict::kAccepted, hello->channel, s.uid_});
   crypto::AckBytes ack;
-  if (place.acceptor->answer(head, ack) != HandshakeError::kNone) return refuse(s, place);
+  const Answer answer = place.acceptor->answer(who, s.uid_, hello->channel, ack);
+  if (answer == Answer::kImpostor) guarded::log_impostor(endpoint_text(*who.address));
+  if (answer == Answer::kRefused || answer == Answer::kImpostor) return refuse(s, place);
   const bool said = ::send(place.fd.get(), ack.data(), ack.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
                     static_cast<ssize_t>(ack.size());
-  if (!said || yield) {
+  if (!said || answer == Answer::kYield) {
     (void)s.half_open_.release(place);
     return;
   }
@@ -137,9 +122,7 @@ void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
 
 void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
   const std::span<const std::byte> bytes(place.bytes);
-  if (place.acceptor->check_confirm(bytes.first<crypto::kConfirmSize>()) != HandshakeError::kNone) {
-    return refuse(s, place);
-  }
+  if (!place.acceptor->confirmed(bytes.first<crypto::kConfirmSize>())) return refuse(s, place);
   const Hello hello = *place.answered;
   const auto known = s.by_uid_.find(hello.source);
   PeerId id = known == s.by_uid_.end() ? kNoPeer : known->second;
@@ -153,11 +136,12 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
                 s.peers_[id].address.aggregator});
   }
   TcpStream::Link& link = s.peers_[id].links[s.line_of(hello.channel, hello.stripe)];
-  if (s.peers_[id].down || link.phase == TcpStream::Phase::kOpen ||
-      link.phase == TcpStream::Phase::kEnded) {
+  // (Its key may have been told since the Hello.)
+  if (s.peers_[id].down || !place.acceptor->fits(s.peers_[id].address) ||
+      link.phase == TcpStream::Phase::kOpen || link.phase == TcpStream::Phase::kEnded) {
     return s.half_open_.reset(place);
   }
-  auto guard = std::make_unique<TcpGuard>(*s.options_.identity, s.peers_[id].address);
+  auto guard = std::make_unique<TcpGuard>();
   const Status started = guard->start(place.acceptor->chains(), s.options_.identity->limits);
   Fd fd = s.half_open_.release(place);
   TcpConnection* const c =

@@ -17,12 +17,14 @@ class TcpGuardedHandshake {
   // The HelloAck that has been read; an accepted connection's Confirm is sent. The connection is
   // dead if it was none, or could not be confirmed.
   static std::optional<HelloAck> check_ack(TcpStream& s, TcpConnection& c);
-  // The connection cannot be had, and not by trying again.
-  static void failed(TcpStream& s, const TcpConnection& c, crypto::HandshakeError error);
+  // None has come in time.
+  static void no_challenge(TcpStream& s, const TcpConnection& c);
 
  private:
   static void on_hello(TcpStream& s, HalfOpen::Place& place);
   static void on_confirm(TcpStream& s, HalfOpen::Place& place);
+  // The connection cannot be had: now, or at all.
+  static void failed(TcpStream& s, const TcpConnection& c, const Status& why);
   static void refuse(TcpStream& s, HalfOpen::Place& place);
 };
 

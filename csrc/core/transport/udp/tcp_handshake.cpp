@@ -121,8 +121,8 @@ void TcpStream::say_hello(TcpConnection& c) {
   hello.listen_address = listens.sin_addr;
   hello.listen_port = ntohs(listens.sin_port);
   if (options_.identity) {  // the other end speaks first
-    c.guard = std::make_unique<TcpGuard>(*options_.identity, peers_[c.peer].address);
-    c.guard->hello = encode(hello);
+    c.guard = std::make_unique<TcpGuard>();
+    c.guard->connector.emplace(*options_.identity, peers_[c.peer].address, encode(hello));
     c.state = TcpConnection::State::kChallenge;
     return c.want(EPOLLIN);
   }
@@ -301,7 +301,7 @@ void TcpStream::run_timers(Nanos now) {
   for (TcpConnection* c : expired) {
     if (c->state == TcpConnection::State::kDead) continue;
     if (c->state == TcpConnection::State::kChallenge) {
-      TcpGuardedHandshake::failed(*this, *c, crypto::HandshakeError::kNotGuarded);
+      TcpGuardedHandshake::no_challenge(*this, *c);
       continue;
     }
     fail_peer(c->peer, Status(Code::kPeerLost, endpoint_text(peers_[c->peer].address, c->stripe) +

@@ -28,7 +28,6 @@ namespace mcast {
 namespace {
 
 constexpr size_t kVectors = 16;
-using crypto::PublicKey;
 
 }  // namespace
 
@@ -59,20 +58,8 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
   Peer& peer = peers_[id];
   if (peer.stranger) guests_.leave(id);
   peer.stranger = false;
-  constexpr PublicKey kUnknown{};
-  if (peer.address.key != kUnknown && address.key != kUnknown && peer.address.key != address.key) {
-    // Who has connected has the secret, and proved another key.
-    fail_peer(id, Status(Code::kPeerLost,
-                         "two processes claim to be " + endpoint_text(peers_[id].address) +
-                             ": one has connected, another has published its key"));
-  }
-  const bool keyed = address.key != kUnknown;
-  const PublicKey key = keyed ? address.key : peer.address.key;
-  const bool aggregator = keyed ? address.aggregator : peer.address.aggregator;
-  // The newest address counts: the first may only be what the peer's Hello said.
-  peer.address = address;
-  peer.address.key = key;
-  peer.address.aggregator = aggregator;
+  const std::string before = endpoint_text(peer.address);
+  if (!guarded::learn(peer.address, address)) fail_peer(id, guarded::two_keys(before));
   peer.stripes = std::min(stripe_count(address), stripe_.size());
   if (const auto endpoints = stripe_endpoints(address); endpoints.ok()) {
     for (const sockaddr_in& at : *endpoints) half_open_.add_member(ntohl(at.sin_addr.s_addr));
@@ -293,11 +280,8 @@ void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
   if (scan.end == End::kForged) {
     ++stats_.protocol_violations;
     refusals_.note(Cause::forged, {});
-    fail_peer(c.peer, Status(Code::kPeerLost,
-                             endpoint_text(peers_[c.peer].address, c.stripe) +
-                                 " seems to have sent a record that does not open: somebody has "
-                                 "changed it on the way"));
-    return;
+    return fail_peer(c.peer,
+                     guarded::record_forged(endpoint_text(peers_[c.peer].address, c.stripe)));
   }
   if (after_goodbye || scan.end == End::kViolation || scan.end == End::kStopped) {
     ++stats_.protocol_violations;
@@ -358,9 +342,7 @@ void TcpStream::flush(TcpConnection& c) {
   Link& link = link_of(c);
   if (c.guard != nullptr && !c.write_sealed(link.queue)) {
     return fail_peer(c.peer,
-                     Status(Code::kResourceExhausted,
-                            "the keys of the connection to " +
-                                endpoint_text(peers_[c.peer].address, c.stripe) + " are used up"));
+                     guarded::keys_used_up(endpoint_text(peers_[c.peer].address, c.stripe)));
   }
   while (c.guard == nullptr && !link.queue.empty() && !c.write_broken) {
     std::array<iovec, kVectors> vectors;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "transport/refused_connections.h"
 #include "transport/timer_watch.h"
 #include "transport/transport.h"
 #include "transport/udp/half_open.h"
@@ -24,7 +25,6 @@
 #include "transport/udp/tcp_guests.h"
 #include "transport/udp/tcp_listeners.h"
 #include "transport/udp/tcp_pool.h"
-#include "transport/udp/tcp_refusals.h"
 
 namespace mcast {
 
@@ -171,7 +171,7 @@ class TcpStream final : public Stream {
   size_t turn_ = 0;  // of the stripe, among equals
   TcpGuests guests_;
   std::vector<Report> reports_;
-  TcpRefusals refusals_;
+  RefusedConnections refusals_;
   std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame
 
   RateLimit limit_warnings_{10 * kSecond};

@@ -149,16 +149,13 @@ Status udp_viable(const UdpTransportOptions& options) {
 }
 
 TransportType udp_transport_type() {
-  return {"udp",
-          "a network interface",
-          true,
+  return {"udp", "a network interface", true,
           [](const Config& config) { return udp_viable(UdpTransportOptions::from(config)); },
           [](const Config& config, LaneId lane, std::shared_ptr<const crypto::Identity> identity) {
             UdpTransportOptions options = UdpTransportOptions::from(config, index_of(lane));
             options.identity = std::move(identity);
             return make_udp_transport(options);
-          },
-          true};
+          }};
 }
 
 }  // namespace mcast

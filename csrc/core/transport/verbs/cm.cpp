@@ -44,6 +44,12 @@ std::string cm_event_text(const CmEvent& event) {
   return text;
 }
 
+Source peer_of(const rdma_cm_id* id) noexcept {
+  const sockaddr_in& at = id->route.addr.dst_sin;
+  if (at.sin_family != AF_INET) return {};
+  return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
+}
+
 CmChannel::~CmChannel() {
   if (channel_ != nullptr) api_.destroy_event_channel(channel_);
 }

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "base/refusal.h"
 #include "base/status.h"
 #include "transport/verbs/api.h"
 
@@ -20,6 +21,9 @@ struct CmEvent {
 const char* cm_event_name(rdma_cm_event_type type) noexcept;
 // "address resolution failed: Network is unreachable"
 std::string cm_event_text(const CmEvent& event);
+
+// Where a connect request, or its connection, comes from; not known: {}.
+Source peer_of(const rdma_cm_id* id) noexcept;
 
 class CmHandler {
  public:

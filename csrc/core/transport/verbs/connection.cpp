@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace mcast::verbs {
@@ -73,11 +74,10 @@ Status Connection::prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_l
   return {};
 }
 
-Status Connection::connect(const Hello& hello) {
-  const auto data = encode(hello);
+Status Connection::connect(ConstBytes hello) {
   rdma_conn_param param{};
-  param.private_data = data.data();
-  param.private_data_len = static_cast<uint8_t>(data.size());
+  param.private_data = hello.data();
+  param.private_data_len = static_cast<uint8_t>(hello.size());
   param.responder_resources =
       static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
   param.initiator_depth =
@@ -88,8 +88,10 @@ Status Connection::connect(const Hello& hello) {
   return error == 0 ? Status() : Status::system(error, "rdma_connect");
 }
 
-Status Connection::accept() {
+Status Connection::accept(ConstBytes challenge) {
   rdma_conn_param param{};
+  param.private_data = challenge.data();
+  param.private_data_len = static_cast<uint8_t>(challenge.size());
   param.responder_resources =
       static_cast<uint8_t>(std::clamp(device_.attr().max_qp_rd_atom, 0, 16));
   param.initiator_depth =
@@ -127,18 +129,42 @@ std::byte* Connection::send_at(uint64_t number) const {
 bool Connection::can_send(bool data) const noexcept {
   const uint64_t in_use = posted_ - done_;
   // The last two entries are for messages that return credits: else both sides could wait.
-  return data ? credits_ > 0 && in_use < kSends - 2 : in_use < kSends;
+  return data ? receives_.credits > 0 && in_use < kSends - 2 : in_use < kSends;
 }
 
-Bytes Connection::entry() const { return {send_at(posted_) + kMessageHeader, kEntryPayload}; }
+size_t Connection::room() const noexcept {
+  return kEntry - (guard ? crypto::record_size(kMessageHeader, false) : kMessageHeader);
+}
 
-Status Connection::send_message(Message message, size_t payload, bool signal) {
-  if (message.kind != Kind::kCredit) --credits_;
-  message.credits = std::exchange(owed_, uint16_t{0});
+Status Connection::send_message(Message message, ConstBytes piece, bool signal) {
+  if (message.kind != Kind::kCredit) --receives_.credits;
+  message.credits = std::exchange(receives_.owed, uint16_t{0});
   std::byte* const at = send_at(posted_);
+  const size_t whole = kMessageHeader + piece.size();
+  if (guard) {
+    std::array<std::byte, kMessageHeader> header;
+    write_message(header.data(), message);
+    const std::array<ConstBytes, 2> body{header, piece};
+    if (!guard->records.seal(std::nullopt, body, at)) {
+      guard->used_up = true;
+      return Status(Code::kResourceExhausted, "no keys");
+    }
+    return post(crypto::record_size(whole, false), signal);
+  }
   write_message(at, message);
-  ibv_sge sge{reinterpret_cast<uint64_t>(at), static_cast<uint32_t>(kMessageHeader + payload),
-              entries_.lkey()};
+  if (!piece.empty()) std::memcpy(at + kMessageHeader, piece.data(), piece.size());
+  return post(whole, signal);
+}
+
+Status Connection::send_plain(ConstBytes bytes) {
+  --receives_.credits;
+  std::memcpy(send_at(posted_), bytes.data(), bytes.size());
+  return post(bytes.size(), true);
+}
+
+Status Connection::post(size_t size, bool signal) {
+  std::byte* const at = send_at(posted_);
+  ibv_sge sge{reinterpret_cast<uint64_t>(at), static_cast<uint32_t>(size), entries_.lkey()};
   ibv_send_wr wr{};
   const uint64_t number = ++posted_;
   wr.wr_id = wr_id(Work::kSend, static_cast<uint32_t>(number & 0xfffffff));

@@ -11,6 +11,7 @@
 #include "transport/verbs/cm.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/memory.h"
+#include "transport/verbs/rc_guard.h"
 #include "transport/verbs/rc_wire.h"
 
 namespace mcast::verbs {
@@ -28,6 +29,8 @@ class Connection final : public CmHandler {
     kResolvingRoute,
     kConnecting,
     kAccepting,  // theirs, accepted by us
+    kHandshake,  // ours, guarded: it stands, and nothing is proved yet
+    kHalfOpen,   // theirs, guarded: likewise, and nobody's so far
     kOpen,
     kDead,
   };
@@ -49,8 +52,8 @@ class Connection final : public CmHandler {
   Status resolve_route(int timeout_ms);
   // Makes the queue pair and posts the receives.
   Status prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_limit);
-  Status connect(const Hello& hello);
-  Status accept();
+  Status connect(ConstBytes hello);
+  Status accept(ConstBytes challenge);  // empty: without a guard
   void close();
   // Tells the peer that nothing follows; completions with errors follow here.
   void disconnect();
@@ -58,9 +61,12 @@ class Connection final : public CmHandler {
 
   // A free entry and a credit for data; credits alone need only an entry of the two kept for them.
   bool can_send(bool data) const noexcept;
-  // The entry's payload space; send_message() posts it with the first `payload` bytes.
-  Bytes entry() const;
-  Status send_message(Message message, size_t payload, bool signal);
+  // Bytes of a frame that one message takes.
+  size_t room() const noexcept;
+  // At most room() bytes of a frame; sealed, if records have begun.
+  Status send_message(Message message, ConstBytes piece, bool signal);
+  // A message of the handshake, as it is; the peer owes a receive for it too.
+  Status send_plain(ConstBytes bytes);
   // A read of `length` bytes into read entry `index`.
   Status read(size_t index, uint64_t address, uint32_t rkey, size_t length);
   size_t take_read_entry();  // kReads: none free
@@ -74,9 +80,11 @@ class Connection final : public CmHandler {
   void sent_up_to(uint32_t number) {
     done_ = std::max(done_, posted_ - ((posted_ - number) & 0xfffffff));
   }
-  void owe() { ++owed_; }  // a data message's receive was posted again
-  void grant(uint16_t credits) { credits_ = static_cast<uint16_t>(credits_ + credits); }
-  uint16_t owed() const noexcept { return owed_; }
+  void owe() { ++receives_.owed; }  // a data message's receive was posted again
+  void grant(uint16_t credits) {
+    receives_.credits = static_cast<uint16_t>(receives_.credits + credits);
+  }
+  uint16_t owed() const noexcept { return receives_.owed; }
   bool all_sent() const noexcept { return done_ == posted_; }
   uint32_t serial() const noexcept { return serial_; }
   rdma_cm_id* id() const noexcept { return id_; }
@@ -90,9 +98,10 @@ class Connection final : public CmHandler {
 
   State state = State::kResolvingAddress;
   PeerId peer = kNoPeer;
-  bool said_goodbye = false;  // the peer
-  bool goodbye_sent = false;  // we
-  Status problem;             // the first error of a completion
+  bool said_goodbye = false;       // the peer
+  bool goodbye_sent = false;       // we
+  Status problem;                  // the first error of a completion
+  std::unique_ptr<RcGuard> guard;  // null: in clear
   // Frames being put together, by channel.
   struct Assembly {
     std::vector<std::byte> bytes;
@@ -106,6 +115,7 @@ class Connection final : public CmHandler {
     return uint64_t{serial_} << 32 | uint64_t{static_cast<uint8_t>(work)} << 28 | number;
   }
   std::byte* send_at(uint64_t number) const;
+  Status post(size_t size, bool signal);
   std::byte* receive_at(uint32_t entry) const;
 
   Owner& owner_;
@@ -121,8 +131,10 @@ class Connection final : public CmHandler {
     std::array<bool, kReads> busy{};
   } reads_;
   uint64_t posted_ = 0, done_ = 0;  // messages
-  uint16_t credits_ = kCredits;     // receives that the peer has posted for us
-  uint16_t owed_ = 0;               // receives that we have posted again
+  struct {
+    uint16_t credits = kCredits;  // that the peer has posted for us
+    uint16_t owed = 0;            // that we have posted again
+  } receives_;
   bool abandoned_ = false;
 };
 

@@ -38,7 +38,8 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   if (status.ok()) {
     status = cq_.open(static_cast<int>(receives_.entries() + kSendEntries), "datagrams");
   }
-  if (device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
+  // (What is guarded is made as a whole, in the ring.)
+  if (!options.identity && device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
     sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
   }
   if (status.ok()) status = make_qp();
@@ -199,6 +200,22 @@ bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
     const ibv_gid& gid = entry.second.membership->own_gid();
     return gid.global.interface_id != 0 && std::memcmp(header + 8, gid.raw, sizeof gid.raw) == 0;
   });
+}
+
+// As far as it is an IPv4 address: of InfiniBand's own GIDs nothing is told.
+Source UdEndpoint::source() const {
+  const std::byte* const routing = receives_.taken();
+  if (routing == nullptr) return {};
+  size_t at = 32;  // RoCE v2 over IPv4
+  if (!device_.ethernet() || routing[20] != std::byte{0x45}) {
+    static constexpr std::array<std::byte, 12> kMapped{
+        {{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, std::byte{0xff}, std::byte{0xff}}};
+    if (!std::equal(kMapped.begin(), kMapped.end(), routing + 8)) return {};
+    at = 20;
+  }
+  in_addr from{};
+  std::memcpy(&from, routing + at, sizeof from);
+  return {ntohl(from.s_addr), 0};
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {

@@ -42,6 +42,7 @@ class UdEndpoint final : public Datagram {
   bool flush() override;
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
+  Source source() const override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }

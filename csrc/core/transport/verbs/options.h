@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/config.h"
 #include "base/types.h"
+#include "crypto/handshake.h"
+#include "transport/refused_connections.h"
 
 namespace mcast {
 
@@ -20,6 +23,7 @@ struct VerbsOptions {
   Nanos join_patience = 2 * kSecond;    // for the subnet manager, or the network's IGMP
   unsigned cores = 0;                   // of this host, for tests; 0: as many as there are
   bool loopback = false;                // ports behind lo count too: for tests without a device
+  std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; null: it is none
 
   static VerbsOptions from(const Config& config, size_t lane = 0) {
     VerbsOptions o;
@@ -56,11 +60,10 @@ struct UdStats {
 };
 
 // Likewise, of streams.
-struct RcStats {
+struct RcStats : RefusalStats {
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;
   uint64_t yielded = 0;
-  uint64_t hello_refused = 0;
   uint64_t protocol_violations = 0;
   uint64_t frames_dropped = 0;
   uint64_t credit_waits = 0;     // messages that waited for the peer's receives

@@ -6,9 +6,15 @@
 //   Refusal (private data of a reject): "MCSV" reason:u8
 //   message: kind:u8 flags:u8 credits:u16 length:u32, then a piece of a frame
 //
-// A frame is sent in pieces of at most kEntryPayload bytes; `length` is the whole frame's, in its
-// first piece. Pieces of one channel follow each other; channels may alternate. `credits`: how many
-// receives the sender has posted again since it last said so.
+// Of guarded endpoints the Hello has version 2 and says who wants to come, no more: what proves it
+// are the four messages of crypto/handshake.h. The Challenge is the private data of the accept, the
+// others are messages of their own, as they are; this Hello with what they set at its end is the
+// head of theirs. From then on each message is a record (crypto/stream_guard.h) of what it is
+// without a guard, header included; so credits, channels and goodbyes are authenticated, too.
+//
+// A frame is sent in pieces that fill a message of kEntry bytes; `length` is the whole frame's, in
+// its first piece. Pieces of one channel follow each other; channels may alternate. `credits`: how
+// many receives the sender has posted again since it last said so.
 #pragma once
 
 #include <netinet/in.h>
@@ -20,6 +26,7 @@
 
 #include "base/types.h"
 #include "transport/transport.h"
+#include "transport/udp/stream_wire.h"
 
 namespace mcast::verbs {
 
@@ -27,15 +34,10 @@ inline constexpr uint16_t kVersion = 1;
 inline constexpr size_t kHello = 32;
 inline constexpr size_t kMessageHeader = 8;
 inline constexpr size_t kEntry = 8192;  // bytes of one message at most
-inline constexpr size_t kEntryPayload = kEntry - kMessageHeader;
 // Messages that the peer may send ahead. Two more receives are for messages that only return
 // credits, of which at most two are on their way (they are sent when half of kCredits is owed).
 inline constexpr uint16_t kCredits = 16;
 inline constexpr size_t kReceives = kCredits + 2;
-
-constexpr size_t max_frame(Channel channel) noexcept {
-  return channel == Channel::kControl ? kMaxControlFrame : kMaxBulkFrame;
-}
 
 struct Hello {
   uint16_t entries = kCredits;
@@ -43,11 +45,15 @@ struct Hello {
   uint64_t target = 0;  // uid the connector wants to reach
   in_addr listen_address{};
   uint16_t listen_port = 0;
+
+  // Whether it wants endpoint `uid`.
+  bool is_for(uint64_t uid) const { return target == uid && source != uid; }
 };
 
 enum class Refusal : uint8_t {
   kYield = 1,     // the connection that we have opened is used
   kStranger = 2,  // no such process here, or another version
+  kLater = 3,     // of guarded endpoints: too many are on their way in
 };
 
 enum class Kind : uint8_t { kData = 0, kCredit = 1, kGoodbye = 2 };
@@ -76,11 +82,11 @@ T get(const std::byte*& at) {
 inline constexpr uint32_t kMagic = 0x5653434d;  // "MCSV"
 }  // namespace detail
 
-inline std::array<std::byte, kHello> encode(const Hello& h) noexcept {
+inline std::array<std::byte, kHello> encode(const Hello& h, uint16_t version = kVersion) noexcept {
   std::array<std::byte, kHello> out{};
   std::byte* at = out.data();
   detail::put(at, detail::kMagic);
-  detail::put(at, kVersion);
+  detail::put(at, version);
   detail::put(at, h.entries);
   detail::put(at, h.source);
   detail::put(at, h.target);
@@ -91,11 +97,11 @@ inline std::array<std::byte, kHello> encode(const Hello& h) noexcept {
 }
 
 // Nothing if magic, version or credits are wrong. Private data may be padded behind.
-inline std::optional<Hello> decode_hello(ConstBytes bytes) noexcept {
+inline std::optional<Hello> decode_hello(ConstBytes bytes, uint16_t version = kVersion) noexcept {
   if (bytes.size() < kHello) return std::nullopt;
   const std::byte* at = bytes.data();
   if (detail::get<uint32_t>(at) != detail::kMagic) return std::nullopt;
-  if (detail::get<uint16_t>(at) != kVersion) return std::nullopt;
+  if (detail::get<uint16_t>(at) != version) return std::nullopt;
   Hello h;
   h.entries = detail::get<uint16_t>(at);
   h.source = detail::get<uint64_t>(at);
@@ -120,7 +126,7 @@ inline std::optional<Refusal> decode_refusal(ConstBytes bytes) noexcept {
   const std::byte* at = bytes.data();
   if (detail::get<uint32_t>(at) != detail::kMagic) return std::nullopt;
   const auto reason = detail::get<uint8_t>(at);
-  if (reason != 1 && reason != 2) return std::nullopt;
+  if (reason < 1 || reason > 3) return std::nullopt;
   return static_cast<Refusal>(reason);
 }
 

@@ -98,9 +98,15 @@ class ReceiveRing {
   Arrival take() {
     const Arrival a = arrived_.front();
     arrived_.pop_front();
+    taken_ = at(a.entry);
     return a;
   }
-  void give_back(uint32_t entry) { free_.push_back(entry); }
+  // What was taken and not given back so far, with its routing header; null: nothing.
+  const std::byte* taken() const { return taken_; }
+  void give_back(uint32_t entry) {
+    free_.push_back(entry);
+    taken_ = nullptr;
+  }
 
   // Entries to be posted; the last ones first, which post() then takes off.
   const std::vector<uint32_t>& free() const { return free_; }
@@ -118,6 +124,7 @@ class ReceiveRing {
   size_t entries_ = 0;
   size_t posted_ = 0;
   std::deque<Arrival> arrived_;
+  const std::byte* taken_ = nullptr;
   std::vector<uint32_t> free_;
 };
 

@@ -14,11 +14,11 @@
 #include "transport/verbs/stream.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "transport/udp/socket.h"
+#include "transport/verbs/rc_guarded_handshake.h"
 
 namespace mcast::verbs {
 namespace {
@@ -70,8 +70,9 @@ Status RcStream::open(const VerbsOptions& options) {
   if (!id.ok()) return id.status();
   listener_.id = *id;
   Api& api = device_.api();
-  local_ = ipv4_address(device_.port().interface.address, 0);
-  if (const int e = api.bind_addr(listener_.id, reinterpret_cast<sockaddr*>(&local_)); e != 0) {
+  listener_.at = ipv4_address(device_.port().interface.address, 0);
+  if (const int e = api.bind_addr(listener_.id, reinterpret_cast<sockaddr*>(&listener_.at));
+      e != 0) {
     return Status::system(e, "rdma_bind_addr of the listener");
   }
   if (const int e = api.listen(listener_.id, 256); e != 0) return Status::system(e, "rdma_listen");
@@ -79,14 +80,19 @@ Status RcStream::open(const VerbsOptions& options) {
 }
 
 StreamAddress RcStream::address(bool) const {
-  return {uid_, to_text(local_.sin_addr), device_.api().local_port(listener_.id)};
+  StreamAddress address{uid_, to_text(listener_.at.sin_addr),
+                        device_.api().local_port(listener_.id)};
+  if (options_.identity) address.key = options_.identity->pair.public_key();
+  return address;
 }
 
 PeerId RcStream::add_peer(const StreamAddress& address) {
   const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
-  if (added) peers_.emplace_back();
-  peers_[it->second].address = address;
-  return it->second;
+  const PeerId id = it->second;
+  if (added) peers_.emplace_back().address = address;
+  const std::string before = text(id);
+  if (!guarded::learn(peers_[id].address, address)) fail_peer(id, guarded::two_keys(before));
+  return id;
 }
 
 std::vector<PeerId> RcStream::expect(std::span<const uint64_t> uids) {
@@ -151,19 +157,22 @@ void RcStream::pump(PeerId id) {
       if (peer.queues[channel].empty()) channel = 3 - channel;
     }
     Outgoing& frame = peer.queues[channel].front();
-    const Bytes entry = c.entry();
-    const size_t piece = std::min(entry.size(), frame.bytes.size() - frame.sent);
-    std::memcpy(entry.data(), frame.bytes.data() + frame.sent, piece);
     const Message message{Kind::kData, static_cast<Channel>(channel), frame.sent == 0, 0,
                           static_cast<uint32_t>(frame.bytes.size())};
+    const size_t piece = std::min(c.room(), frame.bytes.size() - frame.sent);
+    const ConstBytes bytes = ConstBytes(frame.bytes).subspan(frame.sent, piece);
     frame.sent += piece;
     peer.queued[channel] -= piece;
-    if (frame.sent == frame.bytes.size()) peer.queues[channel].pop_front();
-    status = c.send_message(message, piece, !waiting());
+    std::vector<std::byte> last;  // holds the bytes until they are in their message
+    if (frame.sent == frame.bytes.size()) {
+      last = std::move(frame.bytes);
+      peer.queues[channel].pop_front();
+    }
+    status = c.send_message(message, bytes, !waiting());
   }
   if (status.ok() && peer.goodbye_due && !c.goodbye_sent && c.can_send(true)) {
     c.goodbye_sent = true;
-    status = c.send_message({Kind::kGoodbye, Channel::kControl, false, 0, 0}, 0, true);
+    status = c.send_message({Kind::kGoodbye, Channel::kControl, false, 0, 0}, {}, true);
   }
   if (!status.ok()) {
     c.problem = status;
@@ -174,7 +183,7 @@ void RcStream::pump(PeerId id) {
 void RcStream::return_credits(Connection& c) {
   if (c.owed() < kCredits / 2 || !c.can_send(false) || !c.problem.ok()) return;
   ++stats_.credit_messages;
-  const Status status = c.send_message({Kind::kCredit, Channel::kControl, false, 0, 0}, 0, true);
+  const Status status = c.send_message({Kind::kCredit, Channel::kControl, false, 0, 0}, {}, true);
   if (!status.ok()) c.problem = status;
 }
 
@@ -192,6 +201,7 @@ size_t RcStream::poll(StreamSink& sink, Nanos now) {
     ++events;
   }
   reports_.clear();
+  refusals_.tell(sink);
   graveyard_.clear();
   return events;
 }
@@ -249,9 +259,13 @@ void RcStream::on_completion(const ibv_wc& wc, StreamSink& sink) {
 
 void RcStream::on_message(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   if (c.state == Connection::State::kDead) return;
+  if (c.guard && c.guard->awaits != RcGuard::Awaits::kRecords) {
+    return RcGuardedHandshake::on_message(*this, c, wc);
+  }
   // A message may overtake the event that says the connection stands.
   if (c.state != Connection::State::kOpen) established(c);
-  const ConstBytes bytes = c.received(wc);
+  ConstBytes bytes = c.received(wc);
+  if (c.guard && !RcGuardedHandshake::open(*this, c, bytes)) return;
   const auto message = parse_message(bytes);
   if (!message) {
     violation(c, " sent a malformed message of " + std::to_string(bytes.size()) + " bytes");
@@ -323,11 +337,13 @@ void RcStream::violation(Connection& c, const std::string& what) {
 // Only after everything that had arrived was handed over.
 void RcStream::broken(Connection& c) {
   if (c.state == Connection::State::kDead) return;
+  if (c.state == Connection::State::kHalfOpen) return RcGuardedHandshake::gone(*this, c);
   const PeerId id = c.peer;
   if (peers_[id].connection != &c) {
     retire(c);
     return;
   }
+  if (c.guard && c.guard->used_up) return fail_peer(id, guarded::keys_used_up(text(id)));
   if (c.state != Connection::State::kOpen) {
     attempt_failed(
         id, c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem, true);

@@ -32,7 +32,7 @@ class RcStream final : public Stream,
                        private CmHandler {
  public:
   RcStream(Device& device, CmChannel& cm, RcStats& stats)
-      : device_(device), cm_(cm), stats_(stats) {}
+      : device_(device), cm_(cm), stats_(stats), refusals_(stats) {}
   ~RcStream() override;
   RcStream(const RcStream&) = delete;
   RcStream& operator=(const RcStream&) = delete;
@@ -45,7 +45,8 @@ class RcStream final : public Stream,
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
-  RemoteMemory* remote_memory() override { return this; }
+  // A guarded endpoint has none: nothing of it is registered for others.
+  RemoteMemory* remote_memory() override { return options_.identity ? nullptr : this; }
 
   // RemoteMemory
   Result<RemoteGrant> expose(const Slice& block, size_t offset) override;
@@ -60,11 +61,12 @@ class RcStream final : public Stream,
   void abandon() noexcept;
 
  private:
+  friend class RcGuardedHandshake;  // a part of this, for guarded endpoints only
   enum class Phase {
     kIdle,
     kAttempt,    // `connection` is ours and not established
     kRetry,      // an attempt failed, the next is at `deadline`
-    kYielded,    // the peer said that it has a connection of its own on the way
+    kYielded,    // the peer has a connection of its own on the way
     kAccepting,  // `connection` is theirs
     kOpen,
     kEnded,
@@ -81,7 +83,9 @@ class RcStream final : public Stream,
     std::array<size_t, kChannels> queued{};
     size_t turn = 0;  // which bulk channel sends next
     bool goodbye_due = false;
-    bool timed = false;    // `since` and `deadline` are set: send() has no clock
+    uint32_t confirms =
+        0;               // kYielded: serial of the half-open connection that is to be its; 0: none
+    bool timed = false;  // `since` and `deadline` are set: send() has no clock
     Nanos since = kNever;  // of the first attempt
     bool refused = false;  // how the last attempt ended, else in silence
     Nanos refused_since = kNever;
@@ -135,10 +139,11 @@ class RcStream final : public Stream,
   RcStats& stats_;
   VerbsOptions options_;
   std::optional<Exposures> exposures_;
+  RefusedConnections refusals_;
   uint64_t uid_ = 0;
-  sockaddr_in local_{};
   struct {
     rdma_cm_id* id = nullptr;
+    sockaddr_in at{};
     bool strangers = true;  // peers that nobody has added may connect
   } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections

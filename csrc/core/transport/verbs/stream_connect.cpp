@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "transport/udp/socket.h"
+#include "transport/verbs/rc_guarded_handshake.h"
 #include "transport/verbs/stream.h"
 
 namespace mcast::verbs {
@@ -39,7 +40,10 @@ void RcStream::retire(Connection& c) {
   if (it == connections_.end()) return;
   for (uint64_t entry = 0; entry < kReads; ++entry)
     reads_.erase(uint64_t{c.serial()} << 32 | entry);
-  if (c.state == Connection::State::kOpen) c.disconnect();
+  using State = Connection::State;
+  if (c.state == State::kOpen || c.state == State::kHandshake || c.state == State::kHalfOpen) {
+    c.disconnect();
+  }
   c.state = Connection::State::kDead;
   graveyard_.push_back(std::move(it->second));
   connections_.erase(it);
@@ -74,7 +78,7 @@ void RcStream::start(PeerId id) {
   }
   Connection* const c = make_connection(id, Connection::State::kResolvingAddress);
   peer.connection = c;
-  if (Status s = c->resolve(local_, *to, resolve_ms(options_.liveness_limit)); !s.ok()) {
+  if (Status s = c->resolve(listener_.at, *to, resolve_ms(options_.liveness_limit)); !s.ok()) {
     attempt_failed(id, s, true);
   }
 }
@@ -96,6 +100,7 @@ void RcStream::attempt_failed(PeerId id, Status why, bool refused) {
 void RcStream::run_timers(Nanos now) {
   const bool away = timers_.away(now, options_.liveness_limit);
   timers_.restart();
+  if (options_.identity) RcGuardedHandshake::run_timers(*this, now, away);
   for (PeerId id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
     if (away) peer.since = peer.refused_since = kNever;
@@ -146,15 +151,16 @@ void RcStream::refuse(rdma_cm_id* id, Refusal reason) {
 
 void RcStream::on_request(const CmEvent& event) {
   event.id->context = nullptr;  // the listener's, until it is adopted
+  if (options_.identity) return RcGuardedHandshake::on_request(*this, event);
   const auto hello = decode_hello(event.data);
-  if (!hello || hello->target != uid_ || hello->source == uid_) {
-    ++stats_.hello_refused;
+  if (!hello || !hello->is_for(uid_)) {
+    refusals_.note(Cause::hello_refused, peer_of(event.id));
     refuse(event.id, Refusal::kStranger);
     return;
   }
   const auto known = by_uid_.find(hello->source);
   if (known == by_uid_.end() && !listener_.strangers) {
-    ++stats_.hello_refused;
+    refusals_.note(Cause::hello_refused, peer_of(event.id));
     refuse(event.id, Refusal::kStranger);
     return;
   }
@@ -186,19 +192,26 @@ void RcStream::on_request(const CmEvent& event) {
   auto queue = queue_with_room();
   Status status = queue.status();
   if (queue.ok()) status = c->prepare(*queue, options_.liveness_limit);
-  if (status.ok()) status = c->accept();
+  if (status.ok()) status = c->accept({});
   if (!status.ok()) fail_peer(id, status.with_context("accepting " + text(id)));
 }
 
 void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
   if (c.state == Connection::State::kDead) return;
+  if (c.state == Connection::State::kHalfOpen) {
+    return RcGuardedHandshake::on_event(*this, c, event);
+  }
   switch (event.type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
       advance(c, event);
       break;
     case RDMA_CM_EVENT_ESTABLISHED:
-      if (c.state != Connection::State::kOpen) established(c);
+      if (c.guard) {
+        RcGuardedHandshake::on_challenge(*this, c, event.data);
+      } else if (c.state != Connection::State::kOpen) {
+        established(c);
+      }
       break;
     case RDMA_CM_EVENT_DISCONNECTED:
       disconnected(c);
@@ -216,7 +229,9 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
         fail_peer(c.peer, Status(Code::kPeerLost,
                                  text(c.peer) + " is another process than the one expected"));
       } else {
-        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)), true);
+        // Where many come at once, waiting for a place is no refusal.
+        const bool refused = refusal != Refusal::kLater;
+        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)), refused);
       }
       break;
     }
@@ -246,9 +261,11 @@ void RcStream::advance(Connection& c, const CmEvent& event) {
     auto queue = queue_with_room();
     status = queue.status();
     if (queue.ok()) status = c.prepare(*queue, options_.liveness_limit);
+    const Hello hello{kCredits, uid_, peers_[c.peer].address.uid, listener_.at.sin_addr,
+                      device_.api().local_port(listener_.id)};
     if (status.ok()) {
-      status = c.connect({kCredits, uid_, peers_[c.peer].address.uid, local_.sin_addr,
-                          device_.api().local_port(listener_.id)});
+      status = options_.identity ? RcGuardedHandshake::connect(*this, c, hello)
+                                 : c.connect(encode(hello));
     }
   }
   if (!status.ok()) attempt_failed(c.peer, status, true);
@@ -271,7 +288,10 @@ void RcStream::established(Connection& c) {
 
 void RcStream::disconnected(Connection& c) {
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(c.peer, Status(Code::kPeerLost, "disconnected before it was made"), true);
+    const Status why = c.state == Connection::State::kHandshake
+                           ? guarded::ended_early()
+                           : Status(Code::kPeerLost, "disconnected before it was made");
+    attempt_failed(c.peer, why, true);
     return;
   }
   // What it sent is in the completion queue, and may end with a goodbye: drain() decides.

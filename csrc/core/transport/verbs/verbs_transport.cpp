@@ -173,8 +173,10 @@ Status verbs_viable(const VerbsOptions& options) {
 TransportType verbs_transport_type() {
   return {"verbs", "an RDMA device", false,
           [](const Config& config) { return verbs_viable(VerbsOptions::from(config)); },
-          [](const Config& config, LaneId lane, std::shared_ptr<const crypto::Identity>) {
-            return make_verbs_transport(VerbsOptions::from(config, index_of(lane)));
+          [](const Config& config, LaneId lane, std::shared_ptr<const crypto::Identity> identity) {
+            VerbsOptions options = VerbsOptions::from(config, index_of(lane));
+            options.identity = std::move(identity);
+            return make_verbs_transport(options);
           }};
 }
 

@@ -1,17 +1,25 @@
-// What a TcpStream has refused since it last told its sink.
+// Connections that a Stream has not let in: how many, by cause, and which it has not told its sink
+// of yet.
 #pragma once
 
 #include <utility>
 #include <vector>
 
 #include "transport/transport.h"
-#include "transport/udp/options.h"
 
 namespace mcast {
 
-class TcpRefusals {
+// Cumulative; written by the lane's thread, to be read by it.
+struct RefusalStats {
+  uint64_t hello_refused = 0;   // wrong magic, version, uid or proof; half a Hello
+  uint64_t hello_timeouts = 0;  // nothing was said in time
+  uint64_t not_allowed = 0;     // from outside of `allow`
+  uint64_t crowded_out = 0;     // half-open ones, or peers that nobody had added, without a place
+};
+
+class RefusedConnections {
  public:
-  explicit TcpRefusals(TcpStats& stats) : stats_(stats) {}  // outlives this
+  explicit RefusedConnections(RefusalStats& stats) : stats_(stats) {}  // outlives this
 
   void note(Cause cause, Source source) {
     switch (cause) {
@@ -24,6 +32,8 @@ class TcpRefusals {
       case Cause::crowded_out:
         ++stats_.crowded_out;
         break;
+      case Cause::forged:
+        break;  // a record of one that was let in: a violation
       default:
         ++stats_.hello_refused;
         break;
@@ -36,7 +46,7 @@ class TcpRefusals {
   }
 
  private:
-  TcpStats& stats_;
+  RefusalStats& stats_;
   std::vector<std::pair<Cause, Source>> waiting_;
 };
 

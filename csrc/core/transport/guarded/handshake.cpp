@@ -1,0 +1,109 @@
+// An acceptor judges in the order of what it costs: one HMAC for anybody; then, for who knows the
+// secret, whether it may come at all, whether its role is the one that is known, whether its key is
+// the one of its record; X25519 last, for the answer. The decision between two simultaneous
+// attempts is part of the answer, so that both ends see it authenticated.
+#include "transport/guarded/handshake.h"
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace mcast::guarded {
+
+using crypto::HandshakeError;
+using crypto::PublicKey;
+
+namespace {
+
+constexpr PublicKey kUnknown{};
+
+Status why(HandshakeError error) {
+  return Status(Code::kPeerLost, crypto::handshake_error_text(error));
+}
+
+}  // namespace
+
+bool Acceptor::make(const crypto::Identity& self, std::optional<Acceptor>& out) {
+  crypto::HandshakeNonce nonce;
+  if (!secure_random_bytes(nonce)) return false;
+  out.emplace(self, nonce);
+  return true;
+}
+
+bool Acceptor::fits(const StreamAddress& known) const noexcept {
+  return known.key == kUnknown || known.key == peer_key();
+}
+
+Acceptor::Answer Acceptor::answer(const Acquaintance& who, uint64_t self, Channel channel,
+                                  crypto::AckBytes& ack) {
+  if (!who.welcome) return Answer::kRefused;
+  // Nobody waits for an aggregator that it has not heard of.
+  const bool aggregator = machine_.peer_role() == crypto::Role::kAggregator;
+  if (aggregator != (who.address != nullptr && who.address->aggregator)) return Answer::kRefused;
+  if (who.address != nullptr && !fits(*who.address)) return Answer::kImpostor;
+  const auto head =
+      encode(HelloAck{who.stays ? Verdict::kYield : Verdict::kAccepted, channel, self});
+  if (machine_.answer(head, ack) != HandshakeError::kNone) return Answer::kRefused;
+  return who.stays ? Answer::kYield : Answer::kAccepted;
+}
+
+Status Connector::on_challenge(std::span<const std::byte, crypto::kChallengeSize> challenge,
+                               crypto::HelloBytes& hello) {
+  crypto::HandshakeNonce nonce;
+  if (!secure_random_bytes(nonce))
+    return Status(Code::kUnavailable, "the kernel refuses random numbers");
+  const auto error = machine_.hello(challenge, head_, nonce, hello);
+  return error == HandshakeError::kNone ? Status() : why(error);
+}
+
+Result<std::optional<HelloAck>> Connector::on_ack(
+    std::span<const std::byte, crypto::kGuardedAckSize> ack, crypto::ConfirmBytes& confirm) {
+  const auto error = machine_.check_ack(ack, confirm);
+  if (error != HandshakeError::kNone) return why(error);
+  return decode_guarded_ack(ack.first<kHelloAckSize>());
+}
+
+bool learn(StreamAddress& known, const StreamAddress& told) {
+  const bool keyed = told.key != kUnknown;
+  const bool same = known.key == kUnknown || !keyed || known.key == told.key;
+  const PublicKey key = keyed ? told.key : known.key;
+  const bool aggregator = keyed ? told.aggregator : known.aggregator;
+  // The newest address counts: the first may only be what the peer's Hello said.
+  known = told;
+  known.key = key;
+  known.aggregator = aggregator;
+  return same;
+}
+
+Status two_keys(const std::string& who) {
+  return Status(Code::kPeerLost, "two processes claim to be " + who +
+                                     ": one has connected, another has published its key");
+}
+
+void log_impostor(const std::string& who) {
+  log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused", who.c_str());
+}
+
+Status no_challenge() { return why(HandshakeError::kNotGuarded); }
+
+Status ended_early() {
+  return Status(Code::kPeerLost,
+                "it ended the handshake: it has another secret, or somebody has changed what was "
+                "sent");
+}
+
+Status cannot_guard(const std::string& who, const Status& why) {
+  return Status(Code::kPeerLost,
+                "cannot make a guarded connection to " + who + ": " + why.message());
+}
+
+Status record_forged(const std::string& who) {
+  return Status(Code::kPeerLost, who +
+                                     " seems to have sent a record that does not open: somebody "
+                                     "has changed it on the way");
+}
+
+Status keys_used_up(const std::string& who) {
+  return Status(Code::kResourceExhausted, "the keys of the connection to " + who + " are used up");
+}
+
+}  // namespace mcast::guarded

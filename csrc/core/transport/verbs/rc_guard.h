@@ -1,0 +1,31 @@
+// What a guarded connection of an RcStream has besides: its end of the handshake, then the records.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "transport/guarded/handshake.h"
+#include "transport/guarded/records.h"
+#include "transport/verbs/rc_wire.h"
+
+namespace mcast::verbs {
+
+struct RcGuard {
+  // What the other end has to say next. kProof: the Hello; kEnd: nothing, it was told that its
+  // attempt is not used.
+  enum class Awaits { kChallenge, kAck, kProof, kConfirm, kEnd, kRecords };
+  Awaits awaits = Awaits::kChallenge;
+  std::optional<guarded::Connector> connector;
+  std::optional<guarded::Acceptor> acceptor;
+  // Of an acceptor: what the request says, which anybody can.
+  uint64_t claimed = 0;      // uid
+  in_addr listen_address{};  // where it can be reached; from the Hello
+  uint16_t listen_port = 0;
+  Source from;
+  Nanos since = kNever;
+  guarded::Records records;
+  bool used_up = false;  // the keys of our direction
+  std::array<std::byte, kEntry> opened{};
+};
+
+}  // namespace mcast::verbs
