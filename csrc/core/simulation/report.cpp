@@ -123,6 +123,16 @@ void put_peaks(Json& json, const OpResult& result, double ranks) {
   json.close('}');
 }
 
+void put_guard(Json& json, const OpResult& result) {
+  if (!result.guard) return;
+  const GuardCost& cost = *result.guard;
+  json.key("security").open('{');
+  json.field("datagrams", cost.datagrams).field("datagram_bytes", cost.datagram_bytes);
+  json.field("records", cost.records).field("record_bytes", cost.record_bytes);
+  json.field("handshakes", cost.handshakes).field("handshake_bytes", cost.handshake_bytes);
+  json.close('}');
+}
+
 void put_timeline(Json& json, const OpResult& result) {
   size_t used = 0;
   for (const Timeline::Bins& bins : result.timeline) {
@@ -162,6 +172,7 @@ std::string report_json(const ExperimentSpec& spec, const OpResult& result,
   put_classes(json, "sent", result.sent);
   put_ranks_sent(json, result, spec.all_ranks());
   put_peaks(json, result, spec.all_ranks());
+  put_guard(json, result);
   put_timeline(json, result);
   json.field("events", result.events);
   if (options.wall) json.field("wall", *options.wall);

@@ -88,6 +88,14 @@ struct Served {
   std::string reason;  // "placed", or why nothing
 };
 
+// What being guarded has cost ranks, in bytes that would not have been sent otherwise. Handshakes
+// are those of all connections, also of those that were made before the operations.
+struct GuardCost {
+  uint64_t datagrams = 0, datagram_bytes = 0;
+  uint64_t records = 0, record_bytes = 0;
+  uint64_t handshakes = 0, handshake_bytes = 0;
+};
+
 struct OpResult {
   std::string algorithm;
   std::vector<OpTimes> ops;
@@ -105,6 +113,7 @@ struct OpResult {
   Peaks peaks;
   States states;
   std::map<std::string, uint64_t> counters;  // sums over ranks, of the engine
+  std::optional<GuardCost> guard;            // of guarded groups
 
   double bin = 0;                        // ns of a bin of the timeline
   std::vector<Timeline::Bins> timeline;  // by link class, as `links`
