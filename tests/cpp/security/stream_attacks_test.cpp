@@ -31,6 +31,11 @@ class StreamAttacks : public testing::TestWithParam<Mode> {
     o.net.seed = 5;
     o.epochs.packets = 16;
     o.group.lane = 1;
+    o.accounts = [](Member) {
+      LaneAccounts accounts;
+      accounts.watch = true;
+      return accounts;
+    };
     return o;
   }
   static Runs reductions(Cluster& c, uint64_t id = 0) {
@@ -97,6 +102,7 @@ constexpr const char* kDoesNotOpen = "a record that does not open";
 TEST_P(StreamAttacks, KeysGoOnUnderLoad) {
   ClusterOptions o = options();
   o.net.stream_rate = 1e8;
+  o.epochs.packets = 6;
   Cluster c(o);
   Runs runs = reductions(c);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 120 * kSecond));
@@ -372,7 +378,8 @@ class GuardedPair : public testing::Test {
     const std::vector<std::byte> frame(50);
     const ConstBytes parts[] = {frame};
     a.stream().send(a.stream().add_peer(at), Channel::kControl, parts);
-    for (Nanos now = 0; now < 10 * kSecond; now += 10 * kMilli) {
+    const Nanos end = net_.now() + 10 * kSecond;
+    for (Nanos now = net_.now(); now < end; now += 10 * kMilli) {
       net_.advance(now);
       a.stream().poll(first_, now);
       b.stream().poll(other_, now);
