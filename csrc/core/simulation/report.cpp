@@ -163,8 +163,8 @@ std::string report_json(const ExperimentSpec& spec, const OpResult& result,
   if (spec.extra_hosts() > 0) {
     json.key("aggregators").open('{').field("count", spec.aggregators.count);
     json.field("rate", (spec.aggregators.rate > 0 ? spec.aggregators.rate : spec.net.rate) * 8);
-    json.field("up", result.aggregator_up).field("down", result.aggregator_down);
-    json.field("most", result.aggregator_most);
+    json.field("up", result.aggregator.up).field("down", result.aggregator.down);
+    json.field("most", result.aggregator.most);
     const Served served = served_by_aggregators(spec);
     json.field("part", served.part).field("plan", served.reason).close('}');
   }

@@ -48,7 +48,9 @@ GuardOptions SimSecurity::make(uint64_t number, crypto::Role role, size_t endpoi
   return options;
 }
 
+// The budget is the lane's, and no group's.
 GuardOptions SimSecurity::of_rank(uint32_t rank, size_t endpoint) {
+  budgets_[endpoint] = std::make_shared<crypto::OpenBudget>();
   return make(number_of(rank), crypto::Role::kRank, endpoint);
 }
 
@@ -69,8 +71,8 @@ void SimSecurity::describe(uint32_t rank, RankRecord& record) {
 
 Status SimSecurity::agree(const std::vector<RankRecord>& records, const Config& config) {
   for (Member m = 1; on() && m < records.size(); m++) {
-    Status same = same_security(records[m].encode(), m, config, records[0].security->secret_id,
-                                kConcluder);
+    Status same =
+        same_security(records[m].encode(), m, config, records[0].security->secret_id, kConcluder);
     if (!same.ok()) return same;
   }
   return {};
@@ -90,8 +92,7 @@ void SimSecurity::guard(uint32_t rank, const GroupSpec& spec, const Roster& rost
     params.members = spec.size;
     params.most_payload = roster.datagram - wire::kDatagramHeader;
     params.epochs = how_.epochs;
-    auto& budget = budgets_[endpoints[id]];
-    if (!budget) budget = std::make_shared<crypto::OpenBudget>();
+    const auto& budget = budgets_.at(endpoints[id]);
     parts.guards[id] = crypto::DatagramGuard::make(root, params, budget).value();
   }
   parts.security.suite = crypto::suite_name(suite_);

@@ -159,8 +159,9 @@ std::unique_ptr<SimTransport> Cluster::attach(crypto::Role role, uint64_t secret
   spec.seed = mix64(options_.net.seed * 4096 + endpoint->index());
   sim::GuardOptions guard;
   guard.seed = mix64(spec.seed);
-  guard.identity =
-      sim::seeded_identity(*sim::seeded_secret(secret, role).value(), spec).value();
+  // Ranks stand still for longer than a connection has over TCP.
+  guard.challenge = std::max(guard.challenge, options_.group.liveness_limit);
+  guard.identity = sim::seeded_identity(*sim::seeded_secret(secret, role).value(), spec).value();
   endpoint->guard(guard);
   return endpoint;
 }

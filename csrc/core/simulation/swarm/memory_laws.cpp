@@ -74,7 +74,8 @@ void overflow(const Case& c, const Config& config) {
   double unasked = 0;
   for (const PlannedOp& op : c.plan.ops) {
     const auto bytes = static_cast<double>(unasked_bytes(c, config, op));
-    unasked += std::min(quarter, bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(c.plan));
+    unasked +=
+        std::min(quarter, bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(c.plan));
   }
   if (unasked > quarter || members * 8 * queued_bytes(c.plan) > quarter) return;
   if (unpaced(c) || (w.bookkeeping > 0 && falls_behind(c.plan))) return;

@@ -139,10 +139,10 @@ std::optional<ConstBytes> GuardedStreams::open(EndpointId from, Channel channel,
       size < crypto::kRecordLength ? UINT32_MAX : wire::load<uint32_t>(record.data());
   if (link.goodbye_heard || !crypto::record_length_allowed(length, most, false)) {
     refusals_.emplace_back(Cause::malformed, from);
-    const std::string what = link.goodbye_heard ? " sent data after its goodbye"
-                                                : " sent a frame of " + std::to_string(length) +
-                                                      " bytes (allowed: 1 to " +
-                                                      std::to_string(most) + ")";
+    const std::string what = link.goodbye_heard
+                                 ? " sent data after its goodbye"
+                                 : " sent a frame of " + std::to_string(length) +
+                                       " bytes (allowed: 1 to " + std::to_string(most) + ")";
     fail(from, Status(Code::kPeerLost, peer_text(from) + what));
     return std::nullopt;
   }

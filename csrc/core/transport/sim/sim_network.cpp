@@ -132,7 +132,7 @@ void SimNetwork::on_event(const sim::Event& event) {
 
 unsigned SimNetwork::train_packets() const {
   return hooks_.datagram || !options_.fabric ? 1
-                                            : std::min(options_.fabric->train, sim::Train::kMost);
+                                             : std::min(options_.fabric->train, sim::Train::kMost);
 }
 
 bool SimNetwork::may_send(const SimTransport& from) const {

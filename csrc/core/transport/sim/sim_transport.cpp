@@ -171,7 +171,8 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
 }
 
 StreamAddress SimTransport::address(bool) const {
-  StreamAddress address{.uid = index_ + 1, .host = "sim", .port = static_cast<uint16_t>(index_ + 1)};
+  StreamAddress address{
+      .uid = index_ + 1, .host = "sim", .port = static_cast<uint16_t>(index_ + 1)};
   if (guard_) {
     address.key = guard_->identity().pair.public_key();
     address.aggregator = guard_->identity().role == crypto::Role::kAggregator;
@@ -260,9 +261,9 @@ SimTransport::InFrame SimTransport::take_frame() {
 std::optional<ConstBytes> SimTransport::open(const InFrame& frame) {
   const sim::Driving nobody(network_->options_.meter);
   const bool clear = frame.bytes.connection == 0;  // SimNetwork::inject_frame()
-  const auto inside = clear ? std::optional<ConstBytes>(frame.bytes)
-                            : guard_->take(static_cast<sim::EndpointId>(frame.from), frame.channel,
-                                           frame.bytes);
+  const auto inside =
+      clear ? std::optional<ConstBytes>(frame.bytes)
+            : guard_->take(static_cast<sim::EndpointId>(frame.from), frame.channel, frame.bytes);
   if (inside) known_.hear(frame.from);
   return inside;
 }
@@ -296,9 +297,8 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
       const bool closed = std::exchange(
           down.graceful, guard_->end(static_cast<sim::EndpointId>(down.peer), down.graceful));
       if (closed && !down.graceful) {
-        down.why = Status(Code::kPeerLost,
-                          sim::peer_text(static_cast<sim::EndpointId>(down.peer)) +
-                              " closed its connection without a goodbye");
+        down.why = Status(Code::kPeerLost, sim::peer_text(static_cast<sim::EndpointId>(down.peer)) +
+                                               " closed its connection without a goodbye");
       }
     }
     if (known_.of(down.peer) == sim::Acquaintances::Known::kHeard) {
