@@ -341,3 +341,33 @@ def test_parts_of_a_plot(parts, titles, tmp_path, monkeypatch):
     )
     assert len(drawn) == len(titles)
     assert all(has.startswith(title) for has, title in zip(drawn, titles, strict=True))
+
+
+def test_what_a_guard_costs_is_said(tmp_path, capsys):
+    file, rows = tmp_path / "a.json", {}
+    arguments = ["--hosts", "4", "--op", "all_reduce", "--size", "1M", "--algorithm", "mcast"]
+    for mode in ("off", "auth", "sealed"):
+        assert cli.main([*arguments, "--security", mode, "--json", str(file)]) == 0
+        (rows[mode],) = json.loads(file.read_text())["rows"]
+    assert capsys.readouterr().out.count("guarded: ") == 2
+    assert "security" not in rows["off"]
+    assert rows["auth"]["security"] == rows["sealed"]["security"]
+    assert rows["auth"]["trace_hash"] == rows["sealed"]["trace_hash"] != rows["off"]["trace_hash"]
+    cost = rows["sealed"]["security"]
+    assert cost["datagram_bytes"] == 24 * cost["datagrams"] > 0
+    assert cost["record_bytes"] == 20 * cost["records"] > 0
+    assert cost["handshake_bytes"] > cost["handshakes"] > 0
+    assert rows["sealed"]["fabric_bytes"] > rows["off"]["fabric_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--security", "auth"], "--security: direct is a schedule, and guards nothing"),
+        (["--set", "security=auth", "--security", "auth"], "that is the option --security"),
+        (["--security", "seal"], "seal"),
+    ],
+)
+def test_a_guard_without_effect_is_refused(more, reason, capsys):
+    assert cli.main([*SMALL, *more]) == 2
+    assert reason in capsys.readouterr().err

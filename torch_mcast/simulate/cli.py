@@ -28,6 +28,7 @@ _HANDED = {
     "order": "hosts or random: how ranks are dealt to hosts",
     "type": "of reductions: float32 (default), bfloat16 or int32",
     "fold": "setting: order of folding, rank (default) or turn",
+    "security": "setting: auth or sealed, whose bytes are told; default off",
     "aggregator-rate": "of aggregators' links; default as the hosts'",
     "loss": "SHARE[@LINKS], such as 1e-4@leaf-spine; several with commas",
     "burst": "mean length of a run of losses; default 1",
@@ -156,6 +157,8 @@ def _refuse_what_has_no_effect(
             raise ValueError(f"--{option}: nothing is reduced by the engine")
     # Beside one that learns a schedule is a comparison.
     learn = {"mcast", "mcast-aggregators"} | ({"ring"} if _gathers(ops) else set())
+    if words.get("security", "off") != "off" and learn.isdisjoint(names):
+        raise ValueError(f"--security: {','.join(names)} is a schedule, and guards nothing")
     if words.get("warmup", "0") != "0" and learn.isdisjoint(names):
         raise ValueError(f"--warmup: {','.join(names)} is a schedule, and learns nothing")
 

@@ -182,6 +182,18 @@ def _states(state: dict[str, Any]) -> str:
     return "state per rank: " + "; ".join(parts)
 
 
+def _guarded(cost: dict[str, Any]) -> str:
+    """What would not have been sent without."""
+
+    def part(what: str, unit: str) -> str:
+        count = cost[what]
+        each = f" of {cost[f'{unit}_bytes'] / count:.0f} B" if count else ""
+        return f"{bytes_text(cost[f'{unit}_bytes'])} in {count} {what}{each}"
+
+    more = [part("datagrams", "datagram"), part("records", "record")]
+    return f"guarded: {' and '.join(more)} more; handshakes {bytes_text(cost['handshake_bytes'])}"
+
+
 def _run(row: dict[str, Any]) -> str:
     parts = []
     if served_by := row.get("aggregators"):
@@ -215,6 +227,8 @@ def details(row: dict[str, Any]) -> list[str]:
     lines = [f"{name}: a mean rank (the busiest) sent {sent}; {frames}", _peaks(row)]
     if engine:
         lines.append(_states(row["state"]))
+    if cost := row.get("security"):
+        lines.append(_guarded(cost))
     return [*lines, _run(row)]
 
 

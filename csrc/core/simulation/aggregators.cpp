@@ -16,8 +16,8 @@ std::string name_of(size_t i) { return "aggregator" + std::to_string(i); }
 }  // namespace
 
 Aggregators::Aggregators(SimNetwork& network, const std::vector<AggregatorSpec>& all, uint64_t seed,
-                         const Place& place)
-    : network_(network), seed_(seed), place_(place) {
+                         const Place& place, SimSecurity& security)
+    : network_(network), seed_(seed), place_(place), security_(security) {
   for (const AggregatorSpec& spec : all) all_.push_back({spec, nullptr});
   for (size_t i = 0; i < all_.size(); i++) start(i);
 }

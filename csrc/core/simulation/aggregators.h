@@ -28,7 +28,7 @@ class Aggregators final : private SimThreads {
  public:
   // All run. `place`: plane and queue of a host's interfaces that the reduce lane uses.
   Aggregators(SimNetwork& network, const std::vector<AggregatorSpec>& all, uint64_t seed,
-              const Place& place);
+              const Place& place, SimSecurity& security);
   ~Aggregators() override;
 
   // As in the setting `aggregators`.
@@ -68,12 +68,14 @@ class Aggregators final : private SimThreads {
   SimNetwork& network() override { return network_; }
   std::unique_ptr<SimTransport> attach(HostId host, SimThread& thread) override;
   void forget(SimThread& thread) override;
+  SimSecurity& security() override { return security_; }
   void kill_at(HostId host);
 
   SimThreads& threads_ = *this;
   SimNetwork& network_;
   const uint64_t seed_;
   const Place place_;
+  SimSecurity& security_;
   struct Endpoint {
     SimThread* thread = nullptr;  // null: not of these, or gone
     HostId host = 0;

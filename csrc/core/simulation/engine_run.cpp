@@ -4,6 +4,7 @@
 // arrived.
 #include <algorithm>
 
+#include "crypto/library.h"
 #include "simulation/background.h"
 #include "simulation/experiment.h"
 #include "simulation/rank_accounts.h"
@@ -118,6 +119,7 @@ class EngineRun {
   bool over();
   double done() const;
   Status wrong() const;
+  GuardCost guard_cost() const;
 
   const ExperimentSpec& spec_;
   const Watch& watch_;
@@ -130,6 +132,7 @@ class EngineRun {
   std::vector<std::vector<std::shared_ptr<const Outcome>>> outcomes_;  // by operation and rank
   size_t over_ = 0;                // outcomes that were seen to be over
   std::vector<uint64_t> counted_;  // before, by counter
+  GuardTotals guarded_;            // before
   std::optional<RankAccounts> accounts_;
   uint64_t events_ = 0, until_report_ = kBetweenReports, operations_ = 0;
 };
@@ -175,6 +178,7 @@ void EngineRun::begin() {
   for (size_t c = 0; c < kCounterCount; c++) {
     counted_.push_back(world_.total(group_, static_cast<Counter>(c)));
   }
+  guarded_ = world_.guard_totals();
   events_ = world_.network().events();
 }
 
@@ -282,6 +286,19 @@ Status EngineRun::run() {
   return {};
 }
 
+GuardCost EngineRun::guard_cost() const {
+  const GuardTotals all = world_.guard_totals();
+  GuardCost cost;
+  cost.datagrams = world_.total(group_, Counter::datagrams_sent) -
+                   counted_[static_cast<size_t>(Counter::datagrams_sent)];
+  cost.datagram_bytes = cost.datagrams * wire::kGuardedExtra;
+  cost.records = all.records - guarded_.records;
+  cost.record_bytes = all.record_bytes - guarded_.record_bytes;
+  cost.handshakes = all.handshakes;
+  cost.handshake_bytes = all.handshake_bytes;
+  return cost;
+}
+
 OpResult EngineRun::result() {
   OpResult result;
   for (size_t i = 0; i < spec_.ops.size(); i++) {
@@ -294,6 +311,7 @@ OpResult EngineRun::result() {
     }
   }
   accounts_->put(&result);
+  if (is_guarded(spec_)) result.guard = guard_cost();
   for (size_t c = 0; c < kCounterCount; c++) {
     const auto counter = static_cast<Counter>(c);
     const uint64_t times = world_.total(group_, counter) - counted_[c];
@@ -312,6 +330,9 @@ OpResult EngineRun::result() {
 Result<OpResult> run_on_engine(const ExperimentSpec& spec, const std::string& algorithm,
                                const Watch& watch) {
   if (Status status = check_memory(spec); !status.ok()) return status;
+  if (is_guarded(spec)) {
+    if (Status status = crypto::load_library(); !status.ok()) return status;
+  }
   Result<WorldSpec> world = world_of(spec, algorithm == "ring");
   if (!world.ok()) return world.status();
   EngineRun run(spec, std::move(*world), watch);

@@ -12,7 +12,7 @@
 #include "collective/station_deal.h"
 #include "simulation/run_schedules.h"
 #include "simulation/schedules/schedules.h"
-#include "wire/datagram.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast::sim {
 namespace {
@@ -95,15 +95,21 @@ const char* collective_name(Collective op) noexcept {
   return kNames[static_cast<size_t>(op)];
 }
 
+bool is_guarded(const ExperimentSpec& spec) {
+  const auto at = spec.settings.find("security");
+  return at != spec.settings.end() && at->second != "off";
+}
+
 Framing framing_of(const ExperimentSpec& spec) {
   uint64_t chunk = 0;
+  const uint32_t header = kHeader + (is_guarded(spec) ? wire::kGuardedExtra : 0);
   if (const auto at = spec.settings.find("chunk"); at != spec.settings.end()) {
     (void)parse_size(at->second, chunk);
   }
-  if (chunk == 0) chunk = (spec.net.mtu - kUdp - kHeader) / 64 * 64;
+  if (chunk == 0) chunk = (spec.net.mtu - kUdp - header) / 64 * 64;
   Framing framing;
   framing.datagram_payload = static_cast<uint32_t>(chunk);
-  framing.datagram_overhead = kHeader + kUdp + spec.net.frame;
+  framing.datagram_overhead = header + kUdp + spec.net.frame;
   framing.stream_payload = spec.net.mtu - kTcp;
   framing.stream_overhead = kTcp + spec.net.frame;
   return framing;

@@ -120,6 +120,8 @@ struct Framing {
   uint32_t stream_payload = 0, stream_overhead = 0;
 };
 Framing framing_of(const ExperimentSpec& spec);
+// Setting `security` is not off.
+bool is_guarded(const ExperimentSpec& spec);
 // The network of this experiment, for a SimNetwork or a Fabric.
 SimFabric fabric_of(const ExperimentSpec& spec);
 // Whether links of the class "leaf-spine up" are meant by "", "leaf-spine" or "leaf-spine-up".

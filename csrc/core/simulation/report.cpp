@@ -123,6 +123,16 @@ void put_peaks(Json& json, const OpResult& result, double ranks) {
   json.close('}');
 }
 
+void put_guard(Json& json, const OpResult& result) {
+  if (!result.guard) return;
+  const GuardCost& cost = *result.guard;
+  json.key("security").open('{');
+  json.field("datagrams", cost.datagrams).field("datagram_bytes", cost.datagram_bytes);
+  json.field("records", cost.records).field("record_bytes", cost.record_bytes);
+  json.field("handshakes", cost.handshakes).field("handshake_bytes", cost.handshake_bytes);
+  json.close('}');
+}
+
 void put_timeline(Json& json, const OpResult& result) {
   size_t used = 0;
   for (const Timeline::Bins& bins : result.timeline) {
@@ -153,8 +163,8 @@ std::string report_json(const ExperimentSpec& spec, const OpResult& result,
   if (spec.extra_hosts() > 0) {
     json.key("aggregators").open('{').field("count", spec.aggregators.count);
     json.field("rate", (spec.aggregators.rate > 0 ? spec.aggregators.rate : spec.net.rate) * 8);
-    json.field("up", result.aggregator_up).field("down", result.aggregator_down);
-    json.field("most", result.aggregator_most);
+    json.field("up", result.aggregator.up).field("down", result.aggregator.down);
+    json.field("most", result.aggregator.most);
     const Served served = served_by_aggregators(spec);
     json.field("part", served.part).field("plan", served.reason).close('}');
   }
@@ -162,6 +172,7 @@ std::string report_json(const ExperimentSpec& spec, const OpResult& result,
   put_classes(json, "sent", result.sent);
   put_ranks_sent(json, result, spec.all_ranks());
   put_peaks(json, result, spec.all_ranks());
+  put_guard(json, result);
   put_timeline(json, result);
   json.field("events", result.events);
   if (options.wall) json.field("wall", *options.wall);

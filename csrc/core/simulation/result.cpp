@@ -30,9 +30,9 @@ void account_hosts(const Topology& topology, const std::vector<LinkTraffic>& tra
     if (link.level > 1) continue;
     const uint64_t bytes = traffic[id].all().bytes;
     if (std::binary_search(aggregators.begin(), aggregators.end(), link.child)) {
-      (link.up ? result->aggregator_up : result->aggregator_down) +=
+      (link.up ? result->aggregator.up : result->aggregator.down) +=
           static_cast<double>(bytes) / static_cast<double>(aggregators.size());
-      result->aggregator_most = std::max(result->aggregator_most, bytes);
+      result->aggregator.most = std::max(result->aggregator.most, bytes);
     } else {
       (link.up ? up : down) += static_cast<double>(bytes);
     }

@@ -88,15 +88,26 @@ struct Served {
   std::string reason;  // "placed", or why nothing
 };
 
+// What being guarded has cost ranks, in bytes that would not have been sent otherwise. Handshakes
+// are those of all connections, also of those that were made before the operations.
+struct GuardCost {
+  uint64_t datagrams = 0, datagram_bytes = 0;
+  uint64_t records = 0, record_bytes = 0;
+  uint64_t handshakes = 0, handshake_bytes = 0;
+};
+
+struct AggregatorBytes {
+  double up = 0, down = 0;  // of one's interfaces, the mean
+  uint64_t most = 0;        // of any, one way
+};
+
 struct OpResult {
   std::string algorithm;
   std::vector<OpTimes> ops;
   std::vector<LinkClassResult> links;
   uint64_t fabric_bytes = 0;          // over all links, both ways
   double host_up = 0, host_down = 0;  // bytes of one host's interfaces, the mean
-  // The same of aggregators, which do not count as hosts there, and the most of any.
-  double aggregator_up = 0, aggregator_down = 0;
-  uint64_t aggregator_most = 0;
+  AggregatorBytes aggregator;  // the same of those, which do not count as hosts there
   AmountByClass sent{};  // what hosts sent
   std::array<RanksSent, kTrafficClasses> ranks_sent{};
   HottestLink hottest;
@@ -105,6 +116,7 @@ struct OpResult {
   Peaks peaks;
   States states;
   std::map<std::string, uint64_t> counters;  // sums over ranks, of the engine
+  std::optional<GuardCost> guard;            // of guarded groups
 
   double bin = 0;                        // ns of a bin of the timeline
   std::vector<Timeline::Bins> timeline;  // by link class, as `links`

@@ -42,6 +42,7 @@ service::JobSurroundings SimAggregator::surroundings(HostId host, uint64_t proce
   here.deal = service::deal_work();
   here.wake = [this] { on_news(); };
   here.process = process;
+  here.guard = threads().security().of_aggregators();
   here.run = [this, host, &clock, &costs](
                  service::StationSpec spec) -> Result<std::unique_ptr<service::StationRunner>> {
     return std::unique_ptr<service::StationRunner>(
@@ -83,7 +84,10 @@ void SimAggregator::on_frame(PeerId peer, Channel, ConstBytes frame) {
   const bool known = askers_.count(link) > 0;
   if (!known && (record.end || over_)) return;
   Asker& asker = askers_[link];
-  if (!known) asker.host = kHostAddress + peer;
+  if (!known) {
+    asker.host = kHostAddress + peer;
+    jobs_.on_link(link);
+  }
   asker.in.append(record.bytes);
   for (std::string text; !asker.finished && asker.in.next(text);) {
     jobs_.on_record(link, asker.host, text, shown());

@@ -93,6 +93,10 @@ std::unique_ptr<RecordLink> SimRegistrar::connect(uint64_t group, size_t row,
   const uint32_t number = next_++;
   auto link = std::make_unique<Link>(*this, number, to);
   if (to != kNoPeer) connections_[number] = {group, row, to, link.get()};
+  // The aggregator of a guarded group speaks first, once it is connected to.
+  if (to != kNoPeer && threads().security().on()) {
+    send_record_frame(*endpoint_, to, {number, false, {}});
+  }
   return link;
 }
 

@@ -5,12 +5,20 @@
 #include <utility>
 
 namespace mcast::sim {
+namespace {
+
+std::unique_ptr<SimTransport> guarded(SimSecurity& security, std::unique_ptr<SimTransport> own) {
+  if (security.on()) own->guard(security.of_station(own->index()));
+  return own;
+}
+
+}  // namespace
 
 SimStation::SimStation(service::StationSpec spec, HostId host, SimThreads& all,
                        const SimClock& clock, const LaneCosts& costs)
     : SimThread(all, clock, costs),
       spec_(std::move(spec)),
-      loop_(spec_, all.attach(host, *this), shown()) {
+      loop_(spec_, guarded(all.security(), all.attach(host, *this)), shown()) {
   run_as(static_cast<SimTransport&>(loop_.transport()));
   on_news();
 }

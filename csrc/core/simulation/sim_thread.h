@@ -8,6 +8,7 @@
 
 #include "simulation/sim_clock.h"
 #include "simulation/sim_lane.h"
+#include "simulation/sim_security.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::sim {
@@ -22,6 +23,7 @@ class SimThreads {
   // An endpoint at a host, for streams, whose news are this thread's.
   virtual std::unique_ptr<SimTransport> attach(HostId host, SimThread& thread) = 0;
   virtual void forget(SimThread& thread) = 0;
+  virtual SimSecurity& security() = 0;  // the world's
 };
 
 class SimThread {

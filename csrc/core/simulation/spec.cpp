@@ -359,9 +359,11 @@ Status check_algorithm(const ExperimentSpec& spec) {
 
 Status check_chunk(const ExperimentSpec& spec) {
   const uint32_t chunk = framing_of(spec).datagram_payload;
-  if (chunk >= 64 && chunk % 64 == 0 && chunk + 60 <= spec.net.mtu) return {};
-  return refuse_word("chunk=" + std::to_string(chunk),
-                     "a multiple of 64 that fits the mtu with 60 bytes of headers");
+  const uint32_t headers = framing_of(spec).datagram_overhead - spec.net.frame;
+  if (chunk >= 64 && chunk % 64 == 0 && chunk + headers <= spec.net.mtu) return {};
+  return refuse_word(
+      "chunk=" + std::to_string(chunk),
+      "a multiple of 64 that fits the mtu with " + std::to_string(headers) + " bytes of headers");
 }
 
 // What belongs together.

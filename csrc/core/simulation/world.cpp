@@ -6,12 +6,16 @@
 #include <utility>
 
 #include "wire/datagram.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast::sim {
 
 TrafficClass class_of_datagram(ConstBytes datagram) {
   wire::DatagramHeader header;
-  if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
+  wire::GuardedHeader guarded;
+  if (wire::parse_guarded(datagram, guarded) == wire::ParseError::kNone) {
+    header = guarded.inner;
+  } else if (wire::parse_datagram(datagram, header) != wire::ParseError::kNone) {
     return TrafficClass::kBackground;
   }
   return header.type == wire::DatagramType::kData       ? TrafficClass::kData
@@ -31,14 +35,21 @@ Place place_of(const WorldSpec& spec, LaneId id) {
   return place;
 }
 
+// Where datagrams are guarded they are longer; chunks stay as they are.
+SimOptions with_room(SimOptions net, const SimSecurity& security) {
+  net.max_datagram += security.extra();
+  return net;
+}
+
 }  // namespace
 
 World::World(WorldSpec spec)
     : spec_(std::move(spec)),
-      network_(spec_.net),
+      security_(spec_.config, spec_.seed, spec_.guarding),
+      network_(with_room(spec_.net, security_)),
       rng_(mix64(spec_.seed)),
       aggregators_(network_, spec_.aggregators, mix64(spec_.seed + 0xa66),
-                   place_of(spec_, LaneId::kReduce)) {
+                   place_of(spec_, LaneId::kReduce), security_) {
   network_.set_listener(this);
   network_.set_classifier(class_of_datagram);
   ranks_.resize(size_t{spec_.hosts} * spec_.ranks);
@@ -70,6 +81,7 @@ void World::add_lane(uint32_t r, LaneId id, std::shared_ptr<SimLane>& lane) {
   place.host = host_of(r);
   std::unique_ptr<SimTransport> endpoint = network_.attach(place);
   const size_t number = endpoint->index();
+  if (security_.on()) endpoint->guard(security_.of_rank(r, number));
   lane = std::make_shared<SimLane>(network_, static_cast<uint32_t>(number), ranks_[r].clock,
                                    spec_.costs_of ? spec_.costs_of(r) : spec_.costs,
                                    std::move(endpoint), mix64(spec_.seed + 0x1a4e * (number + 1)));
@@ -158,6 +170,15 @@ void World::look_again(uint32_t rank) {
 }
 
 // ---- accounts ----
+
+GuardTotals World::guard_totals() const {
+  GuardTotals all;
+  for (const auto& [lane, rank] : lanes_) {
+    if (lane == nullptr || lane->endpoint().guarded() == nullptr) continue;
+    all.add(lane->endpoint().guarded()->totals());
+  }
+  return all;
+}
 
 uint64_t World::trace_hash() const {
   return mix64(turns_trace_.value() ^ mix64(network_.fabric().trace().value()));

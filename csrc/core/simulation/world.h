@@ -28,6 +28,7 @@
 #include "simulation/sim_clock.h"
 #include "simulation/sim_host_group.h"
 #include "simulation/sim_lane.h"
+#include "simulation/sim_security.h"
 #include "transport/sim/heap_meter.h"
 #include "transport/sim/sim_network.h"
 
@@ -50,6 +51,7 @@ struct WorldSpec {
   bool ledgers = false;
   std::function<SimClock(uint32_t rank)> clock;  // null: all show the world's time
   std::vector<AggregatorSpec> aggregators;       // at hosts that no rank is on
+  WorldGuarding guarding;  // where `config` says so; all groups of a world have one mode
 };
 
 // One call, the same at all ranks that are to agree.
@@ -80,7 +82,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
  public:
   using GroupId = size_t;
 
-  // The specification's topology must fit its hosts.
+  // The specification's topology must fit its hosts; guarded ones need an ok() of load_library().
   explicit World(WorldSpec spec);
   ~World() override;
 
@@ -90,6 +92,8 @@ class World final : private SimNetwork::Listener, private Surroundings {
   SimNetwork& network() { return network_; }
   const SimNetwork& network() const { return network_; }
   Aggregators& aggregators() { return aggregators_; }
+  // What all endpoints have sent for being guarded.
+  GuardTotals guard_totals() const;
   // `number`: 0, or of a subgroup's multicast lane.
   SimLane& lane(uint32_t rank, LaneId id, uint32_t number = 0) {
     return *lanes_of(rank, number)[id];
@@ -247,6 +251,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
   std::string verdict(GroupId g, Member m, const Operation& op, const Memory& memory) const;
 
   const WorldSpec spec_;
+  SimSecurity security_;
   SimNetwork network_;
   Rng rng_;
   Aggregators aggregators_;

@@ -45,6 +45,7 @@ RankRecord World::record_of(uint32_t rank, const Making& how) {
   record.rack = how.config.rack;
   const auto& lanes = lanes_of(rank, how.lane);
   describe_lanes({lanes.multicast, lanes.reduce}, record);
+  security_.describe(rank, record);
   return record;
 }
 
@@ -69,7 +70,8 @@ World::GroupId World::begin(Making how) {
   const GroupId g = groups_.size();
   std::vector<RankRecord> records;
   for (const uint32_t r : how.ranks) records.push_back(record_of(r, how));
-  const Result<Roster> roster = conclude(records, how.part_index);
+  const Status same = security_.agree(records, how.config);
+  const Result<Roster> roster = same.ok() ? conclude(records, how.part_index) : same;
   Members& made = groups_.emplace_back();
   made.how = std::move(how);
   made.members.resize(made.how.ranks.size());
@@ -144,6 +146,9 @@ void World::open(GroupId g, Member m, const Roster& roster) {
     };
   }
   Agreement agreement = agreement_of(roster, m, how.config, how.link_sharers);
+  const PerLane<size_t> endpoints{lanes.multicast->endpoint().index(),
+                                  lanes.reduce->endpoint().index()};
+  security_.guard(member.rank, spec_of(g, m), roster, endpoints, parts);
   const bool stations = takes_stations(how.config, how.whole.has_value(), agreement.hosts);
   if (stations) {
     const Driving nobody(meter_);

@@ -22,6 +22,7 @@
 #include "base/rng.h"
 #include "crypto/library.h"
 #include "support/reach.h"
+#include "transport/sim/sim_identity.h"
 
 namespace mcast::test {
 
@@ -143,17 +144,35 @@ std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParam
   p.epochs = options_.epochs;
   std::array<std::byte, 32> seed{};
   wire::store<uint64_t>(seed.data(), params.tag);
+  wire::store<uint64_t>(&seed[8], secret_of(r));
   auto made = crypto::DatagramGuard::make(crypto::derive_key(crypto::Key(seed), "test"), p,
                                           std::make_shared<crypto::OpenBudget>(options_.budget));
   EXPECT_TRUE(made.ok());
   return std::move(made).value();
 }
 
+std::unique_ptr<SimTransport> Cluster::attach(crypto::Role role, uint64_t secret) {
+  std::unique_ptr<SimTransport> endpoint = net_.attach();
+  if (options_.security == crypto::Mode::kOff) return endpoint;
+  EXPECT_TRUE(crypto::load_library().ok());
+  sim::IdentitySpec spec{options_.security, options_.suite, role, options_.epochs};
+  spec.seed = mix64(options_.net.seed * 4096 + endpoint->index());
+  sim::GuardOptions guard;
+  guard.seed = mix64(spec.seed);
+  // Ranks stand still for longer than a connection has over TCP.
+  guard.challenge = std::max(guard.challenge, options_.group.liveness_limit);
+  guard.identity = sim::seeded_identity(*sim::seeded_secret(secret, role).value(), spec).value();
+  endpoint->guard(guard);
+  return endpoint;
+}
+
 Cluster::Cluster(const ClusterOptions& options)
     : options_(options), net_(with_room(options.net, options.security)) {
   if (surround() && !options.transport) surroundings_ = surround()(net_);
   for (uint32_t r = 0; r < options.ranks; r++) {
-    std::unique_ptr<Transport> medium = options.transport ? options.transport() : net_.attach();
+    std::unique_ptr<Transport> medium =
+        options.transport ? options.transport()
+                          : attach(crypto::Role::kRank, secret_of(static_cast<Member>(r)));
     if (options.wrap) medium = options.wrap(std::move(medium));
     if (surroundings_) medium = surroundings_->wrap(std::move(medium), r);
     lanes_.push_back(std::make_unique<Lane>(
@@ -236,10 +255,20 @@ size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t 
         {number, capacity, mix64(number), j < racks.size() ? racks[j] : "", false});
   }
   for (uint16_t j = 0; j < capacities.size(); j++) {
-    stations_.push_back(std::make_unique<StationNode>(net_.attach(), group(0).core().params(),
-                                                      version, set_.stations, j, now_));
+    stations_.push_back(std::make_unique<StationNode>(attach(crypto::Role::kAggregator, 1),
+                                                      group(0).core().params(), version,
+                                                      set_.stations, j, now_));
     stopped_stations_.push_back(false);
     set_at_.push_back(stations_.back()->address());
+    if (options_.security == crypto::Mode::kOff) continue;
+    for (const auto& lane : lanes_) {
+      stations_.back()->meet(lane->transport().stream().address(false));
+    }
+    // Those of a tree go to each other.
+    for (size_t other = first; other + 1 < stations_.size(); other++) {
+      stations_[other]->meet(stations_.back()->address());
+      stations_.back()->meet(stations_[other]->address());
+    }
   }
   return first;
 }

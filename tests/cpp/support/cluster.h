@@ -105,11 +105,13 @@ struct ClusterOptions {
   // A lane gets turns only for what has come, is due or was left over, as its thread would give it;
   // else all of them whenever anything happens, and every 10 ms.
   bool sleepy = false;
-  // How datagrams are guarded, with keys that epochs and windows as small as these go through.
+  // How datagrams and streams are guarded, with keys that epochs and windows as small as these go
+  // through.
   crypto::Mode security = security_of_environment();
   crypto::Suite suite = crypto::Suite::kAes128Gcm;
   crypto::EpochLimits epochs{200, uint64_t{1} << 20, 1u << 24};
   crypto::BudgetLimits budget;
+  std::function<uint64_t(Member)> secret;  // its number; null: all have the same
 };
 
 // What stands between all ranks and the simulated network, whatever the options say: a program may
@@ -216,6 +218,8 @@ class Cluster {
   void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
             std::function<void(const Status&)> ready);
   std::shared_ptr<crypto::DatagramGuard> guard(Member r, const GroupParams& params);
+  std::unique_ptr<SimTransport> attach(crypto::Role role, uint64_t secret);
+  uint64_t secret_of(Member r) const { return options_.secret ? options_.secret(r) : 1; }
   // Memory of a call, and what is posted of it.
   void fill_reduction(const GroupCore& core, OpRun& run, Post& post) const;
   void fill_streams(OpRun& run, Post& post) const;

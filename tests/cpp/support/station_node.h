@@ -20,6 +20,8 @@ class StationNode final : private aggregation::Outlet,
   StationNode(std::unique_ptr<SimTransport> transport, const GroupParams& group, uint32_t version,
               std::vector<Station> stations, uint16_t index, Nanos now);
 
+  // Whose key that is; no connection is made yet.
+  void meet(const StreamAddress& peer) { (void)transport_->stream().add_peer(peer); }
   StreamAddress address() { return transport_->stream().address(false); }
   size_t endpoint() const { return transport_->index(); }
   // False: it has nothing to do before deadline().

@@ -1,5 +1,7 @@
 // The transport contract over the simulated network: a star of single datagrams with ideal streams,
 // and a fabric with trains and windows.
+#include "crypto/library.h"
+#include "transport/sim/sim_identity.h"
 #include "transport/sim/sim_network.h"
 #include "transport/transport_contract.h"
 
@@ -44,6 +46,25 @@ struct FabricWorld : SimWorld {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Fabric, TransportContract, FabricWorld);
+
+// The same with guarded streams, whose keys go on after a few records.
+template <typename World, crypto::Mode kMode>
+struct GuardedWorld : World {
+  std::unique_ptr<Transport> make() {
+    EXPECT_TRUE(crypto::load_library().ok());
+    std::unique_ptr<SimTransport> endpoint = this->network.attach();
+    sim::IdentitySpec spec;
+    spec.mode = kMode;
+    spec.limits.packets = 7;
+    spec.seed = endpoint->index();
+    endpoint->guard({sim::seeded_identity(*sim::seeded_secret(1).value(), spec).value()});
+    return endpoint;
+  }
+};
+using SealedWorld = GuardedWorld<SimWorld, crypto::Mode::kSealed>;
+using AuthFabricWorld = GuardedWorld<FabricWorld, crypto::Mode::kAuth>;
+INSTANTIATE_TYPED_TEST_SUITE_P(SimSealed, TransportContract, SealedWorld);
+INSTANTIATE_TYPED_TEST_SUITE_P(FabricAuth, TransportContract, AuthFabricWorld);
 
 struct Ends final : StreamSink {
   void on_frame(PeerId, Channel, ConstBytes) override { frames++; }

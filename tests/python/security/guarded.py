@@ -72,8 +72,9 @@ def _one(rng: random.Random, salt: int) -> torch.Tensor:
 ELEMENTS = 1 << 22  # less is not worth one aggregator
 
 
-def aggregated(ctx, options: dict) -> dict:
-    """All-reduces of exact sums, until aggregators have been asked for long enough to be told of."""
+def aggregated(ctx, options: dict, held: bool = False) -> dict:
+    """All-reduces of exact sums, until aggregators have been asked for long enough to be told of. `held`: the
+    job is there from "aggregated" until "looked"."""
     join(ctx, options)
     world = dist.get_world_size()
     for salt in range(4):
@@ -84,6 +85,9 @@ def aggregated(ctx, options: dict) -> dict:
         time.sleep(0.7)
     stats = torch_mcast.stats()
     dist.barrier()  # with rank 0's group its stations go, and would count as lost
+    if held:
+        ctx.notify("aggregated")
+        ctx.wait("looked")
     return stats
 
 

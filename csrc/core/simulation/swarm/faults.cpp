@@ -8,6 +8,7 @@
 #include "transport/sim/flows.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast::sim {
 
@@ -251,9 +252,16 @@ SimNetwork::Verdict Faults::replay(size_t from, size_t to, ConstBytes datagram) 
   }
   std::vector<std::byte> copy(datagram.begin(), datagram.end());
   wire::DatagramHeader header;
-  if (rng_.chance(0.5) && wire::parse_datagram(copy, header) == wire::ParseError::kNone) {
-    header.group_tag ^= 0x8000000000000000ULL;
+  wire::GuardedHeader guarded;
+  constexpr uint64_t kForeign = 0x8000000000000000ULL;
+  if (!rng_.chance(0.5)) {
+    // As it was.
+  } else if (wire::parse_datagram(copy, header) == wire::ParseError::kNone) {
+    header.group_tag ^= kForeign;
     wire::write_datagram(copy, header, Bytes(copy).subspan(wire::kDatagramHeader));
+  } else if (wire::parse_guarded(copy, guarded) == wire::ParseError::kNone) {
+    guarded.inner.group_tag ^= kForeign;
+    wire::write_guarded(copy.data(), guarded);
   }
   const auto again = static_cast<Nanos>(rng_.below(static_cast<uint64_t>(fault->much) + 1));
   world_.at(world_.now() + again, [this, to, kept = std::move(copy)] {

@@ -36,6 +36,7 @@ class Generator {
   void draw_size();
   void draw_world();
   void draw_settings();
+  void draw_security();
   void draw_special();
   void draw_groups();
   void draw_ops(size_t g, size_t budget, Rng& rng);
@@ -135,6 +136,13 @@ void Generator::draw_settings() {
   if (plan_.ranks() <= 12 && rng.chance(0.1)) {
     plan_.settings.push_back({"subgroups", one_of(rng, {"2", "3"})});
   }
+}
+
+void Generator::draw_security() {
+  Rng rng = part(10);
+  if (!rng.chance(0.2)) return;
+  plan_.settings.push_back({"security", one_of(rng, {"auth", "sealed"})});
+  if (rng.chance(0.2)) plan_.settings.push_back({"security_suite", "chacha20poly1305"});
 }
 
 void Generator::draw_special() {
@@ -458,6 +466,7 @@ Plan Generator::run() {
   draw_size();
   draw_world();
   draw_settings();
+  draw_security();
   draw_special();
   draw_groups();
   draw_network_faults();

@@ -5,7 +5,7 @@
 #include "collective/plan.h"
 #include "protocol/unasked_account.h"
 #include "simulation/swarm/case.h"
-#include "wire/datagram.h"
+#include "wire/guarded_datagram.h"
 
 namespace mcast::sim {
 
@@ -31,9 +31,10 @@ uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op)
 }
 
 // What a full datagram takes of a receive budget, of which 3/8 of the queue are taken off already.
-double queued_bytes(const PlannedWorld& w) {
-  return std::max(static_cast<double>(w.datagram),
-                  static_cast<double>(w.datagram + w.bookkeeping) * 5 / 8);
+double queued_bytes(const Plan& plan) {
+  const uint64_t datagram = plan.world.datagram + (is_guarded(plan) ? wire::kGuardedExtra : 0);
+  return std::max(static_cast<double>(datagram),
+                  static_cast<double>(datagram + plan.world.bookkeeping) * 5 / 8);
 }
 
 // What a late rank keeps of it: each chunk has its bookkeeping.
@@ -54,7 +55,7 @@ bool falls_behind(const Plan& plan) {
 // queue's worth and more. (Windows short enough to prevent that were tried: an all_gather at 1
 // Gbit/s took 8 to 90 % longer, for losses at a rank that holds up everybody anyway.)
 bool unpaced(const Case& c) {
-  const double bytes = static_cast<double>(c.run.groups[0].unpaced) * queued_bytes(c.plan.world);
+  const double bytes = static_cast<double>(c.run.groups[0].unpaced) * queued_bytes(c.plan);
   return falls_behind(c.plan) && bytes > static_cast<double>(c.plan.world.budget) * 3 / 4;
 }
 
@@ -73,9 +74,10 @@ void overflow(const Case& c, const Config& config) {
   double unasked = 0;
   for (const PlannedOp& op : c.plan.ops) {
     const auto bytes = static_cast<double>(unasked_bytes(c, config, op));
-    unasked += std::min(quarter, bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(w));
+    unasked +=
+        std::min(quarter, bytes / static_cast<double>(chunk_of(c.plan)) * queued_bytes(c.plan));
   }
-  if (unasked > quarter || members * 8 * queued_bytes(w) > quarter) return;
+  if (unasked > quarter || members * 8 * queued_bytes(c.plan) > quarter) return;
   if (unpaced(c) || (w.bookkeeping > 0 && falls_behind(c.plan))) return;
   c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
 }

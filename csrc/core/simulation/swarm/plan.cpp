@@ -286,7 +286,8 @@ Status check_world(const Plan& plan) {
 // A world has no store, names its aggregators itself, and has no expectation of results without
 // somebody's input.
 Status check_setting(const Plan&, const PlannedSetting& setting) {
-  for (const char* const name : {"partial", "aggregators", "rack", "faults"}) {
+  for (const char* const name :
+       {"partial", "aggregators", "rack", "faults", "secret_file", "trust_store"}) {
     if (setting.name == name) return bad(setting.name + ": not modelled here");
   }
   return {};
@@ -415,6 +416,12 @@ ExchangeShape shape_of(const Plan& plan, const PlannedOp& op, Member caller) {
   const auto members = static_cast<uint32_t>(plan.groups[op.group].ranks.size());
   const uint64_t bytes = caller != kNoMember && op.odd == caller ? op.odd_bytes : op.bytes;
   return {op.kind, members, bytes, op.splits, static_cast<Member>(op.root)};
+}
+
+bool is_guarded(const Plan& plan) {
+  return std::any_of(plan.settings.begin(), plan.settings.end(), [](const PlannedSetting& s) {
+    return s.name == "security" && s.value != "off";
+  });
 }
 
 bool has_parts(const Plan& plan) {

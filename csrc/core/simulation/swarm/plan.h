@@ -167,6 +167,8 @@ Status check(const Plan& plan);
 ExchangeShape shape_of(const Plan& plan, const PlannedOp& op, Member caller);
 // Its settings.
 Result<Config> config_of(const Plan& plan);
+// Its groups are guarded: setting `security`.
+bool is_guarded(const Plan& plan);
 // Some of its groups may have parts: rails and groups of hosts, or subgroups.
 bool has_parts(const Plan& plan);
 

@@ -4,6 +4,13 @@
 
 namespace mcast::sim {
 
+namespace {
+
+// Of datagrams and records: keys go on within a plan.
+constexpr crypto::EpochLimits kFewRecords{100, uint64_t{1} << 16, 1u << 24};
+
+}  // namespace
+
 WorldSpec world_of(const Plan& plan) {
   const PlannedWorld& w = plan.world;
   WorldSpec spec;
@@ -33,6 +40,7 @@ WorldSpec world_of(const Plan& plan) {
   if (w.gathers != 0) spec.net.gather_from = 1;
   spec.config = config_of(plan).value();
   spec.config.debug = "off";
+  spec.guarding.epochs = kFewRecords;
   spec.ledgers = plan.ranks() > 64;
   spec.costs.wake = w.wake;
   spec.costs.command = w.command;

@@ -85,7 +85,8 @@ std::vector<ConstBytes> SimNetwork::unflushed() const {
 
 bool SimNetwork::waiting(size_t endpoint) const {
   const SimTransport* const e = endpoints_[endpoint].transport;
-  return e != nullptr && !(e->inbox_.empty() && e->frames_.empty() && e->downs_.empty());
+  return e != nullptr &&
+         !(e->inbox_.empty() && e->frames_.empty() && e->downs_.empty() && !e->timer_due_);
 }
 
 void SimNetwork::advance(Nanos now) {
@@ -130,8 +131,8 @@ void SimNetwork::on_event(const sim::Event& event) {
 // ---- datagrams out ----
 
 unsigned SimNetwork::train_packets() const {
-  return datagram_hook_ || !options_.fabric ? 1
-                                            : std::min(options_.fabric->train, sim::Train::kMost);
+  return hooks_.datagram || !options_.fabric ? 1
+                                             : std::min(options_.fabric->train, sim::Train::kMost);
 }
 
 bool SimNetwork::may_send(const SimTransport& from) const {
@@ -174,7 +175,7 @@ bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
     train->plane = from.place_.plane;
     train->tree = fabric_.router().tree_for(train->plane, train->address, from.place_.host,
                                             &train->root_level);
-    if (datagram_hook_ && train->verdicts.empty()) ask_hook(from.index_, *train);
+    if (hooks_.datagram && train->verdicts.empty()) ask_hook(from.index_, *train);
     if (options_.faults.refuse > 0 && rng_.chance(options_.faults.refuse)) {
       totals_.refused++;
       return false;
@@ -194,7 +195,7 @@ void SimNetwork::ask_hook(size_t from, sim::Train& train) {
   for (size_t to = 0; to < endpoints_.size(); to++) {
     const SimTransport* const receiver = endpoints_[to].transport;
     if (receiver == nullptr || !receiver->has_joined(train.address)) continue;
-    const Verdict verdict = datagram_hook_(from, to, train.packet(0));
+    const Verdict verdict = hooks_.datagram(from, to, train.packet(0));
     if (verdict != Verdict::kPass) {
       train.verdicts.emplace_back(static_cast<sim::EndpointId>(to), static_cast<uint8_t>(verdict));
     }
@@ -361,16 +362,16 @@ void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstByte
 void SimNetwork::send_frame(size_t from, size_t to, Channel channel, sim::Frame frame) {
   totals_.frames++;
   if (endpoints_[from].dead) return;
-  if (frame_hook_ && !frame_hook_(from, to, channel, frame)) {
+  if (hooks_.frame && !hooks_.frame(from, to, channel, frame)) {
     totals_.hooked++;
     return;
   }
-  if (to >= endpoints_.size() || endpoints_[to].dead || endpoints_[to].transport == nullptr) {
-    return schedule(now() + options_.stream_latency,
-                    [this, from, to] { report_down(from, to, false); });
+  sim::GuardedStreams* const guard = endpoints_[from].transport->guard_.get();
+  if (guard != nullptr) {
+    guard->send(static_cast<sim::EndpointId>(to), channel, std::move(frame));
+  } else {
+    carry(from, to, channel, std::move(frame));
   }
-  streams_->send(static_cast<sim::EndpointId>(from), static_cast<sim::EndpointId>(to), channel,
-                 std::move(frame));
 }
 
 void SimNetwork::send_background(size_t from, size_t to, uint64_t bytes) {
@@ -388,8 +389,20 @@ sim::TrafficClass SimNetwork::class_of(sim::EndpointId from, Channel channel) co
 void SimNetwork::on_stream_frame(sim::EndpointId from, sim::EndpointId to, Channel channel,
                                  sim::Frame frame) {
   arrivals_++;
-  if (endpoints_[to].transport == nullptr) return;
-  endpoints_[to].transport->frames_.push_back({from, channel, std::move(frame)});
+  SimTransport* const transport = endpoints_[to].transport;
+  if (transport == nullptr) return;
+  sim::GuardedStreams* const guard = transport->guard_.get();
+  const bool guarded = frame.connection != 0, apart = guarded != (guard != nullptr);
+  if (apart || (guard != nullptr && guard->closing())) {
+    streams_->on_taken(from, to, channel, frame.size());
+    if (!apart) return (void)guard->take(from, channel, frame);
+    // One that is not guarded never asks for a proof, one that is hangs up on what is in clear.
+    if (guarded) return;
+    guard->refuse_clear(from);
+    return schedule(now() + options_.stream_latency,
+                    [this, from, to] { report_down(from, to, false); });
+  }
+  transport->frames_.push_back({from, channel, std::move(frame)});
   tell(to);
 }
 
@@ -418,7 +431,7 @@ void SimNetwork::reset(size_t a, size_t b, Nanos later) {
 void SimNetwork::report_down(size_t to, size_t about, bool graceful) {
   if (endpoints_[to].transport == nullptr || endpoints_[to].dead) return;
   if (!told_.insert({to, about}).second) return;
-  endpoints_[to].transport->on_down(about, graceful);
+  endpoints_[to].transport->on_down({about, graceful});
 }
 
 void SimNetwork::goodbye(size_t endpoint) {

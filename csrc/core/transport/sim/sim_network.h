@@ -72,18 +72,26 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // to trains.
   enum class Verdict : uint8_t { kPass, kDrop, kDeliverClean };
   using DatagramHook = std::function<Verdict(size_t from, size_t to, ConstBytes datagram)>;
-  void set_datagram_hook(DatagramHook hook) { datagram_hook_ = std::move(hook); }
+  void set_datagram_hook(DatagramHook hook) { hooks_.datagram = std::move(hook); }
   // The same for frames: false drops the frame (a lossless stream with a hole: only for requests
-  // whose answer has a timer).
+  // whose answer has a timer). Frames of guarded endpoints are seen before they are sealed: this is
+  // what their sender itself does.
   using FrameHook = std::function<bool(size_t from, size_t to, Channel, ConstBytes frame)>;
-  void set_frame_hook(FrameHook hook) { frame_hook_ = std::move(hook); }
+  void set_frame_hook(FrameHook hook) { hooks_.frame = std::move(hook); }
+  // Who is on the path of guarded streams sees each message of a handshake and each record when it
+  // is sent, and may change it; false: it is left out.
+  using RecordHook = std::function<bool(size_t from, size_t to, Channel, sim::Frame& message)>;
+  void set_record_hook(RecordHook hook) { hooks_.record = std::move(hook); }
   // What a datagram carries, for the accounts; without it all are data. The layer that knows the
   // formats sets it.
   using Classifier = sim::TrafficClass (*)(ConstBytes datagram);
   void set_classifier(Classifier classifier) { classifier_ = classifier; }
   // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets).
   void inject(size_t to, ConstBytes datagram);
+  // A frame as `from` itself would have made it, sealed or not; behind all that has arrived.
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
+  // At a guarded endpoint: what somebody on the path puts in there.
+  void inject_record(size_t from, size_t to, Channel channel, sim::Frame message);
   SimFaults& faults() { return options_.faults; }
 
   // Over a fabric: traffic of others, bytes that nobody reads. An endpoint that sends such a thing
@@ -118,6 +126,8 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Fabric& fabric() { return fabric_; }
   const sim::Fabric& fabric() const { return fabric_; }
   const sim::Streams& streams() const { return *streams_; }
+  // For people: where an endpoint's streams come from.
+  Source source_of(size_t endpoint) const;
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;
 
@@ -149,6 +159,9 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   }
   unsigned train_packets() const;
   void send_frame(size_t from, size_t to, Channel channel, sim::Frame frame);
+  // sim_network_guard.cpp
+  void carry(size_t from, size_t to, Channel channel, sim::Frame message);
+  sim::GuardedStreams::Way way_of(size_t endpoint);
 
   // Of arrivals.
   void on_train(sim::HostId host, const sim::TrainRef& train, uint64_t mask, bool echo) override;
@@ -179,8 +192,11 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   std::vector<std::vector<size_t>> at_host_;  // endpoints, by host
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
   std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end it was told
-  DatagramHook datagram_hook_;
-  FrameHook frame_hook_;
+  struct {
+    DatagramHook datagram;
+    FrameHook frame;
+    RecordHook record;
+  } hooks_;
   Classifier classifier_ = nullptr;
   sim::Numbered<Late> late_;
   sim::Numbered<std::function<void()>> actions_;

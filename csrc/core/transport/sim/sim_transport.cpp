@@ -5,6 +5,7 @@
 #include "transport/sim/sim_transport.h"
 
 #include <bit>
+#include <utility>
 
 #include "transport/sim/sim_network.h"
 
@@ -170,12 +171,28 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
 }
 
 StreamAddress SimTransport::address(bool) const {
-  return {.uid = index_ + 1, .host = "sim", .port = static_cast<uint16_t>(index_ + 1)};
+  StreamAddress address{
+      .uid = index_ + 1, .host = "sim", .port = static_cast<uint16_t>(index_ + 1)};
+  if (guard_) {
+    address.key = guard_->identity().pair.public_key();
+    address.aggregator = guard_->identity().role == crypto::Role::kAggregator;
+  }
+  return address;
+}
+
+void SimTransport::guard(const sim::GuardOptions& options) {
+  const sim::Driving nobody(network_->options_.meter);
+  guard_ = std::make_unique<sim::GuardedStreams>(options, static_cast<sim::EndpointId>(index_),
+                                                 network_->way_of(index_));
 }
 
 PeerId SimTransport::add_peer(const StreamAddress& address) {
   const sim::Driving nobody(network_->options_.meter);
   const auto id = static_cast<PeerId>(address.uid - 1);
+  if (guard_) {
+    guard_->add(id, address.key,
+                address.aggregator ? crypto::Role::kAggregator : crypto::Role::kRank);
+  }
   if (expected_) expected_->insert(id);
   meet(id);
   return id;
@@ -186,15 +203,16 @@ void SimTransport::meet(PeerId peer) {
   // One that does not exist is told of when something is sent to it.
   if (index >= network_->endpoints_.size()) return;
   const sim::Driving nobody(network_->options_.meter);
-  if (const auto graceful = known_.meet(index)) on_down(index, *graceful);
+  if (const auto graceful = known_.meet(index)) on_down({index, *graceful});
 }
 
-void SimTransport::on_down(size_t peer, bool graceful) {
+void SimTransport::on_down(Down down) {
   const sim::Driving nobody(network_->options_.meter);
+  const size_t peer = down.peer;
   if (peer < network_->endpoints_.size() && known_.of(peer) == sim::Acquaintances::Known::kNot) {
-    return known_.keep_end(peer, graceful);
+    return known_.keep_end(peer, down.graceful);
   }
-  downs_.push_back({peer, graceful});
+  downs_.push_back(std::move(down));
   network_->tell(index_);
 }
 
@@ -203,7 +221,11 @@ std::vector<PeerId> SimTransport::expect(std::span<const uint64_t> uids) {
   for (const uint64_t uid : uids) ids.push_back(static_cast<PeerId>(uid - 1));
   if (!expected_) expected_.emplace();
   expected_->insert(ids.begin(), ids.end());
-  for (const PeerId id : ids) meet(id);
+  for (const PeerId id : ids) {
+    if (guard_) guard_->add(id, {}, crypto::Role::kRank);
+    meet(id);
+  }
+  if (guard_) guard_->turn_away();
   return ids;
 }
 
@@ -220,31 +242,65 @@ void SimTransport::send(PeerId peer, Channel channel, std::span<const ConstBytes
 }
 
 size_t SimTransport::queued(PeerId peer, Channel channel) const {
-  return network_->streams_->queued(static_cast<sim::EndpointId>(index_), peer, channel);
+  const size_t sent =
+      network_->streams_->queued(static_cast<sim::EndpointId>(index_), peer, channel);
+  return guard_ ? sent + guard_->waiting(peer, channel) : sent;
 }
 
 SimTransport::InFrame SimTransport::take_frame() {
   const sim::Driving nobody(network_->options_.meter);
   InFrame frame = std::move(frames_.front());
   frames_.pop_front();
-  known_.hear(frame.from);
+  if (!guard_) known_.hear(frame.from);
   network_->streams_->on_taken(static_cast<sim::EndpointId>(frame.from),
                                static_cast<sim::EndpointId>(index_), frame.channel,
                                frame.bytes.size());
   return frame;
 }
 
+std::optional<ConstBytes> SimTransport::open(const InFrame& frame) {
+  const sim::Driving nobody(network_->options_.meter);
+  const bool clear = frame.bytes.connection == 0;  // SimNetwork::inject_frame()
+  const auto inside =
+      clear ? std::optional<ConstBytes>(frame.bytes)
+            : guard_->take(static_cast<sim::EndpointId>(frame.from), frame.channel, frame.bytes);
+  if (inside) known_.hear(frame.from);
+  return inside;
+}
+
 size_t SimTransport::poll(StreamSink& sink, Nanos) {
   size_t events = 0;
+  if (guard_) {
+    const sim::Driving nobody(network_->options_.meter);
+    timer_due_ = false;
+    guard_->run_timers();
+  }
   // Bounded by what is there now: the sink may cause more.
-  for (size_t n = frames_.size(); n > 0; n--, events++) {
+  for (size_t n = frames_.size(); n > 0; n--) {
     const InFrame frame = take_frame();
+    const auto inside = guard_ ? open(frame) : std::optional<ConstBytes>(frame.bytes);
+    if (!inside) continue;
+    events++;
     if (expected_ && expected_->count(static_cast<PeerId>(frame.from)) == 0) continue;
-    sink.on_frame(static_cast<PeerId>(frame.from), frame.channel, frame.bytes);
+    sink.on_frame(static_cast<PeerId>(frame.from), frame.channel, *inside);
+  }
+  if (guard_) {
+    for (const auto& [cause, from] : guard_->take_refusals()) {
+      sink.on_refused(cause, network_->source_of(from));
+    }
   }
   for (size_t n = downs_.size(); n > 0; n--, events++) {
-    const Down down = downs_.front();
+    Down down = downs_.front();
     downs_.pop_front();
+    if (guard_ && down.why.ok()) {
+      const sim::Driving nobody(network_->options_.meter);
+      const bool closed = std::exchange(
+          down.graceful, guard_->end(static_cast<sim::EndpointId>(down.peer), down.graceful));
+      if (closed && !down.graceful) {
+        down.why = Status(Code::kPeerLost, sim::peer_text(static_cast<sim::EndpointId>(down.peer)) +
+                                               " closed its connection without a goodbye");
+      }
+    }
     if (known_.of(down.peer) == sim::Acquaintances::Known::kHeard) {
       const sim::Driving nobody(network_->options_.meter);
       known_.keep_end(down.peer, down.graceful);
@@ -252,14 +308,21 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
       continue;
     }
     if (expected_ && expected_->count(static_cast<PeerId>(down.peer)) == 0) continue;
-    sink.on_peer_down(static_cast<PeerId>(down.peer),
-                      Status(Code::kPeerLost, "connection reset by peer"), down.graceful);
+    sink.on_peer_down(
+        static_cast<PeerId>(down.peer),
+        down.why.ok() ? Status(Code::kPeerLost, "connection reset by peer") : down.why,
+        down.graceful);
   }
   return events;
 }
 
 bool SimTransport::close_peers(Nanos) {
   const sim::Driving nobody(network_->options_.meter);
+  if (guard_) {
+    // In their order: what comes later does not wait for a turn any more.
+    while (!frames_.empty()) (void)open(take_frame());
+    return guard_->close();
+  }
   if (!said_goodbye_) network_->goodbye(index_);
   said_goodbye_ = true;
   return true;

@@ -12,6 +12,7 @@
 
 #include "transport/sim/acquaintances.h"
 #include "transport/sim/fifo.h"
+#include "transport/sim/guarded_streams.h"
 #include "transport/sim/streams.h"
 #include "transport/sim/train.h"
 #include "transport/transport.h"
@@ -35,6 +36,9 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   };
   const Account& account() const { return account_; }
   void reset_account() { account_ = {{}, inbox_bytes_}; }
+  // Its streams are guarded from now on; before they are used. Of those that are not: null.
+  void guard(const sim::GuardOptions& options);
+  const sim::GuardedStreams* guarded() const { return guard_.get(); }
 
   const char* name() const override { return "sim"; }
   Datagram& datagram() override { return *this; }
@@ -88,12 +92,15 @@ class SimTransport final : public Transport, private Datagram, private Stream {
     sim::Frame bytes;
   };
   InFrame take_frame();
+  // The frame in it; nothing: it was for the connection itself.
+  std::optional<ConstBytes> open(const InFrame& frame);
   void meet(PeerId peer);
-  void on_down(size_t peer, bool graceful);
   struct Down {
     size_t peer;
     bool graceful;
+    Status why{};  // of one that was found here; else the network says so
   };
+  void on_down(Down down);
   struct Gathered {  // committed, not read yet
     MulticastAddress to;
     std::vector<std::byte> header;
@@ -107,7 +114,6 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   // Few: looking through them is fastest.
   std::vector<std::pair<MulticastAddress, int>> joined_;  // and how often
   sim::TrainRef making_;
-  std::vector<std::byte> lent_for_gather_;
   MulticastAddress lent_to_;
   std::vector<Gathered> gathered_;
   size_t waiting_ = 0;    // wire bytes of trains at the interface
@@ -121,6 +127,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool said_goodbye_ = false;
   std::optional<std::set<PeerId>> expected_;  // nobody else is heard
   sim::Acquaintances known_;
+  std::unique_ptr<sim::GuardedStreams> guard_;
+  bool timer_due_ = false;  // of the guard
 };
 
 }  // namespace mcast

@@ -14,7 +14,15 @@
 
 namespace mcast::sim {
 
-using Frame = std::vector<std::byte>;
+// What a stream carries at once. Of a guarded endpoint it belongs to one connection and may open or
+// end it, as ports and flags of TCP say: that takes no bytes. In clear there is one connection, 0.
+struct Frame : std::vector<std::byte> {
+  using std::vector<std::byte>::vector;
+
+  enum class Sign : uint8_t { kBytes, kOpen, kReset };
+  uint64_t connection = 0;
+  Sign sign = Sign::kBytes;
+};
 
 class StreamsOwner {
  public:

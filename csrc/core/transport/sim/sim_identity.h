@@ -1,0 +1,33 @@
+// Secrets and identities of simulated endpoints: what random numbers are elsewhere follows from
+// seeds here, so that runs can be repeated. For nothing but simulations.
+//
+// Needs an ok() of load_library(). Pure functions.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "base/status.h"
+#include "crypto/handshake.h"
+#include "crypto/secret.h"
+
+namespace mcast::sim {
+
+// 32 bytes by a number.
+std::array<std::byte, 32> seeded_bytes(uint64_t seed);
+// The secret number `seed` as ranks have it, or as aggregators have what follows from it.
+Result<std::shared_ptr<const crypto::JobSecret>> seeded_secret(
+    uint64_t seed, crypto::Role role = crypto::Role::kRank);
+
+struct IdentitySpec {
+  crypto::Mode mode = crypto::Mode::kSealed;
+  crypto::Suite suite = crypto::Suite::kAes128Gcm;
+  crypto::Role role = crypto::Role::kRank;
+  crypto::EpochLimits limits;
+  uint64_t seed = 1;  // of its pair
+};
+// As LaneIdentity::make() of engine/security.h.
+Result<std::shared_ptr<const crypto::Identity>> seeded_identity(const crypto::JobSecret& secret,
+                                                                const IdentitySpec& spec);
+
+}  // namespace mcast::sim
