@@ -365,7 +365,7 @@ def test_what_a_guard_costs_is_said(tmp_path, capsys):
     [
         (["--security", "auth"], "--security: direct is a schedule, and guards nothing"),
         (["--set", "security=auth", "--security", "auth"], "that is the option --security"),
-        (["--security", "seal"], "seal"),
+        (["--security", "seal", "--algorithm", "mcast"], "security"),
     ],
 )
 def test_a_guard_without_effect_is_refused(more, reason, capsys):

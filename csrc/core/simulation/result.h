@@ -107,8 +107,8 @@ struct OpResult {
   std::vector<LinkClassResult> links;
   uint64_t fabric_bytes = 0;          // over all links, both ways
   double host_up = 0, host_down = 0;  // bytes of one host's interfaces, the mean
-  AggregatorBytes aggregator;  // the same of those, which do not count as hosts there
-  AmountByClass sent{};  // what hosts sent
+  AggregatorBytes aggregator;         // the same of those, which do not count as hosts there
+  AmountByClass sent{};               // what hosts sent
   std::array<RanksSent, kTrafficClasses> ranks_sent{};
   HottestLink hottest;
 
