@@ -40,6 +40,13 @@ class GuardedStream : public UdpStreamTest {
     guard(secret);
     make_nodes(1);
   }
+  // Only this node goes on, for so long.
+  void poll_only(size_t i, Nanos time) {
+    for (const Nanos end = world_.now() + time; world_.now() < end;) {
+      node(i).st().poll(node(i), world_.now());
+      world_.shift += 50 * kMilli;
+    }
+  }
   // One of its own, whatever others do.
   void expect_working(size_t a, size_t b) {
     const size_t before = node(b).frames.size();
@@ -108,6 +115,36 @@ TEST_F(GuardedStream, AnUnguardedEndpointIsNamed) {
     return !node(0).downs.empty();
   }));
   EXPECT_THAT(node(0).downs[0].why.message(), ::testing::HasSubstr("is its security off?"));
+}
+
+// As long as an unguarded endpoint waits.
+TEST_F(GuardedStream, WhoStandsStillBeforeItsChallengeIsWaitedFor) {
+  make_guarded();
+  make_guarded();
+  node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
+  poll_only(0, 2 * HalfOpen::kPatience);
+  EXPECT_TRUE(node(0).downs.empty());
+  EXPECT_TRUE(pump([&] { return !node(1).frames.empty(); }));
+  expect_working(1, 0);
+}
+
+// Its place is given up, since strangers could keep it for ever, and it comes again.
+TEST_F(GuardedStream, WhoStandsStillInsideOfItsHandshakeComesAgain) {
+  for (const int polls : {0, 3}) {  // before its Hello, and after it
+    const size_t a = nodes_.size(), b = a + 1;
+    make_guarded();
+    make_guarded();
+    node(a).send(introduce(a, b), Channel::kControl, pattern(10, 1));
+    poll_only(b, 100 * kMilli);
+    for (int i = 0; i < polls; i++) node(a).st().poll(node(a), world_.now());
+    poll_only(b, 2 * HalfOpen::kPatience);
+    EXPECT_EQ(stats(b).hello_timeouts, 1u);
+    EXPECT_TRUE(pump([&] { return !node(b).frames.empty(); }));
+    settle();
+    EXPECT_EQ(node(b).frames.size(), 1u);
+    EXPECT_TRUE(node(a).downs.empty() && node(b).downs.empty());
+    expect_working(b, a);
+  }
 }
 
 // Who has the secret, and claims to be another endpoint, does not have that one's private key.

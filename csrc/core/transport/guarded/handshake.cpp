@@ -83,7 +83,10 @@ void log_impostor(const std::string& who) {
   log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused", who.c_str());
 }
 
-Status no_challenge() { return why(HandshakeError::kNotGuarded); }
+Status no_challenge() {
+  return Status(Code::kPeerLost,
+                "it did not ask for a proof in time: does it stand still, or is its security off?");
+}
 
 Status ended_early() {
   return Status(Code::kPeerLost,

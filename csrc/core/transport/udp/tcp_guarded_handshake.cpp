@@ -46,6 +46,7 @@ void TcpGuardedHandshake::on_challenge(TcpStream& s, TcpConnection& c) {
   const auto io = c.read_exactly(crypto::kChallengeSize);
   if (io == TcpConnection::Io::kAgain) return;
   if (io != TcpConnection::Io::kOk) {
+    if (c.partial.empty()) return s.attempt_failed(c, kNoWord);
     return s.attempt_failed(c, c.error != 0 ? c.error : ECONNRESET);
   }
   crypto::HelloBytes hello;

@@ -2,12 +2,17 @@
 // own. By the lane's thread.
 #pragma once
 
+#include <cerrno>
+
 #include "transport/udp/tcp_stream.h"
 
 namespace mcast {
 
 class TcpGuardedHandshake {
  public:
+  // Stands for an errno: it ended the connection without a Challenge, as an endpoint does that waits
+  // for a Hello.
+  static constexpr int kNoWord = EPROTO;
   // To who has just connected. False: there are no random numbers, or it is gone.
   static bool challenge(const TcpStream& s, HalfOpen::Place& place);
   // The Hello or the Confirm is complete.

@@ -21,6 +21,7 @@
 
 #include "base/descriptors.h"
 #include "base/random.h"
+#include "transport/guarded/handshake.h"
 #include "transport/udp/tcp_guarded_handshake.h"
 #include "transport/udp/tcp_stream.h"
 
@@ -287,9 +288,10 @@ void TcpStream::run_timers(Nanos now) {
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
     if (away) c->deadline_set = false;
-    const bool challenge = c->state == TcpConnection::State::kChallenge;
     if (!c->deadline_set) {
-      c->deadline = now + (challenge ? HalfOpen::kPatience : options_.liveness_limit);
+      // Also for a Challenge, though an endpoint without security never sends one: modes were compared
+      // before, so who is silent most likely stands still.
+      c->deadline = now + options_.liveness_limit;
       c->deadline_set = true;
     }
     if (now >= c->deadline) {
@@ -345,7 +347,10 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   if (!retry) {
     return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
   }
-  const std::string text = "cannot connect to " + who + ": " + std::strerror(link.error);
+  const std::string why = link.error == TcpGuardedHandshake::kNoWord
+                              ? guarded::no_challenge().message()
+                              : std::strerror(link.error);
+  const std::string text = "cannot connect to " + who + ": " + why;
   if (!out_of_descriptors(link.error)) return fail_peer(id, Status(Code::kPeerLost, text));
   fail_peer(id, Status(Code::kResourceExhausted, text + "; " + descriptor_text()));
 }
