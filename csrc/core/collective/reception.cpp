@@ -28,13 +28,13 @@ Judged Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram
     return Judged::kVerified;
   }
   const auto stream = op->stream_of(header.member);
-  if (!stream || op->receivers.empty() || header.chunk >= op->plan.chunks ||
+  if (!stream || header.chunk >= op->plan.chunks ||
       datagram.size() != op->plan.length(header.chunk)) {
     g_.counters.add(Counter::malformed);
     return Judged::kMalformed;
   }
-  BlockReceiver& receiver = op->receivers[*stream];
-  if (op->local_complete || receiver.has(header.chunk)) {
+  // (An operation that was revived for whoever lacks its block has no receivers.)
+  if (op->local_complete || op->receivers.empty() || op->receivers[*stream].has(header.chunk)) {
     g_.counters.add(Counter::duplicates);
     return Judged::kUnread;
   }

@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, VerbsModes,
                          [](const auto& p) { return crypto::mode_name(p.param); });
 
 TEST_P(VerbsModes, SchedulesAreExactWhateverIsLost) {
-  for (const uint64_t seed : test::seeds(6)) {
+  const auto one = [this](uint64_t seed) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     cluster.reset();
     make(static_cast<uint32_t>(2 + seed % 4));
@@ -129,7 +129,9 @@ TEST_P(VerbsModes, SchedulesAreExactWhateverIsLost) {
     schedule(seed, 12);
     EXPECT_EQ(refused(Cause::forged) + refused(Cause::forged_header) + refused(Cause::malformed),
               0u);
-  }
+  };
+  one(2724122663);  // a datagram comes again after its operation was revived
+  for (const uint64_t seed : test::seeds(6)) one(seed);
 }
 
 // Of a guarded group nothing is registered for others, so repairs go by frames.

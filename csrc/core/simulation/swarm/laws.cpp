@@ -142,6 +142,23 @@ bool names(const std::string& text, size_t member) {
   return false;
 }
 
+// The same by the rank that it has in a part of the group, which the message gives the ranks of:
+// "rank 3 ... (ranks of 'g0/rail 1': 1, 3, 5, 7; ...".
+bool names_in_part(const std::string& text, size_t member) {
+  const std::string lead = "ranks of '";
+  for (size_t at = text.find(lead); at != std::string::npos; at = text.find(lead, at + 1)) {
+    size_t next = text.find("': ", at);
+    for (size_t rank = 0; next != std::string::npos; rank++) {
+      next += rank == 0 ? 3 : 2;
+      const size_t end = text.find_first_not_of("0123456789", next);
+      if (end == std::string::npos || end == next) break;
+      if (std::stoul(text.substr(next, end - next)) == member && names(text, rank)) return true;
+      next = text[end] == ',' ? end : std::string::npos;
+    }
+  }
+  return false;
+}
+
 // The reason, without what it says of the operation and its own rank.
 std::string reason_of(const std::string& message) {
   const size_t limit = message.find("): ");
@@ -183,7 +200,8 @@ void blame_one(const Case& c, const std::string& where, uint32_t group, const St
   const std::vector<uint32_t>& ranks = c.plan.groups[group].ranks;
   const std::string reason = reason_of(status.message());
   for (size_t m = 0; m < ranks.size(); m++) {
-    if (causes.culprits.count(ranks[m]) > 0 && names(reason, m)) return;
+    if (causes.culprits.count(ranks[m]) == 0) continue;
+    if (names(reason, m) || names_in_part(reason, m)) return;
   }
   c.broken("blame", where + "names nobody who is lost: " + status.to_string());
 }

@@ -10,8 +10,8 @@ namespace mcast {
 
 class TcpGuardedHandshake {
  public:
-  // Stands for an errno: it ended the connection without a Challenge, as an endpoint does that waits
-  // for a Hello.
+  // Stands for an errno: it ended the connection without a Challenge, as an endpoint does that
+  // waits for a Hello.
   static constexpr int kNoWord = EPROTO;
   // To who has just connected. False: there are no random numbers, or it is gone.
   static bool challenge(const TcpStream& s, HalfOpen::Place& place);

@@ -289,8 +289,8 @@ void TcpStream::run_timers(Nanos now) {
     if (c->state == TcpConnection::State::kOpen) continue;
     if (away) c->deadline_set = false;
     if (!c->deadline_set) {
-      // Also for a Challenge, though an endpoint without security never sends one: modes were compared
-      // before, so who is silent most likely stands still.
+      // Also for a Challenge, though an endpoint without security never sends one: modes were
+      // compared before, so who is silent most likely stands still.
       c->deadline = now + options_.liveness_limit;
       c->deadline_set = true;
     }
