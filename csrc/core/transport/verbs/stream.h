@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/timer_watch.h"
@@ -140,6 +141,7 @@ class RcStream final : public Stream,
   VerbsOptions options_;
   std::optional<Exposures> exposures_;
   RefusedConnections refusals_;
+  std::unordered_set<uint64_t> told_later_;  // guarded: who was told to come later
   uint64_t uid_ = 0;
   struct {
     rdma_cm_id* id = nullptr;
