@@ -185,10 +185,13 @@ TEST_F(VerbsPatience, WhoWasToldToYieldHasNothingToSay) {
   fake().inject_from(raw.number(), {hello.begin(), hello.end()});
   poll(3);
   EXPECT_EQ(fake().connection_numbers().size(), 4u) << "the answer may still be on its way";
+  const uint64_t credits = stats(1).credit_messages;
   for (int i = 0; i < 10; i++) fake().inject_from(raw.number(), pattern(20, 1));
-  fake().let_completions_go();
   poll(3);
   EXPECT_EQ(fake().connection_numbers().size(), 3u);
+  fake().let_completions_go();
+  poll(3);
+  EXPECT_EQ(stats(1).credit_messages, credits);
   EXPECT_TRUE(node(1).downs.empty());
   expect_working(0, 1);
 }
