@@ -47,8 +47,8 @@ bool RcGuardedHandshake::has_place(const RcStream& s, uint64_t claimed) {
 
 // Told once of each: an honest rank that is early asks five times a second.
 void RcGuardedHandshake::later(RcStream& s, const CmEvent& event, uint64_t claimed, Cause cause) {
-  if (s.told_later_.size() >= kToldLater) s.told_later_.clear();
-  if (s.told_later_.insert(claimed).second) s.refusals_.note(cause, peer_of(event.id));
+  if (s.listener_.told_later.size() >= kToldLater) s.listener_.told_later.clear();
+  if (s.listener_.told_later.insert(claimed).second) s.refusals_.note(cause, peer_of(event.id));
   s.refuse(event.id, Refusal::kLater);
 }
 

@@ -141,12 +141,12 @@ class RcStream final : public Stream,
   VerbsOptions options_;
   std::optional<Exposures> exposures_;
   RefusedConnections refusals_;
-  std::unordered_set<uint64_t> told_later_;  // guarded: who was told to come later
   uint64_t uid_ = 0;
   struct {
     rdma_cm_id* id = nullptr;
     sockaddr_in at{};
-    bool strangers = true;  // peers that nobody has added may connect
+    bool strangers = true;                    // peers that nobody has added may connect
+    std::unordered_set<uint64_t> told_later;  // guarded: who was told to come later
   } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
   std::vector<Peer> peers_;
