@@ -158,6 +158,39 @@ TEST_F(GuardedStream, TheKeyOfTheRecordIsTheOnlyOne) {
   EXPECT_THAT(node(1).downs[0].why.message(), ::testing::HasSubstr("its proof is wrong"));
 }
 
+// Nothing but its uid is known of it, so there is nowhere to go if it ends before its Confirm.
+TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
+  make_guarded();
+  const uint64_t uids[] = {77};
+  node(0).st().expect(uids);
+  const auto rank = some_identity(crypto::Mode::kSealed, 1);
+  for (int i = 0; i < 3; i++) {
+    const Fd fd = raw_connect(node(0).st().address(true));
+    const auto hear = [&](size_t size) {
+      Buffer bytes(size);
+      EXPECT_TRUE(pump([&] {
+        return ::recv(fd.get(), bytes.data(), size, MSG_DONTWAIT) == static_cast<ssize_t>(size);
+      }));
+      return bytes;
+    };
+    const Buffer challenge = hear(crypto::kChallengeSize);
+    guarded::Connector connector(*rank, node(0).st().address(true), encode(hello_to(0, 77)));
+    crypto::HelloBytes hello;
+    ASSERT_TRUE(
+        connector.on_challenge(ConstBytes(challenge).first<crypto::kChallengeSize>(), hello).ok());
+    EXPECT_TRUE(raw_send(fd, hello));
+    const Buffer ack = hear(crypto::kGuardedAckSize);
+    crypto::ConfirmBytes confirm;
+    const auto said = connector.on_ack(ConstBytes(ack).first<crypto::kGuardedAckSize>(), confirm);
+    ASSERT_TRUE(said.ok() && *said);
+    EXPECT_EQ((*said)->verdict, Verdict::kAccepted);
+    settle();
+    world_.shift += HalfOpen::kPatience;
+    settle();
+    EXPECT_TRUE(node(0).downs.empty());
+  }
+}
+
 TEST_F(GuardedStream, ACaptureHoldsNoFrame) {
   make_guarded();
   StreamAddress at;

@@ -106,6 +106,7 @@ ibv_mr* FakeVerbs::reg_mr(ibv_pd* pd, void* at, size_t size, int access) {
   ibv_mr* const mr = owned.get();
   mr->pd = pd;
   mr->lkey = mr->rkey = next_++;
+  if ((access & IBV_ACCESS_REMOTE_READ) != 0) ++remote_registrations_ever;
   keys_[mr->lkey] = {static_cast<std::byte*>(at), size, access, std::move(owned)};
   return mr;
 }

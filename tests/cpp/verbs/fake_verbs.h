@@ -78,7 +78,8 @@ class FakeVerbs final : public verbs::Api {
   uint64_t arms = 0;          // req_notify_cq
   std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
-  size_t remote_registrations() const;  // that peers can read
+  size_t remote_registrations() const;     // that peers can read
+  uint64_t remote_registrations_ever = 0;  // also those that are gone
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
   std::vector<uint32_t> used_qkeys;

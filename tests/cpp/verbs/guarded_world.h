@@ -1,6 +1,7 @@
 // Guarded endpoints over the device in memory, in virtual time.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,6 +13,59 @@
 #include "verbs/verbs_world.h"
 
 namespace mcast::testing {
+
+// Somebody without anything but rdma_cm, who says nothing after its request.
+class RawConnector {
+ public:
+  RawConnector(FakeVerbs& fake, uint16_t port) : fake_(fake) {
+    channel_ = fake.create_event_channel();
+    (void)fake.create_id(channel_, &id_, nullptr, RDMA_PS_TCP);
+    sockaddr_in from = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
+    sockaddr_in to = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
+    (void)fake.resolve_addr(id_, reinterpret_cast<sockaddr*>(&from),
+                            reinterpret_cast<sockaddr*>(&to), 0);
+    pd_ = fake.alloc_pd(id_->verbs);
+    cq_ = fake.create_cq(id_->verbs, 64, nullptr, nullptr);
+    ibv_qp_init_attr init{};
+    init.qp_type = IBV_QPT_RC;
+    init.send_cq = init.recv_cq = cq_;
+    (void)fake.create_cm_qp(id_, pd_, &init);
+  }
+  RawConnector(const RawConnector&) = delete;
+  RawConnector& operator=(const RawConnector&) = delete;
+  ~RawConnector() {
+    fake_.destroy_cm_qp(id_);
+    (void)fake_.destroy_id(id_);
+    (void)fake_.destroy_cq(cq_);
+    (void)fake_.dealloc_pd(pd_);
+    fake_.destroy_event_channel(channel_);
+  }
+  uint32_t number() const { return id_->qp->qp_num; }
+  void ask(ConstBytes request) {
+    rdma_conn_param param{};
+    param.private_data = request.data();
+    param.private_data_len = static_cast<uint8_t>(request.size());
+    (void)fake_.connect(id_, &param);
+  }
+  // The last event, and what came with it.
+  std::pair<rdma_cm_event_type, Buffer> answer() {
+    std::pair<rdma_cm_event_type, Buffer> last{};
+    rdma_cm_event* event = nullptr;
+    while (fake_.get_cm_event(channel_, &event) == 0) {
+      const auto* at = static_cast<const std::byte*>(event->param.conn.private_data);
+      last = {event->event, at == nullptr ? Buffer() : Buffer(at, at + 24)};
+      (void)fake_.ack_cm_event(event);
+    }
+    return last;
+  }
+
+ private:
+  FakeVerbs& fake_;
+  rdma_event_channel* channel_ = nullptr;
+  rdma_cm_id* id_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+};
 
 class GuardedVerbs : public ::testing::Test {
  protected:
@@ -43,6 +97,10 @@ class GuardedVerbs : public ::testing::Test {
         if (n->transport) n->st().poll(*n, now);
       }
     }
+  }
+  // Only this one has a turn.
+  void poll_only(size_t i, Nanos time) {
+    for (const Nanos end = now + time; now < end;) node(i).st().poll(*nodes[i], now += kMilli);
   }
   // A connection from 0 to 1 that has carried a frame.
   void connect() {

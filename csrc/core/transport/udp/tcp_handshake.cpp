@@ -337,7 +337,10 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   }
   if (link.awaits_confirm) {  // whoever it was has not proved that it is the peer
     link.awaits_confirm = false;
-    return attempt_failed(id, line, ECONNRESET);
+    if (!peers_[id].address.host.empty()) return attempt_failed(id, line, ECONNRESET);
+    link.phase = Phase::kIdle;  // only expected: it comes again, nobody can go to it
+    link.failing_since = kNever;
+    return;
   }
   if (retry && now - link.failing_since < kConnectPatience) {
     connect_link(id, line);

@@ -22,7 +22,7 @@ struct RcGuard {
   in_addr listen_address{};  // where it can be reached; from the Hello
   uint16_t listen_port = 0;
   Source from;
-  Nanos since = kNever;
+  Nanos since = kNever;  // it awaits that; set by the next look at the timers, which has a clock
   guarded::Records records;
   bool used_up = false;  // the keys of our direction
   std::array<std::byte, kEntry> opened{};

@@ -5,9 +5,10 @@
 // A connect request says who wants to come, and proves nothing. It takes a place, and gets a
 // connection that is nobody's (half open): no peer is made or touched by it. Who finds no place is
 // told to come later, and does, until the liveness limit; a connection that was accepted is never
-// dropped for another, since its connector would take that for the end of the peer. At the Hello,
-// whose MAC shows the secret, the two ends decide between simultaneous attempts; at the Confirm the
-// connection becomes the peer's. What ends before that makes the waiting side try again by itself.
+// dropped for another, since its connector would have to begin again. At the Hello, whose MAC shows
+// the secret, the two ends decide between simultaneous attempts; at the Confirm the connection
+// becomes the peer's, which the connector knows by the first record and waits for with its frames.
+// What ends before that makes the waiting side try again by itself.
 #include "transport/verbs/rc_guarded_handshake.h"
 
 #include <algorithm>
@@ -44,6 +45,13 @@ bool RcGuardedHandshake::has_place(const RcStream& s, uint64_t claimed) {
   return same < kPlacesOfPeer && (known || unknown < kPlacesOfUnknown);
 }
 
+// Told once of each: an honest rank that is early asks five times a second.
+void RcGuardedHandshake::later(RcStream& s, const CmEvent& event, uint64_t claimed, Cause cause) {
+  if (s.listener_.told_later.size() >= kToldLater) s.listener_.told_later.clear();
+  if (s.listener_.told_later.insert(claimed).second) s.refusals_.note(cause, peer_of(event.id));
+  s.refuse(event.id, Refusal::kLater);
+}
+
 void RcGuardedHandshake::on_request(RcStream& s, const CmEvent& event) {
   const Source from = peer_of(event.id);
   const auto hello = decode_hello(event.data, kGuardedVersion);
@@ -52,21 +60,20 @@ void RcGuardedHandshake::on_request(RcStream& s, const CmEvent& event) {
     return s.refuse(event.id, Refusal::kStranger);
   }
   if (!welcome(s, hello->source)) {
-    s.refusals_.note(Cause::hello_refused, from);
     // It may be early, unless it is one that is over here.
     const bool known = s.by_uid_.count(hello->source) > 0;
-    return s.refuse(event.id, known || s.closing_ ? Refusal::kStranger : Refusal::kLater);
+    if (!known && !s.closing_) return later(s, event, hello->source, Cause::hello_refused);
+    s.refusals_.note(Cause::hello_refused, from);
+    return s.refuse(event.id, Refusal::kStranger);
   }
   auto guard = std::make_unique<RcGuard>();
   if (!has_place(s, hello->source) ||
       !guarded::Acceptor::make(*s.options_.identity, guard->acceptor)) {
-    s.refusals_.note(Cause::crowded_out, from);
-    return s.refuse(event.id, Refusal::kLater);
+    return later(s, event, hello->source, Cause::crowded_out);
   }
   guard->awaits = Awaits::kProof;
   guard->claimed = hello->source;
   guard->from = from;
-  guard->since = s.now_;
   Connection* const c = s.make_connection(kNoPeer, State::kHalfOpen);
   c->adopt(event.id);
   c->guard = std::move(guard);
@@ -113,6 +120,7 @@ void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc
   std::array<std::byte, crypto::kGuardedHelloSize> copy;
   const ConstBytes message(copy.data(), std::min(bytes.size(), copy.size()));
   std::copy_n(bytes.begin(), message.size(), copy.begin());
+  if (c.guard->awaits == Awaits::kEnd) return s.retire(c);  // there is nothing left to say
   const bool fits = bytes.size() == message.size();
   c.owe();
   if (Status status = c.repost(Connection::number_of(wc.wr_id)); !status.ok()) {
@@ -130,7 +138,7 @@ void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc
     case Awaits::kChallenge:  // it speaks before it has said that it stands
       return s.attempt_failed(c.peer, guarded::ended_early(), true);
     default:
-      return;  // kEnd: its answer crosses ours
+      return;
   }
 }
 
@@ -158,6 +166,8 @@ void RcGuardedHandshake::on_hello(RcStream& s, Connection& c, ConstBytes bytes) 
   guard.listen_address = hello->listen_address;
   guard.listen_port = hello->listen_port;
   guard.awaits = answer == Answer::kYield ? Awaits::kEnd : Awaits::kConfirm;
+  guard.since = kNever;
+  s.timers_.touch();
   if (peer == nullptr || answer == Answer::kYield) return;
   // As if it were there already: what the two ends have decided is not decided again.
   if (peer->connection != nullptr) {
@@ -167,13 +177,13 @@ void RcGuardedHandshake::on_hello(RcStream& s, Connection& c, ConstBytes bytes) 
   }
   peer->phase = Phase::kYielded;
   peer->confirms = c.serial();
-  s.timers_.touch();
 }
 
 void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes) {
   RcGuard& guard = *c.guard;
   if (!guard.acceptor->confirmed(bytes.first<crypto::kConfirmSize>())) return refuse(s, c);
   if (!welcome(s, guard.claimed)) return refuse(s, c);
+  if (!c.problem.ok()) return gone(s, c);  // it has ended, and with nothing behind this
   StreamAddress address{guard.claimed, to_text(guard.listen_address), guard.listen_port,
                         guard.acceptor->peer_key()};
   const auto known = s.by_uid_.find(guard.claimed);
@@ -194,7 +204,11 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
   peer.connection = &c;
   peer.confirms = 0;
   c.peer = id;
-  begin_records(s, c, guard.acceptor->chains());
+  if (!begin_records(s, c, guard.acceptor->chains())) return;
+  // The connector sends no frame before it knows by this that it is in.
+  ++s.stats_.credit_messages;
+  c.problem = c.send_message({Kind::kCredit, Channel::kControl, false, 0, 0}, {}, true);
+  s.established(c);
 }
 
 void RcGuardedHandshake::on_ack(RcStream& s, Connection& c, ConstBytes bytes) {
@@ -222,16 +236,24 @@ void RcGuardedHandshake::on_ack(RcStream& s, Connection& c, ConstBytes bytes) {
   if (Status status = c.send_plain(confirm); !status.ok()) {
     return s.attempt_failed(c.peer, status, true);
   }
-  begin_records(s, c, c.guard->connector->chains());
+  // It is open with the acceptor's first record (in_doubt()).
+  (void)begin_records(s, c, c.guard->connector->chains());
 }
 
-void RcGuardedHandshake::begin_records(RcStream& s, Connection& c, crypto::StreamChains chains) {
+bool RcGuardedHandshake::in_doubt(const Connection& c) {
+  return c.guard && c.state == State::kHandshake && c.guard->awaits == Awaits::kRecords;
+}
+
+bool RcGuardedHandshake::begin_records(RcStream& s, Connection& c, crypto::StreamChains chains) {
   const Status status = c.guard->records.start(std::move(chains), s.options_.identity->limits);
-  if (!status.ok()) return s.fail_peer(c.peer, status);
+  if (!status.ok()) {
+    s.fail_peer(c.peer, status);
+    return false;
+  }
   c.guard->awaits = Awaits::kRecords;
   c.guard->acceptor.reset();
   c.guard->connector.reset();
-  s.established(c);
+  return true;
 }
 
 bool RcGuardedHandshake::open(RcStream& s, Connection& c, ConstBytes& bytes) {
@@ -255,7 +277,7 @@ bool RcGuardedHandshake::open(RcStream& s, Connection& c, ConstBytes& bytes) {
 
 void RcGuardedHandshake::on_event(RcStream& s, Connection& c, const CmEvent& event) {
   if (event.type == RDMA_CM_EVENT_ESTABLISHED) return;
-  // What it has sent before is handed over first, and may be the Confirm: drain() decides.
+  // (Its completions may still be looked at: drain() lets it go.)
   if (c.problem.ok()) c.problem = Status(Code::kClosed, cm_event_text(event));
   s.timers_.touch();
 }
@@ -273,20 +295,33 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
   RcStream::Peer& peer = s.peers_[known->second];
   if (peer.phase != Phase::kYielded || peer.confirms != serial) return;
   peer.confirms = 0;
+  if (peer.address.host.empty()) {  // only expected: it comes again, nobody can go to it
+    peer.phase = Phase::kIdle;
+    peer.since = kNever;
+    return;
+  }
   s.attempt_failed(known->second,
                    Status(Code::kPeerLost, "it came, and did not prove that it is the peer"),
                    false);
+}
+
+// Who was told that it is accepted has shown the secret, and may be stopped or busy for a while.
+// Half of the limit: what is left is for an attempt of our own.
+Nanos RcGuardedHandshake::patience(const RcStream& s, const Connection& c) {
+  return c.guard->awaits == Awaits::kConfirm ? s.options_.liveness_limit / 2 : guarded::kPatience;
 }
 
 void RcGuardedHandshake::run_timers(RcStream& s, Nanos now, bool away) {
   std::vector<Connection*> late;
   for (const auto& [serial, c] : s.connections_) {
     if (c->state != State::kHalfOpen) continue;
-    if (away) c->guard->since = now;
-    if (now - c->guard->since >= guarded::kPatience) {
+    Nanos& since = c->guard->since;
+    // (Requests come at any time, also while a join waits: the endpoint's clock may be far behind.)
+    if (away || since == kNever) since = now;
+    if (now - since >= patience(s, *c)) {
       late.push_back(c.get());
     } else {
-      s.timers_.add(c->guard->since + guarded::kPatience);
+      s.timers_.add(since + patience(s, *c));
     }
   }
   for (Connection* c : late) {

@@ -11,6 +11,7 @@ namespace mcast::verbs {
 // for another.
 inline constexpr size_t kPlacesOfPeer = 2;      // that say that they are this endpoint
 inline constexpr size_t kPlacesOfUnknown = 32;  // that say that they are any that is not known yet
+inline constexpr size_t kToldLater = 1024;      // uids that are known to have been told so
 
 class RcGuardedHandshake {
  public:
@@ -22,6 +23,9 @@ class RcGuardedHandshake {
   static void on_challenge(RcStream& s, Connection& c, ConstBytes challenge);
   // A message before the records.
   static void on_message(RcStream& s, Connection& c, const ibv_wc& wc);
+  // Of a connection of ours: whether the acceptor has yet to show, by its first record, that it has
+  // taken our Confirm. No frame was sent before, so what ends now can be tried again.
+  static bool in_doubt(const Connection& c);
   // A record: `bytes` is then what is in it. False: it does not open, and the connection is over.
   static bool open(RcStream& s, Connection& c, ConstBytes& bytes);
   // Of a half-open connection.
@@ -39,9 +43,12 @@ class RcGuardedHandshake {
   static void on_ack(RcStream& s, Connection& c, ConstBytes bytes);
   static bool has_place(const RcStream& s, uint64_t claimed);
   static bool welcome(const RcStream& s, uint64_t source);
+  static void later(RcStream& s, const CmEvent& event, uint64_t claimed, Cause cause);
   static void refuse(RcStream& s, Connection& c);
   static void failed(RcStream& s, const Connection& c, const Status& why);
-  static void begin_records(RcStream& s, Connection& c, crypto::StreamChains chains);
+  // False: there are no keys, and the peer has failed.
+  static bool begin_records(RcStream& s, Connection& c, crypto::StreamChains chains);
+  static Nanos patience(const RcStream& s, const Connection& c);
 };
 
 }  // namespace mcast::verbs

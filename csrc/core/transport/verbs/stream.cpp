@@ -181,6 +181,8 @@ void RcStream::pump(PeerId id) {
 }
 
 void RcStream::return_credits(Connection& c) {
+  // (Before it is open, there may be no keys to seal with, or none that the peer has.)
+  if (c.state != Connection::State::kOpen) return;
   if (c.owed() < kCredits / 2 || !c.can_send(false) || !c.problem.ok()) return;
   ++stats_.credit_messages;
   const Status status = c.send_message({Kind::kCredit, Channel::kControl, false, 0, 0}, {}, true);
@@ -262,10 +264,11 @@ void RcStream::on_message(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   if (c.guard && c.guard->awaits != RcGuard::Awaits::kRecords) {
     return RcGuardedHandshake::on_message(*this, c, wc);
   }
-  // A message may overtake the event that says the connection stands.
-  if (c.state != Connection::State::kOpen) established(c);
   ConstBytes bytes = c.received(wc);
   if (c.guard && !RcGuardedHandshake::open(*this, c, bytes)) return;
+  // A message may overtake the event that says the connection stands. (With a guard, the first
+  // record is what says it.)
+  if (c.state != Connection::State::kOpen) established(c);
   const auto message = parse_message(bytes);
   if (!message) {
     violation(c, " sent a malformed message of " + std::to_string(bytes.size()) + " bytes");
@@ -345,8 +348,9 @@ void RcStream::broken(Connection& c) {
   }
   if (c.guard && c.guard->used_up) return fail_peer(id, guarded::keys_used_up(text(id)));
   if (c.state != Connection::State::kOpen) {
-    attempt_failed(
-        id, c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem, true);
+    attempt_failed(id,
+                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem,
+                   !RcGuardedHandshake::in_doubt(c));
     return;
   }
   if (c.goodbye_sent) {

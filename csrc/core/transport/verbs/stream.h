@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/timer_watch.h"
@@ -144,7 +145,8 @@ class RcStream final : public Stream,
   struct {
     rdma_cm_id* id = nullptr;
     sockaddr_in at{};
-    bool strangers = true;  // peers that nobody has added may connect
+    bool strangers = true;                    // peers that nobody has added may connect
+    std::unordered_set<uint64_t> told_later;  // guarded: who was told to come later
   } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
   std::vector<Peer> peers_;

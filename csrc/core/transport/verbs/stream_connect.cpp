@@ -218,7 +218,8 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
       break;
     case RDMA_CM_EVENT_REJECTED: {
       const auto refusal = decode_refusal(event.data);
-      if (refusal == Refusal::kYield) {
+      // (A guarded acceptor yields by its Ack: this one has proved nothing.)
+      if (refusal == Refusal::kYield && !c.guard) {
         Peer& peer = peers_[c.peer];
         ++stats_.yielded;
         peer.connection = nullptr;
@@ -287,7 +288,8 @@ void RcStream::established(Connection& c) {
 }
 
 void RcStream::disconnected(Connection& c) {
-  if (c.state != Connection::State::kOpen) {
+  const bool in_doubt = RcGuardedHandshake::in_doubt(c);
+  if (c.state != Connection::State::kOpen && !in_doubt) {
     const Status why = c.state == Connection::State::kHandshake
                            ? guarded::ended_early()
                            : Status(Code::kPeerLost, "disconnected before it was made");
@@ -296,7 +298,8 @@ void RcStream::disconnected(Connection& c) {
   }
   // What it sent is in the completion queue, and may end with a goodbye: drain() decides.
   if (c.problem.ok()) {
-    c.problem = Status(Code::kClosed, "it closed its connection without a goodbye");
+    c.problem = Status(Code::kClosed, in_doubt ? "it ended the connection before its first record"
+                                               : "it closed its connection without a goodbye");
   }
   timers_.touch();
 }
