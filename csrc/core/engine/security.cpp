@@ -318,15 +318,20 @@ Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const
 }
 
 Status SecureCreation::describe(const Identities& lanes, RankRecord& mine) {
+  if (Status status = describe_mode(mine); !status.ok()) return status;
   described_[mine.transport] = lanes;
+  mine.security->multicast = lanes.multicast->public_key();
+  mine.security->reduce = lanes.reduce->public_key();
+  return {};
+}
+
+Status SecureCreation::describe_mode(RankRecord& mine) const {
   SecurityRecord record;
   record.mode = crypto::mode_name(mode_);
   record.suites = crypto::fast_suites();
   record.secret_id = secret_->id_text();
   record.shared_secret = shared_;
   if (!secure_random_bytes(record.nonce)) return no_random();
-  record.multicast = lanes.multicast->public_key();
-  record.reduce = lanes.reduce->public_key();
   mine.security = record;
   return {};
 }

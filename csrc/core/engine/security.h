@@ -96,6 +96,9 @@ class SecureCreation {
   // What this rank writes into its record, of lanes over the record's transport; in each round.
   // kUnavailable: no random numbers.
   Status describe(const Identities& lanes, RankRecord& mine);
+  // The same of a rank whose transport does not work, so that it is not taken for one without
+  // security.
+  Status describe_mode(RankRecord& mine) const;
 
   // Rank 0, once it has read all records (texts with their MACs, by rank): the roster's text with
   // what belongs to it in a guarded group. `records`: of the round whose lanes are used, which may

@@ -152,6 +152,7 @@ class GuardedStreams {
   void failed(EndpointId peer, crypto::HandshakeError error);
   bool start(EndpointId peer, Link& link, crypto::StreamChains chains);
 
+  // guarded_streams.cpp
   void adopt(EndpointId peer, Channel channel);
   void seal(EndpointId to, Channel channel, ConstBytes frame);
   std::optional<ConstBytes> open(EndpointId from, Channel channel, const Frame& record);

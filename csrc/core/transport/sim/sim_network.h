@@ -163,7 +163,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   void carry(size_t from, size_t to, Channel channel, sim::Frame message);
   sim::GuardedStreams::Way way_of(size_t endpoint);
 
-  // Of arrivals.
+  // sim_network.cpp: arrivals
   void on_train(sim::HostId host, const sim::TrainRef& train, uint64_t mask, bool echo) override;
   void on_departure(const sim::Train& train) override;
   void on_stream_frame(sim::EndpointId from, sim::EndpointId to, Channel channel,
