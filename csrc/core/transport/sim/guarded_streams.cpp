@@ -24,11 +24,11 @@ GuardedStreams::GuardedStreams(const GuardOptions& options, EndpointId self, Way
     : options_(options), self_(self), way_(std::move(way)), rng_(options.seed) {}
 
 void GuardedStreams::add(EndpointId id, const PublicKey& key, crypto::Role role) {
-  constexpr PublicKey kUnknown{};
+  constexpr PublicKey kNoKey{};
   Peer& peer = peers_[id];
   peer.added = true;
-  if (key == kUnknown) return;
-  if (peer.key != kUnknown && peer.key != key) {
+  if (key == kNoKey) return;
+  if (peer.key != kNoKey && peer.key != key) {
     fail(id, Status(Code::kPeerLost, "two processes claim to be " + peer_text(id) +
                                          ": one has connected, another has published its key"));
   }
