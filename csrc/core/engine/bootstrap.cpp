@@ -92,13 +92,12 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   if (made.ok() && !describe_lanes(*made, mine_)) {
     return Status(Code::kClosed, "the engine is shut down");
   }
-  if (security_ != nullptr && !made.ok() && !mine_.security) {
-    // Without keys: the transport that was asked for fails here, and nothing else is to be told.
-    if (Status status = security_->describe_mode(mine_); !status.ok()) return status;
-  }
   if (security_ != nullptr && made.ok()) {
     const SecureCreation::Identities lanes{made->multicast->identity(), made->reduce->identity()};
     if (Status status = security_->describe(lanes, mine_); !status.ok()) return status;
+  } else if (security_ != nullptr && !mine_.security) {
+    // Without keys: the transport that was asked for fails here, and nothing else is to be told.
+    if (Status status = security_->describe_mode(mine_); !status.ok()) return status;
   }
   Result<Roster> roster =
       exchange_records(spec_, round, mine_, exchange_started_, deadline_, records, security_);

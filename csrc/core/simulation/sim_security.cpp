@@ -33,8 +33,9 @@ Status SimSecurity::ready() const { return on() ? crypto::load_library() : Statu
 
 std::shared_ptr<const crypto::JobSecret> SimSecurity::secret(uint64_t number, crypto::Role role) {
   auto& one = secrets_[{number, role}];
+  if (one) return one;
   (void)ready();
-  if (!one) one = seeded_secret(number, role).value();
+  one = seeded_secret(number, role).value();
   return one;
 }
 

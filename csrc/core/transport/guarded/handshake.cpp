@@ -4,7 +4,6 @@
 // attempts is part of the answer, so that both ends see it authenticated.
 #include "transport/guarded/handshake.h"
 
-#include "base/log.h"
 #include "base/random.h"
 
 namespace mcast::guarded {
@@ -72,41 +71,6 @@ bool learn(StreamAddress& known, const StreamAddress& told) {
   known.key = key;
   known.aggregator = aggregator;
   return same;
-}
-
-Status two_keys(const std::string& who) {
-  return Status(Code::kPeerLost, "two processes claim to be " + who +
-                                     ": one has connected, another has published its key");
-}
-
-void log_impostor(const std::string& who) {
-  log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused", who.c_str());
-}
-
-Status no_challenge() {
-  return Status(Code::kPeerLost,
-                "it did not ask for a proof in time: does it stand still, or is its security off?");
-}
-
-Status ended_early() {
-  return Status(Code::kPeerLost,
-                "it ended the handshake: it has another secret, or somebody has changed what was "
-                "sent");
-}
-
-Status cannot_guard(const std::string& who, const Status& why) {
-  return Status(Code::kPeerLost,
-                "cannot make a guarded connection to " + who + ": " + why.message());
-}
-
-Status record_forged(const std::string& who) {
-  return Status(Code::kPeerLost, who +
-                                     " seems to have sent a record that does not open: somebody "
-                                     "has changed it on the way");
-}
-
-Status keys_used_up(const std::string& who) {
-  return Status(Code::kResourceExhausted, "the keys of the connection to " + who + " are used up");
 }
 
 }  // namespace mcast::guarded

@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "crypto/handshake.h"
+#include "transport/guarded/errors.h"
 #include "transport/transport.h"
 #include "transport/udp/stream_wire.h"
 
@@ -92,20 +93,5 @@ class Connector {
 // What is told of an address that is known already. False: both have a key, and not the same one
 // (two_keys()): who has connected has the secret, and proved another than was published.
 bool learn(StreamAddress& known, const StreamAddress& told);
-Status two_keys(const std::string& who);
-// Says in the log that an impostor was refused.
-void log_impostor(const std::string& who);
-
-// Why there is no connection where the other end does not say the first word.
-Status no_challenge();
-// Why there is none where it ends the connection.
-Status ended_early();
-// Of a connection to `who` that cannot be made guarded, for the reason in on_challenge() or
-// on_ack().
-Status cannot_guard(const std::string& who, const Status& why);
-// Of one whose record does not open.
-Status record_forged(const std::string& who);
-// Of one whose keys are used up.
-Status keys_used_up(const std::string& who);
 
 }  // namespace mcast::guarded

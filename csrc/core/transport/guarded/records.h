@@ -30,6 +30,7 @@ class Records {
   std::optional<ConstBytes> open(bool striped, ConstBytes record, Bytes scratch) {
     return opener_->open(striped, record, scratch);
   }
+  uint32_t epoch() const { return sealer_->epoch(); }  // of what is sealed
 
  private:
   std::optional<crypto::RecordSealer> sealer_;

@@ -4,13 +4,12 @@
 // refused tries again, with growing pauses; whoever does not ask for a proof in time is lost.
 #include <algorithm>
 
-#include "base/log.h"
+#include "transport/guarded/errors.h"
 #include "transport/sim/guarded_streams.h"
 
 namespace mcast::sim {
 
 using crypto::HandshakeError;
-using crypto::PublicKey;
 
 namespace {
 
@@ -19,7 +18,6 @@ constexpr Nanos kConnectPatience = 2 * kSecond;
 constexpr std::byte kEmpty[1] = {};  // of what has no bytes over TCP
 constexpr uint32_t kHelloMagic = 0x5453434d, kAckMagic = 0x4153434d;  // "MCST", "MCSA"
 constexpr uint8_t kAccepted = 0, kYield = 1;
-constexpr PublicKey kUnknown{};
 
 // The transport's own parts of the messages, as transport/udp/stream_wire.h has them.
 using HelloHead = std::array<std::byte, crypto::kHelloHead>;
@@ -94,8 +92,8 @@ void GuardedStreams::retry(EndpointId to, Channel channel) {
 }
 
 void GuardedStreams::failed(EndpointId peer, HandshakeError error) {
-  fail(peer, Status(Code::kPeerLost, "cannot make a guarded connection to " + peer_text(peer) +
-                                         ": " + crypto::handshake_error_text(error)));
+  const Status why(Code::kPeerLost, crypto::handshake_error_text(error));
+  fail(peer, guarded::cannot_guard(peer_text(peer), why));
 }
 
 void GuardedStreams::run_timers() {
@@ -185,18 +183,9 @@ void GuardedStreams::on_ack(EndpointId from, Channel channel, const Frame& messa
 }
 
 bool GuardedStreams::start(EndpointId peer, Link& link, crypto::StreamChains chains) {
-  const crypto::EpochLimits& limits = identity().limits;
-  auto sealer =
-      crypto::RecordSealer::make(std::move(chains.seal), chains.suite, chains.mode, limits);
-  auto opener =
-      crypto::RecordOpener::make(std::move(chains.open), chains.suite, chains.mode, limits);
-  if (!sealer.ok() || !opener.ok()) {
-    fail(peer, sealer.ok() ? opener.status() : sealer.status());
-    return false;
-  }
-  link.sealer.emplace(std::move(sealer).value());
-  link.opener.emplace(std::move(opener).value());
-  return true;
+  const Status started = link.records.start(std::move(chains), identity().limits);
+  if (!started.ok()) fail(peer, started);
+  return started.ok();
 }
 
 // ---- the end that is connected to ----
@@ -227,11 +216,10 @@ bool GuardedStreams::welcome(const HalfOpen& half, uint64_t source) const {
   if (!added && turns_away_) return false;
   const crypto::Role role = added ? peer->role : crypto::Role::kRank;
   if (half.acceptor.peer_role() != role) return false;
-  if (peer == nullptr || peer->key == kUnknown || peer->key == half.acceptor.peer_key()) {
+  if (peer == nullptr || peer->key == kUnknownKey || peer->key == half.acceptor.peer_key()) {
     return true;
   }
-  log(LogLevel::kWarn, "two processes claim to be %s: a connection was refused",
-      peer_text(half.from).c_str());
+  guarded::log_impostor(peer_text(half.from));
   return false;
 }
 

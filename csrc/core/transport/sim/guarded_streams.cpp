@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "transport/guarded/errors.h"
+
 namespace mcast::sim {
 
 using crypto::PublicKey;
@@ -24,14 +26,10 @@ GuardedStreams::GuardedStreams(const GuardOptions& options, EndpointId self, Way
     : options_(options), self_(self), way_(std::move(way)), rng_(options.seed) {}
 
 void GuardedStreams::add(EndpointId id, const PublicKey& key, crypto::Role role) {
-  constexpr PublicKey kNoKey{};
   Peer& peer = peers_[id];
   peer.added = true;
-  if (key == kNoKey) return;
-  if (peer.key != kNoKey && peer.key != key) {
-    fail(id, Status(Code::kPeerLost, "two processes claim to be " + peer_text(id) +
-                                         ": one has connected, another has published its key"));
-  }
+  if (key == kUnknownKey) return;
+  if (peer.key != kUnknownKey && peer.key != key) fail(id, guarded::two_keys(peer_text(id)));
   peer.key = key;
   peer.role = role;
 }
@@ -70,13 +68,12 @@ void GuardedStreams::seal(EndpointId to, Channel channel, ConstBytes frame) {
   Link& link = link_of(to, channel);
   Frame record(crypto::record_size(frame.size(), false));
   record.connection = link.connection;
-  if (!link.sealer->seal(std::nullopt, {&frame, 1}, record.data())) {
-    return fail(to, Status(Code::kResourceExhausted,
-                           "the keys of the connection to " + peer_text(to) + " are used up"));
+  if (!link.records.seal(std::nullopt, {&frame, 1}, record.data())) {
+    return fail(to, guarded::keys_used_up(peer_text(to)));
   }
   totals_.records++;
   totals_.record_bytes += record.size() - frame.size();
-  totals_.epochs = std::max(totals_.epochs, link.sealer->epoch());
+  totals_.epochs = std::max(totals_.epochs, link.records.epoch());
   way_.carry(to, channel, std::move(record));
 }
 
@@ -149,12 +146,10 @@ std::optional<ConstBytes> GuardedStreams::open(EndpointId from, Channel channel,
   if (scratch_.size() < size) scratch_.resize(size);
   // Of a stream that lacks bytes, or has some more, the rest would not open either.
   const bool whole = size == crypto::kRecordLength + length;
-  const auto body = whole ? link.opener->open(false, record, scratch_) : std::nullopt;
+  const auto body = whole ? link.records.open(false, record, scratch_) : std::nullopt;
   if (!body) {
     refusals_.emplace_back(Cause::forged, from);
-    fail(from, Status(Code::kPeerLost, peer_text(from) +
-                                           " seems to have sent a record that does not open: "
-                                           "somebody has changed it on the way"));
+    fail(from, guarded::record_forged(peer_text(from)));
     return std::nullopt;
   }
   if (!body->empty()) return body;
@@ -177,8 +172,7 @@ bool GuardedStreams::end(EndpointId id, bool graceful) {
     link.phase = Phase::kEnded;
     link.waiting.clear();
     link.connector.reset();
-    link.sealer.reset();
-    link.opener.reset();
+    link.records = {};
   }
   peer.down = true;
   std::erase_if(half_open_, [id](const auto& half) { return half.second.from == id; });

@@ -24,10 +24,12 @@
 
 #include "base/rng.h"
 #include "crypto/handshake.h"
-#include "crypto/stream_guard.h"
+#include "transport/guarded/records.h"
 #include "transport/sim/streams.h"
 
 namespace mcast::sim {
+
+inline constexpr crypto::PublicKey kUnknownKey{};
 
 struct GuardOptions {
   std::shared_ptr<const crypto::Identity> identity;
@@ -108,8 +110,7 @@ class GuardedStreams {
     std::unique_ptr<crypto::Connector> connector;
     bool hello_sent = false, awaits_confirm = false;
     std::deque<Frame> waiting;
-    std::optional<crypto::RecordSealer> sealer;
-    std::optional<crypto::RecordOpener> opener;
+    guarded::Records records;
     bool goodbye_sent = false, goodbye_heard = false;
     Nanos deadline = kNever, failing_since = kNever, backoff = 0;
   };
