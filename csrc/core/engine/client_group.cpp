@@ -7,12 +7,11 @@
 // Results are copied by whoever reads the completion, in general the thread that waits for it.
 #include "engine/client_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "base/own_pid.h"
 #include "collective/report.h"
 #include "engine/clock.h"
 #include "engine/stats_record.h"
@@ -300,7 +299,7 @@ bool ClientGroup::help(LaneId, const std::function<bool()>& done, Nanos until) {
 
 std::function<void()> ClientGroup::waker() const {
   return [pid = pid_, weak = std::weak_ptr(flights_)] {
-    if (::getpid() != pid) return;
+    if (own_pid() != pid) return;
     const auto flights = weak.lock();
     if (!flights) return;
     for (const LaneId lane : kBothLanes) flights->feed(lane);

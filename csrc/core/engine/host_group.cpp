@@ -3,11 +3,10 @@
 // control block.
 #include "engine/host_group.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "base/log.h"
+#include "base/own_pid.h"
 
 namespace mcast {
 
@@ -94,7 +93,7 @@ std::function<void()> HostGroup::waker() const {
   // May outlive the group, and so a fork, in whose child the lanes' memory is not mapped.
   return [pid = pid_,
           lanes = std::array{std::weak_ptr(lanes_.multicast), std::weak_ptr(lanes_.reduce)}] {
-    if (::getpid() != pid) return;
+    if (own_pid() != pid) return;
     for (const auto& weak : lanes) {
       if (const auto lane = weak.lock()) lane->look_again();
     }
