@@ -26,6 +26,9 @@ JOBS ?= $(shell nproc)
 SECONDS ?= 60
 export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
+# Not by ?= of one target: what another target asks for would not pass on to it, and all would be compiled
+# twice, with -Werror and without.
+export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
 
 BIN := $(VENV)/bin
 # CMake and Ninja, where the machine has none of its own.
@@ -50,7 +53,6 @@ RESULTS := benchmarks/results
 # Few tokens per step, so that the network, here loopback, has a good part of it. By address: the ranks would
 # look for each other by this host's name, which in a bare root or container leads nowhere.
 LOCAL := --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1
-demo: export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
 demo:
 	@tools/setup.sh run extension
 	MCAST_SHARED_MEMORY=off $(BIN)/torchrun $(LOCAL) --nproc-per-node 4 examples/train_fsdp.py \
@@ -92,12 +94,10 @@ bench: build
 setup:
 	@tools/setup.sh test
 
-# (What build-tests asks for passes on to this: else all would be compiled twice, with -Werror and without.)
-build: export MCAST_WERROR = $(if $(STRICT)$(MCAST_CI),1,0)
 build:
 	@tools/setup.sh run build
 
-build-tests: STRICT = 1
+build-tests: MCAST_WERROR = 1
 build-tests: setup build
 	$(CMAKE) -B $(TREE) "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"
 	cmake --build $(TREE) -j $(JOBS)
