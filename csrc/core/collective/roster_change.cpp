@@ -1,5 +1,5 @@
 // Roster goes down the tree with the stations that are admitted. Every rank meets those that it has
-// not met, pings them, and waits until each has answered or failed, at most kPatience; when its
+// not met, pings them, and waits until each has answered or failed, at most patience(); when its
 // children have answered too, it sends RosterReach up: which stations its whole subtree reaches.
 // What a rank cannot reach it also floods as AggGone, whose text says who and why. If all have
 // reached all, the top draws the line, and the roster is in force behind it. Else the top begins
@@ -86,7 +86,7 @@ void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   parting_ = true;
   stage_ = Stage::kTesting;
   tested_ = false;
-  until_ = now + kPatience;
+  until_ = now + patience();
   if (!roster_.stations.empty()) return;
   // Nobody to be tried; where some are in force, a line is drawn behind them.
   const bool none = g_.stations.latest() == nullptr;
@@ -132,7 +132,7 @@ void RosterChange::lose_unreached() {
     const StationTable::Contact* const contact = g_.stations.contact(m);
     if (contact != nullptr && contact->down.ok() && contact->answered) continue;
     const std::string why = contact == nullptr   ? "it is not met"
-                            : contact->down.ok() ? "no answer for " + seconds_text(kPatience)
+                            : contact->down.ok() ? "no answer for " + seconds_text(patience())
                                                  : contact->down.message();
     stations_.lose(roster_.version, m,
                    "rank " + std::to_string(g_.self) + " cannot reach the station at " +

@@ -6,6 +6,7 @@
 // Threads: the lane's.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -59,7 +60,8 @@ class RosterChange {
   // For people.
   std::string address_of(Member station) const;
 
-  // For a station to answer, from the moment that a rank hears of it.
+  // For a station to answer, from the moment that a rank hears of it, at least; half of what one in
+  // force may be silent, where that is longer.
   static constexpr Nanos kPatience = 500 * kMilli;
 
  private:
@@ -84,6 +86,7 @@ class RosterChange {
 
   void lose_unreached();
   std::vector<uint64_t> uids_in_force() const;
+  Nanos patience() const { return std::max(kPatience, g_.params.aggregator_patience / 2); }
   bool changes_something(const std::vector<wire::StationEntry>& stations) const;
   bool at_top() const { return g_.tree.is_top(g_.self); }
 

@@ -116,6 +116,21 @@ TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
 }
 
 // A rank's answer says what its whole subtree reaches, whether or not the word of a loss has come.
+// One whose thread gets no CPU: nobody polls it.
+TEST(Roster, ASlowStationIsWaitedForAsPatientlyAsOneInForce) {
+  for (const Nanos patience : {kSecond, 10 * kSecond}) {
+    ClusterOptions options = ranks(5);
+    options.group.aggregator_patience = patience;
+    RosterWorld w(options);
+    w.propose({&w.add()});
+    w.c.run_for(800 * kMilli);
+    w.run_for(100 * kMilli);
+    const bool waited = patience > kSecond;
+    EXPECT_EQ(w.c.total(Counter::agg_lost), waited ? 0u : 5u);
+    EXPECT_EQ(w.c.total(Counter::roster_changes), waited ? 5u : 0u);
+  }
+}
+
 TEST(Roster, WhatASubtreeReachesIsInItsAnswer) {
   for (const Member deaf : {1, 4}) {
     RosterWorld w(ranks(5));
