@@ -14,6 +14,7 @@ from ranks import RankError
 from test_guarded_jobs import guarded_well
 
 from torch_mcast.engine import read
+from torch_mcast.secret import role
 
 all_tier = pytest.mark.all_tier
 PER_HOST = 2
@@ -81,6 +82,31 @@ def test_what_is_sealed_cannot_be_read_on_the_wire(hosts, mode):
         assert by_engine(row["stats"]) and row["bytes"] > 3 * (48 << 10)
         # In clear the ear does find them: the search works.
         assert (row["told"] == 0) == (mode == "sealed"), row
+
+
+def test_an_aggregator_that_has_the_role_folds(lab, secret, tmp_path, monkeypatch):
+    """The engines prove the secret to it, of which it has what follows for aggregators."""
+    cluster = lab(
+        preload=guarded.PRELOAD, hosts=4, rate="1gbit",
+        engine_options=("--secret-file", secret, "--security", "sealed"),
+        aggregators=1, aggregator_options=("--lanes", "2"),
+    )  # fmt: skip
+    file = tmp_path / "role"
+    file.write_text(role(Path(secret).read_text()))
+    file.chmod(0o600)
+    with monkeypatch.context() as patch:
+        patch.setenv("MCAST_SECURITY", "sealed")
+        patch.setenv("MCAST_SECRET_FILE", str(file))
+        cluster.lab.aggregation.restart("a1")
+    # A station that waits for a core is not lost.
+    options = {"security": "sealed", "aggregator_patience": 30_000}
+    rows = cluster.run(guarded.aggregated, options)
+    for row in rows:
+        guarded_well(row, "sealed")
+        assert by_engine(row)
+        assert row["counters"]["agg_results"] > 0 and row["counters"]["agg_lost"] == 0, row
+    assert rows[0]["aggregators"][0]["state"] == "admitted"
+    assert not cluster.lab.aggregation.status("a1")["refused"].get("security")
 
 
 def test_what_an_engine_refuses_is_told_to_its_ranks(hosts):
