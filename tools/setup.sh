@@ -25,6 +25,7 @@ VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-torch==2.13.0}
 CPU_INDEX=https://download.pytorch.org/whl/cpu
+PERHAPS=" (for x86-64 perhaps the CUDA build, gigabytes)"
 TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 
 # What run cannot do without; the rest of it pip has, or CMake fetches.
@@ -116,7 +117,7 @@ torch_index() {
     default)
         # Whoever has told pip where packages come from has meant it.
         if "$VENV/bin/python" -m pip config list | grep -E '(index-url|find-links|no-index)=' >/dev/null; then
-            echo "torch: from pip's own index, which is configured here" >&2
+            echo "torch: from pip's own index, which is configured here$PERHAPS" >&2
             return 0
         fi
         TORCH_INDEX=$CPU_INDEX
@@ -128,7 +129,7 @@ torch_index() {
             echo "torch: from $TORCH_INDEX (MCAST_TORCH_INDEX=none: from pip's own index)" >&2
             echo "--extra-index-url $TORCH_INDEX"
         else
-            echo "torch: from pip's own index, since $TORCH_INDEX does not answer" >&2
+            echo "torch: from pip's own index, since $TORCH_INDEX does not answer$PERHAPS" >&2
         fi
         ;;
     esac

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 
 # name: (module, one line of help). A row whose module is not installed is not offered.
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "secret": ("torch_mcast.secret", "make a secret for a job"),
 }
 
+DOCTOR = "torch-mcast doctor says more"
+
 
 def _available() -> dict[str, tuple[str, str]]:
     return {
@@ -42,6 +45,31 @@ def _usage() -> str:
     lines += [f"  {name:<12}{text}" for name, (_, text) in _available().items()]
     lines += ["", "torch-mcast COMMAND --help says more."]
     return "\n".join(lines)
+
+
+def _cannot_be_loaded(error: Exception) -> bool:
+    """Whether torch, or our extension, is what failed: torch's own import raises whatever it likes."""
+    return isinstance(error, ImportError) or any(
+        frame.f_code.co_name == "<module>"
+        and str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _not_loaded(command: str, error: Exception) -> int:
+    """Says in one line what a command lacks; raises what is a mistake of ours."""
+    if isinstance(error, ModuleNotFoundError):
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "torch_mcast"):
+            raise error
+        text = f"needs {name}, which is not installed: pip install {name}"
+    elif _cannot_be_loaded(error):
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        text = f"{kind}{' '.join(str(error).split())} ({DOCTOR})"
+    else:
+        raise error
+    print(f"torch-mcast {command}: {text}", file=sys.stderr)
+    return 1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,18 +91,11 @@ def main(arguments: list[str] | None = None) -> int:
         if not hasattr(module, "main"):  # a package keeps its command line apart
             module = importlib.import_module(f"{row[0]}.cli")
         return module.main(arguments[1:]) or 0
-    except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name in ("", "torch_mcast"):
-            raise
-        print(
-            f"torch-mcast {arguments[0]}: needs {name}, which is not installed: pip install {name}",
-            file=sys.stderr,
-        )
-        return 1
     except BrokenPipeError:  # "torch-mcast settings | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:  # noqa: BLE001 - what is no matter of loading is raised again
+        return _not_loaded(arguments[0], error)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def environment(tmp_path_factory):
     [
         ("{server}/cpu", "9.9.9+cpu", "torch: from {server}/cpu (MCAST_TORCH_INDEX=none: from pip's own index)"),
         pytest.param(
-            "{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer",
+            "{server}/gone", "9.9.9", "torch: from pip's own index, since {server}/gone does not answer (for x86-64 perhaps the CUDA build, gigabytes)",
             marks=pytest.mark.all_tier,
         ),
         pytest.param(
@@ -128,7 +128,7 @@ def environment(tmp_path_factory):
             marks=pytest.mark.all_tier,
         ),
         pytest.param("none", "9.9.9", "torch: from pip's own index", marks=pytest.mark.all_tier),
-        (None, "9.9.9", "torch: from pip's own index, which is configured here"),
+        (None, "9.9.9", "torch: from pip's own index, which is configured here (for x86-64 perhaps the CUDA build, gigabytes)"),
     ],
 )  # fmt: skip
 def test_torch_comes_from_the_index_of_cpu_builds(

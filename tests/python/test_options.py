@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -132,8 +133,6 @@ def test_torch_version(built, present, good):
 
 
 def python(code: str, **env: str) -> str:
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, **env},
@@ -247,6 +246,57 @@ def test_a_command_that_lacks_a_package_says_which(monkeypatch, capsys):
     assert capsys.readouterr().err == (
         "torch-mcast settings: needs rich, which is not installed: pip install rich\n"
     )
+
+
+def before_others(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m` where what lies in `folder` comes before all other packages."""
+    path = os.pathsep.join([str(folder), str(Path(cli.__file__).parents[1])])
+    return subprocess.run(
+        [sys.executable, "-m", *words], env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_commands_help_needs_no_package(tmp_path, command):
+    """Python would be told here of what is not there wherever it is imported."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('torch', 'rich', 'cloudpickle', 'matplotlib', 'numpy'):\n"
+        "    sys.modules[name] = None\n"
+    )
+    module = Path(cli.__file__).with_name(command) / "__main__.py"
+    ways = [["torch_mcast", command], *([[f"torch_mcast.{command}"]] if module.exists() else [])]
+    for words in ways:
+        done = before_others(tmp_path, *words, "--help")
+        assert done.returncode == 0 and "usage" in done.stdout.lower(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("raise OSError('libcudart.so.13: cannot open shared object file')", "OSError: libcudart.so.13: "),
+        ("def load():\n    raise RuntimeError('Failed to load:\\n other')\nload()", "RuntimeError: Failed to load: other"),
+        ("__version__ = '9.9.0'", "but torch 9.9.0 is installed. Build it"),
+    ],
+)  # fmt: skip
+def test_a_command_that_torch_stops_says_so_in_one_line(tmp_path, broken, words):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(broken + "\n")
+    done = before_others(tmp_path, "torch_mcast", "settings")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and done.stdout == ""
+    assert line.startswith("torch-mcast settings: ") and words in line
+    assert line.endswith(" (torch-mcast doctor says more)")
+
+
+@pytest.mark.parametrize("mistake", [ValueError("ours"), ModuleNotFoundError(name="torch_mcast.x")])
+def test_mistakes_of_our_own_keep_their_traceback(monkeypatch, mistake):
+    def wrong(_name):
+        raise mistake
+
+    monkeypatch.setattr(cli.importlib, "import_module", wrong)
+    with pytest.raises(type(mistake)):
+        cli.main(["settings"])
 
 
 def test_command_line(capsys):

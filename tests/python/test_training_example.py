@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from report import comparison, sent, shares_table, together
 from timeline import SHADES, Step, bar, busy, common, covered, merged, picture, shares, total
 from train_fsdp import device_for
@@ -145,3 +146,18 @@ def test_four_ranks_without_a_terminal_or_unicode():
     # However little of a column it fills: how much is the machine's affair.
     assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)
     assert any(line.startswith("all 3 steps") for line in lines)
+
+
+@pytest.mark.not_everywhere
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+def test_gpus_train_where_there_are_some():
+    ranks = torch.cuda.device_count()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+         str(SCRIPT), "--device", "cuda", "--steps", "3"],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{ranks} ranks on cuda" in done.stdout and "in 3 steps" in done.stdout

@@ -2,7 +2,7 @@
 
 import sys
 
-from torch_mcast.bench.cli import main
+from torch_mcast.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["bench", *sys.argv[1:]]))

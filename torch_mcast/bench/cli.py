@@ -139,6 +139,8 @@ def _finish(result: Document, args: argparse.Namespace, complete: bool = True) -
     """Prints and writes; 1 if a backend gave a wrong result."""
     from torch_mcast.bench import plot, report
 
+    if not result.rows and not complete:
+        return 0
     result.save(complete)
     whole = result.as_json(complete)
     report.show(whole, args.width, args.wide)
@@ -164,6 +166,15 @@ def _stop(number: int, _frame: object) -> None:
     raise _Stopped(number)
 
 
+def _words(error: BaseException) -> str:
+    """What is said of a run that could not go on. All ranks have one installation: what cannot be loaded on
+    one is a line, not each rank's traceback."""
+    for outcome in error.outcomes if isinstance(error, WorkerFailure) else ():
+        if isinstance(outcome.error, ImportError):
+            return f"rank {outcome.rank}: {outcome.error} (torch-mcast doctor says more)"
+    return str(error)
+
+
 def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
     from torch_mcast.bench.driver import Run
 
@@ -185,8 +196,8 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
         )  # fmt: skip
         try:
             run.go()
-        except (WorkerFailure, TimeoutError, _Stopped) as error:
-            failure = str(error)  # what was measured before it is still shown
+        except (LabError, WorkerFailure, TimeoutError, _Stopped) as error:
+            failure = _words(error)  # what was measured before it is still shown
             code = error.code if isinstance(error, _Stopped) else 2
             notes.append("stopped before the end: these are the cases until then")
     signal.alarm(0)

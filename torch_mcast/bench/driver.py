@@ -18,8 +18,12 @@ _EVENT_S = 900.0
 
 
 def _measure(context: Any, plan: Plan) -> dict[str, Any]:
-    """What is shipped to the workers; torch is imported there only."""
-    from torch_mcast.bench import rank
+    """What is shipped to the workers; torch is imported there only. ImportError, whatever torch raised: the
+    driver tells it from a rank that failed."""
+    try:
+        from torch_mcast.bench import rank
+    except Exception as error:
+        raise ImportError(f"{type(error).__name__}: {error}") from error
 
     return rank.in_pool(context, plan)
 

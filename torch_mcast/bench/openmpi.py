@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_mcast.lab.network import Lab
-from torch_mcast.lab.system import LabError, package_root
+from torch_mcast.lab.system import LabError, finished, package_root
 
+_BUILD_S = 120.0
 _START_S = 60.0
 _ANSWER_S = 300.0
 _OPS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce", "ag_rs", "barrier")
@@ -40,9 +41,7 @@ def _build(folder: Path) -> Path:
     if not source().exists():
         raise LabError(f"openmpi: {source()} is missing; it comes with the source tree")
     program = folder / "collectives"
-    done = subprocess.run(
-        ["mpicc", "-O2", "-o", program, source()], capture_output=True, text=True, timeout=120
-    )
+    done = finished(["mpicc", "-O2", "-o", str(program), str(source())], _BUILD_S)
     if done.returncode:
         raise LabError(f"mpicc: {done.stderr}")
     return program
@@ -64,9 +63,7 @@ def _transports(tuned: bool) -> str:
     """Open MPI's byte transfer layers."""
     if not tuned:
         return "tcp,self"
-    said = subprocess.run(
-        ["mpirun", "--version"], capture_output=True, text=True, timeout=60
-    ).stdout
+    said = finished(["mpirun", "--version"], _START_S).stdout
     found = re.search(r"(\d+)\.\d+", said)
     return f"tcp,{'sm' if found and int(found[1]) >= 5 else 'vader'},self"
 

@@ -4,10 +4,12 @@ Behind each stands how long it lasts and what it costs."""
 from __future__ import annotations
 
 import getpass
+import re
 from dataclasses import dataclass
 
 UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
 GROUPS = "239.0.0.0/8"
+TORCH_INDEX = "https://download.pytorch.org/whl/"
 RING = "export MCAST_ALGORITHM=ring  (goes on without multicast: a host then sends more)"
 
 
@@ -23,6 +25,16 @@ def link(command: str, also: str = "") -> str:
 def sysctl(name: str, value: int | str, cost: str = "") -> str:
     keep = f"echo {name}={value} > /etc/sysctl.d/60-torch-mcast-{name.rpartition('.')[2]}.conf"
     return until_reboot(f"sysctl -w {name}={value}", keep, cost)
+
+
+def torch(version: str, option: str = "") -> str:
+    """`pip install` of a torch. What PyPI has of a version for x86-64 is a build for CUDA; others are told
+    apart by their label, such as 2.13.0+cpu, each in an index of its own."""
+    pip = f"pip install {option}".rstrip()
+    public, _, label = version.partition("+")
+    if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", label):
+        return f"{pip} torch=={version} --index-url {TORCH_INDEX}{label}"
+    return f"{pip} torch=={public}" if re.match(r"\d", public) else f"{pip} torch"
 
 
 def user_limit(item: str, value: int | str, cost: str) -> str:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 
-
+# Imported where it is needed: the command lines that use this say what they do without it.
 def send(channel: Connection, *message: Any) -> None:
+    import cloudpickle
+
     channel.send_bytes(cloudpickle.dumps(message))
 
 
 def receive(channel: Connection) -> tuple[Any, ...]:
+    import cloudpickle
+
     return cloudpickle.loads(channel.recv_bytes())
 
 

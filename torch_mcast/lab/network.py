@@ -294,19 +294,12 @@ class Lab:
     def run(
         self, which: str | int | Host, argv: list[str], check: bool = True, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command in a host to its end, with its output captured."""
-        done = subprocess.run(
-            self.inside(which, argv),
-            env={**os.environ, **self.env(which)},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        """Runs a command in a host to its end, with its output captured; LabError when it does not end."""
+        words = f"{' '.join(argv)} in {self.host(which).name}"
+        env = {**os.environ, **self.env(which)}
+        done = system.finished(self.inside(which, argv), timeout_s, words, env=env)
         if check and done.returncode:
-            raise LabError(
-                f"{' '.join(argv)} in {self.host(which).name}: exit {done.returncode}: "
-                f"{done.stdout}{done.stderr}"
-            )
+            raise LabError(f"{words}: exit {done.returncode}: {done.stdout}{done.stderr}")
         return done
 
     def popen(

@@ -78,15 +78,21 @@ def tool(name: str) -> str:
     return shutil.which(name, path=_path()) or name
 
 
+def finished(
+    argv: list[str], timeout_s: float, words: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A command that has run, with its output captured. LabError if it does not end, which calls it `words`
+    (default: the command line)."""
+    try:
+        return subprocess.run(argv, timeout=timeout_s, capture_output=True, text=True, **options)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{words or ' '.join(argv)}: has not ended after {timeout_s:g} s") from None
+
+
 def call(argv: list[str], text_in: str | None = None, check: bool = True) -> str:
     """Standard output of a command; LabError with its words when it fails or does not end."""
-    try:
-        done = subprocess.run(
-            [tool(argv[0]), *argv[1:]], input=text_in, capture_output=True, text=True,
-            timeout=_CALL_S, env={**os.environ, "PATH": _path()},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise LabError(f"{' '.join(argv)}: has not ended after {_CALL_S} s") from None
+    env = {**os.environ, "PATH": _path()}
+    done = finished([tool(argv[0]), *argv[1:]], _CALL_S, " ".join(argv), input=text_in, env=env)
     if check and done.returncode:
         lines = f"\n--- input\n{text_in[:2000]}" if text_in else ""
         raise LabError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}{lines}")

@@ -14,8 +14,6 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
-
 from torch_mcast.lab import calls
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -36,6 +34,8 @@ def _call(channel: Connection, function: Any, args: tuple[Any, ...]) -> None:
             _destroy_process_groups()
         calls.send(channel, "done", value)
     except BaseException as error:  # noqa: BLE001 - SystemExit too: the driver ends workers
+        import cloudpickle
+
         text = traceback.format_exc()
         try:
             cloudpickle.loads(cloudpickle.dumps(error))

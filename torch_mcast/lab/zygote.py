@@ -178,7 +178,7 @@ def main() -> None:
     """Arguments: the descriptor that orders come by, and the modules."""
     worker.die_with_parent()
     orders = socket.socket(fileno=int(sys.argv[1]))
-    for module in sys.argv[2:]:
+    for module in ("cloudpickle", *sys.argv[2:]):
         importlib.import_module(module)
     gc.freeze()  # collections in workers, and at their end, need not look at what was imported here
     channel = _serve(orders)

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from torch_mcast.doctor import fixes
 from torch_mcast.doctor.checks import (
     buffers,
     engine,
@@ -57,7 +56,15 @@ def test_torch_that_is_there_and_broken():
         "2.13.0", "2.13.0+cpu", False, "x", "OSError: libtorch.so: file too short"
     )
     assert finding.verdict is FAIL and "file too short" in finding.finding
-    assert finding.fix.startswith("pip install --force-reinstall torch==2.13.0 ")
+    assert finding.fix.startswith(
+        "pip install --force-reinstall torch==2.13.0+cpu --index-url https://download.pytorch.org/whl/cpu "
+    )
+
+
+def test_without_any_torch_its_sizes_are_told():
+    finding = versions.judge_torch("", "", False, "x")
+    assert finding.fix.startswith("pip install torch  (") and "whl/cpu" in finding.fix
+    assert "whl/cpu" in versions.judge_torch("2.13.0+cpu", "", False, "x").fix
 
 
 def test_python_files_and_extension_of_one_version():
@@ -335,19 +342,6 @@ def test_a_check_that_breaks_is_a_row_and_the_rest_still_runs():
     findings = run_all(Context({}, {}), (broken, lambda context: [ok("next", "fine")]))
     assert [f.verdict for f in findings] == [FAIL, OK]
     assert "gone" in findings[0].finding
-
-
-def test_fixes_say_how_long_they_last():
-    for fix in (
-        fixes.sysctl("a.b", 1),
-        fixes.link("ip link set lo up"),
-        fixes.until_reboot("x", "y", "z"),
-    ):
-        assert "(until reboot; to keep it: " in fix
-    assert "> /etc/sysctl.d/60-torch-mcast-b.conf" in fixes.sysctl("a.b", 1)
-    assert "next login" in fixes.user_limit(
-        "nofile", 8, "cost"
-    ) and "LimitNOFILE=" in fixes.user_limit("nofile", 8, "")
 
 
 def test_exit_code_is_that_of_the_worst():

@@ -83,12 +83,20 @@ def test_the_newest_version_is_no_matter_of_letters():
     (finding,) = compare.versions(
         job(rank(version="0.9.0"), rank(version="0.10.0"), rank(version="?"))
     )
-    assert finding.fix.startswith("git checkout v0.10.0 && pip install ")
-    assert finding.fix.endswith("on ranks 0, 2")
-    (finding,) = compare.versions(job(rank(torch="2.9.1+cpu"), rank(torch="2.13.0+cu130")))
-    assert finding.fix.startswith("pip install torch==2.13.0 && ") and finding.fix.endswith(
-        "on rank 0"
+    assert finding.fix.startswith("pip install ") and finding.fix.endswith(
+        ", with the sources of 0.10.0, on ranks 0, 2"
     )
+    (finding,) = compare.versions(job(rank(torch="2.9.1+cpu"), rank(torch="2.13.0+cu130")))
+    assert finding.fix.startswith("pip install torch==2.13.0+cu130 ")
+    assert finding.fix.endswith("on rank 0")
+
+
+def test_one_version_for_another_device_is_replaced():
+    """pip takes 2.13.0+cpu for 2.13.0: only with its label it installs the other one."""
+    (finding,) = compare.versions(job(rank(torch="2.13.0+cpu"), rank(torch="2.13.0")))
+    index = "--index-url https://download.pytorch.org/whl/cpu"
+    assert finding.fix.startswith(f"pip install torch==2.13.0+cpu {index} && pip install ")
+    assert finding.fix.endswith("on rank 1")
 
 
 def test_settings_agreed_or_not():

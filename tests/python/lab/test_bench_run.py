@@ -11,9 +11,11 @@ import time
 
 import pytest
 
+from torch_mcast.bench import openmpi
 from torch_mcast.bench.formulas import OPS
+from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pytest_plugin import skip_or_fail
-from torch_mcast.lab.system import package_root
+from torch_mcast.lab.system import LabError, package_root
 
 BENCH = [sys.executable, "-m", "torch_mcast.bench"]
 
@@ -156,6 +158,70 @@ def test_under_a_launcher_rank_0_reports(tmp_path, lab_rights):
 def test_a_backend_that_does_not_exist_is_an_error_that_says_so(tmp_path):
     done, _ = bench(tmp_path, "--backends", "nonsense", "--ops", "barrier", check=False)
     assert done.returncode == 2 and "nonsense" in done.stderr
+
+
+def test_a_torch_that_cannot_be_imported_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.13: gone')\n")
+    done = subprocess.run(
+        [*BENCH, "--backends", "mcast", "--ops", "barrier"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{package_root()}"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "torch-mcast bench: rank 0: OSError: libcudart.so.13: gone (torch-mcast doctor says more)\n"
+    )
+
+
+# A program beside the backends that does barriers, and does not end a broadcast.
+SLOW = """
+import contextlib, sys
+from torch_mcast.bench import cli, driver
+from torch_mcast.lab.system import finished
+class Slow:
+    version = "1"
+    def measure(self, op, *_):
+        if op == "broadcast":
+            finished(["sleep", "100"], 0.1, "uftp in h1")
+        return {"s": 0.01, "cpu_s": None, "right": True}
+driver.peers.start = lambda *_: contextlib.nullcontext(Slow())
+cli.peers.missing = lambda name: None
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_program_that_does_not_end_leaves_what_was_measured(tmp_path):
+    out = tmp_path / "result.json"
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, "--json", str(out), "--repetitions", "3", "--backends", "gloo",
+         "--peers", "uftp", "--ops", "barrier,broadcast", "--sizes", "4k"],
+        env={**os.environ, "PYTHONPATH": package_root()}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "torch-mcast bench: uftp in h1: has not ended after 0.1 s\n"
+    document = json.loads(out.read_text())
+    assert document["complete"] is False
+    assert {row["op"] for row in document["rows"]} == {"barrier"}
+    assert "barrier" in done.stdout and "stopped before the end" in done.stdout
+
+
+def test_a_compiler_that_does_not_end_is_one_error(tmp_path, monkeypatch):
+    compiler = tmp_path / "mpicc"
+    compiler.write_text("#!/bin/sh\nexec sleep 100\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(openmpi, "_BUILD_S", 0.1)
+    with pytest.raises(LabError, match=r"^mpicc .*: has not ended after 0\.1 s$"):
+        openmpi._build(tmp_path)
+
+
+def test_a_command_in_a_host_that_does_not_end_is_one_error(lab_rights):
+    with (
+        Lab(LabSpec(hosts=1)) as lab,
+        pytest.raises(LabError, match=r"^sleep 100 in h1: has not ended after 0\.5 s$"),
+    ):
+        lab.run("h1", ["sleep", "100"], timeout_s=0.5)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ranks import free_port
 
 from torch_mcast.doctor.fixes import UDP_PORTS, Opening
 from torch_mcast.lab import Lab, LabSpec
@@ -31,12 +32,29 @@ def blocks(kind: str) -> list[str]:
     return found
 
 
-def block(kind: str, word: str = "") -> str:
+# What tells each block of the page from the others of its kind. A test takes it by this word.
+WORDS = {
+    "sh packages": ["apt-get"],
+    "sh install": ["pip install"],
+    "sh wheel": ["pip wheel"],
+    "sh both": ["torch-mcast doctor", "-m torch_mcast.doctor", "hello.py", "train_ddp.py", "PORT_RANGE"],
+    "sh node1": ["ssh"],
+    "sh slurm": ["srun"],
+    "sh iptables": ["iptables"],
+    "sh nft": ["nft"],
+    "sh bridge": ["bridge"],
+    "yaml": ["hostNetwork"],
+    "text": ["ufw", "firewall-cmd"],
+}  # fmt: skip
+
+
+def block(kind: str, word: str) -> str:
+    assert word in WORDS[kind]
     (found,) = (text for text in blocks(kind) if word in text)
     return found
 
 
-PORTS = re.search(r"^export (MCAST_PORT_RANGE)=(\S+)$", PAGE, re.M).groups()
+PORTS = re.search(r"^export (MCAST_PORT_RANGE)=(\S+)$", block("sh both", "PORT_RANGE")).groups()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +71,11 @@ def variables(**more: str) -> dict[str, str]:
 
 
 def finish(processes: list[subprocess.Popen]) -> list[str]:
-    texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+    try:
+        texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # one that hangs; nothing where it has ended
     codes = [process.returncode for process in processes]
     assert not any(codes), f"{codes}\n" + "\n----\n".join(texts)
     return texts
@@ -73,26 +95,65 @@ def on_both(lab: Lab, script: str, **more: str) -> list[str]:
 
 
 def test_every_block_is_run_or_looked_at():
-    kinds = set(re.findall(r"^```(\S.*)$", PAGE, re.M))
-    assert kinds == {"sh packages", "sh install", "sh both", "sh node1", "sh slurm", "sh iptables",
-                     "sh nft", "sh bridge", "yaml", "text"}  # fmt: skip
+    """A block that is new has no word here, and a word that no test takes is not found in its source."""
+    assert set(re.findall(r"^```(\S.*)$", PAGE, re.M)) == WORDS.keys()
+    source = Path(__file__).read_text()
+    for kind, words in WORDS.items():
+        for word in words:
+            taken = re.search(rf'block\(\s*"{kind}", "{re.escape(word)}"\s*\)', source)
+            assert block(kind, word) and taken, (kind, word)
+        assert len(blocks(kind)) == len(words), kind
 
 
 def test_install_is_what_the_makefile_installs():
     setup = (ROOT / "tools" / "setup.sh").read_text()
     run = " ".join(re.findall(r'^(?:NEEDED|RUN)="([^"]*)"', setup, re.M)).split()
-    asked = set(block("sh packages").split()) - {"apt-get", "install", "-y", "git"}
+    asked = set(block("sh packages", "apt-get").split()) - {"apt-get", "install", "-y", "git"}
     assert asked <= set(run) and asked >= {"g++", "python3-dev", "libhwy-dev", "libisal-dev"}
-    install = block("sh install")
+    install = block("sh install", "pip install")
     assert re.search(r"^TORCH \?= (\S+)$", (ROOT / "Makefile").read_text(), re.M)[1] in install
     assert re.search(r"CPU_INDEX=(\S+)", setup)[1] in install
     assert "\npip install .\n" in install
 
 
 @pytest.mark.all_tier
+def test_the_install_as_it_stands(tmp_path):
+    """From a clone of this commit, into an environment of its own, with torch from its index; then the wheel."""
+    git = ["git", "-C", str(ROOT)]
+    subprocess.run([*git, "clone", "-q", "--bare", str(ROOT), str(tmp_path / "bare")], check=True)
+    script = block("sh install", "pip install") + block("sh wheel", "pip wheel")
+    env = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+    }
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False,
+        env={**env, "HOME": str(tmp_path), "REPOSITORY": str(tmp_path / "bare")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^torch-mcast \d", done.stdout, re.M)
+    clone = tmp_path / "torch-mcast"
+    (wheel,) = clone.glob("torch_mcast-*.whl")
+    # On another node: into the folder of another environment, where it is what is found.
+    python = tmp_path / "mcast" / "bin" / "python"
+    other = tmp_path / "other"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", "--target", other, wheel], check=True
+    )
+    code = (
+        "import torch_mcast; from torch_mcast._load import extension; print(extension().__file__)"
+    )
+    done = subprocess.run(
+        [python, "-c", code], cwd=other, capture_output=True, text=True, timeout=120, check=False,
+        env={**env, "PYTHONPATH": str(other)},
+    )  # fmt: skip
+    assert done.stdout.startswith(str(other)), done.stderr
+
+
+@pytest.mark.all_tier
 def test_the_doctor_on_each_node(lab):
-    (script,) = (text for text in blocks("sh both") if text == "torch-mcast doctor\n")
-    for text in on_both(lab, script):
+    for text in on_both(lab, block("sh both", "torch-mcast doctor")):
         assert re.search(r"\d+ ok, \d+ warn, 0 fail", text)
 
 
@@ -157,7 +218,7 @@ def test_from_one_node_by_ssh(lab, tmp_path):
     try:
         path = f"{tmp_path}/bin{os.pathsep}{variables()['PATH']}"
         process = lab.popen(
-            "h1", ["bash", "-euc", block("sh node1")], variables(PATH=path, NODES="h1 h2"), cwd=ROOT,
+            "h1", ["bash", "-euc", block("sh node1", "ssh")], variables(PATH=path, NODES="h1 h2"), cwd=ROOT,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         (text,) = finish([process])
@@ -198,7 +259,7 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
     (tmp_path / "mcast" / "bin").mkdir(parents=True)
     (tmp_path / "mcast" / "bin" / "activate").touch()
     script = tmp_path / "job.sh"
-    script.write_text(block("sh slurm"))
+    script.write_text(block("sh slurm", "srun"))
     batch = {
         "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "HOME": str(tmp_path),
@@ -218,8 +279,12 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
 
 
 @pytest.mark.all_tier
-@pytest.mark.parametrize("kind", ["iptables", "nft"])
-def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
+@pytest.mark.parametrize(
+    ("kind", "commands"),
+    [("iptables", block("sh iptables", "iptables")), ("nft", block("sh nft", "nft"))],
+    ids=["iptables", "nft"],
+)
+def test_a_firewall_that_lets_a_job_in(lab_rights, kind, commands):
     closed = {
         "iptables": "iptables -A INPUT -i lo -j ACCEPT\niptables -A INPUT -m conntrack --ctstate "
         "ESTABLISHED -j ACCEPT\niptables -A INPUT -p tcp --dport 29500 -j ACCEPT\niptables -P INPUT DROP",
@@ -234,7 +299,7 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind):
         assert before["rows"]["reach"]["verdict"] == "warn"
         assert before["rows"]["tcp between ranks"]["verdict"] == "fail"
         subnet = lab.workers[0].address.rpartition(".")[0] + ".0/24"
-        commands = block(f"sh {kind}").replace("10.1.0.0/24", subnet)
+        commands = commands.replace("10.1.0.0/24", subnet)
         # What the doctor says is what the page says.
         given = sorted(row["fix"].partition("  (")[0] for row in found)
         assert given == sorted(commands.strip().splitlines())
@@ -273,8 +338,8 @@ def diagnose(lab: Lab) -> dict:
 
 def test_the_commands_of_ufw_and_firewalld_are_the_doctors():
     """Those commands opened the rulesets "-open" of the doctor's tests."""
-    text = "".join(blocks("text"))
-    for manager in ("ufw", "firewalld"):
+    given = {"ufw": block("text", "ufw"), "firewalld": block("text", "firewall-cmd")}
+    for manager, text in given.items():
         for protocol, ports in (("udp", UDP_PORTS), ("igmp", (0, 0)), ("tcp", (42000, 42999))):
             opening = Opening(protocol, "10.1.0.0/24", "eth0", ports)
             assert opening.command(manager).partition("  (")[0] in text.splitlines()
@@ -282,7 +347,7 @@ def test_the_commands_of_ufw_and_firewalld_are_the_doctors():
 
 def test_a_bridge(lab):
     (bridge,) = bridges(lab.spec)
-    script = block("sh bridge").replace("br0", bridge)
+    script = block("sh bridge", "bridge").replace("br0", bridge)
     done = subprocess.run(
         ["ip", "netns", "exec", lab.switch, "sh", "-euc", script],
         capture_output=True,
@@ -299,12 +364,84 @@ def test_a_bridge(lab):
     assert (data["mcast_igmp_version"], data["mcast_snooping"], data["mcast_querier"]) == (3, 1, 1)
 
 
+def pod() -> dict:
+    return yaml.safe_load(block("yaml", "hostNetwork"))["spec"]
+
+
+def in_namespaces(*words: str, **env: str) -> list[str]:
+    """What a container runtime does for a pod: processes, shared memory and host name of its own."""
+    script = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+    return ["unshare", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
+            "sh", "-ec", script, "sh", "env", *(f"{n}={v}" for n, v in env.items()), *words]  # fmt: skip
+
+
+@pytest.fixture
+def container(request, lab_rights):
+    """A function from a command and its variables to the command line that runs it in a container, whose
+    image is this machine's folders."""
+    runtime = request.param
+    if runtime == "unshare":
+        yield in_namespaces
+        return
+    try:  # the client alone is often there
+        subprocess.run([runtime, "info"], capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"no {runtime} that works: {error}")
+    image = f"mcast-test-{os.getpid()}"
+    empty = subprocess.run(
+        ["tar", "-cf", "-", "-T", os.devnull], capture_output=True, check=True
+    ).stdout
+    subprocess.run([runtime, "import", "-", image], input=empty, check=True, capture_output=True)
+    folders = [
+        path
+        for path in Path("/").iterdir()
+        if path.is_dir() and path.name not in ("proc", "sys", "dev")
+    ]
+    mounts = [word for path in folders for word in ("-v", f"{path}:{path}")]
+
+    def inside(*words: str, **env: str) -> list[str]:
+        variables = [word for name, text in env.items() for word in ("-e", f"{name}={text}")]
+        return [runtime, "run", "--rm", "--network", "host", "--cap-add", "IPC_LOCK", "--shm-size", "1g", *mounts,
+                *variables, "-w", str(ROOT), image, *words]  # fmt: skip
+
+    try:
+        yield inside
+    finally:
+        subprocess.run([runtime, "rmi", "-f", image], capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.all_tier
+@pytest.mark.parametrize(
+    "container",
+    ["unshare", *(pytest.param(name, marks=pytest.mark.not_everywhere) for name in ("docker", "podman"))],
+    indirect=True,
+)  # fmt: skip
+def test_two_pods_of_one_node(container):
+    """The pod's command in its variables; both use this host's network, of which loopback."""
+    (spec,) = pod()["containers"]
+    given = {row["name"]: row["value"] for row in spec["env"]} | {"HEAD": "127.0.0.1"}
+    words = [
+        word.replace("$(HEAD):29500", f"{given['HEAD']}:{free_port()}") for word in spec["command"]
+    ]
+    local = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    # torchrun tells nodes apart by address and process number, and these are alike in both.
+    pods = [
+        subprocess.Popen(
+            container(words[0], f"--local-addr={address}", *words[1:], **variables(**given, **local)), cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for address in ("127.0.0.1", "127.0.0.2")
+    ]  # fmt: skip
+    text = "".join(finish(pods))
+    assert shown()[0] in text and re.search("^path: multicast: ", text, re.M), text
+
+
 def test_the_pod_has_what_a_job_needs():
-    pod = yaml.safe_load(block("yaml"))["spec"]
-    assert pod["hostNetwork"] is True
-    (container,) = pod["containers"]
+    spec = pod()
+    assert spec["hostNetwork"] is True
+    (container,) = spec["containers"]
     names = {row["name"] for row in container["env"]}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(container["command"]))) <= names
     assert (ROOT / container["command"][-1]).exists()
     mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}

@@ -79,7 +79,10 @@ def judge_engine(
     judge = {"host": fail, "auto": warn}.get(where, ok) if wanted else ok
     if seen.closed_to:
         text = f"{what}: this user may not connect to {seen.path} ({told})"
-        fix = f'usermod --append --groups {seen.closed_to} "$USER"  (then log in again)'
+        fix = (
+            f'usermod --append --groups {seen.closed_to} "$USER"  (stays, from the next login on; this user '
+            "may then use the engine, its network and its memory)"
+        )
         return judge("engine", text, fix, takes="none" if judge is fail else "inproc", **data)
     if status["draining"] and wanted:
         text = f"{what}: is being replaced, makes no new groups; {told} waits for the next one"

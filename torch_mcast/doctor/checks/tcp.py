@@ -32,8 +32,11 @@ def judge(interface: Interface, problem: str) -> Finding:
     if problem:
         text = f"listen and connect on {interface.address}: {problem}"
         # Packets to an own address come by loopback.
-        rule = f"iptables -I INPUT -i lo -d {interface.address} -p tcp -j ACCEPT"
-        fix = until_reboot(rule, "netfilter-persistent save", "for programs of this host only")
+        fix = until_reboot(
+            f"iptables -I INPUT -i lo -d {interface.address} -p tcp -j ACCEPT",
+            "netfilter-persistent save",
+            "for programs of this host only",
+        )
         return fail(name, text, fix, **data)
     return ok(name, f"listens and connects on {interface.address}", **data)
 

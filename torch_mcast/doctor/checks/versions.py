@@ -10,6 +10,7 @@ import re
 import sys
 
 from torch_mcast._load import REINSTALL
+from torch_mcast.doctor import fixes
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
 
@@ -25,12 +26,12 @@ def judge_torch(
     data = {"built": built, "running": present}
     if broken and present:
         text = f"torch {present} is installed and cannot be imported: {broken}"
-        fix = f"pip install --force-reinstall torch=={present.partition('+')[0]}  (in this environment)"
+        fix = f"{fixes.torch(present, '--force-reinstall')}  (in this environment)"
         return fail("torch", text, fix, **data)
     if not present:
         text = "torch is not installed for this Python" + (f": {broken}" if broken else "")
-        public = built.partition("+")[0]
-        fix = f"pip install {f'torch=={public}' if public else 'torch'}  (in this environment)"
+        also = "" if built else f"; for CPUs alone: --index-url {fixes.TORCH_INDEX}cpu"
+        fix = f"{fixes.torch(built)}  (in this environment{also})"
         return fail("torch", text, fix, **data)
     if not distributed:
         return fail("torch", f"torch {present} was built without torch.distributed", **data)

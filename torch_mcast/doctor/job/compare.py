@@ -9,6 +9,7 @@ from typing import Any
 from torch_mcast._load import REINSTALL
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
 from torch_mcast.doctor.fixes import link
+from torch_mcast.doctor.fixes import torch as install_torch
 from torch_mcast.doctor.job.ranks import label, spans
 
 Facts = dict[int, dict[str, Any]]  # of the ranks that reported
@@ -69,13 +70,12 @@ def versions(facts: Facts) -> list[Finding]:
     python = by_value(facts, lambda f: f["python"])
     if len(mine) > 1:
         best = newest(mine)
-        fix = f"git checkout v{best} && {REINSTALL}, on {describe_others(mine, best)}"
+        fix = f"{REINSTALL}, with the sources of {best}, on {describe_others(mine, best)}"
         return [fail("versions", f"torch_mcast differs: {describe(mine)}", fix, versions=mine)]
     found = []
     if len(torch) > 1:
         best = newest(torch)
-        public = best.partition("+")[0]
-        fix = f"pip install torch=={public} && {REINSTALL}, on {describe_others(torch, best)}"
+        fix = f"{install_torch(best)} && {REINSTALL}, on {describe_others(torch, best)}"
         found.append(warn("versions", f"torch differs: {describe(torch)}", fix, versions=torch))
     if len(python) > 1:
         text = f"Python differs: {describe(python)}"
@@ -163,8 +163,10 @@ def networks(facts: Facts) -> list[Finding]:
         least = min(mtus, key=int)
         largest = max(mtus, key=int)
         text = f"differs: {describe(mtus)}; all use {least}"
-        command = f"ip link set {names[mtus[least][0]]} mtu {largest}"
-        fix = link(command, f"on {label(mtus[least])}, only if the network carries it")
+        fix = link(
+            f"ip link set {names[mtus[least][0]]} mtu {largest}",
+            f"on {label(mtus[least])}, only if the network carries it",
+        )
         found.append(warn("mtu", text, fix, mtu=mtus))
     elif mtus:
         found.append(ok("mtu", f"{next(iter(mtus))} on all", mtu=mtus))

@@ -169,7 +169,7 @@ def _of_the_network(across: Pairs, host: dict[int, str]) -> Causes:
         (
             "IGMP snooping without a querier: the switch forgets who listens",
             "enable an IGMP querier in the VLAN  (Linux bridge: ip link set BRIDGE type bridge "
-            "mcast_querier 1)",
+            "mcast_querier 1, until reboot)",
         )
     )
     return found
