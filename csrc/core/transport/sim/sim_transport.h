@@ -62,6 +62,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   bool flush() override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
+  Source source() const override;
+  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
@@ -120,6 +122,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool refused_ = false;  // something could not be sent, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
+  sim::EndpointId taken_from_ = sim::kNone;  // what is being handed over
   uint64_t datagrams_taken_ = 0;
   Account account_;
   std::deque<InFrame> frames_;
