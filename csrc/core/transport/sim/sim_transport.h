@@ -47,6 +47,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   void wake() noexcept override;
   void abandon_after_fork() noexcept override {}
   std::string describe() const override;
+  Source source() const override;
+  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
 
  private:
   friend class SimNetwork;
@@ -62,8 +64,6 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   bool flush() override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
-  Source source() const override;
-  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
 
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
