@@ -7,6 +7,7 @@ from mutant_list_copies import COPIES
 from mutant_list_dpa import DPA
 from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
+from mutant_list_security import SECURITY
 from mutant_list_swarm import SWARM
 
 MUTANTS = [
@@ -472,4 +473,5 @@ MUTANTS = [
     *ARENAS,
     *COPIES,
     *SWARM,
+    *SECURITY,
 ]

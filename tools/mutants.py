@@ -48,8 +48,8 @@ SETTINGS = (
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
 )
 PROGRAMS = (
-    "base", "wire", "ipc", "protocol", "transport", "aggregation", "collective", "host", "engine",
-    "service", "dpa", "offload",
+    "base", "wire", "ipc", "protocol", "crypto", "transport", "aggregation", "collective", "security",
+    "host", "engine", "service", "dpa", "offload",
 )  # fmt: skip
 # The same in every run, and few seeds: most faults show with any.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}

@@ -1,7 +1,9 @@
 // A whole group under attack. The input says what group it is, which operations it runs, and then
 // which of the messages that pass are changed, dropped, sent again or misdirected, and which forged
 // ones appear. Checksums are mostly made right again: whoever can do that is a member and may fail
-// the group, but everything ends in time, exactly once, and writes nowhere else.
+// the group, but everything ends in time, exactly once, and writes nowhere else. Of a sealed group
+// no datagram can be made by anybody else, so those that are added change nothing at all; its
+// frames are changed before they are sealed.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -26,6 +28,8 @@ class Attack {
     test::ClusterOptions o = test::ranks(2 + (shape & 1u), (shape & 2u) != 0);
     if ((shape & 4u) != 0) o.group.agreed.eager = 1000;
     if ((shape & 8u) != 0) o.group.host_of = {0, 0, 1}, o.group.host_of.resize(o.ranks);
+    if ((shape & 128u) != 0) o.security = crypto::Mode::kSealed;
+    guarded_ = o.security != crypto::Mode::kOff;
     const bool lossy = (shape & 16u) != 0;
     o.net.faults.drop = lossy ? 0.1 : 0;
     if (!lossy) o.net.jitter = 0;  // what arrives together takes one turn
@@ -101,9 +105,10 @@ class Attack {
   bool act(size_t from, size_t to, const Channel* channel, ConstBytes message) {
     // (Who believes in a forged roster of aggregators sends to where nobody is.)
     if (to >= cluster_->size() || left_ == SIZE_MAX || left_-- > 0) return false;
-    harmless_ = false;
     handed();
     const uint8_t what = in_.byte();
+    // What is no member's, beside all that is.
+    harmless_ = harmless_ && guarded_ && channel == nullptr && (what & 64u) == 0;
     std::vector<std::byte> m(message.begin(), message.end());
     forge(in_, what & 7u, channel != nullptr, static_cast<Member>(from), m);
     if ((what & 7u) == kElsewhere) to = (to + 1) % cluster_->size();
@@ -126,6 +131,7 @@ class Attack {
   size_t group_ = 0;
   uint8_t operations_[2] = {0, 0};
   size_t left_ = SIZE_MAX;
+  bool guarded_ = false;
   bool harmless_ = true;
 };
 

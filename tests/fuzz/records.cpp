@@ -1,12 +1,16 @@
 // What ranks tell each other through the store. The input's first byte chooses: a rank's record,
 // the records of several ranks (separated by a zero byte) with the conclusion from them, a roster,
 // or where a rank's memory is. Whatever is accepted stays the same when it is written and read
-// again, and leads to an agreement for every rank.
+// again, and leads to an agreement for every rank. With its highest bit it is what a guarded
+// group's store holds: nothing is believed without its MAC, and what has one, as who knows the
+// secret can make it, opens no group.
 #include <string>
 #include <vector>
 
 #include "base/config.h"
+#include "crypto/signed_text.h"
 #include "engine/rendezvous.h"
+#include "engine/security.h"
 #include "engine/transport_choice.h"
 #include "fuzz.h"
 #include "host/peer_registry.h"
@@ -72,11 +76,100 @@ void check_conclusion(const std::string& texts) {
   check_roster(roster->encode());
 }
 
+// A store of one value, whatever is asked for.
+struct OneValue final : KeyValueStore {
+  std::string value;
+  Status set(const std::string&, const std::string&) override { return {}; }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys, Nanos) override {
+    return std::vector<std::string>(keys.size(), value);
+  }
+  Result<std::string> scope() override { return std::string("mcast/1/"); }
+};
+
+// Rank 1 of two, which has published its record.
+struct GuardedRank {
+  GuardedRank() {
+    spec.name = "g";
+    spec.rank = 1;
+    spec.size = 2;
+    spec.config.security = "sealed";
+    auto made = crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{7}), "the input's");
+    require(made.ok(), "a secret");
+    secret = std::move(made).value();
+    const EngineSecurity engine{{"sealed"}, secret};
+    auto begun = SecureCreation::make(spec, &engine);
+    require(begun.ok(), "a creation");
+    creation = std::move(begun).value();
+    auto one = LaneIdentity::make(spec.config, *secret);
+    auto two = LaneIdentity::make(spec.config, *secret);
+    require(one.ok() && two.ok(), "identities");
+    multicast = *one, reduce = *two;
+    mine.transport = "udp";
+    require(creation->describe({multicast, reduce}, mine).ok(), "a record");
+    Roster two_ranks;
+    two_ranks.datagram = 1440;
+    two_ranks.ranks.resize(2);
+    good = two_ranks.encode();
+    require(Roster::decode(good).ok(), "a roster");
+  }
+  // What rank 0 would publish with this roster and these wraps, if it had seen this rank's record.
+  std::string conclusion(const std::string& roster, std::string_view wraps) const {
+    wire::Writer out;
+    out.put<uint32_t>(static_cast<uint32_t>(roster.size()));
+    out.put_text(roster);
+    out.put<uint8_t>(crypto::pack(crypto::Mode::kSealed, crypto::Suite::kAes128Gcm));
+    out.put<uint16_t>(2);
+    const crypto::Digest digest = crypto::sha256({crypto::bytes_of(text())});
+    for (int rank = 0; rank < 2; rank++) {
+      for (const auto& part : {digest, multicast->public_key(), reduce->public_key()}) {
+        for (const std::byte b : part) out.put<uint8_t>(static_cast<uint8_t>(b));
+      }
+      for (size_t i = 0; i < crypto::kWrappedSize; i++) {
+        out.put<uint8_t>(static_cast<uint8_t>(i < wraps.size() ? wraps[i] : 0));
+      }
+    }
+    return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.size());
+  }
+  std::string text() const { return mine.encode(); }
+
+  GroupSpec spec;
+  std::shared_ptr<const crypto::JobSecret> secret;
+  std::unique_ptr<SecureCreation> creation;
+  std::shared_ptr<const LaneIdentity> multicast, reduce;
+  RankRecord mine;
+  std::string good;  // a roster that can be read
+};
+
+void check_guarded(const std::string& text) {
+  static GuardedRank rank;
+  OneValue inner;
+  GuardedStore store(inner, rank.spec, *rank.creation);
+  for (const std::string key : {"rank/0", "rank/all"}) {
+    inner.value = text;
+    require(!store.multi_get({key}, 0).ok(), "nothing is believed without its MAC");
+    const crypto::RecordPlace place{"mcast/1/", key, "g", 0, 2};
+    inner.value = crypto::with_mac(rank.secret->record(), place, text);
+    const auto values = store.multi_get({key}, 0);
+    const bool fits = key != "rank/0" || inner.value.size() <= kMostRecordBytes;
+    require(values.ok() == fits && (!fits || (*values)[0] == text), "with it, it is what it was");
+    inner.value.back() = inner.value.back() == '0' ? '1' : '0';
+    require(!store.multi_get({key}, 0).ok(), "nor with another one");
+  }
+  require(!rank.creation->accept(text, rank.text()).ok(), "no words open a group");
+  const size_t end = std::min(text.find('\0'), text.size());
+  const std::string_view wraps = std::string_view(text).substr(std::min(end + 1, text.size()));
+  for (const std::string& roster : {text.substr(0, end), rank.good}) {
+    require(!rank.creation->accept(rank.conclusion(roster, wraps), rank.text()).ok(),
+            "nor does a wrap by who has neither pair");
+  }
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(fuzz::text_of(data + 1, size - 1));
+  if (data[0] >= 0x80) return check_guarded(text), 0;
   switch (data[0] % 4) {
     case 0:
       check_record(text);

@@ -1,4 +1,5 @@
-// Text that people write: settings by option and by environment, fault rules, interface patterns.
+// Text that people write: settings by option and by environment, fault rules, interface patterns,
+// secrets.
 // The input's first byte chooses which. What is accepted, written and read again is the same.
 #include <array>
 #include <charconv>
@@ -8,7 +9,9 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/hex.h"
 #include "base/log.h"
+#include "crypto/secret.h"
 #include "engine/fault_classifier.h"
 #include "fuzz.h"
 #include "transport/fault_spec.h"
@@ -98,12 +101,26 @@ void check_pattern(const std::string& text) {
   }
 }
 
+void check_secret(std::string_view text) {
+  const auto secret = crypto::parse_secret(text);
+  if (!secret.ok()) {
+    require(secret.status().code() == Code::kInvalidArgument, "no secret is the caller's mistake");
+    return;
+  }
+  const ConstBytes bytes = secret->bytes();
+  require(bytes.size() >= crypto::kLeastSecret && bytes.size() <= crypto::kMostSecret,
+          "a secret of the sizes that there are");
+  const auto again = crypto::parse_secret(hex_text(bytes) + "\n");
+  require(again.ok() && fuzz::equal(again->bytes(), bytes), "a secret stays what it is");
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(fuzz::text_of(data + 1, size - 1));
   (void)parse_log_level(text);
+  if (data[0] >= 0x80) return check_secret(text), 0;
   if (data[0] % 3 == 0) check_settings(text);
   if (data[0] % 3 == 1) check_faults(text);
   if (data[0] % 3 == 2) check_pattern(text);

@@ -23,6 +23,9 @@ namespace mcast {
     "sends datagrams that were changed or forged")                                             \
   X(replayed, "datagrams older than the last of their kind: sent again, or overtaken",         \
     "sends again what was sent before, or its path changes the order")                         \
+  X(source_moved,                                                                              \
+    "datagrams of a member, late, repeated or its own, from an address that is not its",       \
+    "sends again what a member has sent: a replay, a relay, or a member behind a NAT")         \
   X(not_allowed, "connections from outside of the setting allow",                              \
     "connects, and is in none of the networks in MCAST_ALLOW")                                 \
   X(hello_refused, "connections that began with garbage, or were for somebody else",           \

@@ -40,6 +40,8 @@ void Bootstrap::offer_memory() {
     return;
   }
   registry_ = *registry;
+  // Before the others learn where to read. (Who is here only the records will tell.)
+  if (spec_.config.shared_memory != "slots") allow_readers();
   attachment_ = Attachment::prepare(spec_.rank, spec_.size, *registry_, network_reason().empty(),
                                     resources_.context().directory, spec_.name);
 }

@@ -392,7 +392,10 @@ void Lane::on_guarded(ConstBytes datagram) {
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
   if (group->core_.params().multicast.guard == nullptr) return refuse_foreign();
-  on_judged(group->core_.on_guarded(header, datagram, now_), datagram.size());
+  const Judged judged = group->core_.on_guarded(header, datagram, now_);
+  on_judged(judged, datagram.size());
+  const bool again = judged == Judged::kUnread || judged == Judged::kOwn;
+  if (again && group->is_moved(header.inner.member)) refuse_datagram(Cause::source_moved);
 }
 
 void Lane::on_judged(Judged judged, size_t bytes) {

@@ -3,6 +3,7 @@
 // thread-safe: whoever drives it owns it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -27,6 +28,8 @@ struct GroupAddress {
   MulticastAddress multicast;
   bool joined = false;  // by whoever adds the group; the address is left when it is removed
   Echo echo = Echo::kOn;
+  // Of a guarded group, by member: where its datagrams come from (Datagram::sources_of()).
+  std::vector<std::vector<uint32_t>> sources{};
 };
 
 // One group on one lane: its state machine, its way out, its counters.
@@ -68,6 +71,9 @@ class LaneGroup final : public Port {
   Member member_of(PeerId peer) const;
   Member station_of(PeerId peer) const;
   void tell_met_down();
+  // Whether the datagram at hand, of this member, comes from where the member does not send, as far
+  // as both are known. Asked for what is of no use: who sends it again gives itself away.
+  bool is_moved(Member member) const;
 
   Lane& lane_;
   GroupAddress address_;
@@ -232,5 +238,13 @@ class Lane final : private DatagramSink, private StreamSink {
   uint32_t busy_ = 0;
   Monitor monitor_;
 };
+
+inline bool LaneGroup::is_moved(Member member) const {
+  const uint32_t from = lane_.transport_->datagram().source().address;
+  if (from == 0 || member >= address_.sources.size()) return false;
+  if (core_.failed()) return false;  // it does not look at headers any more
+  const std::vector<uint32_t>& its = address_.sources[member];
+  return !its.empty() && std::find(its.begin(), its.end(), from) == its.end();
+}
 
 }  // namespace mcast

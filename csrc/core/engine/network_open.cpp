@@ -81,6 +81,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   own.multicast.guard = std::move(parts_.guards[id]);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
+  if (own.multicast.guard != nullptr) {
+    for (const StreamAddress& sender : reduces ? agreement.reduce_senders : agreement.senders) {
+      address.sources.push_back(lane.transport().datagram().sources_of(sender));
+    }
+  }
   if (params.multicast.wanted) {
     const Status status = lane.transport().datagram().join(address.multicast);
     address.joined = status.ok();

@@ -300,6 +300,8 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
     if (!roster.racks.empty()) out.racks.push_back(r.rack == 0 ? "" : roster.racks[r.rack - 1]);
     out.peers.push_back(near ? r.loopback : r.external);
     out.reduce_peers.push_back(near ? r.reduce_loopback : r.reduce_external);
+    out.senders.push_back(loopback ? r.loopback : r.external);
+    out.reduce_senders.push_back(loopback ? r.reduce_loopback : r.reduce_external);
   }
   size_t chunk = (roster.datagram - wire::kDatagramHeader) / kChunkUnit * kChunkUnit;
   if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);

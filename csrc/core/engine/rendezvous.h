@@ -79,6 +79,8 @@ struct Agreement {
   Echo echo = Echo::kOn;             // on both lanes: off where no other rank shares this host
   std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   std::vector<StreamAddress> reduce_peers;
+  // By rank: whose datagrams come from the addresses of these.
+  std::vector<StreamAddress> senders, reduce_senders;
   uint32_t hosts = 1;              // distinct hosts
   std::vector<uint32_t> host_of;   // by rank, numbered by their lowest rank
   std::vector<std::string> racks;  // by rank, ranks of one host in one; empty: no rank is in any

@@ -44,7 +44,6 @@ Result<std::unique_ptr<PeerRegistry>> PeerRegistry::make(HostClock clock) {
   registry->page_ = std::move(page).value();
   registry->token_ = std::make_unique<uint64_t>(secure_random64());
   registry->mailbox().token.store(*registry->token_, std::memory_order_release);
-  allow_readers();
   for (size_t lane = 0; lane < kHostLanes; lane++) {
     registry->threads_[lane] = std::make_unique<HostThread>(registry->mailbox(), lane, clock);
   }

@@ -39,6 +39,9 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
   size_t receive_budget() const override { return inner_.receive_budget(); }
   uint64_t fragmented() const override { return inner_.fragmented(); }
   Source source() const override { return inner_.source(); }
+  std::vector<uint32_t> sources_of(const StreamAddress& a) const override {
+    return inner_.sources_of(a);
+  }
   Status join(const MulticastAddress& a) override { return inner_.join(a); }
   void leave(const MulticastAddress& a) override { inner_.leave(a); }
 

@@ -33,7 +33,8 @@ class RefusedConnections {
         ++stats_.crowded_out;
         break;
       case Cause::forged:
-        break;  // a record of one that was let in: a violation
+      case Cause::malformed:
+        break;  // of one that was let in: a violation
       default:
         ++stats_.hello_refused;
         break;

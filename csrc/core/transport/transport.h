@@ -163,6 +163,9 @@ class Datagram {
 
   // During on_datagram(): where that datagram comes from, if the medium was asked to say so.
   virtual Source source() const { return {}; }
+  // The addresses, in host byte order, that datagrams of whoever has this stream endpoint come
+  // from; none: source() says nothing that could be compared.
+  virtual std::vector<uint32_t> sources_of(const StreamAddress&) const { return {}; }
 
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns the number
   // handed over; 0 means that the socket was seen empty, and that nothing is on its way from a

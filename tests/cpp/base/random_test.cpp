@@ -3,9 +3,6 @@
 #include "base/random.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -19,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "support/forbidden_calls.h"
 
 namespace mcast {
 namespace {
@@ -109,20 +107,6 @@ TEST(Random, TheFallbackDiffersInAForkedChild) {
   EXPECT_NE(mine, theirs);
 }
 
-// From now on these system calls of this process fail with ENOSYS.
-bool forbid(const std::vector<long>& calls) {
-  std::vector<sock_filter> program;
-  program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
-  for (const long call : calls) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 int g_warnings = 0;
 
 // What a child under such a filter found: 0 good, else the step that failed.
@@ -132,7 +116,7 @@ int restricted_child(const std::vector<long>& calls, int expected_warnings) {
     set_log_sink([](int level, const char* line) {
       g_warnings += level == 2 && std::strstr(line, "can be guessed") != nullptr;
     });
-    if (!forbid(calls)) ::_exit(1);
+    if (!test::forbid(calls)) ::_exit(1);
     uint64_t probe = 0;
     if (::getrandom(&probe, sizeof(probe), 0) >= 0 || errno != ENOSYS) ::_exit(2);
     std::set<uint64_t> seen;

@@ -155,6 +155,11 @@ TEST_P(Guards, AnotherLaneGroupMemberOrModeIsRefused) {
   Datagram_ old(64);
   wire::write_datagram(old, data_of(1), ConstBytes(old).subspan(32, 32));
   EXPECT_EQ(take(*two, old), Refusal::kDowngraded) << "version 1";
+  DatagramGuard::Params other = params(1);
+  other.how.mode = GetParam() == Mode::kAuth ? Mode::kSealed : Mode::kAuth;
+  const auto other_mode = DatagramGuard::make(some_root(1), other, budget_);
+  ASSERT_TRUE(other_mode.ok());
+  EXPECT_EQ(take(*two, sealed(**other_mode, data_of(1))), Refusal::kDowngraded);
 }
 
 TEST_P(Guards, ControlIsTakenOnceAndForwardOnly) {

@@ -70,6 +70,8 @@ TEST_P(Attacks, LossAndDamageAreRepaired) {
   c.net().faults().reorder_delay = kMilli;
   run_exactly(c);
   EXPECT_GT(refused(c, Cause::forged), 0u) << "a tag finds what a checksum would";
+  EXPECT_GT(c.total(Counter::duplicates), 0u);
+  EXPECT_EQ(refused(c, Cause::source_moved), 0u) << "they came from where their members are";
 }
 
 // Attack 1 of the design: repetitions take new numbers, whatever they carry.
@@ -152,7 +154,7 @@ TEST_P(Attacks, EveryByteChangedOnce) {
 }
 
 // Attack 3: everything again, at once and later: in the same operation, a later one, to the other
-// group.
+// group. A rail is nothing else: a group with a tag and keys of its own.
 TEST_P(Attacks, EverythingIsReplayed) {
   Cluster c(options());
   GroupParams other = c.group(0).core().params();
@@ -183,6 +185,45 @@ TEST_P(Attacks, EverythingIsReplayed) {
   EXPECT_GT(c.total(Counter::duplicates) + c.total(Counter::stale), 1000u) << "and data";
   EXPECT_GT(refused(c, Cause::forged_header), 100u) << "of the other group";
   EXPECT_EQ(refused(c, Cause::forged), 0u) << "the keys were never asked for them";
+}
+
+// Everything comes back to its sender, and once more to its receivers, from a host that is no
+// member. None of it touches anything, and the host gives itself away.
+TEST_P(Attacks, ReflectedDatagramsChangeNothing) {
+  ClusterOptions o = options();
+  o.accounts = [](Member) {
+    LaneAccounts accounts;
+    accounts.watch = true;
+    return accounts;
+  };
+  Cluster c(o);
+  const auto stranger = c.net().attach();
+  const std::string its = c.net().source_of(stranger->index()).host_text();
+  size_t reflected = 0, later = 0;
+  c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
+    if (to == 0) {
+      reflected++;
+      c.net().inject(from, d, stranger->index());
+    }
+    if (from == to || later++ % 10 != 0) return SimNetwork::Verdict::kPass;
+    c.at(c.now() + 30 * kMilli, [&c, to, again = Captured(d.begin(), d.end()), &stranger] {
+      c.net().inject(to, again, stranger->index());
+    });
+    return SimNetwork::Verdict::kPass;
+  });
+  run_exactly(c);
+  c.run_for(50 * kMilli);
+  EXPECT_GT(reflected, 1000u);
+  // Positions and probes that are replayed have a cause of their own.
+  EXPECT_GE(refused(c, Cause::source_moved) + refused(c, Cause::replayed), reflected);
+  EXPECT_GE(refused(c, Cause::source_moved), reflected);
+  for (Member r = 0; r < c.size(); r++) {
+    const auto sources = c.lane(r).monitor().top(10);
+    ASSERT_EQ(sources.size(), 1u) << r;
+    EXPECT_EQ(sources[0].source.host_text(), its);
+    EXPECT_EQ(sources[0].count(Cause::source_moved),
+              c.lane(r).monitor().count(Cause::source_moved));
+  }
 }
 
 // Attack 5: version 1 with all that it needs, as a stranger makes it who knows the tag.

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/hex.h"
+#include "crypto/signed_text.h"
 #include "engine/clock.h"
 #include "engine/exchange.h"
 #include "engine/security.h"
@@ -73,8 +74,47 @@ struct Outcome {
   std::string root;  // the group's key, if there is one
   std::string suite;
   std::string transport;
-  uint64_t uid = 0;  // of this rank's endpoint
-  std::string keys;  // of all ranks
+  uint64_t uid = 0;                              // of this rank's endpoint
+  std::string keys;                              // of all ranks
+  std::shared_ptr<const LaneIdentity> identity;  // this rank's
+};
+
+// What rank 0 has published, as anybody with the secret reads it.
+struct Conclusion {
+  struct Rank {
+    crypto::PublicKey key;
+    crypto::Wrapped wrapped;
+  };
+  std::vector<Rank> ranks;
+  crypto::Digest transcript;
+
+  static Conclusion read(ConstBytes all) {
+    size_t at = 0;
+    const auto take = [&](size_t size) { return all.subspan(std::exchange(at, at + size), size); };
+    const auto fill = [&](auto& field) {
+      const ConstBytes bytes = take(field.size());
+      std::copy(bytes.begin(), bytes.end(), field.begin());
+    };
+    const auto text = [](ConstBytes bytes) {
+      return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
+    const auto length = wire::load<uint32_t>(take(4).data());
+    const std::string roster = text(take(length));
+    take(1);  // mode and suite
+    Conclusion out;
+    out.ranks.resize(wire::load<uint16_t>(take(2).data()));
+    std::vector<std::string> texts;
+    for (Rank& rank : out.ranks) {
+      texts.push_back(text(take(sizeof(crypto::Digest))));
+      fill(rank.key);
+      take(sizeof(crypto::PublicKey));  // of the reduce lane
+      fill(rank.wrapped);
+    }
+    EXPECT_EQ(at, all.size());
+    texts.push_back(roster);
+    out.transcript = crypto::transcript(static_cast<uint32_t>(out.ranks.size()), texts);
+    return out;
+  }
 };
 
 class Creation : public ::testing::Test {
@@ -134,6 +174,7 @@ class Creation : public ::testing::Test {
     const crypto::JobSecret& secret = (*security)->secret();
     const auto multicast = LaneIdentity::make(spec.config, secret);
     const auto reduce = LaneIdentity::make(spec.config, secret);
+    out.identity = *multicast;
     out.status = (*security)->describe({*multicast, *reduce}, mine);
     GuardedStore guarded(store, spec, **security);
     Round round(guarded, "rank", spec.rank, spec.size);
@@ -291,10 +332,14 @@ TEST_F(Creation, ARankWithoutASecretSaysSoToAll) {
 }
 
 TEST_F(Creation, AChangedRecordIsRefusedByAll) {
-  for (const char* field : {"external=10.0.0.1", "nonce=", "x25519=", "budget=0", "rack="}) {
+  for (const char* field : {"external=", "nonce=", "x25519=", "budget=", "rack=", "suites="}) {
     scope_ = std::string("mcast/") + field + "/";
+    // The last character of its line.
     board_.tamper = [field](Member reader, const std::string& key, std::string& value) {
-      if (reader == 0 && key == "rank/1") value[value.find(field) + std::strlen(field) - 1] ^= 1;
+      if (reader != 0 || key != "rank/1") return;
+      const size_t line = value.find(std::string("\n") + field);
+      ASSERT_NE(line, std::string::npos) << field;
+      value[value.find('\n', line + 1) - 1] ^= 1;
     };
     const auto outcomes = make({sealed(), sealed(), sealed()});
     expect_all(outcomes, "the record of rank 1 was changed in the store, or is of another run");
@@ -360,6 +405,42 @@ TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
             std::string::npos)
       << outcomes[1].status.message();
   EXPECT_TRUE(outcomes[1].root.empty());
+}
+
+// Attack 7, passive: somebody has the job's secret, all that ever was in the store, and a key pair.
+TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
+  const auto outcomes = make({sealed(), sealed(), sealed()});
+  for (const Outcome& o : outcomes) ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+  const auto secret = crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{0xaa}),
+                                              "a launcher that leaked");
+  ASSERT_TRUE(secret.ok());
+  const auto said = crypto::without_mac((*secret)->record(), {scope_, "rank/all", "g", 0, 3},
+                                        board_.values[scope_ + "rank/all"]);
+  ASSERT_TRUE(said) << "it is the secret";
+  // (The first character says that there is one.)
+  const Conclusion all = Conclusion::read(crypto::bytes_of(*said).subspan(1));
+  ASSERT_EQ(all.ranks.size(), 3u);
+  // Whether a pair's shared key with some rank opens what is wrapped for rank r.
+  const auto opens = [&](const Result<crypto::Key>& shared, Member r) {
+    if (!shared.ok()) return std::string();
+    const auto key = crypto::wrap_key(all.transcript, *shared, (*secret)->mix(), r);
+    const auto group = crypto::unwrap(key, all.ranks[r].wrapped);
+    return group ? hex_text(crypto::group_root(all.transcript, *group).bytes()) : std::string();
+  };
+  Config config = *Config::resolve(sealed(), {});
+  const auto own = LaneIdentity::make(config, **secret);
+  ASSERT_TRUE(own.ok());
+  for (Member r = 1; r < 3; r++) {
+    EXPECT_EQ(opens(outcomes[r].identity->shared(all.ranks[0].key), r), outcomes[r].root)
+        << "with the rank's own pair this is how it is opened";
+    for (const Conclusion::Rank& rank : all.ranks) {
+      EXPECT_EQ(opens((*own)->shared(rank.key), r), "");
+      EXPECT_EQ(opens(crypto::Key(rank.key), r), "") << "public keys are no shared ones";
+    }
+    EXPECT_EQ(opens(crypto::Key(), r), "");
+    EXPECT_EQ(opens(outcomes[3 - r].identity->shared(all.ranks[0].key), r), "")
+        << "nor is it another rank's to open";
+  }
 }
 
 TEST_F(Creation, TrustInTheStoreNeedsNoSecretAndIsVisible) {

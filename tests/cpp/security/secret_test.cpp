@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 
 #include "base/log.h"
 #include "crypto/arena.h"
+#include "engine/security.h"
+#include "support/forbidden_calls.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::crypto {
@@ -135,6 +138,35 @@ TEST(Secret, BadFilesAreRefusedByName) {
   EXPECT_EQ(error(path), "it was taken");
   EXPECT_EQ(warnings, 1);
   set_log_sink(nullptr);
+}
+
+// In a child whose kernel has none to give: what may be guessed is no key.
+TEST(Secret, WithoutRandomNumbersNoKeyIsMade) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/secret";
+  std::ofstream(path) << std::string(32, '1');
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  GroupSpec spec;
+  spec.config = config(path);
+  const auto creation = SecureCreation::make(spec);
+  ASSERT_TRUE(creation.ok()) << creation.status().to_string();
+  ASSERT_TRUE(LaneIdentity::make(spec.config, (*creation)->secret()).ok());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!test::forbid({SYS_getrandom, SYS_openat})) ::_exit(1);
+    const auto refused = [](const Status& status) {
+      return status.code() == Code::kUnavailable &&
+             status.message().find("the kernel refuses random numbers") != std::string::npos;
+    };
+    if (!refused(LaneIdentity::make(spec.config, (*creation)->secret()).status())) ::_exit(2);
+    RankRecord mine;
+    ::_exit(refused((*creation)->describe_mode(mine)) ? 0 : 3);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // In children: what a process has taken out of its environment stays out.

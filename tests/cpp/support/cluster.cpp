@@ -292,8 +292,14 @@ void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddres
   }
   (void)lanes_[r]->transport().datagram().join(address);
   counters_.push_back(std::make_shared<Counters>());
-  groups_[g][r] = &lanes_[r]->add_group(std::move(params), {address, true}, std::move(peers),
-                                        clock(r), counters_.back());
+  GroupAddress at{address, true};
+  for (const auto& lane : lanes_) {
+    if (params.multicast.guard == nullptr) break;
+    at.sources.push_back(
+        lanes_[r]->transport().datagram().sources_of(lane->transport().stream().address(false)));
+  }
+  groups_[g][r] =
+      &lanes_[r]->add_group(std::move(params), at, std::move(peers), clock(r), counters_.back());
   groups_[g][r]->core().start_probe(clock(r), std::move(ready));
 }
 

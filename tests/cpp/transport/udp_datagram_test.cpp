@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "transport/transport_contract.h"
 #include "transport/udp_world.h"
 
@@ -55,6 +57,41 @@ class UdpDatagramTest : public TransportContract<UdpWorld> {
     return sent;
   }
 };
+
+// By it whoever sends again what a member has sent is told apart (Lane): a datagram comes from an
+// address of its endpoint, whatever interface of a stripe it takes.
+TEST_F(UdpDatagramTest, ComesFromWhereItsEndpointListens) {
+  struct Sources final : DatagramSink {
+    explicit Sources(Datagram& of) : medium(of) {}
+    void on_datagram(ConstBytes) override { seen.insert(medium.source().address); }
+    Datagram& medium;
+    std::set<uint32_t> seen;
+  };
+  world_.options.monitor = true;
+  make_nodes(1);
+  nodes_.push_back(std::make_unique<Node>());
+  node(1).transport = world_.make_striped(3);
+  for (const bool loopback : {true, false}) {
+    MulticastAddress to = world_.address(0);
+    to.loopback = loopback;
+    for (size_t from = 0; from < (world_.loopback ? 2u : 1u); from++) {  // the stripe is there
+      ASSERT_TRUE(node(0).dg().join(to).ok());
+      Sources sources(node(0).dg());
+      ASSERT_TRUE(pump([&] {
+        EXPECT_TRUE(send_datagram(node(from), to, pattern(100, 1)));
+        EXPECT_TRUE(node(from).dg().flush());
+        node(0).dg().receive(sources, 1 << 20);
+        return sources.seen.size() >= (from == 1 && !loopback ? 3u : 1u);
+      }));
+      node(0).dg().leave(to);
+      const auto its = node(0).dg().sources_of(node(from).st().address(loopback));
+      for (const uint32_t one : sources.seen) {
+        EXPECT_THAT(its, ::testing::Contains(one)) << ipv4_text(one);
+      }
+    }
+  }
+  EXPECT_TRUE(node(0).dg().sources_of({.uid = 1, .host = "sim", .port = 1}).empty());
+}
 
 TEST_F(UdpDatagramTest, BatchesTravelAsSuperPackets) {
   make_nodes(2);

@@ -1,5 +1,6 @@
 // The contract's suite over guarded endpoints, in both modes and striped, with keys that a few
 // records use up; and who comes to a guarded endpoint without what it takes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
 #include "transport/some_identity.h"
@@ -30,6 +31,73 @@ using GuardedWorlds =
                      GuardedStripe<crypto::Mode::kAuth>, GuardedStripe<crypto::Mode::kSealed>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(GuardedUdp, TransportContract, GuardedWorlds);
 
+// Somebody on the path of the one connection that comes to it, who goes on to `listener` with it.
+// The handshake passes; of what the connector says then `attack` gets every record, and says by
+// pass() and turn_round() what becomes of it.
+class Relay {
+ public:
+  using Attack = std::function<void(Relay&, size_t number, Buffer record)>;
+
+  Relay(Fd listener, Fd onward, Attack attack)
+      : listener_(std::move(listener)), onward_(std::move(onward)), attack_(std::move(attack)) {
+    (void)::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
+  }
+  void pass(ConstBytes bytes) const { say(onward_, bytes); }
+  void turn_round(ConstBytes bytes) const { say(back_, bytes); }
+  void finish() const { (void)::shutdown(onward_.get(), SHUT_WR); }
+
+  void step() {
+    if (!back_.valid()) back_ = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!back_.valid()) return;
+    Buffer answer;
+    const bool open = take(onward_, answer);
+    say(back_, answer);
+    if (!open || !take(back_, heard_)) end();
+    const size_t before = std::min(handshake_, heard_.size());
+    cut(before, [&](ConstBytes bytes) { pass(bytes); });
+    handshake_ -= before;
+    while (heard_.size() >= kFramePrefix) {
+      const size_t size = kFramePrefix + decode_prefix(heard_.data());
+      if (heard_.size() < size) return;
+      cut(size, [&](ConstBytes record) { attack_(*this, records_++, to_buffer(record)); });
+    }
+  }
+  // Where the connection onwards comes from.
+  Source source() const {
+    sockaddr_in at{};
+    socklen_t length = sizeof at;
+    EXPECT_EQ(::getsockname(onward_.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+    return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
+  }
+
+ private:
+  static void say(const Fd& to, ConstBytes bytes) {
+    if (!bytes.empty()) (void)::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  // False: the other end is gone.
+  static bool take(const Fd& from, Buffer& into) {
+    std::array<std::byte, 4096> bytes;
+    const ssize_t got = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) into.insert(into.end(), bytes.begin(), bytes.begin() + got);
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+  }
+  template <typename Use>
+  void cut(size_t size, const Use& use) {
+    use(ConstBytes(heard_).first(size));
+    heard_.erase(heard_.begin(), heard_.begin() + static_cast<ptrdiff_t>(size));
+  }
+  void end() const {
+    (void)::shutdown(back_.get(), SHUT_RDWR);
+    (void)::shutdown(onward_.get(), SHUT_RDWR);
+  }
+
+  Fd listener_, onward_, back_;
+  const Attack attack_;
+  size_t handshake_ = crypto::kGuardedHelloSize + crypto::kConfirmSize;
+  Buffer heard_;
+  size_t records_ = 0;
+};
+
 class GuardedStream : public UdpStreamTest {
  protected:
   void SetUp() override { guard(1); }
@@ -46,6 +114,45 @@ class GuardedStream : public UdpStreamTest {
       node(i).st().poll(node(i), world_.now());
       world_.shift += 50 * kMilli;
     }
+  }
+  // Node 1 sends ten frames to node 0 past this attack, of which `arrived` arrive. `victim` loses
+  // the other, for that reason, and has counted what came from the relay under `cause`; kCount:
+  // that is nothing.
+  void expect_end(const Relay::Attack& attack, size_t arrived, size_t victim, Cause cause,
+                  const std::string& why) {
+    nodes_.clear();
+    make_guarded();
+    make_guarded();
+    StreamAddress here = node(0).st().address(true);
+    Fd onward = raw_connect(here);
+    Fd listener = raw_listen(here);
+    const uint16_t port = here.port;
+    Relay relay(std::move(listener), std::move(onward), attack);
+    const PeerId peer = node(1).st().add_peer(here);
+    introduce(0, 1);
+    for (uint64_t i = 0; i < 10; i++) node(1).send(peer, Channel::kControl, pattern(100, i));
+    ASSERT_TRUE(pump([&] {
+      relay.step();
+      return !node(0).downs.empty() && !node(1).downs.empty();
+    }));
+    ASSERT_EQ(node(0).frames.size(), arrived);
+    for (size_t i = 0; i < arrived; i++) EXPECT_EQ(node(0).frames[i].data, pattern(100, i));
+    EXPECT_THAT(node(victim).downs[0].why.message(), ::testing::HasSubstr(why));
+    EXPECT_TRUE(node(1 - victim).refusals.empty());
+    ASSERT_EQ(node(victim).refusals.size(), cause == Cause::kCount ? 0u : 1u);
+    if (cause == Cause::kCount) return;
+    const auto& [counted, from] = node(victim).refusals[0];
+    EXPECT_STREQ(cause_name(counted), cause_name(cause));
+    const Source source = victim == 0 ? relay.source() : Source{INADDR_LOOPBACK, port};
+    EXPECT_EQ(from.text(), source.text());
+    EXPECT_EQ(stats(victim).hello_refused, 0u);
+  }
+  Buffer hear(const Fd& fd, size_t size) {
+    Buffer bytes(size);
+    EXPECT_TRUE(pump([&] {
+      return ::recv(fd.get(), bytes.data(), size, MSG_DONTWAIT) == static_cast<ssize_t>(size);
+    }));
+    return bytes;
   }
   // One of its own, whatever others do.
   void expect_working(size_t a, size_t b) {
@@ -158,6 +265,93 @@ TEST_F(GuardedStream, TheKeyOfTheRecordIsTheOnlyOne) {
   EXPECT_THAT(node(1).downs[0].why.message(), ::testing::HasSubstr("its proof is wrong"));
 }
 
+// Attack 7, active: whoever has the secret needs the private key too. The second of two that claim
+// to be one is refused, and counted with its source; and named, if its key is in the records.
+TEST_F(GuardedStream, TwoProcessesThatClaimToBeOneAreToldApart) {
+  make_guarded();
+  make_guarded();
+  introduce(0, 1);
+  expect_working(1, 0);
+  const auto impostor = some_identity(crypto::Mode::kSealed, 1);
+  const Fd fd = raw_connect(node(0).st().address(true));
+  const Buffer challenge = hear(fd, crypto::kChallengeSize);
+  guarded::Connector connector(*impostor, node(0).st().address(true),
+                               encode(hello_to(0, node(1).st().address(true).uid)));
+  crypto::HelloBytes hello;
+  ASSERT_TRUE(
+      connector.on_challenge(ConstBytes(challenge).first<crypto::kChallengeSize>(), hello).ok());
+  EXPECT_TRUE(raw_send(fd, hello));
+  EXPECT_TRUE(closed(fd));
+  ASSERT_EQ(node(0).refusals.size(), 1u);
+  EXPECT_EQ(node(0).refusals[0].first, Cause::hello_refused);
+  EXPECT_EQ(node(0).refusals[0].second.address, INADDR_LOOPBACK);
+  expect_working(1, 0);
+  StreamAddress other = node(0).st().address(true);
+  other.key = impostor->pair.public_key();
+  node(1).st().add_peer(other);
+  ASSERT_TRUE(pump([&] { return !node(1).downs.empty(); }));
+  EXPECT_THAT(node(1).downs[0].why.message(),
+              ::testing::HasSubstr("two processes claim to be peer 127.0.0.1"));
+}
+
+// Attack 8, and records that are changed: each ends the connection by name on both sides. What does
+// not open, or cannot be a record, is counted under its cause with where it came from.
+TEST_F(GuardedStream, AChangedRecordIsCountedWithItsSource) {
+  const auto at = [](size_t place, const Relay::Attack& attack) {
+    return [=](Relay& relay, size_t number, const Buffer& record) {
+      if (number < place) return relay.pass(record);
+      if (number == place) attack(relay, number, record);
+    };
+  };
+  const std::string forged = "sent a record that does not open";
+  for (const size_t byte : {kFramePrefix, size_t{50}, size_t{119}}) {
+    expect_end(at(3,
+                  [byte](Relay& relay, size_t, Buffer record) {
+                    record.at(byte) ^= std::byte{1};
+                    relay.pass(record);
+                  }),
+               3, 0, Cause::forged, forged);
+  }
+  const auto cut = [](Relay& relay, size_t, Buffer record) {
+    record.pop_back();
+    const auto length = encode_prefix(static_cast<uint32_t>(record.size() - kFramePrefix));
+    std::copy(length.begin(), length.end(), record.begin());
+    relay.pass(record);
+  };
+  expect_end(at(2, cut), 2, 0, Cause::forged, forged);
+  const auto again = [](Relay& relay, size_t, const Buffer& record) {
+    relay.pass(record);
+    relay.pass(record);
+  };
+  expect_end(at(4, again), 5, 0, Cause::forged, forged);
+  const auto back = [](Relay& relay, size_t, const Buffer& record) { relay.turn_round(record); };
+  expect_end(at(4, back), 4, 1, Cause::forged, forged);
+  for (const uint32_t length : {0u, uint32_t{crypto::kTagSize - 1}, uint32_t{2 * kMaxBulkFrame}}) {
+    const auto wrong = [length](Relay& relay, size_t, const Buffer&) {
+      relay.pass(encode_prefix(length));
+    };
+    expect_end(at(1, wrong), 1, 0, Cause::malformed, "sent a frame of " + std::to_string(length));
+  }
+  const auto goodbye = [](Relay& relay, size_t, const Buffer&) {
+    relay.pass(encode_prefix(kGoodbyeLength));
+  };
+  expect_end(at(1, goodbye), 1, 0, Cause::malformed, "sent data after its goodbye");
+}
+
+// Nothing came that could be counted: who cuts a connection, or lets it starve, only denies it.
+TEST_F(GuardedStream, AnEndThatNobodySaidIsALostPeer) {
+  const auto cut_at = [](size_t bytes) {
+    return [bytes](Relay& relay, size_t number, const Buffer& record) {
+      if (number < 2) return relay.pass(record);
+      if (number > 2) return;
+      relay.pass(ConstBytes(record).first(bytes));
+      relay.finish();
+    };
+  };
+  expect_end(cut_at(0), 2, 0, Cause::kCount, "closed its connection without a goodbye");
+  expect_end(cut_at(30), 2, 0, Cause::kCount, "without a goodbye in the middle of a frame");
+}
+
 // Nothing but its uid is known of it, so there is nowhere to go if it ends before its Confirm.
 TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
   make_guarded();
@@ -166,20 +360,13 @@ TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
   const auto rank = some_identity(crypto::Mode::kSealed, 1);
   for (int i = 0; i < 3; i++) {
     const Fd fd = raw_connect(node(0).st().address(true));
-    const auto hear = [&](size_t size) {
-      Buffer bytes(size);
-      EXPECT_TRUE(pump([&] {
-        return ::recv(fd.get(), bytes.data(), size, MSG_DONTWAIT) == static_cast<ssize_t>(size);
-      }));
-      return bytes;
-    };
-    const Buffer challenge = hear(crypto::kChallengeSize);
+    const Buffer challenge = hear(fd, crypto::kChallengeSize);
     guarded::Connector connector(*rank, node(0).st().address(true), encode(hello_to(0, 77)));
     crypto::HelloBytes hello;
     ASSERT_TRUE(
         connector.on_challenge(ConstBytes(challenge).first<crypto::kChallengeSize>(), hello).ok());
     EXPECT_TRUE(raw_send(fd, hello));
-    const Buffer ack = hear(crypto::kGuardedAckSize);
+    const Buffer ack = hear(fd, crypto::kGuardedAckSize);
     crypto::ConfirmBytes confirm;
     const auto said = connector.on_ack(ConstBytes(ack).first<crypto::kGuardedAckSize>(), confirm);
     ASSERT_TRUE(said.ok() && *said);

@@ -44,7 +44,9 @@ def guarded_well(stats, mode):
     assert len(told["secret_id"]) == 8 and not told["trust_store"] and told["epoch"] == 0
     assert told["untried"] == 0
     # (The group before, in another mode and at the same address, may still be heard.)
-    unwanted = {c: told["causes"][c] for c in ("forged", "forged_header", "replayed")}
+    unwanted = {
+        c: told["causes"][c] for c in ("forged", "forged_header", "replayed", "source_moved")
+    }
     assert not any(unwanted.values()), (unwanted, told)
     if stats["path"] == "multicast":
         assert told["sealed"] > 0 and told["opened"] > 0

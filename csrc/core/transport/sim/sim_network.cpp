@@ -343,8 +343,9 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
   tell(to);
 }
 
-void SimNetwork::inject(size_t to, ConstBytes datagram) {
+void SimNetwork::inject(size_t to, ConstBytes datagram, size_t from) {
   TrainRef train = trains_.make();
+  train->from = from == SIZE_MAX ? sim::kNone : static_cast<sim::EndpointId>(from);
   train->bytes.assign(datagram.begin(), datagram.end());
   train->add(datagram.size());
   endpoints_[to].transport->inbox_bytes_ += datagram.size() + options_.bookkeeping;

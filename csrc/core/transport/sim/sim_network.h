@@ -86,8 +86,9 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // formats sets it.
   using Classifier = sim::TrafficClass (*)(ConstBytes datagram);
   void set_classifier(Classifier classifier) { classifier_ = classifier; }
-  // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets).
-  void inject(size_t to, ConstBytes datagram);
+  // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets), as if they
+  // came from that endpoint's host; SIZE_MAX: nobody knows from where.
+  void inject(size_t to, ConstBytes datagram, size_t from = SIZE_MAX);
   // A frame as `from` itself would have made it, sealed or not; behind all that has arrived.
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
   // At a guarded endpoint: what somebody on the path puts in there.
@@ -126,7 +127,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Fabric& fabric() { return fabric_; }
   const sim::Fabric& fabric() const { return fabric_; }
   const sim::Streams& streams() const { return *streams_; }
-  // For people: where an endpoint's streams come from.
+  // Where what an endpoint sends comes from.
   Source source_of(size_t endpoint) const;
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;

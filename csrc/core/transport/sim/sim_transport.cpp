@@ -165,9 +165,20 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
     bytes += datagram.size();
     datagrams_taken_++;
     count++;
+    taken_from_ = train->from;
     sink.on_datagram(datagram);
   }
   return count;
+}
+
+Source SimTransport::source() const {
+  return taken_from_ == sim::kNone ? Source{} : network_->source_of(taken_from_);
+}
+
+std::vector<uint32_t> SimTransport::sources_of(const StreamAddress& endpoint) const {
+  const size_t index = endpoint.uid - 1;
+  if (index >= network_->endpoints_.size()) return {};
+  return {network_->source_of(index).address};
 }
 
 StreamAddress SimTransport::address(bool) const {

@@ -47,6 +47,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   void wake() noexcept override;
   void abandon_after_fork() noexcept override {}
   std::string describe() const override;
+  Source source() const override;
+  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
 
  private:
   friend class SimNetwork;
@@ -120,6 +122,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool refused_ = false;  // something could not be sent, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
+  sim::EndpointId taken_from_ = sim::kNone;  // what is being handed over
   uint64_t datagrams_taken_ = 0;
   Account account_;
   std::deque<InFrame> frames_;

@@ -29,6 +29,14 @@ namespace {
 
 constexpr size_t kVectors = 16;
 
+// Where a connection comes from, whatever its peer has said of itself.
+Source remote_of(const TcpConnection& c) {
+  sockaddr_in at{};
+  socklen_t length = sizeof at;
+  if (::getpeername(c.fd(), reinterpret_cast<sockaddr*>(&at), &length) != 0) return {};
+  return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
+}
+
 }  // namespace
 
 StreamAddress TcpStream::address(bool loopback) const {
@@ -279,12 +287,13 @@ void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
   const bool after_goodbye = c.goodbye;
   if (scan.end == End::kForged) {
     ++stats_.protocol_violations;
-    refusals_.note(Cause::forged, {});
+    refusals_.note(Cause::forged, remote_of(c));
     return fail_peer(c.peer,
                      guarded::record_forged(endpoint_text(peers_[c.peer].address, c.stripe)));
   }
   if (after_goodbye || scan.end == End::kViolation || scan.end == End::kStopped) {
     ++stats_.protocol_violations;
+    refusals_.note(Cause::malformed, remote_of(c));
     const std::string what = after_goodbye || scan.bad_length == kGoodbyeLength
                                  ? " sent data after its goodbye"
                                  : " sent a frame of " + std::to_string(scan.bad_length) +

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "transport/udp/stream_wire.h"
+
 namespace mcast {
 namespace {
 
@@ -28,6 +30,15 @@ Status UdpDatagram::open(const UdpTransportOptions& options, std::span<const Int
 
 size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
   return address.loopback ? max_loopback_ : max_stripe_;
+}
+
+// Every interface of a stripe sends with its own address, the one that it listens at.
+std::vector<uint32_t> UdpDatagram::sources_of(const StreamAddress& endpoint) const {
+  std::vector<uint32_t> addresses;
+  const auto endpoints = stripe_endpoints(endpoint);
+  if (!endpoints.ok()) return addresses;
+  for (const sockaddr_in& at : *endpoints) addresses.push_back(ntohl(at.sin_addr.s_addr));
+  return addresses;
 }
 
 size_t UdpDatagram::receive_budget() const { return receiver_.granted() * 5 / 8; }

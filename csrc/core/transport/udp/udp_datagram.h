@@ -32,6 +32,7 @@ class UdpDatagram final : public Datagram {
   }
 
   Source source() const override { return receiver_.source(); }
+  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
   void restrict_to(const SourceFilter& allow) { receiver_.restrict_to(allow); }
 
   const DatagramSender& sender() const noexcept { return sender_; }

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "transport/udp/socket.h"
 
 namespace mcast::verbs {
 namespace {
@@ -216,6 +217,11 @@ Source UdEndpoint::source() const {
   in_addr from{};
   std::memcpy(&from, routing + at, sizeof from);
   return {ntohl(from.s_addr), 0};
+}
+
+std::vector<uint32_t> UdEndpoint::sources_of(const StreamAddress& endpoint) const {
+  const auto at = parse_ipv4(endpoint.host, endpoint.port);
+  return at.ok() ? std::vector{ntohl(at->sin_addr.s_addr)} : std::vector<uint32_t>();
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {
