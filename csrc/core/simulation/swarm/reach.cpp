@@ -24,7 +24,6 @@ constexpr Exception kExceptions[] = {
     {"shm_sleeps", "simulated ranks of a host have turns instead of threads that sleep"},
     {"shm_wakes", "the same"},
     {"partial_results", "results without some inputs would need another law of bytes"},
-    {"floods_left", "no plan has a stranger who floods a multicast address"},
     {"rate_tests", "they begin when large operations have been under way for a second"},
     {"rate_test_bytes", "the same"},
     {"agg_malformed", "a law forbids it"},
