@@ -129,6 +129,7 @@ TEST(SwarmLaws, SpeakUpAboutPaths) {
     return group.counters[static_cast<size_t>(counter)];
   };
   EXPECT_EQ(law([&](auto& group) { count(group, Counter::path_switches)--; }), "path");
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::path_switches) = 3; }), "path");
   EXPECT_EQ(law([](auto& group) { group.multicast = false; }), "path");
   EXPECT_EQ(law([&](auto& group) { count(group, Counter::malformed)++; }), "agreement");
   EXPECT_EQ(law([&](auto& group) { count(group, Counter::corrupt)++; }), "agreement");

@@ -35,6 +35,12 @@ void changed_together(const Case& c, size_t g) {
                        std::to_string(members) + " members");
 }
 
+bool ends_on_multicast(const Case& c, size_t g) {
+  const GroupEnd& group = c.run.groups[g];
+  const uint64_t turns = group.total(Counter::path_switches) / c.plan.groups[g].ranks.size();
+  return group.multicast == (turns % 2 == 0);
+}
+
 // Multicast may not reach everybody again before this; kNever: that is not known. What loses some
 // datagrams for good leaves more than enough probes.
 Nanos healed(const Case& c) {
@@ -56,8 +62,8 @@ Nanos healed(const Case& c) {
 // more than reach may have decided, and where clocks jump.
 void returns_to_multicast(const Case& c, size_t g) {
   const GroupEnd& group = c.run.groups[g];
-  if (group.multicast || group.parts || c.plan.groups[g].ring != 0 || c.plan.world.ranks > 1)
-    return;
+  if (ends_on_multicast(c, g) || group.parts || c.plan.groups[g].ring != 0) return;
+  if (c.plan.world.ranks > 1) return;
   if (config_of(c.plan).value().algorithm != "auto" || has(c.plan, FaultKind::kJump)) return;
   if (group.total(Counter::rate_tests) > 0 || group.total(Counter::floods_left) > 0) return;
   const Nanos back = healed(c);

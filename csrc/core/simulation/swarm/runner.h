@@ -35,7 +35,7 @@ struct GroupEnd {
   std::vector<Status> making;                      // by member: what became of its making
   std::vector<bool> ready;                         // who knows that
   std::array<uint64_t, kCounterCount> counters{};  // of all members, before the groups are closed
-  bool multicast = false;                          // the path of all of them
+  bool multicast = false;                          // the path that all of them began with
   bool parts = false;                              // it has rails, host groups or subgroups
   std::optional<Agreed> agreed;                    // once it is made
   uint64_t chunks = 0;                             // of the streams of all its operations
