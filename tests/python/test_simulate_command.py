@@ -125,6 +125,23 @@ def test_a_process_of_the_swarm_that_is_killed_is_said(program, tmp_path, capfd)
     assert "--first 7 --count 1: was killed by SIGFPE" in capfd.readouterr().err
 
 
+def test_reach_is_of_all_processes_together(program, tmp_path, capsys):
+    def says(what: str) -> None:
+        program("echo '{\"plans\": 1, " + what + "}'")
+
+    arguments = ["swarm", "--first", "7", "--seeds", "2", "--jobs", "2", "--out", str(tmp_path)]
+    # What one plan leaves out the other comes to, and both leave out one thing.
+    says('"silent_counters": ["gaps", "stale\'$5\'"]')
+    assert cli.main(arguments) == 0
+    assert "counters that stayed at 0: gaps\n" in capsys.readouterr().out
+    assert cli.main([*arguments, "--require-reach"]) == 1
+    says('"silent_counters": ["stale\'$5\'"], "silent_points": []')
+    assert cli.main([*arguments, "--require-reach"]) == 0
+    says('"refuted_exceptions": ["shm_wakes"]')
+    assert cli.main([*arguments, "--require-reach"]) == 1
+    assert "exceptions (csrc/core/simulation/swarm/reach.cpp): shm_wakes" in capsys.readouterr().out
+
+
 def test_shares_are_all_seeds_once():
     parse = swarm._parser().parse_args
     shares = swarm._shares(parse(["--seeds", "101", "--jobs", "3"]), 10)

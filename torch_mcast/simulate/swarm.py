@@ -27,6 +27,7 @@ _UNMET = {
     "silent_counters": "counters that stayed at 0",
     "silent_points": "branches (csrc/core/base/reach.h) that were never taken",
 }
+_REFUTED = "refuted_exceptions"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--print", type=int, metavar="SEED", help="show the plan of a seed")
     add("--first", type=int, metavar="SEED", help="from this seed on; default: a random one, shown")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: cores")
+    add("--require-reach", action="store_true", help="exit code 1 also if the plans have left something out")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="where plans are written")
     return parser
 
@@ -73,6 +75,7 @@ class _Swarm:
         self.broken = False
         self.plans = 0
         self.unmet: dict[str, set[str]] = {}  # by all processes
+        self.refuted: set[str] = set()  # met, though written down as what no plan comes to
 
     def carry_out(self, share: Sequence[str]) -> None:
         """One process, until it ends."""
@@ -105,6 +108,7 @@ class _Swarm:
         for name in _UNMET:
             found = set(last.get(name, ()))
             self.unmet[name] = self.unmet.get(name, found) & found
+        self.refuted.update(last.get(_REFUTED, ()))
 
 
 def _shares(args: argparse.Namespace, first: int) -> list[list[str]]:
@@ -139,6 +143,16 @@ def _carry_out(swarm: _Swarm, args: argparse.Namespace, first: int) -> None:
             bar.move(0, min(done, 0.999), f"{swarm.plans} plans" if swarm.plans else "")
 
 
+def _tell_reach(swarm: _Swarm) -> bool:
+    """Whether the plans together have come to everything that plans can come to."""
+    texts = {what: swarm.unmet.get(name, set()) for name, what in _UNMET.items()}
+    texts["met, though exceptions (csrc/core/simulation/swarm/reach.cpp)"] = swarm.refuted
+    for what, names in texts.items():
+        if names:
+            print(f"{what}: {', '.join(sorted(names))}")
+    return not any(texts.values())
+
+
 def main(argv: list[str]) -> int:
     """Runs `torch-mcast simulate swarm ARGV`; 0 if no law is broken, 1 if one is, 2 for wrong options."""
     args = _parser().parse_args(argv)
@@ -160,9 +174,7 @@ def main(argv: list[str]) -> int:
     if swarm.wrong:
         return 2
     print(f"{swarm.plans} plans, " + ("laws were broken" if swarm.broken else "no law was broken"))
-    for name, what in _UNMET.items():
-        if swarm.unmet.get(name):
-            print(f"{what}: {', '.join(sorted(swarm.unmet[name]))}")
+    complete = _tell_reach(swarm)
     if swarm.broken:
         print("torch-mcast simulate swarm --plan FILE repeats one", file=sys.stderr)
-    return 1 if swarm.broken else 0
+    return 1 if swarm.broken or (args.require_reach and not complete) else 0

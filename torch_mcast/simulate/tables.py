@@ -212,7 +212,7 @@ def _run(row: dict[str, Any]) -> str:
 
 
 # Of what ranks send beside the data; the last ones are named where there are some.
-_ALWAYS, _SOMETIMES = ("repair", "control"), ("again", "position", "probe", "ack")
+_ALWAYS, _SOMETIMES = ("repair", "control"), ("position", "probe", "ack")
 
 
 def details(row: dict[str, Any]) -> list[str]:

@@ -461,6 +461,10 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
   // station does not know which number the ranks have given it, only that it is none of theirs.
   wire::FrameHeader from = header;
   if (header.member >= group.peers_.size()) from.member = group.station_of(peer);
+  // Last words of a station that the group has parted from.
+  if (from.member == kNoMember && station_peers_.count(peer) > 0) {
+    return group.counters_->add(Counter::agg_stale);
+  }
   if (from.member == kNoMember ||
       (header.member < group.peers_.size() && group.peers_[header.member] != peer)) {
     group.counters_->add(Counter::malformed);

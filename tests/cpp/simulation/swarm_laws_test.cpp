@@ -104,5 +104,36 @@ TEST(SwarmLaws, SpeakUpAboutExchanges) {
   }
 }
 
+// A group that has changed to the ring and back; one that did so by halves, or not back; and what
+// nobody can have sent.
+TEST(SwarmLaws, SpeakUpAboutPaths) {
+  std::string text = "world hosts=3\nset probe_timeout=50\ngroup ranks=0,1,2\n";
+  for (int i = 0; i < 100; i++) {
+    text += "op kind=all_gather bytes=40000 at=" + std::to_string(2 * i) + "ms\n";
+  }
+  const sim::Plan plan = sim::parse(text +
+                                    "op kind=all_gather bytes=40000 at=5500ms\n"
+                                    "op kind=all_gather bytes=40000 at=7s\n"
+                                    "fault what=mute rank=none at=5ms for=300ms\n")
+                             .value();
+  const sim::RunEnd good = sim::carry_out(plan);
+  EXPECT_TRUE(sim::break_laws(plan, good).empty());
+  EXPECT_EQ(good.groups[0].total(Counter::path_switches), 6u);
+  const auto law = [&](auto&& change) {
+    sim::RunEnd run = good;
+    change(run.groups[0]);
+    const std::vector<Finding> findings = sim::break_laws(plan, run);
+    return findings.empty() ? std::string("none") : findings[0].law;
+  };
+  const auto count = [](sim::GroupEnd& group, Counter counter) -> uint64_t& {
+    return group.counters[static_cast<size_t>(counter)];
+  };
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::path_switches)--; }), "path");
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::path_switches) = 3; }), "path");
+  EXPECT_EQ(law([](auto& group) { group.multicast = false; }), "path");
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::malformed)++; }), "agreement");
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::corrupt)++; }), "agreement");
+}
+
 }  // namespace
 }  // namespace mcast::test

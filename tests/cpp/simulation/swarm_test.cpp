@@ -22,6 +22,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/reach.h"
 #include "simulation/swarm/generate.h"
 #include "simulation/swarm/laws.h"
 #include "simulation/swarm/shrink.h"
@@ -286,6 +287,25 @@ TEST_F(Swarm, GroupsWithAggregators) {
   const sim::RunEnd run = sim::carry_out(*declined, meter);
   EXPECT_TRUE(sim::break_laws(*declined, run).empty());
   EXPECT_EQ(run.groups[0].total(Counter::agg_results), 0u);
+}
+
+// Multicast dies while calls go on, and comes back: all change to the ring, wait with what is
+// called meanwhile, and return some seconds later.
+TEST_F(Swarm, GroupsThatChangeTheirPath) {
+  const auto file =
+      std::filesystem::path(kSourceDir) / "tests/cpp/simulation/plans/posts_wait_for_a_line.plan";
+  const Result<sim::Plan> plan = sim::parse(text_of(file));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const auto waits = static_cast<size_t>(ReachPoint::post_waits_for_a_line);
+  const uint64_t before = reach_points::count(waits);
+  const sim::RunEnd run = sim::carry_out(*plan, meter);
+  for (const Finding& finding : sim::break_laws(*plan, run)) {
+    ADD_FAILURE() << finding.law << ": " << finding.text;
+  }
+  for (const sim::CallEnd& call : run.calls) EXPECT_TRUE(call.ends == 1 && call.status.ok());
+  EXPECT_TRUE(run.groups[0].multicast);
+  EXPECT_EQ(run.groups[0].total(Counter::path_switches), 2u * plan->ranks());
+  EXPECT_GT(reach_points::count(waits), before);
 }
 
 TEST_F(Swarm, TheHeapIsBookedByRankAndGivenBack) {

@@ -41,8 +41,16 @@ inline bool has(const Plan& plan, FaultKind kind) {
                      [&](const PlannedFault& f) { return f.what == kind; });
 }
 
-// memory_laws.cpp, station_laws.cpp
+// Nothing may fail, and nothing has failed or was left out.
+inline bool all_well(const Case& c) {
+  return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), [](auto& call) {
+           return call.ends == 1 && call.status.ok();
+         });
+}
+
+// memory_laws.cpp, path_laws.cpp, station_laws.cpp
 void memory_laws(const Case& c);
+void path_laws(const Case& c);
 void station_laws(const Case& c);
 
 }  // namespace mcast::sim

@@ -8,6 +8,7 @@
 #include "simulation/swarm/draw.h"
 #include "simulation/swarm/generate_aggregators.h"
 #include "simulation/swarm/generate_exchanges.h"
+#include "simulation/swarm/generate_paths.h"
 
 namespace mcast::sim {
 
@@ -474,6 +475,7 @@ Plan Generator::run() {
   draw_fatal();
   tame_large();
   draw_aggregators(plan_, part(9));
+  draw_paths(plan_, part(11));
   return plan_;
 }
 

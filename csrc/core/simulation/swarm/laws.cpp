@@ -301,12 +301,6 @@ void quiet(const Case& c) {
 
 // ---- conservation ----
 
-bool all_well(const Case& c) {
-  return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), [](auto& call) {
-           return call.ends == 1 && call.status.ok();
-         });
-}
-
 std::string differ(const std::string& what, uint64_t have, uint64_t want) {
   return what + ": " + std::to_string(have) + ", expected " + std::to_string(want);
 }
@@ -394,6 +388,7 @@ std::vector<Finding> break_laws(const Plan& plan, const RunEnd& run) {
   memory_laws(c);
   quiet(c);
   station_laws(c);
+  path_laws(c);
   balance(c);
   return findings;
 }

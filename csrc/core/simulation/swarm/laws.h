@@ -11,7 +11,8 @@
 namespace mcast::sim {
 
 struct Finding {
-  std::string law;   // "bytes", "once", "agreement", "blame", "time", "memory", "quiet", "balance"
+  // "bytes", "once", "agreement", "blame", "time", "memory", "quiet", "path", "balance"
+  std::string law;
   std::string text;  // one line
 };
 

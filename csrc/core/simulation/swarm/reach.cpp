@@ -1,7 +1,73 @@
 // A kind counts where it did something, not where a plan names it.
 #include "simulation/swarm/reach.h"
 
+#include <algorithm>
+
+#include "base/reach.h"
+
 namespace mcast::sim {
+
+namespace {
+
+// What no plan comes to, and why. Tests of other kinds do (tools/reach.py).
+struct Exception {
+  const char* name;
+  const char* why;
+};
+constexpr Exception kExceptions[] = {
+    {"fetch_grants_sent", "no simulated device reads other ranks' memory"},
+    {"repair_reads", "the same"},
+    {"repair_read_bytes", "the same"},
+    {"share_waits", "jobs share links where an engine process serves them"},
+    {"fragmented", "the kernel's, where an interface's MTU shrinks"},
+    {"shm_mapped_bytes", "simulated ranks read each other's memory and map none"},
+    {"shm_sleeps", "simulated ranks of a host have turns instead of threads that sleep"},
+    {"shm_wakes", "the same"},
+    {"partial_results", "results without some inputs would need another law of bytes"},
+    {"rate_tests", "they begin when large operations have been under way for a second"},
+    {"rate_test_bytes", "the same"},
+    {"agg_malformed", "a law forbids it"},
+    {"agg_held", "stations count it and do not report it"},
+    {"agg_idle", "the same"},
+};
+
+bool excepted(std::string_view name) {
+  return std::any_of(std::begin(kExceptions), std::end(kExceptions),
+                     [&](const Exception& one) { return one.name == name; });
+}
+
+}  // namespace
+
+void note_lanes(World& world, RunEnd& run) {
+  for (uint32_t rank = 0; rank < world.spec().hosts * world.spec().ranks; rank++) {
+    for (const LaneId id : kBothLanes) {
+      const Lane& lane = world.lane(rank, id).lane();
+      run.reached[static_cast<size_t>(Counter::foreign)] += lane.foreign();
+      run.reached[static_cast<size_t>(Counter::malformed)] += lane.malformed();
+      run.unreadable += lane.malformed();
+    }
+  }
+}
+
+void note_stations(const service::Report& report, AggregatorEnd& end) {
+  std::array<uint64_t, kCounterCount> sums{};
+  const auto add = [&](Counter counter, uint64_t count) {
+    sums[static_cast<size_t>(counter)] += count;
+  };
+  end.taken = end.given = 0;
+  for (const service::JobReport& job : report.jobs) {
+    for (const service::StationReport& station : job.stations) {
+      end.malformed = std::max(end.malformed, station.malformed);
+      end.taken += station.frames_in;
+      end.given += station.frames_out;
+      add(Counter::agg_declined, station.declined);
+      add(Counter::agg_repeated, station.repeated);
+      add(Counter::agg_stale, station.stale);
+      add(Counter::agg_staged_bytes, station.staged_bytes);
+    }
+  }
+  for (size_t c = 0; c < kCounterCount; c++) end.counters[c] = std::max(end.counters[c], sums[c]);
+}
 
 void Reach::add(const RunEnd& run) {
   for (size_t c = 0; c < kCounterCount; c++) counters_[c] += run.reached[c];
@@ -10,6 +76,33 @@ void Reach::add(const RunEnd& run) {
       if (run.happened[one] > 0 && run.happened[other] > 0) together_[one][other] = true;
     }
   }
+}
+
+std::vector<std::string> Reach::silent_counters() const {
+  std::vector<std::string> silent;
+  for (size_t c = 0; c < kCounterCount; c++) {
+    const char* const name = counter_name(static_cast<Counter>(c));
+    if (counters_[c] == 0 && !excepted(name)) silent.emplace_back(name);
+  }
+  return silent;
+}
+
+std::vector<std::string> Reach::silent_points() const {
+  std::vector<std::string> silent;
+  for (size_t p = 0; p < kReachPoints; p++) {
+    const char* const name = reach_points::name(p);
+    if (reach_points::count(p) == 0 && !excepted(name)) silent.emplace_back(name);
+  }
+  return silent;
+}
+
+std::vector<std::string> Reach::refuted() const {
+  std::vector<std::string> reached;
+  for (size_t c = 0; c < kCounterCount; c++) {
+    const char* const name = counter_name(static_cast<Counter>(c));
+    if (counters_[c] > 0 && excepted(name)) reached.emplace_back(name);
+  }
+  return reached;
 }
 
 std::vector<std::string> Reach::missing_pairs() const {

@@ -7,16 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "service/report.h"
 #include "simulation/swarm/runner.h"
 
 namespace mcast::sim {
 
+// What is no group's to tell: of all lanes, of an aggregator's stations.
+void note_lanes(World& world, RunEnd& run);
+void note_stations(const service::Report& report, AggregatorEnd& end);
+
 class Reach {
  public:
   void add(const RunEnd& run);
-  uint64_t counted(Counter counter) const { return counters_[static_cast<size_t>(counter)]; }
   // "cut+replay": never in one plan that ended.
   std::vector<std::string> missing_pairs() const;
+  // Counters that stayed at 0, and points of base/reach.h that this process never came to, but for
+  // those that no plan can: of these, which it did come to.
+  std::vector<std::string> silent_counters() const;
+  std::vector<std::string> silent_points() const;
+  std::vector<std::string> refuted() const;
 
  private:
   std::array<uint64_t, kCounterCount> counters_{};

@@ -12,6 +12,7 @@
 #include "collective/repair.h"
 #include "simulation/swarm/faults.h"
 #include "simulation/swarm/plan_world.h"
+#include "simulation/swarm/reach.h"
 
 namespace mcast::sim {
 
@@ -254,14 +255,7 @@ void PlanRun::look_at_aggregators() {
     if (report.quota_used > plan_.aggregators[i].quota) {
       end.overdrawn = std::max(end.overdrawn, report.quota_used - plan_.aggregators[i].quota);
     }
-    end.taken = end.given = 0;
-    for (const service::JobReport& job : report.jobs) {
-      for (const service::StationReport& station : job.stations) {
-        end.malformed = std::max(end.malformed, station.malformed);
-        end.taken += station.frames_in;
-        end.given += station.frames_out;
-      }
-    }
+    note_stations(report, end);
   }
 }
 
@@ -476,6 +470,10 @@ RunEnd PlanRun::run() {
     for (size_t c = 0; running.begun && c < kCounterCount; c++) {
       end_.reached[c] += world_.total(running.id, static_cast<Counter>(c));
     }
+  }
+  note_lanes(world_, end_);
+  for (const AggregatorEnd& one : end_.aggregators) {
+    for (size_t c = 0; c < kCounterCount; c++) end_.reached[c] += one.counters[c];
   }
   note_leftovers();
   end_.happened = faults_.happened();

@@ -35,7 +35,7 @@ struct GroupEnd {
   std::vector<Status> making;                      // by member: what became of its making
   std::vector<bool> ready;                         // who knows that
   std::array<uint64_t, kCounterCount> counters{};  // of all members, before the groups are closed
-  bool multicast = false;                          // the path of all of them
+  bool multicast = false;                          // the path that all of them began with
   bool parts = false;                              // it has rails, host groups or subgroups
   std::optional<Agreed> agreed;                    // once it is made
   uint64_t chunks = 0;                             // of the streams of all its operations
@@ -53,6 +53,7 @@ struct AggregatorEnd {
   uint64_t overdrawn = 0;         // bytes reserved beyond its quota, at most
   uint64_t malformed = 0;         // frames that its stations could not read, at most
   uint64_t taken = 0, given = 0;  // frames of its stations, before the groups are closed
+  std::array<uint64_t, kCounterCount> counters{};  // of its stations, at most, that it reports
 };
 
 // Bytes that the engine had allocated for a rank, beyond those before the first group.
@@ -73,6 +74,7 @@ struct RunEnd {
   uint64_t sent_closed = 0;   // the same after the last close
   uint64_t data_packets = 0;  // that hosts have sent
   uint64_t overflowed = 0;    // of data, that found a receiver's queue full, once groups were made
+  uint64_t unreadable = 0;    // what lanes could not read, so that it is no group's
   size_t overstaged = 0;      // bytes kept beyond the setting `staging`, at most
   std::vector<CallEnd> calls;
   std::vector<GroupEnd> groups;

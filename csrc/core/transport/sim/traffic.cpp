@@ -8,8 +8,7 @@ namespace mcast::sim {
 
 const char* traffic_class_name(TrafficClass what) noexcept {
   static constexpr const char* kNames[kTrafficClasses] = {
-      "data",   "again",  "position", "probe", "control",
-      "repair", "reduce", "ring",     "ack",   "background"};
+      "data", "background", "position", "probe", "control", "repair", "reduce", "ring", "ack"};
   return kNames[static_cast<size_t>(what)];
 }
 

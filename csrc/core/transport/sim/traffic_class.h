@@ -7,8 +7,8 @@
 namespace mcast::sim {
 
 enum class TrafficClass : uint8_t {
-  kData,        // chunks, by multicast
-  kAgain,       // chunks multicast once more
+  kData,        // chunks, by multicast, also those multicast once more: nothing tells them apart
+  kBackground,  // traffic of others
   kPosition,    // how far a sender is
   kProbe,       // whether multicast works
   kControl,     // frames of the control channel
@@ -16,9 +16,8 @@ enum class TrafficClass : uint8_t {
   kReduce,      // contributions and results
   kRing,        // blocks that go from rank to rank
   kAck,         // of streams
-  kBackground,  // traffic of others
 };
-inline constexpr size_t kTrafficClasses = 10;
+inline constexpr size_t kTrafficClasses = 9;
 
 const char* traffic_class_name(TrafficClass what) noexcept;
 

@@ -1,0 +1,107 @@
+// What must hold of a group beyond its calls: its path, and that what honest members say can be
+// read.
+#include "simulation/swarm/case.h"
+
+namespace mcast::sim {
+
+namespace {
+
+constexpr Nanos kFirstCheck = 5 * kSecond;  // of the ring (collective/path_check.cpp); doubles
+constexpr Nanos kCheckTakes = kSecond;      // and the change after it, with some to spare
+
+std::string group_name(size_t g) { return "group " + std::to_string(g) + ": "; }
+
+// Nobody sends what cannot be read, so only what the network damages or what strangers say is
+// refused.
+bool all_is_readable(const Case& c) {
+  return !has(c.plan, FaultKind::kCorrupt) && !has(c.plan, FaultKind::kReplay);
+}
+
+void readable(const Case& c, size_t g) {
+  for (const Counter counter : {Counter::malformed, Counter::corrupt}) {
+    const uint64_t count = c.run.groups[g].total(counter);
+    if (count == 0) continue;
+    c.broken("agreement", group_name(g) + std::to_string(count) + " " + counter_name(counter) +
+                              " though nobody changes what is sent");
+  }
+}
+
+// All members change the path together, as often as one of them does.
+void changed_together(const Case& c, size_t g) {
+  const uint64_t switches = c.run.groups[g].total(Counter::path_switches);
+  const uint64_t members = c.plan.groups[g].ranks.size();
+  if (switches % members == 0) return;
+  c.broken("path", group_name(g) + "changed " + std::to_string(switches) + " times by " +
+                       std::to_string(members) + " members");
+}
+
+bool ends_on_multicast(const Case& c, size_t g) {
+  const GroupEnd& group = c.run.groups[g];
+  const uint64_t turns = group.total(Counter::path_switches) / c.plan.groups[g].ranks.size();
+  return group.multicast == (turns % 2 == 0);
+}
+
+// Multicast may not reach everybody again before this; kNever: that is not known. What loses some
+// datagrams for good leaves more than enough probes.
+Nanos healed(const Case& c) {
+  const PlannedWorld& w = c.plan.world;
+  Nanos last = c.plan.groups[0].at;
+  for (const PlannedFault& fault : c.plan.faults) {
+    const bool few = fault.what == FaultKind::kDuplicate || fault.what == FaultKind::kJump ||
+                     fault.what == FaultKind::kForget ||
+                     (fault.what == FaultKind::kDrop && fault.rate * fault.burst <= 0.1);
+    if (few) continue;
+    last = fault.end() == kNever ? kNever : std::max(last, fault.end());
+    if (last == kNever) break;
+  }
+  return w.queue != 0 || w.interface != 0 ? kNever : last;
+}
+
+// The top asks again after 5, 15, 35, ... seconds on the ring, of which it counts the first from a
+// call on, and with the next call then: who is called after that goes by multicast. Silent where
+// more than reach may have decided, and where clocks jump.
+void returns_to_multicast(const Case& c, size_t g) {
+  const GroupEnd& group = c.run.groups[g];
+  if (ends_on_multicast(c, g) || group.parts || c.plan.groups[g].ring != 0) return;
+  if (c.plan.world.ranks > 1) return;
+  if (config_of(c.plan).value().algorithm != "auto" || has(c.plan, FaultKind::kJump)) return;
+  if (group.total(Counter::rate_tests) > 0 || group.total(Counter::floods_left) > 0) return;
+  const Nanos back = healed(c);
+  if (back == kNever) return;
+  Nanos first = kNever, last = 0;  // of what the top has called
+  for (const CallEnd& call : c.run.calls) {
+    const PlannedOp& op = c.op(call);
+    if (op.group != g || call.member != 0 || lane_of(op.kind) != 0) continue;
+    if (op.kind == wire::Kind::kBarrier || op.bytes == 0) continue;
+    first = std::min(first, call.posted);
+    last = std::max(last, call.posted);
+  }
+  if (first == kNever) return;
+  const Nanos from = std::max(back, first);
+  const auto asked = static_cast<Nanos>(static_cast<double>(2 * from + kFirstCheck + kCheckTakes) /
+                                        c.causes.slowest);
+  if (last < asked) return;
+  c.broken("path", group_name(g) + "is still on the ring after " + ms(last) +
+                       ", multicast has been back since " + ms(back));
+}
+
+}  // namespace
+
+// Silent about paths where a call has failed or somebody leaves early, who may do so in the middle
+// of a change.
+void path_laws(const Case& c) {
+  const bool well = all_well(c) && std::none_of(c.plan.groups.begin(), c.plan.groups.end(),
+                                                [](auto& group) { return group.early != 0; });
+  if (all_is_readable(c) && c.run.unreadable > 0) {
+    c.broken("agreement",
+             std::to_string(c.run.unreadable) + " malformed though nobody changes what is sent");
+  }
+  for (size_t g = 0; g < c.run.groups.size(); g++) {
+    if (all_is_readable(c)) readable(c, g);
+    if (!well) continue;
+    changed_together(c, g);
+    returns_to_multicast(c, g);
+  }
+}
+
+}  // namespace mcast::sim
