@@ -285,19 +285,14 @@ size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t v
 void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
                    std::function<void(const Status&)> ready) {
   std::vector<PeerId> peers;
+  GroupAddress at{address, true};
   for (uint32_t m = 0; m < options_.ranks; m++) {
-    peers.push_back(m == r ? kNoPeer
-                           : lanes_[r]->transport().stream().add_peer(
-                                 lanes_[m]->transport().stream().address(false)));
+    const StreamAddress its = lanes_[m]->transport().stream().address(false);
+    peers.push_back(m == r ? kNoPeer : lanes_[r]->transport().stream().add_peer(its));
+    at.sources.push_back(lanes_[r]->transport().datagram().sources_of(its));
   }
   (void)lanes_[r]->transport().datagram().join(address);
   counters_.push_back(std::make_shared<Counters>());
-  GroupAddress at{address, true};
-  for (const auto& lane : lanes_) {
-    if (params.multicast.guard == nullptr) break;
-    at.sources.push_back(
-        lanes_[r]->transport().datagram().sources_of(lane->transport().stream().address(false)));
-  }
   groups_[g][r] =
       &lanes_[r]->add_group(std::move(params), at, std::move(peers), clock(r), counters_.back());
   groups_[g][r]->core().start_probe(clock(r), std::move(ready));

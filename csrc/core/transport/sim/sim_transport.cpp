@@ -163,16 +163,16 @@ size_t SimTransport::receive(DatagramSink& sink, size_t max_bytes) {
     const ConstBytes datagram = train->packet(packet);
     inbox_bytes_ -= datagram.size() + network_->options_.bookkeeping;
     bytes += datagram.size();
-    datagrams_taken_++;
+    taken_.datagrams++;
     count++;
-    taken_from_ = train->from;
+    taken_.from = train->from;
     sink.on_datagram(datagram);
   }
   return count;
 }
 
 Source SimTransport::source() const {
-  return taken_from_ == sim::kNone ? Source{} : network_->source_of(taken_from_);
+  return taken_.from == sim::kNone ? Source{} : network_->source_of(taken_.from);
 }
 
 std::vector<uint32_t> SimTransport::sources_of(const StreamAddress& endpoint) const {

@@ -28,7 +28,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
 
   size_t index() const { return index_; }
   // Datagrams that were taken here.
-  uint64_t datagrams_taken() const { return datagrams_taken_; }
+  uint64_t datagrams_taken() const { return taken_.datagrams; }
   // Since reset_account().
   struct Account {
     std::array<uint64_t, kChannels> frames{};  // sent, by channel
@@ -122,8 +122,10 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   bool refused_ = false;  // something could not be sent, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
-  sim::EndpointId taken_from_ = sim::kNone;  // what is being handed over
-  uint64_t datagrams_taken_ = 0;
+  struct {
+    uint64_t datagrams = 0;
+    sim::EndpointId from = sim::kNone;  // of the last
+  } taken_;
   Account account_;
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
