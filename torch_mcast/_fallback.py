@@ -19,30 +19,31 @@ def kind(backend: Any, device: str) -> str:
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
     mode, path = backend._mode_and_path()
-    if choice == "auto" and in_clear(mode, path, os.environ):
-        return ""
+
+    def serves(name: str, available: bool) -> bool:
+        return available and not (choice == "auto" and in_clear(name, mode, path, os.environ))
+
     if device == "cuda":
         if not torch.cuda.is_available():
             return ""
-        if choice == "auto" and dist.is_nccl_available():
+        if choice == "auto" and serves("nccl", dist.is_nccl_available()):
             return "nccl"
-    return "gloo" if dist.is_gloo_available() else ""
+    return "gloo" if serves("gloo", dist.is_gloo_available()) else ""
 
 
-def in_clear(mode: str, path: str, environment: Mapping[str, str]) -> bool:
-    """Whether a fallback would carry over a network, in clear, what a group of this security mode guards."""
-    return (
-        mode != "off"
-        and path not in ("shared memory", "local")
-        and environment.get("GLOO_DEVICE_TRANSPORT") != "TCP_TLS"
-    )
+def in_clear(name: str, mode: str, path: str, environment: Mapping[str, str]) -> bool:
+    """Whether this fallback would carry over a network, in clear, what a group of this security mode guards.
+    Gloo can have TLS; NCCL encrypts nothing."""
+    guarded = mode != "off" and path not in ("shared memory", "local")
+    sealed = name == "gloo" and environment.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
+    return guarded and not sealed
 
 
 def make(backend: Any, name: str) -> Any:
     """The backend. Nobody waits for other ranks here."""
     store, options = backend._fallback_store(), backend.options
     mode, path = backend._mode_and_path()
-    if in_clear(mode, path, os.environ):
+    if in_clear(name, mode, path, os.environ):
         warnings.warn(
             f"torch_mcast: group {options.group_name} runs with security={mode}, but what its fallback "
             f"{options.fallback} serves goes over the network in clear. "

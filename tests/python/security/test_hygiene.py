@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import host_engine
 import pytest
+import torch
 
 from torch_mcast import _fallback
 from torch_mcast.engine import read
@@ -253,5 +254,23 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
         _fallback.make(group("gloo"), "gloo")
     monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
     assert _fallback.kind(group("auto"), "cpu") == "gloo"
-    assert not _fallback.in_clear("sealed", "shared memory", {})
-    assert not _fallback.in_clear("off", path, {})
+    assert _fallback.in_clear("nccl", "sealed", path, {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
+    for name in ("gloo", "nccl"):
+        assert not _fallback.in_clear(name, "sealed", "shared memory", {})
+        assert not _fallback.in_clear(name, "off", path, {})
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_nccl_never_serves_a_guarded_group_unasked(tls, monkeypatch):
+    """TLS is Gloo's: with it, Gloo serves device tensors too."""
+    group = SimpleNamespace(
+        _mode_and_path=lambda: ("sealed", "multicast"), options=SimpleNamespace(fallback="auto")
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.delenv("GLOO_DEVICE_TRANSPORT", raising=False)
+    if tls:
+        monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    assert _fallback.kind(group, "cuda") == ("gloo" if tls else "")
+    group._mode_and_path = lambda: ("off", "multicast")
+    assert _fallback.kind(group, "cuda") == "nccl"
